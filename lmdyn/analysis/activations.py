@@ -1,0 +1,264 @@
+"""Looking at a module without touching it: capture of activations, gradients and attention at named sites."""
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Capture", "capture", "observing", "resolve_sites"]
+
+
+@contextmanager
+def observing(module: nn.Module) -> Iterator[None]:
+    """Make whatever happens inside invisible to the training of ``module``.
+
+    Inside, every submodule is in eval mode, compiled modules run eagerly (hooks never fire on compiled ones),
+    autocast is off, gradients can be taken (also within ``inference_mode``). On leaving, also after an error,
+    the random states of Python, NumPy and every device, each submodule's own mode and the cuDNN flags are what
+    they were. ``.grad`` fields are not touched as long as gradients are taken by :func:`torch.autograd.grad`.
+
+    Args:
+        module: the module to observe.
+
+    Example:
+        >>> layer = nn.Dropout(0.5)
+        >>> with observing(layer):
+        ...     layer(torch.ones(3))
+        tensor([1., 1., 1.])
+        >>> layer.training
+        True
+    """
+    modes = {m: m.training for m in module.modules()}
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 (the state to protect)
+    cuda = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=cuda))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(torch.autocast("cpu", enabled=False))
+        if cuda:
+            stack.enter_context(torch.autocast("cuda", enabled=False))
+            # a cuDNN RNN has no backward pass in eval mode
+            if any(isinstance(m, nn.RNNBase) for m in modes):
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        if any(_is_compiled(m) for m in modes):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        try:
+            for m in modes:
+                m.training = False
+            yield
+        finally:
+            for m, mode in modes.items():
+                m.training = mode
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
+
+
+def resolve_sites(module: nn.Module, sites: Mapping[str, str]) -> dict[str, nn.Module]:
+    """Find the modules of named sites.
+
+    Args:
+        module: the model.
+        sites: display name to module path, as in ``{"h1": "lstm.layers.0"}``.
+
+    Returns:
+        Display name to module.
+
+    Raises:
+        ValueError: a path that names no module, with the paths that exist.
+
+    Example:
+        >>> resolve_sites(nn.Sequential(nn.Linear(2, 3)), {"out": "0"})
+        {'out': Linear(in_features=2, out_features=3, bias=True)}
+    """
+    modules = dict(module.named_modules())
+    found = {}
+    for name, path in sites.items():
+        if "@" in name or "/" in name:
+            raise ValueError(
+                f"site name {name!r} holds '@' or '/', which lmdyn uses itself: choose another name"
+            )
+        if path not in modules:
+            existing = ", ".join(p for p in modules if p)
+            raise ValueError(
+                f"site {name!r}: {type(module).__name__} has no module {path!r}; there are: {existing}"
+            )
+        found[name] = modules[path]
+    return found
+
+
+class Capture:
+    """What :func:`capture` saw in the forward passes since the last :meth:`clear`.
+
+    The activation of a site is its module's output (the first tensor of a tuple or ``ModelOutput``). A module
+    that runs n > 1 times in one forward pass gives the sites ``name@0 … name@n-1``.
+    """
+
+    def __init__(self, sites: tuple[str, ...], attention_sites: tuple[str, ...]) -> None:
+        self._outputs: dict[str, list[Tensor]] = {name: [] for name in sites}
+        self._attentions: dict[str, list[Tensor]] = {name: [] for name in attention_sites}
+
+    def clear(self) -> None:
+        """Forget what was seen; call it before each forward pass."""
+        for seen in (*self._outputs.values(), *self._attentions.values()):
+            seen.clear()
+
+    @property
+    def activations(self) -> dict[str, Tensor]:
+        """Detached activation of each site, in the order of the sites, usually (batch, time, hidden).
+
+        Raises:
+            RuntimeError: a site whose module did not run.
+        """
+        return {name: tensor.detach() for name, tensor in _by_run(self._outputs).items()}
+
+    @property
+    def attentions(self) -> dict[str, Tensor]:
+        """Detached attention weights of each attention site, (batch, heads, query, key), rows adding up to 1.
+
+        Raises:
+            RuntimeError: an attention site whose module did not run.
+        """
+        return {name: tensor.detach() for name, tensor in _by_run(self._attentions).items()}
+
+    def gradients(self, loss: Tensor) -> dict[str, Tensor]:
+        """Gradient of ``loss`` with respect to each site's activation, in the activation's shape.
+
+        A site on which the loss does not depend has gradient 0. No ``.grad`` is touched.
+
+        Args:
+            loss: a scalar; the *summed* token loss, so that nothing depends on batch size.
+        """
+        outputs = _by_run(self._outputs)
+        grads = torch.autograd.grad(loss, list(outputs.values()), allow_unused=True)
+        return {
+            name: torch.zeros_like(out) if g is None else g
+            for (name, out), g in zip(outputs.items(), grads, strict=True)
+        }
+
+
+def _by_run(seen: Mapping[str, list[Tensor]]) -> dict[str, Tensor]:
+    silent = [name for name, runs in seen.items() if not runs]
+    if silent:
+        raise RuntimeError(f"sites {silent} did not fire: their modules took no part in the forward pass")
+    return {
+        (name if len(runs) == 1 else f"{name}@{i}"): tensor
+        for name, runs in seen.items()
+        for i, tensor in enumerate(runs)
+    }
+
+
+@contextmanager
+def capture(
+    module: nn.Module,
+    sites: Mapping[str, str],
+    *,
+    attention_sites: Mapping[str, str] | None = None,
+    gradients: bool = False,
+) -> Iterator[Capture]:
+    """Capture activations at ``sites`` during the forward passes made inside.
+
+    Hooks are removed and everything is let go when the context closes, also after an error. Attention sites
+    switch the attention of transformers' models to ``eager`` (the only implementation that answers weights)
+    for the observation and back.
+
+    Args:
+        module: the model.
+        sites: display name to module path.
+        attention_sites: display name to the path of an attention module, whose weights are wanted.
+        gradients: keep the graph, so that :meth:`Capture.gradients` works; frozen parameters are no obstacle,
+            the captured tensors themselves then require grad.
+
+    Yields:
+        The :class:`Capture`.
+
+    Raises:
+        ValueError: a path that names no module, with the paths that exist.
+        RuntimeError: a site whose output holds no tensor, or an attention site that answers no weights.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+        >>> with capture(model, {"h": "0"}, gradients=True) as seen:
+        ...     loss = model(torch.ones(1, 3, 2)).sum()
+        ...     shape = seen.activations["h"].shape
+        ...     same = torch.allclose(seen.gradients(loss)["h"], 1 - seen.activations["h"].tanh() ** 2)
+        >>> tuple(shape), same
+        ((1, 3, 2), True)
+    """
+    attention_sites = attention_sites or {}
+    modules = resolve_sites(module, sites)
+    attention_modules = resolve_sites(module, attention_sites)
+    seen = Capture(tuple(sites), tuple(attention_sites))
+
+    def watch(name: str) -> Any:
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            tensor = _first_tensor(output)
+            if tensor is None:
+                raise RuntimeError(f"site {name!r}: the module answers no tensor but {type(output).__name__}")
+            if gradients and not tensor.requires_grad and tensor.is_floating_point():
+                tensor.requires_grad_(True)  # frozen parameters below: the graph begins here
+            seen._outputs[name].append(tensor if gradients else tensor.detach())
+
+        return hook
+
+    def watch_attention(name: str) -> Any:
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            weights = (
+                [t for t in output if isinstance(t, Tensor) and t.ndim == 4]
+                if isinstance(output, tuple)
+                else []
+            )
+            if not weights:
+                raise RuntimeError(
+                    f"attention site {name!r} answers no (batch, heads, query, key) weights: "
+                    "name the attention module itself, of a model that supports eager attention"
+                )
+            seen._attentions[name].append(weights[-1].detach())
+
+        return hook
+
+    with ExitStack() as stack:
+        if attention_sites:
+            stack.enter_context(_eager_attention(module))
+        for name, m in modules.items():
+            stack.callback(m.register_forward_hook(watch(name)).remove)
+        for name, m in attention_modules.items():
+            stack.callback(m.register_forward_hook(watch_attention(name)).remove)
+        stack.callback(seen.clear)
+        yield seen
+
+
+def _first_tensor(output: Any) -> Tensor | None:
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping):
+        output = tuple(output.values())
+    if isinstance(output, (tuple, list)):
+        for item in output:
+            tensor = _first_tensor(item)
+            if tensor is not None:
+                return tensor
+    return None
+
+
+@contextmanager
+def _eager_attention(module: nn.Module) -> Iterator[None]:
+    configs = {
+        id(c): c for m in module.modules() if hasattr(c := getattr(m, "config", None), "_attn_implementation")
+    }
+    before = {key: config._attn_implementation for key, config in configs.items()}
+    try:
+        for config in configs.values():
+            config._attn_implementation = "eager"
+        yield
+    finally:
+        for key, config in configs.items():
+            config._attn_implementation = before[key]

@@ -1,0 +1,39 @@
+"""Sums over ranks: the only way in which analyses talk to other processes."""
+
+import torch
+from torch import Tensor
+
+__all__ = ["all_reduce_sum", "rank_and_world_size"]
+
+
+def rank_and_world_size() -> tuple[int, int]:
+    """This process's rank and the number of processes; (0, 1) without a process group.
+
+    Example:
+        >>> rank_and_world_size()
+        (0, 1)
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
+def all_reduce_sum(tensor: Tensor) -> Tensor:
+    """The sum of ``tensor`` over ranks, on every rank, as a new tensor; ``tensor`` itself without a process group.
+
+    With NCCL the sum is taken on the current CUDA device, wherever ``tensor`` lies.
+
+    Example:
+        >>> all_reduce_sum(torch.tensor(2.0))
+        tensor(2.)
+    """
+    if rank_and_world_size()[1] == 1:
+        return tensor
+    device = (
+        torch.device("cuda", torch.cuda.current_device())
+        if torch.distributed.get_backend() == "nccl"
+        else "cpu"
+    )
+    total = tensor.to(device, copy=True)
+    torch.distributed.all_reduce(total)
+    return total.to(tensor.device)

@@ -1,0 +1,146 @@
+"""Calling any language model on a batch, and the token loss of its answer."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+__all__ = ["call_module", "carry_state", "dotted", "logits_of", "token_losses"]
+
+
+def dotted(path: str) -> Callable[..., Any]:
+    """The object that a dotted path such as ``"my_package.my_module.function"`` names.
+
+    Raises:
+        ValueError: nothing importable under this path.
+
+    Example:
+        >>> dotted("math.sqrt")(4.0)
+        2.0
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        return cast(Callable[..., Any], getattr(import_module(module), name))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path!r} cannot be imported ({error}): expected 'package.module.name'") from error
+
+
+def call_module(
+    module: nn.Module, batch: Mapping[str, Any], *, forward: str | None = None, state: Any = None
+) -> Any:
+    """Call ``module`` with those entries of ``batch`` that its forward names.
+
+    ``labels`` are never passed on, unless forward demands them: observers compute losses from logits.
+
+    Args:
+        module: a module whose forward takes keyword arguments in Hugging Face's names (``input_ids`` …).
+        batch: tensors by name.
+        forward: dotted path to ``(module, batch) -> output`` for modules that are called otherwise.
+        state: recurrent state, handed over under the name ``state`` when forward names it.
+
+    Returns:
+        What the module answers.
+
+    Raises:
+        ValueError: forward demands an argument that the batch lacks; the message lists what exists.
+
+    Example:
+        >>> class Model(nn.Module):
+        ...     def forward(self, input_ids):
+        ...         return input_ids + 1
+        >>> call_module(Model(), {"input_ids": torch.tensor([1]), "upos": torch.tensor([7])})
+        tensor([2])
+    """
+    if forward is not None:
+        return dotted(forward)(module, batch)
+    parameters = inspect.signature(module.forward).parameters
+    named = {
+        name: p
+        for name, p in parameters.items()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and (name != "labels" or p.default is p.empty)
+    }
+    kwargs = {name: batch[name] for name in named if name in batch}
+    if state is not None and "state" in named:
+        kwargs["state"] = state
+    missing = [name for name, p in named.items() if p.default is p.empty and name not in kwargs]
+    if missing:
+        raise ValueError(
+            f"{type(module).__name__}.forward needs {missing}, the batch has {sorted(batch)}: rename the batch's keys, "
+            "or give the observer `forward:`, a dotted path to a function (module, batch) -> output"
+        )
+    return module(**kwargs)
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits of a module's answer: ``.logits``, ``.prediction_logits``, or the answer if it is a tensor.
+
+    Returns:
+        (batch, time, classes).
+
+    Raises:
+        ValueError: none of them is there.
+
+    Example:
+        >>> logits_of(torch.zeros(1, 2, 3)).shape
+        torch.Size([1, 2, 3])
+    """
+    for name in ("logits", "prediction_logits"):
+        logits = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+        if isinstance(logits, Tensor):
+            return logits
+    if isinstance(output, Tensor):
+        return output
+    raise ValueError(
+        f"expected an output with `.logits` (batch, time, classes), got {type(output).__name__}: "
+        "give the observer `forward:`, a dotted path to a function (module, batch) -> output"
+    )
+
+
+def token_losses(
+    logits: Float[Tensor, "batch time classes"], labels: Int[Tensor, "batch time"]
+) -> Float[Tensor, "batch time"]:
+    """Cross entropy of each token in nats; 0 where the label is -100.
+
+    Raises:
+        ValueError: logits and labels disagree in batch or time.
+
+    Example:
+        >>> token_losses(torch.zeros(1, 2, 4), torch.tensor([[3, -100]]))
+        tensor([[1.3863, 0.0000]])
+    """
+    if logits.shape[:2] != labels.shape:
+        raise ValueError(
+            f"logits are (batch, time, classes) = {tuple(logits.shape)}, labels {tuple(labels.shape)}: "
+            "`logits[b, t]` must be the prediction for `labels[b, t]`"
+        )
+    return F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=-100, reduction="none")
+
+
+def carry_state(state: Any, continues: Tensor | None) -> Any:
+    """The recurrent state with which the next window begins: detached, and 0 in rows that do not continue.
+
+    Args:
+        state: nested tuples of tensors whose dimension -2 is the batch, or None.
+        continues: (batch,) bool, None for a batch of unrelated examples.
+
+    Returns:
+        The same nesting, or None where nothing continues.
+
+    Example:
+        >>> carry_state((torch.ones(1, 2, 1),), torch.tensor([True, False]))[0].flatten()
+        tensor([1., 0.])
+    """
+    if state is None or continues is None:
+        return None
+    if isinstance(state, Tensor):
+        if state.shape[-2] != len(continues):
+            raise ValueError(
+                f"the state has {state.shape[-2]} rows, the batch {len(continues)}: streams must stay whole"
+            )
+        return torch.where(continues[:, None], state.detach(), 0)
+    return tuple(carry_state(item, continues) for item in state)

@@ -1,0 +1,101 @@
+"""Means of many quantities by group (by word, by tag) in one streaming pass."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lmdyn.analysis.distributed import all_reduce_sum
+
+__all__ = ["GroupedMeans"]
+
+
+class GroupedMeans:
+    """Streaming float64 sums and counts of named quantities in ``n_groups`` groups.
+
+    Memory is O(groups x quantities), whatever the corpus. NaN values are left out of sum and count. Sums add
+    over batches and ranks, so that two ranks give the means of one.
+
+    Args:
+        n_groups: groups are 0 … n_groups - 1; a negative group is ignored.
+
+    Example:
+        >>> means = GroupedMeans(3)
+        >>> means.update(torch.tensor([0, 0, 2, -1]), {"x": torch.tensor([1.0, 3.0, 5.0, 9.0])})
+        >>> means.mean("x")
+        tensor([2., nan, 5.], dtype=torch.float64)
+        >>> means.count("x")
+        tensor([2., 0., 1.], dtype=torch.float64)
+    """
+
+    def __init__(self, n_groups: int) -> None:
+        self.n_groups = n_groups
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, Tensor] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the quantities seen so far."""
+        return tuple(self._sums)
+
+    def update(self, groups: Int[Tensor, "n"], values: dict[str, Float[Tensor, "n"]]) -> None:
+        """Add n observations.
+
+        Args:
+            groups: (n,) group of each.
+            values: quantity to its (n,) values.
+
+        Raises:
+            ValueError: a group that is not below ``n_groups``, or another number of values than groups.
+        """
+        inside = groups >= 0
+        for name, value in values.items():
+            if value.shape != groups.shape:
+                raise ValueError(
+                    f"{name!r} has shape {tuple(value.shape)}, the groups {tuple(groups.shape)}: one value each"
+                )
+            valid = inside & ~value.isnan()
+            # one spare group takes what is left out: no boolean indexing, hence no synchronisation with the device
+            index = torch.where(valid, groups, self.n_groups)
+            weights = torch.where(valid, value, 0).double()
+            sums = torch.bincount(index, weights, minlength=self.n_groups + 1)
+            if len(sums) != self.n_groups + 1:
+                raise ValueError(f"a group of {int(groups.max())} in {self.n_groups} groups")
+            counts = torch.bincount(index, minlength=self.n_groups + 1).double()
+            if name in self._sums:
+                self._sums[name] += sums[:-1]
+                self._counts[name] += counts[:-1]
+            else:
+                self._sums[name], self._counts[name] = sums[:-1], counts[:-1]
+
+    def reduce(self) -> None:
+        """Add up over ranks; call it once, on every rank, after the last update."""
+        for name in all_names(self.names):
+            for store in (self._sums, self._counts):
+                if name not in store:
+                    store[name] = torch.zeros(self.n_groups, dtype=torch.float64)
+                store[name] = all_reduce_sum(store[name])
+
+    def sum(self, name: str) -> Float[Tensor, "groups"]:
+        """Sum in each group, (n_groups,) float64."""
+        return self._sums[name].cpu()
+
+    def count(self, name: str) -> Float[Tensor, "groups"]:
+        """Number of observations in each group, (n_groups,) float64."""
+        return self._counts[name].cpu()
+
+    def mean(self, name: str) -> Float[Tensor, "groups"]:
+        """Mean in each group, (n_groups,) float64; NaN for an empty group."""
+        return self.sum(name) / self.count(name)
+
+    def total_mean(self, name: str) -> float:
+        """Mean over all observations (not over groups); NaN if there are none."""
+        return float(self.sum(name).sum() / self.count(name).sum())
+
+
+def all_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The union over ranks of the quantities' names, in one order: a rank without data has seen none."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return names
+    gathered: list[tuple[str, ...] | None] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(gathered, names)
+    return tuple(dict.fromkeys(name for rank in gathered if rank for name in rank))

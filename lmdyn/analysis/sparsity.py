@@ -1,0 +1,198 @@
+"""Sparsity of representations and its relation to word frequency (Saphra & Lopez 2019).
+
+"Sparsity emerges naturally in neural language models", ICML workshop on Identifying and Understanding Deep
+Learning Phenomena; chapter 6 of Saphra 2021.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = [
+    "CLOSED_CLASSES",
+    "OPEN_CLASSES",
+    "MatchedSamples",
+    "attention_entropy",
+    "concentration",
+    "frequency_correlation",
+    "match_frequency",
+    "word_tags",
+]
+
+OPEN_CLASSES = ("ADJ", "ADV", "INTJ", "NOUN", "PROPN", "VERB")
+"""Universal POS of open classes (footnote 1 of the publication)."""
+CLOSED_CLASSES = ("ADP", "AUX", "CCONJ", "DET", "PART", "PRON", "SCONJ")
+"""Universal POS of closed classes (footnote 2 of the publication)."""
+
+
+def concentration(v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
+    """Taxicab-Euclidean concentration ‖v‖₂ / ‖v‖₁ of each vector.
+
+    1 for a one-hot vector, 1/√d for a uniform one; invariant to scale and sign. NaN where v = 0.
+
+    Args:
+        v: (..., d) vectors.
+
+    Returns:
+        (...) in [1/√d, 1].
+
+    Reference: Saphra & Lopez 2019, section 2; Repetti et al. 2015.
+
+    Example:
+        >>> concentration(torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+        tensor([1.0000, 0.7071])
+    """
+    # divided by ‖v‖₁ first: the squares of gradients of 1e-25 would vanish in float32
+    chi: Tensor = torch.linalg.vector_norm(v / torch.linalg.vector_norm(v, 1, dim=-1, keepdim=True), dim=-1)
+    return chi
+
+
+def attention_entropy(weights: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
+    """Shannon entropy −Σ p ln p of attention distributions in nats.
+
+    0 for attention to one word, ln n for uniform attention over n words: the counterpart of concentration for
+    attention (Saphra 2021, section 6.1.2).
+
+    Args:
+        weights: (..., key) distributions.
+
+    Example:
+        >>> attention_entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
+        tensor([0.0000, 0.6931])
+    """
+    entropy: Tensor = torch.special.entr(weights).sum(-1)
+    return entropy
+
+
+def frequency_correlation(means: Float[Tensor, "types"], frequency: Float[Tensor, "types"]) -> float:
+    """Pearson correlation over word types of a per-word mean with word frequency: ρ of the publication.
+
+    With means over the positions that a word is the *target* of, this is ρ←; with means over the positions that
+    it is the *input* of, ρ→ (section 3).
+
+    Args:
+        means: (types,) per-word means; NaN for words that are to be left out.
+        frequency: (types,) how often each word occurs; counts or shares give the same ρ.
+
+    Returns:
+        In [−1, 1]; NaN for fewer than 3 words, or where either side is constant.
+
+    Example:
+        >>> means, counts = torch.tensor([1.0, 2.0, torch.nan, 3.0]), torch.tensor([2.0, 4.0, 9.0, 6.0])
+        >>> round(frequency_correlation(means, counts), 6)
+        1.0
+    """
+    if means.shape != frequency.shape:
+        raise ValueError(
+            f"{tuple(means.shape)} means for {tuple(frequency.shape)} frequencies: one of each a word"
+        )
+    kept = ~means.isnan()
+    if int(kept.sum()) < 3:
+        return float("nan")
+    pair = torch.stack([means[kept].double(), frequency[kept].double()])
+    centred = pair - pair.mean(1, keepdim=True)
+    norms = torch.linalg.vector_norm(centred, dim=1)
+    # a constant side is constant up to the rounding of its mean
+    if bool((norms <= 1e-12 * torch.linalg.vector_norm(pair, dim=1)).any()):
+        return float("nan")
+    return float((centred[0] @ centred[1] / norms.prod()).clamp(-1, 1))
+
+
+def word_tags(
+    tag_counts: Int[Tensor, "types tags"], counts: Int[Tensor, "types"], *, min_count: int = 100
+) -> Int[Tensor, "types"]:
+    """The tag with which each word type is associated, -1 for none.
+
+    A word is associated with a tag only when the majority of its occurrences, and at least ``min_count`` of
+    them, carry it (section 3, "The role of part of speech").
+
+    Args:
+        tag_counts: (types, tags) occurrences of each word under each tag.
+        counts: (types,) occurrences of each word, tagged or not.
+        min_count: least number of occurrences under the tag; 100 as published.
+
+    Example:
+        >>> word_tags(torch.tensor([[120, 10], [60, 70], [99, 0]]), torch.tensor([130, 150, 99]))
+        tensor([ 0, -1, -1])
+    """
+    top, tag = tag_counts.max(dim=1)
+    return torch.where((2 * top > counts) & (top >= min_count), tag, -1)
+
+
+@dataclass(frozen=True)
+class MatchedSamples:
+    """Two samples of words with similar average frequency: see :func:`match_frequency`.
+
+    Attributes:
+        first: (size,) indices into the first list of frequencies.
+        second: (size,) indices into the second.
+        means: average frequency of each sample.
+    """
+
+    first: Int[Tensor, "size"]
+    second: Int[Tensor, "size"]
+    means: tuple[float, float]
+
+
+def match_frequency(
+    first: Float[Tensor, "n"] | Int[Tensor, "n"],
+    second: Float[Tensor, "m"] | Int[Tensor, "m"],
+    *,
+    size: int = 120,
+    tolerance: float = 0.05,
+) -> MatchedSamples:
+    """A range of ``size`` words from each of two classes, each sorted by frequency, with similar average frequency.
+
+    Among all pairs of ranges the one with the closest averages is taken; of equally close ones the most frequent.
+
+    Args:
+        first: (n,) frequencies of the words of one class.
+        second: (m,) frequencies of the words of the other.
+        size: words in each sample; 120 as published.
+        tolerance: greatest |ln(mean₁ / mean₂)| that counts as similar (0.05: about 5 %).
+
+    Raises:
+        ValueError: no such ranges; the message names the largest size for which there are.
+
+    Reference: Saphra & Lopez 2019, section 3.
+
+    Example:
+        >>> match_frequency(torch.tensor([9.0, 5.0, 4.0]), torch.tensor([99.0, 5.0, 4.0, 1.0]), size=2).second
+        tensor([1, 2])
+    """
+    orders = [np.argsort(-f.double().numpy(), kind="stable") for f in (first, second)]
+    ranked = [f.double().numpy()[order] for f, order in zip((first, second), orders, strict=True)]
+    found = _closest_ranges(ranked, size)
+    if found is None or found[0] > tolerance:
+        sizes = (s for s in range(size - 1, 0, -1) if (f := _closest_ranges(ranked, s)) and f[0] <= tolerance)
+        raise ValueError(
+            f"no ranges of {size} words each with average frequencies within {tolerance:.0%} "
+            f"among {len(ranked[0])} and {len(ranked[1])} words: the largest size that can be matched is {next(sizes, 0)}; lower the sample size, "
+            "raise the tolerance, lower the least count, or use a larger corpus"
+        )
+    _, i, j = found
+    return MatchedSamples(
+        torch.from_numpy(orders[0][i : i + size].copy()),
+        torch.from_numpy(orders[1][j : j + size].copy()),
+        (float(ranked[0][i : i + size].mean()), float(ranked[1][j : j + size].mean())),
+    )
+
+
+def _closest_ranges(ranked: Sequence[NDArray[np.float64]], size: int) -> tuple[float, int, int] | None:
+    """Least |ln ratio| of the averages of a range from each list, and where the ranges begin."""
+    if size < 1 or min(map(len, ranked)) < size:
+        return None
+    sums = [np.concatenate([[0.0], np.cumsum(r)]) for r in ranked]
+    logs = [np.log((s[size:] - s[:-size]) / size) for s in sums]  # falling, since frequencies fall
+    # for each range of the first list, the neighbours of its average among those of the second
+    right = np.searchsorted(-logs[1], -logs[0])
+    candidates = np.stack([np.clip(right - 1, 0, len(logs[1]) - 1), np.clip(right, 0, len(logs[1]) - 1)])
+    gaps = np.abs(logs[0] - logs[1][candidates])
+    gap = gaps.min(0)
+    i = int(gap.argmin())  # the first of equals: the most frequent
+    return float(gap[i]), i, int(candidates[gaps[:, i].argmin(), i])
