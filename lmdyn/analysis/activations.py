@@ -251,14 +251,16 @@ def _first_tensor(output: Any) -> Tensor | None:
 
 @contextmanager
 def _eager_attention(module: nn.Module) -> Iterator[None]:
-    configs = {
-        id(c): c for m in module.modules() if hasattr(c := getattr(m, "config", None), "_attn_implementation")
-    }
-    before = {key: config._attn_implementation for key, config in configs.items()}
+    configs: list[Any] = []
+    for m in module.modules():
+        config = getattr(m, "config", None)
+        if hasattr(config, "_attn_implementation") and all(config is not c for c in configs):
+            configs.append(config)
+    before = [config._attn_implementation for config in configs]
     try:
-        for config in configs.values():
+        for config in configs:
             config._attn_implementation = "eager"
         yield
     finally:
-        for key, config in configs.items():
-            config._attn_implementation = before[key]
+        for config, implementation in zip(configs, before, strict=True):
+            config._attn_implementation = implementation

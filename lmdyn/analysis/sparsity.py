@@ -172,8 +172,9 @@ def match_frequency(
         sizes = (s for s in range(size - 1, 0, -1) if (f := _closest_ranges(ranked, s)) and f[0] <= tolerance)
         raise ValueError(
             f"no ranges of {size} words each with average frequencies within {tolerance:.0%} "
-            f"among {len(ranked[0])} and {len(ranked[1])} words: the largest size that can be matched is {next(sizes, 0)}; lower the sample size, "
-            "raise the tolerance, lower the least count, or use a larger corpus"
+            f"among {len(ranked[0])} and {len(ranked[1])} words: the largest size that can be matched is "
+            f"{next(sizes, 0)}; lower the sample size, raise the tolerance, lower the least count, "
+            "or use a larger corpus"
         )
     _, i, j = found
     return MatchedSamples(
