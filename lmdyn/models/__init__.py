@@ -1,1 +1,5 @@
+"""LightningModules, one file for each architecture."""
 
+from lmdyn.models.lstm import LSTMLanguageModel
+
+__all__ = ["LSTMLanguageModel"]

@@ -1,0 +1,100 @@
+"""The LSTM language model of Saphra (2021) and of the word-level language modelling example of PyTorch."""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float, Int
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor
+
+from lmdyn.models.recurrent import IGNORED, RecurrentModule
+
+__all__ = ["LSTMLanguageModel"]
+
+
+class LSTMLanguageModel(RecurrentModule):
+    """Predicts the next word from a stack of LSTM layers.
+
+    Two layers of 200, dropout 0.2, SGD with gradients clipped at 0.25, a learning rate that "begins at 20 and
+    is quartered whenever loss fails to improve", batches of 40 windows of 35 words: the language model of
+    Saphra & Lopez 2019. Embedding and decoder weights start in U(-0.1, 0.1), the decoder's bias at 0.
+
+    Observe ``embedding``, ``lstm.layers.0`` … ``lstm.layers.{n-1}`` and ``decoder``.
+
+    Logged: ``train_loss`` (mean over the batch's tokens), ``val_loss``, ``val_perplexity``, ``test_loss``,
+    ``test_perplexity`` (mean over all tokens, and its exponential), in nats.
+
+    Args:
+        vocab_size: number of word types; None takes the datamodule's tokenizer's, which is then recorded.
+        embedding_size: dimensions of the word vectors.
+        hidden_size: dimensions of each layer.
+        num_layers: number of LSTM layers.
+        dropout: probability of zeroing an entry of the word vectors, between layers and of the last output.
+        tie_weights: use one matrix for the word vectors and the decoder (Press & Wolf 2017).
+        optimizer: makes the optimizer from the parameters.
+        anneal_factor: the learning rate is divided by it after a validation whose loss is not the lowest so
+            far; None never anneals.
+        gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
+        init_range: embedding and decoder weights start uniformly within ± this.
+
+    Raises:
+        ValueError: ``tie_weights`` with different sizes; ``anneal_factor`` not above 1; ``vocab_size`` None
+            without a datamodule that has a tokenizer, when the layers are built.
+
+    Reference: Saphra & Lopez 2019, section 3 (Saphra 2021, chapter 4).
+
+    Example:
+        >>> model = LSTMLanguageModel(vocab_size=10, embedding_size=4, hidden_size=4)
+        >>> first = model(torch.tensor([[1, 2, 3]]))
+        >>> first.logits.shape
+        torch.Size([1, 3, 10])
+        >>> second = model(torch.tensor([[4, 5]]), state=first.state)  # goes on after 1, 2, 3
+    """
+
+    def __init__(
+        self,
+        vocab_size: int | None = None,
+        embedding_size: int = 200,
+        hidden_size: int = 200,
+        num_layers: int = 2,
+        dropout: float = 0.2,
+        tie_weights: bool = False,
+        optimizer: OptimizerCallable = lambda params: torch.optim.SGD(params, lr=20.0),
+        anneal_factor: float | None = 4.0,
+        gradient_clip_val: float | None = 0.25,
+        init_range: float = 0.1,
+    ) -> None:
+        super().__init__(
+            vocab_size=vocab_size,
+            embedding_size=embedding_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            dropout=dropout,
+            tie_weights=tie_weights,
+            optimizer=optimizer,
+            anneal_factor=anneal_factor,
+            gradient_clip_val=gradient_clip_val,
+            init_range=init_range,
+        )
+        self.save_hyperparameters(ignore=["optimizer"])
+        if self.sizes_known():
+            self.build()
+
+    def num_outputs(self) -> int:
+        """One output for each word type."""
+        assert self.vocab_size is not None
+        return self.vocab_size
+
+    def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
+        """The next word."""
+        if "labels" not in batch:
+            raise ValueError(f"expected `labels` in the batch, got {sorted(batch)}")
+        return batch["labels"]
+
+    def predict_step(
+        self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
+    ) -> Float[Tensor, "batch time"]:
+        """Surprisal of the next word, -log p(labels), in nats; NaN where there is none to predict."""
+        labels = self.labels_of(batch)
+        losses = self.token_losses(self.evaluate(batch).logits, labels)
+        return losses.masked_fill(labels == IGNORED, torch.nan)

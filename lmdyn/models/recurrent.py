@@ -1,0 +1,373 @@
+"""What the recurrent models share: the stacked LSTM, its carried state and the recipe that trains it."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor, nn
+from torchmetrics.aggregation import MeanMetric
+
+__all__ = ["RecurrentModule", "RecurrentOutput", "StackedLSTM", "State", "carry_state"]
+
+IGNORED = -100
+"""The label of a token that has none, as everywhere in Hugging Face's libraries."""
+
+State = tuple[tuple[Tensor, Tensor], ...]
+"""One pair (h, c) for each layer, each of shape (1, batch, hidden)."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RecurrentOutput:
+    """What a recurrent model answers.
+
+    Attributes:
+        logits: unnormalised log-probabilities, (batch, time, classes).
+        state: the state after the last token, a pair (h, c) for each layer, each (1, batch, hidden).
+    """
+
+    logits: Float[Tensor, "batch time classes"]
+    state: State
+
+
+def carry_state(state: State | None, continues: Bool[Tensor, " batch"]) -> State | None:
+    """The state in which the next batch starts: kept in rows that continue, zero in the others, detached.
+
+    Args:
+        state: the state after the previous batch, or None where there was none.
+        continues: whether each row of the next batch goes on where the same row of the previous one ended.
+
+    Returns:
+        A state without a graph that shares no memory with ``state``; None (zeros) where nothing is carried.
+
+    Raises:
+        ValueError: rows continue, but the previous batch had another number of rows.
+
+    Example:
+        >>> ones = torch.ones(1, 2, 3)
+        >>> ((h, c),) = carry_state(((ones, ones),), torch.tensor([True, False]))
+        >>> h.sum(-1)
+        tensor([[3., 0.]])
+    """
+    if state is None:
+        return None
+    rows = state[0][0].shape[1]
+    if rows != len(continues):
+        if bool(continues.any()):
+            raise ValueError(
+                f"expected a batch of {rows} rows, as the one it continues, got {len(continues)}; "
+                "a batch of another size must have `continues` False in every row"
+            )
+        return None
+    fresh = ~continues[None, :, None]
+    return tuple((h.detach().masked_fill(fresh, 0.0), c.detach().masked_fill(fresh, 0.0)) for h, c in state)
+
+
+class StackedLSTM(nn.Module):
+    """LSTM layers on top of each other, each a module of its own, so that each can be observed.
+
+    With the default initialisation this is what ``nn.LSTM(num_layers=...)`` computes; ``layers[i]`` is a
+    single-layer ``nn.LSTM`` with ``batch_first=True``. Its equations are those of Hochreiter & Schmidhuber
+    1997 with forget gates: i, f, o = σ(W x + b + U h + b'), g = tanh(...), c' = f c + i g, h' = o tanh(c').
+
+    Args:
+        input_size: dimensions of the input.
+        hidden_size: dimensions of each layer.
+        num_layers: number of layers.
+        dropout: probability of zeroing an entry of what one layer hands to the next.
+
+    Example:
+        >>> output, state = StackedLSTM(3, 4, num_layers=2)(torch.zeros(5, 7, 3))
+        >>> output.shape, len(state), state[0][0].shape
+        (torch.Size([5, 7, 4]), 2, torch.Size([1, 5, 4]))
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, dropout: float = 0.0) -> None:
+        super().__init__()
+        if num_layers < 1:
+            raise ValueError(f"expected num_layers of at least 1, got {num_layers}")
+        sizes = [input_size] + [hidden_size] * num_layers
+        self.layers = nn.ModuleList(
+            nn.LSTM(size, hidden_size, batch_first=True) for size in sizes[:num_layers]
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, inputs: Float[Tensor, "batch time inputs"], state: State | None = None
+    ) -> tuple[Float[Tensor, "batch time hidden"], State]:
+        """The last layer's output and the state of every layer after the last token."""
+        if state is not None and len(state) != len(self.layers):
+            raise ValueError(f"expected a state of {len(self.layers)} layers, got {len(state)}")
+        after: list[tuple[Tensor, Tensor]] = []
+        hidden = inputs
+        for i, layer in enumerate(self.layers):
+            hidden, last = layer(
+                hidden if i == 0 else self.dropout(hidden), None if state is None else state[i]
+            )
+            after.append(last)
+        return hidden, tuple(after)
+
+
+class RecurrentModule(L.LightningModule):
+    """Embedding, stacked LSTM, linear decoder, and the published recipe of training them.
+
+    The recipe: mean cross-entropy, back-propagation truncated to the window while the state goes on where the
+    batch says ``continues``, gradients clipped by their norm, and a learning rate divided by
+    ``anneal_factor`` whenever the validation loss fails to improve on the best so far.
+
+    A subclass says what the labels of a batch are (:meth:`labels_of`) and how many outputs the decoder has
+    (:meth:`num_outputs`). It calls ``save_hyperparameters(ignore=["optimizer"])`` in its own ``__init__``.
+
+    A batch without ``continues`` starts from a zero state. Padding, if any, is on the right, with no labels.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int | None,
+        embedding_size: int,
+        hidden_size: int,
+        num_layers: int,
+        dropout: float,
+        optimizer: OptimizerCallable,
+        anneal_factor: float | None,
+        gradient_clip_val: float | None,
+        init_range: float,
+        tie_weights: bool = False,
+    ) -> None:
+        super().__init__()
+        if tie_weights and embedding_size != hidden_size:
+            raise ValueError(
+                f"tie_weights expects embedding_size == hidden_size, got {embedding_size} and {hidden_size}; "
+                "make them equal or set tie_weights to false"
+            )
+        if anneal_factor is not None and anneal_factor <= 1:
+            raise ValueError(f"expected anneal_factor above 1, or null for no annealing, got {anneal_factor}")
+        self.vocab_size = vocab_size
+        self.embedding_size = embedding_size
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.tie_weights = tie_weights
+        self.init_range = init_range
+        self.optimizer = optimizer
+        self.anneal_factor = anneal_factor
+        self.gradient_clip_val = gradient_clip_val
+        self.dropout = nn.Dropout(dropout)
+        self.best_val_loss: float | None = None
+        self._carried: State | None = None  # of training
+        self._evaluated: State | None = None  # of validation, test and prediction
+        # Sums in float64, so that the decision to anneal does not hang on rounding; MPS has no float64.
+        # NaN goes through: a diverged run must not report the loss of the batches that did not.
+        precision = torch.float32 if torch.backends.mps.is_available() else torch.float64
+        self.evaluation_loss = MeanMetric(nan_strategy="disable").set_dtype(precision)
+
+    # What a subclass says ---------------------------------------------------------------------------------
+
+    def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
+        """The label of each token, -100 where it has none."""
+        raise NotImplementedError
+
+    def num_outputs(self) -> int:
+        """The number of classes; called when ``vocab_size`` is known."""
+        raise NotImplementedError
+
+    def sizes_known(self) -> bool:
+        """Whether the layers can be built without a datamodule."""
+        return self.vocab_size is not None
+
+    # Building ---------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Make the layers: embedding and decoder weights U(±init_range), the bias 0, PyTorch's own LSTMs."""
+        assert self.vocab_size is not None
+        self.embedding = nn.Embedding(self.vocab_size, self.embedding_size)
+        self.lstm = StackedLSTM(self.embedding_size, self.hidden_size, self.num_layers, self.dropout.p)
+        self.decoder = nn.Linear(self.hidden_size, self.num_outputs())
+        nn.init.uniform_(self.embedding.weight, -self.init_range, self.init_range)
+        nn.init.uniform_(self.decoder.weight, -self.init_range, self.init_range)
+        nn.init.zeros_(self.decoder.bias)
+        if self.tie_weights:
+            self.decoder.weight = self.embedding.weight
+
+    def configure_model(self) -> None:
+        """Build the layers from the datamodule's tokenizer, once, and record the size found."""
+        if hasattr(self, "decoder"):
+            return
+        if self.vocab_size is None:
+            self.vocab_size = len(self.from_datamodule("tokenizer", "vocab_size"))
+            self.hparams["vocab_size"] = self.vocab_size
+        self.build()
+
+    def from_datamodule(self, name: str, size: str) -> Any:
+        """Attribute ``name`` of the datamodule, from which the unknown ``size`` is read."""
+        datamodule = None if self._trainer is None else getattr(self._trainer, "datamodule", None)
+        found = getattr(datamodule, name, None)
+        if found is None:
+            owner = "no datamodule" if datamodule is None else f"a {type(datamodule).__name__} without it"
+            raise ValueError(
+                f"{type(self).__name__}(vocab_size={self.vocab_size}) expects a trainer with a datamodule that "
+                f"has a `{name}`, got {owner}; give {size} a number"
+            )
+        return found
+
+    # Running ----------------------------------------------------------------------------------------------
+
+    def forward(self, input_ids: Int[Tensor, "batch time"], state: State | None = None) -> RecurrentOutput:
+        """Logits for each token, from the tokens up to and including it; keeps nothing between calls."""
+        hidden, after = self.lstm(self.dropout(self.embedding(input_ids)), state)
+        return RecurrentOutput(logits=self.decoder(self.dropout(hidden)), state=after)
+
+    def _start(self, previous: State | None, batch: Mapping[str, Tensor]) -> State | None:
+        """The state in which this batch starts."""
+        continues = batch.get("continues")
+        if continues is None:
+            return None
+        if previous is None and bool(continues.any()):  # only at the start of a run or of an evaluation
+            log.warning(
+                "a batch continues a previous one, but no state was carried, so it starts from zero; "
+                "a resumed run needs the RunState callback, in both the first run and this one"
+            )
+        return carry_state(previous, continues)
+
+    # Training ---------------------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """A fit starts with no carried state and no best loss; a resumed one gets its own after this."""
+        if stage == "fit":
+            self._carried = None
+            self.best_val_loss = None
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The optimizer that was asked for, over all parameters."""
+        return self.optimizer(self.parameters())
+
+    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
+        """Mean cross-entropy over the labelled tokens (nats); logged as ``train_loss``."""
+        output = self(batch["input_ids"], state=self._start(self._carried, batch))
+        self._carried = tuple((h.detach(), c.detach()) for h, c in output.state)
+        labels = self.labels_of(batch)
+        losses = F.cross_entropy(output.logits.flatten(0, 1), labels.flatten(), reduction="sum")
+        loss = losses / (labels != IGNORED).sum().clamp(min=1)
+        self.log("train_loss", loss.detach(), prog_bar=True)
+        return loss
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip by the norm of all gradients, unless the Trainer has a setting of its own, which wins."""
+        if gradient_clip_val is None:
+            gradient_clip_val = self.gradient_clip_val
+        if gradient_clip_val is not None:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm or "norm")
+
+    # Evaluation -------------------------------------------------------------------------------------------
+
+    def evaluate(self, batch: Mapping[str, Tensor]) -> RecurrentOutput:
+        """Run a batch in the state of this evaluation, which is never that of training."""
+        output: RecurrentOutput = self(batch["input_ids"], state=self._start(self._evaluated, batch))
+        self._evaluated = output.state
+        return output
+
+    def token_losses(
+        self, logits: Float[Tensor, "batch time classes"], labels: Int[Tensor, "batch time"]
+    ) -> Float[Tensor, "batch time"]:
+        """Cross-entropy of each token in nats, 0 where the label is -100."""
+        losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+        return losses.view(labels.shape)
+
+    def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
+        """Add the losses of a batch to the sums."""
+        output, labels = self.evaluate(batch), self.labels_of(batch)
+        self.update_metrics(output.logits, labels, self.token_losses(output.logits, labels))
+
+    def update_metrics(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
+        """Add a batch to each metric; each token weighs the same."""
+        self.evaluation_loss.update(losses, (labels != IGNORED).to(losses.dtype))
+
+    def log_metrics(self, prefix: str) -> float:
+        """Log loss and perplexity over all ranks; returns the loss and starts the sums anew."""
+        mean = self.evaluation_loss.compute()
+        self.evaluation_loss.reset()
+        # The same on each rank already; sync_dist only tells Lightning so.
+        self.log(f"{prefix}_loss", mean, prog_bar=True, sync_dist=True)
+        self.log(f"{prefix}_perplexity", mean.exp(), sync_dist=True)
+        return float(mean)
+
+    def on_validation_epoch_start(self) -> None:
+        """An evaluation starts from zero."""
+        self._evaluated = None
+
+    def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Add a batch to the validation loss."""
+        self.evaluation_step(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log ``val_loss`` and ``val_perplexity``; divide the learning rate if the loss did not improve."""
+        loss = self.log_metrics("val")
+        if self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking:
+            self.anneal(loss)
+
+    def anneal(self, loss: float) -> None:
+        """Divide the learning rate by ``anneal_factor`` unless ``loss`` is the lowest so far."""
+        if self.best_val_loss is None or loss < self.best_val_loss:
+            self.best_val_loss = loss
+        elif self.anneal_factor is not None:
+            for optimizer in self.trainer.optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = group["lr"] / self.anneal_factor
+
+    on_test_epoch_start = on_validation_epoch_start
+    on_predict_epoch_start = on_validation_epoch_start
+
+    def test_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Add a batch to the test loss."""
+        self.evaluation_step(batch)
+
+    def on_test_epoch_end(self) -> None:
+        """Log ``test_loss`` and ``test_perplexity``."""
+        self.log_metrics("test")
+
+    # Checkpoints ------------------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the best validation loss; the learning rate is in the optimizer's state."""
+        checkpoint["best_val_loss"] = self.best_val_loss
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the best validation loss."""
+        self.best_val_loss = checkpoint.get("best_val_loss")
+
+    def resume_state(self) -> dict[str, Tensor]:
+        """What this rank needs besides the checkpoint to go on exactly: the carried recurrent state.
+
+        Returns:
+            ``{"h", "c"}``, each (layers, batch, hidden); empty before the first training batch.
+        """
+        if self._carried is None:
+            return {}
+        return {
+            "h": torch.cat([h for h, _ in self._carried]),
+            "c": torch.cat([c for _, c in self._carried]),
+        }
+
+    def load_resume_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what :meth:`resume_state` returned on this rank."""
+        if not state:
+            self._carried = None
+            return
+        if set(state) != {"h", "c"} or len(state["h"]) != self.num_layers:
+            shapes = {key: tuple(value.shape) for key, value in state.items()}
+            raise ValueError(f"expected h and c of {self.num_layers} layers, got {shapes}")
+        h, c = state["h"].to(self.device, copy=True), state["c"].to(self.device, copy=True)
+        self._carried = tuple(zip(h.split(1), c.split(1), strict=True))
