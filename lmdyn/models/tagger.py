@@ -1,0 +1,141 @@
+"""The LSTM tagger of Saphra (2021): what a network looks like that learned one linguistic category only."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from jaxtyping import Int
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor
+from torchmetrics.aggregation import MeanMetric
+
+from lmdyn.models.recurrent import IGNORED, RecurrentModule
+
+__all__ = ["LSTMTagger"]
+
+
+class LSTMTagger(RecurrentModule):
+    """Tags words from a single LSTM layer that reads from the left.
+
+    Its representations are compared (SVCCA) with those of a language model of the same sizes. With
+    ``target="next"`` it predicts the tag of the word to come, as a language model must implicitly; with
+    ``"current"`` the tag of the word just read. Trained on shuffled tags, it gives the lower baseline: what
+    a network that memorises arbitrary labels shares with the language model.
+
+    Labels are ``target_<task>`` (next) or ``<task>`` (current) in the batch, with ``shuffled_`` before the
+    task for ``shuffled_labels``; -100 has no label. The hidden state at a token has seen the tokens up to it.
+
+    Observe ``embedding``, ``lstm.layers.0`` and ``decoder``.
+
+    Logged: ``train_loss`` (mean over the batch's tokens); ``val_loss``, ``val_perplexity``, ``val_accuracy``
+    and the same with ``test_`` (over all labelled tokens; loss in nats, accuracy in [0, 1]).
+
+    Args:
+        task: the label layer to learn, such as ``upos``, ``xpos``, ``semtag`` or ``topic``.
+        target: ``"next"`` for the label of the following token, ``"current"`` for that of the input token.
+        shuffled_labels: learn the randomly shuffled labels of the layer.
+        vocab_size: number of word types; None takes the datamodule's tokenizer's, which is then recorded.
+        num_labels: number of classes; None takes ``len(datamodule.label_names[task])``, likewise.
+        embedding_size: dimensions of the word vectors.
+        hidden_size: dimensions of the LSTM layer.
+        dropout: probability of zeroing an entry of the word vectors and of the output.
+        optimizer: makes the optimizer from the parameters.
+        anneal_factor: the learning rate is divided by it after a validation whose loss is not the lowest so
+            far; None never anneals.
+        gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
+        init_range: embedding and decoder weights start uniformly within ± this.
+
+    Raises:
+        ValueError: a ``target`` other than next and current; a batch without the label layer; sizes of None
+            without a datamodule that has them, when the layers are built.
+
+    Reference: Saphra & Lopez 2019, section 3.1 and table 2 (Saphra 2021, chapter 4).
+
+    Example:
+        >>> tagger = LSTMTagger("upos", target="current", vocab_size=10, num_labels=3)
+        >>> tagger(torch.tensor([[1, 2, 3]])).logits.shape
+        torch.Size([1, 3, 3])
+    """
+
+    def __init__(
+        self,
+        task: str = "upos",
+        target: Literal["next", "current"] = "next",
+        shuffled_labels: bool = False,
+        vocab_size: int | None = None,
+        num_labels: int | None = None,
+        embedding_size: int = 200,
+        hidden_size: int = 200,
+        dropout: float = 0.2,
+        optimizer: OptimizerCallable = lambda params: torch.optim.SGD(params, lr=20.0),
+        anneal_factor: float | None = 4.0,
+        gradient_clip_val: float | None = 0.25,
+        init_range: float = 0.1,
+    ) -> None:
+        super().__init__(
+            vocab_size=vocab_size,
+            embedding_size=embedding_size,
+            hidden_size=hidden_size,
+            num_layers=1,
+            dropout=dropout,
+            optimizer=optimizer,
+            anneal_factor=anneal_factor,
+            gradient_clip_val=gradient_clip_val,
+            init_range=init_range,
+        )
+        if target not in ("next", "current"):
+            raise ValueError(f'expected target "next" or "current", got {target!r}')
+        self.save_hyperparameters(ignore=["optimizer"])
+        self.task = task
+        self.num_labels = num_labels
+        layer = f"shuffled_{task}" if shuffled_labels else task
+        self.label_key = f"target_{layer}" if target == "next" else layer
+        self.accuracy = MeanMetric(nan_strategy="disable").set_dtype(self.evaluation_loss.dtype)
+        if self.sizes_known():
+            self.build()
+
+    def sizes_known(self) -> bool:
+        """Whether the layers can be built without a datamodule."""
+        return super().sizes_known() and self.num_labels is not None
+
+    def num_outputs(self) -> int:
+        """One output for each label, counted in the datamodule if need be."""
+        if self.num_labels is None:
+            names = self.from_datamodule("label_names", "num_labels")
+            if self.task not in names:
+                raise ValueError(
+                    f"expected a label layer {self.task!r} in the datamodule, got {sorted(names)}; "
+                    "add the layer to `data.layers`"
+                )
+            self.num_labels = len(names[self.task])
+            self.hparams["num_labels"] = self.num_labels
+        return self.num_labels
+
+    def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
+        """The tag to predict at each token."""
+        if self.label_key not in batch:
+            raise ValueError(
+                f"expected `{self.label_key}` in the batch, got {sorted(batch)}; "
+                f"add the layer {self.label_key.removeprefix('target_')!r} to `data.layers`"
+            )
+        return batch[self.label_key]
+
+    def update_metrics(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
+        """Add a batch to the loss and to the accuracy."""
+        super().update_metrics(logits, labels, losses)
+        self.accuracy.update(logits.argmax(-1) == labels, (labels != IGNORED).to(losses.dtype))
+
+    def log_metrics(self, prefix: str) -> float:
+        """Log loss, perplexity and accuracy over all ranks; returns the loss and starts the sums anew."""
+        self.log(f"{prefix}_accuracy", self.accuracy.compute(), prog_bar=True, sync_dist=True)
+        self.accuracy.reset()
+        return super().log_metrics(prefix)
+
+    def predict_step(
+        self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
+    ) -> Int[Tensor, "batch time"]:
+        """The likeliest label at each token, an index into the layer's names; -100 on padding."""
+        labels = self.evaluate(batch).logits.argmax(-1)
+        if "attention_mask" in batch:
+            labels = labels.masked_fill(batch["attention_mask"] == 0, IGNORED)
+        return labels
