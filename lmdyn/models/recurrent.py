@@ -14,6 +14,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torchmetrics.aggregation import MeanMetric
 
+from lmdyn.models.allocator import keep_freed_memory
+
 __all__ = ["RecurrentModule", "RecurrentOutput", "StackedLSTM", "State", "carry_state"]
 
 IGNORED = -100
@@ -244,6 +246,8 @@ class RecurrentModule(L.LightningModule):
         if stage == "fit":
             self._carried = None
             self.best_val_loss = None
+            if self.trainer.strategy.root_device.type == "cpu":
+                keep_freed_memory()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """The optimizer that was asked for, over all parameters."""
