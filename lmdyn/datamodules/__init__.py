@@ -1,1 +1,24 @@
+"""Sources of text: one file a source, with reader and DataModule together."""
 
+from lmdyn.datamodules.conllu import ConlluCorpus
+from lmdyn.datamodules.corpus import Corpus
+from lmdyn.datamodules.sentence import TOKEN_LAYERS, Constituent, Document, Mention, Role, Sentence
+from lmdyn.datamodules.streams import StreamLoader
+from lmdyn.datamodules.tagging import LexiconTagger, SpacyTagger, Tagger
+from lmdyn.datamodules.text import TextCorpus
+
+__all__ = [
+    "TOKEN_LAYERS",
+    "ConlluCorpus",
+    "Constituent",
+    "Corpus",
+    "Document",
+    "LexiconTagger",
+    "Mention",
+    "Role",
+    "Sentence",
+    "SpacyTagger",
+    "StreamLoader",
+    "Tagger",
+    "TextCorpus",
+]

@@ -55,12 +55,12 @@ class Sentence:
     """
 
     words: tuple[str, ...]
-    upos: tuple[str, ...] | None = None
-    xpos: tuple[str, ...] | None = None
-    semtag: tuple[str, ...] | None = None
-    semtag_coarse: tuple[str, ...] | None = None
+    upos: tuple[str | None, ...] | None = None
+    xpos: tuple[str | None, ...] | None = None
+    semtag: tuple[str | None, ...] | None = None
+    semtag_coarse: tuple[str | None, ...] | None = None
     heads: tuple[int, ...] | None = None
-    deprels: tuple[str, ...] | None = None
+    deprels: tuple[str | None, ...] | None = None
     constituents: tuple[Constituent, ...] | None = None
     roles: tuple[Role, ...] | None = None
     mentions: tuple[Mention, ...] | None = None
@@ -73,11 +73,15 @@ class Sentence:
             raise ValueError("a sentence needs at least one word, got none")
         for i, word in enumerate(self.words):
             if not word or any(c.isspace() for c in word):
-                raise ValueError(f"word {i} is {word!r}: words are not empty and hold no white space (join with '_')")
+                raise ValueError(
+                    f"word {i} is {word!r}: words are not empty and hold no white space (join with '_')"
+                )
         for name in (*TOKEN_LAYERS, "heads"):
             layer = getattr(self, name)
             if layer is not None and len(layer) != n:
-                raise ValueError(f"layer {name!r} has {len(layer)} entries for {n} words: one a word is needed")
+                raise ValueError(
+                    f"layer {name!r} has {len(layer)} entries for {n} words: one a word is needed"
+                )
         if self.heads is not None and any(not -1 <= h < n for h in self.heads):
             raise ValueError(f"heads {self.heads} point outside of a sentence of {n} words (-1 is the root)")
         for span in (*(self.constituents or ()), *(self.roles or ()), *(self.mentions or ())):

@@ -1,0 +1,201 @@
+"""CoNLL-U: Universal Dependencies treebanks."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from conllu import parse_incr
+from conllu.exceptions import ParseException
+
+from lmdyn.datamodules.corpus import SPLITS, Corpus, expand_paths, file_digest, read_lines
+from lmdyn.datamodules.sentence import Document, Sentence
+
+__all__ = ["ConlluCorpus", "read_conllu"]
+
+_COLUMNS = 10
+_WORD_ID = re.compile(r"[1-9]\d*")
+_OTHER_ID = re.compile(r"[1-9]\d*-[1-9]\d*|\d+\.[1-9]\d*")  # multiword range, empty node
+_HEAD = re.compile(r"0|[1-9]\d*|_")
+
+
+class _CheckedLines:
+    """Lines of a file for ``conllu.parse_incr``, which is lenient and names no lines: checked and counted here."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.word_lines: list[int] = []
+        """Line number of each word of the sentence that was read last."""
+
+    def read(self) -> str:  # parse_incr only asks whether it is there
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[str]:
+        inside = False
+        for number, line in read_lines(self.path):
+            if not line.strip():
+                inside = False
+            elif not inside:
+                inside = True
+                self.word_lines = []
+            if line.strip() and not line.startswith("#"):
+                line = self._check(number, line)
+            yield line + "\n"
+
+    def _check(self, number: int, line: str) -> str:
+        where = f"{self.path}:{number}"
+        columns = line.split("\t")
+        if len(columns) != _COLUMNS:
+            raise ValueError(
+                f"{where}: {_COLUMNS} columns separated by tabs are needed, got {len(columns)}: {line!r}"
+            )
+        if _WORD_ID.fullmatch(columns[0]):
+            self.word_lines.append(number)
+            if int(columns[0]) != len(self.word_lines):
+                raise ValueError(
+                    f"{where}: words count from 1 upwards: expected {len(self.word_lines)}, got {columns[0]}"
+                )
+            if not _HEAD.fullmatch(columns[6]):
+                raise ValueError(
+                    f"{where}: the head (column 7) must be a word's number, 0 or _, got {columns[6]!r}"
+                )
+        elif not _OTHER_ID.fullmatch(columns[0]):
+            raise ValueError(f"{where}: {columns[0]!r} is no word number, range (3-4) or empty node (5.1)")
+        if not columns[1].strip():
+            raise ValueError(f"{where}: the word (column 2) is empty")
+        return re.sub(" {2,}", " ", line)  # the parser would take two spaces for a column's end
+
+
+def _layer(values: list[str | None]) -> tuple[str | None, ...] | None:
+    labels = tuple(None if v in ("_", "") else v for v in values)
+    return None if all(v is None for v in labels) else labels
+
+
+def read_conllu(path: Path, lowercase: bool = False) -> Iterator[Document]:
+    """Stream the documents of a CoNLL-U file.
+
+    Multiword ranges (``3-4``) and empty nodes (``5.1``) are skipped, so that words and heads are those of the basic
+    tree; heads count from 0, with -1 for the root. White space within a form becomes ``_``. ``_`` in a tag column
+    is no label. A ``# newdoc`` comment starts a document; sentences before the first one, and those of files
+    without any, are documents of their own, named by their ``sent_id``.
+
+    Args:
+        path: the file.
+        lowercase: lowercase the words.
+
+    Raises:
+        ValueError: a malformed line, with file and line number.
+    """
+    lines = _CheckedLines(path)
+    parsed = parse_incr(lines)  # type: ignore[arg-type] # any iterable of lines with a read attribute
+    name: str | None = None
+    pending: list[Sentence] = []
+    number = 0
+    while True:
+        try:
+            tokens = next(parsed, None)
+        except ParseException as error:
+            raise ValueError(f"{path}:{lines.word_lines[0]}: the sentence cannot be read: {error}") from error
+        if tokens is None:
+            break
+        number += 1
+        words = [t for t in tokens if isinstance(t["id"], int)]
+        if "newdoc id" in tokens.metadata or "newdoc" in tokens.metadata:
+            if pending and name is not None:
+                yield Document(name, tuple(pending))
+            name = tokens.metadata.get("newdoc id") or f"{path.stem}-{number}"
+            pending = []
+        if not words:
+            continue
+        forms = ("_".join(t["form"].split()) for t in words)
+        heads = [t["head"] for t in words]
+        for head, line in zip(heads, lines.word_lines, strict=True):
+            if head is not None and head > len(words):
+                raise ValueError(
+                    f"{path}:{line}: head {head} is out of range: the sentence has {len(words)} words"
+                )
+        if None in heads and any(head is not None for head in heads):
+            line = lines.word_lines[heads.index(None)]
+            raise ValueError(f"{path}:{line}: this word has no head and others of its sentence have one")
+        sentence = Sentence(
+            words=tuple(form.lower() if lowercase else form for form in forms),
+            upos=_layer([t["upos"] for t in words]),
+            xpos=_layer([t["xpos"] for t in words]),
+            heads=None if None in heads else tuple(head - 1 for head in heads),
+            deprels=_layer([t["deprel"] for t in words]),
+        )
+        if name is None:
+            yield Document(tokens.metadata.get("sent_id") or f"{path.stem}-{number}", (sentence,))
+        else:
+            pending.append(sentence)
+    if pending and name is not None:
+        yield Document(name, tuple(pending))
+
+
+class ConlluCorpus(Corpus):
+    """Treebanks in CoNLL-U, with ``upos``, ``xpos``, ``heads`` and ``deprels``; see :func:`read_conllu`.
+
+    Args:
+        train: path of the training file, or a list of paths; ``$VAR`` and ``~`` are expanded.
+        validation: the same for validation.
+        test: the same for test.
+        lowercase: lowercase the words.
+        tokenizer: see :class:`~lmdyn.datamodules.corpus.Corpus`, as for all that follow.
+        min_count: least count of a word of the vocabulary.
+        eos: append the end-of-sentence token to each sentence.
+        layers: gold layers to serve; None is all.
+        batch_size: rows of a batch.
+        sequence_length: predictions in a row.
+        cache_dir: folder of the encoded text.
+        seed: of the permutation of shuffled layers.
+
+    Raises:
+        FileNotFoundError: in ``prepare_data``, a path without file.
+        ValueError: in ``prepare_data``, a malformed line, an empty split, an unknown layer; no path at all.
+    """
+
+    def __init__(
+        self,
+        train: str | list[str] | None = None,
+        validation: str | list[str] | None = None,
+        test: str | list[str] | None = None,
+        *,
+        lowercase: bool = False,
+        tokenizer: str | None = None,
+        min_count: int = 1,
+        eos: bool = True,
+        layers: list[str] | None = None,
+        batch_size: int = 40,
+        sequence_length: int = 35,
+        cache_dir: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            tokenizer=tokenizer,
+            min_count=min_count,
+            eos=eos,
+            layers=layers,
+            batch_size=batch_size,
+            sequence_length=sequence_length,
+            cache_dir=cache_dir,
+            seed=seed,
+        )
+        self.lowercase = lowercase
+        self.paths = {s: p for s, p in zip(SPLITS, (train, validation, test), strict=True) if p}
+        self.splits = tuple(self.paths)
+        if not self.splits:
+            raise ValueError("no file is given: give train, validation or test")
+
+    def documents(self, split: str) -> Iterator[Document]:
+        """Stream the documents of a split."""
+        if split not in self.paths:
+            raise ValueError(f"the corpus has no split {split!r}: it has {list(self.splits)}")
+        for path in expand_paths(self.paths[split]):
+            yield from read_conllu(path, self.lowercase)
+
+    def content_key(self) -> dict[str, Any]:
+        """Hashes of the files, and the settings of the reader."""
+        files = {
+            split: [file_digest(path) for path in expand_paths(paths)] for split, paths in self.paths.items()
+        }
+        return {"files": files, "lowercase": self.lowercase}

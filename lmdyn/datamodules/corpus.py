@@ -1,0 +1,356 @@
+"""The base of all text sources: from documents to a tokenizer, a cache of encoded text, and loaders."""
+
+import hashlib
+import logging
+import math
+import os
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import lightning as L
+import pandas as pd
+from transformers import PreTrainedTokenizerFast
+
+from lmdyn.datamodules.encoding import (
+    EncodedSplit,
+    build_folder,
+    digest,
+    encode_documents,
+    load_tokenizer,
+    merge_label_names,
+    tokenizer_digest,
+    word_tokenizer,
+)
+from lmdyn.datamodules.sentence import Document
+from lmdyn.datamodules.streams import SHUFFLED, StreamLoader
+
+__all__ = ["SPLITS", "Corpus", "expand_paths", "file_digest", "read_lines"]
+
+logger = logging.getLogger(__name__)
+
+SPLITS = ("train", "validation", "test")
+_FORMAT = 1  # of the cache; raise it when the files change
+
+
+def expand_paths(paths: str | Iterable[str]) -> list[Path]:
+    """Paths with ``$VAR`` and ``~`` expanded.
+
+    Raises:
+        FileNotFoundError: a path that is no file, or names an environment variable that is not set.
+    """
+    expanded = []
+    for text in [paths] if isinstance(paths, str | Path) else paths:
+        path = Path(os.path.expandvars(text)).expanduser()
+        if not path.is_file():
+            hint = "its environment variable is not set" if "$" in str(path) else "give the path of a file"
+            raise FileNotFoundError(f"no file {str(text)!r} (looked for {path}): {hint}")
+        expanded.append(path)
+    return expanded
+
+
+def file_digest(path: Path) -> str:
+    """Hash (blake2b) of a file's content; its name plays no part."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines of a UTF-8 file with their numbers from 1, without line ends.
+
+    Raises:
+        ValueError: a line that is not UTF-8, with file and line number.
+    """
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            try:
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{path}:{number}: not UTF-8 ({error.reason} at byte {error.start} of the line): "
+                    "convert the file, for example with iconv -t UTF-8"
+                ) from error
+            yield number, line.rstrip("\r\n")
+
+
+class Corpus(L.LightningDataModule, ABC):
+    """Text that is read once, encoded into memory-mapped files, and served as contiguous streams.
+
+    A subclass gives :meth:`documents` and :meth:`content_key`, and names its splits in :attr:`splits`; all else is
+    here. The cache is a folder named by a hash of content, settings and tokenizer: a second start opens it and
+    reads nothing. Memory does not grow with the corpus.
+
+    The tokenizer is the one named by ``tokenizer``, or the one assigned to the attribute ``tokenizer`` before
+    ``prepare_data`` (an observer hands the run's tokenizer to its probe corpus), or a word-level vocabulary of the
+    training split. Only the last needs a training split.
+
+    Batches hold the labels of the layers as indices into ``label_names``. These lists are shared by all splits:
+    the training split's labels, sorted, then new labels of the other splits. Topics are listed in the order of
+    their documents, so that a training topic is the index of its document where titles are unique; validation and
+    test articles have titles of their own, listed after them.
+
+    Args:
+        tokenizer: folder or hub name (``AutoTokenizer.from_pretrained``) or path of a ``tokenizer.json``; None
+            builds a word-level vocabulary from the training split.
+        min_count: words of this vocabulary occur at least so often in the training split.
+        eos: append the end-of-sentence token to each sentence.
+        layers: gold layers to serve in batches; None is all that the corpus has. ``shuffled_<layer>`` serves the
+            labels of a layer under one permutation, as a control that can only be memorised.
+        batch_size: rows of a batch, for each process in training.
+        sequence_length: predictions in each row of a batch.
+        cache_dir: folder of the encoded text; by default ``$LMDYN_CACHE`` or ``~/.cache/lmdyn``.
+        seed: of the permutation of shuffled layers.
+
+    Raises:
+        ValueError: in ``prepare_data`` or ``setup``, with file, line and remedy: bad settings, text that cannot be
+            read, an empty split, an unknown layer.
+        FileNotFoundError: a missing file.
+    """
+
+    splits: tuple[str, ...] = SPLITS
+    """The splits that there are, of "train", "validation" and "test"."""
+
+    _unsaved: ClassVar[tuple[str, ...]] = ()
+    """Names of arguments that are no plain values and stay out of the hyperparameters."""
+
+    def __init__(
+        self,
+        *,
+        tokenizer: str | None = None,
+        min_count: int = 1,
+        eos: bool = True,
+        layers: list[str] | None = None,
+        batch_size: int = 40,
+        sequence_length: int = 35,
+        cache_dir: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters(logger=False, ignore=list(self._unsaved))
+        for name, value in (
+            ("min_count", min_count),
+            ("batch_size", batch_size),
+            ("sequence_length", sequence_length),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        self.allow_zero_length_dataloader_with_multiple_devices = (
+            True  # a rank may have no stream in evaluation
+        )
+        self.min_count = min_count
+        self.eos = eos
+        self.layers = layers
+        self.batch_size = batch_size
+        self.sequence_length = sequence_length
+        self.seed = seed
+        self.cache_dir = Path(cache_dir or os.environ.get("LMDYN_CACHE") or "~/.cache/lmdyn").expanduser()
+        self._tokenizer_name = tokenizer
+        self._tokenizer: PreTrainedTokenizerFast | None = None
+        self._encoded: dict[str, EncodedSplit] = {}
+        self._token_counts: pd.DataFrame | None = None
+
+    # ---------------------------------------------------------------- what a subclass gives
+
+    @abstractmethod
+    def documents(self, split: str) -> Iterator[Document]:
+        """Stream the documents of a split (of "train", "validation" and "test")."""
+
+    @abstractmethod
+    def content_key(self) -> dict[str, Any]:
+        """Plain values that determine :meth:`documents`; with the encoding settings they key the cache."""
+
+    def word_counts(self) -> Counter[str]:
+        """Occurrences of each word in the training split."""
+        counts: Counter[str] = Counter()
+        for document in self.documents("train"):
+            for sentence in document:
+                counts.update(sentence.words)
+        return counts
+
+    # ---------------------------------------------------------------- tokenizer and cache
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """The tokenizer; assign another one before ``prepare_data`` to encode with it.
+
+        Raises:
+            RuntimeError: read before ``prepare_data`` or ``setup``.
+        """
+        if self._tokenizer is None:
+            raise RuntimeError("the corpus has no tokenizer yet: call prepare_data() and setup() first")
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._tokenizer = tokenizer
+        self._encoded = {}
+        self._token_counts = None
+
+    def prepare_data(self) -> None:
+        """Encode the text into the cache, unless it is there."""
+        self._open()
+
+    def setup(self, stage: str | None = None) -> None:
+        """Open the cache; ``stage`` plays no part."""
+        self._open()
+
+    def _open(self) -> None:
+        if self._encoded:
+            return
+        unknown = [split for split in self.splits if split not in SPLITS]
+        if unknown or not self.splits:
+            raise ValueError(f"splits must be some of {list(SPLITS)}, got {list(self.splits)}")
+        identity = {"format": _FORMAT, "class": type(self).__qualname__, "content": self.content_key()}
+        if self._tokenizer is None:
+            self._tokenizer = self._own_tokenizer(identity)
+        key = digest([identity, tokenizer_digest(self._tokenizer), self.eos])
+        folder = build_folder(self.cache_dir / f"text-{key}", self._encode)
+        self._encoded = {split: EncodedSplit(folder / split) for split in self.splits}
+        try:
+            for split in self.splits:
+                for layer in self._served(split):  # unknown layers fail here, and permutations are written
+                    if layer.startswith(SHUFFLED):
+                        self._encoded[split].shuffled(layer.removeprefix(SHUFFLED), self.seed)
+        except ValueError:
+            self._encoded = {}
+            raise
+
+    def _own_tokenizer(self, identity: dict[str, Any]) -> PreTrainedTokenizerFast:
+        if self._tokenizer_name is not None:
+            return load_tokenizer(self._tokenizer_name)
+        if "train" not in self.splits:
+            raise ValueError(
+                "a vocabulary is built from the training split, and there is none: give train, or a tokenizer"
+            )
+
+        def build(folder: Path) -> None:
+            counts = self.word_counts()
+            if not counts:
+                raise ValueError(
+                    "split 'train' of the corpus is empty: no sentence is left to build a vocabulary from"
+                )
+            word_tokenizer(counts, self.min_count).save_pretrained(str(folder))
+
+        folder = build_folder(self.cache_dir / f"vocabulary-{digest([identity, self.min_count])}", build)
+        return load_tokenizer(str(folder))
+
+    def _encode(self, folder: Path) -> None:
+        assert self._tokenizer is not None
+        encoded = []
+        for split in self.splits:
+            (folder / split).mkdir()
+            try:
+                encoded.append(
+                    encode_documents(self.documents(split), folder / split, self._tokenizer, self.eos)
+                )
+            except ValueError as error:
+                raise ValueError(f"split {split!r} of the corpus: {error}") from error
+            logger.info("encoded %s: %d tokens in %s", split, encoded[-1].num_tokens, folder)
+        names = merge_label_names(data.names for data in encoded)
+        for data in encoded:
+            data.relabel(names)
+
+    # ---------------------------------------------------------------- what others read
+
+    def encoded(self, split: str) -> EncodedSplit:
+        """The memory-mapped tokens and labels of a split.
+
+        Raises:
+            RuntimeError: before ``setup``.
+            ValueError: a split that the corpus lacks.
+        """
+        if not self._encoded:
+            raise RuntimeError("the corpus is not set up: call prepare_data() and setup() first")
+        if split not in self._encoded:
+            raise ValueError(f"the corpus has no split {split!r}: it has {list(self._encoded)}")
+        return self._encoded[split]
+
+    @property
+    def label_names(self) -> dict[str, list[str]]:
+        """Labels of each layer that the corpus has, and of the shuffled layers that are served."""
+        names = {
+            layer: labels for split in self.splits for layer, labels in self.encoded(split).names.items()
+        }
+        shuffled = {
+            layer: names[layer.removeprefix(SHUFFLED)] for layer in self.layers or () if layer not in names
+        }
+        return {**names, **shuffled}
+
+    @property
+    def token_counts(self) -> pd.DataFrame:
+        """How often each token occurs in the training split.
+
+        Returns:
+            A table with one row for each token id 0 ... V-1 and the columns ``token``, ``count`` and, where there
+            are tags, one for each ``upos`` tag with the occurrences under this tag.
+
+        Raises:
+            ValueError: the corpus has no training split.
+        """
+        if self._token_counts is None:
+            train = self.encoded("train")
+            size = len(self.tokenizer)
+            columns: dict[str, Any] = {
+                "token": self.tokenizer.convert_ids_to_tokens(list(range(size))),
+                "count": train.count(size),
+            }
+            if "upos" in train.names:
+                columns.update(zip(train.names["upos"], train.count(size, "upos"), strict=True))
+            self._token_counts = pd.DataFrame(columns, index=pd.RangeIndex(size, name="id"))
+        return self._token_counts
+
+    # ---------------------------------------------------------------- loaders
+
+    def _served(self, split: str) -> tuple[str, ...]:
+        available = self.encoded(split).names
+        if self.layers is None:
+            return tuple(available)
+        for layer in self.layers:
+            if layer.removeprefix(SHUFFLED) not in available:
+                raise ValueError(
+                    f"layers asks for {layer!r}, which split {split!r} of the corpus lacks: it has {list(available)} "
+                    f"(and {SHUFFLED}<layer> of each)"
+                )
+        return tuple(self.layers)
+
+    def loader(self, split: str) -> StreamLoader:
+        """Streams of a split: ``batch_size`` rows, for each process in training and shared by all elsewhere.
+
+        Raises:
+            RuntimeError: before ``setup``.
+            ValueError: a split that the corpus lacks.
+        """
+        trainer = self.trainer
+        rank, world_size = (trainer.global_rank, trainer.world_size) if trainer is not None else (0, 1)
+        pad_id = self.tokenizer.pad_token_id
+        loader = StreamLoader(
+            self.encoded(split),
+            self.batch_size * (world_size if split == "train" else 1),
+            self.sequence_length,
+            layers=self._served(split),
+            pad_id=0 if pad_id is None else pad_id,
+            seed=self.seed,
+        ).shard(rank, world_size)
+        if split == "train" and trainer is not None:
+            # the trainer may end its epochs earlier; the loader must know where, to restart after the last batch
+            limit = getattr(trainer, "overfit_batches", 0) or trainer.limit_train_batches
+            loader.epoch_batches = limit if isinstance(limit, int) else math.floor(len(loader) * limit)
+        return loader
+
+    def train_dataloader(self) -> StreamLoader:
+        """Streams of the training split."""
+        return self.loader("train")
+
+    def val_dataloader(self) -> StreamLoader | list[Any]:
+        """Streams of the validation split; an empty list, which skips validation, where there is none."""
+        return self.loader("validation") if "validation" in self.splits else []
+
+    def test_dataloader(self) -> StreamLoader:
+        """Streams of the test split."""
+        return self.loader("test")
+
+    def predict_dataloader(self) -> StreamLoader:
+        """Streams of the test split."""
+        return self.loader("test")

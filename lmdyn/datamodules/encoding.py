@@ -1,0 +1,455 @@
+"""From words to numbers: tokenizers, and annotated text encoded once into memory-mapped files."""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from lmdyn.datamodules.sentence import TOKEN_LAYERS, Document, Sentence
+
+__all__ = [
+    "BATCH_LAYERS",
+    "IGNORED",
+    "EncodedSplit",
+    "build_folder",
+    "digest",
+    "encode_documents",
+    "load_tokenizer",
+    "merge_label_names",
+    "tokenizer_digest",
+    "word_tokenizer",
+]
+
+logger = logging.getLogger(__name__)
+
+IGNORED = -100
+"""The label of a token that has none; losses skip it."""
+
+BATCH_LAYERS = (*TOKEN_LAYERS, "topic")
+"""Layers of :class:`~lmdyn.datamodules.sentence.Sentence` that are served token by token."""
+
+_PAD, _UNK, _EOS = "<pad>", "<unk>", "<eos>"
+_SENTENCES_PER_CHUNK = 2048
+_TOKENS_PER_CHUNK = 1 << 20
+
+
+def digest(value: object) -> str:
+    """Hash (blake2b, 32 hexadecimal digits) of plain values: equal for equal content, on every machine.
+
+    Example:
+        >>> digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
+        True
+    """
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+# ------------------------------------------------------------------------------------------ tokenizers
+
+
+def word_tokenizer(counts: Mapping[str, int], min_count: int = 1) -> PreTrainedTokenizerFast:
+    """Word-level tokenizer over the words seen at least ``min_count`` times.
+
+    It splits on white space only, and gives one id to each word: ``U.S.`` and ``'t`` stay whole and ``<unk>`` is
+    the unknown word. ``<pad>`` is 0, ``<unk>`` 1 and ``<eos>`` 2; the words follow by falling count, ties in
+    alphabetical order.
+
+    Args:
+        counts: occurrences of each word; special tokens among the words keep their own ids.
+        min_count: words seen less often become ``<unk>``.
+
+    Example:
+        >>> tokenizer = word_tokenizer({"the": 3, "U.S.": 2, "rare": 1}, min_count=2)
+        >>> tokenizer(["the", "U.S.", "rare", "<unk>"], is_split_into_words=True)["input_ids"]
+        [3, 4, 1, 1]
+    """
+    kept = [w for w, n in counts.items() if n >= min_count and w not in (_PAD, _UNK, _EOS)]
+    words = [_PAD, _UNK, _EOS, *sorted(kept, key=lambda w: (-counts[w], w))]
+    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=_UNK))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # split_special_tokens: special tokens are words like others, so that one inside of a word does not cut it
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=_PAD,
+        unk_token=_UNK,
+        eos_token=_EOS,
+        split_special_tokens=True,
+        clean_up_tokenization_spaces=False,
+        padding_side="right",
+    )
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
+    """Load a tokenizer from a folder or hub name (``AutoTokenizer``), or from a ``tokenizer.json`` file.
+
+    Raises:
+        ValueError: nothing there that can be read as a fast tokenizer.
+    """
+    path = Path(os.path.expandvars(name)).expanduser()
+    if path.is_file() and (path.parent / "tokenizer_config.json").exists():
+        path = path.parent
+    try:
+        if path.is_file():
+            vocabulary = Tokenizer.from_file(str(path)).get_vocab()
+            forms = {
+                "pad_token": (_PAD, "[PAD]", "<|pad|>"),
+                "unk_token": (_UNK, "[UNK]"),
+                "eos_token": (_EOS, "</s>", "<|endoftext|>"),
+                "cls_token": ("[CLS]",),
+                "sep_token": ("[SEP]",),
+                "mask_token": ("[MASK]", "<mask>"),
+            }
+            found = {role: next((f for f in form if f in vocabulary), None) for role, form in forms.items()}
+            return PreTrainedTokenizerFast(tokenizer_file=str(path), **{r: f for r, f in found.items() if f})
+        tokenizer = AutoTokenizer.from_pretrained(str(path) if path.exists() else name)
+    except (
+        Exception
+    ) as error:  # the loaders raise OSError, ValueError, and plain Exception from the rust side
+        raise ValueError(
+            f"tokenizer {name!r} cannot be loaded ({error}): give a folder written by save_pretrained, a hub name or "
+            "a tokenizer.json"
+        ) from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ValueError(f"tokenizer {name!r} is a {type(tokenizer).__name__}: a fast tokenizer is needed")
+    return tokenizer
+
+
+def _plain_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
+    """Copy of the rust tokenizer without the padding and truncation that a call may have left in it."""
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_padding()
+    backend.no_truncation()
+    backend.encode_special_tokens = bool(getattr(tokenizer, "split_special_tokens", False))
+    return backend
+
+
+def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
+    """Hash of what a tokenizer does; equal after ``save_pretrained`` and ``from_pretrained``."""
+    backend = _plain_backend(tokenizer)
+    return digest(
+        [json.loads(backend.to_str()), backend.encode_special_tokens, dict(tokenizer.special_tokens_map)]
+    )
+
+
+def _end_id(tokenizer: PreTrainedTokenizerFast) -> int:
+    for candidate in (tokenizer.eos_token_id, tokenizer.sep_token_id):
+        if candidate is not None:
+            return int(candidate)
+    raise ValueError(
+        "eos: true needs a tokenizer with an eos_token or a sep_token, and this one has "
+        f"{sorted(tokenizer.special_tokens_map)}: set eos: false or give it one"
+    )
+
+
+# ------------------------------------------------------------------------------------------ cache folders
+
+
+def build_folder(final: Path, build: Callable[[Path], None]) -> Path:
+    """Let ``build`` fill a temporary folder beside ``final`` and rename it; keep ``final`` where it is there.
+
+    Several processes may do this at once: each writes to its own folder and the first rename wins.
+    """
+    if final.exists():
+        return final
+    final.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
+    try:
+        build(temporary)
+        try:
+            temporary.rename(final)
+        except OSError:  # another process was first
+            if not final.exists():
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return final
+
+
+class _Column:
+    """A flat binary file that grows by arrays."""
+
+    def __init__(self, path: Path, dtype: npt.DTypeLike) -> None:
+        self.dtype = np.dtype(dtype)
+        self.length = 0
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._file = path.open("wb")
+
+    def write(self, values: npt.ArrayLike) -> None:
+        array = np.ascontiguousarray(values, dtype=self.dtype)
+        self._file.write(array.data)
+        self._hash.update(array.data)
+        self.length += array.size
+
+    def fill(self, value: int, count: int) -> None:
+        for start in range(0, count, _TOKENS_PER_CHUNK):
+            self.write(np.full(min(_TOKENS_PER_CHUNK, count - start), value, self.dtype))
+
+    def close(self) -> str:
+        self._file.close()
+        return self._hash.hexdigest()
+
+
+def _layer_dtype(layer: str) -> np.dtype[Any]:
+    return np.dtype(np.int32 if layer == "topic" else np.int16)
+
+
+class EncodedSplit:
+    """One encoded split: memory-mapped arrays in a folder, opened on first use and never copied.
+
+    Attributes:
+        folder: where the files are.
+        names: labels of each layer; the arrays index into this list.
+        num_tokens: length of ``tokens``.
+        num_sentences: number of sentences.
+        num_documents: number of documents.
+        fingerprint: hash of tokens and labels.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        self.names: dict[str, list[str]] = meta["names"]
+        self.num_tokens: int = meta["num_tokens"]
+        self.num_sentences: int = meta["num_sentences"]
+        self.num_documents: int = meta["num_documents"]
+        self.fingerprint: str = meta["fingerprint"]
+
+    def __reduce__(self) -> tuple[type["EncodedSplit"], tuple[Path]]:
+        return type(self), (self.folder,)  # a pickled memmap would be a copy of the corpus
+
+    def open(self, name: str, dtype: npt.DTypeLike, mode: Any = "r") -> np.memmap[Any, Any]:
+        """Map the file ``<name>.bin``."""
+        return np.memmap(self.folder / f"{name}.bin", dtype=dtype, mode=mode)
+
+    def relabel(self, names: Mapping[str, list[str]]) -> None:
+        """Rewrite the label indices in place to index into ``names``, which holds all labels of this split."""
+        for layer, old in self.names.items():
+            new = {name: i for i, name in enumerate(names[layer])}
+            if len(new) > np.iinfo(_layer_dtype(layer)).max:
+                raise ValueError(f"layer {layer!r} has {len(new)} different labels: is it a tag set?")
+            table = np.array([*(new[name] for name in old), IGNORED], dtype=_layer_dtype(layer))
+            labels = self.open(f"layer_{layer}", _layer_dtype(layer), "r+")
+            for chunk in _chunks(labels):
+                chunk[:] = table[np.where(chunk == IGNORED, len(old), chunk)]
+            labels.flush()
+            self.names[layer] = list(names[layer])
+        path = self.folder / "meta.json"
+        meta = json.loads(path.read_text(encoding="utf-8"))
+        self.fingerprint = digest([meta["fingerprint"], self.names])
+        meta.update(names=self.names, fingerprint=self.fingerprint)
+        path.write_text(json.dumps(meta), encoding="utf-8")
+
+    @cached_property
+    def tokens(self) -> np.memmap[Any, Any]:
+        """Token ids, (num_tokens,) int32, sentence after sentence."""
+        return self.open("tokens", np.int32)
+
+    @cached_property
+    def word_start(self) -> np.memmap[Any, Any]:
+        """True at the first piece of each word, (num_tokens,) bool; False at ``<eos>``."""
+        return self.open("word_start", np.bool_)
+
+    @cached_property
+    def sentence_starts(self) -> np.memmap[Any, Any]:
+        """Position of each sentence's first token, (num_sentences,) int64."""
+        return self.open("sentence_starts", np.int64)
+
+    @cached_property
+    def document_starts(self) -> np.memmap[Any, Any]:
+        """Index of each document's first sentence, (num_documents,) int64."""
+        return self.open("document_starts", np.int64)
+
+    def layer(self, layer: str) -> np.memmap[Any, Any]:
+        """Labels of each token, (num_tokens,) int16 or int32, -100 where there is none."""
+        return self.open(f"layer_{layer}", _layer_dtype(layer))
+
+    def count(self, vocab_size: int, layer: str | None = None) -> npt.NDArray[np.int64]:
+        """Occurrences of each token, (vocab_size,), or under each label of a layer, (labels, vocab_size)."""
+        rows = 1 if layer is None else len(self.names[layer])
+        counts = np.zeros(rows * vocab_size, np.int64)
+        for i, tokens in enumerate(_chunks(self.tokens)):
+            cells = tokens.astype(np.int64)
+            if layer is not None:
+                labels = self.layer(layer)[i * _TOKENS_PER_CHUNK :][: len(tokens)].astype(np.int64)
+                cells = (cells + labels * vocab_size)[labels != IGNORED]
+            counts += np.bincount(cells, minlength=len(counts))
+        return counts if layer is None else counts.reshape(rows, vocab_size)
+
+    def shuffled(self, layer: str, seed: int) -> np.memmap[Any, Any]:
+        """The labels of ``layer`` under one seeded permutation of all labelled positions.
+
+        The distribution of labels is kept and their relation to the tokens is lost, so that a model can only
+        memorise them. The file is written on first use, beside the layer's own; memory does not grow with it.
+        """
+        path = self.folder / f"shuffled_{layer}-{seed}.bin"
+        if not path.exists():
+            labels = self.layer(layer)
+            with tempfile.TemporaryDirectory(prefix=".shuffle-", dir=self.folder) as temporary:
+                pool = Path(temporary) / "pool.bin"
+                with pool.open("wb") as file:
+                    for chunk in _chunks(labels):
+                        file.write(np.ascontiguousarray(chunk[chunk != IGNORED]).data)
+                result = np.memmap(Path(temporary) / path.name, labels.dtype, "w+", shape=labels.shape)
+                used = 0
+                if pool.stat().st_size:
+                    mixed = np.memmap(pool, labels.dtype, "r+")
+                    np.random.default_rng(seed).shuffle(np.asarray(mixed))
+                    for start in range(0, len(labels), _TOKENS_PER_CHUNK):
+                        chunk = np.array(labels[start : start + _TOKENS_PER_CHUNK])
+                        labelled = chunk != IGNORED
+                        chunk[labelled] = mixed[used : used + int(labelled.sum())]
+                        used += int(labelled.sum())
+                        result[start : start + len(chunk)] = chunk
+                else:
+                    result[:] = IGNORED
+                result.flush()
+                (Path(temporary) / path.name).replace(path)
+        return self.open(path.stem, _layer_dtype(layer))
+
+
+def _chunks(array: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
+    return (array[i : i + _TOKENS_PER_CHUNK] for i in range(0, len(array), _TOKENS_PER_CHUNK))
+
+
+# ------------------------------------------------------------------------------------------ encoding
+
+
+class _Encoder:
+    """Writes sentences into the files of one split, chunk by chunk."""
+
+    def __init__(self, folder: Path, tokenizer: PreTrainedTokenizerFast, eos: bool) -> None:
+        self._folder = folder
+        self._backend = _plain_backend(tokenizer)
+        self._eos = _end_id(tokenizer) if eos else None
+        self._tokens = _Column(folder / "tokens.bin", np.int32)
+        self._word_start = _Column(folder / "word_start.bin", np.bool_)
+        self._sentences = _Column(folder / "sentence_starts.bin", np.int64)
+        self._documents = _Column(folder / "document_starts.bin", np.int64)
+        self._layers: dict[str, _Column] = {}
+        self._index: dict[str, dict[str, int]] = {}
+
+    def start_document(self, sentences_before: int) -> None:
+        self._documents.write([sentences_before])
+
+    def write(self, sentences: list[Sentence]) -> None:
+        """Append sentences: ids, and for each piece the labels of its word."""
+        encodings = self._backend.encode_batch(
+            [list(s.words) for s in sentences], is_pretokenized=True, add_special_tokens=False
+        )
+        pieces = np.array([len(e.ids) for e in encodings])
+        words = np.array([len(s.words) for s in sentences])
+        ids = np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int32, pieces.sum())
+        word = np.fromiter(chain.from_iterable(e.word_ids for e in encodings), np.int64, pieces.sum())
+        word += np.repeat(np.cumsum(words) - words, pieces)  # index within the chunk
+        sentence = np.repeat(np.arange(len(sentences)), pieces)
+        start = np.diff(word, prepend=-1) != 0
+        if self._eos is not None:
+            ends = np.cumsum(pieces)
+            ids = np.insert(ids, ends, self._eos)
+            word = np.insert(word, ends, -1)  # picks the entry without label that is put last below
+            sentence = np.insert(sentence, ends, np.arange(len(sentences)))
+            start = np.insert(start, ends, False)
+            pieces = pieces + 1
+        written = self._tokens.length
+        self._sentences.write(written + np.cumsum(pieces) - pieces)
+        self._tokens.write(ids)
+        self._word_start.write(start)
+        for layer in BATCH_LAYERS:
+            if layer not in self._layers:
+                if all(getattr(s, layer) is None for s in sentences):
+                    continue
+                self._layers[layer] = _Column(self._folder / f"layer_{layer}.bin", _layer_dtype(layer))
+                self._layers[layer].fill(IGNORED, written)
+            self._layers[layer].write(self._labels(layer, sentences)[sentence if layer == "topic" else word])
+
+    def _labels(self, layer: str, sentences: list[Sentence]) -> npt.NDArray[np.int64]:
+        """Label index of each word (for ``topic`` of each sentence) of a chunk, and a last entry without label."""
+        index = self._index.setdefault(layer, {})
+        names: Iterable[str | None]
+        if layer == "topic":
+            names = (s.topic for s in sentences)
+        else:
+            names = chain.from_iterable(getattr(s, layer) or (None,) * len(s.words) for s in sentences)
+        labels = [IGNORED if n is None else index.setdefault(n, len(index)) for n in names]
+        if len(index) > np.iinfo(_layer_dtype(layer)).max:
+            raise ValueError(
+                f"layer {layer!r} has more than {len(index) - 1} different labels: is it a tag set?"
+            )
+        return np.array([*labels, IGNORED])
+
+    def close(self, num_sentences: int) -> None:
+        columns = {"tokens": self._tokens, "sentences": self._sentences, **self._layers}
+        hashes = {name: column.close() for name, column in columns.items()}
+        self._word_start.close()
+        self._documents.close()
+        names = {layer: list(index) for layer, index in self._index.items()}
+        meta = {
+            "num_tokens": self._tokens.length,
+            "num_sentences": num_sentences,
+            "num_documents": self._documents.length,
+            "names": names,
+            "fingerprint": digest([hashes, names]),
+        }
+        (self._folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+
+
+def encode_documents(
+    documents: Iterable[Document], folder: Path, tokenizer: PreTrainedTokenizerFast, eos: bool
+) -> EncodedSplit:
+    """Encode documents into ``folder`` as they come: memory holds one chunk of sentences, not the corpus.
+
+    Args:
+        documents: annotated text; each piece of a word gets the word's labels.
+        folder: an existing empty folder.
+        tokenizer: any fast tokenizer.
+        eos: append the tokenizer's end-of-sentence token (its ``sep_token`` where it has none) to each sentence.
+
+    Raises:
+        ValueError: no eos token where one is asked for; no sentence at all.
+    """
+    encoder = _Encoder(folder, tokenizer, eos)
+    pending: list[Sentence] = []
+    seen = 0
+    for document in documents:
+        encoder.start_document(seen)
+        for sentence in document:
+            pending.append(sentence)
+            seen += 1
+            if len(pending) == _SENTENCES_PER_CHUNK:
+                encoder.write(pending)
+                pending = []
+    if pending:
+        encoder.write(pending)
+    encoder.close(seen)
+    if not seen:
+        raise ValueError("no sentence is left")
+    return EncodedSplit(folder)
+
+
+def merge_label_names(splits: Iterable[Mapping[str, list[str]]]) -> dict[str, list[str]]:
+    """One list of names for each layer: those of the first split, then the new ones of the others.
+
+    Names are sorted within a split, but topics keep the order of their documents.
+
+    Example:
+        >>> merge_label_names([{"upos": ["NOUN", "DET"]}, {"upos": ["X", "NOUN"], "topic": ["b", "a"]}])
+        {'upos': ['DET', 'NOUN', 'X'], 'topic': ['b', 'a']}
+    """
+    merged: dict[str, dict[str, None]] = {}
+    for names in splits:
+        for layer, values in names.items():
+            ordered = values if layer == "topic" else sorted(values)
+            merged.setdefault(layer, {}).update(dict.fromkeys(ordered))
+    return {layer: list(values) for layer, values in merged.items()}

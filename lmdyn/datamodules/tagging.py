@@ -1,0 +1,131 @@
+"""Silver annotation for text without gold: taggers that add layers to tokenised sentences."""
+
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from lmdyn.datamodules.conllu import read_conllu
+from lmdyn.datamodules.corpus import expand_paths, file_digest
+
+__all__ = ["LexiconTagger", "SpacyTagger", "Tagger"]
+
+Tags = dict[str, tuple[str | None, ...]]
+"""Labels of the words of a sentence, by layer; None is no label."""
+
+
+class Tagger(ABC):
+    """Adds token layers to sentences that are already split into words."""
+
+    @abstractmethod
+    def tag(self, sentences: Sequence[tuple[str, ...]]) -> list[Tags]:
+        """Labels for each sentence: a dict of layers with one label a word, None where there is none."""
+
+    @abstractmethod
+    def key(self) -> dict[str, Any]:
+        """Plain values that determine the tags; part of the key of the cache."""
+
+
+class LexiconTagger(Tagger):
+    """Gives each word its most frequent ``upos`` and ``xpos`` tag in a treebank; words unknown there have none.
+
+    Args:
+        train: path of a CoNLL-U file; ``$VAR`` and ``~`` are expanded.
+        lowercase: look words up in lower case, and count them so.
+        min_share: a word has no tag where its most frequent one has a smaller share of its occurrences.
+
+    Raises:
+        FileNotFoundError: on first use, no such file.
+        ValueError: on first use, a malformed line; ``min_share`` outside of 0 ... 1.
+    """
+
+    def __init__(self, train: str, lowercase: bool = True, min_share: float = 0.0) -> None:
+        if not 0 <= min_share <= 1:
+            raise ValueError(f"min_share is a share of 0 to 1, got {min_share}")
+        self.train = train
+        self.lowercase = lowercase
+        self.min_share = min_share
+
+    @cached_property
+    def _lexicon(self) -> dict[str, dict[str, str | None]]:
+        counts: dict[str, dict[str, Counter[str]]] = {
+            layer: defaultdict(Counter) for layer in ("upos", "xpos")
+        }
+        for path in expand_paths(self.train):
+            for document in read_conllu(path, self.lowercase):
+                for sentence in document:
+                    for layer, table in counts.items():
+                        for word, tag in zip(sentence.words, getattr(sentence, layer) or (), strict=False):
+                            if tag is not None:
+                                table[word][tag] += 1
+        return {
+            layer: {w: self._best(tags) for w, tags in table.items()}
+            for layer, table in counts.items()
+            if table
+        }
+
+    def _best(self, tags: Counter[str]) -> str | None:
+        tag = min(tags, key=lambda t: (-tags[t], t))
+        return tag if tags[tag] >= self.min_share * tags.total() else None
+
+    def tag(self, sentences: Sequence[tuple[str, ...]]) -> list[Tags]:
+        """Labels for each sentence, by lookup."""
+        if self.lowercase:
+            sentences = [tuple(w.lower() for w in words) for words in sentences]
+        return [
+            {layer: tuple(map(table.get, words)) for layer, table in self._lexicon.items()}
+            for words in sentences
+        ]
+
+    def key(self) -> dict[str, Any]:
+        """Hash of the treebank, and the settings."""
+        files = [file_digest(path) for path in expand_paths(self.train)]
+        return {"tagger": "lexicon", "files": files, "lowercase": self.lowercase, "min_share": self.min_share}
+
+
+class SpacyTagger(Tagger):
+    """``upos`` and ``xpos`` of a spaCy pipeline, run over the given words.
+
+    Args:
+        model: name or path of the pipeline.
+        batch_size: sentences in one call of the pipeline.
+
+    Raises:
+        ImportError: on first use, spaCy or its model is not installed.
+    """
+
+    def __init__(self, model: str = "en_core_web_sm", batch_size: int = 256) -> None:
+        self.model = model
+        self.batch_size = batch_size
+
+    @cached_property
+    def _pipeline(self) -> Any:
+        try:
+            import spacy
+        except ImportError as error:
+            raise ImportError(
+                "SpacyTagger needs spaCy: pip install 'lmdyn[spacy]', or use LexiconTagger"
+            ) from error
+        try:
+            return spacy.load(self.model, exclude=["parser", "ner", "lemmatizer", "senter"])
+        except OSError as error:
+            raise ImportError(
+                f"no spaCy model {self.model!r}: python -m spacy download {self.model}"
+            ) from error
+
+    def tag(self, sentences: Sequence[tuple[str, ...]]) -> list[Tags]:
+        """Labels for each sentence, by the pipeline's tagger and attribute ruler."""
+        from spacy.tokens import Doc
+
+        pipeline = self._pipeline
+        texts = (Doc(pipeline.vocab, words=list(words)) for words in sentences)
+        return [
+            {"upos": tuple(t.pos_ or None for t in doc), "xpos": tuple(t.tag_ or None for t in doc)}
+            for doc in pipeline.pipe(texts, batch_size=self.batch_size)
+        ]
+
+    def key(self) -> dict[str, Any]:
+        """Name and version of the pipeline."""
+        meta = self._pipeline.meta
+        return {"tagger": "spacy", "model": f"{meta['lang']}_{meta['name']}", "version": meta["version"]}

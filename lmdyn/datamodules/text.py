@@ -1,0 +1,303 @@
+"""Plain text for language modelling: files or Hugging Face datasets of tokenised words."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from itertools import islice
+from typing import Any, ClassVar, Literal
+
+from lmdyn.datamodules.corpus import SPLITS, Corpus, expand_paths, file_digest, read_lines
+from lmdyn.datamodules.sentence import Document, Sentence
+from lmdyn.datamodules.tagging import Tagger
+
+__all__ = ["TextCorpus", "split_sentences"]
+
+_ENDS = frozenset(".!?")
+_CLOSING = frozenset((")", "]", "}", "''", "'", "”", "’", "»", "-rrb-", "-rsb-", "-rcb-"))
+_DOCUMENTS_PER_CHUNK = 64
+
+Words = list[str]
+
+
+def split_sentences(words: Iterable[str]) -> list[Words]:
+    """Split a tokenised paragraph into sentences.
+
+    A sentence ends at a token ``.``, ``!`` or ``?``. Further such tokens and the closing quotes and brackets that
+    follow stay with it; ``"`` closes where an odd number of them precedes it in the paragraph.
+
+    Example:
+        >>> [" ".join(s) for s in split_sentences('He said : " Go ! " She went . " Why'.split())]
+        ['He said : " Go ! "', 'She went .', '" Why']
+    """
+    sentences: list[Words] = []
+    ended = quoted = False
+    for word in words:
+        if not (ended and (word in _ENDS or word in _CLOSING or (word == '"' and quoted))):
+            if ended or not sentences:
+                sentences.append([])
+            ended = word in _ENDS
+        sentences[-1].append(word)
+        quoted ^= word == '"'
+    return sentences
+
+
+def _is_title(words: Words) -> bool:
+    """``= Title =``, as against ``= = Section = =``."""
+    return len(words) > 2 and words[0] == words[-1] == "=" and words[1] != "=" and words[-2] != "="
+
+
+def _is_section(words: Words) -> bool:
+    return len(words) > 4 and words[:2] == words[-2:] == ["=", "="]
+
+
+class TextCorpus(Corpus):
+    """Tokenised plain text, one paragraph a line, prepared as in the study of LSTM learning dynamics.
+
+    The words of a line are what white space separates. The preparation, in this order: lowercase; drop headings;
+    split paragraphs into sentences (:func:`split_sentences`); drop each sentence that holds a type seen fewer than
+    ``min_count`` times in the training split; count again, and map what is still rarer than ``min_count`` to
+    ``<unk>`` (the vocabulary does this). All splits lose sentences by the counts of the training split. With
+    ``min_count`` 1 no type is rare and nothing is dropped. On WikiText-2 with ``min_count: 5`` this leaves 1.34 M
+    tokens of 15.8 thousand types.
+
+    Layouts:
+
+    - ``wikitext``: a line ``= Title =`` between two empty lines (or at the file's start) begins an article, a
+      document with the title as its name and as the ``topic`` of its sentences. Text before the first title is a
+      document without topic. ``= = Section = =`` lines are headings.
+    - ``paragraphs``: each line is a document.
+
+    Args:
+        train: path of the training file, or a list of paths; ``$VAR`` and ``~`` are expanded.
+        validation: the same for validation.
+        test: the same for test.
+        dataset: instead of files, arguments of ``datasets.load_dataset`` (``path``, ``name``, ``data_files``, ...);
+            its splits "train", "validation" and "test" are used.
+        text_column: the column of the dataset that holds the text.
+        layout: ``wikitext`` or ``paragraphs``.
+        lowercase: lowercase all words.
+        headings: keep titles and section headings, each as a sentence.
+        split_sentences: split lines into sentences; otherwise each line is one.
+        drop_rare_sentences: drop sentences with a type rarer than ``min_count`` in the training split.
+        tagger: adds silver layers to the sentences.
+        tokenizer: see :class:`~lmdyn.datamodules.corpus.Corpus`, as for all that follow.
+        min_count: least count of a type, above.
+        eos: append the end-of-sentence token to each sentence.
+        layers: layers to serve; None is all.
+        batch_size: rows of a batch.
+        sequence_length: predictions in a row.
+        cache_dir: folder of the encoded text.
+        seed: of the permutation of shuffled layers.
+
+    Raises:
+        FileNotFoundError: in ``prepare_data``, a path without file.
+        ValueError: neither files nor a dataset, or both; in ``prepare_data``, text that is not UTF-8, an unknown
+            column, an empty split, rare types to drop without a training split to count in.
+
+    Example:
+        >>> corpus = TextCorpus(train="$LMDYN_DATA/wikitext-2/train.txt", min_count=5, batch_size=40)
+        >>> corpus.splits
+        ('train',)
+    """
+
+    _unsaved: ClassVar[tuple[str, ...]] = ("tagger",)
+
+    def __init__(
+        self,
+        train: str | list[str] | None = None,
+        validation: str | list[str] | None = None,
+        test: str | list[str] | None = None,
+        *,
+        dataset: dict[str, Any] | None = None,
+        text_column: str = "text",
+        layout: Literal["wikitext", "paragraphs"] = "wikitext",
+        lowercase: bool = True,
+        headings: bool = False,
+        split_sentences: bool = True,
+        drop_rare_sentences: bool = True,
+        tagger: Tagger | None = None,
+        tokenizer: str | None = None,
+        min_count: int = 1,
+        eos: bool = True,
+        layers: list[str] | None = None,
+        batch_size: int = 40,
+        sequence_length: int = 35,
+        cache_dir: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            tokenizer=tokenizer,
+            min_count=min_count,
+            eos=eos,
+            layers=layers,
+            batch_size=batch_size,
+            sequence_length=sequence_length,
+            cache_dir=cache_dir,
+            seed=seed,
+        )
+        if layout not in ("wikitext", "paragraphs"):
+            raise ValueError(f"layout must be 'wikitext' or 'paragraphs', got {layout!r}")
+        self.paths = {s: p for s, p in zip(SPLITS, (train, validation, test), strict=True) if p}
+        if bool(self.paths) == (dataset is not None):
+            raise ValueError("give either files (train, validation, test) or a dataset")
+        if dataset is not None and ("split" in dataset or dataset.get("streaming")):
+            raise ValueError(
+                "dataset takes neither split nor streaming: its splits are train, validation and test"
+            )
+        self.dataset = dataset
+        self.text_column = text_column
+        self.layout = layout
+        self.lowercase = lowercase
+        self.headings = headings
+        self.split_sentences = split_sentences
+        self.drop_rare_sentences = drop_rare_sentences
+        self.tagger = tagger
+
+    @cached_property
+    def splits(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The splits that files are given for, or that the dataset has."""
+        return tuple(s for s in SPLITS if s in (self._table if self.dataset is not None else self.paths))
+
+    @cached_property
+    def _table(self) -> Any:
+        """The Hugging Face dataset: memory-mapped arrow tables by split."""
+        import datasets
+
+        assert self.dataset is not None
+        table = datasets.load_dataset(**self.dataset)
+        if not set(SPLITS) & set(table):
+            raise ValueError(
+                f"the dataset has splits {list(table)}: at least one of {list(SPLITS)} is needed"
+            )
+        for split in set(SPLITS) & set(table):
+            if self.text_column not in table[split].column_names:
+                raise ValueError(
+                    f"split {split!r} of the dataset has no column {self.text_column!r}: set text_column to one of "
+                    f"{table[split].column_names}"
+                )
+        return table
+
+    def _rows(self, split: str) -> Iterator[str]:
+        for batch in self._table[split].select_columns([self.text_column]).iter(batch_size=1000):
+            yield from (row or "" for row in batch[self.text_column])
+
+    def _sources(self, split: str) -> Iterator[tuple[str, Iterator[str]]]:
+        """A name and the lines of each source of a split."""
+        if split not in self.splits:
+            raise ValueError(f"the corpus has no split {split!r}: it has {list(self.splits)}")
+        if self.dataset is not None:
+            yield split, (line for row in self._rows(split) for line in row.rstrip("\n").split("\n"))
+        else:
+            for path in expand_paths(self.paths[split]):
+                yield path.stem, (line for _, line in read_lines(path))
+
+    def _articles(self, split: str) -> Iterator[tuple[str, str | None, list[Words]]]:
+        """Name, topic and sentences of each document, before rare sentences are dropped."""
+        for name, lines in self._sources(split):
+            if self.layout == "paragraphs":
+                for number, line in enumerate(lines, start=1):
+                    if words := self._words(line):
+                        yield f"{name}-{number}", None, self._sentences(words)
+            else:
+                yield from self._wikitext(name, lines)
+
+    def _words(self, line: str) -> Words:
+        return (line.lower() if self.lowercase else line).split()
+
+    def _sentences(self, words: Words) -> list[Words]:
+        return split_sentences(words) if self.split_sentences else [words]
+
+    def _wikitext(self, name: str, lines: Iterator[str]) -> Iterator[tuple[str, str | None, list[Words]]]:
+        topic: str | None = None
+        sentences: list[Words] = []
+        before, line = "", next(lines, None)
+        while line is not None:
+            after = next(lines, None)
+            words = self._words(line)
+            title = _is_title(words) and not before.strip() and not (after or "").strip()
+            if title:
+                if sentences:
+                    yield name, topic, sentences
+                name = topic = " ".join(line.split()[1:-1])
+                sentences = []
+            if title or _is_section(words):
+                if self.headings:
+                    sentences.append(words)
+            elif words:
+                sentences.extend(self._sentences(words))
+            before, line = line, after
+        if sentences:
+            yield name, topic, sentences
+
+    @cached_property
+    def _frequent(self) -> frozenset[str] | None:
+        """Types that are not rare in the training split; None where rarity plays no part."""
+        if not self.drop_rare_sentences or self.min_count == 1:
+            return None
+        if "train" not in self.splits:
+            raise ValueError(
+                "drop_rare_sentences counts types in the training split, and there is none: give train, or set "
+                "drop_rare_sentences: false"
+            )
+        counts: Counter[str] = Counter()
+        for _, _, sentences in self._articles("train"):
+            for words in sentences:
+                counts.update(words)
+        return frozenset(word for word, n in counts.items() if n >= self.min_count)
+
+    def _kept(self, split: str) -> Iterator[tuple[str, str | None, list[Words]]]:
+        """Documents without their rare sentences, and without those that lose all."""
+        frequent = self._frequent
+        for name, topic, sentences in self._articles(split):
+            kept = (
+                sentences
+                if frequent is None
+                else [words for words in sentences if frequent.issuperset(words)]
+            )
+            if kept:
+                yield name, topic, kept
+
+    def word_counts(self) -> Counter[str]:
+        """Occurrences of each word in the training split."""
+        counts: Counter[str] = Counter()
+        for _, _, sentences in self._kept("train"):
+            for words in sentences:
+                counts.update(words)
+        return counts
+
+    def documents(self, split: str) -> Iterator[Document]:
+        """Stream the documents of a split, prepared and tagged."""
+        articles = self._kept(split)
+        while chunk := list(islice(articles, _DOCUMENTS_PER_CHUNK)):
+            tags: Iterator[dict[str, Any]] | None = None
+            if self.tagger is not None:
+                tags = iter(
+                    self.tagger.tag([tuple(words) for _, _, sentences in chunk for words in sentences])
+                )
+            for name, topic, sentences in chunk:
+                yield Document(
+                    name,
+                    tuple(Sentence(tuple(w), topic=topic, **(next(tags) if tags else {})) for w in sentences),
+                )
+
+    def content_key(self) -> dict[str, Any]:
+        """Hashes of the text, and the settings of the preparation."""
+        text = {}
+        for split in self.splits:
+            if self.dataset is None:
+                text[split] = [file_digest(path) for path in expand_paths(self.paths[split])]
+            else:
+                hasher = hashlib.blake2b(digest_size=16)
+                for row in self._rows(split):
+                    hasher.update(row.encode() + b"\0")
+                text[split] = [hasher.hexdigest()]
+        return {
+            "text": text,
+            "layout": self.layout,
+            "lowercase": self.lowercase,
+            "headings": self.headings,
+            "split_sentences": self.split_sentences,
+            "drop_rare_below": self.min_count if self.drop_rare_sentences else 1,
+            "tagger": None if self.tagger is None else self.tagger.key(),
+        }
