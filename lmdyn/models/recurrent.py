@@ -12,11 +12,11 @@ from jaxtyping import Bool, Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
-from torchmetrics.aggregation import MeanMetric
+from torchmetrics import Metric
 
 from lmdyn.models.allocator import keep_freed_memory
 
-__all__ = ["RecurrentModule", "RecurrentOutput", "StackedLSTM", "State", "carry_state"]
+__all__ = ["RecurrentModule", "RecurrentOutput", "StackedLSTM", "State", "TokenMean", "carry_state"]
 
 IGNORED = -100
 """The label of a token that has none, as everywhere in Hugging Face's libraries."""
@@ -118,6 +118,40 @@ class StackedLSTM(nn.Module):
         return hidden, tuple(after)
 
 
+class TokenMean(Metric):
+    """Mean of a quantity over the labelled tokens of all batches and ranks, each token weighing the same.
+
+    Sums are in float64 (float32 on MPS, which lacks it), so that rounding does not decide about annealing.
+    NaN goes through: a diverged run must not report the loss of the batches that did not diverge.
+    torchmetrics' MeanMetric cannot do this: with ``nan_strategy="disable"`` it forgets its weights (1.9).
+
+    Example:
+        >>> mean = TokenMean()
+        >>> mean.update(torch.tensor([[2.0, 4.0, 9.0]]), labels=torch.tensor([[5, 6, -100]]))
+        >>> mean.compute()
+        tensor(3., dtype=torch.float64)
+    """
+
+    total: Tensor
+    tokens: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        precision = torch.float32 if torch.backends.mps.is_available() else torch.float64
+        self.add_state("total", torch.zeros((), dtype=precision), dist_reduce_fx="sum")
+        self.add_state("tokens", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, values: Tensor, labels: Int[Tensor, "batch time"]) -> None:
+        """Add the values of the tokens that have a label."""
+        labelled = labels != IGNORED
+        self.total += values.to(self.total.dtype).where(labelled, 0.0).sum()
+        self.tokens += labelled.sum()
+
+    def compute(self) -> Tensor:
+        """The mean; NaN where no token had a label."""
+        return self.total / self.tokens
+
+
 class RecurrentModule(L.LightningModule):
     """Embedding, stacked LSTM, linear decoder, and the published recipe of training them.
 
@@ -166,10 +200,7 @@ class RecurrentModule(L.LightningModule):
         self.best_val_loss: float | None = None
         self._carried: State | None = None  # of training
         self._evaluated: State | None = None  # of validation, test and prediction
-        # Sums in float64, so that the decision to anneal does not hang on rounding; MPS has no float64.
-        # NaN goes through: a diverged run must not report the loss of the batches that did not.
-        precision = torch.float32 if torch.backends.mps.is_available() else torch.float64
-        self.evaluation_loss = MeanMetric(nan_strategy="disable").set_dtype(precision)
+        self.evaluation_loss = TokenMean()
 
     # What a subclass says ---------------------------------------------------------------------------------
 
@@ -260,8 +291,18 @@ class RecurrentModule(L.LightningModule):
         labels = self.labels_of(batch)
         losses = F.cross_entropy(output.logits.flatten(0, 1), labels.flatten(), reduction="sum")
         loss = losses / (labels != IGNORED).sum().clamp(min=1)
-        self.log("train_loss", loss.detach(), prog_bar=True)
+        self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
+        # The loss of the weights after `step` updates; .item() waits for the device, so not in each step.
+        step = self.trainer.global_step
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if every and step % every == 0 and batch_idx % self.trainer.accumulate_grad_batches == 0:
+            self.write({"train_loss": loss.item()})
         return loss
+
+    def write(self, metrics: dict[str, float]) -> None:
+        """To every logger, at the number of updates done (what ``self.log`` writes is one step behind)."""
+        for logger in self.loggers:
+            logger.log_metrics(metrics, step=self.trainer.global_step)
 
     def configure_gradient_clipping(
         self,
@@ -297,16 +338,27 @@ class RecurrentModule(L.LightningModule):
 
     def update_metrics(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
         """Add a batch to each metric; each token weighs the same."""
-        self.evaluation_loss.update(losses, (labels != IGNORED).to(losses.dtype))
+        self.evaluation_loss.update(losses, labels)
 
-    def log_metrics(self, prefix: str) -> float:
-        """Log loss and perplexity over all ranks; returns the loss and starts the sums anew."""
-        mean = self.evaluation_loss.compute()
-        self.evaluation_loss.reset()
-        # The same on each rank already; sync_dist only tells Lightning so.
-        self.log(f"{prefix}_loss", mean, prog_bar=True, sync_dist=True)
-        self.log(f"{prefix}_perplexity", mean.exp(), sync_dist=True)
-        return float(mean)
+    def compute_metrics(self) -> dict[str, Tensor]:
+        """The metrics over all batches and ranks since they were reset: at least ``loss``."""
+        loss = self.evaluation_loss.compute()
+        return {"loss": loss, "perplexity": loss.exp()}
+
+    def finish_evaluation(self, prefix: str) -> dict[str, float]:
+        """Log each metric as ``<prefix>_<name>`` and start the sums anew."""
+        metrics = {name: float(value) for name, value in self.compute_metrics().items()}
+        for metric in self.children():
+            if isinstance(metric, Metric):
+                metric.reset()
+        named = {f"{prefix}_{name}": value for name, value in metrics.items()}
+        fitting = self.trainer.state.fn == TrainerFn.FITTING
+        # The same on each rank already; sync_dist only tells Lightning so. trainer.validate() and test()
+        # return what goes to the loggers; in a fit we write ourselves, at our step.
+        self.log_dict(named, prog_bar=True, logger=False if fitting else None, sync_dist=True)
+        if fitting and not self.trainer.sanity_checking:
+            self.write(named)
+        return metrics
 
     def on_validation_epoch_start(self) -> None:
         """An evaluation starts from zero."""
@@ -318,7 +370,7 @@ class RecurrentModule(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log ``val_loss`` and ``val_perplexity``; divide the learning rate if the loss did not improve."""
-        loss = self.log_metrics("val")
+        loss = self.finish_evaluation("val")["loss"]
         if self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking:
             self.anneal(loss)
 
@@ -340,7 +392,7 @@ class RecurrentModule(L.LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Log ``test_loss`` and ``test_perplexity``."""
-        self.log_metrics("test")
+        self.finish_evaluation("test")
 
     # Checkpoints ------------------------------------------------------------------------------------------
 

@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
-from torchmetrics.aggregation import MeanMetric
 
-from lmdyn.models.recurrent import IGNORED, RecurrentModule
+from lmdyn.models.recurrent import IGNORED, RecurrentModule, TokenMean
 
 __all__ = ["LSTMTagger"]
 
@@ -90,7 +89,7 @@ class LSTMTagger(RecurrentModule):
         self.num_labels = num_labels
         layer = f"shuffled_{task}" if shuffled_labels else task
         self.label_key = f"target_{layer}" if target == "next" else layer
-        self.accuracy = MeanMetric(nan_strategy="disable").set_dtype(self.evaluation_loss.dtype)
+        self.accuracy = TokenMean()
         if self.sizes_known():
             self.build()
 
@@ -123,13 +122,11 @@ class LSTMTagger(RecurrentModule):
     def update_metrics(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
         """Add a batch to the loss and to the accuracy."""
         super().update_metrics(logits, labels, losses)
-        self.accuracy.update(logits.argmax(-1) == labels, (labels != IGNORED).to(losses.dtype))
+        self.accuracy.update(logits.argmax(-1) == labels, labels)
 
-    def log_metrics(self, prefix: str) -> float:
-        """Log loss, perplexity and accuracy over all ranks; returns the loss and starts the sums anew."""
-        self.log(f"{prefix}_accuracy", self.accuracy.compute(), prog_bar=True, sync_dist=True)
-        self.accuracy.reset()
-        return super().log_metrics(prefix)
+    def compute_metrics(self) -> dict[str, Tensor]:
+        """Loss, perplexity and accuracy over all batches and ranks."""
+        return super().compute_metrics() | {"accuracy": self.accuracy.compute()}
 
     def predict_step(
         self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0

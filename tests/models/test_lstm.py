@@ -1,0 +1,572 @@
+import math
+import subprocess
+import sys
+import textwrap
+
+import lightning as L
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.loggers import CSVLogger
+
+from lmdyn.models import LSTMLanguageModel, StackedLSTM, carry_state
+
+pytestmark = [
+    # Lightning 2.6 against torch 2.13's pytrees
+    pytest.mark.filterwarnings("ignore:.*isinstance\\(treespec, LeafSpec\\)"),
+    # machines that have a GPU
+    pytest.mark.filterwarnings("ignore:GPU available but not used"),
+    # runs without validation are meant
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+]
+
+VOCAB = 11
+
+
+class Windows:
+    """Windows of `time` tokens over rows that go on from window to window, as the stream loader's."""
+
+    def __init__(self, rows=4, time=6, windows=5, seed=0, ignored=0.0):
+        generator = torch.Generator().manual_seed(seed)
+        self.tokens = torch.randint(VOCAB, (rows, time * windows + 1), generator=generator)
+        self.labels = self.tokens[:, 1:].clone()
+        self.labels[torch.rand(self.labels.shape, generator=generator) < ignored] = -100
+        self.time, self.windows = time, windows
+
+    def __len__(self):
+        return self.windows
+
+    def __iter__(self):
+        for i in range(self.windows):
+            at = slice(i * self.time, (i + 1) * self.time)
+            yield {
+                "input_ids": self.tokens[:, :-1][:, at],
+                "labels": self.labels[:, at],
+                "continues": torch.full((len(self.tokens),), i > 0),
+            }
+
+
+class Data(L.LightningDataModule):
+    """A datamodule whose tokenizer exists once its setup has run."""
+
+    def setup(self, stage):
+        self.tokenizer = {str(i): i for i in range(VOCAB)}
+
+    def train_dataloader(self):
+        return Windows()
+
+    def val_dataloader(self):
+        return Windows(seed=1)
+
+
+class After(L.Callback):
+    """Calls a function with the module after each training batch or validation."""
+
+    def __init__(self, batch=None, validation=None):
+        self.batch, self.validation, self.seen = batch, validation, []
+
+    def on_train_batch_end(self, trainer, module, *args):
+        if self.batch:
+            self.seen.append(self.batch(module))
+
+    def on_validation_end(self, trainer, module):
+        if self.validation and not trainer.sanity_checking:
+            self.seen.append(self.validation(module))
+
+
+class Scripted(LSTMLanguageModel):
+    """Its validation losses are given: the first is that of the sanity check."""
+
+    script = ()
+
+    def on_validation_epoch_start(self):
+        super().on_validation_epoch_start()
+        self.value, *self.script = self.script
+
+    def token_losses(self, logits, labels):
+        return torch.full(labels.shape, self.value)
+
+
+def small(**kwargs):
+    torch.manual_seed(0)
+    return LSTMLanguageModel(**({"vocab_size": VOCAB, "embedding_size": 5, "hidden_size": 5} | kwargs))
+
+
+def trainer(**kwargs):
+    quiet = {
+        "accelerator": "cpu",
+        "devices": 1,
+        "max_epochs": 1,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+    }
+    return L.Trainer(**(quiet | kwargs))
+
+
+def weights(module):
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+def same(a, b):
+    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def learning_rate(module):
+    return module.trainer.optimizers[0].param_groups[0]["lr"]
+
+
+def naive_logits(model, input_ids):
+    """Step by step from the equations, with PyTorch's order of the gates: i, f, g, o."""
+    x = [model.embedding.weight[column] for column in input_ids.T]
+    for layer in model.lstm.layers:
+        h = c = torch.zeros(len(input_ids), layer.hidden_size, dtype=torch.float64)
+        out = []
+        for token in x:
+            gates = (
+                token @ layer.weight_ih_l0.T + layer.bias_ih_l0 + h @ layer.weight_hh_l0.T + layer.bias_hh_l0
+            )
+            i, f, g, o = gates.chunk(4, dim=1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            out.append(h)
+        x = out
+    return torch.stack([h @ model.decoder.weight.T + model.decoder.bias for h in x], dim=1)
+
+
+# The model ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+def test_forward_is_the_equations(num_layers):
+    model = small(hidden_size=7, num_layers=num_layers).double().eval()
+    input_ids = torch.randint(VOCAB, (3, 8))
+    torch.testing.assert_close(
+        model(input_ids).logits, naive_logits(model, input_ids), rtol=1e-10, atol=1e-10
+    )
+
+
+def test_stacked_lstm_is_torch_stack():
+    ours, theirs = StackedLSTM(3, 4, 2).double(), torch.nn.LSTM(3, 4, 2, batch_first=True).double()
+    for i, layer in enumerate(ours.layers):
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+            getattr(layer, f"{name}_l0").data.copy_(getattr(theirs, f"{name}_l{i}").data)
+    x = torch.randn(2, 5, 3, dtype=torch.float64)
+    torch.testing.assert_close(ours(x)[0], theirs(x)[0], rtol=1e-12, atol=1e-12)
+    with pytest.raises(ValueError, match="at least 1"):
+        StackedLSTM(3, 4, 0)
+    with pytest.raises(ValueError, match="2 layers, got 1"):
+        ours(x, ours(x)[1][:1])
+
+
+def test_initialisation():
+    model = small(vocab_size=400, embedding_size=30, hidden_size=30, init_range=0.05)
+    for weight in (model.embedding.weight, model.decoder.weight):
+        assert 0.049 < weight.abs().max() <= 0.05
+    assert not model.decoder.bias.any()
+    assert 0.17 < model.lstm.layers[0].weight_hh_l0.abs().max() <= 1 / math.sqrt(30)
+
+
+def test_dropout_is_on_input_between_layers_and_on_output():
+    model = small(dropout=0.5, num_layers=3).train()
+    calls = []
+    for dropout in (model.dropout, model.lstm.dropout):
+        dropout.register_forward_hook(lambda m, i, o: calls.append(m.p))
+    model(torch.zeros(1, 2, dtype=torch.long))
+    assert calls == [0.5] * 4
+
+
+def test_tied_weights_share_storage_and_train():
+    model = small(tie_weights=True, embedding_size=5)
+    before = model.decoder.weight.detach().clone()
+    trainer().fit(model, Windows())
+    assert model.decoder.weight is model.embedding.weight
+    assert not torch.equal(before, model.decoder.weight)
+    with pytest.raises(ValueError, match="embedding_size == hidden_size, got 4 and 5"):
+        small(tie_weights=True, embedding_size=4)
+
+
+# The state ------------------------------------------------------------------------------------------------
+
+
+def test_windows_with_carried_state_are_one_long_forward():
+    model = small().double().eval()
+    data, state, logits = Windows(), None, []
+    for batch in data:
+        output = model(batch["input_ids"], state=carry_state(state, batch["continues"]))
+        state = output.state
+        logits.append(output.logits)
+    whole = model(data.tokens[:, :-1])
+    torch.testing.assert_close(torch.cat(logits, dim=1), whole.logits, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(state, whole.state, rtol=1e-10, atol=1e-10)
+
+
+def test_a_row_that_does_not_continue_starts_from_zero():
+    model = small().eval()
+    first, second = torch.randint(VOCAB, (2, 3, 6))
+    state = carry_state(model(first).state, torch.tensor([True, False, True]))
+    reset, fresh, carried = (model(second, state=s).logits for s in (state, None, model(first).state))
+    torch.testing.assert_close(reset[1], fresh[1])
+    torch.testing.assert_close(reset[[0, 2]], carried[[0, 2]])
+    assert not torch.allclose(fresh, carried)
+
+
+def test_reset_clears_nan():
+    nan = torch.full((1, 2, 3), torch.nan)
+    assert not carry_state(((nan, nan),), torch.tensor([False, False]))[0][0].isnan().any()
+
+
+def test_batch_size_may_change_where_nothing_continues():
+    state = small()(torch.zeros(3, 2, dtype=torch.long)).state
+    assert carry_state(state, torch.zeros(2, dtype=torch.bool)) is None
+    assert carry_state(None, torch.ones(2, dtype=torch.bool)) is None
+    with pytest.raises(ValueError, match="a batch of 3 rows"):
+        carry_state(state, torch.tensor([False, True]))
+
+
+def test_gradient_stops_at_the_edge_of_a_window():
+    model = small()
+    past, now = torch.tensor([[1, 2]]), torch.tensor([[3, 4]])
+    seen = model(past).state
+    for state, flows in ((carry_state(seen, torch.tensor([True])), False), (seen, True)):
+        model.zero_grad()
+        model(now, state=state).logits.sum().backward()
+        assert bool(model.embedding.weight.grad[[1, 2]].any()) == flows
+        assert model.embedding.weight.grad[[3, 4]].any()
+
+
+# Training -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_training_is_the_hand_written_loop(accumulate):
+    data = Windows(windows=6, ignored=0.2)
+    trained, reference = (small(dropout=0.0, gradient_clip_val=0.01).double() for _ in range(2))
+    trainer(max_epochs=2, accumulate_grad_batches=accumulate).fit(trained, data)
+
+    clipped = 0
+    for _ in range(2):
+        state = None
+        for i, batch in enumerate(data):
+            if i % accumulate == 0:
+                reference.zero_grad()
+            output = reference(batch["input_ids"], state=state)
+            state = [(h.detach(), c.detach()) for h, c in output.state]
+            kept = batch["labels"] != -100
+            log_p = output.logits.log_softmax(-1)[kept]
+            (-log_p[range(len(log_p)), batch["labels"][kept]].mean() / accumulate).backward()
+            if (i + 1) % accumulate == 0:
+                norm = sum(p.grad.square().sum() for p in reference.parameters()).sqrt()
+                clipped += int(norm > 0.01)
+                with torch.no_grad():
+                    for p in reference.parameters():
+                        p -= 20.0 * p.grad * min(1.0, 0.01 / (norm + 1e-6))
+    assert clipped
+    for ours, theirs in zip(trained.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    for (h, c), h_all, c_all in zip(state, *trained.resume_state().values(), strict=True):
+        torch.testing.assert_close(h[0], h_all, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(c[0], c_all, rtol=1e-9, atol=1e-12)
+
+
+def test_a_batch_without_labels_changes_nothing():
+    model = small()
+    before = weights(model)
+    trainer().fit(model, Windows(ignored=1.1))
+    assert same(before, weights(model))
+
+
+def test_validation_does_not_disturb_training():
+    runs = []
+    for settings in (
+        {"limit_val_batches": 0},
+        {"val_check_interval": 2, "num_sanity_val_steps": 2},
+    ):
+        model = small(anneal_factor=None)
+        after = After(batch=lambda m: weights(m) + list(m.resume_state().values()))
+        torch.manual_seed(1)
+        trainer(max_epochs=2, callbacks=after, **settings).fit(model, Windows(), Windows(rows=3, seed=1))
+        runs.append([tensor for seen in after.seen for tensor in seen])
+    assert same(*runs)
+
+
+@pytest.mark.parametrize(("setting", "norm"), [({}, 1e-3), ({"gradient_clip_val": 5e-4}, 5e-4)])
+def test_clipping_and_the_trainers_own(setting, norm):
+    def total(module):
+        return math.sqrt(sum(p.grad.square().sum().item() for p in module.parameters()))
+
+    after = After(batch=total)
+    trainer(callbacks=after, **setting).fit(small(gradient_clip_val=1e-3), Windows())
+    assert after.seen == pytest.approx([norm] * 5, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("module", "own"), [({"gradient_clip_val": None}, {}), ({}, {"gradient_clip_val": 0})]
+)
+def test_no_clipping(module, own):
+    optimizer = {"optimizer": lambda params: torch.optim.SGD(params, lr=0.0)}
+    after = After(batch=lambda m: m.decoder.bias.grad.clone())
+    data = Windows(windows=1)
+    model = small(dropout=0.0, **{"gradient_clip_val": 1e-3} | module | optimizer)
+    trainer(callbacks=after, **own).fit(model, data)
+    batch = next(iter(data))
+    logits = model(batch["input_ids"]).logits
+    loss = F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+    torch.testing.assert_close(after.seen[0], torch.autograd.grad(loss, model.decoder.bias)[0])
+
+
+# Annealing ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [4.0, None])
+def test_learning_rate_is_divided_when_the_loss_fails_to_improve(factor):
+    model = Scripted(VOCAB, 5, 5, anneal_factor=factor)
+    # 0.1 in the sanity check is no loss to beat; 4 = 4 is no improvement; 3.5 rises; 3.2 is above the best
+    model.script = (0.1, 5.0, 4.0, 4.0, 3.0, 3.5, 3.2, 2.9, math.nan)
+    after = After(validation=learning_rate)
+    trainer(max_epochs=8, num_sanity_val_steps=1, callbacks=after).fit(model, Windows(windows=1), Windows())
+    rates = [20, 20, 5, 5, 1.25, 0.3125, 0.3125, 0.078125]
+    assert after.seen == (rates if factor else [20] * 8)
+    assert model.best_val_loss == pytest.approx(2.9)
+
+
+def test_validate_alone_does_not_anneal():
+    model = small()
+    trainer().validate(model, Windows(), verbose=False)
+    assert model.best_val_loss is None
+
+
+def test_a_new_fit_has_no_best_loss_to_beat():
+    model = Scripted(VOCAB, 5, 5)
+    after = After(validation=learning_rate)
+    for loss in (1.0, 2.0):
+        model.script = (loss,)
+        trainer(callbacks=after).fit(model, Windows(windows=1), Windows(windows=1))
+    assert after.seen == [20, 20]
+
+
+def test_anneal_factor_must_divide():
+    with pytest.raises(ValueError, match="anneal_factor above 1"):
+        small(anneal_factor=0.25)
+
+
+# Evaluation -----------------------------------------------------------------------------------------------
+
+
+def test_loss_is_the_mean_over_tokens_and_perplexity_its_exponential():
+    model = small().double().eval()
+    data = Windows(ignored=0.6)
+    counts = [int((batch["labels"] != -100).sum()) for batch in data]
+    assert len(set(counts)) > 1  # else a mean of means would pass
+    losses = F.cross_entropy(model(data.tokens[:, :-1]).logits.flatten(0, 1), data.labels.flatten())
+    (validated,) = trainer().validate(model, data, verbose=False)
+    (tested,) = trainer().test(model, data, verbose=False)
+    for name, metrics in (("val", validated), ("test", tested)):
+        assert metrics[f"{name}_loss"] == pytest.approx(losses.item(), rel=1e-9)
+        assert metrics[f"{name}_perplexity"] == pytest.approx(math.exp(losses.item()), rel=1e-9)
+
+
+def test_predict_gives_surprisals():
+    model, data = small().eval(), Windows(ignored=0.3)
+    surprisals = torch.cat(trainer().predict(model, data), dim=1)
+    log_p = model(data.tokens[:, :-1]).logits.log_softmax(-1)
+    expected = -log_p.gather(2, data.labels.clamp(min=0)[..., None])[..., 0]
+    kept = data.labels != -100
+    torch.testing.assert_close(surprisals[kept], expected[kept])
+    assert surprisals[~kept].isnan().all()
+
+
+def test_missing_labels_are_named():
+    batch = {"input_ids": torch.zeros(1, 2, dtype=torch.long)}
+    with pytest.raises(ValueError, match="expected `labels` in the batch, got \\['input_ids'\\]"):
+        small().labels_of(batch)
+
+
+def test_steps_and_values_logged(tmp_path):
+    run = trainer(
+        max_epochs=2,
+        num_sanity_val_steps=1,
+        accumulate_grad_batches=2,
+        log_every_n_steps=2,
+        logger=CSVLogger(tmp_path),
+    )
+    run.fit(small(), Windows(windows=9), Windows())  # 4 full updates and the rest: 5 an epoch
+    table = pd.read_csv(f"{run.logger.log_dir}/metrics.csv")
+    assert table[table.train_loss.notna()].step.tolist() == [0, 2, 4, 6, 8]
+    validated = table[table.val_loss.notna()]
+    assert validated.step.tolist() == [5, 10]
+    assert validated.val_perplexity.tolist() == pytest.approx(validated.val_loss.map(math.exp).tolist())
+
+
+# Building, saving, resuming -------------------------------------------------------------------------------
+
+
+def test_vocabulary_from_the_datamodule_is_in_the_checkpoint(tmp_path):
+    model = LSTMLanguageModel(embedding_size=5, hidden_size=5)
+    run = trainer()
+    run.fit(model, Data())
+    assert model.decoder.out_features == model.hparams["vocab_size"] == VOCAB
+    built = model.decoder
+    model.configure_model()
+    assert model.decoder is built
+    run.save_checkpoint(tmp_path / "last.ckpt")
+    loaded = LSTMLanguageModel.load_from_checkpoint(tmp_path / "last.ckpt", weights_only=True)
+    assert same(weights(model), weights(loaded))
+    assert loaded.hparams == model.hparams
+
+
+def test_vocabulary_unknown_without_a_datamodule():
+    with pytest.raises(ValueError, match="got no datamodule; give vocab_size a number"):
+        trainer().fit(LSTMLanguageModel(), Windows())
+
+
+def test_checkpoint_holds_no_carried_state_but_the_best_loss(tmp_path):
+    model, run = small(), trainer()
+    run.fit(model, Windows(), Windows())
+    run.save_checkpoint(tmp_path / "last.ckpt")
+    checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert checkpoint["best_val_loss"] == model.best_val_loss
+    assert set(checkpoint["state_dict"]) == {name for name, _ in model.named_parameters()}
+    assert all(isinstance(v, (int, float, bool, type(None))) for v in checkpoint["hyper_parameters"].values())
+
+
+def test_resuming_continues_annealing_and_weights(tmp_path):
+    script = (3.0, 4.0, 3.5)
+    ends = []
+    for epochs in ((3,), (1, 3)):
+        path = None
+        for last in epochs:
+            torch.manual_seed(0)
+            model = Scripted(VOCAB, 5, 5, dropout=0.0)
+            model.script = script if path is None else script[1:]
+            run = trainer(max_epochs=last)
+            run.fit(model, Windows(), Windows(windows=1), ckpt_path=path, weights_only=True)
+            path = tmp_path / f"{last}.ckpt"
+            run.save_checkpoint(path)
+        ends.append(weights(model))
+        assert (learning_rate(model), model.best_val_loss) == (1.25, 3.0)
+    assert same(*ends)
+
+
+def test_resume_state_restores_the_carried_state():
+    assert small().resume_state() == {}
+    model = small()
+    trainer().fit(model, Windows())
+    state = model.resume_state()
+    assert {name: tuple(t.shape) for name, t in state.items()} == {"h": (2, 4, 5), "c": (2, 4, 5)}
+    other = small()
+    other.load_resume_state(state)
+    assert same(list(state.values()), list(other.resume_state().values()))
+    other.load_resume_state({})
+    assert other.resume_state() == {}
+    with pytest.raises(ValueError, match="h and c of 3 layers"):
+        small(num_layers=3).load_resume_state(state)
+
+
+def test_continuing_without_a_state_is_said(caplog):
+    class Middle(Windows):
+        def __iter__(self):
+            yield from list(super().__iter__())[2:]
+
+        def __len__(self):
+            return self.windows - 2
+
+    trainer().fit(small(), Middle())
+    assert [r.message for r in caplog.records if "RunState" in r.message]
+    caplog.clear()
+    trainer().fit(small(), Windows())
+    assert not [r.message for r in caplog.records if "RunState" in r.message]
+
+
+# Configuration and ranks ----------------------------------------------------------------------------------
+
+
+def cli(path):
+    return LightningCLI(
+        L.LightningModule,
+        L.LightningDataModule,
+        subclass_mode_model=True,
+        subclass_mode_data=True,
+        auto_configure_optimizers=False,
+        run=False,
+        save_config_callback=None,
+        seed_everything_default=False,
+        trainer_defaults={"accelerator": "cpu", "logger": False, "enable_checkpointing": False},
+        args=["--config", str(path)],
+    )
+
+
+# Lightning 2.6's CLI against jsonargparse 4.5x
+@pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
+@pytest.mark.parametrize(
+    ("optimizer", "kind", "rate"),
+    [
+        ("", torch.optim.SGD, 20.0),
+        (", optimizer: {class_path: torch.optim.Adam, init_args: {lr: 1e-3}}", torch.optim.Adam, 1e-3),
+    ],
+)
+def test_optimizer_in_yaml_and_in_the_saved_config(tmp_path, monkeypatch, optimizer, kind, rate):
+    monkeypatch.setattr(sys, "argv", ["lmdyn"])  # LightningCLI warns of arguments from both sides
+    first, second = tmp_path / "config.yaml", tmp_path / "saved.yaml"
+    first.write_text(
+        f"model: {{class_path: LSTMLanguageModel, init_args: {{vocab_size: 9{optimizer}}}}}\n"
+        "data: {class_path: lightning.pytorch.demos.boring_classes.BoringDataModule}\n"
+    )
+    made = cli(first)
+    made.parser.save(made.config, second)
+    assert kind.__name__ in second.read_text()
+    for model in (made.model, cli(second).model):
+        made_optimizer = model.configure_optimizers()
+        assert type(made_optimizer) is kind
+        assert made_optimizer.param_groups[0]["lr"] == rate
+    path = tmp_path / "cli.ckpt"
+    made.trainer.strategy.connect(made.model)
+    made.trainer.save_checkpoint(path, weights_only=True)
+    loaded = LSTMLanguageModel.load_from_checkpoint(path, weights_only=True)
+    assert same(weights(made.model), weights(loaded))
+
+
+def test_two_ranks_anneal_as_one(tmp_path):
+    script = textwrap.dedent(
+        """
+        import sys, lightning as L, torch
+        from lmdyn.models import LSTMLanguageModel
+        torch.set_num_threads(1)
+
+        class Ranked(LSTMLanguageModel):
+            epoch = 0
+            def token_losses(self, logits, labels):  # rises on rank 0, falls by more on rank 1
+                return torch.full(labels.shape, 5.0 + self.current_epoch * (1.0 - 3.0 * self.global_rank))
+            def on_train_end(self):
+                rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+                text = f"{rate} {self.best_val_loss}"
+                open(f"{sys.argv[1]}/{self.global_rank}", "w").write(text)
+
+        class Batches:
+            def __init__(self, times): self.times = times
+            def __len__(self): return 1
+            def __iter__(self):
+                ids = torch.zeros(2, self.times, dtype=torch.long)
+                yield {"input_ids": ids, "labels": ids}
+
+        class Data(L.LightningDataModule):
+            def train_dataloader(self): return Batches(3)
+            def val_dataloader(self): return Batches(3 if self.trainer.global_rank else 9)
+
+        trainer = L.Trainer(accelerator="cpu", devices=2, strategy="ddp_fork", max_epochs=2, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            num_sanity_val_steps=0)
+        trainer.fit(Ranked(vocab_size=4, embedding_size=3, hidden_size=3), Data())
+        """
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    # 9 tokens of rank 0 weigh three times the 3 of rank 1: (6 * 3 + 3 * 1) / 4 = 5.25 > 5 anneals on both,
+    # while a mean of means (4.5) and rank 1 alone (3) would not
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["5.0 5.0", "5.0 5.0"]

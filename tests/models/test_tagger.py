@@ -1,0 +1,165 @@
+import math
+
+import lightning as L
+import pytest
+import torch
+
+from lmdyn.models import LSTMTagger
+
+pytestmark = [
+    # Lightning 2.6 against torch 2.13's pytrees
+    pytest.mark.filterwarnings("ignore:.*isinstance\\(treespec, LeafSpec\\)"),
+    # machines that have a GPU
+    pytest.mark.filterwarnings("ignore:GPU available but not used"),
+]
+
+WORDS, TAGS, ROWS, TIME, WINDOWS = 6, 3, 4, 10, 8
+
+
+class Tagged:
+    """Windows whose word w has the tag w % 3; words go round (cyclic) or come at random."""
+
+    def __init__(self, cyclic, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        length = TIME * WINDOWS + 1
+        self.words = torch.randint(WORDS, (ROWS, length), generator=generator)
+        if cyclic:
+            self.words = (torch.arange(ROWS)[:, None] + torch.arange(length)) % WORDS
+        self.tags = self.words % TAGS
+        self.shuffled = self.tags[:, torch.randperm(length, generator=generator)]
+
+    def __len__(self):
+        return WINDOWS
+
+    def __iter__(self):
+        for i in range(WINDOWS):
+            now, following = slice(i * TIME, (i + 1) * TIME), slice(i * TIME + 1, (i + 1) * TIME + 1)
+            yield {
+                "input_ids": self.words[:, now],
+                "labels": self.words[:, following],
+                "attention_mask": torch.ones(ROWS, TIME, dtype=torch.long),
+                "continues": torch.full((ROWS,), i > 0),
+                "upos": self.tags[:, now],
+                "target_upos": self.tags[:, following],
+                "shuffled_upos": self.shuffled[:, now],
+                "target_shuffled_upos": self.shuffled[:, following],
+            }
+
+
+class Data(L.LightningDataModule):
+    def setup(self, stage):
+        self.tokenizer = {str(i): i for i in range(WORDS)}
+        self.label_names = {"upos": ("ADJ", "NOUN", "VERB")}
+
+    def train_dataloader(self):
+        return Tagged(cyclic=True)
+
+    def val_dataloader(self):
+        return Tagged(cyclic=True)
+
+
+def tagger(**kwargs):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": WORDS, "num_labels": TAGS, "embedding_size": 16, "hidden_size": 16}
+    return LSTMTagger(**(sizes | kwargs))
+
+
+def trainer(**kwargs):
+    quiet = {
+        "accelerator": "cpu",
+        "devices": 1,
+        "max_epochs": 1,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return L.Trainer(**(quiet | kwargs))
+
+
+@pytest.mark.parametrize(
+    ("target", "cyclic", "low", "high"),
+    [
+        ("current", True, 1.0, 1.0),
+        ("next", True, 1.0, 1.0),
+        ("current", False, 1.0, 1.0),
+        ("next", False, 0.2, 0.5),  # the control: random words do not tell the next one's tag
+    ],
+)
+def test_learns_what_the_words_tell(target, cyclic, low, high):
+    model = tagger(
+        target=target, dropout=0.0, gradient_clip_val=5.0, optimizer=lambda p: torch.optim.Adam(p, lr=0.03)
+    )
+    run = trainer(max_epochs=8)
+    run.fit(model, Tagged(cyclic), Tagged(cyclic, seed=1))
+    accuracy = run.callback_metrics["val_accuracy"].item()
+    assert low <= accuracy <= high
+    predicted = torch.cat(run.predict(model, Tagged(cyclic, seed=1)), dim=1)
+    tags = Tagged(cyclic, seed=1).tags
+    goal = tags[:, 1:] if target == "next" else tags[:, :-1]
+    assert (predicted == goal).float().mean().item() == pytest.approx(accuracy)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("target", ["current", "next"])
+def test_labels(target, shuffled):
+    batch = next(iter(Tagged(cyclic=False)))
+    key = ("target_" if target == "next" else "") + ("shuffled_" if shuffled else "") + "upos"
+    assert torch.equal(tagger(target=target, shuffled_labels=shuffled).labels_of(batch), batch[key])
+
+
+def test_a_state_has_seen_the_words_up_to_its_own():
+    model = tagger().eval()
+    words = torch.randint(WORDS, (1, 6))
+    other = words.clone()
+    other[0, 3] = (other[0, 3] + 1) % WORDS
+    differs = (model(words).logits != model(other).logits).any(-1)[0]
+    assert differs.tolist() == [False, False, False, True, True, True]
+
+
+def test_accuracy_and_perplexity_are_over_labelled_tokens():
+    model, data = tagger(target="current").double().eval(), Tagged(cyclic=False)
+    data.tags = data.tags.masked_fill(torch.rand(data.tags.shape) < torch.rand(data.tags.shape[1]), -100)
+    log_p = model(data.words[:, :-1]).logits.log_softmax(-1)
+    tags = data.tags[:, :-1]
+    kept = tags != -100
+    loss = -log_p[kept].gather(1, tags[kept][:, None]).mean()
+    accuracy = (log_p.argmax(-1) == tags)[kept].double().mean()
+    (validated,) = trainer().validate(model, data, verbose=False)
+    (tested,) = trainer().test(model, data, verbose=False)
+    for name, metrics in (("val", validated), ("test", tested)):
+        assert set(metrics) == {f"{name}_loss", f"{name}_perplexity", f"{name}_accuracy"}
+        assert metrics[f"{name}_loss"] == pytest.approx(loss.item(), rel=1e-6)
+        assert metrics[f"{name}_perplexity"] == pytest.approx(math.exp(loss), rel=1e-6)
+        assert metrics[f"{name}_accuracy"] == pytest.approx(accuracy.item(), rel=1e-6)
+
+
+def test_prediction_leaves_out_padding():
+    batch = next(iter(Tagged(cyclic=True)))
+    batch["attention_mask"][1, 7:] = 0
+    predicted = tagger().eval().predict_step(batch, 0)
+    assert torch.equal(predicted == -100, batch["attention_mask"] == 0)
+
+
+def test_missing_layer_is_named():
+    batch = next(iter(Tagged(cyclic=True)))
+    message = "expected `target_shuffled_xpos` .* 'upos'.*; add the layer 'shuffled_xpos' to `data.layers`"
+    with pytest.raises(ValueError, match=message):
+        tagger(task="xpos", shuffled_labels=True).labels_of(batch)
+    with pytest.raises(ValueError, match="label layer 'xpos' in the datamodule, got \\['upos'\\]"):
+        trainer().fit(LSTMTagger("xpos"), Data())
+    with pytest.raises(ValueError, match="got no datamodule; give num_labels a number"):
+        trainer().fit(LSTMTagger("upos", vocab_size=3), Tagged(cyclic=True), Tagged(cyclic=True))
+    with pytest.raises(ValueError, match='expected target "next" or "current", got \'previous\''):
+        tagger(target="previous")
+
+
+def test_sizes_from_the_datamodule_are_in_the_checkpoint(tmp_path):
+    model, run = LSTMTagger("upos", embedding_size=4, hidden_size=4), trainer()
+    run.fit(model, Data())
+    run.save_checkpoint(tmp_path / "last.ckpt")
+    loaded = LSTMTagger.load_from_checkpoint(tmp_path / "last.ckpt", weights_only=True)
+    assert (loaded.hparams["vocab_size"], loaded.hparams["num_labels"]) == (WORDS, TAGS)
+    assert loaded.label_key == "target_upos"
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, loaded.state_dict()[name])
