@@ -2,6 +2,7 @@
 
 from lmdyn.datamodules.conllu import ConlluCorpus
 from lmdyn.datamodules.corpus import Corpus
+from lmdyn.datamodules.grammar import GrammarCorpus
 from lmdyn.datamodules.sentence import TOKEN_LAYERS, Constituent, Document, Mention, Role, Sentence
 from lmdyn.datamodules.streams import StreamLoader
 from lmdyn.datamodules.tagging import LexiconTagger, SpacyTagger, Tagger
@@ -13,6 +14,7 @@ __all__ = [
     "Constituent",
     "Corpus",
     "Document",
+    "GrammarCorpus",
     "LexiconTagger",
     "Mention",
     "Role",

@@ -17,6 +17,7 @@ __all__ = [
     "Fact",
     "Lexeme",
     "Sampler",
+    "Samplers",
     "Uniforms",
     "build_facts",
     "build_lexemes",
@@ -58,12 +59,12 @@ CLOSED_CLASS: frozenset[str] = frozenset(
     ' . , ? 's a an the this that these those every some no all another many few several
     he she it they him her them his its their himself herself itself themselves who whom which what
     and but or of in on at near behind with for about from to into by during after before than
-    is are was were be been being has have had do does did will can could may must should would not
-    that because while if when although where why there here now today yesterday soon then
-    very too so more often always never again also only oh yes well hello
-    two three four five six seven eight nine ten twelve twenty hundred
+    is are was were be been has have had do does did will can could may must should would not
+    that because while if when although where why there here now today yesterday soon
+    very too so more often always never again only oh yes well hello
+    two three four five six seven eight nine ten twelve twenty
     seem seems seemed seeming become becomes became becoming remain remains remained remaining
-    capital born comes works employed based office founded founder lives home led head
+    capital born comes works employed based office founded founder lives home
     """.split()  # noqa: SIM905
 ) | frozenset(YEARS)
 """Every real word that the grammar uses: function words, numbers, and the few content words of facts."""
@@ -210,6 +211,21 @@ class Sampler(Generic[T]):
         return self._items[bisect_right(self._cumulative[topic], uniform)]
 
 
+@dataclass(frozen=True, slots=True)
+class Samplers:
+    """What a document is drawn from: a sampler for each class of words, the facts, and their rates."""
+
+    topics: tuple[str, ...]
+    nouns: Mapping[str, Sampler[Lexeme]]
+    names: Mapping[str, Sampler[Lexeme]]
+    verbs: Mapping[str, Sampler[Lexeme]]
+    adjectives: Sampler[Lexeme]
+    adverbs: Sampler[Lexeme]
+    facts: Sampler[Fact]
+    fact_rate: float
+    names_by_lemma: Mapping[str, Lexeme]
+
+
 _ONSETS = (
     "b br bl c cl cr d dr f fl fr g gl gr h j k l m n p pl pr qu r s sl sp st str t tr th sh ch v w".split()  # noqa: SIM905
 )
@@ -230,12 +246,15 @@ _SUFFIXES: dict[str, tuple[str, ...]] = {
     "PROPN.org": ("corp", "tech", "co", "soft", "ex"),
 }
 _VOWELS = "aeiou"
+_CONSONANTS = "bcdfghjklmnpqrstvwxyz"
 _UNWANTED = re.compile("fuk|fuc|shit|cunt|nig|fag|dick|slut|tit|rape|cum|coc")
 
 
 def _stem(u: Uniforms, syllables: int) -> str:
     parts = [u.among(_ONSETS) + u.among(_NUCLEI) + u.among(_MIDDLE) for _ in range(syllables - 1)]
-    return "".join(parts) + u.among(_ONSETS) + u.among(_NUCLEI) + u.among(_CODAS)
+    stem = "".join(parts) + u.among(_ONSETS) + u.among(_NUCLEI) + u.among(_CODAS)
+    # some words begin with their vowel and take "an"
+    return stem.lstrip(_CONSONANTS) if u() < 0.12 else stem
 
 
 def _is_short(word: str) -> bool:

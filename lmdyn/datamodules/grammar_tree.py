@@ -1,0 +1,125 @@
+"""Trees of the synthetic corpus: words and phrases that know their head, and how they become a Sentence."""
+
+from lmdyn.datamodules.grammar_lexicon import SEMTAG_COARSE, Lexeme
+from lmdyn.datamodules.sentence import Constituent, Mention, Role, Sentence
+
+__all__ = ["Argument", "Entity", "Part", "Phrase", "Token", "linearize", "under"]
+
+
+class Token:
+    """A word on its way into a sentence, with its labels; ``governor`` and ``relation`` come with attachment."""
+
+    __slots__ = ("end", "governor", "relation", "semtag", "start", "upos", "word", "xpos")
+
+    def __init__(self, word: str, upos: str, xpos: str, semtag: str) -> None:
+        self.word = word
+        self.upos = upos
+        self.xpos = xpos
+        self.semtag = semtag
+        self.governor: Token | None = None
+        self.relation = "root"
+        self.start = self.end = -1
+
+
+class Phrase:
+    """A constituent: a label, its parts in order, and the token that heads it."""
+
+    __slots__ = ("end", "head", "label", "parts", "start")
+
+    def __init__(self, label: str, parts: "list[Token | Phrase]", head: Token) -> None:
+        self.label = label
+        self.parts = parts
+        self.head = head
+        self.start = self.end = -1
+
+
+Part = Token | Phrase
+
+
+def under(part: Part, head: Token, relation: str) -> Part:
+    """Makes the part a dependent of ``head``."""
+    token = part if isinstance(part, Token) else part.head
+    token.governor = head
+    token.relation = relation
+    return part
+
+
+class Entity:
+    """A discourse referent. ``pronoun`` is he, she, it or they; ``members`` the parts of a coordinated group."""
+
+    __slots__ = ("id", "kind", "lexeme", "members", "plural", "pronoun")
+
+    def __init__(self, id: int, lexeme: Lexeme | None, plural: bool, members: tuple[int, ...] = ()) -> None:
+        self.id = id
+        self.lexeme = lexeme
+        self.plural = plural
+        self.members = members
+        self.kind = lexeme.kind if lexeme else "person"
+        self.pronoun = "they" if plural or lexeme is None else lexeme.gender
+
+
+class Argument:
+    """What a predicate needs to know of its argument: number, referent, and the phrases that carry its role.
+
+    ``spans`` pairs each phrase with a prefix of its role label: an argument that a relative pronoun stands for is
+    the antecedent (``""``) and the pronoun (``R-``).
+    """
+
+    __slots__ = ("entity", "phrase", "plural", "spans")
+
+    def __init__(
+        self,
+        phrase: Phrase,
+        plural: bool,
+        entity: Entity | None,
+        spans: tuple[tuple[Phrase, str], ...] | None = None,
+    ) -> None:
+        self.phrase = phrase
+        self.plural = plural
+        self.entity = entity
+        self.spans = spans or ((phrase, ""),)
+
+
+def linearize(
+    tree: Phrase,
+    roles: list[tuple[Token, Part, str]],
+    mentions: list[tuple[Part, Entity]],
+    topic: str,
+    facts: tuple[str, ...],
+) -> Sentence:
+    """The sentence of a tree; every layer is read from it."""
+    tokens: list[Token] = []
+    phrases: list[Phrase] = []
+    _number(tree, tokens, phrases)
+    return Sentence(
+        words=tuple([t.word for t in tokens]),
+        upos=tuple([t.upos for t in tokens]),
+        xpos=tuple([t.xpos for t in tokens]),
+        semtag=tuple([t.semtag for t in tokens]),
+        semtag_coarse=tuple([SEMTAG_COARSE[t.semtag] for t in tokens]),
+        heads=tuple([-1 if t.governor is None else t.governor.start for t in tokens]),
+        deprels=tuple([t.relation for t in tokens]),
+        constituents=tuple([Constituent(p.start, p.end, p.label) for p in phrases]),
+        roles=tuple([Role(v.start, p.start, p.end, label) for v, p, label in roles]),
+        mentions=tuple(sorted([Mention(p.start, p.end, e.id) for p, e in mentions], key=_position)),
+        topic=topic,
+        facts=facts,
+    )
+
+
+def _position(mention: Mention) -> tuple[int, int]:
+    return mention.start, -mention.end
+
+
+def _number(phrase: Phrase, tokens: list[Token], phrases: list[Phrase]) -> None:
+    """Gives tokens and phrases their positions, in one walk from left to right."""
+    phrases.append(phrase)
+    phrase.start = len(tokens)
+    for part in phrase.parts:
+        if isinstance(part, Token):
+            part.start = len(tokens)
+            tokens.append(part)
+            part.end = len(tokens)
+        else:
+            _number(part, tokens, phrases)
+    phrase.end = len(tokens)
