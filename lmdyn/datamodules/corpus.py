@@ -202,7 +202,12 @@ class Corpus(L.LightningDataModule, ABC):
         unknown = [split for split in self.splits if split not in SPLITS]
         if unknown or not self.splits:
             raise ValueError(f"splits must be some of {list(SPLITS)}, got {list(self.splits)}")
-        identity = {"format": _FORMAT, "class": type(self).__qualname__, "content": self.content_key()}
+        identity = {
+            "format": _FORMAT,
+            "class": type(self).__qualname__,
+            "splits": list(self.splits),
+            "content": self.content_key(),
+        }
         if self._tokenizer is None:
             self._tokenizer = self._own_tokenizer(identity)
         key = digest([identity, tokenizer_digest(self._tokenizer), self.eos])

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -178,13 +179,13 @@ def build_folder(final: Path, build: Callable[[Path], None]) -> Path:
 
 
 class _Column:
-    """A flat binary file that grows by arrays."""
+    """A flat binary file that grows by arrays, closed with ``files``."""
 
-    def __init__(self, path: Path, dtype: npt.DTypeLike) -> None:
+    def __init__(self, path: Path, dtype: npt.DTypeLike, files: ExitStack) -> None:
         self.dtype = np.dtype(dtype)
         self.length = 0
         self._hash = hashlib.blake2b(digest_size=16)
-        self._file = path.open("wb")
+        self._file = files.enter_context(path.open("wb"))
 
     def write(self, values: npt.ArrayLike) -> None:
         array = np.ascontiguousarray(values, dtype=self.dtype)
@@ -196,8 +197,7 @@ class _Column:
         for start in range(0, count, _TOKENS_PER_CHUNK):
             self.write(np.full(min(_TOKENS_PER_CHUNK, count - start), value, self.dtype))
 
-    def close(self) -> str:
-        self._file.close()
+    def digest(self) -> str:
         return self._hash.hexdigest()
 
 
@@ -214,7 +214,6 @@ class EncodedSplit:
         num_tokens: length of ``tokens``.
         num_sentences: number of sentences.
         num_documents: number of documents.
-        fingerprint: hash of tokens and labels.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -224,7 +223,7 @@ class EncodedSplit:
         self.num_tokens: int = meta["num_tokens"]
         self.num_sentences: int = meta["num_sentences"]
         self.num_documents: int = meta["num_documents"]
-        self.fingerprint: str = meta["fingerprint"]
+        self._hashes: dict[str, str] = meta["hashes"]
 
     def __reduce__(self) -> tuple[type["EncodedSplit"], tuple[Path]]:
         return type(self), (self.folder,)  # a pickled memmap would be a copy of the corpus
@@ -244,11 +243,10 @@ class EncodedSplit:
             for chunk in _chunks(labels):
                 chunk[:] = table[np.where(chunk == IGNORED, len(old), chunk)]
             labels.flush()
+            self._hashes[layer] = digest([self._hashes[layer], old, names[layer]])
             self.names[layer] = list(names[layer])
         path = self.folder / "meta.json"
-        meta = json.loads(path.read_text(encoding="utf-8"))
-        self.fingerprint = digest([meta["fingerprint"], self.names])
-        meta.update(names=self.names, fingerprint=self.fingerprint)
+        meta = json.loads(path.read_text(encoding="utf-8")) | {"names": self.names, "hashes": self._hashes}
         path.write_text(json.dumps(meta), encoding="utf-8")
 
     @cached_property
@@ -274,6 +272,10 @@ class EncodedSplit:
     def layer(self, layer: str) -> np.memmap[Any, Any]:
         """Labels of each token, (num_tokens,) int16 or int32, -100 where there is none."""
         return self.open(f"layer_{layer}", _layer_dtype(layer))
+
+    def fingerprint(self, layers: Iterable[str] = ()) -> str:
+        """Hash of the tokens and of the labels of some layers."""
+        return digest([self._hashes["tokens"], {layer: self._hashes[layer] for layer in layers}])
 
     def count(self, vocab_size: int, layer: str | None = None) -> npt.NDArray[np.int64]:
         """Occurrences of each token, (vocab_size,), or under each label of a layer, (labels, vocab_size)."""
@@ -329,14 +331,15 @@ def _chunks(array: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
 class _Encoder:
     """Writes sentences into the files of one split, chunk by chunk."""
 
-    def __init__(self, folder: Path, tokenizer: PreTrainedTokenizerFast, eos: bool) -> None:
+    def __init__(self, folder: Path, tokenizer: PreTrainedTokenizerFast, eos: bool, files: ExitStack) -> None:
         self._folder = folder
+        self._files = files
         self._backend = _plain_backend(tokenizer)
         self._eos = _end_id(tokenizer) if eos else None
-        self._tokens = _Column(folder / "tokens.bin", np.int32)
-        self._word_start = _Column(folder / "word_start.bin", np.bool_)
-        self._sentences = _Column(folder / "sentence_starts.bin", np.int64)
-        self._documents = _Column(folder / "document_starts.bin", np.int64)
+        self._tokens = _Column(folder / "tokens.bin", np.int32, files)
+        self._word_start = _Column(folder / "word_start.bin", np.bool_, files)
+        self._sentences = _Column(folder / "sentence_starts.bin", np.int64, files)
+        self._documents = _Column(folder / "document_starts.bin", np.int64, files)
         self._layers: dict[str, _Column] = {}
         self._index: dict[str, dict[str, int]] = {}
 
@@ -370,7 +373,9 @@ class _Encoder:
             if layer not in self._layers:
                 if all(getattr(s, layer) is None for s in sentences):
                     continue
-                self._layers[layer] = _Column(self._folder / f"layer_{layer}.bin", _layer_dtype(layer))
+                self._layers[layer] = _Column(
+                    self._folder / f"layer_{layer}.bin", _layer_dtype(layer), self._files
+                )
                 self._layers[layer].fill(IGNORED, written)
             self._layers[layer].write(self._labels(layer, sentences)[sentence if layer == "topic" else word])
 
@@ -389,18 +394,13 @@ class _Encoder:
             )
         return np.array([*labels, IGNORED])
 
-    def close(self, num_sentences: int) -> None:
-        columns = {"tokens": self._tokens, "sentences": self._sentences, **self._layers}
-        hashes = {name: column.close() for name, column in columns.items()}
-        self._word_start.close()
-        self._documents.close()
-        names = {layer: list(index) for layer, index in self._index.items()}
+    def finish(self, num_sentences: int) -> None:
         meta = {
             "num_tokens": self._tokens.length,
             "num_sentences": num_sentences,
             "num_documents": self._documents.length,
-            "names": names,
-            "fingerprint": digest([hashes, names]),
+            "names": {layer: list(index) for layer, index in self._index.items()},
+            "hashes": {name: c.digest() for name, c in {"tokens": self._tokens, **self._layers}.items()},
         }
         (self._folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
 
@@ -419,20 +419,21 @@ def encode_documents(
     Raises:
         ValueError: no eos token where one is asked for; no sentence at all.
     """
-    encoder = _Encoder(folder, tokenizer, eos)
-    pending: list[Sentence] = []
     seen = 0
-    for document in documents:
-        encoder.start_document(seen)
-        for sentence in document:
-            pending.append(sentence)
-            seen += 1
-            if len(pending) == _SENTENCES_PER_CHUNK:
-                encoder.write(pending)
-                pending = []
-    if pending:
-        encoder.write(pending)
-    encoder.close(seen)
+    with ExitStack() as files:
+        encoder = _Encoder(folder, tokenizer, eos, files)
+        pending: list[Sentence] = []
+        for document in documents:
+            encoder.start_document(seen)
+            for sentence in document:
+                pending.append(sentence)
+                seen += 1
+                if len(pending) == _SENTENCES_PER_CHUNK:
+                    encoder.write(pending)
+                    pending = []
+        if pending:
+            encoder.write(pending)
+        encoder.finish(seen)
     if not seen:
         raise ValueError("no sentence is left")
     return EncodedSplit(folder)

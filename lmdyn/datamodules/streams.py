@@ -149,12 +149,12 @@ class StreamLoader:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all that is served by all ranks together: equal text, labels and cut give an equal one."""
+        """Hash of what all ranks together are served: equal tokens, labels and cut give an equal one."""
         served = {k: v for k, v in self._settings.items() if k not in ("rank", "world_size")}
         served["max_tokens"] = self.total_tokens
         if not any(layer.startswith(SHUFFLED) for layer in self.layers):
             del served["seed"]
-        return digest([self._data.fingerprint, served])
+        return digest([self._data.fingerprint(name.removeprefix(SHUFFLED) for name in self.layers), served])
 
     def __len__(self) -> int:
         return -(-self._longest // self.sequence_length) if len(self._starts) else 0
@@ -214,7 +214,11 @@ class StreamLoader:
         return self._replace(max_tokens=max_tokens)
 
     def state_dict(self) -> StreamState:
-        """Number of batches handed out in this epoch, the one that is being worked on included."""
+        """Number of batches handed out in this epoch, the one that is being worked on included.
+
+        Saved in ``on_train_batch_end`` or later, this is what the model was trained on. A checkpoint written in the
+        midst of a training step, as on an exception, counts the batch of that step too.
+        """
         return {"position": self._position if self._resume is None else self._resume}
 
     def load_state_dict(self, state: StreamState) -> None:
@@ -229,4 +233,4 @@ class StreamLoader:
                 f"position {position} lies outside of an epoch of {len(self)} batches: resume with the batch_size, "
                 "sequence_length, number of processes and text of the saved run"
             )
-        self._resume = 0 if position >= self.epoch_batches else position
+        self._resume = 0 if position >= min(self.epoch_batches, len(self)) else position

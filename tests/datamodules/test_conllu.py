@@ -1,0 +1,136 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from lmdyn.datamodules import ConlluCorpus
+from lmdyn.datamodules.conllu import read_conllu
+
+SAMPLE = """\
+# sent_id = before
+# text = Hi
+1\tHi\thi\tINTJ\tUH\t_\t0\troot\t_\t_
+
+# newdoc id = letter
+# sent_id = s1
+# text = I can't go.
+1\tI\tI\tPRON\tPRP\t_\t4\tnsubj\t4:nsubj|5.1:nsubj\t_
+2-3\tcan't\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No
+2\tca\tcan\tAUX\tMD\t_\t4\taux\t_\t_
+3\tn't\tnot\tPART\t_\t_\t4\tadvmod\t_\t_
+4\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\tA=b  c
+4.1\tgo\tgo\tVERB\tVB\t_\t_\t_\t0:root\t_
+5\t20  000\t20 000\t_\tCD\t_\t4\tobj\t_\t_
+
+# sent_id = s2
+1\tYes\tyes\tINTJ\tUH\t_\t0\troot\t_\t_
+
+# newdoc
+1\t_\t_\tSYM\tSYM\t_\t2\tdep\t_\t_
+2\tend\tend\tNOUN\tNN\t_\t0\troot\t_\t_
+"""
+
+
+def write(tmp_path: Path, text: str, name: str = "en.conllu") -> Path:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_reader(tmp_path):
+    documents = list(read_conllu(write(tmp_path, SAMPLE)))
+    assert [(d.name, len(d.sentences)) for d in documents] == [("before", 1), ("letter", 2), ("en-4", 1)]
+    sentence = documents[1].sentences[0]
+    assert sentence.words == ("I", "ca", "n't", "Go", "20_000")
+    assert sentence.upos == ("PRON", "AUX", "PART", "VERB", None)
+    assert sentence.xpos == ("PRP", "MD", None, "VB", "CD")
+    assert sentence.heads == (3, 3, 3, -1, 3)
+    assert sentence.deprels == ("nsubj", "aux", "advmod", "root", "obj")
+    assert documents[2].sentences[0].words == ("_", "end")
+    assert next(read_conllu(write(tmp_path, SAMPLE), lowercase=True)).sentences[0].words == ("hi",)
+
+
+def test_layers_that_are_absent(tmp_path):
+    path = write(tmp_path, "1\ta" + "\t_" * 8 + "\n2\tb" + "\t_" * 8 + "\n")
+    (document,) = read_conllu(path)
+    assert document.sentences[0].layers == ()
+    corpus = ConlluCorpus(str(path), layers=["upos"], cache_dir=str(tmp_path / "c"))
+    with pytest.raises(ValueError, match=r"'upos', which split 'train' of the corpus lacks: it has \[\]"):
+        corpus.prepare_data()
+
+
+ROW = "1\tHi\thi\tINTJ\tUH\t_\t0\troot\t_\t_\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (ROW + "2\tx\tx\n", r"en\.conllu:2: 10 columns separated by tabs are needed, got 3"),
+        ("\n\n" + ROW + "2 x x x x x 0 x x x\n", r"en\.conllu:4: 10 columns .* got 1"),
+        ("# c\n" + ROW.replace("\t0\t", "\tx\t"), r"en\.conllu:2: the head \(column 7\) must be .* got 'x'"),
+        (
+            "# c\n" + ROW + "\n" + ROW.replace("\t0\t", "\t2\t"),
+            r"en\.conllu:4: head 2 is out of range: .* 1 words",
+        ),
+        (ROW.replace("\t0\t", "\t-1\t"), r"en\.conllu:1: the head"),
+        (ROW + ROW.replace("1", "3", 1), r"en\.conllu:2: words count from 1 upwards: expected 2, got 3"),
+        (ROW.replace("1", "one", 1), r"en\.conllu:1: 'one' is no word number"),
+        (ROW.replace("\tHi\t", "\t\t"), r"en\.conllu:1: the word \(column 2\) is empty"),
+        (ROW + "2\tx\tx\tX\tX\t_\t_\t_\t_\t_\n", r"en\.conllu:2: this word has no head and others"),
+        ("", r"'train' of the corpus is empty"),
+    ],
+)
+def test_malformed(tmp_path, text, message):
+    corpus = ConlluCorpus(str(write(tmp_path, text)), cache_dir=str(tmp_path / "cache"))
+    with pytest.raises(ValueError, match=message):
+        corpus.prepare_data()
+
+
+def test_not_utf8_and_missing(tmp_path):
+    path = tmp_path / "latin.conllu"
+    path.write_bytes(ROW.encode() + b"\n" + ROW.replace("Hi", "Hé").encode("latin-1"))
+    with pytest.raises(ValueError, match=r"latin\.conllu:3: not UTF-8"):
+        ConlluCorpus(str(path), cache_dir=str(tmp_path)).prepare_data()
+    with pytest.raises(FileNotFoundError, match="no file"):
+        ConlluCorpus(str(tmp_path / "none.conllu"), cache_dir=str(tmp_path)).prepare_data()
+    with pytest.raises(ValueError, match="no file is given"):
+        ConlluCorpus()
+
+
+def test_corpus(tmp_path):
+    path = write(tmp_path, SAMPLE)
+    corpus = ConlluCorpus(
+        [str(path), str(path)],
+        str(path),
+        layers=["upos", "deprels"],
+        batch_size=1,
+        cache_dir=str(tmp_path / "c"),
+    )
+    corpus.prepare_data()
+    corpus.setup()
+    assert corpus.splits == ("train", "validation")
+    assert corpus.encoded("train").num_sentences == 2 * corpus.encoded("validation").num_sentences == 8
+    assert corpus.label_names["upos"] == ["AUX", "INTJ", "NOUN", "PART", "PRON", "SYM", "VERB"]
+    batch = next(iter(corpus.val_dataloader()))
+    names = corpus.label_names["upos"]
+    words = corpus.tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())
+    tags = [None if i == -100 else names[i] for i in batch["upos"][0].tolist()]
+    assert list(zip(words, tags, strict=True))[:5] == [
+        *(("Hi", "INTJ"), ("<eos>", None), ("I", "PRON"), ("ca", "AUX"), ("n't", "PART"))
+    ]
+    assert batch["target_upos"][0, :-1].tolist() == batch["upos"][0, 1:].tolist()
+    moved = write(tmp_path, SAMPLE, "elsewhere.conllu")
+    assert ConlluCorpus(str(moved)).content_key() == ConlluCorpus(str(path)).content_key()
+
+
+@pytest.mark.realdata
+def test_english_web_treebank(tmp_path):
+    root = os.environ.get("LMDYN_DATA")
+    if root is None:
+        pytest.skip("LMDYN_DATA is not set")
+    expected = {"train": (12_544, 204_577), "dev": (2_001, 25_147), "test": (2_077, 25_094)}
+    for split, counts in expected.items():
+        documents = list(read_conllu(Path(root) / "ud_ewt" / f"en_ewt-ud-{split}.conllu"))
+        sentences = [s for d in documents for s in d]
+        assert (len(sentences), sum(len(s.words) for s in sentences)) == counts
+        assert all(s.heads is not None and s.heads.count(-1) == 1 for s in sentences)

@@ -1,0 +1,384 @@
+import threading
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from lmdyn.datamodules import Corpus, Document, Sentence
+from lmdyn.datamodules import encoding as encoding_module
+from lmdyn.datamodules.corpus import expand_paths, read_lines
+from lmdyn.datamodules.encoding import load_tokenizer, tokenizer_digest, word_tokenizer
+
+TEXT = {
+    "train": [
+        Document("one", (Sentence(("the", "U.S.", "sleeps"), upos=("DET", "PROPN", "VERB"), topic="one"),)),
+        Document(
+            "two",
+            (
+                Sentence(("the", "cat"), upos=("DET", "NOUN"), topic="two"),
+                Sentence(("<unk>", "'t", "the"), topic="two"),
+            ),
+        ),
+    ],
+    "validation": [Document("a", (Sentence(("the", "dog", "!"), upos=("DET", None, "PUNCT"), topic="a"),))],
+}
+
+
+class Tiny(Corpus):
+    splits = ("train", "validation")
+
+    def __init__(self, text=TEXT, **settings):
+        super().__init__(**settings)
+        self.text = text
+        self.calls = []
+
+    def documents(self, split):
+        self.calls.append(split)
+        yield from self.text[split]
+
+    def content_key(self):
+        return {"text": repr(self.text)}
+
+
+def tiny(tmp_path, **settings):
+    corpus = Tiny(**{"cache_dir": str(tmp_path / "cache"), "batch_size": 1, **settings})
+    corpus.prepare_data()
+    corpus.setup()
+    return corpus
+
+
+def pieces_tokenizer(tmp_path):
+    """A handed tokenizer that cuts each word into letters."""
+    letters = sorted(
+        {c for split in TEXT.values() for d in split for s in d for w in s.words for c in w.lower()}
+    )
+    backend = Tokenizer(
+        models.WordLevel({"[UNK]": 0, "[SEP]": 1, **{c: i + 2 for i, c in enumerate(letters)}}, "[UNK]")
+    )
+    backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", sep_token="[SEP]")
+
+
+# ------------------------------------------------------------------------------------------ word tokenizer
+
+
+def test_one_id_a_word():
+    counts = {"the": 5, "U.S.": 4, "'t": 4, "<unk>": 9, "x<unk>y": 3, "foo<eos>": 2, "naïve": 1, "[SEP]": 1}
+    tokenizer = word_tokenizer(counts)
+    assert tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))) == [
+        *("<pad>", "<unk>", "<eos>", "the", "'t", "U.S.", "x<unk>y", "foo<eos>", "[SEP]", "naïve")
+    ]
+    words = [*counts, "unseen", "un<unk>seen", "a.b", "."]
+    ids = tokenizer(words, is_split_into_words=True)["input_ids"]
+    assert ids == [3, 5, 4, 1, 6, 7, 9, 8, 1, 1, 1, 1]
+    assert tokenizer(" ".join(words))["input_ids"] == ids
+    assert (tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.eos_token_id) == (0, 1, 2)
+
+
+def test_min_count_and_order():
+    tokenizer = word_tokenizer({"b": 2, "a": 2, "c": 3, "d": 1}, min_count=2)
+    assert tokenizer.convert_ids_to_tokens([3, 4, 5]) == ["c", "a", "b"]
+    assert len(tokenizer) == 6
+
+
+@pytest.mark.parametrize("load", [AutoTokenizer.from_pretrained, PreTrainedTokenizerFast.from_pretrained])
+def test_round_trip(tmp_path, load):
+    tokenizer = word_tokenizer({"the": 5, "U.S.": 4, "x<unk>y": 3})
+    tokenizer.save_pretrained(str(tmp_path))
+    loaded = load(str(tmp_path))
+    words = ["the", "U.S.", "x<unk>y", "<unk>", "z<eos>"]
+    assert loaded(words, is_split_into_words=True)["input_ids"] == [3, 4, 5, 1, 1]
+    assert tokenizer_digest(loaded) == tokenizer_digest(tokenizer)
+    loaded(["the", "the U.S."], padding=True, truncation=True, max_length=2)
+    assert tokenizer_digest(loaded) == tokenizer_digest(tokenizer)
+    assert tokenizer_digest(word_tokenizer({"the": 5})) != tokenizer_digest(tokenizer)
+
+
+def test_load_tokenizer(tmp_path):
+    word_tokenizer({"the": 5}).save_pretrained(str(tmp_path / "saved"))
+    pieces_tokenizer(tmp_path).backend_tokenizer.save(str(tmp_path / "bare.json"))
+    assert load_tokenizer(str(tmp_path / "saved" / "tokenizer.json")).eos_token_id == 2
+    bare = load_tokenizer(str(tmp_path / "bare.json"))
+    assert (bare.sep_token, bare.unk_token, bare.eos_token) == ("[SEP]", "[UNK]", None)
+    with pytest.raises(ValueError, match=r"cannot be loaded .* give a folder"):
+        load_tokenizer(str(tmp_path / "nothing"))
+
+
+# ------------------------------------------------------------------------------------------ encoding
+
+
+def test_encoded_arrays(tmp_path):
+    corpus = tiny(tmp_path)
+    train, validation = corpus.encoded("train"), corpus.encoded("validation")
+    assert corpus.tokenizer.convert_ids_to_tokens(train.tokens.tolist()) == [
+        *("the", "U.S.", "sleeps", "<eos>", "the", "cat", "<eos>", "<unk>", "'t", "the", "<eos>")
+    ]
+    assert corpus.label_names == {
+        "upos": ["DET", "NOUN", "PROPN", "VERB", "PUNCT"],
+        "topic": ["one", "two", "a"],
+    }
+    assert train.layer("upos").tolist() == [0, 2, 3, -100, 0, 1, -100, -100, -100, -100, -100]
+    assert train.layer("topic").tolist() == [0] * 4 + [1] * 7
+    assert train.sentence_starts.tolist() == [0, 4, 7]
+    assert train.document_starts.tolist() == [0, 1]
+    assert train.word_start.tolist() == [True] * 3 + [False] + [True] * 2 + [False] + [True] * 3 + [False]
+    assert validation.tokens.tolist() == [corpus.tokenizer.convert_tokens_to_ids("the"), 1, 1, 2]
+    assert validation.layer("upos").tolist() == [0, -100, 4, -100]
+    assert validation.layer("topic").tolist() == [2] * 4
+    for array in (train.tokens, train.layer("upos"), train.sentence_starts):
+        assert isinstance(array, np.memmap)
+
+
+def test_pieces_carry_the_labels_of_their_words(tmp_path):
+    corpus = Tiny(cache_dir=str(tmp_path / "cache"), batch_size=1)
+    corpus.tokenizer = tokenizer = pieces_tokenizer(tmp_path)
+    corpus.prepare_data()
+    corpus.setup()
+    tokens, tags, starts = [], [], []
+    for document in TEXT["train"]:
+        for sentence in document:
+            for i, word in enumerate(sentence.words):
+                for j, letter in enumerate(word.lower()):
+                    tokens.append(letter)
+                    tags.append(sentence.upos[i] if sentence.upos else None)
+                    starts.append(j == 0)
+            tokens.append("[SEP]")
+            tags.append(None)
+            starts.append(False)
+    train = corpus.encoded("train")
+    assert tokenizer.convert_ids_to_tokens(train.tokens.tolist()) == tokens
+    names = corpus.label_names["upos"]
+    assert [None if i == -100 else names[i] for i in train.layer("upos")] == tags
+    assert train.word_start.tolist() == starts
+
+
+def test_chunks_do_not_show(tmp_path, monkeypatch):
+    whole = tiny(tmp_path / "a").encoded("train")
+    monkeypatch.setattr(encoding_module, "_SENTENCES_PER_CHUNK", 1)
+    monkeypatch.setattr(encoding_module, "_TOKENS_PER_CHUNK", 2)
+    corpus = tiny(tmp_path / "b")
+    chunked = corpus.encoded("train")
+    assert chunked.fingerprint(["upos", "topic"]) == whole.fingerprint(["upos", "topic"])
+    for layer in ("upos", "topic"):
+        assert chunked.layer(layer).tolist() == whole.layer(layer).tolist()
+    assert chunked.sentence_starts.tolist() == whole.sentence_starts.tolist()
+    assert corpus.token_counts["count"].sum() == whole.num_tokens
+
+
+def test_layer_that_comes_late_is_filled_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding_module, "_SENTENCES_PER_CHUNK", 1)
+    text = {"train": [Document("d", (Sentence(("a", "b")), Sentence(("c",), xpos=("X",)), Sentence(("d",))))]}
+    corpus = Tiny(text, cache_dir=str(tmp_path), eos=False)
+    corpus.splits = ("train",)
+    corpus.prepare_data()
+    assert corpus.encoded("train").layer("xpos").tolist() == [-100, -100, 0, -100]
+
+
+def test_token_counts(tmp_path):
+    counts = tiny(tmp_path).token_counts
+    assert isinstance(counts, pd.DataFrame)
+    assert list(counts.columns) == ["token", "count", "DET", "NOUN", "PROPN", "VERB", "PUNCT"]
+    table = counts.set_index("token")
+    words = Counter(w for d in TEXT["train"] for s in d for w in s.words)
+    assert table["count"].to_dict() == {**dict.fromkeys(table.index, 0), **words, "<eos>": 3}
+    assert (table.loc["the", "DET"], table.loc["cat", "NOUN"], table["DET"].sum()) == (2, 1, 2)
+    assert counts.index.tolist() == list(range(len(counts)))
+
+
+def test_without_eos_and_settings_have_their_own_cache(tmp_path):
+    with_eos, without = tiny(tmp_path), tiny(tmp_path, eos=False)
+    assert with_eos.encoded("train").num_tokens == without.encoded("train").num_tokens + 3
+    assert with_eos.encoded("train").folder != without.encoded("train").folder
+    assert with_eos.encoded("train").folder == tiny(tmp_path, batch_size=2, layers=[]).encoded("train").folder
+
+
+def test_second_start_reads_nothing(tmp_path):
+    first = tiny(tmp_path)
+    stats = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in (tmp_path / "cache").rglob("*")}
+    assert first.calls == ["train", "train", "validation"]
+    second = tiny(tmp_path)
+    second.train_dataloader()
+    assert second.calls == []
+    assert {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in (tmp_path / "cache").rglob("*")} == stats
+    assert not [p for p in stats if p.name.startswith(".")]
+
+
+def test_handed_tokenizer_needs_no_training_split_and_shares_the_cache(tmp_path):
+    run = tiny(tmp_path)
+    probe = Tiny(cache_dir=str(tmp_path / "cache"))
+    probe.splits = ("validation",)
+    probe.tokenizer = run.tokenizer
+    probe.prepare_data()
+    probe.setup()
+    assert probe.calls == ["validation"]
+    assert probe.encoded("validation").tokens.tolist() == run.encoded("validation").tokens.tolist()
+    assert probe.label_names["upos"] == ["DET", "PUNCT"]
+    with pytest.raises(ValueError, match=r"no split 'train': it has \['validation'\]"):
+        _ = probe.token_counts
+    same = Tiny(cache_dir=str(tmp_path / "cache"))
+    same.tokenizer = AutoTokenizer.from_pretrained(_saved(run.tokenizer, tmp_path))
+    same.prepare_data()
+    assert same.calls == []
+
+
+def _saved(tokenizer, tmp_path):
+    tokenizer.save_pretrained(str(tmp_path / "tokenizer"))
+    return str(tmp_path / "tokenizer")
+
+
+def test_a_new_tokenizer_encodes_again(tmp_path):
+    corpus = tiny(tmp_path)
+    before = corpus.encoded("train").tokens.tolist()
+    corpus.tokenizer = word_tokenizer({"the": 1})
+    with pytest.raises(RuntimeError, match="not set up"):
+        corpus.encoded("train")
+    corpus.setup()
+    assert corpus.encoded("train").tokens.tolist() != before
+    assert len(corpus.token_counts) == 4
+
+
+def test_concurrent_writers(tmp_path):
+    barrier = threading.Barrier(4)
+    failures = []
+
+    class Slow(Tiny):
+        def documents(self, split):
+            barrier.wait(timeout=20)
+            yield from super().documents(split)
+
+    def work():
+        try:
+            tiny_corpus = Slow(cache_dir=str(tmp_path / "cache"))
+            tiny_corpus.tokenizer = word_tokenizer({"the": 1})
+            tiny_corpus.prepare_data()
+            assert tiny_corpus.encoded("train").num_tokens == 11
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_a_failure_leaves_nothing(tmp_path):
+    class Broken(Tiny):
+        def documents(self, split):
+            yield from super().documents(split)
+            raise ValueError("line 7 is broken")
+
+    corpus = Broken(cache_dir=str(tmp_path / "cache"))
+    corpus.tokenizer = word_tokenizer({"the": 1})
+    with pytest.raises(ValueError, match="split 'train' of the corpus: line 7 is broken"):
+        corpus.prepare_data()
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+# ------------------------------------------------------------------------------------------ loaders and errors
+
+
+def test_loaders(tmp_path):
+    corpus = tiny(tmp_path, batch_size=2, sequence_length=3)
+    loader = corpus.train_dataloader()
+    assert (loader.layers, loader.num_tokens) == (("upos", "topic"), 10)
+    batch = next(iter(loader))
+    assert sorted(batch) == sorted(
+        ["attention_mask", "continues", "input_ids", "labels", "target_topic", "target_upos", "topic", "upos"]
+    )
+    assert batch["input_ids"].shape == (2, 3)
+    assert corpus.val_dataloader().num_tokens == 3
+    with pytest.raises(ValueError, match="no split 'test'"):
+        corpus.test_dataloader()
+
+
+def test_loaders_of_ranks(tmp_path):
+    class FakeTrainer:
+        limit_train_batches = 1.0
+
+        def __init__(self, rank):
+            self.global_rank, self.world_size = rank, 2
+
+    corpus = tiny(tmp_path, batch_size=2, sequence_length=3)
+    train, validation = [], []
+    for rank in range(2):
+        corpus.trainer = FakeTrainer(rank)
+        train.append(corpus.train_dataloader())
+        validation.append(corpus.val_dataloader())
+    assert [len(loader._starts) for loader in train] == [2, 2]
+    assert {loader.streams for loader in train} == {4}
+    assert [len(loader._starts) for loader in validation] == [1, 1]
+    assert sum(loader.num_tokens for loader in train) == 10
+    assert sum(loader.num_tokens for loader in validation) == 3
+
+
+def test_shuffled_layers_on_request(tmp_path):
+    corpus = tiny(tmp_path, layers=["shuffled_topic"])
+    names = [p.name for p in corpus.encoded("train").folder.iterdir()]
+    assert "shuffled_topic-0.bin" in names
+    assert corpus.label_names["shuffled_topic"] == ["one", "two", "a"]
+    assert "shuffled_topic" in next(iter(corpus.train_dataloader()))
+    assert "topic" not in next(iter(corpus.train_dataloader()))
+
+
+def test_errors(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"layers asks for 'xpos', .* it has \['upos', 'topic'\]"):
+        tiny(tmp_path, layers=["upos", "xpos"])
+    with pytest.raises(ValueError, match="split 'train' of the corpus is empty"):
+        tiny(tmp_path, text={"train": [], "validation": TEXT["validation"]})
+    with pytest.raises(ValueError, match="split 'validation' of the corpus: no sentence is left"):
+        tiny(tmp_path, text={"train": TEXT["train"], "validation": []})
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        tiny(tmp_path, batch_size=0)
+    with pytest.raises(RuntimeError, match="no tokenizer yet"):
+        _ = Tiny().tokenizer
+    corpus = Tiny(cache_dir=str(tmp_path / "cache"))
+    corpus.splits = ("validation",)
+    with pytest.raises(ValueError, match="give train, or a tokenizer"):
+        corpus.prepare_data()
+    no_end = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, "a")), unk_token="a"
+    )
+    corpus = Tiny(cache_dir=str(tmp_path / "cache"))
+    corpus.tokenizer = no_end
+    with pytest.raises(ValueError, match="set eos: false"):
+        corpus.prepare_data()
+
+
+def test_cache_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("LMDYN_CACHE", str(tmp_path / "x"))
+    assert Tiny().cache_dir == tmp_path / "x"
+    monkeypatch.delenv("LMDYN_CACHE")
+    monkeypatch.setenv("HOME", "/nowhere")
+    assert str(Tiny().cache_dir) == "/nowhere/.cache/lmdyn"
+
+
+def test_hyperparameters_are_plain(tmp_path):
+    corpus = Tiny(batch_size=3)
+    assert corpus.hparams["batch_size"] == 3
+    torch.save(dict(corpus.hparams) | {"text": None}, tmp_path / "h.pt")
+    assert torch.load(tmp_path / "h.pt", weights_only=True)["sequence_length"] == 35
+
+
+def test_read_lines(tmp_path, monkeypatch):
+    path = tmp_path / "t.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\xc2\x85x\n\nend")
+    assert list(read_lines(path)) == [(1, "one"), (2, "two\x85x"), (3, ""), (4, "end")]
+    path.write_bytes(b"one\ntw\xff\n")
+    with pytest.raises(ValueError, match=r"t\.txt:2: not UTF-8 .* iconv"):
+        list(read_lines(path))
+    monkeypatch.setenv("SOME_DATA", str(tmp_path))
+    assert expand_paths("$SOME_DATA/t.txt") == [path]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert expand_paths(["~/t.txt"]) == [path]
+    with pytest.raises(FileNotFoundError, match="environment variable is not set"):
+        expand_paths("$NO_SUCH_VARIABLE/t.txt")
+    with pytest.raises(FileNotFoundError, match="give the path of a file"):
+        expand_paths(str(tmp_path))

@@ -1,0 +1,311 @@
+import pickle
+import random
+from collections import Counter
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+
+from lmdyn.datamodules import Document, Sentence, StreamLoader
+from lmdyn.datamodules.encoding import EncodedSplit, encode_documents, merge_label_names, word_tokenizer
+
+TAGS = ("NOUN", "VERB", "DET")
+
+
+def encode(folder: Path, size: int) -> EncodedSplit:
+    """A split whose token i is the word ``w<i>``: ids are 3 + i; every fifth word has no tag."""
+    words = [f"w{i}" for i in range(size)]
+    tags = [None if i % 5 == 4 else TAGS[i % 3] for i in range(size)]
+    sentences = tuple(
+        Sentence(tuple(words[i : i + 7]), upos=tuple(tags[i : i + 7]), topic=f"t{i // 20}")
+        for i in range(0, size, 7)
+    )
+    vocabulary = {word: size - i for i, word in enumerate(words)}
+    folder.mkdir(exist_ok=True)
+    data = encode_documents([Document("d", sentences)], folder, word_tokenizer(vocabulary), eos=False)
+    data.relabel(merge_label_names([data.names]))
+    return data
+
+
+def naive_batches(tokens, labels, streams, width, rank, world, limit=None):
+    """Second implementation in plain lists: cut predictions into runs, runs into windows."""
+    pairs = [(tokens[i], tokens[i + 1], labels[i], labels[i + 1]) for i in range(len(tokens) - 1)][:limit]
+    runs, start = [], 0
+    for s in range(streams):
+        size = len(pairs) // streams + (s < len(pairs) % streams)
+        runs.append(pairs[start : start + size])
+        start += size
+    longest = max(map(len, runs))
+    rows = runs[rank::world]
+    if not rows:
+        return []
+    padded = [run + [(0, -100, -100, -100)] * (longest - len(run)) for run in rows]
+    batches = []
+    for start in range(0, longest, width):
+        window = [run[start : start + width] for run in padded]
+        batches.append(
+            {
+                "input_ids": [[p[0] for p in row] for row in window],
+                "labels": [[p[1] for p in row] for row in window],
+                "upos": [[p[2] for p in row] for row in window],
+                "target_upos": [[p[3] for p in row] for row in window],
+                "attention_mask": [[int(p[1] != -100) for p in row] for row in window],
+                "continues": [start > 0] * len(rows),
+            }
+        )
+    return batches
+
+
+def as_lists(loader):
+    return [{name: tensor.tolist() for name, tensor in batch.items()} for batch in loader]
+
+
+@pytest.mark.parametrize(
+    ("size", "streams", "width"), [(50, 4, 5), (51, 4, 6), (33, 5, 40), (4, 6, 2), (2, 1, 1)]
+)
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("limit", [None, 1, 17])
+def test_agrees_with_a_naive_cut(tmp_path, size, streams, width, world, limit):
+    data = encode(tmp_path / "data", size)
+    tokens, labels = data.tokens.tolist(), data.layer("upos").tolist()
+    whole = StreamLoader(data, streams, width, layers=["upos"])
+    if limit is not None:
+        whole = whole.limit(limit)
+    used = Counter()
+    for rank in range(world):
+        loader = whole.shard(rank, world)
+        batches = as_lists(loader)
+        assert batches == naive_batches(tokens, labels, streams, width, rank, world, limit)
+        assert len(loader) == len(batches)
+        targets = [t for b in batches for row in b["labels"] for t in row if t != -100]
+        assert loader.num_tokens == len(targets)
+        used.update(targets)
+    # the tokens are distinct: each prediction is named by its target
+    expected = tokens[1:] if limit is None else tokens[1 : limit + 1]
+    assert used == Counter(expected)
+    assert whole.total_tokens == loader.total_tokens == len(expected)
+
+
+def test_rows_continue_and_types(tmp_path):
+    loader = StreamLoader(encode(tmp_path / "d", 100), 3, 4, layers=["topic"])
+    before = None
+    for batch in loader:
+        assert {k: v.dtype for k, v in batch.items()} == {
+            "input_ids": torch.int64,
+            "labels": torch.int64,
+            "attention_mask": torch.int64,
+            "continues": torch.bool,
+            "topic": torch.int64,
+            "target_topic": torch.int64,
+        }
+        if before is not None:
+            assert torch.equal(batch["input_ids"][:, 0], before)
+        before = batch["labels"][:, -1]
+    assert loader.label_names == {"topic": ["t0", "t1", "t2", "t3", "t4"]}
+
+
+def test_sharding_a_shard_cuts_the_whole_again(tmp_path):
+    loader = StreamLoader(encode(tmp_path / "d", 60), 4, 5)
+    assert as_lists(loader.shard(1, 3).shard(0, 2)) == as_lists(loader.shard(0, 2))
+    assert loader.shard(1, 3).fingerprint == loader.fingerprint
+    empty = loader.shard(5, 6)
+    assert (len(empty), list(empty), empty.num_tokens, empty.total_tokens) == (0, [], 0, 59)
+
+
+def test_fingerprint_is_of_what_is_served(tmp_path):
+    data, copy, other = encode(tmp_path / "a", 60), encode(tmp_path / "b", 60), encode(tmp_path / "c", 61)
+    base = StreamLoader(data, 4, 5)
+    assert StreamLoader(copy, 4, 5).fingerprint == base.fingerprint
+    assert base.limit(1000).fingerprint == base.fingerprint
+    assert StreamLoader(data, 4, 5, seed=1).fingerprint == base.fingerprint
+    different = [
+        StreamLoader(other, 4, 5),
+        StreamLoader(data, 3, 5),
+        StreamLoader(data, 4, 6),
+        StreamLoader(data, 4, 5, layers=["upos"]),
+        StreamLoader(data, 4, 5, layers=["shuffled_upos"]),
+        StreamLoader(data, 4, 5, layers=["shuffled_upos"], seed=1),
+        base.limit(58),
+    ]
+    assert len({base.fingerprint, *(loader.fingerprint for loader in different)}) == 1 + len(different)
+
+
+def test_shuffled_layer_keeps_distribution_and_positions(tmp_path):
+    data = encode(tmp_path / "d", 500)
+    loader = StreamLoader(data, 4, 9, layers=["upos", "shuffled_upos"], seed=3)
+    plain = torch.cat([b["upos"].flatten() for b in loader])
+    mixed = torch.cat([b["shuffled_upos"].flatten() for b in loader])
+    assert torch.equal(plain == -100, mixed == -100)
+    assert Counter(data.layer("upos").tolist()) == Counter(data.shuffled("upos", 3).tolist())
+    agree = (plain == mixed)[plain != -100].float().mean()
+    assert 0.25 < agree < 0.42  # three tags, a third each
+    again = StreamLoader(encode(tmp_path / "e", 500), 4, 9, layers=["shuffled_upos"], seed=3)
+    assert torch.equal(mixed, torch.cat([b["shuffled_upos"].flatten() for b in again]))
+    assert not np.array_equal(data.shuffled("upos", 3), data.shuffled("upos", 4))
+    assert loader.label_names["shuffled_upos"] == loader.label_names["upos"] == sorted(TAGS)
+    assert isinstance(data.shuffled("upos", 3), np.memmap)
+
+
+def test_draws_no_random_numbers(tmp_path):
+    loader = StreamLoader(encode(tmp_path / "d", 60), 4, 5, layers=["shuffled_upos"])
+    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    first = as_lists(loader)
+    torch.manual_seed(1)
+    assert as_lists(loader) == first
+    torch.set_rng_state(before[0])
+    list(loader)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
+    assert random.getstate() == before[2]
+
+
+def test_memory_mapped_also_after_pickling(tmp_path):
+    loader = StreamLoader(encode(tmp_path / "d", 5000), 4, 5, layers=["upos"])
+    expected = as_lists(loader)
+    pickled = pickle.dumps(loader._data)
+    assert len(pickled) < 1000
+    assert as_lists(StreamLoader(pickle.loads(pickled), 4, 5, layers=["upos"])) == expected
+    assert isinstance(loader._data.tokens, np.memmap)
+    assert all(isinstance(array, np.memmap) for array in loader._arrays.values())
+
+
+def test_state(tmp_path):
+    loader = StreamLoader(encode(tmp_path / "d", 60), 4, 5)
+    batches = as_lists(loader)
+    assert len(batches) == 3
+    assert loader.state_dict() == {"position": 3}
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    assert state == {"position": 1}
+    fresh = StreamLoader(encode(tmp_path / "e", 60), 4, 5)
+    fresh.load_state_dict(state)
+    iter(fresh)  # opened and never read
+    assert fresh.state_dict() == state
+    assert len(fresh) == 3
+    assert as_lists(fresh) == batches[1:]
+    assert as_lists(fresh) == batches
+    fresh.load_state_dict({"position": 3})
+    assert fresh.state_dict() == {"position": 0}
+    assert as_lists(fresh) == batches
+    with pytest.raises(ValueError, match="position 4 lies outside of an epoch of 3 batches"):
+        fresh.load_state_dict({"position": 4})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"streams": 0}, "streams must be at least 1"),
+        ({"sequence_length": 0}, "sequence_length must be at least 1"),
+        ({"rank": 2, "world_size": 2}, "rank 2 of 2"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1"),
+        ({"layers": ["xpos"]}, r"'xpos' is not in this split, which has \['upos', 'topic'\]"),
+    ],
+)
+def test_bad_settings(tmp_path, settings, message):
+    with pytest.raises(ValueError, match=message):
+        StreamLoader(encode(tmp_path / "d", 60), **{"streams": 4, "sequence_length": 5, **settings})
+
+
+def test_one_token_is_no_stream(tmp_path):
+    with pytest.raises(ValueError, match="at least two tokens"):
+        StreamLoader(encode(tmp_path / "d", 1), 1, 5)
+
+
+class Recorder(L.LightningModule):
+    """Records the first token of each batch it trains on."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen = []
+
+    def training_step(self, batch, batch_idx):
+        self.seen.append((self.current_epoch, batch_idx, int(batch["input_ids"][0, 0])))
+        return self.weight.sum()
+
+    def validation_step(self, batch, batch_idx):
+        raise AssertionError("the corpus has no validation split")
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Saver(L.Callback):
+    """Full checkpoints after each batch but the epoch's last, and at the end of each epoch."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def save(self, trainer, module, where):
+        trainer.save_checkpoint(self.folder / f"{len(module.seen):03d}-{where}.ckpt")
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if batch_idx + 1 < trainer.num_training_batches:
+            self.save(trainer, module, "batch")
+
+    def on_train_epoch_end(self, trainer, module):
+        self.save(trainer, module, "epoch")
+
+
+@pytest.mark.filterwarnings("ignore::lightning.pytorch.utilities.warnings.PossibleUserWarning")
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
+@pytest.mark.filterwarnings("ignore:Total length of `list` across ranks is zero")
+@pytest.mark.parametrize(
+    "settings",
+    [{"max_epochs": 3}, {"max_steps": 9, "max_epochs": -1}, {"max_epochs": 3, "limit_train_batches": 2}],
+)
+def test_lightning_resumes_at_the_next_batch(tmp_path, settings):
+    from lmdyn.datamodules import ConlluCorpus
+
+    path = tmp_path / "train.conllu"
+    path.write_text("".join(f"1\tw{i}" + "\t_" * 8 + "\n\n" for i in range(60)))
+
+    def fit(callbacks=(), ckpt_path=None):
+        module = Recorder()
+        corpus = ConlluCorpus(
+            str(path), eos=False, batch_size=4, sequence_length=5, cache_dir=str(tmp_path / "cache")
+        )
+        trainer = L.Trainer(
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            callbacks=list(callbacks),
+            **settings,
+        )
+        trainer.fit(module, corpus, ckpt_path=ckpt_path)
+        return module.seen
+
+    whole = fit([Saver(tmp_path)])
+    per_epoch = settings.get("limit_train_batches", 3)
+    assert len(whole) == 3 * per_epoch
+    assert [token for _, _, token in whole[per_epoch:]] == [token for _, _, token in whole[:-per_epoch]]
+    checkpoints = sorted(tmp_path.glob("*.ckpt"))
+    assert len(checkpoints) == 3 * per_epoch
+    for checkpoint in checkpoints:
+        done = int(checkpoint.name[:3])
+        assert fit(ckpt_path=checkpoint) == whole[done:], checkpoint.name
+
+
+@pytest.mark.filterwarnings("ignore::lightning.pytorch.utilities.warnings.PossibleUserWarning")
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
+@pytest.mark.filterwarnings("ignore:Total length of `list` across ranks is zero")
+def test_limited_epochs_resume_under_max_steps(tmp_path):
+    """With max_steps Lightning restores the loader also from the end of an epoch that a limit cut short."""
+    from lmdyn.datamodules import ConlluCorpus
+
+    path = tmp_path / "train.conllu"
+    path.write_text("".join(f"1\tw{i}" + "\t_" * 8 + "\n\n" for i in range(60)))
+    corpus = ConlluCorpus(
+        str(path), eos=False, batch_size=4, sequence_length=5, cache_dir=str(tmp_path / "cache")
+    )
+    trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, limit_train_batches=2)
+    corpus.trainer = trainer
+    corpus.prepare_data()
+    loader = corpus.train_dataloader()
+    loader.load_state_dict({"position": 2})
+    assert loader.state_dict() == {"position": 0}
