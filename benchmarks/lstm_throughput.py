@@ -55,18 +55,24 @@ class RandomWindows:
 
 
 class Model(nn.Module):
-    """The same model as one would write it without us."""
+    """The same model as one would write it without us, for speed.
+
+    ``nn.LSTM(num_layers=2, dropout=0.2)`` leaves the oneDNN path on CPU while training, at 600 to 1,900
+    tokens a second where two single-layer modules reach 7,500: a reference too easy to beat.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCAB, SIZE)
-        self.lstm = nn.LSTM(SIZE, SIZE, num_layers=2, dropout=DROPOUT, batch_first=True)
+        self.lower = nn.LSTM(SIZE, SIZE, batch_first=True)
+        self.upper = nn.LSTM(SIZE, SIZE, batch_first=True)
         self.decoder = nn.Linear(SIZE, VOCAB)
         self.dropout = nn.Dropout(DROPOUT)
 
     def forward(self, input_ids: Tensor, state: Any) -> tuple[Tensor, Any]:
-        hidden, state = self.lstm(self.dropout(self.embedding(input_ids)), state)
-        return self.decoder(self.dropout(hidden)), state
+        hidden, lower = self.lower(self.dropout(self.embedding(input_ids)), state and state[0])
+        hidden, upper = self.upper(self.dropout(hidden), state and state[1])
+        return self.decoder(self.dropout(hidden)), (lower, upper)
 
 
 def loop(data: RandomWindows, device: torch.device) -> float:
@@ -76,7 +82,7 @@ def loop(data: RandomWindows, device: torch.device) -> float:
     state = None
     for batch in data:
         logits, state = model(batch["input_ids"], state)
-        state = tuple(part.detach() for part in state)
+        state = [(h.detach(), c.detach()) for h, c in state]
         loss = F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
         optimizer.zero_grad()
         loss.backward()

@@ -366,8 +366,8 @@ def test_loss_is_the_mean_over_tokens_and_perplexity_its_exponential():
     (validated,) = trainer().validate(model, data, verbose=False)
     (tested,) = trainer().test(model, data, verbose=False)
     for name, metrics in (("val", validated), ("test", tested)):
-        assert metrics[f"{name}_loss"] == pytest.approx(losses.item(), rel=1e-9)
-        assert metrics[f"{name}_perplexity"] == pytest.approx(math.exp(losses.item()), rel=1e-9)
+        assert metrics[f"{name}_loss"] == pytest.approx(losses.item(), rel=1e-6)
+        assert metrics[f"{name}_perplexity"] == pytest.approx(math.exp(losses.item()), rel=1e-6)
 
 
 def test_predict_gives_surprisals():

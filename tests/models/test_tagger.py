@@ -130,7 +130,7 @@ def test_accuracy_and_perplexity_are_over_labelled_tokens():
     for name, metrics in (("val", validated), ("test", tested)):
         assert set(metrics) == {f"{name}_loss", f"{name}_perplexity", f"{name}_accuracy"}
         assert metrics[f"{name}_loss"] == pytest.approx(loss.item(), rel=1e-6)
-        assert metrics[f"{name}_perplexity"] == pytest.approx(math.exp(loss), rel=1e-6)
+        assert metrics[f"{name}_perplexity"] == pytest.approx(math.exp(loss.item()), rel=1e-6)
         assert metrics[f"{name}_accuracy"] == pytest.approx(accuracy.item(), rel=1e-6)
 
 
