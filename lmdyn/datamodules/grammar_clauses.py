@@ -133,8 +133,7 @@ class Clauses(NounPhrases):
         group, form = self.verb_group(subject.plural, tense, passive, finite, inverted)
         semtag = "EXS" if passive else EVENT_TAGS[form]
         verb = Token(lexeme.forms[form], "VERB", form, semtag)
-        if subject.entity is not None:
-            banned = banned | {subject.entity.id, *subject.entity.members}
+        banned = banned | subject.named
         kind = lexeme.kind
         self.role(verb, subject, "ARG1" if passive or kind == "unaccusative" else "ARG0")
         parts: list[Part] = []
@@ -210,15 +209,13 @@ class Clauses(NounPhrases):
         """Theme and recipient: *gave the man a book*, *gave a book to the man*."""
         if self.u() < 0.5:
             recipient = self.np("person", 1, 0, banned)
-            if recipient.entity is not None:
-                banned = banned | {recipient.entity.id, *recipient.entity.members}
+            banned = banned | recipient.named
             theme = self.np("thing", 1, depth, banned, lexeme.topic if self.u() < 0.3 else None)
             self.role(verb, theme, "ARG1")
             self.role(verb, recipient, "ARG2")
             return [under(recipient.phrase, verb, "iobj"), under(theme.phrase, verb, "obj")]
         theme = self.np("thing", 1, 0, banned, lexeme.topic if self.u() < 0.3 else None)
-        if theme.entity is not None:
-            banned = banned | {theme.entity.id}
+        banned = banned | theme.named
         recipient = self.np("person", 1, depth, banned)
         to = under(Token("to", "ADP", "IN", "REL"), recipient.phrase.head, "case")
         phrase = Phrase("PP", [to, recipient.phrase], recipient.phrase.head)
@@ -401,8 +398,7 @@ class Clauses(NounPhrases):
     ) -> Phrase:
         """*The dog is happy*, *is a friend*, *is in the garden*."""
         subject = self.subject("any", depth, banned, again)
-        if subject.entity is not None:
-            banned = banned | {subject.entity.id, *subject.entity.members}
+        banned = banned | subject.named
         u = self.u()
         predicate: Phrase
         if u < 0.62 or (subject.plural and u < 0.8):
@@ -458,8 +454,7 @@ class Clauses(NounPhrases):
         parts: list[Part] = [verb, under(pivot.phrase, verb, "nsubj")]
         self.role(verb, pivot, "ARG1")
         if self.u() < 0.5:
-            inside = banned | {pivot.entity.id} if pivot.entity is not None else banned
-            parts.append(self.adjunct(verb, LOCATIVE, 0, inside))
+            parts.append(self.adjunct(verb, LOCATIVE, 0, banned | pivot.named))
         there = Token("there", "PRON", "EX", "NIL")
         subject = under(Phrase("NP", [there], there), verb, "expl")
         return Phrase("S", [subject, Phrase("VP", parts, verb)], verb)

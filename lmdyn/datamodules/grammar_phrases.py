@@ -222,22 +222,20 @@ class NounPhrases(ABC):
     def coordination(self, kind: str, case: int, banned: frozenset[int]) -> Argument:
         """Two noun phrases joined; two people joined by *and* make a group that *they* refers to."""
         first = self.np(kind, case, 0, banned)
-        taken = banned | {first.entity.id, *first.entity.members} if first.entity else banned
-        second = self.np(kind, case, 0, taken)
+        second = self.np(kind, case, 0, banned | first.named)
         # "or" leaves number undecided in subjects
         disjunction = case == 1 and self.u() < 0.25
         word, semtag = ("or", "DIS") if disjunction else ("and", "AND")
         conjunction = under(Token(word, "CCONJ", "CC", semtag), second.phrase.head, "cc")
         under(second.phrase, first.phrase.head, "conj")
         phrase = Phrase("NP", [first.phrase, conjunction, second.phrase], first.phrase.head)
-        if disjunction or first.entity is None or second.entity is None:
-            return Argument(phrase, True, None)
-        members = (first.entity.id, second.entity.id, *first.entity.members, *second.entity.members)
-        if first.entity.kind == second.entity.kind == "person":
-            entity = self.introduce(None, True, members)
-            self.mentions.append((phrase, entity))
-            return Argument(phrase, True, entity)
-        return Argument(phrase, True, None)
+        named = first.named | second.named
+        group = None
+        both_people = all(x.entity is not None and x.entity.kind == "person" for x in (first, second))
+        if both_people and not disjunction:
+            group = self.introduce(None, True, tuple(sorted(named)))
+            self.mentions.append((phrase, group))
+        return Argument(phrase, True, group, named=named)
 
     def common_noun(
         self, lexeme: Lexeme, depth: int, banned: frozenset[int], indefinite: bool = False

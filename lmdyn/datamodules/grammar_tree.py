@@ -62,10 +62,10 @@ class Argument:
     """What a predicate needs to know of its argument: number, referent, and the phrases that carry its role.
 
     ``spans`` pairs each phrase with a prefix of its role label: an argument that a relative pronoun stands for is
-    the antecedent (``""``) and the pronoun (``R-``).
+    the antecedent (``""``) and the pronoun (``R-``). ``named`` are the entities that its co-arguments cannot name.
     """
 
-    __slots__ = ("entity", "phrase", "plural", "spans")
+    __slots__ = ("entity", "named", "phrase", "plural", "spans")
 
     def __init__(
         self,
@@ -73,11 +73,13 @@ class Argument:
         plural: bool,
         entity: Entity | None,
         spans: tuple[tuple[Phrase, str], ...] | None = None,
+        named: frozenset[int] = frozenset(),
     ) -> None:
         self.phrase = phrase
         self.plural = plural
         self.entity = entity
         self.spans = spans or ((phrase, ""),)
+        self.named = named if entity is None else named.union((entity.id,), entity.members)
 
 
 def linearize(

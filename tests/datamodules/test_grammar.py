@@ -1,0 +1,593 @@
+"""The synthetic corpus: its layers are checked against each other from the outside."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmdyn.datamodules import GrammarCorpus
+from lmdyn.datamodules.grammar import VERSION, Grammar
+from lmdyn.datamodules.sentence import Constituent, Document, Sentence
+
+XPOS_OF_UPOS = {
+    "ADJ": {"JJ"},
+    "ADP": {"IN"},
+    "ADV": {"RB", "RBR", "WRB"},
+    "AUX": {"MD", "VB", "VBZ", "VBP", "VBD", "VBN"},
+    "CCONJ": {"CC"},
+    "DET": {"DT"},
+    "INTJ": {"UH"},
+    "NOUN": {"NN", "NNS"},
+    "NUM": {"CD"},
+    "PART": {"RB", "TO", "POS"},
+    "PRON": {"PRP", "PRP$", "WP", "WDT", "EX"},
+    "PROPN": {"NNP"},
+    "PUNCT": {".", ","},
+    "SCONJ": {"IN"},
+    "VERB": {"VB", "VBZ", "VBP", "VBD", "VBN", "VBG"},
+}
+RELATIVE = {"WDT", "WP"}
+PLURAL_PRONOUNS = {"they", "them", "their", "themselves"}
+PRONOUN_CLASS = {
+    form: forms[0]
+    for forms in (
+        ("he", "him", "his", "himself"),
+        ("she", "her", "herself"),
+        ("it", "its", "itself"),
+        ("they", "them", "their", "themselves"),
+    )
+    for form in forms
+}
+
+
+@pytest.fixture(scope="module")
+def grammar() -> Grammar:
+    return Grammar(seed=0)
+
+
+@pytest.fixture(scope="module")
+def documents(grammar: Grammar) -> list[Document]:
+    return list(grammar.documents("train", 60_000))
+
+
+@pytest.fixture(scope="module")
+def sentences(documents: list[Document]) -> list[Sentence]:
+    return [sentence for document in documents for sentence in document]
+
+
+# ---------------------------------------------------------------- checkers
+
+
+def tree_errors(sentence: Sentence) -> list[str]:
+    """What keeps the heads from being one projective tree whose labels fit."""
+    heads, deprels = sentence.heads, sentence.deprels
+    assert heads is not None
+    assert deprels is not None
+    errors = []
+    n = len(heads)
+    if [i for i in range(n) if heads[i] == -1] != [i for i in range(n) if deprels[i] == "root"]:
+        errors.append("root label and head -1 differ")
+    if heads.count(-1) != 1:
+        errors.append(f"{heads.count(-1)} roots")
+    yields: list[list[int]] = [[] for _ in range(n)]
+    for i in range(n):
+        node, steps = i, 0
+        while node != -1 and steps <= n:
+            yields[node].append(i)
+            node, steps = heads[node], steps + 1
+        if node != -1:
+            return [*errors, "cycle"]
+    errors += ["not projective" for y in yields if max(y) - min(y) + 1 != len(y)]
+    return errors
+
+
+def bracket_errors(sentence: Sentence) -> list[str]:
+    """Constituents that cross, do not cover, or are not headed phrases of the dependency tree."""
+    assert sentence.constituents is not None
+    assert sentence.heads is not None
+    spans = sorted({(c.start, -c.end) for c in sentence.constituents})
+    errors = []
+    if (0, -len(sentence.words)) not in spans:
+        errors.append("no constituent covers the sentence")
+    open_ends: list[int] = []
+    for start, negative_end in spans:
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        if open_ends and -negative_end > open_ends[-1]:
+            errors.append("crossing")
+        open_ends.append(-negative_end)
+        outside = [i for i in range(start, -negative_end) if not start <= sentence.heads[i] < -negative_end]
+        if len(outside) != 1:
+            errors.append(f"span {start}:{-negative_end} has {len(outside)} heads")
+    return errors
+
+
+def children(sentence: Sentence, i: int, *relations: str) -> list[int]:
+    assert sentence.heads is not None
+    assert sentence.deprels is not None
+    return [j for j, h in enumerate(sentence.heads) if h == i and sentence.deprels[j] in relations]
+
+
+def is_plural(sentence: Sentence, i: int) -> bool:
+    assert sentence.xpos is not None
+    conjoined = children(sentence, i, "conj")
+    if any(sentence.words[c] == "and" for j in conjoined for c in children(sentence, j, "cc")):
+        return True
+    return sentence.xpos[i] == "NNS" or sentence.words[i] in PLURAL_PRONOUNS
+
+
+def agreements(sentence: Sentence) -> Iterator[tuple[int, int, bool]]:
+    """(verb, controller, whether they agree) for each finite form that shows number."""
+    assert sentence.heads is not None
+    assert sentence.deprels is not None
+    assert sentence.xpos is not None
+    for i, tag in enumerate(sentence.xpos):
+        word = sentence.words[i]
+        if tag not in ("VBZ", "VBP") and word not in ("was", "were"):
+            continue
+        plural = word == "were" or tag == "VBP"
+        clause = sentence.heads[i] if sentence.deprels[i] in ("aux", "aux:pass", "cop") else i
+        while not (subjects := children(sentence, clause, "nsubj", "nsubj:pass")):
+            assert sentence.deprels[clause] == "conj", f"no subject of {word!r} in {sentence.words}"
+            clause = sentence.heads[clause]
+        (subject,) = subjects
+        if sentence.xpos[subject] in RELATIVE and sentence.deprels[clause] == "acl:relcl":
+            controller = sentence.heads[clause]
+            yield i, controller, plural == (sentence.xpos[controller] == "NNS")
+        else:
+            yield i, subject, plural == is_plural(sentence, subject)
+
+
+def span_head(sentence: Sentence, start: int, end: int) -> int:
+    assert sentence.heads is not None
+    (head,) = [i for i in range(start, end) if not start <= sentence.heads[i] < end]
+    return head
+
+
+def zipf_slope(words: Iterable[str]) -> float:
+    """Slope of log frequency over log rank, ranks 10 to 1000."""
+    counts = np.sort(np.array(list(Counter(words).values())))[::-1]
+    ranks = np.arange(10, 1001)
+    return float(np.polyfit(np.log(ranks), np.log(counts[ranks - 1]), 1)[0])
+
+
+# ---------------------------------------------------------------- syntax
+
+
+def test_heads_form_a_projective_tree(sentences: list[Sentence]) -> None:
+    assert [e for s in sentences for e in tree_errors(s)] == []
+
+
+def test_tree_checker_finds_cycles_second_roots_and_crossings() -> None:
+    good = Sentence(
+        words=("the", "cat", "sleeps", "."),
+        heads=(1, 2, -1, 2),
+        deprels=("det", "nsubj", "root", "punct"),
+        constituents=(Constituent(0, 4, "S"), Constituent(0, 2, "NP"), Constituent(2, 3, "VP")),
+    )
+    assert tree_errors(good) == []
+    assert bracket_errors(good) == []
+    assert "cycle" in tree_errors(replace(good, heads=(1, 0, -1, 2)))
+    assert "2 roots" in tree_errors(
+        replace(good, heads=(1, -1, -1, 2), deprels=("det", "root", "root", "punct"))
+    )
+    assert "not projective" in tree_errors(replace(good, heads=(3, 2, -1, 2)))
+    assert "crossing" in bracket_errors(
+        replace(good, constituents=(Constituent(0, 4, "S"), Constituent(0, 2, "NP"), Constituent(1, 3, "VP")))
+    )
+    assert bracket_errors(replace(good, constituents=(Constituent(0, 3, "S"),)))
+
+
+def test_constituents_nest_cover_and_are_headed(sentences: list[Sentence]) -> None:
+    assert [e for s in sentences for e in bracket_errors(s)] == []
+    labels = {c.label for s in sentences for c in s.constituents or ()}
+    assert {"S", "NP", "VP", "PP", "SBAR", "ADJP", "ADVP", "SQ", "SBARQ", "WHNP"} <= labels
+
+
+def test_finite_verbs_agree_over_what_intervenes(sentences: list[Sentence]) -> None:
+    checked = attractors = relative = 0
+    for s in sentences:
+        assert s.upos is not None
+        assert s.xpos is not None
+        for verb, controller, agrees in agreements(s):
+            assert agrees, (s.words, s.words[verb], s.words[controller])
+            checked += 1
+            plural = is_plural(s, controller)
+            between = range(controller + 1, verb)
+            attractors += any(
+                s.upos[i] in ("NOUN", "PROPN") and (s.xpos[i] == "NNS") != plural for i in between
+            )
+            relative += any(s.xpos[i] in RELATIVE for i in between)
+    assert checked > 3000
+    assert attractors > 100
+    assert relative > 100
+
+
+def test_agreement_checker_finds_a_wrong_verb(sentences: list[Sentence]) -> None:
+    swap = {"VBZ": "VBP", "VBP": "VBZ"}
+    wrong = 0
+    for s in sentences[:500]:
+        assert s.xpos is not None
+        corrupted = replace(s, xpos=tuple(swap.get(x, x) for x in s.xpos))
+        wrong += sum(not agrees for _, _, agrees in agreements(corrupted))
+    assert wrong > 100
+
+
+def test_upos_and_xpos_are_compatible(sentences: list[Sentence]) -> None:
+    pairs = Counter(pair for s in sentences for pair in zip(s.upos or (), s.xpos or (), strict=True))
+    assert {pair for pair in pairs if pair[1] not in XPOS_OF_UPOS[pair[0]]} == set()
+    assert {upos for upos, _ in pairs} == set(XPOS_OF_UPOS)
+
+
+def test_relations_fit_the_words_they_attach(sentences: list[Sentence]) -> None:
+    allowed = {
+        "det": {"DET"},
+        "case": {"ADP", "PART"},
+        "aux": {"AUX"},
+        "aux:pass": {"AUX"},
+        "cop": {"AUX"},
+        "mark": {"SCONJ", "PART"},
+        "cc": {"CCONJ"},
+        "punct": {"PUNCT"},
+        "nummod": {"NUM"},
+        "amod": {"ADJ"},
+        "advmod": {"ADV", "PART"},
+        "discourse": {"INTJ"},
+        "expl": {"PRON"},
+        "obj": {"NOUN", "PROPN", "PRON"},
+        "iobj": {"NOUN", "PROPN", "PRON"},
+        "ccomp": {"VERB", "ADJ", "NOUN", "PROPN", "PRON"},
+        "acl:relcl": {"VERB"},
+    }
+    function_words = set()
+    for s in sentences:
+        assert s.upos is not None
+        assert s.heads is not None
+        for i, relation in enumerate(s.deprels or ()):
+            assert s.upos[i] in allowed.get(relation, {s.upos[i]}), (s.words, i, relation)
+            if s.heads[i] >= 0:
+                function_words.add(s.upos[s.heads[i]])
+    # function words depend on content words, never the other way round
+    assert function_words <= {"NOUN", "PROPN", "PRON", "VERB", "ADJ", "NUM", "INTJ"}
+
+
+def test_auxiliaries_take_the_forms_they_govern(sentences: list[Sentence]) -> None:
+    """In each clause, modal + VB, have + VBN, be + VBG or VBN."""
+    seen = Counter()
+    for s in sentences:
+        assert s.xpos is not None
+        for i, upos in enumerate(s.upos or ()):
+            if upos != "VERB":
+                continue
+            chain = [*children(s, i, "aux", "aux:pass"), i]
+            forms = [s.xpos[j] for j in chain]
+            for left, right in pairwise(chain):
+                word = s.words[left]
+                if s.xpos[left] == "MD" or word in ("do", "does", "did"):
+                    expected = {"VB"}
+                elif word in ("has", "have", "had"):
+                    expected = {"VBN"}
+                else:
+                    expected = {"VBG"} if s.deprels and s.deprels[left] == "aux" else {"VBN"}
+                assert s.xpos[right] in expected, s.words
+                seen[next(iter(expected))] += 1
+            finite = [f for f in forms if f in ("MD", "VBZ", "VBP", "VBD")]
+            assert len(finite) <= 1, s.words
+    assert min(seen[form] for form in ("VB", "VBN", "VBG")) > 100
+
+
+# ---------------------------------------------------------------- words
+
+
+def test_open_class_words_are_forms_of_the_lexicon(grammar: Grammar, sentences: list[Sentence]) -> None:
+    vocabulary = set(grammar.vocabulary)
+    for s in sentences:
+        for word, upos, xpos in zip(s.words, s.upos or (), s.xpos or (), strict=True):
+            assert word in vocabulary
+            if word in grammar.lexicon:
+                assert any(x.upos == upos and x.forms[xpos] == word for x in grammar.lexicon[word])
+    singular, plural = zip(*grammar.number_pairs, strict=True)
+    assert not set(singular) & set(plural)
+
+
+def test_some_types_are_noun_and_verb(grammar: Grammar, sentences: list[Sentence]) -> None:
+    tags = defaultdict(set)
+    for s in sentences:
+        for word, upos in zip(s.words, s.upos or (), strict=True):
+            tags[word].add(upos)
+    ambiguous = [word for word, upos in tags.items() if {"NOUN", "VERB"} <= upos]
+    assert 0.005 < len(ambiguous) / len(tags) < 0.1
+    listed = [word for word, lexemes in grammar.lexicon.items() if len(lexemes) > 1]
+    assert 0.01 < len(listed) / len(grammar.lexicon) < 0.1
+    assert all(len(lexemes) == 1 for lexemes in Grammar(ambiguous_fraction=0).lexicon.values())
+
+
+def test_semantic_tags_depend_on_use(sentences: list[Sentence]) -> None:
+    tags = defaultdict(set)
+    coarse = defaultdict(set)
+    for s in sentences:
+        for word, fine, c in zip(s.words, s.semtag or (), s.semtag_coarse or (), strict=True):
+            tags[word].add(fine)
+            coarse[fine].add(c)
+    assert tags["that"] == {"DST", "REL", "SUB"}
+    assert tags["to"] == {"REL", "NIL"}
+    assert tags["who"] == {"REL", "QUE"}
+    assert tags["her"] == {"PRO", "HAS"}
+    assert tags["there"] == {"NIL", "DXP"}
+    assert all(len(c) == 1 for c in coarse.values())
+
+
+def test_verbs_keep_their_frame(sentences: list[Sentence]) -> None:
+    frames = defaultdict(set)
+    for s in sentences:
+        for i, upos in enumerate(s.upos or ()):
+            if upos == "VERB" and s.words[i] not in ("is", "are", "was", "were"):
+                for relation in ("ccomp", "iobj"):
+                    if children(s, i, relation):
+                        frames[s.words[i]].add(relation)
+                if any(s.upos and s.upos[j] == "VERB" for j in children(s, i, "xcomp")):
+                    frames[s.words[i]].add("xcomp")
+    assert {f for frame in frames.values() for f in frame} == {"ccomp", "iobj", "xcomp"}
+    assert all(len(frame) == 1 for frame in frames.values())
+
+
+def test_frequencies_are_zipfian(grammar: Grammar) -> None:
+    def words(g: Grammar) -> list[str]:
+        return [w for d in g.documents("train", 100_000) for s in d for w in s.words]
+
+    found = words(grammar)
+    assert len(set(found)) > 5000
+    assert -1.35 < zipf_slope(found) < -0.85
+    # without the closed class, which has frequencies of its own
+    assert -1.0 < zipf_slope(w for w in found if w in grammar.lexicon) < -0.6
+    flat = Grammar(zipf_exponent=0.3)
+    assert zipf_slope(w for w in words(flat) if w in flat.lexicon) > -0.5
+
+
+def test_topics_prefer_their_words(grammar: Grammar) -> None:
+    def share_at_home(g: Grammar) -> float:
+        """Of the nouns in a document, those at home in its topic."""
+        home = {form: x.topic for x in g.lexemes["NOUN"] for form in x.forms.values()}
+        hits = [
+            g.topics[home[w]] == s.topic
+            for d in g.documents("train", 40_000)
+            for s in d
+            for w, upos in zip(s.words, s.upos or (), strict=True)
+            if upos == "NOUN" and w in home
+        ]
+        return float(np.mean(hits))
+
+    assert share_at_home(grammar) > 0.35
+    assert share_at_home(Grammar(topic_boost=1.0)) < 0.10  # 1/20 by chance
+
+
+def test_a_document_has_one_topic(documents: list[Document]) -> None:
+    assert all(len({s.topic for s in d}) == 1 for d in documents)
+    assert len({d.sentences[0].topic for d in documents}) == 20
+
+
+# ---------------------------------------------------------------- meaning
+
+
+def test_coreference_chains_agree_and_pronouns_have_antecedents(documents: list[Document]) -> None:
+    pronouns = repeated = 0
+    classes_of_name = defaultdict(set)
+    for document in documents:
+        numbers = defaultdict(set)
+        classes = defaultdict(set)
+        names = defaultdict(set)
+        known: set[int] = set()
+        for s in document:
+            assert s.upos is not None
+            for mention in s.mentions or ():
+                head = span_head(s, mention.start, mention.end)
+                repeated += mention.entity in known
+                if s.upos[head] == "PRON" and mention.end - mention.start == 1:
+                    assert mention.entity in known, (document.name, s.words)
+                    classes[mention.entity].add(PRONOUN_CLASS[s.words[head]])
+                    pronouns += 1
+                elif any(mention.start <= j < mention.end for j in children(s, head, "conj")):
+                    numbers[mention.entity].add(True)
+                else:
+                    numbers[mention.entity].add(s.xpos is not None and s.xpos[head] == "NNS")
+                    if s.upos[head] == "PROPN":
+                        names[mention.entity].add(s.words[head])
+                known.add(mention.entity)
+        for entity, plural in numbers.items():
+            assert len(plural) == 1
+            assert len(classes[entity]) <= 1
+            if classes[entity]:
+                assert plural == {"they" in classes[entity]}
+            assert len(names[entity]) <= 1
+            for name in names[entity]:
+                classes_of_name[name] |= classes[entity]
+        assert len([n for ns in names.values() for n in ns]) == len({n for ns in names.values() for n in ns})
+    assert pronouns > 2000
+    assert repeated > pronouns
+    # a name has one gender in the whole corpus
+    assert max(map(len, classes_of_name.values())) == 1
+
+
+def test_every_personal_pronoun_is_a_mention(sentences: list[Sentence]) -> None:
+    for s in sentences:
+        starts = {(m.start, m.end) for m in s.mentions or ()}
+        for i, xpos in enumerate(s.xpos or ()):
+            if xpos in ("PRP", "PRP$"):
+                assert (i, i + 1) in starts
+
+
+def test_only_reflexives_refer_to_their_subject(sentences: list[Sentence]) -> None:
+    reflexives = 0
+    for s in sentences:
+        entity = {span_head(s, m.start, m.end): m.entity for m in reversed(s.mentions or ())}
+        for i in range(len(s.words)):
+            for subject in children(s, i, "nsubj"):
+                for other in children(s, i, "obj", "iobj", "obl"):
+                    same = subject in entity and entity[subject] == entity.get(other)
+                    reflexive = s.words[other].endswith(("self", "selves")) and s.upos is not None
+                    reflexive = reflexive and s.upos[other] == "PRON"
+                    if s.xpos and s.xpos[subject] not in RELATIVE:
+                        assert same == reflexive, s.words
+                    reflexives += reflexive
+    assert reflexives > 10
+
+
+def test_roles_are_phrases_of_verbs(sentences: list[Sentence]) -> None:
+    labels = set()
+    for s in sentences:
+        assert s.upos is not None
+        spans = {(c.start, c.end) for c in s.constituents or ()}
+        roles = s.roles or ()
+        assert len(set(roles)) == len(roles)
+        for role in roles:
+            assert s.upos[role.predicate] == "VERB"
+            assert (role.start, role.end) in spans or role.end - role.start == 1
+            assert not role.start <= role.predicate < role.end
+            labels.add(role.label)
+        numbered = Counter(
+            (r.predicate, r.label) for r in roles if r.label[:3] == "ARG" and r.label[3].isdigit()
+        )
+        assert max(numbered.values(), default=1) == 1
+    assert {
+        "ARG0",
+        "ARG1",
+        "ARG2",
+        "ARGM-TMP",
+        "ARGM-LOC",
+        "ARGM-MNR",
+        "ARGM-MOD",
+        "ARGM-NEG",
+        "R-ARG0",
+    } <= labels
+
+
+def test_roles_fit_the_dependencies(sentences: list[Sentence]) -> None:
+    expected = {
+        "nsubj:pass": {"ARG1", "R-ARG1"},
+        "obj": {"ARG1", "R-ARG1"},
+        "iobj": {"ARG2"},
+        "obl:agent": {"ARG0"},
+        "nsubj": {"ARG0", "ARG1", "R-ARG0", "R-ARG1"},
+    }
+    checked = Counter()
+    for s in sentences:
+        assert s.heads is not None
+        labels = {(r.predicate, span_head(s, r.start, r.end)): r.label for r in s.roles or ()}
+        for i, relation in enumerate(s.deprels or ()):
+            head = s.heads[i]
+            if relation in expected and s.upos and s.upos[head] == "VERB":
+                assert labels[head, i] in expected[relation], s.words
+                checked[relation] += 1
+    assert min(checked[relation] for relation in expected) > 50
+
+
+def test_facts_are_stated_as_they_are_known(grammar: Grammar, sentences: list[Sentence]) -> None:
+    known = {fact.id: fact for fact in grammar.facts}
+    assert len(known) == len(grammar.facts) == 300
+    assert len({(f.relation, f.subject) for f in grammar.facts}) == 300
+    values = defaultdict(set)
+    templates = set()
+    for s in sentences:
+        for identity in s.facts or ():
+            fact = known[identity]
+            text = " ".join(s.words)
+            assert text in fact.statements
+            assert fact.subject in s.words
+            values[fact.relation, fact.subject].add(s.words[-2])
+            templates.add((fact.relation, fact.statements.index(text)))
+    assert all(len(v) == 1 for v in values.values())
+    assert len(values) > 100
+    assert len(templates) == 12
+    share = np.mean([bool(s.facts) for s in sentences])
+    assert 0.07 < share < 0.13
+
+
+# ---------------------------------------------------------------- documents, splits, settings
+
+
+def test_documents_are_pure_functions_of_settings_split_and_index(grammar: Grammar) -> None:
+    again = Grammar(seed=0)
+    assert again.document("test", 5) == grammar.document("test", 5)
+    third = list(islice(grammar.documents("validation", 10_000), 3))[2]
+    assert third == again.document("validation", 2)
+    assert grammar.facts == again.facts
+    assert grammar.settings() == again.settings()
+    other = Grammar(seed=1)
+    assert other.document("test", 5) != grammar.document("test", 5)
+    assert other.facts != grammar.facts
+    assert other.settings() != grammar.settings()
+    assert grammar.settings()["version"] == VERSION
+
+
+def test_splits_are_disjoint(grammar: Grammar) -> None:
+    texts = {}
+    for split in ("train", "validation", "test"):
+        texts[split] = {tuple(s.words for s in d) for d in grammar.documents(split, 20_000)}
+    assert not texts["train"] & texts["validation"]
+    assert not texts["train"] & texts["test"]
+    assert not texts["validation"] & texts["test"]
+
+
+def test_documents_stop_after_the_words_asked_for(grammar: Grammar) -> None:
+    sizes = [sum(len(s.words) for s in d) for d in grammar.documents("train", 1000)]
+    assert sum(sizes) >= 1000 > sum(sizes[:-1])
+    assert list(grammar.documents("train", 0)) == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "match"),
+    [
+        ({"seed": -1}, "expected seed >= 0, got -1"),
+        ({"n_nouns": -5}, "expected n_nouns >= 10, got -5"),
+        ({"n_topics": 0}, "expected n_topics >= 1"),
+        ({"n_adverbs": 800}, "n_adverbs <= n_adjectives"),
+        ({"fact_rate": 0.9}, r"fact_rate in \[0, 0.5\]"),
+        ({"n_facts": 100_000}, "lower n_facts"),
+        ({"n_facts": 0}, "expected fact_rate 0"),
+        ({"zipf_exponent": 0.0}, "zipf_exponent > 0"),
+    ],
+)
+def test_bad_settings_are_refused(argument: dict[str, float], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        Grammar(**argument)  # type: ignore[arg-type]
+
+
+def test_bad_requests_are_refused(grammar: Grammar) -> None:
+    with pytest.raises(ValueError, match="train, validation, test, got 'dev'"):
+        grammar.document("dev", 0)
+    with pytest.raises(ValueError, match="got 'dev'"):
+        next(grammar.documents("dev", 10))
+    with pytest.raises(ValueError, match="index >= 0, got -1"):
+        grammar.document("train", -1)
+    with pytest.raises(ValueError, match="n_tokens >= 0, got -1"):
+        next(grammar.documents("train", -1))
+    with pytest.raises(ValueError, match="n_test_tokens >= 1, got 0"):
+        GrammarCorpus(n_test_tokens=0)
+
+
+def test_the_smallest_grammar_writes() -> None:
+    grammar = Grammar(
+        n_topics=1, n_nouns=10, n_verbs=10, n_adjectives=3, n_adverbs=1, n_names=10, n_facts=0, fact_rate=0
+    )
+    for document in grammar.documents("train", 5000):
+        for sentence in document:
+            assert tree_errors(sentence) == []
+            assert sentence.facts == ()
+
+
+def test_corpus_serves_the_grammar(tmp_path: Path) -> None:
+    corpus = GrammarCorpus(3000, 500, 500, n_topics=4, batch_size=4, cache_dir=str(tmp_path))
+    corpus.prepare_data()
+    corpus.setup()
+    batch = next(iter(corpus.train_dataloader()))
+    assert batch["input_ids"].shape == (4, 35)
+    assert {"upos", "xpos", "semtag", "semtag_coarse", "topic"} <= batch.keys()
+    first = next(corpus.documents("train")).sentences[0].words
+    assert corpus.tokenizer.convert_ids_to_tokens(batch["input_ids"][0][: len(first)].tolist()) == list(first)
+    assert corpus.content_key() != GrammarCorpus(3000, 500, 501, n_topics=4).content_key()
+    with pytest.raises(ValueError, match="got 'dev'"):
+        corpus.documents("dev")
