@@ -64,8 +64,9 @@ class TextCorpus(Corpus):
     Layouts:
 
     - ``wikitext``: a line ``= Title =`` between two empty lines (or at the file's start) begins an article, a
-      document with the title as its name and as the ``topic`` of its sentences. Text before the first title is a
-      document without topic. ``= = Section = =`` lines are headings.
+      document with the title as its name and as the ``topic`` of its sentences (a title that comes again in the
+      split is numbered, ``Title (2)``; WikiText-2 has several ``<unk>``). Text before the first title is a document
+      without topic. ``= = Section = =`` lines are headings.
     - ``paragraphs``: each line is a document.
 
     Args:
@@ -194,13 +195,17 @@ class TextCorpus(Corpus):
 
     def _articles(self, split: str) -> Iterator[tuple[str, str | None, list[Words]]]:
         """Name, topic and sentences of each document, before rare sentences are dropped."""
+        seen: Counter[str] = Counter()
         for name, lines in self._sources(split):
             if self.layout == "paragraphs":
                 for number, line in enumerate(lines, start=1):
                     if words := self._words(line):
                         yield f"{name}-{number}", None, self._sentences(words)
             else:
-                yield from self._wikitext(name, lines)
+                for title, topic, sentences in self._wikitext(name, lines):
+                    seen[title] += 1
+                    again = f" ({seen[title]})" if seen[title] > 1 else ""
+                    yield title + again, topic and topic + again, sentences
 
     def _words(self, line: str) -> Words:
         return (line.lower() if self.lowercase else line).split()

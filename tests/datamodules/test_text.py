@@ -1,0 +1,281 @@
+import os
+import random
+import re
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lmdyn.datamodules import LexiconTagger, Tagger, TextCorpus
+from lmdyn.datamodules.text import split_sentences
+
+WIKI = """\
+ = First Title =\x20
+
+ The cat ( a <unk> one ) sleeps . The cat , said " He , sleeps . " The Dog ?
+ = 3 + 4 =
+ and so on
+
+ = = Section = =\x20
+
+ The dog sleeps ! The rare zebra sleeps .
+ = Not a title =
+
+ The cat sleeps .
+
+ = Second Title =\x20
+
+ The dog sleeps . The cat sleeps .
+"""
+
+
+def write(tmp_path: Path, text: str, name: str) -> str:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def prepared(tmp_path: Path, **settings) -> TextCorpus:
+    corpus = TextCorpus(**{"cache_dir": str(tmp_path / "cache"), "batch_size": 1, **settings})
+    corpus.prepare_data()
+    corpus.setup()
+    return corpus
+
+
+def sentences(corpus, split="train"):
+    return [" ".join(s.words) for d in corpus.documents(split) for s in d]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a b . c d", ["a b .", "c d"]),
+        ("a ? ! b . . .", ["a ? !", "b . . ."]),
+        ('" a . b . " c', ['" a .', 'b . "', "c"]),
+        ('a . " b . "', ["a .", '" b . "']),
+        ("( a . ) b ( c", ["( a . )", "b ( c"]),
+        ("a . ] ) ” '' b", ["a . ] ) ” ''", "b"]),
+        (". a", [".", "a"]),
+        ("U.S. is no end", ["U.S. is no end"]),
+        ("", []),
+    ],
+)
+def test_split_sentences(text, expected):
+    assert [" ".join(s) for s in split_sentences(text.split())] == expected
+
+
+def test_split_sentences_loses_no_word():
+    draw = random.Random(0)
+    for _ in range(200):
+        words = draw.choices(["a", "b", ".", "?", '"', ")", "''"], k=draw.randrange(12))
+        parts = split_sentences(words)
+        assert [w for part in parts for w in part] == words
+        assert all(parts)
+
+
+def test_wikitext_articles(tmp_path):
+    corpus = TextCorpus(train=write(tmp_path, WIKI, "w.txt"))
+    documents = list(corpus.documents("train"))
+    assert [d.name for d in documents] == ["First Title", "Second Title"]
+    assert [{s.topic for s in d} for d in documents] == [{"First Title"}, {"Second Title"}]
+    assert sentences(corpus) == [
+        "the cat ( a <unk> one ) sleeps .",
+        'the cat , said " he , sleeps . "',
+        "the dog ?",
+        "= 3 + 4 =",
+        "and so on",
+        "the dog sleeps !",
+        "the rare zebra sleeps .",
+        "= not a title =",
+        *("the cat sleeps .", "the dog sleeps .", "the cat sleeps ."),
+    ]
+    kept = TextCorpus(
+        train=write(tmp_path, WIKI, "w.txt"), headings=True, lowercase=False, split_sentences=False
+    )
+    assert sentences(kept)[:2] == ["= First Title =", WIKI.splitlines()[2].strip()]
+    assert "= = Section = =" in sentences(kept)
+
+
+def test_text_before_the_first_title_and_several_files(tmp_path):
+    first = write(tmp_path, "lead text .\n\n = T =\n\nx .\n\n = T =\n\nz .\n", "one.txt")
+    second = write(tmp_path, "y .\n", "two.txt")
+    corpus = TextCorpus(train=[first, second])
+    assert [(d.name, d.sentences[0].topic) for d in corpus.documents("train")] == [
+        *(("one", None), ("T", "T"), ("T (2)", "T (2)"), ("two", None))
+    ]
+
+
+def naive_preparation(train, others, min_count):
+    """Second implementation, for text of plain words and full stops, one paragraph a line."""
+
+    def split(text):
+        return [s.split() for s in re.findall(r"[^.\n]+(?:\.|(?=\n)|$)", text.lower()) if s.strip()]
+
+    counts = {}
+    for sentence in split(train):
+        for word in sentence:
+            counts[word] = counts.get(word, 0) + 1
+    kept = [
+        [s for s in split(text) if all(counts.get(w, 0) >= min_count for w in s)] for text in (train, *others)
+    ]
+    recount = Counter(w for s in kept[0] for w in s)
+    return [
+        [[w if recount[w] >= min_count else "<unk>" for w in s] + ["<eos>"] for s in sents] for sents in kept
+    ]
+
+
+@pytest.mark.parametrize("min_count", [2, 3, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_agrees_with_a_naive_preparation(tmp_path, min_count, seed):
+    draw = random.Random(seed)
+    words = [f"W{i}" for i in range(30)]
+    weights = [1 / (i + 1) for i in range(30)]
+
+    def text(paragraphs):
+        lines = []
+        for _ in range(paragraphs):
+            parts = [
+                draw.choices(words, weights, k=draw.randrange(1, 5)) for _ in range(draw.randrange(1, 4))
+            ]
+            lines.append(" . ".join(" ".join(p) for p in parts) + draw.choice([" .", ""]))
+        return "\n".join(lines) + "\n"
+
+    train, validation = text(25), text(15)
+    corpus = prepared(
+        tmp_path,
+        train=write(tmp_path, train, "train.txt"),
+        validation=write(tmp_path, validation, "valid.txt"),
+        layout="paragraphs",
+        min_count=min_count,
+    )
+    for split, expected in zip(
+        ("train", "validation"), naive_preparation(train, [validation], min_count), strict=True
+    ):
+        tokens = corpus.tokenizer.convert_ids_to_tokens(corpus.encoded(split).tokens.tolist())
+        assert tokens == [w for s in expected for w in s]
+
+
+def test_rare_sentences(tmp_path):
+    path = write(tmp_path, WIKI, "w.txt")
+    everything = sentences(TextCorpus(train=path))
+    assert sentences(TextCorpus(train=path, min_count=3, drop_rare_sentences=False)) == everything
+    kept = sentences(TextCorpus(train=path, min_count=3))
+    assert kept == ["the cat sleeps .", "the dog sleeps .", "the cat sleeps ."]
+    only = TextCorpus(validation=path, min_count=3)
+    with pytest.raises(ValueError, match="there is none: give train, or set drop_rare_sentences: false"):
+        list(only.documents("validation"))
+
+
+def test_handed_tokenizer_on_validation_alone(tmp_path):
+    run = prepared(tmp_path, train=write(tmp_path, WIKI, "w.txt"))
+    probe = TextCorpus(validation=write(tmp_path, "a cat .\n", "v.txt"), cache_dir=str(tmp_path / "cache"))
+    probe.tokenizer = run.tokenizer
+    probe.prepare_data()
+    assert run.tokenizer.decode(probe.encoded("validation").tokens.tolist()) == "a cat . <eos>"
+
+
+def test_streams_do_not_hold_the_corpus(tmp_path):
+    corpus = TextCorpus(train=write(tmp_path, "a b .\n" * 1000, "w.txt"), layout="paragraphs")
+    documents = corpus.documents("train")
+    assert [next(documents).name for _ in range(2)] == ["w-1", "w-2"]
+    assert sum(1 for _ in documents) == 998
+
+
+def test_dataset_of_parquet_files(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rows = [line + "\n" if line.strip() else "" for line in WIKI.split("\n")]
+    pd.DataFrame({"text": rows, "n": range(len(rows))}).to_parquet(folder / "train-0.parquet")
+    pd.DataFrame({"text": ["the cat .", None], "n": [0, 1]}).to_parquet(folder / "validation-0.parquet")
+    dataset = {"path": str(folder), "cache_dir": str(tmp_path / "hub")}
+    corpus = prepared(tmp_path, dataset=dataset)
+    assert corpus.splits == ("train", "validation")
+    assert sentences(corpus) == sentences(TextCorpus(train=write(tmp_path, WIKI, "w.txt")))
+    assert sentences(corpus, "validation") == ["the cat ."]
+    with pytest.raises(ValueError, match=r"no column 'body': set text_column to one of \['text', 'n'\]"):
+        prepared(tmp_path, dataset=dataset, text_column="body")
+
+
+class Loud(Tagger):
+    """Tags by length; counts its calls."""
+
+    def tag(self, sentences):
+        return [{"upos": tuple("LONG" if len(w) > 3 else None for w in words)} for words in sentences]
+
+    def key(self):
+        return {"tagger": "loud"}
+
+
+def test_silver_layers(tmp_path):
+    path = write(tmp_path, WIKI, "w.txt")
+    corpus = prepared(tmp_path, train=path, tagger=Loud(), layers=["upos"])
+    assert corpus.label_names == {"upos": ["LONG"], "topic": ["First Title", "Second Title"]}
+    train = corpus.encoded("train")
+    for token, label in zip(
+        corpus.tokenizer.convert_ids_to_tokens(train.tokens.tolist()), train.layer("upos"), strict=True
+    ):
+        assert label == (0 if len(token) > 3 and token != "<eos>" else -100)
+    assert train.folder != prepared(tmp_path, train=path).encoded("train").folder
+    assert "tagger" not in corpus.hparams
+
+
+def test_parses_from_yaml(tmp_path):
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser()
+    parser.add_subclass_arguments(TextCorpus, "data")
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "class_path: TextCorpus\ninit_args:\n  train: [a.txt]\n  min_count: 5\n  tagger:\n"
+        "    class_path: LexiconTagger\n    init_args: {train: t.conllu}\n"
+    )
+    parsed = parser.parse_args([f"--data={config}"])
+    corpus = getattr(parser, "instantiate", parser.instantiate_classes)(parsed).data
+    assert isinstance(corpus.tagger, LexiconTagger)
+    assert (corpus.paths, corpus.min_count, corpus.tagger.train) == ({"train": ["a.txt"]}, 5, "t.conllu")
+
+
+def test_errors(tmp_path):
+    path = write(tmp_path, WIKI, "w.txt")
+    for settings in ({}, {"train": path, "dataset": {"path": "x"}}):
+        with pytest.raises(ValueError, match="either files"):
+            TextCorpus(**settings)
+    with pytest.raises(ValueError, match="layout must be"):
+        TextCorpus(train=path, layout="html")
+    with pytest.raises(ValueError, match="neither split nor streaming"):
+        TextCorpus(dataset={"path": "x", "split": "train"})
+    with pytest.raises(FileNotFoundError, match=r"no file '.*none\.txt'"):
+        prepared(tmp_path, train=str(tmp_path / "none.txt"))
+    with pytest.raises(ValueError, match="split 'train' of the corpus is empty"):
+        prepared(tmp_path, train=write(tmp_path, "\n\n", "empty.txt"))
+    with pytest.raises(ValueError, match="split 'test' of the corpus: no sentence is left"):
+        prepared(tmp_path, train=path, test=write(tmp_path, "unseen zebra .\n", "test.txt"), min_count=2)
+    (tmp_path / "bad.txt").write_bytes(b"fine\nb\xe9d\n")
+    with pytest.raises(ValueError, match=r"bad\.txt:2: not UTF-8"):
+        prepared(tmp_path, train=str(tmp_path / "bad.txt"))
+    with pytest.raises(ValueError, match="no split 'test'"):
+        list(TextCorpus(train=path).documents("test"))
+
+
+@pytest.mark.realdata
+def test_wikitext2(tmp_path):
+    root = os.environ.get("LMDYN_DATA")
+    if root is None:
+        pytest.skip("LMDYN_DATA is not set")
+    files = {
+        s: f"$LMDYN_DATA/wikitext-2/{f}.txt"
+        for s, f in [("train", "train"), ("validation", "valid"), ("test", "test")]
+    }
+    corpus = prepared(tmp_path, **files, min_count=5)
+    assert [corpus.encoded(s).num_documents for s in corpus.splits] == [600, 60, 60]
+    train = corpus.encoded("train")
+    assert train.num_tokens - train.num_sentences == pytest.approx(1_340_000, rel=0.005)
+    assert len(corpus.tokenizer) == pytest.approx(15_800, rel=0.005)
+    assert [len(set(corpus.encoded(s).layer("topic").tolist())) for s in corpus.splits] == [600, 60, 60]
+    assert train.layer("topic")[0] == 0
+    assert train.layer("topic")[-1] == 599
+    raw = TextCorpus(**files, lowercase=False, headings=True, split_sentences=False)
+    counts = {s: sum(len(x.words) for d in raw.documents(s) for x in d) for s in raw.splits}
+    assert counts == {"train": 2_051_910, "validation": 213_886, "test": 241_211}
+    assert len(raw.word_counts()) == 33_277
