@@ -118,7 +118,8 @@ def token_losses(
             f"logits are (batch, time, classes) = {tuple(logits.shape)}, labels {tuple(labels.shape)}: "
             "`logits[b, t]` must be the prediction for `labels[b, t]`"
         )
-    return F.cross_entropy(logits.transpose(1, 2), labels, ignore_index=-100, reduction="none")
+    losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="none")
+    return losses.view(labels.shape)
 
 
 def carry_state(state: Any, continues: Tensor | None) -> Any:

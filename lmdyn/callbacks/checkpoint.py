@@ -1,0 +1,128 @@
+"""Checkpoints at scheduled steps: weights to replay, full states to resume from."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Checkpoint
+
+from lmdyn.callbacks.run_state import about_checkpoint
+from lmdyn.callbacks.schedule import Steps
+
+__all__ = ["ScheduledCheckpoint", "checkpoint_step"]
+
+
+def checkpoint_step(path: Path) -> int | None:
+    """The step that a checkpoint's file name tells, ``step=000000123.ckpt``; None for other names.
+
+    Example:
+        >>> checkpoint_step(Path("checkpoints/step=000000123.ckpt"))
+        123
+    """
+    match = re.fullmatch(r"step=(\d+)\.ckpt", path.name)
+    return int(match[1]) if match else None
+
+
+class ScheduledCheckpoint(Checkpoint):
+    """Writes ``<log_dir>/<folder>/step=<step:09d>.ckpt`` at scheduled steps, step 0 included.
+
+    Args:
+        schedule: when; log-spaced with step 0, the ends of epochs and the last step by default.
+        weights_only: True: weights and progress, to replay observers from. False: everything that exact resuming
+            needs. Full checkpoints due in a batch that ends the epoch or triggers validation are written right
+            after it, since Lightning would skip on resuming what follows the batch.
+        keep: keep this many of the newest only; all by default.
+        folder: below the run's folder; ``checkpoints`` for weights and ``resume`` for full ones by default.
+
+    Raises:
+        ValueError: ``keep`` below 1.
+    """
+
+    def __init__(
+        self,
+        schedule: Steps = Steps(per_decade=4, epochs=True),  # noqa: B008 (frozen)
+        weights_only: bool = True,
+        keep: int | None = None,
+        folder: str | None = None,
+    ) -> None:
+        if keep is not None and keep < 1:
+            raise ValueError(f"keep is {keep}: expected a number from 1, or null for all")
+        self.schedule = schedule
+        self.weights_only = weights_only
+        self.keep = keep
+        self.folder = folder or ("checkpoints" if weights_only else "resume")
+        self._saved: int | None = None
+        self._due = False
+
+    @property
+    def state_key(self) -> str:
+        """Distinct for weights and full checkpoints: two of one class may be attached."""
+        return f"{type(self).__qualname__}[{self.folder}]"
+
+    def directory(self, trainer: L.Trainer) -> Path:
+        """Where the checkpoints of this run go."""
+        return Path(trainer.log_dir or trainer.default_root_dir) / self.folder
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save the untrained model."""
+        if trainer.global_step == 0 and 0 in self.schedule:
+            self._save(trainer)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save where the schedule names this step, or a little later."""
+        if trainer.global_step == self._saved or trainer.global_step not in self.schedule:
+            return
+        if not self.weights_only and _epoch_or_validation_follows(trainer):
+            self._due = True
+        elif not self._accumulating(trainer):
+            self._save(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save what was put off until after validation, in mid-epoch."""
+        if self._due and not trainer.sanity_checking and not trainer.is_last_batch:
+            self._save(trainer)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save what was put off until the end of the epoch, and where epochs are scheduled."""
+        if self._due or (self.schedule.epochs and trainer.global_step != self._saved):
+            self._save(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save the last step where it is scheduled."""
+        if self.schedule.last and trainer.global_step != self._saved:
+            self._save(trainer)
+
+    @staticmethod
+    def _accumulating(trainer: L.Trainer) -> bool:
+        return bool(trainer.fit_loop._should_accumulate())
+
+    def _save(self, trainer: L.Trainer) -> None:
+        """Write on every rank's behalf; every rank enters."""
+        step = self._saved = trainer.global_step
+        self._due = False
+        path = self.directory(trainer) / f"step={step:09d}.ckpt"
+        if self.weights_only:
+            # Trainer.save_checkpoint has no room for what belongs beside weights
+            checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=True)
+            checkpoint["lmdyn"] = about_checkpoint(trainer)
+            trainer.strategy.save_checkpoint(checkpoint, path)
+            trainer.strategy.barrier("ScheduledCheckpoint")
+        else:
+            trainer.save_checkpoint(path, weights_only=False)
+        if self.keep is not None and trainer.is_global_zero:
+            for old in sorted(p for p in path.parent.glob("step=*.ckpt") if p != path)[
+                : -self.keep + 1 or None
+            ]:
+                if (there := checkpoint_step(old)) is not None and there < step:
+                    old.unlink()
+
+
+def _epoch_or_validation_follows(trainer: L.Trainer) -> bool:
+    if trainer.is_last_batch:
+        return True
+    loop = trainer.fit_loop
+    assert loop._data_fetcher is not None
+    return bool(loop.epoch_loop._should_check_val_fx(loop._data_fetcher))

@@ -1,0 +1,63 @@
+"""What the observers' figures have in common, and their way to the loggers."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+__all__ = ["log_figure", "mark_rate_drops", "new_figure", "set_step_axis"]
+
+
+def new_figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[Figure, Any]:
+    """A figure without pyplot's global state, and its axes."""
+    figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
+    return figure, figure.subplots(**subplots)
+
+
+def set_step_axis(axes: Axes, steps: Sequence[int]) -> None:
+    """Label and limit the axis of training steps."""
+    axes.set_xlabel("training step (optimizer updates)")
+    if len(set(steps)) > 1:
+        axes.set_xlim(min(steps), max(steps))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def mark_rate_drops(axes: Axes, observations: pd.DataFrame) -> None:
+    """A vertical dashed line at each observation whose learning rate is below the one before, with one legend entry."""
+    rates = (
+        observations[observations["quantity"] == "learning_rate"].drop_duplicates("step").sort_values("step")
+    )
+    drops = rates["step"][rates["value"].diff() < 0]
+    for i, step in enumerate(drops):
+        axes.axvline(
+            step, color="0.6", lw=0.8, ls="--", zorder=0, label=None if i else "learning rate reduced"
+        )
+
+
+def log_figure(loggers: Sequence[Any], tag: str, figure: Figure, step: int) -> None:
+    """Send a figure to every logger that takes images: TensorBoard's ``add_image``, or ``log_image``."""
+    picture: np.ndarray[Any, Any] | None = None
+    for logger in loggers:
+        add_image = getattr(getattr(logger, "experiment", None), "add_image", None)
+        if add_image is None and not hasattr(logger, "log_image"):
+            continue
+        if picture is None:
+            picture = _pixels(figure)
+        if add_image is not None:
+            add_image(tag, picture, step, dataformats="HWC")
+        else:
+            logger.log_image(key=tag, images=[picture], step=step)
+
+
+def _pixels(figure: Figure) -> np.ndarray[Any, Any]:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    buffer.seek(0)
+    return np.asarray(Image.open(buffer).convert("RGB"))

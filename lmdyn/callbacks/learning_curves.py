@@ -1,0 +1,171 @@
+"""Loss and accuracy over training, by tag and by frequency of the target word."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from lmdyn.analysis.grouped import GroupedMeans
+from lmdyn.callbacks.figures import mark_rate_drops, new_figure, set_step_axis
+from lmdyn.callbacks.frequency import FrequencySource, frequency_ranks, special_tokens, token_frequencies
+from lmdyn.callbacks.observer import StreamingObserver
+from lmdyn.callbacks.probe import Seen
+
+__all__ = ["LearningCurves"]
+
+
+class LearningCurves(StreamingObserver):
+    """Loss, perplexity and accuracy of next-word prediction: overall, by tag and by frequency band of the target.
+
+    Means are over tokens. Losses are in nats; accuracy is the share of targets with the highest logit.
+
+    Args:
+        layers: gold layers to group by; the probe set's batches must have ``target_<layer>``.
+        bands: first frequency ranks of the bands after the first: (10, 100, 1000) gives the ranks 1-9, 10-99,
+            100-999 and 1000+; empty for no bands. Special tokens (end of sentence, unknown) are in no band.
+        frequency: count words in the training data (``train``) or in the probe set (``probe``).
+        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+
+    Logged tags:
+        ``learning_curves/loss``: mean token loss in nats.
+        ``learning_curves/perplexity``: exp of it.
+        ``learning_curves/accuracy``: share of targets predicted first.
+        ``learning_curves/loss/<layer>/<tag>``: mean token loss of targets with this tag.
+        ``learning_curves/accuracy/<layer>/<tag>``: their accuracy.
+        ``learning_curves/loss/rank/<band>``: mean token loss of targets in this band of frequency ranks.
+        ``learning_curves/accuracy/rank/<band>``: their accuracy.
+
+    Raises:
+        ValueError: a layer that the probe set lacks, bands that do not rise, or training counts that nobody made.
+    """
+
+    def __init__(
+        self,
+        *,
+        layers: Sequence[str] = ("upos",),
+        bands: Sequence[int] = (10, 100, 1000),
+        frequency: FrequencySource = "train",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if any(a >= b for a, b in pairwise((1, *bands))):
+            raise ValueError(f"bands are {tuple(bands)}: expected rising frequency ranks above 1")
+        self.layers = tuple(layers)
+        self.bands = tuple(bands)
+        self.frequency = frequency
+        self.band_of: Tensor | None = None
+
+    def prepare(self) -> None:
+        """Find the band of each token."""
+        known = self.probe_set.label_names
+        missing = [layer for layer in self.layers if layer not in known]
+        if missing:
+            raise ValueError(
+                f"{self.name}: the probe set has no layers {missing}, it has {sorted(known)}: choose among these with "
+                "`layers:`, or give a `tagger` to the datamodule"
+            )
+        if self.bands:
+            counts = token_frequencies(self, self.frequency)
+            ranks = frequency_ranks(counts, special_tokens(self, len(counts)))
+            band = torch.bucketize(ranks, torch.tensor(self.bands), right=True)
+            self.band_of = torch.where(ranks == 0, -1, band)
+
+    @property
+    def band_names(self) -> list[str]:
+        """Names of the frequency bands."""
+        starts = (1, *self.bands)
+        return [f"{a}-{b - 1}" for a, b in pairwise(starts)] + [f"{starts[-1]}+"]
+
+    def accumulator(self) -> "_Sums":
+        """Sums of losses and hits."""
+        return _Sums(self)
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Loss, and accuracy by each grouping, over steps."""
+        figures = {}
+        whole = observations[(observations["by"] == "") & observations["quantity"].isin(["loss", "accuracy"])]
+        figure, axes = new_figure(8, 3.4, ncols=2)
+        for ax, (quantity, label) in zip(
+            axes, (("loss", "loss (nats per token)"), ("accuracy", "accuracy")), strict=True
+        ):
+            rows = whole[whole["quantity"] == quantity].sort_values("step")
+            ax.plot(rows["step"], rows["value"], marker=".", color="C0")
+            ax.set_ylabel(label)
+            mark_rate_drops(ax, observations)
+            set_step_axis(ax, list(rows["step"]))
+            if ax.get_legend_handles_labels()[0]:
+                ax.legend(frameon=False, fontsize=8)
+        figures["loss_accuracy"] = figure
+        titles = {"rank": "frequency rank of the target word", "upos": "Universal POS of the target word"}
+        for by in [b for b in observations["by"].dropna().unique() if b]:
+            figure, axes = new_figure(10, 4, ncols=2)
+            for ax, (quantity, label) in zip(
+                axes, (("loss", "loss (nats per token)"), ("accuracy", "accuracy")), strict=True
+            ):
+                rows = observations[(observations["quantity"] == quantity) & (observations["by"] == by)]
+                table = rows.pivot_table(
+                    index="step", columns="group", values="value", sort=False
+                ).sort_index()
+                if by != "rank":
+                    table = table[table.iloc[-1].sort_values(ascending=quantity == "loss").index]
+                for i, name in enumerate(table):
+                    ax.plot(table.index, table[name], marker=".", ms=4, lw=1.2, color=f"C{i % 10}",
+                            ls=("-", "--", ":")[i // 10 % 3], label=str(name))  # fmt: skip
+                ax.set_ylabel(label)
+                mark_rate_drops(ax, observations)
+                set_step_axis(ax, list(table.index))
+            title = titles.get(by, f"{by} of the target word")
+            axes[0].set_title(title, fontsize=10, loc="left")
+            axes[1].legend(*axes[1].get_legend_handles_labels(), title=None, frameon=False, fontsize=7,
+                           loc="center left", bbox_to_anchor=(1.0, 0.5))  # fmt: skip
+            figures[f"by_{by}"] = figure
+        return figures
+
+
+class _Sums:
+    def __init__(self, observer: LearningCurves) -> None:
+        names = observer.probe_set.label_names
+        self._groupings: dict[str, list[str]] = {
+            "": [""],
+            **{layer: names[layer] for layer in observer.layers},
+        }
+        if observer.bands:
+            self._groupings["rank"] = observer.band_names
+        self._band_of = observer.band_of
+        self._means = {by: GroupedMeans(len(groups)) for by, groups in self._groupings.items()}
+
+    def update(self, seen: Seen) -> None:
+        labels = seen.batch["labels"].flatten()
+        labelled = labels >= 0
+        values = {
+            "loss": seen.losses.flatten(),
+            "accuracy": (seen.logits.argmax(-1).flatten() == labels).float(),
+        }
+        for by, means in self._means.items():
+            if by == "":
+                groups = torch.where(labelled, 0, -1)
+            elif by == "rank":
+                assert self._band_of is not None
+                self._band_of = self._band_of.to(labels.device)
+                groups = torch.where(labelled, self._band_of[labels.clamp(min=0)], -1)
+            else:
+                groups = torch.where(labelled, seen.batch[f"target_{by}"].flatten(), -1)
+            means.update(groups, values)
+
+    def table(self) -> pd.DataFrame:
+        rows = []
+        for by, means in self._means.items():
+            means.reduce()
+            for quantity in means.names:
+                mean, count = means.mean(quantity), means.count(quantity)
+                for i, group in enumerate(self._groupings[by]):
+                    if count[i] > 0:
+                        rows.append((quantity, "", by, group, float(mean[i])))
+                        if by == "" and quantity == "loss":
+                            rows.append(("perplexity", "", by, group, float(mean[i].exp())))
+        return pd.DataFrame(rows, columns=["quantity", "site", "by", "group", "value"])

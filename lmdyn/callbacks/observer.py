@@ -1,0 +1,453 @@
+"""The base of all observers: when to look, how to stay invisible, where observations go."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import lightning as L
+import pandas as pd
+from lightning.pytorch.core.mixins.hparams_mixin import HyperparametersMixin
+from matplotlib.figure import Figure
+from torch import nn
+
+from lmdyn.analysis.activations import observing, resolve_sites
+from lmdyn.analysis.distributed import rank_and_world_size
+from lmdyn.callbacks.figures import log_figure
+from lmdyn.callbacks.probe import Accumulator, ProbeSet, merge_sites, probe_pass
+from lmdyn.callbacks.run_state import progress
+from lmdyn.callbacks.schedule import Progress, Steps
+from lmdyn.callbacks.store import ObservationStore
+
+__all__ = ["Observer", "Run", "StreamingObserver", "observe_together", "scalar_tags"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What an observer is told of the run that it observes.
+
+    Attributes:
+        log_dir: the run's folder; observations go to ``<log_dir>/observations/<name>``.
+        tokenizer: the run's tokenizer, None where neither datamodule nor module has one.
+        token_counts: for each token id its ``token``, its ``count`` in the training data and, for each Universal
+            POS, the number of its occurrences that carry it; None where nobody counted.
+        datamodule: the run's own datamodule, whose validation set is the default probe set.
+    """
+
+    log_dir: Path
+    tokenizer: Any = None
+    token_counts: pd.DataFrame | None = None
+    datamodule: Any = None
+
+
+class Observer(HyperparametersMixin, L.Callback, ABC):
+    """Looks at a module at chosen steps, without leaving a trace in its training.
+
+    A subclass implements :meth:`measure` (or, as a :class:`StreamingObserver`, :meth:`accumulator`) and
+    :meth:`figures`. Observations are made in :meth:`observe` only, live and in replay alike.
+
+    Args:
+        schedule: when to look.
+        name: folder and tag prefix; the class name in snake_case by default. Two of one name are an error.
+        probe: what to look at: a datamodule (it is given the run's tokenizer) or, from Python, any loader; the
+            run's validation set by default.
+        split: ``train``, ``validation`` or ``test`` part of the probe datamodule.
+        max_tokens: look at about this many tokens only.
+        forward: dotted path to ``(module, batch) -> output`` for modules that are not called in Hugging Face's
+            names.
+        log_figures: draw the figures for the attached loggers at each observation.
+
+    Raises:
+        ValueError: an unknown split, or a name that cannot be a folder.
+    """
+
+    _not_settings = frozenset({"schedule", "name", "probe", "log_figures"})
+
+    def __init__(
+        self,
+        *,
+        schedule: Steps = Steps(),  # noqa: B008 (frozen)
+        name: str | None = None,
+        probe: L.LightningDataModule | None = None,
+        split: str = "validation",
+        max_tokens: int | None = None,
+        forward: str | None = None,
+        log_figures: bool = True,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters(ignore=["probe"], logger=False)
+        self.schedule = schedule
+        self.name = (
+            name
+            or re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(self).__name__).lower()
+        )
+        if not re.fullmatch(r"[\w.\-]+", self.name):
+            raise ValueError(f"name {self.name!r} is to be a folder: letters, digits, '_', '-' and '.' only")
+        if split not in ("train", "validation", "test"):
+            raise ValueError(f"split is {split!r}: expected 'train', 'validation' or 'test'")
+        self.probe = probe
+        self.split = split
+        self.max_tokens = max_tokens
+        self.forward = forward
+        self.log_figures = log_figures
+        self._run: Run | None = None
+        self._probe_set: ProbeSet | None = None
+        self._seen_step: int | None = None
+
+    # ---------------------------------------------------------------- what a subclass says
+
+    @abstractmethod
+    def measure(self, module: nn.Module) -> pd.DataFrame:
+        """Measure ``module`` as it is: columns ``quantity``, ``site``, any group columns, ``value``.
+
+        Called on every rank, inside ``observing(module)``; every rank answers the same, reduced, numbers.
+        """
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Figures of all observations so far, by name; settings are the observer's own."""
+        return {}
+
+    @staticmethod
+    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
+        """Which rows go to the loggers as scalars: all by default."""
+        return pd.Series(True, index=observations.index)
+
+    def prepare(self) -> None:
+        """Called when run and probe set are known, before training: check what can be checked."""
+
+    def check_module(self, module: nn.Module) -> None:
+        """Called when the module's layers exist, before training: check sites here."""
+
+    # ---------------------------------------------------------------- observing
+
+    def observe(self, module: nn.Module, step: int | Progress) -> pd.DataFrame:
+        """Observe ``module`` at ``step``: the only place where an observation is made, live and in replay.
+
+        Args:
+            module: the module as it is at this step; it is left as it was found.
+            step: optimizer updates done, or the whole :class:`Progress`.
+
+        Returns:
+            Columns ``step, tokens, quantity, site, <group columns>, value``. Nothing is written.
+
+        Raises:
+            RuntimeError: the observer was not attached to a run.
+        """
+        return observe_together([self], module, step)[0]
+
+    @property
+    def run(self) -> Run:
+        """The run that the observer is attached to."""
+        if self._run is None:
+            raise RuntimeError(
+                f"{self.name}: not attached to a run yet: a Trainer does it in setup, else call attach()"
+            )
+        return self._run
+
+    @property
+    def probe_set(self) -> ProbeSet:
+        """The probe set that the observer looks at."""
+        if self._probe_set is None:
+            raise RuntimeError(
+                f"{self.name}: not attached to a run yet: a Trainer does it in setup, else call attach()"
+            )
+        return self._probe_set
+
+    @property
+    def token_counts(self) -> pd.DataFrame:
+        """Training counts of each token of the run."""
+        if self.run.token_counts is None:
+            raise ValueError(
+                f"{self.name} needs training frequencies: a datamodule with `token_counts`, or a run folder with "
+                "tokenizer/token_counts.parquet; `frequency: probe` counts the probe set instead"
+            )
+        return self.run.token_counts
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the numbers depend on: the arguments, and the content of the probe set."""
+        settings = {k: _plain(v) for k, v in self.hparams.items() if k not in self._not_settings}
+        probe = self._probe_set
+        if probe is not None and probe.fingerprint is not None:
+            settings["probe_set"] = probe.fingerprint
+        elif self.probe is not None:
+            settings["probe_set"] = type(self.probe).__name__
+        return settings
+
+    @property
+    def store(self) -> ObservationStore:
+        """Where the observations are."""
+        cls = type(self)
+        folder = self.run.log_dir / "observations" / self.name
+        return ObservationStore(folder, f"{cls.__module__}.{cls.__qualname__}", self.settings)
+
+    def attach(self, run: Run, *, rank_zero: bool = True, barrier: Callable[[], None] = lambda: None) -> None:
+        """Get to know the run: load the probe set, check the settings. Called by a Trainer's setup and by replay.
+
+        Args:
+            run: the run.
+            rank_zero: whether this process prepares the probe set's files.
+            barrier: waits for all ranks.
+
+        Raises:
+            ValueError: no probe set, no tokenizer for it, or observations of other settings in the run's folder.
+        """
+        self._run = run
+        data = self.probe if self.probe is not None else run.datamodule
+        if data is None:
+            raise ValueError(f"{self.name} has nothing to look at: give `probe:`, or fit with a datamodule")
+        if isinstance(data, L.LightningDataModule) and self.probe is not None:
+            if hasattr(data, "tokenizer"):
+                if run.tokenizer is None:
+                    raise ValueError(
+                        f"{self.name}: the probe set needs the run's tokenizer, but neither the datamodule nor the "
+                        "module has a `tokenizer`"
+                    )
+                data.tokenizer = run.tokenizer
+            if rank_zero:
+                data.prepare_data()
+            barrier()
+            data.setup("test" if self.split == "test" else "fit")
+        loader = _split_loader(data, self.split) if isinstance(data, L.LightningDataModule) else data
+        self._probe_set = ProbeSet(loader, max_tokens=self.max_tokens, identity=(id(data), self.split))
+        self.prepare()
+        self.store.check_settings()
+
+    # ---------------------------------------------------------------- training hooks
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Attach to the run."""
+        if stage != "fit":
+            return
+        names = [o.name for o in _observers(trainer)]
+        if names.count(self.name) > 1:
+            raise ValueError(
+                f"{names.count(self.name)} observers are called {self.name!r}: give each a `name` of its own"
+            )
+        datamodule = getattr(trainer, "datamodule", None)
+        run = Run(
+            log_dir=Path(trainer.log_dir or trainer.default_root_dir),
+            tokenizer=getattr(datamodule, "tokenizer", None) or getattr(pl_module, "tokenizer", None),
+            token_counts=getattr(datamodule, "token_counts", None),
+            datamodule=datamodule,
+        )
+        self.attach(run, rank_zero=trainer.is_global_zero, barrier=trainer.strategy.barrier)
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Check the module's sites, before anything runs."""
+        self.check_module(pl_module)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Observe the untrained model; after resuming, what was due at this very step and got lost."""
+        step = trainer.global_step
+        epoch_end = step > 0 and trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+        _observe_due(
+            trainer,
+            pl_module,
+            lambda o: (
+                (step in o.schedule or (epoch_end and o.schedule.epochs))
+                and not (step > 0 and o.store.path(step).exists())
+            ),
+        )
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Observe where the schedule names this step."""
+        if self._seen_step != trainer.global_step and trainer.global_step in self.schedule:
+            _observe_due(trainer, pl_module, lambda o: trainer.global_step in o.schedule)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Observe where epochs are scheduled."""
+        _observe_due(trainer, pl_module, lambda o: o.schedule.epochs)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Observe the last step where it is scheduled."""
+        _observe_due(trainer, pl_module, lambda o: o.schedule.last)
+
+
+class StreamingObserver(Observer, ABC):
+    """An observer that needs no more than one pass over its probe set, which it shares with its like.
+
+    Observers that look at the same probe set at the same step share one forward (and backward) pass. The
+    ``sites`` and ``attention_sites`` are display names to module paths; ``gradients`` says whether
+    :attr:`Seen.gradients` are wanted.
+    """
+
+    sites: Mapping[str, str] = {}
+    attention_sites: Mapping[str, str] = {}
+    gradients: bool = False
+
+    @abstractmethod
+    def accumulator(self) -> Accumulator:
+        """A fresh accumulator for one observation."""
+
+    def measure(self, module: nn.Module) -> pd.DataFrame:
+        """Run a pass of this observer's own."""
+        return _measure_streaming([self], module)[0]
+
+    def check_module(self, module: nn.Module) -> None:
+        """Refuse sites that name no module."""
+        resolve_sites(module, {**self.sites, **self.attention_sites})
+
+
+def observe_together(
+    observers: Sequence[Observer], module: nn.Module, step: int | Progress
+) -> list[pd.DataFrame]:
+    """Observe ``module`` with several observers; those that can share a pass do. Values are those of each alone.
+
+    Args:
+        observers: attached observers.
+        module: the module.
+        step: optimizer updates done, or the whole :class:`Progress`.
+
+    Returns:
+        One table for each observer: see :meth:`Observer.observe`.
+    """
+    at = step if isinstance(step, Progress) else Progress(step)
+    tables: dict[int, pd.DataFrame] = {}
+    with observing(module):
+        for group in _sharing(observers):
+            if isinstance(group[0], StreamingObserver):
+                measured = _measure_streaming(cast(list[StreamingObserver], group), module)
+            else:
+                measured = [group[0].measure(module)]
+            tables.update({id(o): table for o, table in zip(group, measured, strict=True)})
+    return [_with_progress(tables[id(o)], at) for o in observers]
+
+
+def _sharing(observers: Sequence[Observer]) -> list[list[Observer]]:
+    """Group observers that can share a pass: the same probe set and way of calling, no site name in dispute."""
+    groups: list[list[Observer]] = []
+    for observer in observers:
+        if isinstance(observer, StreamingObserver):
+            for group in groups:
+                first = group[0]
+                streaming = [o for o in (*group, observer) if isinstance(o, StreamingObserver)]
+                if (
+                    isinstance(first, StreamingObserver)
+                    and first.probe_set.identity == observer.probe_set.identity
+                    and first.forward == observer.forward
+                    and merge_sites(o.sites for o in streaming) is not None
+                    and merge_sites(o.attention_sites for o in streaming) is not None
+                ):
+                    group.append(observer)
+                    break
+            else:
+                groups.append([observer])
+        else:
+            groups.append([observer])
+    return groups
+
+
+def _measure_streaming(observers: Sequence[StreamingObserver], module: nn.Module) -> list[pd.DataFrame]:
+    accumulators = [o.accumulator() for o in observers]
+    probe_pass(
+        module,
+        observers[0].probe_set,
+        accumulators,
+        sites=merge_sites(o.sites for o in observers),
+        attention_sites=merge_sites(o.attention_sites for o in observers),
+        gradients=any(o.gradients for o in observers),
+        forward=observers[0].forward,
+    )
+    return [a.table() for a in accumulators]
+
+
+def _with_progress(table: pd.DataFrame, at: Progress) -> pd.DataFrame:
+    groups = [c for c in table.columns if c not in ("quantity", "site", "value")]
+    if at.learning_rate is not None:
+        rate = pd.DataFrame({"quantity": ["learning_rate"], "site": [""], "value": [at.learning_rate]})
+        table = pd.concat([table, rate], ignore_index=True)
+    table = table[["quantity", "site", *groups, "value"]].reset_index(drop=True)
+    table.insert(0, "step", at.step)
+    table.insert(1, "tokens", pd.Series([at.tokens] * len(table), dtype="Int64"))
+    return table
+
+
+def scalar_tags(name: str, observation: pd.DataFrame) -> dict[str, float]:
+    """Logger tags of an observation's rows: ``<observer>/<quantity>/<site>/<groups>``, empty parts left out.
+
+    Example:
+        >>> rows = pd.DataFrame({"step": [1], "quantity": ["loss"], "site": [""], "upos": ["NOUN"], "value": [2.0]})
+        >>> scalar_tags("learning_curves", rows)
+        {'learning_curves/loss/NOUN': 2.0}
+    """
+    groups = [c for c in observation.columns if c not in ("step", "tokens", "quantity", "site", "value")]
+    parts = observation[["quantity", "site", *groups]].astype(object).to_numpy()
+    values = observation["value"].to_numpy()
+    return {
+        "/".join([name, *(str(p) for p in row if isinstance(p, str) and p)]): float(v)
+        for row, v in zip(parts, values, strict=True)
+        if v == v  # what has no value at this step (NaN) is no scalar
+    }
+
+
+def _callbacks(trainer: L.Trainer) -> list[L.Callback]:
+    return cast(list[L.Callback], trainer.callbacks)  # type: ignore[attr-defined]
+
+
+def _observers(trainer: L.Trainer) -> list[Observer]:
+    return [c for c in _callbacks(trainer) if isinstance(c, Observer)]
+
+
+def _observe_due(trainer: L.Trainer, module: L.LightningModule, due: Callable[[Observer], bool]) -> None:
+    """Observe with all observers that are due and have not seen this step yet; the first to be asked does it."""
+    step = trainer.global_step
+    observers = [o for o in _observers(trainer) if o._seen_step != step and due(o)]
+    if not observers:
+        return
+    at = progress(trainer)
+    for observer, table in zip(observers, observe_together(observers, module, at), strict=True):
+        observer._seen_step = step
+        if rank_and_world_size()[0] == 0:
+            observer.store.write(step, table)
+            publish(observer, table, trainer.loggers, step)
+
+
+def publish(observer: Observer, table: pd.DataFrame, loggers: Sequence[Any], step: int) -> None:
+    """Send an observation's scalars to every logger, and its figures to those that take images."""
+    scalars = scalar_tags(
+        observer.name, table[observer.is_scalar(table) & (table["quantity"] != "learning_rate")]
+    )
+    for logger in loggers:
+        logger.log_metrics(scalars, step=step)
+    if observer.log_figures and any(
+        hasattr(logger, "log_image") or _has_figures(logger) for logger in loggers
+    ):
+        figures = observer.figures(observer.store.read(until=step), observer.settings)
+        for name, figure in figures.items():
+            log_figure(loggers, f"{observer.name}/{name}", figure, step)
+
+
+def _has_figures(logger: Any) -> bool:
+    return hasattr(getattr(logger, "experiment", None), "add_figure")
+
+
+def _split_loader(data: L.LightningDataModule, split: str) -> Any:
+    hook = {"train": "train_dataloader", "validation": "val_dataloader", "test": "test_dataloader"}[split]
+    loader = getattr(data, hook)()
+    if isinstance(loader, (list, tuple)):
+        if len(loader) != 1:
+            raise ValueError(
+                f"{type(data).__name__}.{hook}() answers {len(loader)} loaders: give the observer a `probe:`"
+            )
+        loader = loader[0]
+    return loader
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+        return {"class": type(value).__name__, **asdict(value)}
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(v) for v in value]
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    return type(value).__name__

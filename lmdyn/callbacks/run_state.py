@@ -1,0 +1,163 @@
+"""What a run needs beside its weights: tokens seen, random states, recurrent state, tokenizer."""
+
+import logging
+import random
+from pathlib import Path
+from typing import Any, cast
+
+import lightning as L
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
+from lmdyn.callbacks.schedule import Progress
+
+__all__ = ["RunState", "about_checkpoint", "progress", "save_tokenizer"]
+
+log = logging.getLogger(__name__)
+
+
+class RunState(L.Callback):
+    """Makes resuming exact, counts tokens, and saves the tokenizer with the run. The CLI always attaches it.
+
+    Full checkpoints get the state of every random number generator and the module's carried recurrent state
+    (``module.resume_state()``), one entry a rank; both are restored in the first ``on_train_batch_start``.
+    The tokenizer of the datamodule (or module) and its training counts go to ``<log_dir>/tokenizer/``, so that
+    replay needs neither the training corpus nor its settings.
+
+    Raises:
+        ValueError: a checkpoint of another number of ranks is resumed.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: Tensor | int = 0  # of this rank, since the start or the resumption
+        self._base = 0  # of all ranks, before the resumption
+        self._restored: dict[str, Any] | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Labelled tokens trained on so far, over all ranks (every rank must ask)."""
+        return self._base + int(all_reduce_sum(torch.as_tensor(self._tokens).clone()))
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Save the tokenizer with the run."""
+        if stage == "fit" and trainer.is_global_zero and trainer.log_dir is not None:
+            save_tokenizer(Path(trainer.log_dir) / "tokenizer", trainer, pl_module)
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """After resuming, go on from the random states and the recurrent state of the checkpoint."""
+        if self._restored is None:
+            return
+        mine = self._restored["ranks"][rank_and_world_size()[0]]
+        self._restored = None
+        _set_random_state(mine["random"])
+        if mine["module"] is not None:
+            cast(Any, pl_module).load_resume_state(mine["module"])
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count labelled tokens, on the device, without waiting for it."""
+        labels = batch.get("labels") if isinstance(batch, dict) else None
+        if isinstance(labels, Tensor):
+            self._tokens = self._tokens + (labels != -100).sum()
+
+    def on_save_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Put the states of all ranks into a full checkpoint (Lightning skips this hook for weights only)."""
+        module_state = cast(Any, pl_module).resume_state() if hasattr(pl_module, "resume_state") else None
+        mine = {"random": _random_state(), "module": module_state}
+        world_size = rank_and_world_size()[1]
+        ranks: list[Any] = [mine]
+        if world_size > 1:
+            ranks = [None] * world_size
+            torch.distributed.all_gather_object(ranks, mine)
+        checkpoint["lmdyn"] = {**about_checkpoint(trainer), "ranks": ranks}
+
+    def on_load_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Remember what to restore when the first batch comes."""
+        state = checkpoint.get("lmdyn")
+        if state is None or "ranks" not in state:
+            log.warning(
+                "this checkpoint holds no resume state (weights only, or not lmdyn's): resuming is not exact"
+            )
+            return
+        world_size = rank_and_world_size()[1]
+        if len(state["ranks"]) != world_size:
+            raise ValueError(
+                f"the checkpoint was written by {len(state['ranks'])} ranks, this run has {world_size}: exact resuming "
+                "needs as many; to start anew from its weights, load them in the model instead of resuming"
+            )
+        self._restored, self._tokens, self._base = state, 0, state["tokens"] or 0
+
+
+def progress(trainer: L.Trainer) -> Progress:
+    """Where the training stands. Every rank must ask."""
+    counter = next((c for c in cast(Any, trainer).callbacks if isinstance(c, RunState)), None)
+    rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    return Progress(
+        step=trainer.global_step,
+        tokens=None if counter is None else counter.tokens,
+        learning_rate=float(rates[0]) if rates else None,
+    )
+
+
+def about_checkpoint(trainer: L.Trainer) -> dict[str, Any]:
+    """The entry ``lmdyn`` of a checkpoint: step, tokens, learning rate, and where the tokenizer lies."""
+    at = progress(trainer)
+    return {"step": at.step, "tokens": at.tokens, "learning_rate": at.learning_rate, "tokenizer": "tokenizer"}
+
+
+def save_tokenizer(folder: Path, trainer: L.Trainer, module: L.LightningModule) -> None:
+    """Save the run's tokenizer (``save_pretrained`` format) and its training counts (``token_counts.parquet``)."""
+    datamodule = getattr(trainer, "datamodule", None)
+    tokenizer = getattr(datamodule, "tokenizer", None) or getattr(module, "tokenizer", None)
+    if tokenizer is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        tokenizer.save_pretrained(str(folder))
+    counts = getattr(datamodule, "token_counts", None)
+    if counts is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        counts.to_parquet(folder / "token_counts.parquet")
+
+
+def _random_state() -> dict[str, Any]:
+    """The state of every generator, in types that load with ``weights_only=True``."""
+    version, internal, gauss = random.getstate()
+    numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002 (the global state)
+    inner = dict(numpy_state["state"])
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+        "python": [version, list(internal), gauss],
+        "numpy": {
+            "bit_generator": numpy_state["bit_generator"],
+            "key": [int(k) for k in inner["key"]],
+            "pos": int(inner["pos"]),
+            "has_gauss": int(numpy_state["has_gauss"]),
+            "gauss": float(numpy_state["gauss"]),
+        },
+    }
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"].cpu())
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"].cpu())
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    numpy_state = state["numpy"]
+    np.random.set_state(  # noqa: NPY002 (the global state)
+        {
+            "bit_generator": numpy_state["bit_generator"],
+            "state": {"key": np.array(numpy_state["key"], dtype=np.uint32), "pos": numpy_state["pos"]},
+            "has_gauss": numpy_state["has_gauss"],
+            "gauss": numpy_state["gauss"],
+        }
+    )

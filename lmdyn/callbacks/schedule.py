@@ -1,0 +1,70 @@
+"""When to look: schedules over optimizer updates, as data."""
+
+from dataclasses import dataclass
+
+__all__ = ["Progress", "Steps"]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A schedule over steps, where a step is the number of optimizer updates done (0: the untrained model).
+
+    Attributes:
+        every: each multiple of this number.
+        per_decade: this many steps, evenly spaced in logarithm, in each factor of ten: 10^(k/n), rounded.
+        at: these steps.
+        epochs: the end of each epoch.
+        last: the end of training.
+
+    Raises:
+        ValueError: an interval below 1 or a negative step.
+
+    Example:
+        >>> schedule = Steps(per_decade=2, at=(0, 5))
+        >>> [step for step in range(101) if step in schedule]
+        [0, 1, 3, 5, 10, 32, 100]
+    """
+
+    every: int | None = None
+    per_decade: int | None = None
+    at: tuple[int, ...] = (0,)
+    epochs: bool = False
+    last: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("every", "per_decade"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"Steps.{name} is {value}: expected a number from 1, or null for never")
+        if any(step < 0 for step in self.at):
+            raise ValueError(f"Steps.at is {self.at}: expected steps from 0 (the untrained model)")
+        object.__setattr__(self, "at", tuple(self.at))  # yaml has lists
+
+    def __contains__(self, step: int) -> bool:
+        if step in self.at:
+            return True
+        if step < 1:
+            return False
+        if self.every is not None and step % self.every == 0:
+            return True
+        if self.per_decade is not None:
+            k = 0
+            while (due := round(10 ** (k / self.per_decade))) < step:
+                k += 1
+            return due == step
+        return False
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far training has come when something is observed.
+
+    Attributes:
+        step: optimizer updates done.
+        tokens: labelled tokens trained on so far, over all ranks; None where nobody counts (see ``RunState``).
+        learning_rate: of the first parameter group; None in plain module evaluation.
+    """
+
+    step: int
+    tokens: int | None = None
+    learning_rate: float | None = None

@@ -1,0 +1,266 @@
+"""The natural sparsity of activations and gradients (Saphra & Lopez 2019)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Bool
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from lmdyn.analysis.grouped import GroupedMeans
+from lmdyn.analysis.sparsity import (
+    CLOSED_CLASSES,
+    OPEN_CLASSES,
+    attention_entropy,
+    concentration,
+    frequency_correlation,
+    match_frequency,
+    word_tags,
+)
+from lmdyn.callbacks.frequency import FrequencySource, special_tokens, token_frequencies
+from lmdyn.callbacks.observer import StreamingObserver
+from lmdyn.callbacks.probe import Seen
+from lmdyn.callbacks.sparsity_figures import sparsity_figures
+
+__all__ = ["Sparsity"]
+
+
+class Sparsity(StreamingObserver):
+    """Concentration χ(v) = ‖v‖₂/‖v‖₁ of activations and gradients by word, and its correlation ρ with frequency.
+
+    Gradients are those of the *summed* token loss with respect to a site's activation. For each word type, the
+    mean of χ is taken over the positions that predict it (role ``target``) and over those that read it (role
+    ``input``). ρ is the Pearson correlation over word types of this mean with the word's frequency: ρ← for the
+    role ``target``, ρ→ for ``input``; over all words, within open and closed POS classes, and within a sample of
+    each of similar average frequency. A word belongs to a class when the majority of its training occurrences,
+    and at least ``class_min_count``, carry a tag of that class. Special tokens (end of sentence, unknown) are no
+    words. For attention sites, the entropy of the attention distribution, averaged over heads, stands for χ.
+
+    Args:
+        sites: display name to module path; the defaults are those of ``LSTMLanguageModel``.
+        attention_sites: display name to the path of an attention module.
+        gradients: also observe gradients.
+        frequency: count words in the training data (``train``) or in the probe set (``probe``).
+        min_count: leave words out of ρ that the probe set has fewer times, in the role at hand.
+        pos_classes: also ρ within POS classes; needs training counts by Universal POS (``NOUN`` … columns of
+            the datamodule's ``token_counts``).
+        class_min_count: least training occurrences under the tag; 100 as published.
+        matched_size: words in each of the two samples of similar average frequency, 120 as published; null for
+            none. WikiText-2 allows 40 to 60.
+        matched_tolerance: greatest difference of the logarithms of the samples' average frequencies.
+        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+
+    Logged tags:
+        ``sparsity/chi_activation/<site>/<role>``: mean over tokens of χ of the activation.
+        ``sparsity/chi_gradient/<site>/<role>``: mean over tokens of χ of the gradient.
+        ``sparsity/l1_gradient/<site>/<role>``: mean over tokens of the gradient's ‖·‖₁.
+        ``sparsity/rho_activation/<site>/<role>``: ρ of χ of the activation with word frequency.
+        ``sparsity/rho_gradient/<site>/<role>``: ρ of χ of the gradient with word frequency.
+        ``sparsity/rho_l1_gradient/<site>/<role>``: ρ of the gradient's ‖·‖₁ (the check of section 4).
+        ``sparsity/rho_activation/<site>/<role>/<pos_class>``: ρ within a POS class or matched sample.
+        ``sparsity/rho_gradient/<site>/<role>/<pos_class>``: ρ within a POS class or matched sample.
+        ``sparsity/rho_l1_gradient/<site>/<role>/<pos_class>``: ρ within a POS class or matched sample.
+        ``sparsity/attention_entropy/<attention_site>/<role>``: mean entropy in nats.
+        ``sparsity/rho_attention_entropy/<attention_site>/<role>``: ρ of the entropy with word frequency.
+        ``sparsity/rho_attention_entropy/<attention_site>/<role>/<pos_class>``: ρ within a POS class or sample.
+
+    In the store there are, besides, the per-word means (``chi_activation``, ``chi_gradient``, ``l1_gradient``,
+    ``attention_entropy`` with a ``word``) and each word's ``frequency``.
+
+    Raises:
+        ValueError: counts that nobody made; matched samples that do not exist, with the largest size that does.
+
+    Reference: Saphra & Lopez 2019, "Sparsity emerges naturally in neural language models", sections 2 to 4;
+        attention entropy: Saphra 2021, section 6.1.2.
+    """
+
+    def __init__(
+        self,
+        *,
+        sites: Mapping[str, str] | None = None,
+        attention_sites: Mapping[str, str] | None = None,
+        gradients: bool = True,
+        frequency: FrequencySource = "train",
+        min_count: int = 1,
+        pos_classes: bool = True,
+        class_min_count: int = 100,
+        matched_size: int | None = 120,
+        matched_tolerance: float = 0.05,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.attention_sites = dict(attention_sites or {})
+        default = {
+            "embedding": "embedding",
+            "h1": "lstm.layers.0",
+            "h2": "lstm.layers.1",
+            "logits": "decoder",
+        }
+        self.sites = dict(default if sites is None else sites)
+        self.gradients = gradients
+        self.frequency = frequency
+        self.min_count = min_count
+        self.pos_classes = pos_classes
+        self.class_min_count = class_min_count
+        self.matched_size = matched_size
+        self.matched_tolerance = matched_tolerance
+        self.counts: Tensor | None = None
+        self.words: list[str] = []
+        self.upos: list[str] = []
+        self.samples: dict[str, Bool[Tensor, vocabulary]] = {}
+
+    def prepare(self) -> None:
+        """Find the words, their frequencies and their classes."""
+        self.counts = token_frequencies(self, self.frequency)
+        size = len(self.counts)
+        special = special_tokens(self, size)
+        self.words = _token_names(self.run.tokenizer, size)
+        self.upos = [""] * size
+        self.samples = {"": ~special}
+        if self.pos_classes:
+            self.samples |= self._class_samples(special)
+
+    def _class_samples(self, special: Bool[Tensor, "vocabulary"]) -> dict[str, Bool[Tensor, "vocabulary"]]:
+        table = self.token_counts
+        tags = [tag for tag in (*OPEN_CLASSES, *CLOSED_CLASSES) if tag in table]
+        if not tags:
+            raise ValueError(
+                f"{self.name}: the training counts have no POS: give the datamodule a layer `upos` (gold, or a `tagger`), "
+                "or set `pos_classes: false`"
+            )
+        tag_counts = torch.from_numpy(table[tags].to_numpy(dtype="int64").copy())
+        counts = torch.from_numpy(table["count"].to_numpy(dtype="int64").copy())
+        tag = torch.where(special, -1, word_tags(tag_counts, counts, min_count=self.class_min_count))
+        self.upos = [tags[i] if i >= 0 else "" for i in tag.tolist()]
+        n_open = sum(t in OPEN_CLASSES for t in tags)
+        samples = {"open": (tag >= 0) & (tag < n_open), "closed": tag >= n_open}
+        if self.matched_size is not None:
+            open_ids, closed_ids = (samples[name].nonzero().squeeze(1) for name in ("open", "closed"))
+            try:
+                matched = match_frequency(
+                    counts[open_ids],
+                    counts[closed_ids],
+                    size=self.matched_size,
+                    tolerance=self.matched_tolerance,
+                )
+            except ValueError as error:
+                raise ValueError(
+                    f"{self.name}: matched_size: {error}; `matched_size: null` does without"
+                ) from None
+            for name, ids in (
+                ("open_matched", open_ids[matched.first]),
+                ("closed_matched", closed_ids[matched.second]),
+            ):
+                samples[name] = torch.zeros(len(counts), dtype=torch.bool).index_fill(0, ids, True)
+        return samples
+
+    def accumulator(self) -> "_WordMeans":
+        """Per-word means in both roles."""
+        return _WordMeans(self)
+
+    @staticmethod
+    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
+        """Everything but the per-word rows."""
+        return observations["word"].isna()
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """The publication's figures 2 to 5."""
+        return sparsity_figures(observations, list(settings["sites"] or []))
+
+
+def _token_names(tokenizer: Any, size: int) -> list[str]:
+    if tokenizer is None:
+        return [str(i) for i in range(size)]
+    return [str(t) for t in tokenizer.convert_ids_to_tokens(list(range(min(size, len(tokenizer)))))] + [
+        str(i) for i in range(len(tokenizer), size)
+    ]
+
+
+class _WordMeans:
+    def __init__(self, observer: Sparsity) -> None:
+        assert observer.counts is not None
+        self._observer = observer
+        self._counts = observer.counts
+        self._roles = {
+            "target": GroupedMeans(len(observer.counts)),
+            "input": GroupedMeans(len(observer.counts)),
+        }
+
+    def update(self, seen: Seen) -> None:
+        labels = seen.batch["labels"]
+        inputs = seen.batch.get("input_ids", torch.full_like(labels, -1))
+        mask = seen.batch.get("attention_mask")
+        groups = {"target": labels, "input": inputs if mask is None else torch.where(mask.bool(), inputs, -1)}
+        values: dict[str, Tensor] = {}
+        for name in seen.activations:
+            if name.split("@")[0] not in self._observer.sites:
+                continue  # a site of an observer that shares the pass
+            activation = seen.activations[name]
+            if activation.ndim < 3 or activation.shape[:2] != labels.shape:
+                raise ValueError(
+                    f"site {name!r} answers {tuple(activation.shape)}, expected (batch, time, …) = {tuple(labels.shape)}: "
+                    "name a module whose output is batch first, with one vector a token"
+                )
+            values[f"chi_activation/{name}"] = concentration(activation.flatten(2))
+            if self._observer.gradients:
+                gradient = seen.gradients[name].flatten(2)
+                values[f"chi_gradient/{name}"] = concentration(gradient)
+                values[f"l1_gradient/{name}"] = torch.linalg.vector_norm(gradient, 1, dim=-1)
+        for name, weights in seen.attentions.items():
+            if name.split("@")[0] in self._observer.attention_sites:
+                values[f"attention_entropy/{name}"] = attention_entropy(weights).mean(1)
+        flat = {name: value.flatten() for name, value in values.items()}
+        for role, means in self._roles.items():
+            means.update(groups[role].flatten(), flat)
+
+    def table(self) -> pd.DataFrame:
+        observer, tables, summary = self._observer, [], []
+        words, upos = pd.Series(observer.words), pd.Series(observer.upos)
+        classes = pd.Series("", index=words.index)
+        for name in ("open", "closed"):
+            if name in observer.samples:
+                classes[observer.samples[name].numpy()] = name
+        seen_words = torch.zeros(len(self._counts), dtype=torch.bool)
+        for role, means in self._roles.items():
+            means.reduce()
+            for key in means.names:
+                quantity, site = key.split("/")
+                mean, count = means.mean(key), means.count(key)
+                summary.append((quantity, site, role, "", means.total_mean(key)))
+                measured = torch.where(count >= observer.min_count, mean, torch.nan)
+                for pos_class, sample in observer.samples.items():
+                    rho = frequency_correlation(
+                        torch.where(sample, measured, torch.nan), self._counts.double()
+                    )
+                    summary.append((f"rho_{quantity.removeprefix('chi_')}", site, role, pos_class, rho))
+                there = ((count > 0) & observer.samples[""]).numpy()
+                seen_words |= torch.from_numpy(there)
+                tables.append(
+                    _word_rows(quantity, site, role, there, words, upos, classes, mean.numpy()[there])
+                )
+        there = seen_words.numpy()
+        tables.append(
+            _word_rows("frequency", "", "", there, words, upos, classes, self._counts.numpy()[there])
+        )
+        scalars = pd.DataFrame(summary, columns=["quantity", "site", "role", "pos_class", "value"])
+        table = pd.concat([scalars, *tables], ignore_index=True)
+        return table[["quantity", "site", "role", "pos_class", "word", "upos", "value"]]
+
+
+def _word_rows(
+    quantity: str, site: str, role: str, there: Any, words: Any, upos: Any, classes: Any, values: Any
+) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "quantity": quantity,
+            "site": site,
+            "role": role,
+            "pos_class": classes[there].to_numpy(),
+            "word": words[there].to_numpy(),
+            "upos": upos[there].to_numpy(),
+            "value": values,
+        }
+    )

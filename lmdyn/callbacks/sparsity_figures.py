@@ -1,0 +1,181 @@
+"""The figures of Saphra & Lopez 2019, from observations."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lmdyn.callbacks.figures import mark_rate_drops, new_figure, set_step_axis
+
+__all__ = ["sparsity_figures"]
+
+_CLASS_COLORS = {"open": "C0", "closed": "C3", "": "0.7"}
+
+
+def sparsity_figures(observations: pd.DataFrame, sites: list[str]) -> dict[str, Figure]:
+    """The publication's figures 2, 3, 4 and 5, and the check of its section 4.
+
+    Args:
+        observations: what ``Sparsity`` has in its store.
+        sites: display names in the order of the model, for colours and for the site of figures 2, 4 and 5: the
+            one below the logits.
+    """
+    figures = {"rho_by_site": _rho_by_site(observations, sites)}
+    gradients = observations[observations["quantity"].eq("chi_gradient") & observations["word"].notna()]
+    shown = [s for s in gradients["site"].unique() if s != "logits"]
+    if shown:
+        site = shown[-1]
+        figures["chi_gradient_by_rank"] = _heat_map(observations, gradients, site)
+        figures["chi_gradient_by_frequency"] = _scatter(observations, gradients, site)
+        figures["rho_l1_gradient"] = _l1_check(observations, sites)
+        classes = observations["pos_class"].isin(["open", "closed"]) & observations["quantity"].eq(
+            "rho_gradient"
+        )
+        if classes.any():
+            figures["rho_by_pos_class"] = _rho_by_class(observations, site)
+    return figures
+
+
+def _curves(observations: pd.DataFrame, quantity: str, role: str) -> pd.DataFrame:
+    rows = observations[
+        observations["quantity"].eq(quantity) & observations["role"].eq(role) & observations["word"].isna()
+    ]
+    return rows.sort_values("step")
+
+
+def _ordered(sites: list[str], there: list[str]) -> list[str]:
+    first = [s for s in sites if s in there]
+    return first + [s for s in there if s not in first]
+
+
+def _rho_axes(axes: Axes, observations: pd.DataFrame, steps: list[int]) -> None:
+    axes.axhline(0, color="0.85", lw=0.8, zorder=0)
+    mark_rate_drops(axes, observations)
+    set_step_axis(axes, steps)
+
+
+def _rho_by_site(observations: pd.DataFrame, sites: list[str]) -> Figure:
+    figure, panels = new_figure(10.5, 4.2, ncols=2, sharey=True)
+    titles = {
+        "target": "ρ←: with frequency of the target word",
+        "input": "ρ→: with frequency of the input word",
+    }
+    for axes, (role, title) in zip(panels, titles.items(), strict=True):
+        steps: list[int] = []
+        for quantity, style, what in (
+            ("rho_activation", "-", "activation"),
+            ("rho_gradient", "--", "gradient"),
+            ("rho_attention_entropy", ":", "attention entropy"),
+        ):
+            rows = _curves(observations, quantity, role)
+            rows = rows[rows["pos_class"].eq("")]
+            there = _ordered(sites, list(rows["site"].unique()))
+            for site in there:
+                one = rows[rows["site"].eq(site)]
+                color = f"C{_ordered(sites, list(observations['site'].unique())).index(site) % 10}"
+                axes.plot(
+                    one["step"], one["value"], style, color=color, marker=".", ms=4, label=f"{site}, {what}"
+                )
+                steps += list(one["step"])
+        axes.set_title(title, fontsize=10, loc="left")
+        _rho_axes(axes, observations, steps)
+    panels[0].set_ylabel("Pearson ρ(mean χ of a word, its frequency)")
+    panels[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def _rho_by_class(observations: pd.DataFrame, site: str) -> Figure:
+    figure, axes = new_figure(7.5, 4.2)
+    rows = _curves(observations, "rho_gradient", "target")
+    rows = rows[rows["site"].eq(site)]
+    styles = {
+        "open": ("C0", "-", "open classes"),
+        "closed": ("C3", "-", "closed classes"),
+        "open_matched": ("C0", ":", "open, matched in frequency"),
+        "closed_matched": ("C3", ":", "closed, matched in frequency"),
+        "": ("0.5", "--", "all words"),
+    }
+    for pos_class, (color, style, label) in styles.items():
+        one = rows[rows["pos_class"].eq(pos_class)]
+        if len(one):
+            axes.plot(one["step"], one["value"], style, color=color, marker=".", ms=4, label=label)
+    axes.set_title(f"ρ← of the gradient at {site}, by part of speech", fontsize=10, loc="left")
+    axes.set_ylabel("Pearson ρ(mean χ of a word, its frequency)")
+    _rho_axes(axes, observations, list(rows["step"]))
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def _l1_check(observations: pd.DataFrame, sites: list[str]) -> Figure:
+    figure, axes = new_figure(7.5, 4.2)
+    rows = _curves(observations, "rho_l1_gradient", "target")
+    rows = rows[rows["pos_class"].eq("")]
+    for i, site in enumerate(_ordered(sites, list(rows["site"].unique()))):
+        one = rows[rows["site"].eq(site)]
+        axes.plot(one["step"], one["value"], color=f"C{i % 10}", marker=".", ms=4, label=site)
+    axes.set_title(
+        "Is the gradient's ‖·‖₁ anti-correlated with target frequency? (section 4)", fontsize=10, loc="left"
+    )
+    axes.set_ylabel("Pearson ρ(mean ‖gradient‖₁ of a word, its frequency)")
+    _rho_axes(axes, observations, list(rows["step"]))
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def _frequencies(observations: pd.DataFrame) -> "pd.Series[float]":
+    """Training frequency of each word, most frequent first."""
+    rows = observations[observations["quantity"].eq("frequency")].drop_duplicates("word")
+    return rows.set_index("word")["value"].sort_values(ascending=False, kind="stable")
+
+
+def _heat_map(observations: pd.DataFrame, gradients: pd.DataFrame, site: str) -> Figure:
+    frequencies = _frequencies(observations)
+    ranks = pd.Series(np.arange(1, len(frequencies) + 1), index=frequencies.index)
+    rows = gradients[gradients["site"].eq(site) & gradients["role"].eq("target")]
+    edges = np.unique(np.geomspace(1, len(ranks) + 1, 61).round().astype(int))
+    bins = np.searchsorted(edges, rows["word"].map(ranks).to_numpy(), side="right") - 1
+    table = rows.assign(bin=bins).pivot_table(index="bin", columns="step", values="value")
+    table = table.reindex(range(len(edges) - 1))
+    figure, axes = new_figure(7.5, 4.8)
+    mesh = axes.pcolormesh(np.arange(table.shape[1] + 1), edges, table.to_numpy(), cmap="viridis")
+    axes.set_yscale("log")
+    axes.set_ylabel("word frequency rank (most frequent at the bottom)")
+    axes.set_xlabel("training step (optimizer updates), one column an observation")
+    every = max(1, -(-table.shape[1] // 12))
+    axes.set_xticks(np.arange(table.shape[1])[::every] + 0.5)
+    axes.set_xticklabels([str(s) for s in table.columns[::every]], rotation=45, ha="right")
+    axes.set_title(f"Concentration χ of the gradient at {site}, by target word", fontsize=10, loc="left")
+    figure.colorbar(mesh, ax=axes, label="mean χ = ‖v‖₂ / ‖v‖₁")
+    return figure
+
+
+def _scatter(observations: pd.DataFrame, gradients: pd.DataFrame, site: str) -> Figure:
+    last = observations["step"].max()
+    rows = gradients[gradients["step"].eq(last) & gradients["site"].eq(site) & gradients["role"].eq("target")]
+    rows = rows.assign(frequency=rows["word"].map(_frequencies(observations))).fillna({"pos_class": ""})
+    rows = rows[rows["frequency"] > 0]
+    figure, axes = new_figure(7.5, 4.6)
+    for pos_class, label in (("", "other or ambiguous"), ("open", "open class"), ("closed", "closed class")):
+        one = rows[rows["pos_class"].eq(pos_class)]
+        if len(one):
+            axes.scatter(
+                one["frequency"],
+                one["value"],
+                s=9,
+                color=_CLASS_COLORS[pos_class],
+                label=label,
+                lw=0,
+                alpha=0.8,
+            )
+    for pos_class in ("open", "closed"):
+        for row in rows[rows["pos_class"].eq(pos_class)].nlargest(6, "frequency").itertuples():
+            axes.annotate(str(row.word), (float(str(row.frequency)), float(str(row.value))), fontsize=7, xytext=(3, 2),
+                          textcoords="offset points", color=_CLASS_COLORS[pos_class])  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_xlabel("occurrences in the training data")
+    axes.set_ylabel("mean χ = ‖v‖₂ / ‖v‖₁")
+    axes.set_title(
+        f"Concentration of the gradient at {site} by target word, step {last}", fontsize=10, loc="left"
+    )
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure

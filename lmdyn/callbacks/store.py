@@ -1,0 +1,161 @@
+"""Observations on disk: one parquet file for each observation of each observer."""
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+__all__ = ["ObservationStore"]
+
+_COLUMNS = ("step", "tokens", "quantity", "site")
+
+
+class ObservationStore:
+    """The observations of one observer: ``<folder>/<step:09d>.parquet``, tidy.
+
+    Columns are ``step, tokens, quantity, site, <group columns>, value``; ``pandas.read_parquet(folder)`` reads
+    them all. Each file is written to a temporary name and renamed, so that a killed run leaves no half file and
+    several workers share a folder without locks. The settings behind the numbers are in each file's metadata.
+
+    Args:
+        folder: ``<log_dir>/observations/<name>``; made on the first write.
+        observer: dotted path of the observer's class; empty to read a folder as it is.
+        settings: what the numbers depend on, plain types.
+
+    Example:
+        >>> import tempfile
+        >>> store = ObservationStore(Path(tempfile.mkdtemp()) / "curves", "my.Observer", {"n": 1})
+        >>> store.write(3, pd.DataFrame({"step": 3, "quantity": ["loss"], "site": [""], "value": [0.5]}))
+        >>> store.steps(), store.read()["value"].tolist()
+        ([3], [0.5])
+    """
+
+    def __init__(self, folder: Path, observer: str = "", settings: Mapping[str, Any] | None = None) -> None:
+        self.folder = Path(folder)
+        self.observer = observer
+        self.settings = json.loads(json.dumps(dict(settings or {}), sort_keys=True, default=str))
+
+    @property
+    def settings_hash(self) -> str:
+        """Hash of the observer's class and settings."""
+        text = json.dumps([self.observer, self.settings], sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def steps(self) -> list[int]:
+        """Steps that are there, in order."""
+        names = (re.fullmatch(r"(\d{9,})\.parquet", p.name) for p in self.folder.glob("*.parquet"))
+        return sorted(int(match[1]) for match in names if match)
+
+    def path(self, step: int) -> Path:
+        """The file of ``step``."""
+        return self.folder / f"{step:09d}.parquet"
+
+    def write(self, step: int, observation: pd.DataFrame) -> None:
+        """Write one observation; replaces what is there for this step.
+
+        Raises:
+            ValueError: the folder holds observations made with other settings.
+        """
+        self.check_settings()
+        groups = [c for c in observation.columns if c not in (*_COLUMNS, "value")]
+        table = pa.Table.from_pandas(_typed(observation, groups), preserve_index=False)
+        about = {"observer": self.observer, "settings": self.settings, "settings_hash": self.settings_hash}
+        table = table.replace_schema_metadata(
+            {**(table.schema.metadata or {}), b"lmdyn": json.dumps(about).encode()}
+        )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{step:09d}.", suffix=".tmp", dir=self.folder)
+        os.close(handle)
+        try:
+            pq.write_table(table, temporary, compression="zstd")
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(self.path(step))
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    def about(self) -> dict[str, Any]:
+        """``observer``, ``settings`` and ``settings_hash`` of what is there; empty where nothing is.
+
+        Raises:
+            ValueError: a parquet file in the folder that lmdyn did not write.
+        """
+        for step in self.steps()[:1]:
+            metadata = pq.read_schema(self.path(step)).metadata or {}
+            if b"lmdyn" not in metadata:
+                raise ValueError(
+                    f"{self.path(step)} is no observation of lmdyn's: its metadata names no observer"
+                )
+            return dict(json.loads(metadata[b"lmdyn"]))
+        return {}
+
+    def check_settings(self) -> None:
+        """Refuse to mix observations of different settings.
+
+        Raises:
+            ValueError: the folder holds observations of another class or other settings, with the differences.
+        """
+        about = self.about()
+        if not about or about["settings_hash"] == self.settings_hash:
+            return
+        there, here = about["settings"], self.settings
+        differences = [
+            f"{key}: {there.get(key)!r} there, {here.get(key)!r} here"
+            for key in sorted(there.keys() | here.keys())
+            if there.get(key) != here.get(key)
+        ]
+        if about["observer"] != self.observer:
+            differences.insert(0, f"observer: {about['observer']} there, {self.observer} here")
+        raise ValueError(
+            f"{self.folder} holds observations made with other settings ({'; '.join(differences)}): "
+            "give the observer another `name`, or remove the folder"
+        )
+
+    def read(self, until: int | None = None, quantities: Iterable[str] | None = None) -> pd.DataFrame:
+        """All observations in one table, in the order of steps.
+
+        Args:
+            until: only steps up to this one.
+            quantities: only these quantities.
+
+        Raises:
+            FileNotFoundError: nothing is there.
+        """
+        steps = [step for step in self.steps() if until is None or step <= until]
+        if not steps:
+            raise FileNotFoundError(f"no observations in {self.folder}")
+        filters = None if quantities is None else [("quantity", "in", sorted(quantities))]
+        return pd.concat(
+            [_plain(pd.read_parquet(self.path(step), filters=filters)) for step in steps], ignore_index=True
+        )
+
+
+def _typed(observation: pd.DataFrame, groups: list[str]) -> pd.DataFrame:
+    """One schema for every step: a column of nothing but nulls keeps its type."""
+    columns: dict[str, Any] = {"step": observation["step"].astype("int64")}
+    tokens = observation["tokens"] if "tokens" in observation else pd.Series([None] * len(observation))
+    columns["tokens"] = (
+        tokens.astype("Int64").to_numpy(dtype=object) if tokens.isna().any() else tokens.astype("int64")
+    )
+    columns["tokens"] = pd.array(list(columns["tokens"]), dtype="Int64")
+    for name in ("quantity", "site", *groups):
+        columns[name] = observation[name].astype("category")
+        if not isinstance(columns[name].cat.categories.dtype, pd.StringDtype):
+            columns[name] = columns[name].cat.rename_categories(columns[name].cat.categories.astype("str"))
+    columns["value"] = observation["value"].astype("float64")
+    return pd.DataFrame(columns)
+
+
+def _plain(frame: pd.DataFrame) -> pd.DataFrame:
+    """Categories of different files cannot be concatenated: strings can."""
+    return frame.astype(
+        {name: "str" for name, dtype in frame.dtypes.items() if isinstance(dtype, pd.CategoricalDtype)}
+    )

@@ -1,0 +1,51 @@
+"""``python -m lmdyn.cli``, ``lmdyn``: dispatch to training, replay and report."""
+
+import logging
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one subcommand: ``fit | validate | test | predict | analyze | report``.
+
+    A user's mistake (a bad value, a missing file) ends in one line and exit status 1, not in a traceback; set
+    ``LMDYN_TRACEBACK=1`` to see where it came from.
+    """
+    import os
+
+    logger = logging.getLogger("lmdyn")
+    logger.setLevel(logging.INFO)
+    if not logger.handlers:  # Lightning has handlers of its own
+        logger.addHandler(logging.StreamHandler())
+        logger.propagate = False
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        _run(args)
+    except (ValueError, TypeError, FileNotFoundError, ImportError) as error:
+        if os.environ.get("LMDYN_TRACEBACK"):
+            raise
+        logger.error("error: %s", error)
+        raise SystemExit(1) from None
+
+
+def _run(args: list[str]) -> None:
+    command = args[0] if args else None
+    # analyze and report are no methods of the Trainer: LightningCLI would not parse them
+    if command == "analyze":
+        from lmdyn.cli.analyze import analyze_command
+
+        analyze_command(args[1:])
+    elif command == "report":
+        from lmdyn.cli.report import report_command
+
+        report_command(args[1:])
+    else:
+        from lmdyn.cli.fit import LmdynCLI
+
+        LmdynCLI.from_command_line(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""Replay: observers over a folder of checkpoints."""
+
+import argparse
+import glob
+import hashlib
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pandas as pd
+import torch
+import yaml
+from lightning.pytorch.loggers import TensorBoardLogger
+from rich.progress import track
+from torch import Tensor, nn
+from transformers import AutoTokenizer
+
+from lmdyn.callbacks.checkpoint import checkpoint_step
+from lmdyn.callbacks.observer import Observer, Run, observe_together, publish
+from lmdyn.callbacks.schedule import Progress
+
+__all__ = ["analyze", "analyze_command"]
+
+log = logging.getLogger(__name__)
+
+
+def analyze_command(args: Sequence[str]) -> None:
+    """``lmdyn analyze RUN [--checkpoints GLOB] [--config FILE …] [--out DIR] [--shard i/n] [--device DEVICE]``."""
+    parser = argparse.ArgumentParser(
+        "lmdyn analyze",
+        description="Replay observers over checkpoints. Observations that are there already are skipped.",
+    )
+    parser.add_argument("run", type=Path, help="run folder: its config.yaml says model, data and observers")
+    parser.add_argument("--checkpoints", help="folder or glob of checkpoints; default: RUN/checkpoints")
+    parser.add_argument(
+        "--config", action="append", default=[], type=Path,
+        help="yaml over the run's own, e.g. other observers under trainer.callbacks (`callbacks+:` appends)",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, help="folder that receives observations/; default: RUN")
+    parser.add_argument(
+        "--shard", help="i/n: take checkpoints i, i+n, … (i from 0); default: torchrun's or SLURM's"
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args(list(args))
+    done = analyze(
+        options.run,
+        checkpoints=options.checkpoints,
+        configs=options.config,
+        out=options.out,
+        shard=parse_shard(options.shard),
+        device=options.device,
+    )
+    log.info("%d observations made; report: python -m lmdyn.cli report %s", done, options.out or options.run)
+
+
+def parse_shard(text: str | None) -> tuple[int, int]:
+    """``"i/n"`` as (i, n); None reads torchrun's or SLURM's environment, (0, 1) without either.
+
+    Raises:
+        ValueError: anything but 0 ≤ i < n.
+
+    Example:
+        >>> parse_shard("1/4")
+        (1, 4)
+    """
+    if text is None:
+        for rank, size in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+            if rank in os.environ and size in os.environ:
+                return int(os.environ[rank]), int(os.environ[size])
+        return 0, 1
+    try:
+        i, n = (int(part) for part in text.split("/"))
+    except ValueError:
+        i, n = -1, 0
+    if not 0 <= i < n:
+        raise ValueError(f"--shard is {text!r}: expected i/n with 0 <= i < n, e.g. 0/4")
+    return i, n
+
+
+def analyze(
+    run: Path,
+    *,
+    checkpoints: str | None = None,
+    configs: Sequence[Path] = (),
+    out: Path | None = None,
+    shard: tuple[int, int] = (0, 1),
+    device: str = "cpu",
+) -> int:
+    """Replay the observers of a run's configuration over its checkpoints.
+
+    Args:
+        run: run folder with ``config.yaml``.
+        checkpoints: folder or glob; ``<run>/checkpoints`` by default.
+        configs: yaml files over the run's own configuration.
+        out: folder that receives ``observations/``; the run's by default.
+        shard: (i, n): take every n-th checkpoint from the i-th.
+        device: where to observe.
+
+    Returns:
+        Number of observations made.
+
+    Raises:
+        FileNotFoundError: no configuration or no checkpoint.
+        ValueError: a checkpoint that does not fit the model, with the names that do not; no observer.
+    """
+    paths = find_checkpoints(checkpoints or str(run / "checkpoints"))
+    first = _load(next(iter(paths.values())))
+    cli = _instantiate(run, configs, first.get("hyper_parameters", {}), first.get("state_dict", {}))
+    module, datamodule = cli.model, cli.datamodule
+    observers = [c for c in cli.trainer.callbacks if isinstance(c, Observer)]
+    if not observers:
+        raise ValueError("no observer is configured: add one under trainer.callbacks, e.g. with --config")
+    _attach(observers, run, out or run, datamodule)
+    module.to(device)
+    logger = TensorBoardLogger(str(out or run), name="", version="replay")
+    seen: dict[str, int] = {}
+    made = 0
+    for i, (step, path) in enumerate(track(list(paths.items()), description="replay")):
+        if i % shard[1] != shard[0]:
+            continue
+        checkpoint = _load(path)
+        twin = seen.setdefault(_weights_digest(checkpoint["state_dict"]), step)
+        if twin != step:
+            log.warning("steps %d and %d hold identical weights (%s)", twin, step, path)
+        due = [o for o in observers if not o.store.path(step).exists()]
+        if not due:
+            continue
+        load_weights(module, checkpoint["state_dict"], path)
+        for observer in due:
+            observer.check_module(module)
+        about = checkpoint.get("lmdyn", {})
+        at = Progress(step, about.get("tokens"), about.get("learning_rate"))
+        for observer, table in zip(due, observe_together(due, module, at), strict=True):
+            observer.store.write(step, table)
+            publish(observer, table, [logger], step)
+            made += 1
+    logger.finalize("success")
+    return made
+
+
+def find_checkpoints(pattern: str) -> dict[int, Path]:
+    """Checkpoints of a folder or glob by step, in the order of steps.
+
+    The step is the one in the file name (``step=000000123.ckpt``), else the checkpoint's own ``global_step``.
+
+    Raises:
+        FileNotFoundError: there are none.
+        ValueError: two checkpoints of one step.
+    """
+    folder = Path(pattern)
+    found = sorted(folder.glob("*.ckpt")) if folder.is_dir() else sorted(Path(p) for p in glob.glob(pattern))
+    if not found:
+        raise FileNotFoundError(
+            f"no checkpoints: {pattern} is neither a folder that holds *.ckpt nor a glob of files"
+        )
+    steps: dict[int, Path] = {}
+    for path in found:
+        step = checkpoint_step(path)
+        if step is None:
+            step = int(_load(path)["global_step"])
+        if step in steps:
+            raise ValueError(
+                f"{steps[step]} and {path} are both of step {step}: name the ones you mean by a glob"
+            )
+        steps[step] = path
+    return dict(sorted(steps.items()))
+
+
+def load_weights(module: nn.Module, state_dict: dict[str, Tensor], path: Path) -> None:
+    """Load a checkpoint's weights, all of them.
+
+    Raises:
+        ValueError: names or shapes that do not fit the model, all of them named.
+    """
+    own = module.state_dict()
+    problems = [f"missing in the checkpoint: {name}" for name in own if name not in state_dict]
+    problems += [f"not in the model: {name}" for name in state_dict if name not in own]
+    problems += [
+        f"{name}: {tuple(state_dict[name].shape)} in the checkpoint, {tuple(own[name].shape)} in the model"
+        for name in own
+        if name in state_dict and state_dict[name].shape != own[name].shape
+    ]
+    if problems:
+        raise ValueError(f"{path} does not fit {type(module).__name__}: {'; '.join(problems)}")
+    module.load_state_dict(state_dict)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read as a checkpoint: {error}") from error
+    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
+        raise ValueError(f"{path} is no Lightning checkpoint: it has no 'state_dict'")
+    return checkpoint
+
+
+def _instantiate(
+    run: Path, configs: Sequence[Path], hparams: dict[str, Any], weights: dict[str, Tensor]
+) -> Any:
+    """Model, data and observers of the run's configuration, for one process and one device."""
+    from lmdyn.cli.fit import LmdynCLI
+
+    path = run / "config.yaml"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} is missing: expected the folder of a run that was trained by `lmdyn fit`"
+        )
+    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    config = {key: config[key] for key in ("seed_everything", "trainer", "model", "data") if key in config}
+    config["trainer"] |= {
+        "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "logger": False, "plugins": None,
+        "enable_checkpointing": False, "default_root_dir": str(run),
+    }  # fmt: skip
+    config["trainer"]["callbacks"] = [
+        c for c in config["trainer"].get("callbacks") or [] if "Checkpoint" not in c["class_path"]
+    ]
+    # what was found in training, as the size of the vocabulary, is in the checkpoint
+    arguments = config["model"].get("init_args", {})
+    arguments |= {k: hparams[k] for k, v in arguments.items() if v is None and k in hparams}
+    merged = run / f".analyze-{os.getpid()}.yaml"
+    try:
+        merged.write_text(yaml.safe_dump(config), encoding="utf-8")
+        args = ["--config", str(merged)]
+        for extra in configs:
+            if not extra.exists():
+                raise FileNotFoundError(f"--config {extra} is missing")
+            args += ["--config", str(extra)]
+        cli = LmdynCLI(args, run=False)
+    finally:
+        merged.unlink(missing_ok=True)
+    cli.model.configure_model()
+    return cli
+
+
+def _attach(observers: Sequence[Observer], run: Path, out: Path, datamodule: L.LightningDataModule) -> None:
+    """What a Trainer's setup does: tokenizer and counts come from the run's folder."""
+    folder = run / "tokenizer"
+    tokenizer = AutoTokenizer.from_pretrained(str(folder)) if folder.is_dir() else None
+    counts_path = folder / "token_counts.parquet"
+    counts = pd.read_parquet(counts_path) if counts_path.exists() else None
+    if any(o.probe is None for o in observers):  # they look at the run's own validation set
+        if tokenizer is not None and hasattr(datamodule, "tokenizer"):
+            cast_any(datamodule).tokenizer = tokenizer
+        datamodule.prepare_data()
+        datamodule.setup("fit")
+    names = [o.name for o in observers]
+    for observer in observers:
+        if names.count(observer.name) > 1:
+            raise ValueError(
+                f"{names.count(observer.name)} observers are called {observer.name!r}: give each a `name`"
+            )
+        observer.attach(Run(out, tokenizer, counts, datamodule))
+
+
+def cast_any(value: Any) -> Any:
+    """``value``, for attributes that a static type does not have."""
+    return value
+
+
+def _weights_digest(state_dict: dict[str, Tensor]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(state_dict):
+        digest.update(name.encode())
+        digest.update(
+            state_dict[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
+    return digest.hexdigest()

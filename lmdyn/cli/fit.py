@@ -1,0 +1,159 @@
+"""Training and evaluation by LightningCLI, with resuming that cannot surprise."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+# imported so that yaml can name their classes without their modules
+import lmdyn.callbacks
+import lmdyn.datamodules
+import lmdyn.models  # noqa: F401
+from lmdyn.callbacks.checkpoint import ScheduledCheckpoint, checkpoint_step
+from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.run_state import RunState
+
+__all__ = ["LmdynCLI"]
+
+log = logging.getLogger(__name__)
+
+
+class LmdynCLI(LightningCLI):
+    """LightningCLI with lmdyn's classes, exact resuming, and a report at the end of ``fit``.
+
+    ``--ckpt_path last`` resumes from the newest full checkpoint of the run's folder; without one it is an error.
+    A fresh ``fit`` refuses a folder that already holds a run.
+    """
+
+    def __init__(self, args: Any = None, *, run: bool = True) -> None:
+        super().__init__(
+            L.LightningModule,
+            L.LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            auto_configure_optimizers=False,
+            trainer_defaults={"callbacks": [RunState()]} if run else {},
+            save_config_kwargs={"overwrite": True},
+            seed_everything_default=0,
+            parser_kwargs={"description": "lmdyn: train a language model and watch how it learns"},
+            args=args,
+            run=run,
+        )
+
+    @classmethod
+    def from_command_line(cls, args: Sequence[str]) -> "LmdynCLI":
+        """Parse ``args`` as the command line."""
+        argv, sys.argv = sys.argv, [sys.argv[0]]
+        try:
+            return cls(list(args))
+        finally:
+            sys.argv = argv
+
+    def add_arguments_to_parser(self, parser: Any) -> None:
+        """No switch beyond Lightning's own."""
+
+    def _parse_ckpt_path(self) -> None:
+        """Lightning lets the checkpoint's hyperparameters override the configuration silently: refuse a difference."""
+        if not self.config.get("subcommand"):
+            return
+        config = self.config[self.config.subcommand]
+        path = config.get("ckpt_path")
+        if path and Path(path).is_file():
+            checkpoint = torch.load(path, weights_only=True, map_location="cpu")
+            check_hyperparameters(config.model.as_dict(), checkpoint.get("hyper_parameters", {}), path)
+
+    def before_fit(self) -> None:
+        """Resolve ``last``; refuse to begin a run where one already is."""
+        config = self.config["fit"]
+        folder = run_folder(self.trainer)
+        if config.get("ckpt_path") == "last":
+            config["ckpt_path"] = self.config_init["fit"]["ckpt_path"] = str(self._last_checkpoint(folder))
+            self._parse_ckpt_path()
+        path = config.get("ckpt_path")
+        if path is None:
+            self._refuse_used_folder(folder)
+        elif not Path(path).is_file():
+            raise FileNotFoundError(f"ckpt_path: there is no checkpoint {path}")
+        elif (step := checkpoint_step(Path(path))) is not None:
+            for logger in self.trainer.loggers:
+                if isinstance(logger, L.pytorch.loggers.TensorBoardLogger):
+                    logger._kwargs.setdefault("purge_step", step + 1)
+
+    @rank_zero_only
+    def _refuse_used_folder(self, folder: Path) -> None:
+        if (folder / "config.yaml").exists():
+            raise ValueError(
+                f"{folder} already holds a run: resume it with --ckpt_path last, remove it, or choose another folder, "
+                "e.g. --trainer.logger.init_args.version NAME"
+            )
+
+    def _last_checkpoint(self, folder: Path) -> Path:
+        savers = [
+            c for c in self.trainer.callbacks if isinstance(c, ScheduledCheckpoint) and not c.weights_only
+        ]
+        found = [p for c in savers for p in (folder / c.folder).glob("step=*.ckpt")]
+        if not found:
+            raise FileNotFoundError(
+                f"ckpt_path: last: no checkpoint to resume from in {folder}"
+                + ("" if savers else ": attach a ScheduledCheckpoint with weights_only: false")
+            )
+        return max(found, key=lambda p: checkpoint_step(p) or 0)
+
+    def after_fit(self) -> None:
+        """Write the report, and say where everything is."""
+        if not self.trainer.is_global_zero or not any(
+            isinstance(c, Observer) for c in self.trainer.callbacks
+        ):
+            return
+        from lmdyn.cli.report import write_report
+
+        folder = run_folder(self.trainer)
+        page = write_report([folder], folder / "report")
+        log.info("report: %s", page)
+        log.info("curves: tensorboard --logdir %s", folder)
+
+
+def run_folder(trainer: L.Trainer) -> Path:
+    """The run's folder."""
+    return Path(trainer.log_dir or trainer.default_root_dir)
+
+
+def check_hyperparameters(model: dict[str, Any], saved: dict[str, Any], path: str) -> None:
+    """Compare a model's configuration with the hyperparameters of a checkpoint.
+
+    What the configuration leaves open (null, as a vocabulary size to be found) agrees with any number.
+
+    Raises:
+        ValueError: they differ, with what differs.
+    """
+    here = {"_class_path": model.get("class_path"), **model.get("init_args", {})}
+    ignored = {"_instantiator"}
+    differences = [
+        f"{key.removeprefix('_')}: {value!r} in the checkpoint, {here[key]!r} in the configuration"
+        for key, value in saved.items()
+        if key in here
+        and key not in ignored
+        and here[key] is not None
+        and _as_plain(here[key]) != _as_plain(value)
+    ]
+    if differences:
+        raise ValueError(
+            f"{path} was written by another model ({'; '.join(differences)}): give the same configuration, or another "
+            "checkpoint"
+        )
+
+
+def _as_plain(value: Any) -> Any:
+    if hasattr(value, "as_dict"):
+        value = value.as_dict()
+    if isinstance(value, dict):
+        return {k: _as_plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_plain(v) for v in value]
+    return value

@@ -1,0 +1,151 @@
+"""One self-contained page of figures from the observations of a run."""
+
+import argparse
+import base64
+import html
+import io
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+from matplotlib.figure import Figure
+
+from lmdyn.analysis.forward import dotted
+from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.store import ObservationStore
+
+__all__ = ["report_command", "write_report"]
+
+log = logging.getLogger(__name__)
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1080px; margin: 2em auto; padding: 0 1em }
+h1 { font-size: 1.5em } h2 { font-size: 1.2em; border-bottom: 1px solid #ddd; margin-top: 2.2em }
+figure { margin: 1.2em 0 } figcaption { color: #555; font-size: .9em } img { max-width: 100% }
+table { border-collapse: collapse; font-size: .9em } td, th { padding: .15em .8em .15em 0; text-align: left }
+td.n { text-align: right; font-variant-numeric: tabular-nums } pre { background: #f6f6f6; padding: 1em; overflow-x: auto }
+details { margin: .6em 0 } nav a { margin-right: 1em }
+"""
+
+
+def report_command(args: Sequence[str]) -> None:
+    """``lmdyn report RUN [RUN …] [--out DIR]``."""
+    parser = argparse.ArgumentParser(
+        "lmdyn report",
+        description="Draw the figures of all observations of a run into one page, PNG and SVG.",
+    )
+    parser.add_argument("run", nargs="+", type=Path, help="run folder (it holds observations/)")
+    parser.add_argument("--out", type=Path, help="folder of the report; default: RUN/report of the first run")
+    options = parser.parse_args(list(args))
+    page = write_report(options.run, options.out or options.run[0] / "report")
+    log.info("report: %s", page)
+
+
+def write_report(runs: Sequence[Path], out: Path) -> Path:
+    """Write ``<out>/index.html``, self-contained, and each figure as ``<out>/<observer>_<figure>.{png,svg}``.
+
+    Args:
+        runs: run folders.
+        out: folder of the report; made if need be.
+
+    Returns:
+        The page.
+
+    Raises:
+        FileNotFoundError: a folder without observations.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    sections = [_run_section(run, out, prefix=f"{run.name}_" if len(runs) > 1 else "") for run in runs]
+    title = ", ".join(run.name if run.name else str(run) for run in runs)
+    page = out / "index.html"
+    page.write_text(
+        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>lmdyn: {html.escape(title)}</title>"
+        f"<style>{_STYLE}</style><body>{''.join(sections)}</body></html>",
+        encoding="utf-8",
+    )
+    return page
+
+
+def _run_section(run: Path, out: Path, prefix: str) -> str:
+    folders = sorted(p for p in (run / "observations").glob("*") if ObservationStore(p).steps())
+    if not folders:
+        raise FileNotFoundError(
+            f"{run} has no observations: expected {run / 'observations'}/<observer>/*.parquet"
+        )
+    parts = [f"<h1>{html.escape(str(run))}</h1>"]
+    parts.append(
+        "<nav>"
+        + "".join(f"<a href='#{prefix}{p.name}'>{html.escape(p.name)}</a>" for p in folders)
+        + "</nav>"
+    )
+    for folder in folders:
+        store = ObservationStore(folder)
+        about, observations = store.about(), store.read()
+        observer = dotted(about["observer"])
+        assert isinstance(observer, type) and issubclass(observer, Observer)
+        summary = ((observer.__doc__ or "").strip().splitlines() or [""])[0]
+        parts.append(
+            f"<h2 id='{prefix}{folder.name}'>{html.escape(folder.name)}</h2><p>{html.escape(summary)}</p>"
+        )
+        for name, figure in observer.figures(observations, about["settings"]).items():
+            parts.append(_figure(figure, out / f"{prefix}{folder.name}_{name}", name))
+        parts.append(_last_values(observer, observations))
+        settings = json.dumps(about["settings"], indent=1, ensure_ascii=False)
+        parts.append(
+            f"<details><summary>{len(store.steps())} observations, steps {store.steps()[0]} to {store.steps()[-1]}; "
+            f"settings</summary><pre>{html.escape(settings)}</pre></details>"
+        )
+    config = run / "config.yaml"
+    if config.exists():
+        parts.append(
+            "<h2>configuration</h2><details><summary>config.yaml</summary>"
+            f"<pre>{html.escape(_tidy_yaml(config))}</pre></details>"
+        )
+    return "".join(parts)
+
+
+def _figure(figure: Figure, path: Path, name: str) -> str:
+    figure.savefig(path.with_suffix(".png"), dpi=150)
+    figure.savefig(path.with_suffix(".svg"))
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    encoded = base64.b64encode(buffer.getvalue()).decode()
+    title = html.escape(name.replace("_", " "))
+    return f"<figure><img alt='{title}' src='data:image/png;base64,{encoded}'><figcaption>{title}</figcaption></figure>"
+
+
+def _last_values(observer: type[Observer], observations: pd.DataFrame) -> str:
+    """The scalars of the first and the last observation, side by side."""
+    scalars = observations[observer.is_scalar(observations)]
+    groups = [c for c in scalars.columns if c not in ("step", "tokens", "value")]
+    steps = sorted(scalars["step"].unique())
+    first, last = (
+        scalars[scalars["step"].eq(s)].fillna({g: "" for g in groups}).set_index(groups)["value"]
+        for s in (steps[0], steps[-1])
+    )
+    rows = []
+    for key, value in last.items():
+        labels = key if isinstance(key, tuple) else (key,)
+        before = first.get(key)
+        label = " · ".join(html.escape(str(k)) for k in labels if k)
+        rows.append(
+            f"<tr><td>{label}</td><td class='n'>{_number(before)}</td><td class='n'>{_number(value)}</td></tr>"
+        )
+    return (
+        f"<details><summary>all numbers</summary><table><tr><th></th><th>step {steps[0]}</th><th>step {steps[-1]}</th></tr>"
+        f"{''.join(rows)}</table></details>"
+    )
+
+
+def _number(value: Any) -> str:
+    return "" if value is None or value != value else f"{float(value):.4g}"
+
+
+def _tidy_yaml(path: Path) -> str:
+    return yaml.safe_dump(
+        yaml.safe_load(path.read_text(encoding="utf-8")), sort_keys=False, allow_unicode=True
+    )
