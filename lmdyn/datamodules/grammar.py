@@ -58,16 +58,19 @@ class _Writer(Clauses):
         if u < 0.82:
             return self.clause_coordination(tense)
         if u < 0.88:
-            adverbial, label = self.adverbial_clause(None)
+            adverbial, label = self.adverbial_clause(None, tense)
             main = self.clause(tense, 1)
             return self.fronted(adverbial, "advcl", label, main)
         if u < 0.95:
             main = self.clause(tense, 1)
             nominal = main.parts[0]
             again = next((e for p, e in reversed(self.mentions) if p is nominal), None)
-            adverbial, label = self.adverbial_clause(again)
+            adverbial, label = self.adverbial_clause(again, tense)
             self.adverbial_role(main.head, adverbial, label)
-            main.parts.append(under(adverbial, main.head, "advcl"))
+            last = main.parts[-1]
+            assert isinstance(last, Phrase)
+            coordinated = isinstance(last.parts[0], Phrase) and last.parts[0].label == "VP"
+            (main if coordinated else last).parts.append(under(adverbial, main.head, "advcl"))
             return main
         if u < 0.98:
             phrase = self.year()
@@ -87,10 +90,10 @@ class _Writer(Clauses):
         main.parts[:0] = [under(phrase, main.head, relation), comma]
         return main
 
-    def adverbial_clause(self, again: Entity | None) -> tuple[Phrase, str]:
+    def adverbial_clause(self, again: Entity | None, tense: Tense) -> tuple[Phrase, str]:
         word, xpos, upos, semtag, label = self.u.among(_SUBORDINATORS)
         banned = frozenset() if again is None else frozenset((again.id, *again.members))
-        clause = self.clause(self.tense(), 1, banned, again)
+        clause = self.clause(tense, 1, banned, again)
         relation = "advmod" if upos == "ADV" else "mark"
         mark: Part = Token(word, upos, xpos, semtag)
         if upos == "ADV":

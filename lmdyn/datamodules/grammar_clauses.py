@@ -387,10 +387,12 @@ class Clauses(NounPhrases):
         subject = self.subject(kind, depth, banned, again)
         vp = self.vp(lexeme, subject, tense, depth, banned, passive=passive, inverted=inverted)
         if depth > 0 and not passive and not inverted and u() < 0.08:
-            second = self.vp(self.draw.verbs["simple"](u(), self.topic), subject, tense, 0, banned)
-            word, semtag = ("or", "DIS") if u() < 0.12 else ("and", "AND")
-            conjunction = under(Token(word, "CCONJ", "CC", semtag), second.head, "cc")
-            vp = Phrase("VP", [vp, conjunction, under(second, vp.head, "conj")], vp.head)
+            other = self.draw.verbs["simple"](u(), self.topic)
+            if other is not lexeme:
+                second = self.vp(other, subject, tense, 0, banned)
+                word, semtag = ("or", "DIS") if u() < 0.12 else ("and", "AND")
+                conjunction = under(Token(word, "CCONJ", "CC", semtag), second.head, "cc")
+                vp = Phrase("VP", [vp, conjunction, under(second, vp.head, "conj")], vp.head)
         return self.finish(subject, "nsubj:pass" if passive else "nsubj", vp, inverted)
 
     def copular_clause(

@@ -249,6 +249,7 @@ class NounPhrases(ABC):
         u = self.u()
         if not indefinite and u < 0.10 and (owner := self.known("any", banned)) is not None:
             parts.append(self.possessor(owner, noun))
+            depth = 0  # "his dog of the man" has one owner too many
         else:
             table = _PLURAL_DETERMINERS if plural else _SINGULAR_DETERMINERS
             u = self.u()
