@@ -386,12 +386,13 @@ def scalar_tags(name: str, observation: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def _callbacks(trainer: L.Trainer) -> list[L.Callback]:
+def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:
+    """The trainer's callbacks (an attribute that Lightning sets without declaring it)."""
     return cast(list[L.Callback], trainer.callbacks)  # type: ignore[attr-defined]
 
 
 def _observers(trainer: L.Trainer) -> list[Observer]:
-    return [c for c in _callbacks(trainer) if isinstance(c, Observer)]
+    return [c for c in callbacks_of(trainer) if isinstance(c, Observer)]
 
 
 def _observe_due(trainer: L.Trainer, module: L.LightningModule, due: Callable[[Observer], bool]) -> None:

@@ -127,8 +127,8 @@ class Sparsity(StreamingObserver):
         tags = [tag for tag in (*OPEN_CLASSES, *CLOSED_CLASSES) if tag in table]
         if not tags:
             raise ValueError(
-                f"{self.name}: the training counts have no POS: give the datamodule a layer `upos` (gold, or a `tagger`), "
-                "or set `pos_classes: false`"
+                f"{self.name}: the training counts have no POS: give the datamodule a layer `upos` (gold, or by "
+                "a `tagger`), or set `pos_classes: false`"
             )
         tag_counts = torch.from_numpy(table[tags].to_numpy(dtype="int64").copy())
         counts = torch.from_numpy(table["count"].to_numpy(dtype="int64").copy())
@@ -201,7 +201,8 @@ class _WordMeans:
             activation = seen.activations[name]
             if activation.ndim < 3 or activation.shape[:2] != labels.shape:
                 raise ValueError(
-                    f"site {name!r} answers {tuple(activation.shape)}, expected (batch, time, …) = {tuple(labels.shape)}: "
+                    f"site {name!r} answers {tuple(activation.shape)}, expected (batch, time, …) with "
+                    f"(batch, time) = {tuple(labels.shape)}: "
                     "name a module whose output is batch first, with one vector a token"
                 )
             values[f"chi_activation/{name}"] = concentration(activation.flatten(2))

@@ -1,13 +1,12 @@
 """Replay: observers over a folder of checkpoints."""
 
 import argparse
-import glob
 import hashlib
 import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 import pandas as pd
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from lmdyn.callbacks.checkpoint import checkpoint_step
-from lmdyn.callbacks.observer import Observer, Run, observe_together, publish
+from lmdyn.callbacks.observer import Observer, Run, callbacks_of, observe_together, publish
 from lmdyn.callbacks.schedule import Progress
 
 __all__ = ["analyze", "analyze_command"]
@@ -110,7 +109,7 @@ def analyze(
     first = _load(next(iter(paths.values())))
     cli = _instantiate(run, configs, first.get("hyper_parameters", {}), first.get("state_dict", {}))
     module, datamodule = cli.model, cli.datamodule
-    observers = [c for c in cli.trainer.callbacks if isinstance(c, Observer)]
+    observers = [c for c in callbacks_of(cli.trainer) if isinstance(c, Observer)]
     if not observers:
         raise ValueError("no observer is configured: add one under trainer.callbacks, e.g. with --config")
     _attach(observers, run, out or run, datamodule)
@@ -151,7 +150,11 @@ def find_checkpoints(pattern: str) -> dict[int, Path]:
         ValueError: two checkpoints of one step.
     """
     folder = Path(pattern)
-    found = sorted(folder.glob("*.ckpt")) if folder.is_dir() else sorted(Path(p) for p in glob.glob(pattern))
+    found = sorted(
+        folder.glob("*.ckpt")
+        if folder.is_dir()
+        else Path(folder.anchor).glob(str(folder.relative_to(folder.anchor)))
+    )
     if not found:
         raise FileNotFoundError(
             f"no checkpoints: {pattern} is neither a folder that holds *.ckpt nor a glob of files"
@@ -244,7 +247,7 @@ def _attach(observers: Sequence[Observer], run: Path, out: Path, datamodule: L.L
     counts = pd.read_parquet(counts_path) if counts_path.exists() else None
     if any(o.probe is None for o in observers):  # they look at the run's own validation set
         if tokenizer is not None and hasattr(datamodule, "tokenizer"):
-            cast_any(datamodule).tokenizer = tokenizer
+            cast(Any, datamodule).tokenizer = tokenizer
         datamodule.prepare_data()
         datamodule.setup("fit")
     names = [o.name for o in observers]
@@ -254,11 +257,6 @@ def _attach(observers: Sequence[Observer], run: Path, out: Path, datamodule: L.L
                 f"{names.count(observer.name)} observers are called {observer.name!r}: give each a `name`"
             )
         observer.attach(Run(out, tokenizer, counts, datamodule))
-
-
-def cast_any(value: Any) -> Any:
-    """``value``, for attributes that a static type does not have."""
-    return value
 
 
 def _weights_digest(state_dict: dict[str, Tensor]) -> str:

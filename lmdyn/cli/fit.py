@@ -9,14 +9,14 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.cli import LightningCLI
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 # imported so that yaml can name their classes without their modules
 import lmdyn.callbacks
 import lmdyn.datamodules
 import lmdyn.models  # noqa: F401
 from lmdyn.callbacks.checkpoint import ScheduledCheckpoint, checkpoint_step
-from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.observer import Observer, callbacks_of
 from lmdyn.callbacks.run_state import RunState
 
 __all__ = ["LmdynCLI"]
@@ -95,7 +95,7 @@ class LmdynCLI(LightningCLI):
 
     def _last_checkpoint(self, folder: Path) -> Path:
         savers = [
-            c for c in self.trainer.callbacks if isinstance(c, ScheduledCheckpoint) and not c.weights_only
+            c for c in callbacks_of(self.trainer) if isinstance(c, ScheduledCheckpoint) and not c.weights_only
         ]
         found = [p for c in savers for p in (folder / c.folder).glob("step=*.ckpt")]
         if not found:
@@ -108,7 +108,7 @@ class LmdynCLI(LightningCLI):
     def after_fit(self) -> None:
         """Write the report, and say where everything is."""
         if not self.trainer.is_global_zero or not any(
-            isinstance(c, Observer) for c in self.trainer.callbacks
+            isinstance(c, Observer) for c in callbacks_of(self.trainer)
         ):
             return
         from lmdyn.cli.report import write_report

@@ -27,7 +27,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1080px; mar
 h1 { font-size: 1.5em } h2 { font-size: 1.2em; border-bottom: 1px solid #ddd; margin-top: 2.2em }
 figure { margin: 1.2em 0 } figcaption { color: #555; font-size: .9em } img { max-width: 100% }
 table { border-collapse: collapse; font-size: .9em } td, th { padding: .15em .8em .15em 0; text-align: left }
-td.n { text-align: right; font-variant-numeric: tabular-nums } pre { background: #f6f6f6; padding: 1em; overflow-x: auto }
+td.n { text-align: right; font-variant-numeric: tabular-nums }
+pre { background: #f6f6f6; padding: 1em; overflow-x: auto }
 details { margin: .6em 0 } nav a { margin-right: 1em }
 """
 
@@ -86,7 +87,8 @@ def _run_section(run: Path, out: Path, prefix: str) -> str:
         store = ObservationStore(folder)
         about, observations = store.about(), store.read()
         observer = dotted(about["observer"])
-        assert isinstance(observer, type) and issubclass(observer, Observer)
+        assert isinstance(observer, type)
+        assert issubclass(observer, Observer)
         summary = ((observer.__doc__ or "").strip().splitlines() or [""])[0]
         parts.append(
             f"<h2 id='{prefix}{folder.name}'>{html.escape(folder.name)}</h2><p>{html.escape(summary)}</p>"
@@ -124,7 +126,7 @@ def _last_values(observer: type[Observer], observations: pd.DataFrame) -> str:
     groups = [c for c in scalars.columns if c not in ("step", "tokens", "value")]
     steps = sorted(scalars["step"].unique())
     first, last = (
-        scalars[scalars["step"].eq(s)].fillna({g: "" for g in groups}).set_index(groups)["value"]
+        scalars[scalars["step"].eq(s)].fillna(dict.fromkeys(groups, "")).set_index(groups)["value"]
         for s in (steps[0], steps[-1])
     )
     rows = []
@@ -136,7 +138,8 @@ def _last_values(observer: type[Observer], observations: pd.DataFrame) -> str:
             f"<tr><td>{label}</td><td class='n'>{_number(before)}</td><td class='n'>{_number(value)}</td></tr>"
         )
     return (
-        f"<details><summary>all numbers</summary><table><tr><th></th><th>step {steps[0]}</th><th>step {steps[-1]}</th></tr>"
+        f"<details><summary>all numbers</summary><table><tr><th></th><th>step {steps[0]}</th>"
+        f"<th>step {steps[-1]}</th></tr>"
         f"{''.join(rows)}</table></details>"
     )
 
@@ -146,6 +149,7 @@ def _number(value: Any) -> str:
 
 
 def _tidy_yaml(path: Path) -> str:
-    return yaml.safe_dump(
+    tidy: str = yaml.safe_dump(
         yaml.safe_load(path.read_text(encoding="utf-8")), sort_keys=False, allow_unicode=True
     )
+    return tidy
