@@ -103,19 +103,24 @@ class LearningCurves(StreamingObserver):
         figures["loss_accuracy"] = figure
         titles = {"rank": "frequency rank of the target word", "upos": "Universal POS of the target word"}
         for by in [b for b in observations["by"].dropna().unique() if b]:
+            rows = observations[observations["by"].eq(by)]
+            tables = {
+                quantity: rows[rows["quantity"].eq(quantity)].pivot_table(
+                    index="step", columns="group", values="value", sort=False
+                )
+                for quantity in ("loss", "accuracy")
+            }
+            names = list(tables["loss"])  # in one order and colour on both sides
+            if by != "rank":
+                names = list(tables["loss"].sort_index().iloc[-1].sort_values().index)
             figure, axes = new_figure(10, 4, ncols=2)
             for ax, (quantity, label) in zip(
                 axes, (("loss", "loss (nats per token)"), ("accuracy", "accuracy")), strict=True
             ):
-                rows = observations[(observations["quantity"] == quantity) & (observations["by"] == by)]
-                table = rows.pivot_table(
-                    index="step", columns="group", values="value", sort=False
-                ).sort_index()
-                if by != "rank":
-                    table = table[table.iloc[-1].sort_values(ascending=quantity == "loss").index]
-                for i, name in enumerate(table):
-                    ax.plot(table.index, table[name], marker=".", ms=4, lw=1.2, color=f"C{i % 10}",
-                            ls=("-", "--", ":")[i // 10 % 3], label=str(name))  # fmt: skip
+                table = tables[quantity].sort_index()
+                for i, name in enumerate(names):
+                    style = {"color": f"C{i % 10}", "ls": ("-", "--", ":")[i // 10 % 3], "label": str(name)}
+                    ax.plot(table.index, table[name], marker=".", ms=4, lw=1.2, **style)
                 ax.set_ylabel(label)
                 mark_rate_drops(ax, observations)
                 set_step_axis(ax, list(table.index))

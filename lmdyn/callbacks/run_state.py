@@ -48,21 +48,15 @@ class RunState(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """After resuming, go on from the random states and the recurrent state of the checkpoint."""
-        if self._restored is None:
-            return
-        mine = self._restored["ranks"][rank_and_world_size()[0]]
-        self._restored = None
-        _set_random_state(mine["random"])
-        if mine["module"] is not None:
-            cast(Any, pl_module).load_resume_state(mine["module"])
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Count labelled tokens, on the device, without waiting for it."""
+        """After resuming, go on from the random states and the recurrent state of the checkpoint; count tokens."""
+        if self._restored is not None:
+            mine = self._restored["ranks"][rank_and_world_size()[0]]
+            self._restored = None
+            _set_random_state(mine["random"])
+            if mine["module"] is not None:
+                cast(Any, pl_module).load_resume_state(mine["module"])
         labels = batch.get("labels") if isinstance(batch, dict) else None
-        if isinstance(labels, Tensor):
+        if isinstance(labels, Tensor):  # counted on the device, without waiting for it
             self._tokens = self._tokens + (labels != -100).sum()
 
     def on_save_checkpoint(

@@ -8,8 +8,8 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.cli import LightningCLI
 from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.cli import LightningCLI
 
 # imported so that yaml can name their classes without their modules
 import lmdyn.callbacks

@@ -84,7 +84,12 @@ class Sentence:
                 )
         if self.heads is not None and any(not -1 <= h < n for h in self.heads):
             raise ValueError(f"heads {self.heads} point outside of a sentence of {n} words (-1 is the root)")
-        for span in (*(self.constituents or ()), *(self.roles or ()), *(self.mentions or ())):
+        spans: tuple[Constituent | Role | Mention, ...] = (
+            *(self.constituents or ()),
+            *(self.roles or ()),
+            *(self.mentions or ()),
+        )
+        for span in spans:
             if not 0 <= span.start < span.end <= n:
                 raise ValueError(f"{span} lies outside of a sentence of {n} words")
 
