@@ -228,9 +228,9 @@ class EncodedSplit:
     def __reduce__(self) -> tuple[type["EncodedSplit"], tuple[Path]]:
         return type(self), (self.folder,)  # a pickled memmap would be a copy of the corpus
 
-    def open(self, name: str, dtype: npt.DTypeLike, mode: Any = "r") -> np.memmap[Any, Any]:
-        """Map the file ``<name>.bin``."""
-        return np.memmap(self.folder / f"{name}.bin", dtype=dtype, mode=mode)
+    def open(self, name: str, dtype: npt.DTypeLike) -> np.memmap[Any, Any]:
+        """Map the file ``<name>.bin``, to read."""
+        return np.memmap(self.folder / f"{name}.bin", dtype=dtype, mode="r")
 
     def relabel(self, names: Mapping[str, list[str]]) -> None:
         """Rewrite the label indices in place to index into ``names``, which holds all labels of this split."""
@@ -239,10 +239,13 @@ class EncodedSplit:
             if len(new) > np.iinfo(_layer_dtype(layer)).max:
                 raise ValueError(f"layer {layer!r} has {len(new)} different labels: is it a tag set?")
             table = np.array([*(new[name] for name in old), IGNORED], dtype=_layer_dtype(layer))
-            labels = self.open(f"layer_{layer}", _layer_dtype(layer), "r+")
-            for chunk in _chunks(labels):
-                chunk[:] = table[np.where(chunk == IGNORED, len(old), chunk)]
-            labels.flush()
+            with (self.folder / f"layer_{layer}.bin").open(
+                "r+b"
+            ) as file:  # reads, since mapped pages stay resident
+                while len(chunk := np.fromfile(file, table.dtype, _TOKENS_PER_CHUNK)):
+                    file.seek(-chunk.nbytes, os.SEEK_CUR)
+                    file.write(table[np.where(chunk == IGNORED, len(old), chunk)].data)
+                    file.flush()
             self._hashes[layer] = digest([self._hashes[layer], old, names[layer]])
             self.names[layer] = list(names[layer])
         path = self.folder / "meta.json"
@@ -299,25 +302,24 @@ class EncodedSplit:
         if not path.exists():
             labels = self.layer(layer)
             with tempfile.TemporaryDirectory(prefix=".shuffle-", dir=self.folder) as temporary:
-                pool = Path(temporary) / "pool.bin"
+                pool = Path(temporary) / "pool.bin"  # all labels, without gaps
                 with pool.open("wb") as file:
                     for chunk in _chunks(labels):
                         file.write(np.ascontiguousarray(chunk[chunk != IGNORED]).data)
-                result = np.memmap(Path(temporary) / path.name, labels.dtype, "w+", shape=labels.shape)
                 used = 0
                 if pool.stat().st_size:
                     mixed = np.memmap(pool, labels.dtype, "r+")
                     np.random.default_rng(seed).shuffle(np.asarray(mixed))
-                    for start in range(0, len(labels), _TOKENS_PER_CHUNK):
-                        chunk = np.array(labels[start : start + _TOKENS_PER_CHUNK])
+                result = Path(temporary) / path.name
+                with result.open("wb") as file:
+                    for chunk in _chunks(labels):
+                        chunk = np.array(chunk)
                         labelled = chunk != IGNORED
-                        chunk[labelled] = mixed[used : used + int(labelled.sum())]
-                        used += int(labelled.sum())
-                        result[start : start + len(chunk)] = chunk
-                else:
-                    result[:] = IGNORED
-                result.flush()
-                (Path(temporary) / path.name).replace(path)
+                        if count := int(labelled.sum()):
+                            chunk[labelled] = mixed[used : used + count]
+                            used += count
+                        file.write(chunk.data)
+                result.replace(path)
         return self.open(path.stem, _layer_dtype(layer))
 
 
