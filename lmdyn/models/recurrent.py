@@ -253,8 +253,21 @@ class RecurrentModule(L.LightningModule):
 
     # Running ----------------------------------------------------------------------------------------------
 
-    def forward(self, input_ids: Int[Tensor, "batch time"], state: State | None = None) -> RecurrentOutput:
-        """Logits for each token, from the tokens up to and including it; keeps nothing between calls."""
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch time"],
+        state: State | None = None,
+        continues: Bool[Tensor, " batch"] | None = None,
+    ) -> RecurrentOutput:
+        """Logits for each token, from the tokens up to and including it; keeps nothing between calls.
+
+        Args:
+            input_ids: tokens.
+            state: what the call on the batch before answered as ``.state``; None is zeros.
+            continues: rows that go on from ``state``, the others start from zero; None: all go on.
+        """
+        if continues is not None:
+            state = carry_state(state, continues)
         hidden, after = self.lstm(self.dropout(self.embedding(input_ids)), state)
         return RecurrentOutput(logits=self.decoder(self.dropout(hidden)), state=after)
 
