@@ -5,12 +5,11 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, cast
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-__all__ = ["call_module", "carry_state", "dotted", "logits_of", "token_losses"]
+__all__ = ["call_module", "dotted", "logits_of", "token_losses"]
 
 
 def dotted(path: str) -> Callable[..., Any]:
@@ -41,7 +40,8 @@ def call_module(
         module: a module whose forward takes keyword arguments in Hugging Face's names (``input_ids`` …).
         batch: tensors by name.
         forward: dotted path to ``(module, batch) -> output`` for modules that are called otherwise.
-        state: recurrent state, handed over under the name ``state`` when forward names it.
+        state: recurrent state that a previous call answered as ``.state``; handed on to a forward that names
+            both ``state`` and ``continues``, which then starts the rows that do not continue from zero.
 
     Returns:
         What the module answers.
@@ -65,7 +65,7 @@ def call_module(
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and (name != "labels" or p.default is p.empty)
     }
     kwargs = {name: batch[name] for name in named if name in batch}
-    if state is not None and "state" in named:
+    if state is not None and "state" in named and "continues" in kwargs:
         kwargs["state"] = state
     missing = [name for name, p in named.items() if p.default is p.empty and name not in kwargs]
     if missing:
@@ -102,7 +102,7 @@ def logits_of(output: Any) -> Tensor:
 
 
 def token_losses(
-    logits: Float[Tensor, "batch time classes"], labels: Int[Tensor, "batch time"]
+    logits: Float[Tensor, "batch time classes"], labels: Int[Tensor, "_ _"]
 ) -> Float[Tensor, "batch time"]:
     """Cross entropy of each token in nats; 0 where the label is -100.
 
@@ -120,28 +120,3 @@ def token_losses(
         )
     losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="none")
     return losses.view(labels.shape)
-
-
-def carry_state(state: Any, continues: Tensor | None) -> Any:
-    """The recurrent state with which the next window begins: detached, and 0 in rows that do not continue.
-
-    Args:
-        state: nested tuples of tensors whose dimension -2 is the batch, or None.
-        continues: (batch,) bool, None for a batch of unrelated examples.
-
-    Returns:
-        The same nesting, or None where nothing continues.
-
-    Example:
-        >>> carry_state((torch.ones(1, 2, 1),), torch.tensor([True, False]))[0].flatten()
-        tensor([1., 0.])
-    """
-    if state is None or continues is None:
-        return None
-    if isinstance(state, Tensor):
-        if state.shape[-2] != len(continues):
-            raise ValueError(
-                f"the state has {state.shape[-2]} rows, the batch {len(continues)}: streams must stay whole"
-            )
-        return torch.where(continues[:, None], state.detach(), 0)
-    return tuple(carry_state(item, continues) for item in state)

@@ -37,7 +37,7 @@ class GroupedMeans:
         """Names of the quantities seen so far."""
         return tuple(self._sums)
 
-    def update(self, groups: Int[Tensor, "n"], values: dict[str, Float[Tensor, "n"]]) -> None:
+    def update(self, groups: Int[Tensor, "n"], values: dict[str, Float[Tensor, "_"]]) -> None:
         """Add n observations.
 
         Args:

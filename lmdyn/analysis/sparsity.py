@@ -69,7 +69,7 @@ def attention_entropy(weights: Float[Tensor, "*batch key"]) -> Float[Tensor, "*b
     return entropy
 
 
-def frequency_correlation(means: Float[Tensor, "types"], frequency: Float[Tensor, "types"]) -> float:
+def frequency_correlation(means: Float[Tensor, "types"], frequency: Float[Tensor, "_"]) -> float:
     """Pearson correlation over word types of a per-word mean with word frequency: ρ of the publication.
 
     With means over the positions that a word is the *target* of, this is ρ←; with means over the positions that

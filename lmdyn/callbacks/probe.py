@@ -8,11 +8,12 @@ from typing import Any, Protocol
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, IterableDataset
 
 from lmdyn.analysis.activations import capture
 from lmdyn.analysis.distributed import rank_and_world_size
-from lmdyn.analysis.forward import call_module, carry_state, logits_of, token_losses
+from lmdyn.analysis.forward import call_module, logits_of, token_losses
 
 __all__ = ["Accumulator", "ProbeSet", "Seen", "probe_pass"]
 
@@ -152,13 +153,11 @@ def probe_pass(
                 raise ValueError(f"the probe set's batches have no `labels`, only {sorted(batch)}")
             seen.clear()
             with torch.set_grad_enabled(gradients):
-                output = call_module(
-                    module, batch, forward=forward, state=carry_state(state, batch.get("continues"))
-                )
+                output = call_module(module, batch, forward=forward, state=state)
                 logits = logits_of(output)
                 losses = token_losses(logits.float(), batch["labels"])
             grads = seen.gradients(losses.sum()) if gradients else {}
-            state = getattr(output, "state", None)
+            state = tree_map(lambda t: t.detach(), getattr(output, "state", None))
             picture = Seen(batch, logits.detach(), losses.detach(), seen.activations, grads, seen.attentions)
             with torch.no_grad():
                 for accumulator in accumulators:

@@ -1,0 +1,156 @@
+"""Capture and invisibility."""
+
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lmdyn.analysis import capture, observing, resolve_sites
+
+
+class Shared(nn.Module):
+    """One layer that runs three times, as in ALBERT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.unused = nn.Linear(4, 4)
+
+    def forward(self, x):
+        for _ in range(3):
+            x = self.layer(x).tanh()
+        return x
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(5, 4), nn.LSTM(4, 3, batch_first=True))
+
+
+class TestCapture:
+    def test_first_tensor_of_a_tuple_and_gradient_by_finite_differences(self):
+        net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+        x = torch.randn(2, 5, 3, dtype=torch.float64)
+        with capture(net, {"h": "1"}, gradients=True) as seen:
+            loss = net(x).square().sum()
+            gradient = seen.gradients(loss)["h"]
+            h = seen.activations["h"]
+        step = torch.zeros_like(h)
+        step[1, 3, 2] = 1e-6
+        up, down = (net[2](h + s).square().sum().detach() for s in (step, -step))
+        assert gradient[1, 3, 2].item() == pytest.approx(float(up - down) / 2e-6, rel=1e-6)
+        assert not h.requires_grad
+        assert all(p.grad is None for p in net.parameters())
+
+    def test_lstm_output_is_the_hidden_states(self):
+        net = model()
+        ids = torch.tensor([[0, 1, 2]])
+        with capture(net, {"e": "0", "h": "1"}) as seen:
+            output, _ = net(ids)
+            assert torch.equal(seen.activations["h"], output)
+            assert torch.equal(seen.activations["e"], net[0](ids))
+
+    def test_a_module_that_runs_n_times_gives_n_sites(self):
+        net = Shared()
+        with capture(net, {"h": "layer"}, gradients=True) as seen:
+            out = net(torch.ones(1, 4))
+            assert list(seen.activations) == ["h@0", "h@1", "h@2"]
+            assert torch.equal(seen.activations["h@2"].tanh(), out)
+            assert seen.gradients(out.sum())["h@2"].shape == (1, 4)
+            seen.clear()
+            net(torch.zeros(1, 4))
+            assert list(seen.activations) == ["h@0", "h@1", "h@2"]
+
+    def test_frozen_parameters_still_give_gradients(self):
+        net = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 2)).requires_grad_(False)
+        with capture(net, {"e": "0"}, gradients=True) as seen:
+            loss = net(torch.tensor([[1, 2]])).sum()
+            expected = net[1].weight.sum(0).expand(1, 2, 4)
+            torch.testing.assert_close(seen.gradients(loss)["e"], expected)
+
+    def test_a_site_without_influence_has_gradient_zero(self):
+        net = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
+        with capture(net, {"a": "a", "b": "b"}, gradients=True) as seen:
+            net["a"](torch.ones(1, 2))
+            gradients = seen.gradients(net["b"](torch.ones(1, 2)).sum())
+        assert gradients["a"].abs().sum() == 0
+        assert gradients["b"].abs().sum() > 0
+
+    def test_unknown_silent_and_misnamed_sites_are_errors(self):
+        net = Shared()
+        with pytest.raises(ValueError, match=r"no module 'layers'; there are: layer, unused"):
+            resolve_sites(net, {"h": "layers"})
+        with pytest.raises(ValueError, match="choose another name"):
+            resolve_sites(net, {"h@0": "layer"})
+        with capture(net, {"h": "unused"}) as seen:
+            net(torch.ones(1, 4))
+            with pytest.raises(RuntimeError, match=r"\['h'\] did not fire"):
+                _ = seen.activations
+
+    def test_hooks_go_also_after_an_error(self):
+        net = model()
+        with pytest.raises(ZeroDivisionError), capture(net, {"h": "1"}):
+            1 / 0  # noqa: B018
+        assert not any(m._forward_hooks for m in net.modules())
+
+    def test_attention_of_transformers_switches_to_eager_and_back(self):
+        from transformers import BertConfig, BertModel
+
+        config = BertConfig(vocab_size=11, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
+        net = BertModel(config).eval()
+        assert net.config._attn_implementation == "sdpa"
+        ids = torch.randint(0, 11, (3, 6))
+        with capture(net, {}, attention_sites={"a0": "encoder.layer.0.attention.self"}) as seen:
+            net(input_ids=ids)
+            weights = seen.attentions["a0"]
+        assert weights.shape == (3, 2, 6, 6)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(3, 2, 6))
+        assert net.config._attn_implementation == "sdpa"
+        with pytest.raises(RuntimeError, match="answers no"), capture(net, {}, attention_sites={"x": "pooler.dense"}):
+            net(input_ids=ids)
+        assert net.config._attn_implementation == "sdpa"
+
+
+class TestObserving:
+    def test_random_states_modes_and_flags_are_restored_also_after_an_error(self):
+        net = nn.Sequential(nn.Dropout(), nn.Dropout())
+        net[1].eval()  # each submodule's own mode
+        torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)
+        states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+        cudnn = torch.backends.cudnn.enabled
+        with pytest.raises(ZeroDivisionError), observing(net):
+            assert not net[0].training
+            torch.rand(1), random.random(), np.random.rand()
+            1 / 0  # noqa: B018
+        assert net[0].training
+        assert not net[1].training
+        assert torch.equal(torch.get_rng_state(), states[0])
+        assert random.getstate() == states[1]
+        assert (np.random.get_state()[1] == states[2]).all()
+        assert torch.backends.cudnn.enabled == cudnn
+
+    def test_gradients_inside_inference_mode_and_no_autocast(self):
+        net = nn.Linear(2, 2)
+        with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16), observing(net):
+            out = net(torch.ones(1, 2))
+            assert out.dtype == torch.float32
+            assert out.requires_grad
+            assert torch.autograd.grad(out.sum(), net.weight)[0].shape == (2, 2)
+
+    def test_hooks_fire_on_compiled_modules(self):
+        net = nn.Sequential(nn.Linear(2, 2))
+        net.compile(backend="eager")
+        with observing(net), capture(net, {"h": "0"}) as seen:
+            net(torch.ones(1, 2))
+            assert seen.activations["h"].shape == (1, 2)
+
+
+def test_analysis_never_imports_lightning():
+    code = "import sys, lmdyn.analysis; sys.exit('lightning' in sys.modules or 'lmdyn.callbacks' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

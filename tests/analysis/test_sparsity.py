@@ -1,0 +1,133 @@
+"""Concentration and its correlation with frequency: closed forms, invariances, independent references."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from lmdyn.analysis import (
+    attention_entropy,
+    concentration,
+    frequency_correlation,
+    match_frequency,
+    word_tags,
+)
+
+
+def naive_concentration(v):
+    return math.sqrt(sum(x * x for x in v)) / sum(abs(x) for x in v)
+
+
+class TestConcentration:
+    def test_one_hot_is_1_and_uniform_is_1_over_sqrt_d(self):
+        for d in (1, 2, 7, 500):
+            one_hot = torch.zeros(d, dtype=torch.float64)
+            one_hot[d // 2] = -3.0
+            assert concentration(one_hot).item() == pytest.approx(1, abs=1e-15)
+            uniform = torch.full((d,), -0.2, dtype=torch.float64)
+            assert concentration(uniform).item() == pytest.approx(d**-0.5, abs=1e-15)
+
+    def test_formula(self):
+        v = torch.randn(5, 3, 11, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        expected = [[naive_concentration(row) for row in matrix.tolist()] for matrix in v]
+        torch.testing.assert_close(concentration(v), torch.tensor(expected, dtype=torch.float64), atol=1e-14, rtol=0)
+
+    def test_invariant_to_scale_sign_and_order_but_not_to_shift_or_rotation(self):
+        g = torch.Generator().manual_seed(1)
+        v = torch.randn(20, 9, dtype=torch.float64, generator=g)
+        chi = concentration(v)
+        signs = torch.randint(0, 2, (9,), generator=g).double() * 2 - 1
+        torch.testing.assert_close(concentration(-7.5 * v * signs), chi)
+        torch.testing.assert_close(concentration(v[:, torch.randperm(9, generator=g)]), chi)
+        rotation = torch.linalg.qr(torch.randn(9, 9, dtype=torch.float64, generator=g)).Q
+        assert (concentration(v @ rotation) - chi).abs().max() > 1e-2
+        assert (concentration(v + 1) - chi).abs().max() > 1e-2
+
+    def test_range(self):
+        chi = concentration(torch.randn(1000, 16, generator=torch.Generator().manual_seed(2)))
+        assert chi.min() >= 0.25 - 1e-6
+        assert chi.max() <= 1 + 1e-6
+
+    def test_zero_is_nan(self):
+        assert concentration(torch.zeros(2, 3)).isnan().all()
+
+    @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
+    def test_float32_neither_underflows_nor_overflows(self, scale):
+        v = torch.randn(4, 50, generator=torch.Generator().manual_seed(3))
+        torch.testing.assert_close(concentration(v * scale), concentration(v), rtol=1e-5, atol=0)
+
+
+class TestAttentionEntropy:
+    def test_closed_forms_and_scipy(self):
+        assert attention_entropy(torch.tensor([0.0, 1.0, 0.0])).item() == 0
+        assert attention_entropy(torch.full((8,), 1 / 8)).item() == pytest.approx(math.log(8), rel=1e-6)
+        p = torch.randn(2, 3, 4, 5, dtype=torch.float64).softmax(-1)
+        np.testing.assert_allclose(attention_entropy(p), scipy.stats.entropy(p.numpy(), axis=-1), atol=1e-14)
+
+
+class TestFrequencyCorrelation:
+    def test_equals_scipy_over_the_words_that_have_a_mean(self):
+        g = torch.Generator().manual_seed(4)
+        means = torch.randn(50, dtype=torch.float64, generator=g)
+        frequency = torch.rand(50, dtype=torch.float64, generator=g) * 1e6
+        means[::7] = torch.nan
+        kept = ~means.isnan()
+        expected = scipy.stats.pearsonr(means[kept], frequency[kept]).statistic
+        assert frequency_correlation(means, frequency) == pytest.approx(expected, abs=1e-14)
+
+    def test_shares_and_counts_agree(self):
+        means, counts = torch.tensor([0.1, 0.5, 0.2, 0.9]), torch.tensor([10.0, 3.0, 7.0, 1.0])
+        assert frequency_correlation(means, counts) == pytest.approx(frequency_correlation(means, counts / 21), abs=1e-7)
+
+    def test_no_value_for_too_few_words_or_constants(self):
+        assert math.isnan(frequency_correlation(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0])))
+        assert math.isnan(frequency_correlation(torch.full((9,), 0.1), torch.arange(9.0)))
+
+    def test_refuses_other_lengths(self):
+        with pytest.raises(ValueError, match="one of each a word"):
+            frequency_correlation(torch.zeros(3), torch.zeros(4))
+
+
+class TestWordTags:
+    def test_majority_and_least_count(self):
+        #               noun verb   all
+        table = [((150, 100), 250, 0), ((100, 100), 200, -1), ((99, 0), 99, -1), ((100, 0), 100, 0), ((0, 101), 300, -1)]
+        tags = word_tags(torch.tensor([t[0] for t in table]), torch.tensor([t[1] for t in table]))
+        assert tags.tolist() == [t[2] for t in table]
+
+
+def brute_force_match(first, second, size):
+    """Every pair of ranges of the two sorted lists: the closest averages, the most frequent of equals."""
+    a, b = sorted(first, reverse=True), sorted(second, reverse=True)
+    best = min(
+        (abs(math.log((sum(a[i : i + size]) / size) / (sum(b[j : j + size]) / size))), i, j)
+        for i in range(len(a) - size + 1)
+        for j in range(len(b) - size + 1)
+    )
+    return best[0]
+
+
+class TestMatchFrequency:
+    def test_closest_of_all_pairs_of_ranges(self):
+        rng = np.random.default_rng(0)
+        for _ in range(20):
+            first = rng.integers(100, 5000, size=40).tolist()
+            second = rng.integers(100, 90000, size=15).tolist()
+            matched = match_frequency(torch.tensor(first), torch.tensor(second), size=6, tolerance=10.0)
+            gap = abs(math.log(matched.means[0] / matched.means[1]))
+            assert gap == pytest.approx(brute_force_match(first, second, 6), abs=1e-12)
+            for ids, words, mean in ((matched.first, first, matched.means[0]), (matched.second, second, matched.means[1])):
+                chosen = [words[i] for i in ids]
+                assert mean == pytest.approx(sum(chosen) / 6)
+                ranked = sorted(words, reverse=True)
+                assert any(chosen == ranked[i : i + 6] for i in range(len(ranked)))  # a range of the sorted list
+
+    def test_impossible_match_says_what_is_possible(self):
+        first, second = torch.tensor([100] * 50), torch.tensor([100] * 7 + [9000] * 50)
+        with pytest.raises(ValueError, match=r"no ranges of 20 words.*largest size that can be matched is 7"):
+            match_frequency(first, second, size=20, tolerance=0.01)
+        assert len(match_frequency(first, second, size=7, tolerance=0.01).second) == 7
+        with pytest.raises(ValueError, match="largest size that can be matched is 0"):
+            match_frequency(torch.tensor([1.0]), torch.tensor([1000.0]), size=1)
