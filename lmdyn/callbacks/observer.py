@@ -200,13 +200,13 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         if data is None:
             raise ValueError(f"{self.name} has nothing to look at: give `probe:`, or fit with a datamodule")
         if isinstance(data, L.LightningDataModule) and self.probe is not None:
-            if hasattr(data, "tokenizer"):
+            if takes_tokenizer(data):
                 if run.tokenizer is None:
                     raise ValueError(
                         f"{self.name}: the probe set needs the run's tokenizer, but neither the datamodule nor the "
                         "module has a `tokenizer`"
                     )
-                data.tokenizer = run.tokenizer
+                cast(Any, data).tokenizer = run.tokenizer
             if rank_zero:
                 data.prepare_data()
             barrier()
@@ -426,6 +426,11 @@ def publish(observer: Observer, table: pd.DataFrame, loggers: Sequence[Any], ste
 
 def _has_figures(logger: Any) -> bool:
     return hasattr(getattr(logger, "experiment", None), "add_figure")
+
+
+def takes_tokenizer(data: L.LightningDataModule) -> bool:
+    """Whether a datamodule has an attribute ``tokenizer``; asked without reading it, which may be too early."""
+    return hasattr(type(data), "tokenizer") or "tokenizer" in vars(data)
 
 
 def _split_loader(data: L.LightningDataModule, split: str) -> Any:

@@ -1,6 +1,7 @@
 """``python -m lmdyn.cli``, ``lmdyn``: dispatch to training, replay and report."""
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -13,8 +14,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     A user's mistake (a bad value, a missing file) ends in one line and exit status 1, not in a traceback; set
     ``LMDYN_TRACEBACK=1`` to see where it came from.
     """
-    import os
-
     logger = logging.getLogger("lmdyn")
     logger.setLevel(logging.INFO)
     if not logger.handlers:  # Lightning has handlers of its own
@@ -26,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (ValueError, TypeError, FileNotFoundError, ImportError) as error:
         if os.environ.get("LMDYN_TRACEBACK"):
             raise
+        while isinstance(error.__cause__, (ValueError, TypeError)):  # jsonargparse wraps what a class says
+            error = error.__cause__
         logger.error("error: %s", error)
         raise SystemExit(1) from None
 
@@ -44,7 +45,7 @@ def _run(args: list[str]) -> None:
     else:
         from lmdyn.cli.fit import LmdynCLI
 
-        LmdynCLI.from_command_line(args)
+        LmdynCLI(args)
 
 
 if __name__ == "__main__":

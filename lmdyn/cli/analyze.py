@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from lmdyn.callbacks.checkpoint import checkpoint_step
-from lmdyn.callbacks.observer import Observer, Run, callbacks_of, observe_together, publish
+from lmdyn.callbacks.observer import Observer, Run, callbacks_of, observe_together, publish, takes_tokenizer
 from lmdyn.callbacks.schedule import Progress
 
 __all__ = ["analyze", "analyze_command"]
@@ -246,7 +246,7 @@ def _attach(observers: Sequence[Observer], run: Path, out: Path, datamodule: L.L
     counts_path = folder / "token_counts.parquet"
     counts = pd.read_parquet(counts_path) if counts_path.exists() else None
     if any(o.probe is None for o in observers):  # they look at the run's own validation set
-        if tokenizer is not None and hasattr(datamodule, "tokenizer"):
+        if tokenizer is not None and takes_tokenizer(datamodule):
             cast(Any, datamodule).tokenizer = tokenizer
         datamodule.prepare_data()
         datamodule.setup("fit")

@@ -1,7 +1,6 @@
 """Training and evaluation by LightningCLI, with resuming that cannot surprise."""
 
 import logging
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ class LmdynCLI(LightningCLI):
     A fresh ``fit`` refuses a folder that already holds a run.
     """
 
-    def __init__(self, args: Any = None, *, run: bool = True) -> None:
+    def __init__(self, args: Sequence[str], *, run: bool = True) -> None:
         super().__init__(
             L.LightningModule,
             L.LightningDataModule,
@@ -42,21 +41,13 @@ class LmdynCLI(LightningCLI):
             save_config_kwargs={"overwrite": True},
             seed_everything_default=0,
             parser_kwargs={"description": "lmdyn: train a language model and watch how it learns"},
-            args=args,
+            args=list(args),
             run=run,
         )
 
-    @classmethod
-    def from_command_line(cls, args: Sequence[str]) -> "LmdynCLI":
-        """Parse ``args`` as the command line."""
-        argv, sys.argv = sys.argv, [sys.argv[0]]
-        try:
-            return cls(list(args))
-        finally:
-            sys.argv = argv
-
-    def add_arguments_to_parser(self, parser: Any) -> None:
-        """No switch beyond Lightning's own."""
+    def parse_arguments(self, parser: Any, args: Any) -> None:
+        """Parse ``args`` whatever ``sys.argv`` says (Lightning warns of it)."""
+        self.config = parser.parse_args(args)
 
     def _parse_ckpt_path(self) -> None:
         """Lightning lets the checkpoint's hyperparameters override the configuration silently: refuse a difference."""
