@@ -28,7 +28,8 @@ class ScheduledCheckpoint(Checkpoint):
     """Writes ``<log_dir>/<folder>/step=<step:09d>.ckpt`` at scheduled steps, step 0 included.
 
     Args:
-        schedule: when; log-spaced with step 0, the ends of epochs and the last step by default.
+        schedule: when; ``Steps(per_decade=4, epochs=True)`` by default: log-spaced with step 0, the ends of epochs
+            and the last step.
         weights_only: True: weights and progress, to replay observers from. False: everything that exact resuming
             needs. Full checkpoints due in a batch that ends the epoch or triggers validation are written right
             after it, since Lightning would skip on resuming what follows the batch.
@@ -41,14 +42,15 @@ class ScheduledCheckpoint(Checkpoint):
 
     def __init__(
         self,
-        schedule: Steps = Steps(per_decade=4, epochs=True),  # noqa: B008 (frozen)
+        schedule: Steps | None = None,
         weights_only: bool = True,
         keep: int | None = None,
         folder: str | None = None,
     ) -> None:
         if keep is not None and keep < 1:
             raise ValueError(f"keep is {keep}: expected a number from 1, or null for all")
-        self.schedule = schedule
+        # no default of the signature: yaml's partial settings would be merged into it
+        self.schedule = Steps(per_decade=4, epochs=True) if schedule is None else schedule
         self.weights_only = weights_only
         self.keep = keep
         self.folder = folder or ("checkpoints" if weights_only else "resume")
