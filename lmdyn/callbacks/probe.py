@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, IterableDataset
 
 from lmdyn.analysis.activations import capture
@@ -157,7 +157,7 @@ def probe_pass(
                 logits = logits_of(output)
                 losses = token_losses(logits.float(), batch["labels"])
             grads = seen.gradients(losses.sum()) if gradients else {}
-            state = tree_map(lambda t: t.detach(), getattr(output, "state", None))
+            state = tree_map_only(Tensor, Tensor.detach, getattr(output, "state", None))
             picture = Seen(batch, logits.detach(), losses.detach(), seen.activations, grads, seen.attentions)
             with torch.no_grad():
                 for accumulator in accumulators:

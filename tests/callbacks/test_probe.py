@@ -1,0 +1,90 @@
+"""Probe sets and the pass over them."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lmdyn.callbacks import ProbeSet
+from lmdyn.callbacks.probe import probe_pass
+
+
+def batches(n=6, tokens=4):
+    return [{"input_ids": torch.full((2, tokens), i), "labels": torch.full((2, tokens), i)} for i in range(n)]
+
+
+def first_ids(probe, rank, world_size):
+    return [int(b["input_ids"][0, 0]) for b in probe.batches(rank, world_size)]
+
+
+def test_ranks_share_batches_without_overlap():
+    probe = ProbeSet(batches())
+    assert first_ids(probe, 0, 1) == [0, 1, 2, 3, 4, 5]
+    assert first_ids(probe, 0, 4) == [0, 4]
+    assert first_ids(probe, 3, 4) == [3]
+    assert first_ids(probe, 6, 7) == []
+
+
+def test_max_tokens_takes_whole_batches_and_the_same_on_each_rank():
+    probe = ProbeSet(batches(), max_tokens=17)  # 8 tokens a batch
+    assert first_ids(probe, 0, 1) == [0, 1, 2]
+    assert first_ids(probe, 1, 2) == [1]
+    with pytest.raises(ValueError, match="max_tokens is 0"):
+        ProbeSet(batches(), max_tokens=0)
+
+
+def test_dataloaders_are_read_in_order_whatever_their_sampler():
+    data = [{"input_ids": torch.tensor([i]), "labels": torch.tensor([i])} for i in range(7)]
+    loader = DataLoader(data, batch_size=2, shuffle=True)
+    seen = [b["input_ids"].flatten().tolist() for b in ProbeSet(loader).batches()]
+    assert seen == [[0, 1], [2, 3], [4, 5], [6]]
+    shares = [b["input_ids"].flatten().tolist() for r in (0, 1) for b in ProbeSet(loader).batches(r, 2)]
+    assert sorted(sum(shares, [])) == list(range(7))
+
+
+def test_what_cannot_be_looked_at_twice_or_holds_no_dicts_is_refused():
+    with pytest.raises(TypeError, match="looked at many times"):
+        ProbeSet(iter(batches()))
+    with pytest.raises(ValueError, match="expected batches that are dicts"):
+        list(ProbeSet([torch.zeros(1)]).batches())
+
+
+class Counter(nn.Module):
+    """Answers how many tokens of its stream it has seen."""
+
+    def forward(self, input_ids, state=None, continues=None):
+        count = torch.zeros(len(input_ids), 1)
+        if state is not None:
+            count = torch.where(continues[:, None], state[0], count)
+        logits = torch.zeros(*input_ids.shape, 3) + count[:, :, None]
+        return type("Output", (), {"logits": logits, "state": (count + input_ids.shape[1],)})()
+
+
+class Record:
+    def __init__(self):
+        self.counts = []
+
+    def update(self, seen):
+        self.counts.append(seen.logits[:, 0, 0].tolist())
+
+    def table(self):
+        raise NotImplementedError
+
+
+def test_state_is_carried_where_the_batch_continues():
+    windows = [
+        {"input_ids": torch.zeros(2, 5, dtype=torch.long), "labels": torch.zeros(2, 5, dtype=torch.long), "continues": c}
+        for c in (torch.tensor([False, False]), torch.tensor([True, False]), torch.tensor([True, True]))
+    ]
+    record = Record()
+    probe_pass(Counter(), ProbeSet(windows), [record])
+    assert record.counts == [[0, 0], [5, 0], [10, 5]]
+    unrelated = [{k: v for k, v in w.items() if k != "continues"} for w in windows]
+    record = Record()
+    probe_pass(Counter(), ProbeSet(unrelated), [record])
+    assert record.counts == [[0, 0]] * 3
+
+
+def test_labels_are_needed():
+    with pytest.raises(ValueError, match="no `labels`, only"):
+        probe_pass(Counter(), ProbeSet([{"input_ids": torch.zeros(1, 2)}]), [Record()])

@@ -1,0 +1,290 @@
+"""Sparsity and LearningCurves against naive second implementations: loops over tokens, closed-form gradients."""
+
+import math
+from collections import defaultdict
+
+import pandas as pd
+import pytest
+import scipy.stats
+import torch
+from torch import nn
+
+from lmdyn.analysis.sparsity import OPEN_CLASSES
+from lmdyn.callbacks import LearningCurves, Run, Sparsity
+from lmdyn.callbacks.observer import observe_together
+
+V = 12
+TAGS = ["NOUN", "VERB", "DET", "ADP"]
+
+
+class Model(nn.Module):
+    """Embedding, a mixing of neighbours, logits: small enough to differentiate by hand."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(V, 5)
+        self.h = nn.Linear(5, 4)
+        self.decoder = nn.Linear(4, V)
+
+    def forward(self, input_ids):
+        return self.decoder(self.h(self.embedding(input_ids)).tanh())
+
+
+class Tokenizer:
+    all_special_ids = (0, 1)
+
+    def __len__(self):
+        return V
+
+    def convert_ids_to_tokens(self, ids):
+        return [f"w{i}" for i in ids]
+
+
+def make_batches(n=4, rows=3, time=6):
+    g = torch.Generator().manual_seed(1)
+    batches = []
+    for _ in range(n):
+        ids = torch.randint(0, V, (rows, time + 1), generator=g)
+        labels = ids[:, 1:].clone()
+        mask = torch.ones(rows, time, dtype=torch.long)
+        labels[0, -1], mask[0, -1] = -100, 0  # padding
+        tags = labels % 4
+        tags[labels < 2] = -100
+        batches.append(
+            {"input_ids": ids[:, :-1], "labels": labels, "attention_mask": mask, "target_upos": tags}
+        )
+    return batches
+
+
+class Loader(list):
+    label_names = {"upos": TAGS}
+
+
+COUNTS = pd.DataFrame(
+    {
+        "token": [f"w{i}" for i in range(V)],
+        "count": [0, 500, 900, 410, 400, 350, 300, 250, 200, 150, 120, 50],
+        "NOUN": [0, 0, 900, 0, 400, 0, 160, 100, 10, 0, 120, 50],
+        "VERB": [0, 500, 0, 0, 0, 0, 140, 150, 0, 0, 0, 0],
+        "DET": [0, 0, 0, 410, 0, 0, 0, 0, 190, 0, 0, 0],
+        "ADP": [0, 0, 0, 0, 0, 350, 0, 0, 0, 150, 0, 0],
+    }
+)
+SITES = {"embedding": "embedding", "h": "h", "logits": "decoder"}
+
+
+def attach(observer, tmp_path, batches):
+    observer.probe = Loader(batches)
+    observer.attach(Run(tmp_path, Tokenizer(), COUNTS))
+    return observer
+
+
+def chi(v):
+    return math.sqrt(sum(x * x for x in v)) / sum(map(abs, v))
+
+
+def naive_vectors(model, batches):
+    """Each token's activations and gradients, one token at a time; the gradient at h from calculus, not autograd."""
+    W, A = model.decoder.weight.detach().double(), model.h.weight.detach().double()
+    for batch in batches:
+        for b in range(len(batch["labels"])):
+            for t in range(batch["labels"].shape[1]):
+                x, y = int(batch["input_ids"][b, t]), int(batch["labels"][b, t])
+                e = model.embedding.weight[x].detach().double()
+                h = A @ e + model.h.bias.detach().double()
+                z = W @ h.tanh() + model.decoder.bias.detach().double()
+                dz = z.softmax(0)
+                if y >= 0:
+                    dz[y] -= 1
+                else:
+                    dz = torch.zeros_like(dz)
+                dh = (W.T @ dz) * (1 - h.tanh() ** 2)
+                activation = {"embedding": e, "h": h, "logits": z}
+                gradient = {"embedding": A.T @ dh, "h": dh, "logits": dz}
+                yield x, y, int(batch["attention_mask"][b, t]), activation, gradient
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    model, batches = Model(), make_batches()
+    observer = Sparsity(sites=SITES, matched_size=2, matched_tolerance=2.0)
+    attach(observer, tmp_path_factory.mktemp("run"), batches)
+    return model, batches, observer, observer.observe(model, 7)
+
+
+def value(table, quantity, site, role, **groups):
+    rows = table[table["quantity"].eq(quantity) & table["site"].eq(site) & table["role"].eq(role)]
+    if "word" in groups:
+        rows = rows[rows["word"].eq(groups["word"])]
+    else:
+        rows = rows[rows["word"].isna() & rows["pos_class"].eq(groups.get("pos_class", ""))]
+    assert len(rows) == 1
+    return rows["value"].item()
+
+
+def naive_means(model, batches, site, role, kind):
+    sums = defaultdict(list)
+    for x, y, mask, activation, gradient in naive_vectors(model, batches):
+        word = y if role == "target" else x
+        if word < 0 or (role == "input" and not mask):
+            continue
+        v = (activation if kind == "chi_activation" else gradient)[site].tolist()
+        sums[word].append(sum(map(abs, v)) if kind == "l1_gradient" else chi(v))
+    return sums
+
+
+@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("role", ["target", "input"])
+@pytest.mark.parametrize("kind", ["chi_activation", "chi_gradient", "l1_gradient"])
+def test_per_word_means_and_rho(setting, site, role, kind):
+    model, batches, _, table = setting
+    naive = naive_means(model, batches, site, role, kind)
+    everything = [v for values in naive.values() for v in values]
+    assert value(table, kind, site, role) == pytest.approx(sum(everything) / len(everything), rel=1e-5)
+    words = [w for w in naive if w not in Tokenizer.all_special_ids]
+    for w in words:
+        assert value(table, kind, site, role, word=f"w{w}") == pytest.approx(sum(naive[w]) / len(naive[w]), rel=1e-5)
+    rho = scipy.stats.pearsonr([sum(naive[w]) / len(naive[w]) for w in words], COUNTS["count"][words]).statistic
+    name = f"rho_{kind.removeprefix('chi_')}"
+    assert value(table, name, site, role) == pytest.approx(rho, abs=1e-4)
+    classes = {"open": [2, 4, 6, 7, 10], "closed": [3, 5, 8, 9]}  # majority and 100 occurrences: not 11 (50)
+    for pos_class, members in classes.items():
+        there = [w for w in members if w in naive]
+        expected = scipy.stats.pearsonr([sum(naive[w]) / len(naive[w]) for w in there], COUNTS["count"][there]).statistic
+        assert value(table, name, site, role, pos_class=pos_class) == pytest.approx(expected, abs=1e-4)
+
+
+def test_special_tokens_are_no_words_and_frequency_is_the_training_count(setting):
+    table = setting[3]
+    words = table[table["quantity"].eq("frequency")].set_index("word")["value"]
+    assert "w1" not in words
+    assert words["w2"] == 900
+    assert set(table["word"].dropna()) == set(words.index)
+    upos = table.drop_duplicates("word").set_index("word")["upos"]
+    assert upos["w6"] == "NOUN" in OPEN_CLASSES
+    assert upos["w11"] == ""  # too rare to be associated
+
+
+def test_sums_do_not_depend_on_the_batch_size(setting, tmp_path):
+    model, batches, _, table = setting
+    rows = [{k: v[i : i + 1] for k, v in batch.items()} for batch in batches for i in range(3)]
+    other = attach(Sparsity(sites=SITES, matched_size=2, matched_tolerance=2.0), tmp_path, rows)
+    pd.testing.assert_frame_equal(other.observe(model, 7), table, check_exact=False, rtol=1e-5)
+
+
+def test_impossible_matches_and_missing_counts_are_errors_before_training(tmp_path):
+    with pytest.raises(ValueError, match=r"matched_size: no ranges of 120 words.*`matched_size: null` does without"):
+        attach(Sparsity(sites=SITES), tmp_path, make_batches())
+    with pytest.raises(ValueError, match="training counts have no POS"):
+        observer = Sparsity(sites=SITES)
+        observer.probe = Loader(make_batches())
+        observer.attach(Run(tmp_path, Tokenizer(), COUNTS[["token", "count"]]))
+    observer = Sparsity(sites=SITES)
+    observer.probe = Loader(make_batches())
+    with pytest.raises(ValueError, match="`frequency: probe` counts the probe set instead"):
+        observer.attach(Run(tmp_path, Tokenizer(), None))
+
+
+def test_frequency_of_the_probe_set(tmp_path):
+    batches = make_batches()
+    observer = Sparsity(sites=SITES, frequency="probe", pos_classes=False)
+    observer.probe = Loader(batches)
+    observer.attach(Run(tmp_path, Tokenizer(), None))
+    labels = torch.cat([b["labels"].flatten() for b in batches])
+    table = observer.observe(Model(), 0)
+    words = table[table["quantity"].eq("frequency")].set_index("word")["value"]
+    assert words["w5"] == int((labels == 5).sum())
+
+
+def test_wrong_sites_are_refused(tmp_path, setting):
+    with pytest.raises(ValueError, match=r"site 'h9': Model has no module 'lstm'; there are: embedding, h, decoder"):
+        Sparsity(sites={"h9": "lstm"}).check_module(Model())
+
+    class TimeFirst(Model):
+        def forward(self, input_ids):
+            return self.decoder(self.h(self.embedding(input_ids.T)).tanh()).transpose(0, 1)
+
+    with pytest.raises(ValueError, match="name a module whose output is batch first"):
+        setting[2].observe(TimeFirst(), 0)
+
+
+def test_attention_entropy_at_attention_sites(tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=V, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+    model = GPT2LMHeadModel(config)
+    observer = Sparsity(
+        sites={}, attention_sites={"a0": "transformer.h.0.attn"}, gradients=False, pos_classes=False, frequency="probe"
+    )
+    attach(observer, tmp_path, make_batches())
+    table = observer.observe(model, 0)
+    config._attn_implementation = "eager"
+    entropies = []
+    for batch in make_batches():
+        kept = {k: batch[k] for k in ("input_ids", "attention_mask")}
+        weights = model.eval()(**kept, output_attentions=True).attentions[0].detach().double()
+        entropy = -(weights * weights.clamp(min=1e-300).log()).sum(-1).mean(1)
+        entropies += entropy[batch["labels"] >= 0].tolist()
+    assert value(table, "attention_entropy", "a0", "target") == pytest.approx(sum(entropies) / len(entropies), rel=1e-4)
+    assert not table["quantity"].str.contains("chi").any()
+
+
+class TestLearningCurves:
+    def naive(self, batches, model):
+        for batch in batches:
+            log_p = model(batch["input_ids"]).detach().double().log_softmax(-1)
+            for b, t in (batch["labels"] >= 0).nonzero().tolist():
+                y = int(batch["labels"][b, t])
+                hit = float(log_p[b, t].argmax() == y)
+                yield y, int(batch["target_upos"][b, t]), -float(log_p[b, t, y]), hit
+
+    def test_by_tag_and_band(self, tmp_path):
+        model, batches = Model(), make_batches()
+        observer = attach(LearningCurves(bands=(3, 7)), tmp_path, batches)
+        table = observer.observe(model, 0)
+        tokens = list(self.naive(batches, model))
+
+        def mean(kept, column):
+            values = [t[column] for t in tokens if kept(t)]
+            return sum(values) / len(values)
+
+        def found(quantity, by="", group=""):
+            rows = table[table["quantity"].eq(quantity) & table["by"].eq(by) & table["group"].eq(group)]
+            return rows["value"].item()
+
+        for quantity, column in (("loss", 2), ("accuracy", 3)):
+            assert found(quantity) == pytest.approx(mean(lambda t: True, column), rel=1e-5)
+            for i, tag in enumerate(TAGS):
+                assert found(quantity, "upos", tag) == pytest.approx(mean(lambda t, i=i: t[1] == i, column), rel=1e-5)
+            # words 2, 3, 4 … by falling count; 0 and 1 are special and in no band
+            for band, words in {"1-2": {2, 3}, "3-6": {4, 5, 6, 7}, "7+": {8, 9, 10, 11}}.items():
+                expected = mean(lambda t, words=words: t[0] in words, column)
+                assert found(quantity, "rank", band) == pytest.approx(expected, rel=1e-5)
+        assert found("perplexity") == pytest.approx(math.exp(found("loss")), rel=1e-9)
+
+    def test_bad_layers_and_bands(self, tmp_path):
+        with pytest.raises(ValueError, match=r"no layers \['topic'\], it has \['upos'\]"):
+            attach(LearningCurves(layers=("topic",)), tmp_path, make_batches())
+        with pytest.raises(ValueError, match="expected rising frequency ranks"):
+            LearningCurves(bands=(10, 5))
+
+
+def test_sharing_a_pass_changes_nothing_and_saves_one(tmp_path):
+    model, batches = Model(), Loader(make_batches())
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    sparsity = Sparsity(sites=SITES, matched_size=None)
+    curves = LearningCurves(bands=(3,))
+    apart = LearningCurves(bands=(3,), name="apart")
+    for observer, probe in ((sparsity, batches), (curves, batches), (apart, Loader(make_batches()))):
+        observer.probe = probe
+        observer.attach(Run(tmp_path, Tokenizer(), COUNTS))
+    alone = [o.observe(model, 0) for o in (sparsity, curves, apart)]
+    assert len(calls) == 3 * len(batches)
+    calls.clear()
+    together = observe_together([sparsity, curves, apart], model, 0)
+    assert len(calls) == 2 * len(batches)  # one pass for two observers, one for the other probe set
+    for a, b in zip(alone, together, strict=True):
+        pd.testing.assert_frame_equal(a, b, check_exact=True)

@@ -1,0 +1,66 @@
+"""Observations on disk."""
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from lmdyn.callbacks import ObservationStore
+
+
+def table(step, value=1.0, word=None):
+    rows = {"step": step, "tokens": [None], "quantity": ["chi"], "site": ["h1"], "word": [word], "value": [value]}
+    return pd.DataFrame(rows)
+
+
+def test_one_file_a_step_and_pandas_reads_the_folder(tmp_path):
+    store = ObservationStore(tmp_path / "sparsity", "a.B", {"n": 1})
+    store.write(0, table(0, 0.25, "the"))
+    store.write(120, table(120, 0.5))  # a column of nothing but nulls keeps its type
+    store.write(7, table(7, 0.75, "cat").assign(tokens=99))
+    assert [p.name for p in sorted((tmp_path / "sparsity").iterdir())] == [
+        "000000000.parquet", "000000007.parquet", "000000120.parquet"
+    ]  # fmt: skip
+    assert store.steps() == [0, 7, 120]
+    whole = pd.read_parquet(tmp_path / "sparsity")
+    assert list(whole.columns) == ["step", "tokens", "quantity", "site", "word", "value"]
+    assert whole.set_index("step")["value"].to_dict() == {0: 0.25, 7: 0.75, 120: 0.5}
+    assert store.read(until=7)["step"].tolist() == [0, 7]
+    assert store.read(quantities=["other"]).empty
+    schemas = {pq.read_schema(store.path(s)).remove_metadata() for s in store.steps()}
+    assert len(schemas) == 1
+
+
+def test_rewriting_a_step_replaces_it_and_leaves_no_temporary_file(tmp_path):
+    store = ObservationStore(tmp_path, "a.B")
+    store.write(3, table(3, 1.0))
+    store.write(3, table(3, 2.0))
+    assert store.read()["value"].tolist() == [2.0]
+    with pytest.raises(KeyError):
+        store.write(4, table(4).drop(columns="value"))
+    assert [p.name for p in tmp_path.iterdir()] == ["000000003.parquet"]
+
+
+def test_half_written_files_of_a_killed_run_do_not_count(tmp_path):
+    store = ObservationStore(tmp_path, "a.B")
+    store.write(3, table(3))
+    (tmp_path / ".000000004.x.tmp").write_bytes(b"half")
+    assert store.steps() == [3]
+    assert len(pd.read_parquet(tmp_path)) == 1
+
+
+def test_settings_are_kept_and_never_mixed(tmp_path):
+    ObservationStore(tmp_path, "a.B", {"n": 1, "m": 2}).write(0, table(0))
+    ObservationStore(tmp_path, "a.B", {"m": 2, "n": 1}).write(1, table(1))
+    assert ObservationStore(tmp_path).about()["settings"] == {"m": 2, "n": 1}
+    with pytest.raises(ValueError, match="n: 1 there, 5 here.*another `name`"):
+        ObservationStore(tmp_path, "a.B", {"n": 5, "m": 2}).write(2, table(2))
+    with pytest.raises(ValueError, match=r"observer: a\.B there, a\.C here"):
+        ObservationStore(tmp_path, "a.C", {"n": 1, "m": 2}).check_settings()
+
+
+def test_nothing_there_and_foreign_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no observations"):
+        ObservationStore(tmp_path / "none").read()
+    table(0).to_parquet(tmp_path / "000000000.parquet")
+    with pytest.raises(ValueError, match="no observation of lmdyn's"):
+        ObservationStore(tmp_path).about()
