@@ -1,0 +1,161 @@
+"""Replay over checkpoints, and the report."""
+
+import logging
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from lmdyn.cli.__main__ import main
+from lmdyn.cli.analyze import find_checkpoints, load_weights, parse_shard
+from lmdyn.cli.report import write_report
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    data = {"n_train_tokens": 1500, "n_validation_tokens": 300, "n_test_tokens": 50, "n_nouns": 40, "n_verbs": 30,
+            "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8, "sequence_length": 20,
+            "cache_dir": str(folder / "cache")}  # fmt: skip
+    config = {
+        "trainer": {
+            "max_steps": 4, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False,
+            "log_every_n_steps": 1, "limit_val_batches": 0,
+            "logger": {"class_path": "TensorBoardLogger",
+                       "init_args": {"save_dir": str(folder), "name": None, "version": "run"}},
+            "callbacks": [
+                {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": {"at": [0, 2, 4]}}},
+                {"class_path": "LearningCurves", "init_args": {"schedule": {"at": [0, 2, 4]}}},
+            ],
+        },
+        "model": {"class_path": "LSTMLanguageModel", "init_args": {"embedding_size": 8, "hidden_size": 8}},
+        "data": {"class_path": "GrammarCorpus", "init_args": data},
+    }  # fmt: skip
+    (folder / "in.yaml").write_text(yaml.safe_dump(config))
+    main(["fit", "--config", str(folder / "in.yaml")])
+    return folder / "run"
+
+
+def curves(folder):
+    return pd.read_parquet(Path(folder) / "observations" / "learning_curves")
+
+
+def copy_with(run, tmp_path, change):
+    """A copy of the run's checkpoints, one of them changed."""
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(run / "checkpoints", folder)
+    path = folder / "step=000000002.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    change(checkpoint)
+    torch.save(checkpoint, path)
+    return folder
+
+
+def test_replay_skips_what_is_there_and_shards_share_the_rest(run, tmp_path):
+    main(["analyze", str(run), "--out", str(tmp_path), "--shard", "1/2"])
+    assert sorted(curves(tmp_path)["step"].unique()) == [2]
+    stamp = (tmp_path / "observations" / "learning_curves" / "000000002.parquet").stat().st_mtime_ns
+    main(["analyze", str(run), "--out", str(tmp_path)])
+    assert (tmp_path / "observations" / "learning_curves" / "000000002.parquet").stat().st_mtime_ns == stamp
+    pd.testing.assert_frame_equal(curves(tmp_path), curves(run), check_exact=True)
+
+
+def test_other_observers_by_an_overlay(run, tmp_path):
+    overlay = {"class_path": "Sparsity", "init_args": {"pos_classes": False, "max_tokens": 100}}
+    (tmp_path / "more.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks+": [overlay]}}))
+    main(["analyze", str(run), "--out", str(tmp_path), "--config", str(tmp_path / "more.yaml")])
+    assert sorted(p.name for p in (tmp_path / "observations").iterdir()) == ["learning_curves", "sparsity"]
+    sparsity = pd.read_parquet(tmp_path / "observations" / "sparsity")
+    assert sorted(sparsity["step"].unique()) == [0, 2, 4]
+    assert not any(run.glob(".analyze*"))
+
+
+def test_settings_are_not_mixed_in_one_folder(run, tmp_path, caplog):
+    shutil.copytree(run / "observations", tmp_path / "observations")
+    other = {"class_path": "LearningCurves", "init_args": {"bands": [7]}}
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": [other]}}))
+    with pytest.raises(SystemExit):
+        main(["analyze", str(run), "--out", str(tmp_path), "--config", str(tmp_path / "other.yaml")])
+    pd.testing.assert_frame_equal(curves(tmp_path), curves(run))
+
+
+def test_a_checkpoint_that_does_not_fit_names_what_does_not(run, tmp_path, capsys):
+    def change(checkpoint):
+        weights = checkpoint["state_dict"]
+        weights["decoder.extra"] = torch.zeros(1)
+        weights["embedding.weight"] = weights["embedding.weight"][:, :3]
+        del weights["decoder.bias"]
+
+    folder = copy_with(run, tmp_path, change)
+    path = folder / "step=000000002.ckpt"
+    weights = torch.load(path, weights_only=True)["state_dict"]
+    from lmdyn.models import LSTMLanguageModel
+
+    model = LSTMLanguageModel(vocab_size=weights["decoder.weight"].shape[0], embedding_size=8, hidden_size=8)
+    with pytest.raises(ValueError, match=r"missing in the checkpoint: decoder\.bias; not in the model: decoder\.extra; "
+                                         r"embedding\.weight: \(\d+, 3\) in the checkpoint, \(\d+, 8\) in the model"):  # fmt: skip
+        load_weights(model, weights, path)
+    with pytest.raises(SystemExit) as stop:
+        main(["analyze", str(run), "--checkpoints", str(folder), "--out", str(tmp_path / "out")])
+    assert stop.value.code == 1
+
+
+def test_identical_weights_at_two_steps_are_noticed(run, tmp_path, monkeypatch):
+    zero = torch.load(run / "checkpoints" / "step=000000000.ckpt", weights_only=True)["state_dict"]
+    folder = copy_with(run, tmp_path, lambda checkpoint: checkpoint.update(state_dict=zero))
+    records = []
+    monkeypatch.setattr(logging.getLogger("lmdyn.cli.analyze"), "warning", lambda m, *a: records.append(m % a))
+    main(["analyze", str(run), "--checkpoints", str(folder), "--out", str(tmp_path / "out")])
+    assert len(records) == 1
+    assert "steps 0 and 2 hold identical weights" in records[0]
+
+
+def test_finding_checkpoints(run, tmp_path):
+    found = find_checkpoints(str(run / "checkpoints" / "step=00000000[02].ckpt"))
+    assert list(found) == [0, 2]
+    shutil.copy(run / "checkpoints" / "step=000000002.ckpt", tmp_path / "epoch=1.ckpt")
+    assert list(find_checkpoints(str(tmp_path))) == [2]  # from inside
+    shutil.copy(tmp_path / "epoch=1.ckpt", tmp_path / "step=000000002.ckpt")
+    with pytest.raises(ValueError, match="are both of step 2"):
+        find_checkpoints(str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="no checkpoints"):
+        find_checkpoints(str(tmp_path / "none"))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "x.ckpt").write_bytes(b"not a checkpoint")
+    with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
+        find_checkpoints(str(tmp_path / "broken"))
+
+
+def test_shards(monkeypatch):
+    assert parse_shard("0/3") == (0, 3)
+    for wrong in ("3/3", "-1/2", "x", "1"):
+        with pytest.raises(ValueError, match="expected i/n"):
+            parse_shard(wrong)
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    assert parse_shard(None) == (0, 1)
+    monkeypatch.setenv("SLURM_PROCID", "2")
+    monkeypatch.setenv("SLURM_NTASKS", "5")
+    assert parse_shard(None) == (2, 5)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert parse_shard(None) == (1, 2)
+
+
+def test_report_needs_observations_and_joins_runs(run, tmp_path):
+    with pytest.raises(FileNotFoundError, match="has no observations"):
+        write_report([tmp_path], tmp_path / "out")
+    shutil.copytree(run, tmp_path / "second")
+    page = write_report([run, tmp_path / "second"], tmp_path / "out")
+    text = page.read_text()
+    assert text.count("<h1>") == 2
+    assert (tmp_path / "out" / "second_learning_curves_by_upos.png").exists()
+
+
+def test_unknown_run_is_one_line(tmp_path):
+    with pytest.raises(SystemExit) as stop:
+        main(["analyze", str(tmp_path)])
+    assert stop.value.code == 1
