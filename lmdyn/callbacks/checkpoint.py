@@ -1,13 +1,14 @@
 """Checkpoints at scheduled steps: weights to replay, full states to resume from."""
 
 import re
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
-from lmdyn.callbacks.run_state import about_checkpoint
+from lmdyn.callbacks.run_state import RunState, about_checkpoint, at_epoch_start
 from lmdyn.callbacks.schedule import Steps
 
 __all__ = ["ScheduledCheckpoint", "checkpoint_step"]
@@ -36,8 +37,10 @@ class ScheduledCheckpoint(Checkpoint):
         keep: keep this many of the newest only; all by default.
         folder: below the run's folder; ``checkpoints`` for weights and ``resume`` for full ones by default.
 
+    A killed run leaves no half checkpoint: each is written under another name in the same folder and renamed.
+
     Raises:
-        ValueError: ``keep`` below 1.
+        ValueError: ``keep`` below 1; full checkpoints without a :class:`RunState`.
     """
 
     def __init__(
@@ -66,10 +69,27 @@ class ScheduledCheckpoint(Checkpoint):
         """Where the checkpoints of this run go."""
         return Path(trainer.log_dir or trainer.default_root_dir) / self.folder
 
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Refuse full checkpoints from which no run could be resumed exactly."""
+        callbacks = cast(Any, trainer).callbacks
+        if stage == "fit" and not self.weights_only and not any(isinstance(c, RunState) for c in callbacks):
+            raise ValueError(
+                "ScheduledCheckpoint(weights_only=False) expects a RunState among the callbacks, got none: without it "
+                "a resumed run goes another way; add lmdyn.callbacks.RunState()"
+            )
+
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save the untrained model."""
-        if trainer.global_step == 0 and 0 in self.schedule:
+        """Save the untrained model; after resuming, weights that were due at this very step and got lost."""
+        step = trainer.global_step
+        if step == 0:
+            if 0 in self.schedule:
+                self._save(trainer)
+            return
+        due = step in self.schedule or (self.schedule.epochs and at_epoch_start(trainer))
+        # random states are restored with the first batch, so a full checkpoint would be wrong here
+        if due and self.weights_only and not self._exists(trainer, step):
             self._save(trainer)
+        self._saved = step
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -101,25 +121,42 @@ class ScheduledCheckpoint(Checkpoint):
     def _accumulating(trainer: L.Trainer) -> bool:
         return bool(trainer.fit_loop._should_accumulate())
 
+    def _exists(self, trainer: L.Trainer, step: int) -> bool:
+        path = self.directory(trainer) / f"step={step:09d}.ckpt"
+        # ranks must agree, and only the first need see the folder
+        return bool(trainer.strategy.broadcast(path.exists()))
+
     def _save(self, trainer: L.Trainer) -> None:
         """Write on every rank's behalf; every rank enters."""
         step = self._saved = trainer.global_step
         self._due = False
         path = self.directory(trainer) / f"step={step:09d}.ckpt"
+        # Lightning writes to the system's temporary folder and moves: a copy, where that is another file system
+        partial = path.with_name(f".{path.name}.tmp")
+        # Trainer.save_checkpoint has no room for what belongs beside weights
+        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=self.weights_only)
         if self.weights_only:
-            # Trainer.save_checkpoint has no room for what belongs beside weights
-            checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=True)
             checkpoint["lmdyn"] = about_checkpoint(trainer)
-            trainer.strategy.save_checkpoint(checkpoint, path)
-            trainer.strategy.barrier("ScheduledCheckpoint")
-        else:
-            trainer.save_checkpoint(path, weights_only=False)
-        if self.keep is not None and trainer.is_global_zero:
-            for old in sorted(p for p in path.parent.glob("step=*.ckpt") if p != path)[
-                : -self.keep + 1 or None
-            ]:
-                if (there := checkpoint_step(old)) is not None and there < step:
-                    old.unlink()
+        trainer.strategy.save_checkpoint(checkpoint, partial)
+        trainer.strategy.barrier("ScheduledCheckpoint")
+        if not trainer.is_global_zero:
+            return
+        if path.is_dir():  # a file is replaced in one go
+            _remove(path)
+        partial.replace(path)
+        if self.keep is not None:
+            steps = {p: checkpoint_step(p) for p in path.parent.glob("step=*.ckpt")}
+            older = sorted((there, p) for p, there in steps.items() if there is not None and there < step)
+            for _, old in older[: max(0, len(older) + 1 - self.keep)]:
+                _remove(old)
+
+
+def _remove(path: Path) -> None:
+    """Sharded strategies write folders."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _epoch_or_validation_follows(trainer: L.Trainer) -> bool:

@@ -17,7 +17,7 @@ from lmdyn.analysis.activations import observing, resolve_sites
 from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.callbacks.figures import log_figure
 from lmdyn.callbacks.probe import Accumulator, ProbeSet, merge_sites, probe_pass
-from lmdyn.callbacks.run_state import progress
+from lmdyn.callbacks.run_state import at_epoch_start, progress
 from lmdyn.callbacks.schedule import Progress, Steps
 from lmdyn.callbacks.store import ObservationStore
 
@@ -243,14 +243,14 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Observe the untrained model; after resuming, what was due at this very step and got lost."""
         step = trainer.global_step
-        epoch_end = step > 0 and trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+        if step > 0 and trainer.strategy.broadcast(self.store.path(step).exists()):  # ranks must agree
+            self._seen_step = step  # batches that accumulate gradients come before the next step
+        epoch_end = step > 0 and at_epoch_start(trainer)
+        # each by itself: the others have not looked yet at what is there
         _observe_due(
             trainer,
             pl_module,
-            lambda o: (
-                (step in o.schedule or (epoch_end and o.schedule.epochs))
-                and not (step > 0 and o.store.path(step).exists())
-            ),
+            lambda o: (step == 0 or o is self) and (step in o.schedule or (epoch_end and o.schedule.epochs)),
         )
 
     def on_train_batch_end(

@@ -8,12 +8,13 @@ from typing import Any, cast
 import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.schedule import Progress
 
-__all__ = ["RunState", "about_checkpoint", "progress", "save_tokenizer"]
+__all__ = ["RunState", "about_checkpoint", "at_epoch_start", "progress", "save_tokenizer"]
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,11 @@ class RunState(L.Callback):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Save the tokenizer with the run."""
-        if stage == "fit" and trainer.is_global_zero and trainer.log_dir is not None:
-            save_tokenizer(Path(trainer.log_dir) / "tokenizer", trainer, pl_module)
+        if stage != "fit":
+            return
+        log_dir = trainer.log_dir  # a broadcast: every rank must ask
+        if trainer.is_global_zero and log_dir is not None:
+            save_tokenizer(Path(log_dir) / "tokenizer", trainer, pl_module)
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -51,6 +55,7 @@ class RunState(L.Callback):
         """After resuming, go on from the random states and the recurrent state of the checkpoint; count tokens."""
         if self._restored is not None:
             mine = self._restored["ranks"][rank_and_world_size()[0]]
+            trainer.fit_loop.epoch_loop._batches_that_stepped = self._restored["batches_that_stepped"]
             self._restored = None
             _set_random_state(mine["random"])
             if mine["module"] is not None:
@@ -70,12 +75,15 @@ class RunState(L.Callback):
         if world_size > 1:
             ranks = [None] * world_size
             torch.distributed.all_gather_object(ranks, mine)
-        checkpoint["lmdyn"] = {**about_checkpoint(trainer), "ranks": ranks}
+        stepped = _settle_loops(trainer, checkpoint["loops"]["fit_loop"])
+        checkpoint["lmdyn"] = {**about_checkpoint(trainer), "ranks": ranks, "batches_that_stepped": stepped}
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Remember what to restore when the first batch comes."""
+        if trainer.state.fn != TrainerFn.FITTING:  # evaluation needs weights only, on any number of ranks
+            return
         state = checkpoint.get("lmdyn")
         if state is None or "ranks" not in state:
             log.warning(
@@ -89,6 +97,47 @@ class RunState(L.Callback):
                 "needs as many; to start anew from its weights, load them in the model instead of resuming"
             )
         self._restored, self._tokens, self._base = state, 0, state["tokens"] or 0
+
+
+def at_epoch_start(trainer: L.Trainer) -> bool:
+    """In ``on_train_start``: whether no batch of the current epoch was trained on yet."""
+    return bool(trainer.fit_loop.epoch_loop.batch_progress.current.ready == 0)
+
+
+def _settle_loops(trainer: L.Trainer, loops: dict[str, Any]) -> int:
+    """Bring Lightning's counters, as they are in a checkpoint, into a form from which it goes on exactly.
+
+    Where ``max_steps`` is set, Lightning 2.6 resumes the end of an epoch by ending it a second time: an epoch is
+    counted twice and, without validation, a batch of the next epoch is trained on as one of the old. So an epoch
+    that ended is saved as the start of the next one; and one that ``max_steps`` cut short, which Lightning counts as
+    processed, as an epoch in its midst.
+
+    Returns:
+        Lightning's step for its own logging when the next batch starts; it is wrong after some resumptions.
+    """
+    epoch_loop = trainer.fit_loop.epoch_loop
+    stepped = int(epoch_loop._batches_that_stepped)
+    epoch, batches = loops["epoch_progress"], loops["epoch_loop.batch_progress"]
+    if batches["current"]["ready"] == 0:
+        return stepped
+    if (
+        epoch["current"]["processed"] < epoch["current"]["started"]
+    ):  # in the midst: this batch is yet to be counted
+        return stepped + (not epoch_loop._should_accumulate())
+    if epoch_loop._num_ready_batches_reached():
+        for counts in (epoch["total"], epoch["current"]):
+            counts["completed"] = counts["processed"]
+        optimizer = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]
+        scheduler = loops["epoch_loop.scheduler_progress"]
+        for part in (batches, scheduler, optimizer["step"], optimizer["zero_grad"]):
+            part["current"] = dict.fromkeys(part["current"], 0)
+        batches["is_last_batch"] = False
+        validation = loops["epoch_loop.val_loop.batch_progress"]
+        validation["total"] = dict.fromkeys(validation["total"], 0)
+    else:
+        for counts in (epoch["total"], epoch["current"]):
+            counts["processed"] = counts["completed"] = counts["started"] - 1
+    return stepped
 
 
 def progress(trainer: L.Trainer) -> Progress:

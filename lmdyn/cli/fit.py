@@ -98,13 +98,13 @@ class LmdynCLI(LightningCLI):
 
     def after_fit(self) -> None:
         """Write the report, and say where everything is."""
+        folder = run_folder(self.trainer)  # a broadcast: every rank must ask
         if not self.trainer.is_global_zero or not any(
             isinstance(c, Observer) for c in callbacks_of(self.trainer)
         ):
             return
         from lmdyn.cli.report import write_report
 
-        folder = run_folder(self.trainer)
         page = write_report([folder], folder / "report")
         log.info("report: %s", page)
         log.info("curves: tensorboard --logdir %s", folder)
