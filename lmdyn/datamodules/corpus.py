@@ -14,18 +14,10 @@ import lightning as L
 import pandas as pd
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.encoding import (
-    EncodedSplit,
-    build_folder,
-    digest,
-    encode_documents,
-    load_tokenizer,
-    merge_label_names,
-    tokenizer_digest,
-    word_tokenizer,
-)
+from lmdyn.datamodules.encoding import EncodedSplit, build_folder, encode_documents, merge_label_names
 from lmdyn.datamodules.sentence import Document
 from lmdyn.datamodules.streams import SHUFFLED, StreamLoader
+from lmdyn.datamodules.tokenization import digest, load_tokenizer, tokenizer_digest, word_tokenizer
 
 __all__ = ["SPLITS", "Corpus", "expand_paths", "file_digest", "read_lines"]
 

@@ -1,8 +1,7 @@
-"""What the recurrent models share: the stacked LSTM, its carried state and the recipe that trains it."""
+"""What the recurrent models share: the recipe that trains them, and how they are evaluated and resumed."""
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
@@ -15,107 +14,14 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from lmdyn.models.allocator import keep_freed_memory
+from lmdyn.models.stacked_lstm import RecurrentOutput, StackedLSTM, State, carry_state
 
-__all__ = ["RecurrentModule", "RecurrentOutput", "StackedLSTM", "State", "TokenMean", "carry_state"]
+__all__ = ["IGNORED", "RecurrentModule", "TokenMean"]
 
 IGNORED = -100
 """The label of a token that has none, as everywhere in Hugging Face's libraries."""
 
-State = tuple[tuple[Tensor, Tensor], ...]
-"""One pair (h, c) for each layer, each of shape (1, batch, hidden)."""
-
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RecurrentOutput:
-    """What a recurrent model answers.
-
-    Attributes:
-        logits: unnormalised log-probabilities, (batch, time, classes).
-        state: the state after the last token, a pair (h, c) for each layer, each (1, batch, hidden).
-    """
-
-    logits: Float[Tensor, "batch time classes"]
-    state: State
-
-
-def carry_state(state: State | None, continues: Bool[Tensor, " batch"]) -> State | None:
-    """The state in which the next batch starts: kept in rows that continue, zero in the others, detached.
-
-    Args:
-        state: the state after the previous batch, or None where there was none.
-        continues: whether each row of the next batch goes on where the same row of the previous one ended.
-
-    Returns:
-        A state without a graph that shares no memory with ``state``; None (zeros) where nothing is carried.
-
-    Raises:
-        ValueError: rows continue, but the previous batch had another number of rows.
-
-    Example:
-        >>> ones = torch.ones(1, 2, 3)
-        >>> ((h, c),) = carry_state(((ones, ones),), torch.tensor([True, False]))
-        >>> h.sum(-1)
-        tensor([[3., 0.]])
-    """
-    if state is None:
-        return None
-    rows = state[0][0].shape[1]
-    if rows != len(continues):
-        if bool(continues.any()):
-            raise ValueError(
-                f"expected a batch of {rows} rows, as the one it continues, got {len(continues)}; "
-                "a batch of another size must have `continues` False in every row"
-            )
-        return None
-    fresh = ~continues[None, :, None]
-    return tuple((h.detach().masked_fill(fresh, 0.0), c.detach().masked_fill(fresh, 0.0)) for h, c in state)
-
-
-class StackedLSTM(nn.Module):
-    """LSTM layers on top of each other, each a module of its own, so that each can be observed.
-
-    With the default initialisation this is what ``nn.LSTM(num_layers=...)`` computes; ``layers[i]`` is a
-    single-layer ``nn.LSTM`` with ``batch_first=True``. Its equations are those of Hochreiter & Schmidhuber
-    1997 with forget gates: i, f, o = σ(W x + b + U h + b'), g = tanh(...), c' = f c + i g, h' = o tanh(c').
-
-    Args:
-        input_size: dimensions of the input.
-        hidden_size: dimensions of each layer.
-        num_layers: number of layers.
-        dropout: probability of zeroing an entry of what one layer hands to the next.
-
-    Example:
-        >>> output, state = StackedLSTM(3, 4, num_layers=2)(torch.zeros(5, 7, 3))
-        >>> output.shape, len(state), state[0][0].shape
-        (torch.Size([5, 7, 4]), 2, torch.Size([1, 5, 4]))
-    """
-
-    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, dropout: float = 0.0) -> None:
-        super().__init__()
-        if num_layers < 1:
-            raise ValueError(f"expected num_layers of at least 1, got {num_layers}")
-        sizes = [input_size] + [hidden_size] * num_layers
-        self.layers = nn.ModuleList(
-            nn.LSTM(size, hidden_size, batch_first=True) for size in sizes[:num_layers]
-        )
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(
-        self, inputs: Float[Tensor, "batch time inputs"], state: State | None = None
-    ) -> tuple[Float[Tensor, "batch time hidden"], State]:
-        """The last layer's output and the state of every layer after the last token."""
-        if state is not None and len(state) != len(self.layers):
-            raise ValueError(f"expected a state of {len(self.layers)} layers, got {len(state)}")
-        after: list[tuple[Tensor, Tensor]] = []
-        hidden = inputs
-        for i, layer in enumerate(self.layers):
-            hidden, last = layer(
-                hidden if i == 0 else self.dropout(hidden), None if state is None else state[i]
-            )
-            after.append(last)
-        return hidden, tuple(after)
 
 
 class TokenMean(Metric):

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from lmdyn.datamodules import Corpus, Document, Sentence
 from lmdyn.datamodules import encoding as encoding_module
 from lmdyn.datamodules.corpus import expand_paths, read_lines
-from lmdyn.datamodules.encoding import load_tokenizer, tokenizer_digest, word_tokenizer
+from lmdyn.datamodules.tokenization import load_tokenizer, tokenizer_digest, word_tokenizer
 
 TEXT = {
     "train": [

@@ -1,0 +1,126 @@
+"""Tokenizers: word vocabularies, loading by name, and what identifies one."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+__all__ = ["digest", "end_id", "load_tokenizer", "plain_backend", "tokenizer_digest", "word_tokenizer"]
+
+_PAD, _UNK, _EOS = "<pad>", "<unk>", "<eos>"
+
+
+def digest(value: object) -> str:
+    """Hash (blake2b, 32 hexadecimal digits) of plain values: equal for equal content, on every machine.
+
+    Example:
+        >>> digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
+        True
+    """
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+# ------------------------------------------------------------------------------------------ tokenizers
+
+
+def word_tokenizer(counts: Mapping[str, int], min_count: int = 1) -> PreTrainedTokenizerFast:
+    """Word-level tokenizer over the words seen at least ``min_count`` times.
+
+    It splits on white space only, and gives one id to each word: ``U.S.`` and ``'t`` stay whole and ``<unk>`` is
+    the unknown word. ``<pad>`` is 0, ``<unk>`` 1 and ``<eos>`` 2; the words follow by falling count, ties in
+    alphabetical order.
+
+    Args:
+        counts: occurrences of each word; special tokens among the words keep their own ids.
+        min_count: words seen less often become ``<unk>``.
+
+    Example:
+        >>> tokenizer = word_tokenizer({"the": 3, "U.S.": 2, "rare": 1}, min_count=2)
+        >>> tokenizer(["the", "U.S.", "rare", "<unk>"], is_split_into_words=True)["input_ids"]
+        [3, 4, 1, 1]
+    """
+    kept = [w for w, n in counts.items() if n >= min_count and w not in (_PAD, _UNK, _EOS)]
+    words = [_PAD, _UNK, _EOS, *sorted(kept, key=lambda w: (-counts[w], w))]
+    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=_UNK))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # split_special_tokens: special tokens are words like others, so that one inside of a word does not cut it
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=_PAD,
+        unk_token=_UNK,
+        eos_token=_EOS,
+        split_special_tokens=True,
+        clean_up_tokenization_spaces=False,
+        padding_side="right",
+    )
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
+    """Load a tokenizer from a folder or hub name (``AutoTokenizer``), or from a ``tokenizer.json`` file.
+
+    Raises:
+        ValueError: nothing there that can be read as a fast tokenizer.
+    """
+    path = Path(os.path.expandvars(name)).expanduser()
+    if path.is_file() and (path.parent / "tokenizer_config.json").exists():
+        path = path.parent
+    try:
+        if path.is_file():
+            vocabulary = Tokenizer.from_file(str(path)).get_vocab()
+            forms = {
+                "pad_token": (_PAD, "[PAD]", "<|pad|>"),
+                "unk_token": (_UNK, "[UNK]"),
+                "eos_token": (_EOS, "</s>", "<|endoftext|>"),
+                "cls_token": ("[CLS]",),
+                "sep_token": ("[SEP]",),
+                "mask_token": ("[MASK]", "<mask>"),
+            }
+            found = {role: next((f for f in form if f in vocabulary), None) for role, form in forms.items()}
+            return PreTrainedTokenizerFast(tokenizer_file=str(path), **{r: f for r, f in found.items() if f})
+        tokenizer = AutoTokenizer.from_pretrained(str(path) if path.exists() else name)
+    except (
+        Exception
+    ) as error:  # the loaders raise OSError, ValueError, and plain Exception from the rust side
+        raise ValueError(
+            f"tokenizer {name!r} cannot be loaded ({error}): give a folder written by save_pretrained, a hub name or "
+            "a tokenizer.json"
+        ) from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ValueError(f"tokenizer {name!r} is a {type(tokenizer).__name__}: a fast tokenizer is needed")
+    return tokenizer
+
+
+def plain_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
+    """Copy of the rust tokenizer without the padding and truncation that a call may have left in it."""
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_padding()
+    backend.no_truncation()
+    backend.encode_special_tokens = bool(getattr(tokenizer, "split_special_tokens", False))
+    return backend
+
+
+def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
+    """Hash of what a tokenizer does; equal after ``save_pretrained`` and ``from_pretrained``."""
+    backend = plain_backend(tokenizer)
+    return digest(
+        [json.loads(backend.to_str()), backend.encode_special_tokens, dict(tokenizer.special_tokens_map)]
+    )
+
+
+def end_id(tokenizer: PreTrainedTokenizerFast) -> int:
+    """Id of the token that ends a sentence: end of sequence, or the separator."""
+    for candidate in (tokenizer.eos_token_id, tokenizer.sep_token_id):
+        if candidate is not None:
+            return int(candidate)
+    raise ValueError(
+        "eos: true needs a tokenizer with an eos_token or a sep_token, and this one has "
+        f"{sorted(tokenizer.special_tokens_map)}: set eos: false or give it one"
+    )
+
+
+# ------------------------------------------------------------------------------------------ cache folders
