@@ -1,0 +1,148 @@
+import lightning as L
+import pytest
+import torch
+from torch import nn
+
+from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
+from lmdyn.callbacks.checkpoint import checkpoint_step
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:GPU available but not used"),
+]
+
+
+class Windows:
+    """A sized loader that can be resumed, without randomness."""
+
+    position = 0
+
+    def __len__(self):
+        return 6
+
+    def __iter__(self):
+        first, self.position = self.position % 6, 0
+        for i in range(first, 6):
+            self.position = i + 1
+            yield {"x": torch.full((2, 3), float(i)), "labels": torch.zeros(2, dtype=torch.long)}
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
+class Module(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def training_step(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self.layer(batch["x"]), batch["labels"])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+def fit(folder, *savers, state=True, ckpt_path=None, **settings):
+    trainer = L.Trainer(
+        accelerator="cpu", devices=1, logger=False, default_root_dir=folder, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[*([RunState()] if state else []), *savers],
+        **({"max_epochs": 2} | settings),
+    )  # fmt: skip
+    trainer.fit(Module(), Windows(), ckpt_path=ckpt_path, weights_only=True)
+    return trainer
+
+
+def names(folder):
+    return [checkpoint_step(p) for p in sorted(folder.iterdir())]
+
+
+def test_every_scheduled_step_is_there_once(tmp_path, monkeypatch):
+    written, save = [], ScheduledCheckpoint._save
+    monkeypatch.setattr(
+        ScheduledCheckpoint, "_save", lambda self, t: (written.append(t.global_step), save(self, t))
+    )
+    fit(tmp_path, ScheduledCheckpoint(Steps(every=5, at=(0, 2, 6), epochs=True)))
+    assert written == [0, 2, 5, 6, 10, 12]
+    assert names(tmp_path / "checkpoints") == written
+
+
+def test_every_scheduled_update_is_there_once_under_accumulation(tmp_path, monkeypatch):
+    written, save = [], ScheduledCheckpoint._save
+    monkeypatch.setattr(
+        ScheduledCheckpoint, "_save", lambda self, t: (written.append(t.global_step), save(self, t))
+    )
+    fit(tmp_path, ScheduledCheckpoint(Steps(every=1)), accumulate_grad_batches=4)  # of 6 batches: 2 updates
+    assert written == [0, 1, 2, 3, 4]
+
+
+def test_weights_only_carry_progress_and_no_resume_state(tmp_path):
+    fit(tmp_path, ScheduledCheckpoint(Steps(every=3)))
+    checkpoint = torch.load(tmp_path / "checkpoints/step=000000003.ckpt", weights_only=True)
+    assert checkpoint["lmdyn"] == {"step": 3, "tokens": 6, "learning_rate": 0.5, "tokenizer": "tokenizer"}
+    assert checkpoint["global_step"] == 3
+    assert not {"optimizer_states", "callbacks", "lr_schedulers"} & checkpoint.keys()
+    first = torch.load(tmp_path / "checkpoints/step=000000000.ckpt", weights_only=True)
+    assert first["lmdyn"]["tokens"] == 0
+    assert not torch.equal(first["state_dict"]["layer.weight"], checkpoint["state_dict"]["layer.weight"])
+
+
+def test_full_checkpoints_load_with_weights_only_and_hold_every_random_state(tmp_path):
+    fit(tmp_path, ScheduledCheckpoint(Steps(every=3), weights_only=False))
+    state = torch.load(tmp_path / "resume/step=000000003.ckpt", weights_only=True)["lmdyn"]
+    assert state["tokens"] == 6
+    (rank,) = state["ranks"]
+    assert rank["random"].keys() == {"torch", "cuda", "python", "numpy"}
+
+
+def test_keep_keeps_the_newest(tmp_path):
+    fit(tmp_path, ScheduledCheckpoint(Steps(every=1), keep=3))
+    assert names(tmp_path / "checkpoints") == [10, 11, 12]
+    assert names(tmp_path / "checkpoints") == sorted(names(tmp_path / "checkpoints"))
+    with pytest.raises(ValueError, match="keep is 0"):
+        ScheduledCheckpoint(keep=0)
+
+
+def test_keep_leaves_other_files_and_later_steps_alone(tmp_path):
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    for name in ("best.ckpt", "step=x.ckpt", "step=000000099.ckpt"):
+        (folder / name).write_text("mine")
+    fit(tmp_path, ScheduledCheckpoint(Steps(every=1), keep=1))
+    there = {p.name for p in folder.iterdir()}
+    assert there == {"best.ckpt", "step=x.ckpt", "step=000000099.ckpt", "step=000000012.ckpt"}
+
+
+def test_a_kill_while_writing_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+    def half(self, checkpoint, path, storage_options=None):
+        if checkpoint["global_step"] < 2:
+            return save(self, checkpoint, path, storage_options)
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt  # as close to a kill as a test comes
+
+    save = TorchCheckpointIO.save_checkpoint
+    monkeypatch.setattr(TorchCheckpointIO, "save_checkpoint", half)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        fit(tmp_path, ScheduledCheckpoint(Steps(every=1), weights_only=False, keep=1))
+    assert [p.name for p in (tmp_path / "resume").glob("step=*")] == ["step=000000001.ckpt"]
+    torch.load(tmp_path / "resume/step=000000001.ckpt", weights_only=True)
+
+
+def test_lost_weights_are_written_after_resuming(tmp_path):
+    every = Steps(every=1, epochs=True)
+    fit(tmp_path, ScheduledCheckpoint(every, weights_only=False), ScheduledCheckpoint(every))
+    for step in (4, 5, 12):
+        (tmp_path / f"checkpoints/step={step:09d}.ckpt").unlink()
+    savers = ScheduledCheckpoint(every, weights_only=False), ScheduledCheckpoint(every)
+    fit(tmp_path, *savers, ckpt_path=tmp_path / "resume/step=000000004.ckpt")
+    assert names(tmp_path / "checkpoints") == list(range(13))
+    checkpoint = torch.load(tmp_path / "checkpoints/step=000000004.ckpt", weights_only=True)
+    assert checkpoint["lmdyn"]["tokens"] == 8
+
+
+def test_full_checkpoints_need_a_run_state(tmp_path):
+    with pytest.raises(ValueError, match="expects a RunState"):
+        fit(tmp_path, ScheduledCheckpoint(weights_only=False), state=False)

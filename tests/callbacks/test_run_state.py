@@ -1,0 +1,144 @@
+# ruff: noqa: NPY002 (the global generator is what is tested)
+import random
+
+import lightning as L
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
+from lmdyn.callbacks.run_state import _random_state, _set_random_state, progress
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:GPU available but not used"),
+]
+
+
+class Batches:
+    """A sized loader that can be resumed, without randomness."""
+
+    position = 0
+
+    def __len__(self):
+        return 4
+
+    def __iter__(self):
+        first, self.position = self.position % 4, 0
+        for i in range(first, 4):
+            self.position = i + 1
+            yield {"labels": torch.tensor([[1, 2, -100], [3, -100, -100]]), "x": torch.ones(2, 3)}
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
+class Module(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.drawn = []
+
+    def training_step(self, batch, batch_idx):
+        self.drawn.append((float(torch.rand(())), float(np.random.normal()), random.gauss(0, 1)))
+        return self.layer(batch["x"]).sum()
+
+    def test_step(self, batch, batch_idx):
+        pass
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.25)
+
+
+def trainer(folder, *callbacks):
+    return L.Trainer(
+        accelerator="cpu", devices=1, logger=False, default_root_dir=folder, max_epochs=2,
+        enable_progress_bar=False, enable_model_summary=False, callbacks=list(callbacks),
+    )  # fmt: skip
+
+
+def run(folder, ckpt_path=None):
+    state, module = RunState(), Module()
+    t = trainer(folder, state, ScheduledCheckpoint(Steps(every=1), weights_only=False))
+    t.fit(module, Batches(), ckpt_path=ckpt_path, weights_only=True)
+    return t, state, module
+
+
+@pytest.fixture
+def finished(tmp_path):
+    L.seed_everything(1, verbose=False)
+    return run(tmp_path)
+
+
+def test_labelled_tokens_are_counted(finished):
+    t, state, _ = finished
+    assert state.tokens == 2 * 4 * 3
+    at = progress(t)
+    assert (at.step, at.tokens, at.learning_rate) == (8, 24, 0.25)
+
+
+def test_progress_without_a_run_state(tmp_path):
+    t = trainer(tmp_path)
+    t.fit(Module(), Batches())
+    assert progress(t).tokens is None
+
+
+@pytest.mark.parametrize("step", [0, 3, 4, 5])
+def test_every_generator_goes_on(finished, tmp_path, step):
+    _, state, whole = finished
+    L.seed_everything(99, verbose=False)
+    _, resumed_state, resumed = run(tmp_path / "again", tmp_path / f"resume/step={step:09d}.ckpt")
+    assert resumed.drawn == whole.drawn[step:]
+    assert resumed_state.tokens == state.tokens
+
+
+def test_random_states_round_trip():
+    random.gauss(0, 1), np.random.normal()  # both keep a second draw for later
+    state = _random_state()
+    draw = lambda: (torch.rand(3).tolist(), np.random.normal(size=3).tolist(), [random.gauss(0, 1)] * 3)  # noqa: E731
+    first = draw()
+    assert draw() != first
+    _set_random_state(state)
+    assert draw() == first
+
+
+def test_another_number_of_ranks_is_refused(finished, tmp_path):
+    path = tmp_path / "resume/step=000000003.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    checkpoint["lmdyn"]["ranks"] *= 2
+    torch.save(checkpoint, path)
+    with pytest.raises(ValueError, match="written by 2 ranks, this run has 1"):
+        run(tmp_path / "again", path)
+    # evaluation needs no resume state, whatever wrote the checkpoint
+    trainer(tmp_path, RunState()).test(Module(), Batches(), ckpt_path=path, weights_only=True, verbose=False)
+
+
+def test_a_checkpoint_without_resume_state_is_warned_of(finished, tmp_path, caplog):
+    path = tmp_path / "resume/step=000000003.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    del checkpoint["lmdyn"]
+    torch.save(checkpoint, path)
+    run(tmp_path / "again", path)
+    assert "resuming is not exact" in caplog.text
+
+
+def test_the_tokenizer_and_its_counts_are_saved_with_the_run(tmp_path):
+    class Tokenizer:
+        def save_pretrained(self, folder):
+            (tmp_path / "tokenizer" / "saved").write_text(folder)
+
+    class Data(L.LightningDataModule):
+        tokenizer = Tokenizer()
+        token_counts = pd.DataFrame({"token": ["a"], "count": [2]})
+
+        def train_dataloader(self):
+            return Batches()
+
+    trainer(tmp_path, RunState()).fit(Module(), datamodule=Data())
+    assert (tmp_path / "tokenizer" / "saved").exists()
+    counts = pd.read_parquet(tmp_path / "tokenizer" / "token_counts.parquet")
+    assert counts["count"].tolist() == [2]
