@@ -5,13 +5,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+from lmdyn.analysis.sparsity import concentration
 
 ROOT = Path(__file__).parents[1]
 
 
 def lint_imports(folder: Path) -> "subprocess.CompletedProcess[str]":
     code = "from importlinter.cli import lint_imports_command; lint_imports_command(prog_name='lint-imports')"
-    # -P: the package that is linted is the one named by PYTHONPATH or the installed one
     return subprocess.run(
         [sys.executable, "-c", code, "--no-cache"], cwd=folder, capture_output=True, text=True, check=False
     )
@@ -43,3 +46,8 @@ def test_import_contracts_can_break(file, line, tmp_path):
     result = lint_imports(tmp_path)
     assert result.returncode == 1, result.stdout + result.stderr
     assert "1 broken" in result.stdout
+
+
+def test_annotations_of_the_mathematics_are_checked_here():
+    with pytest.raises(TypeCheckError):
+        concentration(torch.ones(3, dtype=torch.int64))  # annotated as Float
