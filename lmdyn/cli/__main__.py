@@ -16,9 +16,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     logger = logging.getLogger("lmdyn")
     logger.setLevel(logging.INFO)
-    if not logger.handlers:  # Lightning has handlers of its own
-        logger.addHandler(logging.StreamHandler())
-        logger.propagate = False
+    logger.handlers = [logging.StreamHandler()]  # Lightning has handlers of its own
+    logger.propagate = False
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         _run(args)

@@ -8,7 +8,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
 
 # imported so that yaml can name their classes without their modules
 import lmdyn.callbacks
@@ -18,9 +18,18 @@ from lmdyn.callbacks.checkpoint import ScheduledCheckpoint, checkpoint_step
 from lmdyn.callbacks.observer import Observer, callbacks_of
 from lmdyn.callbacks.run_state import RunState
 
-__all__ = ["LmdynCLI"]
+__all__ = ["LmdynCLI", "SaveRunConfig"]
 
 log = logging.getLogger(__name__)
+
+
+class SaveRunConfig(SaveConfigCallback):
+    """Saves ``config.yaml`` when a run is trained; testing it later does not overwrite it."""
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Save in ``fit`` only."""
+        if stage == "fit":
+            super().setup(trainer, pl_module, stage)
 
 
 class LmdynCLI(LightningCLI):
@@ -38,6 +47,7 @@ class LmdynCLI(LightningCLI):
             subclass_mode_data=True,
             auto_configure_optimizers=False,
             trainer_defaults={"callbacks": [RunState()]} if run else {},
+            save_config_callback=SaveRunConfig,
             save_config_kwargs={"overwrite": True},
             seed_everything_default=0,
             parser_kwargs={"description": "lmdyn: train a language model and watch how it learns"},

@@ -95,8 +95,11 @@ def test_a_checkpoint_that_does_not_fit_names_what_does_not(run, tmp_path, capsy
     from lmdyn.models import LSTMLanguageModel
 
     model = LSTMLanguageModel(vocab_size=weights["decoder.weight"].shape[0], embedding_size=8, hidden_size=8)
-    with pytest.raises(ValueError, match=r"missing in the checkpoint: decoder\.bias; not in the model: decoder\.extra; "
-                                         r"embedding\.weight: \(\d+, 3\) in the checkpoint, \(\d+, 8\) in the model"):  # fmt: skip
+    expected = (
+        r"missing in the checkpoint: decoder\.bias; not in the model: decoder\.extra; "
+        r"embedding\.weight: \(\d+, 3\) in the checkpoint, \(\d+, 8\) in the model"
+    )
+    with pytest.raises(ValueError, match=expected):
         load_weights(model, weights, path)
     with pytest.raises(SystemExit) as stop:
         main(["analyze", str(run), "--checkpoints", str(folder), "--out", str(tmp_path / "out")])
@@ -107,7 +110,9 @@ def test_identical_weights_at_two_steps_are_noticed(run, tmp_path, monkeypatch):
     zero = torch.load(run / "checkpoints" / "step=000000000.ckpt", weights_only=True)["state_dict"]
     folder = copy_with(run, tmp_path, lambda checkpoint: checkpoint.update(state_dict=zero))
     records = []
-    monkeypatch.setattr(logging.getLogger("lmdyn.cli.analyze"), "warning", lambda m, *a: records.append(m % a))
+    monkeypatch.setattr(
+        logging.getLogger("lmdyn.cli.analyze"), "warning", lambda m, *a: records.append(m % a)
+    )
     main(["analyze", str(run), "--checkpoints", str(folder), "--out", str(tmp_path / "out")])
     assert len(records) == 1
     assert "steps 0 and 2 hold identical weights" in records[0]

@@ -1,0 +1,64 @@
+"""What only a CUDA device can show: the same numbers there, invisibility there, a cuDNN RNN in eval mode."""
+
+import lightning as L
+import pandas as pd
+import pytest
+import torch
+
+from lmdyn.callbacks import LearningCurves, Run, RunState, Sparsity, Steps
+from lmdyn.callbacks.observer import observe_together
+from lmdyn.datamodules import GrammarCorpus
+from lmdyn.models import LSTMLanguageModel
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+SIZES = {"n_train_tokens": 4000, "n_validation_tokens": 1500, "n_test_tokens": 100, "n_nouns": 40, "n_verbs": 30,
+         "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8}  # fmt: skip
+
+
+def observers(**kwargs):
+    return [Sparsity(matched_size=None, class_min_count=5, **kwargs), LearningCurves(**kwargs)]
+
+
+def fit(tmp_path, callbacks, precision="32-true"):
+    L.seed_everything(1)
+    model = LSTMLanguageModel(embedding_size=16, hidden_size=16)
+    trainer = L.Trainer(
+        max_epochs=1, accelerator="gpu", devices=1, precision=precision, default_root_dir=tmp_path, logger=False,
+        callbacks=[RunState(), *callbacks], enable_progress_bar=False, enable_checkpointing=False,
+    )  # fmt: skip
+    trainer.fit(model, datamodule=GrammarCorpus(**SIZES))
+    return {k: v.cpu() for k, v in model.state_dict().items()}
+
+
+def test_cpu_and_gpu_observe_the_same(tmp_path):
+    data = GrammarCorpus(**SIZES)
+    data.prepare_data()
+    data.setup()
+    torch.manual_seed(0)
+    model = LSTMLanguageModel(vocab_size=len(data.tokenizer), embedding_size=16, hidden_size=16)
+    watching = observers()
+    for observer in watching:
+        observer.attach(Run(tmp_path, data.tokenizer, data.token_counts, data))
+    on_cpu = observe_together(watching, model, 0)
+    on_gpu = observe_together(watching, model.cuda(), 0)
+    for a, b in zip(on_cpu, on_gpu, strict=True):
+        a, b = (t[~t["quantity"].str.startswith("rho")] for t in (a, b))
+        pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_observation_is_invisible_on_the_gpu(tmp_path, precision):
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        plain = fit(tmp_path / "plain", [], precision)
+        again = fit(tmp_path / "again", [], precision)
+        if not all(torch.equal(plain[k], again[k]) for k in plain):
+            pytest.skip("training itself is not repeatable on this device")
+        observed = fit(tmp_path / "observed", observers(schedule=Steps(every=5)), precision)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(plain[k], observed[k]) for k in plain)
