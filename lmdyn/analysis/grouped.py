@@ -47,6 +47,12 @@ class GroupedMeans:
         Raises:
             ValueError: a group that is not below ``n_groups``, or another number of values than groups.
         """
+        if groups.device.type == "mps":  # has no float64
+            groups, values = groups.cpu(), {name: value.cpu() for name, value in values.items()}
+        if (
+            groups.device.type == "cpu" and len(groups) and int(groups.max()) >= self.n_groups
+        ):  # no sync elsewhere
+            raise ValueError(f"a group of {int(groups.max())} in {self.n_groups} groups")
         inside = groups >= 0
         for name, value in values.items():
             if value.shape != groups.shape:
@@ -54,34 +60,29 @@ class GroupedMeans:
                     f"{name!r} has shape {tuple(value.shape)}, the groups {tuple(groups.shape)}: one value each"
                 )
             valid = inside & ~value.isnan()
-            # one spare group takes what is left out: no boolean indexing, hence no synchronisation with the device
+            # a spare group takes what is left out: boolean indexing and bincount would wait for the device
             index = torch.where(valid, groups, self.n_groups)
-            weights = torch.where(valid, value, 0).double()
-            sums = torch.bincount(index, weights, minlength=self.n_groups + 1)
-            if len(sums) != self.n_groups + 1:
-                raise ValueError(f"a group of {int(groups.max())} in {self.n_groups} groups")
-            counts = torch.bincount(index, minlength=self.n_groups + 1).double()
-            if name in self._sums:
-                self._sums[name] += sums[:-1]
-                self._counts[name] += counts[:-1]
-            else:
-                self._sums[name], self._counts[name] = sums[:-1], counts[:-1]
+            if name not in self._sums:
+                zeros = torch.zeros(self.n_groups + 1, dtype=torch.float64, device=groups.device)
+                self._sums[name], self._counts[name] = zeros, zeros.clone()
+            self._sums[name].index_add_(0, index, torch.where(valid, value, 0).double())
+            self._counts[name].index_add_(0, index, valid.double())
 
     def reduce(self) -> None:
         """Add up over ranks; call it once, on every rank, after the last update."""
         for name in all_names(self.names):
             for store in (self._sums, self._counts):
                 if name not in store:
-                    store[name] = torch.zeros(self.n_groups, dtype=torch.float64)
+                    store[name] = torch.zeros(self.n_groups + 1, dtype=torch.float64)
                 store[name] = all_reduce_sum(store[name])
 
     def sum(self, name: str) -> Float[Tensor, "groups"]:
         """Sum in each group, (n_groups,) float64."""
-        return self._sums[name].cpu()
+        return self._sums[name][:-1].cpu()
 
     def count(self, name: str) -> Float[Tensor, "groups"]:
         """Number of observations in each group, (n_groups,) float64."""
-        return self._counts[name].cpu()
+        return self._counts[name][:-1].cpu()
 
     def mean(self, name: str) -> Float[Tensor, "groups"]:
         """Mean in each group, (n_groups,) float64; NaN for an empty group."""
