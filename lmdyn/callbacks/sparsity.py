@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+import pyarrow.compute as pc
 import torch
 from jaxtyping import Bool
 from matplotlib.figure import Figure
@@ -15,6 +16,7 @@ from lmdyn.analysis.sparsity import (
     OPEN_CLASSES,
     attention_entropy,
     concentration,
+    concentration_and_norm,
     frequency_correlation,
     match_frequency,
     word_tags,
@@ -75,6 +77,12 @@ class Sparsity(StreamingObserver):
     Reference: Saphra & Lopez 2019, "Sparsity emerges naturally in neural language models", sections 2 to 4;
         attention entropy: Saphra 2021, section 6.1.2.
     """
+
+    figure_rows = (
+        pc.field("word").is_null()
+        | (pc.field("quantity") == "frequency")
+        | ((pc.field("quantity") == "chi_gradient") & (pc.field("role") == "target"))
+    )
 
     def __init__(
         self,
@@ -208,8 +216,8 @@ class _WordMeans:
             values[f"chi_activation/{name}"] = concentration(activation.flatten(2))
             if self._observer.gradients:
                 gradient = seen.gradients[name].flatten(2)
-                values[f"chi_gradient/{name}"] = concentration(gradient)
-                values[f"l1_gradient/{name}"] = torch.linalg.vector_norm(gradient, 1, dim=-1)
+                chi, norm = concentration_and_norm(gradient)
+                values[f"chi_gradient/{name}"], values[f"l1_gradient/{name}"] = chi, norm
         for name, weights in seen.attentions.items():
             if name.split("@")[0] in self._observer.attention_sites:
                 values[f"attention_entropy/{name}"] = attention_entropy(weights).mean(1)

@@ -7,10 +7,11 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 __all__ = ["ObservationStore"]
@@ -119,12 +120,15 @@ class ObservationStore:
             "give the observer another `name`, or remove the folder"
         )
 
-    def read(self, until: int | None = None, quantities: Iterable[str] | None = None) -> pd.DataFrame:
+    def read(
+        self, until: int | None = None, quantities: Iterable[str] | None = None, where: Any = None
+    ) -> pd.DataFrame:
         """All observations in one table, in the order of steps.
 
         Args:
             until: only steps up to this one.
             quantities: only these quantities.
+            where: only rows for which this ``pyarrow.compute`` expression over the columns holds.
 
         Raises:
             FileNotFoundError: nothing is there.
@@ -132,10 +136,13 @@ class ObservationStore:
         steps = [step for step in self.steps() if until is None or step <= until]
         if not steps:
             raise FileNotFoundError(f"no observations in {self.folder}")
-        filters = None if quantities is None else [("quantity", "in", sorted(quantities))]
-        return pd.concat(
-            [_plain(pd.read_parquet(self.path(step), filters=filters)) for step in steps], ignore_index=True
-        )
+        if quantities is not None:
+            among = pc.field("quantity").isin(sorted(quantities))
+            where = among if where is None else among & where
+        tables = (_plain(pq.ParquetFile(self.path(step)).read()) for step in steps)
+        kept = [t if where is None else t.filter(where) for t in tables]
+        whole = pa.concat_tables(kept, promote_options="default")
+        return cast(pd.DataFrame, whole.to_pandas())
 
 
 def _typed(observation: pd.DataFrame, groups: list[str]) -> pd.DataFrame:
@@ -154,8 +161,9 @@ def _typed(observation: pd.DataFrame, groups: list[str]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _plain(frame: pd.DataFrame) -> pd.DataFrame:
+def _plain(table: pa.Table) -> pa.Table:
     """Categories of different files cannot be concatenated: strings can."""
-    return frame.astype(
-        {name: "str" for name, dtype in frame.dtypes.items() if isinstance(dtype, pd.CategoricalDtype)}
-    )
+    for i, column in enumerate(table.schema):
+        if pa.types.is_dictionary(column.type):
+            table = table.set_column(i, column.name, table[i].cast(pa.large_string()))
+    return table

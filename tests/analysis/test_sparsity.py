@@ -14,6 +14,7 @@ from lmdyn.analysis import (
     match_frequency,
     word_tags,
 )
+from lmdyn.analysis.sparsity import concentration_and_norm
 
 
 def naive_concentration(v):
@@ -32,7 +33,9 @@ class TestConcentration:
     def test_formula(self):
         v = torch.randn(5, 3, 11, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         expected = [[naive_concentration(row) for row in matrix.tolist()] for matrix in v]
-        torch.testing.assert_close(concentration(v), torch.tensor(expected, dtype=torch.float64), atol=1e-14, rtol=0)
+        torch.testing.assert_close(
+            concentration(v), torch.tensor(expected, dtype=torch.float64), atol=1e-14, rtol=0
+        )
 
     def test_invariant_to_scale_sign_and_order_but_not_to_shift_or_rotation(self):
         g = torch.Generator().manual_seed(1)
@@ -58,6 +61,24 @@ class TestConcentration:
         v = torch.randn(4, 50, generator=torch.Generator().manual_seed(3))
         torch.testing.assert_close(concentration(v * scale), concentration(v), rtol=1e-5, atol=0)
 
+    @pytest.mark.parametrize("shape", [(3, 700, 150), (2, 7, 60_000), (1, 300_000), (5,), (0, 4), (2, 0, 4)])
+    def test_chunks_of_rows_give_what_all_rows_at_once_give(self, shape):
+        v = torch.randn(shape, generator=torch.Generator().manual_seed(5))
+        wide = v.double()
+        norm = torch.linalg.vector_norm(wide, 1, dim=-1)
+        found = concentration_and_norm(v)
+        torch.testing.assert_close(
+            found[0].double(), torch.linalg.vector_norm(wide, dim=-1) / norm, rtol=5e-6, atol=0
+        )
+        torch.testing.assert_close(found[1].double(), norm, rtol=1e-6, atol=0)
+        assert torch.equal(found[0], concentration(v))
+
+    def test_norm_and_rows_that_do_not_lie_together(self):
+        v = torch.randn(4, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+        chi, norm = concentration_and_norm(v.transpose(0, 1))
+        torch.testing.assert_close(norm, v.abs().sum(-1).T)
+        torch.testing.assert_close(chi, concentration(v).T)
+
 
 class TestAttentionEntropy:
     def test_closed_forms_and_scipy(self):
@@ -79,7 +100,9 @@ class TestFrequencyCorrelation:
 
     def test_shares_and_counts_agree(self):
         means, counts = torch.tensor([0.1, 0.5, 0.2, 0.9]), torch.tensor([10.0, 3.0, 7.0, 1.0])
-        assert frequency_correlation(means, counts) == pytest.approx(frequency_correlation(means, counts / 21), abs=1e-7)
+        assert frequency_correlation(means, counts) == pytest.approx(
+            frequency_correlation(means, counts / 21), abs=1e-7
+        )
 
     def test_no_value_for_too_few_words_or_constants(self):
         assert math.isnan(frequency_correlation(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0])))
@@ -93,7 +116,13 @@ class TestFrequencyCorrelation:
 class TestWordTags:
     def test_majority_and_least_count(self):
         #               noun verb   all
-        table = [((150, 100), 250, 0), ((100, 100), 200, -1), ((99, 0), 99, -1), ((100, 0), 100, 0), ((0, 101), 300, -1)]
+        table = [
+            ((150, 100), 250, 0),
+            ((100, 100), 200, -1),
+            ((99, 0), 99, -1),
+            ((100, 0), 100, 0),
+            ((0, 101), 300, -1),
+        ]
         tags = word_tags(torch.tensor([t[0] for t in table]), torch.tensor([t[1] for t in table]))
         assert tags.tolist() == [t[2] for t in table]
 
@@ -118,11 +147,16 @@ class TestMatchFrequency:
             matched = match_frequency(torch.tensor(first), torch.tensor(second), size=6, tolerance=10.0)
             gap = abs(math.log(matched.means[0] / matched.means[1]))
             assert gap == pytest.approx(brute_force_match(first, second, 6), abs=1e-12)
-            for ids, words, mean in ((matched.first, first, matched.means[0]), (matched.second, second, matched.means[1])):
+            for ids, words, mean in (
+                (matched.first, first, matched.means[0]),
+                (matched.second, second, matched.means[1]),
+            ):
                 chosen = [words[i] for i in ids]
                 assert mean == pytest.approx(sum(chosen) / 6)
                 ranked = sorted(words, reverse=True)
-                assert any(chosen == ranked[i : i + 6] for i in range(len(ranked)))  # a range of the sorted list
+                assert any(
+                    chosen == ranked[i : i + 6] for i in range(len(ranked))
+                )  # a range of the sorted list
 
     def test_impossible_match_says_what_is_possible(self):
         first, second = torch.tensor([100] * 50), torch.tensor([100] * 7 + [9000] * 50)
