@@ -83,8 +83,12 @@ class LmdynCLI(LightningCLI):
             raise FileNotFoundError(f"ckpt_path: there is no checkpoint {path}")
         elif (step := checkpoint_step(Path(path))) is not None:
             for logger in self.trainer.loggers:
-                if isinstance(logger, L.pytorch.loggers.TensorBoardLogger):
-                    logger._kwargs.setdefault("purge_step", step + 1)
+                # jsonargparse fills in SummaryWriter's own default, None
+                if (
+                    isinstance(logger, L.pytorch.loggers.TensorBoardLogger)
+                    and logger._kwargs.get("purge_step") is None
+                ):
+                    logger._kwargs["purge_step"] = step + 1
 
     @rank_zero_only
     def _refuse_used_folder(self, folder: Path) -> None:

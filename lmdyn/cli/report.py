@@ -117,7 +117,10 @@ def _figure(figure: Figure, path: Path, name: str) -> str:
     figure.savefig(buffer, format="png", dpi=150)
     encoded = base64.b64encode(buffer.getvalue()).decode()
     title = html.escape(name.replace("_", " "))
-    return f"<figure><img alt='{title}' src='data:image/png;base64,{encoded}'><figcaption>{title}</figcaption></figure>"
+    links = ", ".join(
+        f"<a href='{html.escape(path.name)}.{kind}'>{kind.upper()}</a>" for kind in ("png", "svg")
+    )
+    return f"<figure><img alt='{title}' src='data:image/png;base64,{encoded}'><figcaption>{title} ({links})</figcaption></figure>"
 
 
 def _last_values(observer: type[Observer], observations: pd.DataFrame) -> str:
