@@ -3,7 +3,6 @@
 import argparse
 import base64
 import html
-import io
 import json
 import logging
 from collections.abc import Sequence
@@ -111,16 +110,19 @@ def _run_section(run: Path, out: Path, prefix: str) -> str:
 
 
 def _figure(figure: Figure, path: Path, name: str) -> str:
-    figure.savefig(path.with_suffix(".png"), dpi=150)
-    figure.savefig(path.with_suffix(".svg"))
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150)
-    encoded = base64.b64encode(buffer.getvalue()).decode()
+    """Write a figure as PNG and SVG, and answer it as part of the page."""
+    files = {kind: path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")}
+    for file in files.values():
+        figure.savefig(file, dpi=150)
+    encoded = base64.b64encode(files["png"].read_bytes()).decode()
     title = html.escape(name.replace("_", " "))
     links = ", ".join(
-        f"<a href='{html.escape(path.name)}.{kind}'>{kind.upper()}</a>" for kind in ("png", "svg")
+        f"<a href='{html.escape(file.name)}'>{kind.upper()}</a>" for kind, file in files.items()
     )
-    return f"<figure><img alt='{title}' src='data:image/png;base64,{encoded}'><figcaption>{title} ({links})</figcaption></figure>"
+    return (
+        f"<figure><img alt='{title}' src='data:image/png;base64,{encoded}'>"
+        f"<figcaption>{title} ({links})</figcaption></figure>"
+    )
 
 
 def _last_values(observer: type[Observer], observations: pd.DataFrame) -> str:
