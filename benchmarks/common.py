@@ -1,0 +1,122 @@
+"""What the benchmarks share: text by Zipf's law, a clock, tables, and the state of the machine."""
+
+import logging
+import os
+import platform
+import statistics
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+
+from lmdyn.analysis.sparsity import CLOSED_CLASSES, OPEN_CLASSES
+from lmdyn.datamodules.corpus import Corpus
+from lmdyn.datamodules.sentence import Document, Sentence
+from lmdyn.datamodules.tokenization import word_tokenizer
+
+TYPES = 15_800  # word types of WikiText-2 as Saphra & Lopez (2019) prepare it
+EPOCH = 1_390_000  # its training tokens
+ROWS, TIME = 40, 35  # of a batch
+
+_WORDS = 19  # of a sentence; <eos> is the twentieth token
+_SENTENCES = 1000  # of a document
+
+
+class ZipfCorpus(Corpus):
+    """Words drawn by Zipf's law, each with a tag of its own: a corpus of any size that needs no files.
+
+    Args:
+        train: tokens of the training split.
+        validation: tokens of the validation split.
+        types: size of the vocabulary.
+        cache_dir: folder of the encoded text.
+    """
+
+    splits = ("train", "validation")
+
+    def __init__(self, train: int, validation: int, types: int = TYPES, cache_dir: str | None = None) -> None:
+        super().__init__(batch_size=ROWS, sequence_length=TIME, cache_dir=cache_dir)
+        self.sizes = {"train": train, "validation": validation}
+        words = [f"w{rank}" for rank in range(types - 3)]  # three are special: <pad>, <unk>, <eos>
+        tags = (*OPEN_CLASSES, *CLOSED_CLASSES)
+        self.words = np.array(words)
+        self.tags = np.array([tags[rank % len(tags)] for rank in range(len(words))])
+        self.tokenizer = word_tokenizer({word: len(words) - rank for rank, word in enumerate(words)})
+
+    def documents(self, split: str) -> Iterator[Document]:
+        """Documents of 1000 sentences of 19 words."""
+        random = np.random.default_rng(0 if split == "train" else 1)
+        shares = 1 / (np.arange(len(self.words)) + 2.7)
+        shares /= shares.sum()
+        sentences = -(-(self.sizes[split] + 1) // (_WORDS + 1))
+        for start in range(0, sentences, _SENTENCES):
+            ranks = random.choice(len(shares), (min(_SENTENCES, sentences - start), _WORDS), p=shares)
+            yield Document(
+                f"{split}-{start}",
+                tuple(
+                    Sentence(tuple(words), upos=tuple(tags))
+                    for words, tags in zip(self.words[ranks].tolist(), self.tags[ranks].tolist(), strict=True)
+                ),
+            )
+
+    def content_key(self) -> dict[str, Any]:
+        """The sizes."""
+        return {"sizes": self.sizes, "types": len(self.words)}
+
+
+class Clock(L.Callback):
+    """Notes the time when training starts (put it first) or ends (put it last), the device's work included."""
+
+    def __init__(self) -> None:
+        self.start = self.end = 0.0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        wait(pl_module.device)
+        self.start = time.perf_counter()
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        wait(pl_module.device)
+        self.end = time.perf_counter()
+
+
+def wait(device: torch.device) -> None:
+    """Wait for what the device still has to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def quiet() -> None:
+    """No log lines and warnings among the numbers."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def spread(values: Sequence[float], form: str = "{:.3f}") -> str:
+    """Median, and least and greatest value."""
+    low, middle, high = (form.format(f(values)) for f in (min, statistics.median, max))
+    return middle if len(values) == 1 else f"{middle} ({low} to {high})"
+
+
+def machine() -> str:
+    """Processor, cores, versions, and how busy the machine is with other things."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].split(":")[1].strip() if names else model
+    return (
+        f"{model}, {os.cpu_count()} cores; Python {platform.python_version()}, torch {torch.__version__}, "
+        f"lightning {L.__version__}; load {os.getloadavg()[0]:.2f} at {time.strftime('%Y-%m-%d %H:%M')}"
+    )
