@@ -35,17 +35,21 @@ def files_of(path: Path) -> list[str]:
 
 
 def small(file: str, folder: Path) -> str:
-    """A copy of a configuration with samples that a tiny corpus has, and without figures at each step."""
+    """A copy of a configuration for a tiny corpus: small samples, a short look, no figures at each step."""
     document = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
     for callbacks in document["trainer"].values():
         for callback in callbacks if isinstance(callbacks, list) else []:
             if callback["class_path"] in ("Sparsity", "LearningCurves"):
-                callback["init_args"]["log_figures"] = False
+                callback["init_args"] |= {"log_figures": False, "max_tokens": 1000}
             if callback["class_path"] == "Sparsity":
                 callback["init_args"] |= {"class_min_count": 5, "matched_size": 5}
     copy = folder / f"small-{Path(file).name}"
     copy.write_text(yaml.safe_dump(document), encoding="utf-8")
     return str(copy)
+
+
+def small_files_of(path: Path, folder: Path) -> list[str]:
+    return [file if file == "--config" else small(file, folder) for file in files_of(path)]
 
 
 def data_class(path: Path) -> str:
@@ -120,8 +124,7 @@ def test_settings_can_differ(in_tmp):
 
 @pytest.mark.parametrize("path", [p for p in CONFIGS if data_class(p) == "GrammarCorpus"], ids=name)
 def test_trains_and_observes(path, in_tmp):
-    files = [file if file == "--config" else small(file, in_tmp) for file in files_of(path)]
-    cli = LmdynCLI(["fit", *files, *SMALL, *SMALL_GRAMMAR])
+    cli = LmdynCLI(["fit", *small_files_of(path, in_tmp), *SMALL, *SMALL_GRAMMAR])
     check_run(cli)
 
 
@@ -131,7 +134,7 @@ def test_trains_and_observes(path, in_tmp):
 )
 @pytest.mark.skipif("LMDYN_DATA" not in os.environ, reason="LMDYN_DATA is not set")
 def test_trains_and_observes_real_data(path, in_tmp):
-    cli = LmdynCLI(["fit", *files_of(path), *SMALL])
+    cli = LmdynCLI(["fit", *small_files_of(path, in_tmp), *SMALL])
     check_run(cli)
 
 
