@@ -145,6 +145,8 @@ def test_resuming_from_every_position_is_exact(kind, tmp_path):
             assert all(torch.equal(x, y) for x, y in pairs), f"{quantity} of {here}"
         assert resumed == {k: whole[k] for k in resumed}, here
         assert_same_observations(seen, observations(folder))
+        saved = sorted(int(p.stem[5:]) for p in (folder / "resume").iterdir())
+        assert saved == list(range(step + 1, whole["step"] + 1)), f"saved of {here}"
         shutil.rmtree(folder)
 
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 __all__ = ["main"]
@@ -18,6 +19,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     logger.setLevel(logging.INFO)
     logger.handlers = [logging.StreamHandler()]  # Lightning has handlers of its own
     logger.propagate = False
+    # noise of Lightning's that a user can do nothing about: an advertisement, its own deprecated call
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
+        lambda r: "litlogger" not in r.getMessage()
+    )
+    warnings.filterwarnings("ignore", message=".isinstance.treespec, LeafSpec.. is deprecated")
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         _run(args)

@@ -100,7 +100,8 @@ class TestCapture:
     def test_attention_of_transformers_switches_to_eager_and_back(self):
         from transformers import BertConfig, BertModel
 
-        config = BertConfig(vocab_size=11, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
+        sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+        config = BertConfig(vocab_size=11, **sizes)
         net = BertModel(config).eval()
         assert net.config._attn_implementation == "sdpa"
         ids = torch.randint(0, 11, (3, 6))
@@ -110,7 +111,10 @@ class TestCapture:
         assert weights.shape == (3, 2, 6, 6)
         torch.testing.assert_close(weights.sum(-1), torch.ones(3, 2, 6))
         assert net.config._attn_implementation == "sdpa"
-        with pytest.raises(RuntimeError, match="answers no"), capture(net, {}, attention_sites={"x": "pooler.dense"}):
+        with (
+            pytest.raises(RuntimeError, match="answers no"),
+            capture(net, {}, attention_sites={"x": "pooler.dense"}),
+        ):
             net(input_ids=ids)
         assert net.config._attn_implementation == "sdpa"
 
@@ -152,5 +156,7 @@ class TestObserving:
 
 
 def test_analysis_never_imports_lightning():
-    code = "import sys, lmdyn.analysis; sys.exit('lightning' in sys.modules or 'lmdyn.callbacks' in sys.modules)"
+    code = (
+        "import sys, lmdyn.analysis; sys.exit('lightning' in sys.modules or 'lmdyn.callbacks' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

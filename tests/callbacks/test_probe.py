@@ -39,7 +39,7 @@ def test_dataloaders_are_read_in_order_whatever_their_sampler():
     seen = [b["input_ids"].flatten().tolist() for b in ProbeSet(loader).batches()]
     assert seen == [[0, 1], [2, 3], [4, 5], [6]]
     shares = [b["input_ids"].flatten().tolist() for r in (0, 1) for b in ProbeSet(loader).batches(r, 2)]
-    assert sorted(sum(shares, [])) == list(range(7))
+    assert sorted(i for share in shares for i in share) == list(range(7))
 
 
 def test_what_cannot_be_looked_at_twice_or_holds_no_dicts_is_refused():
@@ -72,8 +72,9 @@ class Record:
 
 
 def test_state_is_carried_where_the_batch_continues():
+    zeros = torch.zeros(2, 5, dtype=torch.long)
     windows = [
-        {"input_ids": torch.zeros(2, 5, dtype=torch.long), "labels": torch.zeros(2, 5, dtype=torch.long), "continues": c}
+        {"input_ids": zeros, "labels": zeros, "continues": c}
         for c in (torch.tensor([False, False]), torch.tensor([True, False]), torch.tensor([True, True]))
     ]
     record = Record()

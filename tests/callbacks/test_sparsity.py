@@ -144,14 +144,20 @@ def test_per_word_means_and_rho(setting, site, role, kind):
     assert value(table, kind, site, role) == pytest.approx(sum(everything) / len(everything), rel=1e-5)
     words = [w for w in naive if w not in Tokenizer.all_special_ids]
     for w in words:
-        assert value(table, kind, site, role, word=f"w{w}") == pytest.approx(sum(naive[w]) / len(naive[w]), rel=1e-5)
-    rho = scipy.stats.pearsonr([sum(naive[w]) / len(naive[w]) for w in words], COUNTS["count"][words]).statistic
+        assert value(table, kind, site, role, word=f"w{w}") == pytest.approx(
+            sum(naive[w]) / len(naive[w]), rel=1e-5
+        )
+    rho = scipy.stats.pearsonr(
+        [sum(naive[w]) / len(naive[w]) for w in words], COUNTS["count"][words]
+    ).statistic
     name = f"rho_{kind.removeprefix('chi_')}"
     assert value(table, name, site, role) == pytest.approx(rho, abs=1e-4)
     classes = {"open": [2, 4, 6, 7, 10], "closed": [3, 5, 8, 9]}  # majority and 100 occurrences: not 11 (50)
     for pos_class, members in classes.items():
         there = [w for w in members if w in naive]
-        expected = scipy.stats.pearsonr([sum(naive[w]) / len(naive[w]) for w in there], COUNTS["count"][there]).statistic
+        expected = scipy.stats.pearsonr(
+            [sum(naive[w]) / len(naive[w]) for w in there], COUNTS["count"][there]
+        ).statistic
         assert value(table, name, site, role, pos_class=pos_class) == pytest.approx(expected, abs=1e-4)
 
 
@@ -174,7 +180,9 @@ def test_sums_do_not_depend_on_the_batch_size(setting, tmp_path):
 
 
 def test_impossible_matches_and_missing_counts_are_errors_before_training(tmp_path):
-    with pytest.raises(ValueError, match=r"matched_size: no ranges of 120 words.*`matched_size: null` does without"):
+    with pytest.raises(
+        ValueError, match=r"matched_size: no ranges of 120 words.*`matched_size: null` does without"
+    ):
         attach(Sparsity(sites=SITES), tmp_path, make_batches())
     with pytest.raises(ValueError, match="training counts have no POS"):
         observer = Sparsity(sites=SITES)
@@ -198,7 +206,9 @@ def test_frequency_of_the_probe_set(tmp_path):
 
 
 def test_wrong_sites_are_refused(tmp_path, setting):
-    with pytest.raises(ValueError, match=r"site 'h9': Model has no module 'lstm'; there are: embedding, h, decoder"):
+    with pytest.raises(
+        ValueError, match=r"site 'h9': Model has no module 'lstm'; there are: embedding, h, decoder"
+    ):
         Sparsity(sites={"h9": "lstm"}).check_module(Model())
 
     class TimeFirst(Model):
@@ -216,7 +226,11 @@ def test_attention_entropy_at_attention_sites(tmp_path):
     config = GPT2Config(vocab_size=V, n_positions=8, n_embd=8, n_layer=1, n_head=2)
     model = GPT2LMHeadModel(config)
     observer = Sparsity(
-        sites={}, attention_sites={"a0": "transformer.h.0.attn"}, gradients=False, pos_classes=False, frequency="probe"
+        sites={},
+        attention_sites={"a0": "transformer.h.0.attn"},
+        gradients=False,
+        pos_classes=False,
+        frequency="probe",
     )
     attach(observer, tmp_path, make_batches())
     table = observer.observe(model, 0)
@@ -227,7 +241,9 @@ def test_attention_entropy_at_attention_sites(tmp_path):
         weights = model.eval()(**kept, output_attentions=True).attentions[0].detach().double()
         entropy = -(weights * weights.clamp(min=1e-300).log()).sum(-1).mean(1)
         entropies += entropy[batch["labels"] >= 0].tolist()
-    assert value(table, "attention_entropy", "a0", "target") == pytest.approx(sum(entropies) / len(entropies), rel=1e-4)
+    assert value(table, "attention_entropy", "a0", "target") == pytest.approx(
+        sum(entropies) / len(entropies), rel=1e-4
+    )
     assert not table["quantity"].str.contains("chi").any()
 
 
@@ -257,7 +273,9 @@ class TestLearningCurves:
         for quantity, column in (("loss", 2), ("accuracy", 3)):
             assert found(quantity) == pytest.approx(mean(lambda t: True, column), rel=1e-5)
             for i, tag in enumerate(TAGS):
-                assert found(quantity, "upos", tag) == pytest.approx(mean(lambda t, i=i: t[1] == i, column), rel=1e-5)
+                assert found(quantity, "upos", tag) == pytest.approx(
+                    mean(lambda t, i=i: t[1] == i, column), rel=1e-5
+                )
             # words 2, 3, 4 … by falling count; 0 and 1 are special and in no band
             for band, words in {"1-2": {2, 3}, "3-6": {4, 5, 6, 7}, "7+": {8, 9, 10, 11}}.items():
                 expected = mean(lambda t, words=words: t[0] in words, column)

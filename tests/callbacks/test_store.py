@@ -8,7 +8,14 @@ from lmdyn.callbacks import ObservationStore
 
 
 def table(step, value=1.0, word=None):
-    rows = {"step": step, "tokens": [None], "quantity": ["chi"], "site": ["h1"], "word": [word], "value": [value]}
+    rows = {
+        "step": step,
+        "tokens": [None],
+        "quantity": ["chi"],
+        "site": ["h1"],
+        "word": [word],
+        "value": [value],
+    }
     return pd.DataFrame(rows)
 
 
@@ -52,7 +59,7 @@ def test_settings_are_kept_and_never_mixed(tmp_path):
     ObservationStore(tmp_path, "a.B", {"n": 1, "m": 2}).write(0, table(0))
     ObservationStore(tmp_path, "a.B", {"m": 2, "n": 1}).write(1, table(1))
     assert ObservationStore(tmp_path).about()["settings"] == {"m": 2, "n": 1}
-    with pytest.raises(ValueError, match="n: 1 there, 5 here.*another `name`"):
+    with pytest.raises(ValueError, match=r"n: 1 there, 5 here.*another `name`"):
         ObservationStore(tmp_path, "a.B", {"n": 5, "m": 2}).write(2, table(2))
     with pytest.raises(ValueError, match=r"observer: a\.B there, a\.C here"):
         ObservationStore(tmp_path, "a.C", {"n": 1, "m": 2}).check_settings()
