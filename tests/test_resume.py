@@ -97,7 +97,7 @@ def fit(folder, resume_from=None, seed=0, **settings):
         "step": trainer.global_step,
         "epoch": trainer.current_epoch,
         "logged_step": trainer.fit_loop.epoch_loop._batches_that_stepped,
-        "random": (torch.rand(2).tolist(), np.random.rand()),  # noqa: NPY002 (the global generator)
+        "random": (torch.rand(2).tolist(), np.random.rand()),
     }  # fmt: skip
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: NPY002 (the global generator is what is tested)
 import random
 
 import lightning as L

@@ -151,14 +151,14 @@ def test_shuffled_layer_keeps_distribution_and_positions(tmp_path):
 
 def test_draws_no_random_numbers(tmp_path):
     loader = StreamLoader(encode(tmp_path / "d", 60), 4, 5, layers=["shuffled_upos"])
-    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
     first = as_lists(loader)
     torch.manual_seed(1)
     assert as_lists(loader) == first
     torch.set_rng_state(before[0])
     list(loader)
     assert torch.equal(torch.get_rng_state(), before[0])
-    assert np.array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
+    assert np.array_equal(np.random.get_state()[1], before[1])
     assert random.getstate() == before[2]
 
 
