@@ -81,8 +81,8 @@ class ScheduledCheckpoint(Checkpoint):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save the untrained model; after resuming, weights that were due at this very step and got lost."""
         step = trainer.global_step
-        if step == 0:
-            if 0 in self.schedule:
+        if trainer.ckpt_path is None:
+            if step == 0 and 0 in self.schedule:
                 self._save(trainer)
             return
         due = step in self.schedule or (self.schedule.epochs and at_epoch_start(trainer))
