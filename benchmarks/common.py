@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 import numpy as np
@@ -69,25 +69,34 @@ class ZipfCorpus(Corpus):
         return {"sizes": self.sizes, "types": len(self.words)}
 
 
+class Seconds(NamedTuple):
+    """Of the clock on the wall, and of all threads on the CPU, which other processes disturb less."""
+
+    wall: float
+    cpu: float
+
+    def since(self, start: "Seconds") -> "Seconds":
+        return Seconds(self.wall - start.wall, self.cpu - start.cpu)
+
+
+def now(device: torch.device) -> Seconds:
+    """The time when the device has done what it was told to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return Seconds(time.perf_counter(), time.process_time())
+
+
 class Clock(L.Callback):
     """Notes the time when training starts (put it first) or ends (put it last), the device's work included."""
 
     def __init__(self) -> None:
-        self.start = self.end = 0.0
+        self.start = self.end = Seconds(0.0, 0.0)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        wait(pl_module.device)
-        self.start = time.perf_counter()
+        self.start = now(pl_module.device)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        wait(pl_module.device)
-        self.end = time.perf_counter()
-
-
-def wait(device: torch.device) -> None:
-    """Wait for what the device still has to do."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        self.end = now(pl_module.device)
 
 
 def quiet() -> None:

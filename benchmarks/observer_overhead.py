@@ -10,25 +10,25 @@ tokens, of which ``--scale`` is one epoch), one epoch without and one with both 
 turn, in one process. The probe set has 2.9 % of the training tokens (40,000 at scale 1).
 
 Counts: from the start of training to its end, without validation and without checkpoints, which would make the
-share smaller. A share is taken within a repetition; median, least and greatest of ``--reps``. Weights at the end
-must be equal bit by bit. Parts of an observation that do not shrink with the probe set (files, figures) weigh more
-at a small scale, and figures show all observations of a run; so the parts are also timed one by one for a probe set
-of 40,000 tokens with ``--past`` earlier observations in the folder, and set against a whole epoch at the measured
-speed.
+share smaller. A share is taken within a repetition; median, least and greatest of ``--reps``, by the clock and in
+CPU time of all threads, which a busy machine disturbs less. Weights at the end must be equal bit by bit.
+
+Parts of an observation that do not shrink with the probe set (files, figures) weigh more at a small scale, and
+figures show all observations of a run; so the parts are also timed one by one for a probe set of 40,000 tokens with
+``--past`` earlier observations in the folder, and set against a whole epoch at the measured speed.
 """
 
 import argparse
 import statistics
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import lightning as L
 import pandas as pd
 import torch
-from common import EPOCH, ROWS, TIME, TYPES, Clock, ZipfCorpus, machine, quiet, spread, table, wait
+from common import EPOCH, ROWS, TIME, TYPES, Clock, Seconds, ZipfCorpus, machine, now, quiet, spread, table
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
@@ -64,7 +64,7 @@ def model(size: int, types: int) -> LSTMLanguageModel:
 
 def fit(
     corpus: ZipfCorpus, module: LSTMLanguageModel, attached: list[Observer], device: str
-) -> tuple[float, Tensor]:
+) -> tuple[Seconds, Tensor]:
     """Seconds of one epoch, and the weights at its end."""
     first, last = Clock(), Clock()
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +80,7 @@ def fit(
             callbacks=[first, RunState(), *attached, last],
         )
         trainer.fit(module, datamodule=corpus)
-    return last.end - first.start, torch.cat([p.detach().flatten().cpu() for p in module.parameters()])
+    return last.end.since(first.start), torch.cat([p.detach().flatten().cpu() for p in module.parameters()])
 
 
 class Parts:
@@ -88,7 +88,7 @@ class Parts:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.observations: list[dict[str, float]] = []
+        self.observations: list[dict[str, Seconds]] = []
 
     def begin(self) -> None:
         """A new observation."""
@@ -96,16 +96,16 @@ class Parts:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        wait(self.device)
-        start = time.perf_counter()
+        start = now(self.device)
         yield
-        wait(self.device)
-        seconds = self.observations[-1]
-        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
+        took = now(self.device).since(start)
+        parts = self.observations[-1]
+        before = parts.get(name, Seconds(0.0, 0.0))
+        parts[name] = Seconds(before.wall + took.wall, before.cpu + took.cpu)
 
-    def medians(self) -> dict[str, float]:
+    def medians(self) -> dict[str, Seconds]:
         """Median of each part over observations."""
-        return {name: statistics.median(o[name] for o in self.observations) for name in self.observations[-1]}
+        return {name: median([o[name] for o in self.observations]) for name in self.observations[-1]}
 
 
 def observe_in_parts(
@@ -185,29 +185,33 @@ def main() -> None:
         corpus.prepare_data()
         corpus.setup()
         tokens, probed = corpus.loader("train").num_tokens, corpus.loader("validation").num_tokens
-        speed = None
+        without = None
         if not args.parts_only:
             fit(
                 ZipfCorpus(4 * ROWS * TIME, 100, types, cache), model(size, types), [], args.device
             )  # warm up
-            seconds: dict[bool, list[float]] = {False: [], True: []}
+            took: dict[bool, list[Seconds]] = {False: [], True: []}
             weights = []
             for rep in range(args.reps):
                 for observed in (False, True) if rep % 2 == 0 else (True, False):
                     attached = observers(args.scale) if observed else []
-                    took, after = fit(corpus, model(size, types), attached, args.device)
-                    seconds[observed].append(took)
+                    seconds, after = fit(corpus, model(size, types), attached, args.device)
+                    took[observed].append(seconds)
                     weights.append(after)
             assert all(torch.equal(w, weights[0]) for w in weights), "observers left a trace in the weights"
-            speed = tokens / statistics.median(seconds[False])
-            added = [b / a - 1 for a, b in zip(seconds[False], seconds[True], strict=True)]
+            without = median(took[False])
             print(
                 f"\n{args.device}, epoch of {tokens:,} tokens, probe set of {probed:,} ({probed / tokens:.1%}), "
                 f"{args.reps} repetitions, all final weights equal; {machine()}\n"
             )
-            without, with_observers = (spread(seconds[k], "{:.2f}") for k in (False, True))
-            row = [without, with_observers, f"{speed:,.0f}", spread(added, "{:.1%}")]
-            print(table(["epoch without (s)", "with observers (s)", "tokens/s without", "added"], [row]))
+            rows = []
+            for name in Seconds._fields:
+                plain, observed_ = ([getattr(s, name) for s in took[k]] for k in (False, True))
+                added = [b / a - 1 for a, b in zip(plain, observed_, strict=True)]
+                rows.append(
+                    [name, spread(plain, "{:.2f}"), spread(observed_, "{:.2f}"), spread(added, "{:.1%}")]
+                )
+            print(table(["seconds", "without observers", "with both", "added"], rows))
 
         scale = args.scale if args.smoke else 1.0
         corpus = ZipfCorpus(int(EPOCH * scale), int(PROBE * scale), types, cache_dir=cache)
@@ -221,14 +225,20 @@ def main() -> None:
             f"{args.reps} repetitions; {machine()}\n"
         )
         medians = parts.medians()
-        rows = [[name, f"{took:.2f}"] for name, took in medians.items()]
-        total = sum(medians.values())
-        print(table(["part", "seconds"], [*rows, ["sum", f"{total:.2f}"]]))
-        if speed is not None:
+        total = Seconds(*(sum(values) for values in zip(*medians.values(), strict=True)))
+        rows = [[name, *(f"{s:.2f}" for s in took)] for name, took in (*medians.items(), ("sum", total))]
+        print(table(["part", "seconds", "CPU seconds"], rows))
+        if without is not None:
+            long = epoch / tokens  # epochs of the size that was measured in an epoch of whole size
+            shares = [f"{t / (w * long):.1%} of {w * long:.0f}" for t, w in zip(total, without, strict=True)]
             print(
-                f"\nSet against an epoch of {epoch:,} tokens at {speed:,.0f} tokens/s ({epoch / speed:.0f} s): "
-                f"{total * speed / epoch:.1%}"
+                f"\nSet against an epoch of {epoch:,} tokens, from the runs without observers: "
+                f"{shares[0]} s; in CPU time {shares[1]} s"
             )
+
+
+def median(times: Sequence[Seconds]) -> Seconds:
+    return Seconds(*(statistics.median(values) for values in zip(*times, strict=True)))
 
 
 if __name__ == "__main__":
