@@ -1,5 +1,6 @@
 """Two gloo processes give what one gives; run as a script, this file is one of the two processes."""
 
+import faulthandler
 import json
 import os
 import socket
@@ -90,6 +91,7 @@ def observe(folder, checkpoint, name, precision):
 def rank_main(folder):
     """All that two processes do; one pair of processes does it all, since starting them is what takes time."""
     torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(220, exit=True)  # a hang tells where, before the test's own timeout
     module, state, trainer = fit(folder / "two", world_size=2)
     rank, world_size = rank_and_world_size()
     assert world_size == 2

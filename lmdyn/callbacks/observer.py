@@ -10,6 +10,7 @@ from typing import Any, cast
 import lightning as L
 import pandas as pd
 from lightning.pytorch.core.mixins.hparams_mixin import HyperparametersMixin
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from matplotlib.figure import Figure
 from torch import nn
 
@@ -33,7 +34,7 @@ class Run:
         tokenizer: the run's tokenizer, None where neither datamodule nor module has one.
         token_counts: for each token id its ``token``, its ``count`` in the training data and, for each Universal
             POS, the number of its occurrences that carry it; None where nobody counted.
-        datamodule: the run's own datamodule, whose validation set is the default probe set.
+        datamodule: the run's own datamodule, or what else has its validation set, the default probe set.
     """
 
     log_dir: Path
@@ -201,7 +202,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         self._run = run
         data = self.probe if self.probe is not None else run.datamodule
         if data is None:
-            raise ValueError(f"{self.name} has nothing to look at: give `probe:`, or fit with a datamodule")
+            raise ValueError(
+                f"{self.name} has nothing to look at: fit with validation data, or give the observer a `probe`"
+            )
         if isinstance(data, L.LightningDataModule) and self.probe is not None:
             if takes_tokenizer(data):
                 if run.tokenizer is None:
@@ -214,7 +217,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
                 data.prepare_data()
             barrier()
             data.setup("test" if self.split == "test" else "fit")
-        loader = _split_loader(data, self.split) if isinstance(data, L.LightningDataModule) else data
+        loader = _split_loader(data, self.split)
         self._probe_set = ProbeSet(loader, max_tokens=self.max_tokens, identity=(id(data), self.split))
         self.prepare()
         self.store.check_settings()
@@ -231,6 +234,10 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
                 f"{names.count(self.name)} observers are called {self.name!r}: give each a `name` of its own"
             )
         datamodule = getattr(trainer, "datamodule", None)
+        if datamodule is None:  # loaders given to Trainer.fit, or hooks of the module
+            datamodule = trainer.fit_loop.epoch_loop.val_loop._data_source.instance
+            if datamodule is pl_module and not is_overridden("val_dataloader", pl_module):
+                datamodule = None
         run = Run(
             log_dir=Path(trainer.log_dir or trainer.default_root_dir),
             tokenizer=getattr(datamodule, "tokenizer", None) or getattr(pl_module, "tokenizer", None),
@@ -364,6 +371,9 @@ def _with_progress(table: pd.DataFrame, at: Progress) -> pd.DataFrame:
     groups = [c for c in table.columns if c not in ("quantity", "site", "value")]
     if at.learning_rate is not None:
         rate = pd.DataFrame({"quantity": ["learning_rate"], "site": [""], "value": [at.learning_rate]})
+        rate = rate.assign(
+            **{c: None if table[c].isna().any() else "" for c in groups}
+        )  # coded as in the table
         table = pd.concat([table, rate], ignore_index=True)
     table = table[["quantity", "site", *groups, "value"]].reset_index(drop=True)
     table.insert(0, "step", at.step)
@@ -437,7 +447,10 @@ def takes_tokenizer(data: L.LightningDataModule) -> bool:
     return hasattr(type(data), "tokenizer") or "tokenizer" in vars(data)
 
 
-def _split_loader(data: L.LightningDataModule, split: str) -> Any:
+def _split_loader(data: Any, split: str) -> Any:
+    """The loader of a split of a datamodule (or module with such hooks); a loader is what it is."""
+    if not isinstance(data, (L.LightningDataModule, L.LightningModule)):
+        return data
     hook = {"train": "train_dataloader", "validation": "val_dataloader", "test": "test_dataloader"}[split]
     loader = getattr(data, hook)()
     if isinstance(loader, (list, tuple)):

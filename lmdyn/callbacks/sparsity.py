@@ -176,7 +176,9 @@ class Sparsity(StreamingObserver):
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """The publication's figures 2 to 5."""
-        return sparsity_figures(observations, list(settings["sites"] or []))
+        return sparsity_figures(
+            observations, list(settings["sites"] or []), settings.get("frequency", "train")
+        )
 
 
 def _token_names(tokenizer: Any, size: int) -> list[str]:
@@ -254,7 +256,9 @@ class _WordMeans:
         tables.append(
             _word_rows("frequency", "", "", there, words, upos, classes, self._counts.numpy()[there])
         )
-        scalars = pd.DataFrame(summary, columns=["quantity", "site", "role", "pos_class", "value"])
+        scalars = pd.DataFrame(summary, columns=["quantity", "site", "role", "pos_class", "value"]).assign(
+            upos=""
+        )
         table = pd.concat([scalars, *tables], ignore_index=True)
         return table[["quantity", "site", "role", "pos_class", "word", "upos", "value"]]
 

@@ -12,13 +12,16 @@ __all__ = ["sparsity_figures"]
 _CLASS_COLORS = {"open": "C0", "closed": "C3", "": "0.7"}
 
 
-def sparsity_figures(observations: pd.DataFrame, sites: list[str]) -> dict[str, Figure]:
+def sparsity_figures(
+    observations: pd.DataFrame, sites: list[str], frequency: str = "train"
+) -> dict[str, Figure]:
     """The publication's figures 2, 3, 4 and 5, and the check of its section 4.
 
     Args:
         observations: what ``Sparsity`` has in its store.
         sites: display names in the order of the model, for colours and for the site of figures 2, 4 and 5: the
             one below the logits.
+        frequency: where words were counted, ``train`` or ``probe``.
     """
     figures = {"rho_by_site": _rho_by_site(observations, sites)}
     gradients = observations[observations["quantity"].eq("chi_gradient") & observations["word"].notna()]
@@ -26,7 +29,7 @@ def sparsity_figures(observations: pd.DataFrame, sites: list[str]) -> dict[str, 
     if shown:
         site = shown[-1]
         figures["chi_gradient_by_rank"] = _heat_map(observations, gradients, site)
-        figures["chi_gradient_by_frequency"] = _scatter(observations, gradients, site)
+        figures["chi_gradient_by_frequency"] = _scatter(observations, gradients, site, frequency)
         figures["rho_l1_gradient"] = _l1_check(observations, sites)
         classes = observations["pos_class"].isin(["open", "closed"]) & observations["quantity"].eq(
             "rho_gradient"
@@ -149,7 +152,7 @@ def _heat_map(observations: pd.DataFrame, gradients: pd.DataFrame, site: str) ->
     return figure
 
 
-def _scatter(observations: pd.DataFrame, gradients: pd.DataFrame, site: str) -> Figure:
+def _scatter(observations: pd.DataFrame, gradients: pd.DataFrame, site: str, frequency: str) -> Figure:
     last = observations["step"].max()
     rows = gradients[gradients["step"].eq(last) & gradients["site"].eq(site) & gradients["role"].eq("target")]
     rows = rows.assign(frequency=rows["word"].map(_frequencies(observations))).fillna({"pos_class": ""})
@@ -172,7 +175,7 @@ def _scatter(observations: pd.DataFrame, gradients: pd.DataFrame, site: str) -> 
             axes.annotate(str(row.word), (float(str(row.frequency)), float(str(row.value))), fontsize=7, xytext=(3, 2),
                           textcoords="offset points", color=_CLASS_COLORS[pos_class])  # fmt: skip
     axes.set_xscale("log")
-    axes.set_xlabel("occurrences in the training data")
+    axes.set_xlabel(f"occurrences in the {'training data' if frequency == 'train' else 'probe set'}")
     axes.set_ylabel("mean χ = ‖v‖₂ / ‖v‖₁")
     axes.set_title(
         f"Concentration of the gradient at {site} by target word, step {last}", fontsize=10, loc="left"

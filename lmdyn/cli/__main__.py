@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
 
@@ -12,8 +13,8 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one subcommand: ``fit | validate | test | predict | analyze | report``.
 
-    A user's mistake (a bad value, a missing file) ends in one line and exit status 1, not in a traceback; set
-    ``LMDYN_TRACEBACK=1`` to see where it came from.
+    A mistake in configuration or files ends in one line and exit status 1, not in a traceback; set
+    ``LMDYN_TRACEBACK=1`` to see where it came from. What fails while training or observing shows its traceback.
     """
     logger = logging.getLogger("lmdyn")
     logger.setLevel(logging.INFO)
@@ -28,16 +29,38 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         _run(args)
     except (ValueError, TypeError, FileNotFoundError, ImportError) as error:
-        if os.environ.get("LMDYN_TRACEBACK"):
+        if os.environ.get("LMDYN_TRACEBACK") or _while_training(error):
             raise
         while isinstance(error.__cause__, (ValueError, TypeError)):  # jsonargparse wraps what a class says
             error = error.__cause__
-        logger.error("error: %s", error)
+        logger.error("error: %s\n(LMDYN_TRACEBACK=1 shows where)", error)
         raise SystemExit(1) from None
+
+
+def _while_training(error: BaseException) -> bool:
+    """Whether the error came out of Lightning's loops: a module's, a callback's, not of configuration or files."""
+    loops = f"{os.sep}pytorch{os.sep}loops{os.sep}"
+    return any(loops in frame.filename for frame in traceback.extract_tb(error.__traceback__))
+
+
+_USAGE = """usage: lmdyn COMMAND …
+
+fit        train, with observers watching            fit --config FILE [--config OVERLAY] [--ckpt_path last]
+validate   \
+test        > evaluate a checkpoint                   test --config FILE --ckpt_path CHECKPOINT
+predict    /
+analyze    replay observers over checkpoints         analyze RUN [--config OVERLAY] [--shard i/n]
+report     draw the figures of a run                 report RUN
+
+COMMAND --help has the rest; arguments of a class: fit --model.help LSTMLanguageModel, --data.help GrammarCorpus,
+--trainer.callbacks.help Sparsity"""
 
 
 def _run(args: list[str]) -> None:
     command = args[0] if args else None
+    if command in (None, "-h", "--help"):
+        logging.getLogger("lmdyn").info(_USAGE)
+        return
     # analyze and report are no methods of the Trainer: LightningCLI would not parse them
     if command == "analyze":
         from lmdyn.cli.analyze import analyze_command

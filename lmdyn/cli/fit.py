@@ -1,6 +1,7 @@
 """Training and evaluation by LightningCLI, with resuming that cannot surprise."""
 
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,8 @@ class LmdynCLI(LightningCLI):
         found = [p for c in savers for p in (folder / c.folder).glob("step=*.ckpt")]
         if not found:
             raise FileNotFoundError(
-                f"ckpt_path: last: no checkpoint to resume from in {folder}"
+                f"ckpt_path: last: no checkpoint to resume from in {folder} (name the run's folder, e.g. by "
+                "--trainer.logger.init_args.version version_0)"
                 + ("" if savers else ": attach a ScheduledCheckpoint with weights_only: false")
             )
         return max(found, key=lambda p: checkpoint_step(p) or 0)
@@ -121,7 +123,7 @@ class LmdynCLI(LightningCLI):
 
         page = write_report([folder], folder / "report")
         log.info("report: %s", page)
-        log.info("curves: tensorboard --logdir %s", folder)
+        log.info("curves: %s -m tensorboard.main --logdir %s", sys.executable, folder)
 
 
 def run_folder(trainer: L.Trainer) -> Path:

@@ -39,8 +39,12 @@ def report_command(args: Sequence[str]) -> None:
         description="Draw the figures of all observations of a run into one page, PNG and SVG.",
     )
     parser.add_argument("run", nargs="+", type=Path, help="run folder (it holds observations/)")
-    parser.add_argument("--out", type=Path, help="folder of the report; default: RUN/report of the first run")
+    parser.add_argument(
+        "--out", type=Path, help="folder of the report; default: RUN/report; needed for several runs"
+    )
     options = parser.parse_args(list(args))
+    if len(options.run) > 1 and options.out is None:
+        raise ValueError("a report of several runs needs a folder of its own: give --out DIR")
     page = write_report(options.run, options.out or options.run[0] / "report")
     log.info("report: %s", page)
 

@@ -1,0 +1,69 @@
+"""How observers find what to look at in a user's own training."""
+
+import lightning as L
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lmdyn.callbacks import LearningCurves, Steps
+
+
+class Own(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Embedding(7, 8), nn.Linear(8, 7))
+
+    def forward(self, input_ids):
+        return self.net(input_ids)
+
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
+
+    def validation_step(self, batch, batch_idx):
+        pass
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class WithHooks(Own):
+    def train_dataloader(self):
+        return loader()
+
+    def val_dataloader(self):
+        return loader()
+
+
+def loader():
+    rows = [{"input_ids": torch.arange(5) % 7, "labels": (torch.arange(5) + 1) % 7} for _ in range(6)]
+    return DataLoader(rows, batch_size=2)
+
+
+def fit(tmp_path, module, *loaders):
+    observer = LearningCurves(layers=[], bands=[3], frequency="probe", schedule=Steps(every=1))
+    trainer = L.Trainer(
+        max_steps=2, accelerator="cpu", default_root_dir=tmp_path, logger=False, enable_checkpointing=False,
+        callbacks=[observer], enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(module, *loaders)
+    return pd.read_parquet(tmp_path / "observations" / "learning_curves")
+
+
+def test_loaders_given_to_fit_and_hooks_of_the_module(tmp_path):
+    torch.manual_seed(0)
+    given = fit(tmp_path / "given", Own(), loader(), loader())
+    torch.manual_seed(0)
+    hooks = fit(tmp_path / "hooks", WithHooks())
+    assert sorted(given["step"].unique()) == [0, 1, 2]
+    pd.testing.assert_frame_equal(given, hooks)
+    rate = given[given["quantity"].eq("learning_rate")]
+    assert (rate["by"] == "").all()
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
+def test_nothing_to_look_at_is_an_error_before_training(tmp_path):
+    with pytest.raises(ValueError, match="has nothing to look at: fit with validation data"):
+        fit(tmp_path, Own(), loader())
