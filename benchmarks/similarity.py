@@ -128,7 +128,8 @@ def run(args: argparse.Namespace) -> None:
     pool = [matrix(args.n, args.d, 1e3, 10 + seed, common) for seed in range(POOL)]
     checkpoints = lambda: itertools.islice(itertools.cycle(pool), args.checkpoints)  # noqa: E731
     pairs = args.sites * args.checkpoints
-    print(f"\n| sweep of {args.sites} × {args.checkpoints} | seconds | times faster | goal |\n| --- | --- | --- | --- |")
+    title = f"sweep of {args.sites} × {args.checkpoints}"
+    print(f"\n| {title} | seconds | times faster | goal |\n| --- | --- | --- | --- |")
     print(f"| textbook, extrapolated | {book * pairs:.1f} | 1.00 | |")
     for measures in (["cca"], ["svcca"], ["cca", "svcca", "pwcca", "linear_cka"]):
         taken = sum(seconds(lambda: sweep(checkpoints(), y, measures)) for _ in range(args.sites))  # noqa: B023

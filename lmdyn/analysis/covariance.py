@@ -243,9 +243,7 @@ class _Sums:
         n, dx = int(self.n), self.widths[0]
         mean = self.centre + self.v / self.n
         centred = self.about(mean)
-        # the values before centring have squares of Σ (x − m)² + n m²
-        size = centred.vv.diagonal() + n * mean.square()
-        x = Side("x", n, scatter=centred.vv[:dx, :dx], magnitude=size[:dx].sum())
-        y = Side("y", n, scatter=centred.vv[dx:, dx:], magnitude=size[dx:].sum())
+        x = Side("x", n, mean=mean[:dx], scatter=centred.vv[:dx, :dx])
+        y = Side("y", n, mean=mean[dx:], scatter=centred.vv[dx:, dx:])
         norms = torch.stack([centred.aa[0, 0], centred.aa[1, 1], centred.aa[0, 1]])
         return Pair(x, y, cross=centred.vv[:dx, dx:], norm_products=norms)

@@ -46,13 +46,11 @@ def exact_float(x: Tensor) -> Tensor:
 def scatter_matrix(v: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
     """Vᵀv, symmetric to the bit: only blocks of the upper triangle are multiplied, 5/8 of the work for large d."""
     d = v.shape[1]
-    if d < 128:
-        out = v.T @ v
-        return out.triu() + out.triu(1).T
-    out = v.new_empty(d, d)
-    edges = [d * i // 4 for i in range(5)]
-    for low, high in pairwise(edges):
-        torch.matmul(v[:, :high].T, v[:, low:high], out=out[:high, low:high])
+    edges = [d * i // 4 for i in range(5)] if d >= 128 else [0, d]
+    out = v.new_zeros(d, d)
+    for rows in v.split(1024):  # which stay in the cache from block to block
+        for low, high in pairwise(edges):
+            out[:high, low:high].addmm_(rows[:, :high].T, rows[:, low:high])
     return out.triu_().add_(out.triu(1).T)
 
 
@@ -94,6 +92,11 @@ class Axes:
     directions: Tensor
     variates: Tensor | None = None
 
+    def leading(self, k: int) -> "Axes":
+        """The first k of them."""
+        variates = None if self.variates is None else self.variates[:, :k]
+        return Axes(self.values[:k], self.directions[:, :k], variates)
+
 
 class Side:
     """One of two representations: its centred scatter matrix and, where they are at hand, its samples.
@@ -103,8 +106,8 @@ class Side:
     Args:
         name: how errors call it.
         n: number of samples.
+        mean: (d,) mean of the samples, to tell a constant from a small variation.
         scatter: (d, d) XᵀX of the centred X.
-        magnitude: sum of squares of the values before centring, to tell a constant from a small variation.
         samples: (n, d) centred X.
 
     Raises:
@@ -116,21 +119,23 @@ class Side:
         name: str,
         n: int,
         *,
+        mean: Tensor,
         scatter: Tensor | None = None,
-        magnitude: Tensor | float = 0.0,
         samples: Tensor | None = None,
     ) -> None:
         self.name, self.n, self.samples = name, n, samples
         if scatter is not None:
             self.scatter = scatter  # in the place of the cached property
-        spread = samples.square().sum() if samples is not None else self.scatter.diagonal().sum()
+        spread = (
+            torch.linalg.vector_norm(samples) ** 2 if samples is not None else self.scatter.diagonal().sum()
+        )
         self.variance = float(spread)
         if not self.variance < float("inf"):
             raise ValueError(
                 f"{name} holds NaN or infinite values (or its squares overflow): similarity to it is undefined; "
                 "drop these samples from both sides or mend the model"
             )
-        if self.variance <= _CONSTANT**2 * float(magnitude):
+        if self.variance <= _CONSTANT**2 * n * float(mean.square().sum()):
             raise ValueError(
                 f"{name} is constant over its {n} samples: similarity to it is undefined; "
                 "leave this site out or give samples that differ"
@@ -147,7 +152,8 @@ class Side:
         if 0 in x.shape:
             raise ValueError(f"{name} is empty: shape {tuple(x.shape)}")
         x = exact_float(x)
-        return cls(name, len(x), magnitude=x.square().sum(), samples=x - x.mean(0))
+        mean = x.mean(0)
+        return cls(name, len(x), mean=mean, samples=x - mean)
 
     @property
     def d(self) -> int:
@@ -159,6 +165,17 @@ class Side:
         """(d, d) XᵀX of the centred X."""
         assert self.samples is not None
         return scatter_matrix(self.samples)
+
+    @cached_property
+    def factor(self) -> Tensor | None:
+        """Lower Cholesky factor of XᵀX; None unless it proves a condition number of X of at most 1e4."""
+        factor, failed = torch.linalg.cholesky_ex(self.scatter)
+        if bool(failed):
+            return None
+        inverse = torch.cholesky_inverse(factor)
+        # Frobenius norms are no less than the greatest singular values: the bound is a safe one
+        bound = torch.linalg.matrix_norm(self.scatter) * torch.linalg.matrix_norm(inverse)
+        return factor if bool(bound <= WELL_CONDITIONED**-2) else None
 
     @cached_property
     def axes(self) -> Axes:

@@ -191,6 +191,23 @@ class TestRank:
             with pytest.raises(AssertionError, match="exact path"):
                 cca(*pair)
 
+    @pytest.mark.parametrize("condition", [1e1, 1e3, 3e3])
+    def test_cholesky_and_eigenvectors_agree(self, with_spectrum, monkeypatch, condition):
+        x, y = (with_spectrum(s, 300, torch.logspace(0, -math.log10(condition), d)) for s, d in ((0, 20), (1, 30)))
+        assert Side.of("x", x).factor is not None
+        fast = cca(x, y), pwcca(x, y)
+        monkeypatch.setattr(scatter.Side, "factor", None)
+        for one, other in zip(fast, (cca(x, y), pwcca(x, y)), strict=True):
+            assert float(one) == pytest.approx(float(other), abs=1e-10)
+
+    def test_no_cholesky_factor_without_proof(self, with_spectrum):
+        for x in (
+            with_spectrum(0, 300, torch.logspace(0, -4.05, 20)),
+            with_spectrum(0, 300, torch.logspace(0, -7, 20)),
+            torch.ones(300, 2) * torch.randn(300, 1),
+        ):
+            assert Side.of("x", x).factor is None
+
     def test_fewer_samples_than_dimensions(self, with_spectrum):
         g = torch.Generator().manual_seed(0)
         x = torch.randn(50, 4, generator=g, dtype=torch.float64) @ torch.randn(4, 80, generator=g, dtype=torch.float64)
