@@ -21,6 +21,8 @@ from lmdyn.analysis.scatter import Cut, Pair, kept_directions
 
 __all__ = ["canonical_correlations", "cca", "pwcca", "svcca"]
 
+_TIE = 1e-8  # difference of correlations below which their variates mix
+
 
 def canonical_correlations(
     x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"], *, variance: float = 1.0, cut: Cut = "variance"
@@ -54,8 +56,9 @@ def cca(x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> Float[Tensor, ""]
     for unrelated representations of n samples, so compare at equal n and d. Invariant to invertible affine maps of
     either side (as far as they leave the rank tolerance alone).
 
-    With fewer samples than dimensions the value is over the kept ranks, as always. Where a side spans the whole
-    space of centred samples (rank n − 1), all correlations are 1 whatever the data, which is an error.
+    With fewer samples than dimensions the value is over the kept ranks, as always. Of ranks r₁ and r₂ that exceed
+    n − 1 together, r₁ + r₂ − n + 1 correlations are 1 whatever the data: have more samples than that. Where one side
+    spans the whole space of centred samples (rank n − 1), all of them are, which is an error.
 
     Args:
         x: (n, d₁) first representation.
@@ -121,7 +124,8 @@ def pwcca(x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> Float[Tensor, "
     αᵢ = Σⱼ |⟨hᵢ, xⱼ⟩|, with hᵢ the canonical variates of the centred x (orthonormal in the space of samples) and xⱼ
     its neurons, centred too. Not symmetric: the weights are those of ``x``. Invariant to invertible affine maps of
     ``y``, and to shifts and isotropic scaling of ``x``, but not to rotations of it, since neurons enter one by one.
-    Where several ρᵢ are equal but not all (many near 1, say), their hᵢ and with them the weights are not unique.
+    The formula leaves the hᵢ of equal ρᵢ open, up to a rotation that the weights depend on: here they are the
+    principal directions of what ``x`` has in their space (ρᵢ that differ by 1e-8 at most count as equal).
 
     Args:
         x: (n, d₁) first representation, which gives the weights.
@@ -169,10 +173,22 @@ def pwcca_of(pair: Pair) -> Tensor:
     """:func:`pwcca` of a pair."""
     bases = _bases(pair)
     left, rho, _ = torch.linalg.svd(bases.product, full_matrices=False)
+    left = _settle_ties(left, rho, bases.loadings)
     # hᵢ = Bₓ aᵢ with the columns aᵢ of left: ⟨hᵢ, xⱼ⟩ = aᵢᵀ Bₓᵀ xⱼ needs no samples
     alpha = (left.T @ bases.loadings).abs().sum(1)
     weighted: Tensor = (alpha * rho.clamp(0, 1)).sum() / alpha.sum()
     return weighted
+
+
+def _settle_ties(left: Tensor, rho: Tensor, loadings: Tensor) -> Tensor:
+    """Singular vectors whose equal values leave them open, turned to the principal directions of their loadings."""
+    steps = (rho[:-1] - rho[1:] > _TIE).nonzero()[:, 0] + 1
+    groups = left.tensor_split(steps.tolist(), dim=1)
+    settled = [
+        group @ torch.linalg.svd(group.T @ loadings, full_matrices=False).U if group.shape[1] > 1 else group
+        for group in groups
+    ]
+    return torch.cat(settled, 1)
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,27 @@ class TestClosedForms:
         assert float(pwcca(y, x)) == pytest.approx((2 + 2**0.5 * 0.5**0.5) / (2 + 2**0.5))
         assert float(svcca(x, y, 0.9)) == pytest.approx(1)  # only the first neuron of x is left
 
+    def test_equal_correlations_leave_pwcca_one_value(self, monkeypatch):
+        """By every path, and whatever the basis of y: y holds two directions of x as they are and a third in part."""
+        g = torch.Generator().manual_seed(5)
+        basis = torch.linalg.qr(torch.randn(100, 5, generator=g, dtype=torch.float64) - 0.5).Q
+        basis = torch.linalg.qr(basis - basis.mean(0)).Q
+        x = basis[:, :3] * torch.tensor([5.0, 2.0, 1.0]) @ torch.randn(3, 3, generator=g, dtype=torch.float64)
+        y = torch.cat([basis[:, :2], 0.6 * basis[:, 2:3] + 0.8 * basis[:, 3:4]], 1)
+        torch.testing.assert_close(canonical_correlations(x, y), torch.tensor([1, 1, 0.6], dtype=torch.float64))
+        value = float(pwcca(x, y))
+        # by hand: the loadings of the two, turned to their principal directions, and of the third
+        shared = (basis[:, :2].T @ x).numpy()
+        alpha = [np.abs(np.linalg.svd(shared)[0].T @ shared).sum(), np.abs(basis[:, 2].numpy() @ x.numpy()).sum()]
+        assert value == pytest.approx((alpha[0] + 0.6 * alpha[1]) / sum(alpha), abs=1e-9)
+        for _ in range(3):
+            other = y @ torch.randn(3, 3, generator=g, dtype=torch.float64)
+            assert float(pwcca(x, other)) == pytest.approx(value, abs=1e-9)
+            assert float(stream(x, other).pwcca()) == pytest.approx(value, abs=1e-9)
+        monkeypatch.setattr(scatter.Side, "suffices", lambda *_: False)
+        monkeypatch.setattr(scatter.Side, "factor", None)
+        assert float(pwcca(x, y)) == pytest.approx(value, abs=1e-9)
+
     def test_one_dimension_is_pearson(self):
         g = torch.Generator().manual_seed(0)
         x, y = torch.randn(2, 50, 1, generator=g, dtype=torch.float64)
