@@ -78,7 +78,9 @@ def spread(values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--n", type=int, default=8000, help="samples")
     parser.add_argument("--d", type=int, default=768, help="dimensions of both sides")
     parser.add_argument("--sites", type=int, default=13)
