@@ -1,7 +1,13 @@
 """Pure mathematics: tensors in, tensors or frozen dataclasses out. Nothing here knows Lightning."""
 
 from lmdyn.analysis.activations import Capture, capture, observing, resolve_sites
+from lmdyn.analysis.cca import canonical_correlations, cca, pwcca, svcca
+from lmdyn.analysis.cka import kernel_cka, linear_cka
+from lmdyn.analysis.covariance import CrossCovariance
 from lmdyn.analysis.grouped import GroupedMeans
+from lmdyn.analysis.kernels import cosine_kernel, linear_kernel, rbf_kernel
+from lmdyn.analysis.procrustes import procrustes
+from lmdyn.analysis.rsa import rsa
 from lmdyn.analysis.sparsity import (
     MatchedSamples,
     attention_entropy,
@@ -10,17 +16,31 @@ from lmdyn.analysis.sparsity import (
     match_frequency,
     word_tags,
 )
+from lmdyn.analysis.sweep import sweep
 
 __all__ = [
     "Capture",
+    "CrossCovariance",
     "GroupedMeans",
     "MatchedSamples",
     "attention_entropy",
+    "canonical_correlations",
     "capture",
+    "cca",
     "concentration",
+    "cosine_kernel",
     "frequency_correlation",
+    "kernel_cka",
+    "linear_cka",
+    "linear_kernel",
     "match_frequency",
     "observing",
+    "procrustes",
+    "pwcca",
+    "rbf_kernel",
     "resolve_sites",
+    "rsa",
+    "svcca",
+    "sweep",
     "word_tags",
 ]

@@ -1,0 +1,169 @@
+"""Centred kernel alignment of two representations, biased and debiased, linear and with any kernel.
+
+Float64 inside, on the device of the arguments, and not differentiable.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lmdyn.analysis.kernels import KERNELS, Structure, structure_of, subsample
+from lmdyn.analysis.scatter import Pair
+
+__all__ = ["kernel_cka", "linear_cka"]
+
+_NOTHING = 1e-12  # share of ‖K‖² below which an unbiased ‖K‖² is rounding
+
+
+def linear_cka(
+    x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"], debiased: bool = False
+) -> Float[Tensor, ""]:
+    """Linear centred kernel alignment ‖XᵀY‖² / (‖XᵀX‖ ‖YᵀY‖) of the centred X and Y (Frobenius norms).
+
+    1 for representations that agree up to shift, rotation and isotropic scaling, to which it is invariant on either
+    side; not invariant to other linear maps: directions of large variance weigh most. Computed from d × d matrices,
+    or n × n ones where these are smaller; the debiased form needs of the samples only their squared norms besides.
+
+    Args:
+        x: (n, d₁) first representation.
+        y: (n, d₂) second representation of the same samples.
+        debiased: False is the printed formula, whose value for unrelated representations grows with d/n. True
+            puts the unbiased estimator HSIC₁ of Song et al. 2012 in its place, expected to be near 0 for unrelated
+            ones at any n.
+
+    Returns:
+        Scalar, float64: in [0, 1], or in [−1, 1] if debiased.
+
+    Raises:
+        ValueError: fewer than 3 samples (with 2 the value is 1 whatever the data), 4 if debiased; different numbers
+            of samples; NaN, infinite or constant input; debiased, also samples without structure of their own,
+            such as all at the same distance from each other.
+
+    Reference: Kornblith et al. 2019, "Similarity of neural network representations revisited", section 3, linear
+    CKA; Song et al. 2012, "Feature selection via dependence maximization", HSIC₁; as a similarity of wide
+    layers on few samples, Nguyen et al. 2021. Averaging either over mini-batches is another number; the sums of
+    :class:`lmdyn.analysis.CrossCovariance` give this one.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+        >>> linear_cka(x, x[:, :1])
+        tensor(0.7071, dtype=torch.float64)
+    """
+    return linear_cka_of(Pair.of(x, y), debiased)
+
+
+def kernel_cka(
+    x: Float[Tensor, "n d1"],
+    y: Float[Tensor, "_ d2"],
+    kernel: Structure = "rbf",
+    *,
+    kernel_y: Structure | None = None,
+    debiased: bool = False,
+    max_samples: int | None = None,
+    seed: int = 0,
+) -> Float[Tensor, ""]:
+    """Centred kernel alignment HSIC(K, L) / √(HSIC(K, K) HSIC(L, L)) of the kernel matrices of two representations.
+
+    1 where the centred kernel matrices agree up to scale. Its invariances are the kernel's: with ``rbf`` shifts,
+    rotations and isotropic scaling; with ``cosine`` rotations and the length of each sample. With ``linear`` it is
+    :func:`linear_cka`, computed the long way.
+
+    Memory and time are O(n²).
+
+    Args:
+        x: (n, d₁) first representation, or an (n, n) kernel matrix.
+        y: (n, d₂) second representation of the same samples, or an (n, n) kernel matrix.
+        kernel: ``rbf`` (σ = the median distance; another one by ``functools.partial(rbf_kernel, bandwidth=0.5)``),
+            ``linear``, ``cosine``, ``precomputed``, or a function of (n, d) samples that answers their symmetric
+            positive semidefinite (n, n) matrix.
+        kernel_y: the same for ``y``; None takes ``kernel``.
+        debiased: as in :func:`linear_cka`.
+        max_samples: at most this many samples, drawn without replacement; None takes all, up to 10,000.
+        seed: of that draw.
+
+    Returns:
+        Scalar, float64: in [0, 1], or in [−1, 1] if debiased.
+
+    Raises:
+        ValueError: as in :func:`linear_cka`; an unknown kernel; more than 10,000 samples without ``max_samples``.
+
+    Reference: Cortes et al. 2012; Kornblith et al. 2019, equations 3 and 4; Song et al. 2012, HSIC₁.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0], [3.0], [7.0]])
+        >>> bool(kernel_cka(x, 5 - 2 * x) > 1 - 1e-12)
+        True
+    """
+    if len(x) != len(y):
+        raise ValueError(f"x has {len(x)} samples and y {len(y)}: row i of both must be the same sample")
+    chosen = subsample(len(x), max_samples, seed, least=4 if debiased else 3)
+    kernels = (kernel, kernel if kernel_y is None else kernel_y)
+    centred = []
+    for name, samples, kind in zip("xy", (x, y), kernels, strict=True):
+        gram = structure_of(name, samples, kind, KERNELS, chosen)
+        matrix = _centre(gram)
+        if not float(matrix.square().sum()) > 1e-24 * float(gram.square().sum()):
+            raise ValueError(
+                f"{name} is constant over its {len(gram)} samples: similarity to it is undefined"
+            )
+        if debiased:
+            biased = float(matrix.square().sum())
+            matrix = _u_centre(matrix)
+            _check_structure(name, float(matrix.square().sum()) / biased)
+        centred.append(matrix / torch.linalg.matrix_norm(matrix))
+    alignment: Tensor = (centred[0] * centred[1]).sum()
+    return alignment.clamp(-1 if debiased else 0, 1)
+
+
+def linear_cka_of(pair: Pair, debiased: bool = False) -> Tensor:
+    """:func:`linear_cka` of a pair."""
+    n, least = pair.n, 4 if debiased else 3
+    if n < least:
+        raise ValueError(f"{n} samples: at least {least} are needed for this measure to say anything")
+    xx, yy, xy = _squared_norms(pair)
+    if debiased:
+        # HSIC₁ of Song et al. 2012, times n(n − 3), for centred X: the rows of K = XXᵀ sum to 0, so those of K
+        # without its diagonal to −kᵢ = −‖xᵢ‖², and 1ᵀK̃L̃1 = Σ kᵢ lᵢ, 1ᵀK̃1 = −tr XᵀX, tr K̃L̃ = ‖XᵀY‖² − Σ kᵢ lᵢ
+        kk, ll, kl = pair.norm_products
+        biased_xx, biased_yy, (tx, ty) = float(xx), float(yy), (pair.x.variance, pair.y.variance)
+        pairs, share = (n - 1) * (n - 2), n / (n - 2)
+        xx, yy, xy = (
+            squares - share * products + trace / pairs
+            for squares, products, trace in ((xx, kk, tx * tx), (yy, ll, ty * ty), (xy, kl, tx * ty))
+        )
+        _check_structure("x", float(xx) / biased_xx)
+        _check_structure("y", float(yy) / biased_yy)
+    return (xy / (xx.sqrt() * yy.sqrt())).clamp(-1 if debiased else 0, 1)
+
+
+def _squared_norms(pair: Pair) -> tuple[Tensor, Tensor, Tensor]:
+    """‖XᵀX‖², ‖YᵀY‖² and ‖XᵀY‖² from the smaller matrices."""
+    x, y = pair.x, pair.y
+    if x.samples is not None and y.samples is not None and pair.n < max(x.d, y.d):
+        K, L = x.samples @ x.samples.T, y.samples @ y.samples.T
+        return K.square().sum(), L.square().sum(), (K * L).sum()
+    return x.scatter.square().sum(), y.scatter.square().sum(), pair.cross.square().sum()
+
+
+def _centre(gram: Tensor) -> Tensor:
+    """HKH with H = I − 11ᵀ/n."""
+    gram = gram - gram.mean(0)
+    return gram - gram.mean(1, keepdim=True)
+
+
+def _u_centre(gram: Tensor) -> Tensor:
+    """The U-centred matrix Ũ, for which HSIC₁(K, L) = ⟨Ũ_K, Ũ_L⟩ / (n(n − 3)): Székely & Rizzo 2014."""
+    n = len(gram)
+    off = gram - gram.diagonal().diag()
+    rows = off.sum(0)
+    centred = off - (rows[:, None] + rows) / (n - 2) + rows.sum() / ((n - 1) * (n - 2))
+    return centred - centred.diagonal().diag()
+
+
+def _check_structure(name: str, share: float) -> None:
+    """Refuse what would divide rounding errors by each other."""
+    if not share > _NOTHING:
+        raise ValueError(
+            f"{name} has an unbiased HSIC with itself of 0: its samples differ in nothing but the distance of each "
+            "from all others; give more samples or use the biased value"
+        )

@@ -1,0 +1,158 @@
+"""Kernels between samples, and the seeded subsample that keeps what is n × n small."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lmdyn.analysis.scatter import exact_float
+
+__all__ = [
+    "KERNELS",
+    "Structure",
+    "cosine_kernel",
+    "euclidean_distance",
+    "linear_kernel",
+    "rbf_kernel",
+    "structure_of",
+    "subsample",
+]
+
+Structure = str | Callable[[Tensor], Tensor]
+"""A name from a table, ``precomputed``, or a function of (n, d) samples that answers an (n, n) matrix."""
+
+_MOST = 10_000  # samples: a matrix of 800 MB
+
+
+def linear_kernel(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
+    """Products ⟨xᵢ, xⱼ⟩ of the centred samples (CKA centres anyway; done first, it costs no digits)."""
+    centred = x - x.mean(0)
+    gram: Tensor = centred @ centred.T
+    return gram
+
+
+def cosine_kernel(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
+    """Cosines of the angles between samples, in [−1, 1].
+
+    Raises:
+        ValueError: a sample that is zero has no angle.
+    """
+    unit = unit_rows(x, "zero")
+    gram: Tensor = unit @ unit.T
+    return gram
+
+
+def rbf_kernel(x: Float[Tensor, "n d"], bandwidth: float = 1.0) -> Float[Tensor, "n n"]:
+    """Gaussian kernel exp(−‖xᵢ − xⱼ‖² / 2σ²), in [0, 1].
+
+    Args:
+        x: (n, d) samples.
+        bandwidth: σ as a multiple of the median distance between two different samples (Kornblith et al. 2019,
+            section 4; the lower median of an even number). It makes the kernel invariant to isotropic scaling.
+
+    Raises:
+        ValueError: more than half of the pairs of samples coincide.
+
+    Example:
+        >>> rbf_kernel(torch.tensor([[0.0], [1.0], [1.0]]))[0]
+        tensor([1.0000, 0.6065, 0.6065])
+    """
+    distance = euclidean_distance(x)
+    median = distance[tuple(torch.triu_indices(len(x), len(x), 1))].median()
+    if not median > 0:
+        raise ValueError(
+            "more than half of the pairs of samples coincide, so their median distance is 0: drop duplicates, "
+            "or give a kernel with a bandwidth of its own"
+        )
+    kernel: Tensor = torch.exp(-0.5 * (distance / (bandwidth * median)) ** 2)
+    return kernel
+
+
+KERNELS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {"linear": linear_kernel, "cosine": cosine_kernel, "rbf": rbf_kernel}
+)
+"""Kernels by name."""
+
+
+def euclidean_distance(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
+    """Distances ‖xᵢ − xⱼ‖: exactly 0 between equal samples and exactly symmetric, so that ties are ties."""
+    distance: Tensor = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
+    return distance
+
+
+def unit_rows(x: Float[Tensor, "n d"], lacking: str) -> Float[Tensor, "n d"]:
+    """Each row over its norm; a ValueError that names the first row without one."""
+    norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    if not bool((norms > 0).all()):
+        row = int((norms[:, 0] == 0).nonzero()[0, 0])
+        raise ValueError(
+            f"sample {row} is {lacking}, so its angle to others is undefined: leave it out on both sides, "
+            "or use a measure of distances"
+        )
+    unit: Tensor = x / norms
+    return unit
+
+
+def subsample(n: int, max_samples: int | None, seed: int, *, least: int) -> Tensor | None:
+    """Which of n samples to take: None for all, else sorted indices, the same for the same n and seed.
+
+    Raises:
+        ValueError: fewer than ``least`` samples, or too many for n × n without a ``max_samples``.
+    """
+    taken = n if max_samples is None else min(n, max_samples)
+    if taken < least:
+        raise ValueError(f"{taken} samples: at least {least} are needed for this measure to say anything")
+    if max_samples is None and n > _MOST:
+        raise ValueError(
+            f"{n} samples make two matrices of {n} × {n}: give max_samples (at most {_MOST} without being asked), "
+            "a seeded subsample"
+        )
+    if taken == n:
+        return None
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:taken].sort().values
+
+
+def structure_of(
+    name: str,
+    x: Tensor,
+    structure: Structure,
+    table: Mapping[str, Callable[[Tensor], Tensor]],
+    chosen: Tensor | None,
+) -> Float[Tensor, "n n"]:
+    """The (n, n) matrix of one side in float64: by name, by function, or as it is given.
+
+    Raises:
+        ValueError: an unknown name, a matrix of another shape, NaN or infinite values in or out.
+    """
+    if x.ndim != 2:
+        raise ValueError(
+            f"{name} must be (samples, features), got shape {tuple(x.shape)}: "
+            "flatten batch and time and leave padding out"
+        )
+    x = exact_float(x)
+    index = None if chosen is None else chosen.to(x.device)
+    if structure == "precomputed":
+        if x.shape[0] != x.shape[1]:
+            raise ValueError(f"{name} is precomputed, so it must be (n, n): got shape {tuple(x.shape)}")
+        matrix = x if index is None else x[index][:, index]
+    else:
+        if index is not None:
+            x = x[index]
+        if not bool(x.isfinite().all()):
+            raise ValueError(f"{name} holds NaN or infinite values: drop these samples from both sides")
+        if callable(structure):
+            matrix = exact_float(structure(x))
+        elif structure in table:
+            matrix = table[structure](x)
+        else:
+            known = ", ".join([*table, "precomputed"])
+            raise ValueError(f"{structure!r} for {name} is none of {known}, and no function either")
+    if matrix.shape != (len(matrix), len(matrix)) or (structure != "precomputed" and len(matrix) != len(x)):
+        raise ValueError(
+            f"{structure!r} made a matrix of shape {tuple(matrix.shape)} for {len(x)} samples of {name}"
+        )
+    if not bool(matrix.isfinite().all()):
+        raise ValueError(f"the matrix of {name} holds NaN or infinite values")
+    return matrix

@@ -1,0 +1,102 @@
+"""Representational similarity analysis: do two representations order pairs of samples alike?"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lmdyn.analysis.kernels import Structure, euclidean_distance, structure_of, subsample, unit_rows
+
+__all__ = ["DISSIMILARITIES", "rsa"]
+
+
+def _cosine(x: Tensor) -> Tensor:
+    # 1 − cos = ‖u − v‖²/2: exact for small angles, and ties stay ties
+    return euclidean_distance(unit_rows(x, "zero")).square() / 2
+
+
+def _correlation(x: Tensor) -> Tensor:
+    centred = x - x.mean(1, keepdim=True)
+    spread, size = (torch.linalg.vector_norm(v, dim=1, keepdim=True) for v in (centred, x))
+    # constant up to the rounding of its mean
+    unit = unit_rows(torch.where(spread > 1e-14 * size, centred, 0), "constant over its features")
+    return euclidean_distance(unit).square() / 2
+
+
+DISSIMILARITIES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {"correlation": _correlation, "cosine": _cosine, "euclidean": euclidean_distance}
+)
+"""Dissimilarities by name: 1 − Pearson's r between the features of two samples, 1 − cosine, and ‖xᵢ − xⱼ‖."""
+
+
+def rsa(
+    x: Float[Tensor, "n d1"],
+    y: Float[Tensor, "_ d2"],
+    dissimilarity: Structure = "correlation",
+    *,
+    dissimilarity_y: Structure | None = None,
+    max_samples: int | None = None,
+    seed: int = 0,
+) -> Float[Tensor, ""]:
+    """Spearman correlation of the dissimilarities of all pairs of samples in two representations.
+
+    1 where both order the n(n − 1)/2 pairs alike, 0 for unrelated orders. Equal dissimilarities share their mean
+    rank (many, where words repeat). Its invariances are those of the dissimilarities, and to any rising function of
+    them: ``euclidean`` to shifts, rotations and isotropic scaling; ``cosine`` to rotations and the length of each
+    sample; ``correlation`` to the length of each sample and to a shift of all features of a sample by one number.
+
+    Memory and time are O(n²) to O(n² d).
+
+    Args:
+        x: (n, d₁) first representation, or an (n, n) matrix.
+        y: (n, d₂) second representation of the same samples, or an (n, n) matrix, such as of distances of parses.
+        dissimilarity: ``correlation`` (Kriegeskorte et al. 2008), ``cosine``, ``euclidean``, ``precomputed``, or a
+            function of (n, d) samples that answers their symmetric (n, n) dissimilarities. A kernel k on both sides
+            may be given as it is; on one side only as −k, since only the order counts.
+        dissimilarity_y: the same for ``y``; None takes ``dissimilarity``.
+        max_samples: at most this many samples, drawn without replacement; None takes all, up to 10,000.
+        seed: of that draw.
+
+    Returns:
+        Scalar in [−1, 1], float64.
+
+    Raises:
+        ValueError: fewer than 3 samples; different numbers of samples; NaN or infinite input; all dissimilarities
+            equal; a sample without an angle; an unknown name; more than 10,000 samples without ``max_samples``.
+
+    Reference: Kriegeskorte et al. 2008, "Representational similarity analysis – connecting the branches of systems
+    neuroscience"; with kernels over sentences, Chrupała & Alishahi 2019.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0], [3.0], [7.0]])
+        >>> rsa(x, x.flip(0), "euclidean")
+        tensor(0.2571, dtype=torch.float64)
+    """
+    if len(x) != len(y):
+        raise ValueError(f"x has {len(x)} samples and y {len(y)}: row i of both must be the same sample")
+    chosen = subsample(len(x), max_samples, seed, least=3)
+    kinds = (dissimilarity, dissimilarity if dissimilarity_y is None else dissimilarity_y)
+    ranks = []
+    for name, samples, kind in zip("xy", (x, y), kinds, strict=True):
+        matrix = structure_of(name, samples, kind, DISSIMILARITIES, chosen)
+        pairs = torch.triu_indices(len(matrix), len(matrix), 1, device=matrix.device)
+        ranked = _ranks(matrix[pairs[0], pairs[1]])
+        norm = torch.linalg.vector_norm(ranked)
+        if not norm > 0:
+            raise ValueError(
+                f"all pairs of samples of {name} are equally dissimilar: there is no order to compare; "
+                "leave this site out or give samples that differ"
+            )
+        ranks.append(ranked / norm)
+    rho: Tensor = ranks[0] @ ranks[1]
+    return rho.clamp(-1, 1)
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Ranks less their mean; equal values share the mean of their ranks."""
+    _, inverse, counts = torch.unique(values, return_inverse=True, return_counts=True)
+    last = counts.cumsum(0).double()
+    ranks: Tensor = (last - (counts.double() - 1) / 2)[inverse]
+    return ranks - (len(values) + 1) / 2

@@ -1,0 +1,258 @@
+"""Two centred sets of representations of the same samples: what CCA, linear CKA and Procrustes are computed from.
+
+A measure is written once, as a function of a :class:`Pair`; the pair is made from two matrices
+(``Pair.of(x, y)``) or from sums over a stream (:class:`lmdyn.analysis.CrossCovariance`).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+__all__ = [
+    "RANK_TOLERANCE",
+    "WELL_CONDITIONED",
+    "Axes",
+    "Cut",
+    "Pair",
+    "Side",
+    "exact_float",
+    "kept_directions",
+    "scatter_matrix",
+]
+
+RANK_TOLERANCE = 1e-6
+"""Directions with at most this share of the greatest singular value count as absent, everywhere."""
+WELL_CONDITIONED = 1e-4
+"""Least singular value, as a share of the greatest, down to which the eigenvalues of XᵀX give 1e-9."""
+
+_ABSENT = (
+    5e-13  # eigenvalues of XᵀX below this share of the greatest are rounding: safely below RANK_TOLERANCE²
+)
+_CONSTANT = 1e-12  # deviations below this share of the values themselves are the rounding of the mean
+
+Cut = Literal["variance", "singular_values"]
+
+
+def exact_float(x: Tensor) -> Tensor:
+    """``x`` in float64 without its graph, where it lies, or on the CPU if that device (MPS) has no float64."""
+    return x.detach().to(torch.device("cpu") if x.device.type == "mps" else x.device, torch.float64)
+
+
+def scatter_matrix(v: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
+    """Vᵀv, symmetric to the bit: only blocks of the upper triangle are multiplied, 5/8 of the work for large d."""
+    d = v.shape[1]
+    edges = [d * i // 4 for i in range(5)] if d >= 128 else [0, d]
+    out = v.new_zeros(d, d)
+    for rows in v.split(1024):  # which stay in the cache from block to block
+        for low, high in pairwise(edges):
+            out[:high, low:high].addmm_(rows[:, :high].T, rows[:, low:high])
+    return out.triu_().add_(out.triu(1).T)
+
+
+def kept_directions(singular_values: Tensor, variance: float = 1.0, cut: Cut = "variance") -> int:
+    """How many leading directions are kept: the fewest that hold the share, none beyond the rank tolerance.
+
+    Args:
+        singular_values: (d,) falling.
+        variance: share to hold, in (0, 1]; 1 keeps every direction within the rank tolerance.
+        cut: share of the squares of singular values (``variance``), or of the singular values themselves.
+
+    Example:
+        >>> kept_directions(torch.tensor([10.0, 1.0, 0.5, 0.0]), 0.99)
+        2
+    """
+    if not 0 < variance <= 1:
+        raise ValueError(f"variance is the share of it to keep, above 0 and at most 1: got {variance}")
+    if cut not in ("variance", "singular_values"):
+        raise ValueError(f"cut is 'variance' or 'singular_values': got {cut!r}")
+    rank = int((singular_values > RANK_TOLERANCE * singular_values[0]).sum())
+    if variance == 1:
+        return rank
+    held = (singular_values**2 if cut == "variance" else singular_values).cumsum(0)
+    # 99 and 1 hold 99 % in the first, whatever the rounding
+    return min(rank, int((held < variance * held[-1] * (1 - 1e-12)).sum()) + 1)
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Principal axes of a centred matrix X = U diag(s) Vᵀ.
+
+    Attributes:
+        values: (r,) singular values s, falling.
+        directions: (d, r) V, in the space of features.
+        variates: (n, r) U, in the space of samples; None where only XᵀX is known.
+    """
+
+    values: Tensor
+    directions: Tensor
+    variates: Tensor | None = None
+
+    def leading(self, k: int) -> "Axes":
+        """The first k of them."""
+        variates = None if self.variates is None else self.variates[:, :k]
+        return Axes(self.values[:k], self.directions[:, :k], variates)
+
+
+class Side:
+    """One of two representations: its centred scatter matrix and, where they are at hand, its samples.
+
+    Shared by all pairs in which it takes part; what is costly is computed once, on demand.
+
+    Args:
+        name: how errors call it.
+        n: number of samples.
+        mean: (d,) mean of the samples, to tell a constant from a small variation.
+        scatter: (d, d) XᵀX of the centred X.
+        samples: (n, d) centred X.
+
+    Raises:
+        ValueError: NaN or infinite values, or a constant.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        n: int,
+        *,
+        mean: Tensor,
+        scatter: Tensor | None = None,
+        samples: Tensor | None = None,
+    ) -> None:
+        self.name, self.n, self.samples = name, n, samples
+        if scatter is not None:
+            self.scatter = scatter  # in the place of the cached property
+        spread = (
+            torch.linalg.vector_norm(samples) ** 2 if samples is not None else self.scatter.diagonal().sum()
+        )
+        self.variance = float(spread)
+        if not self.variance < float("inf"):
+            raise ValueError(
+                f"{name} holds NaN or infinite values (or its squares overflow): similarity to it is undefined; "
+                "drop these samples from both sides or mend the model"
+            )
+        if self.variance <= _CONSTANT**2 * n * float(mean.square().sum()):
+            raise ValueError(
+                f"{name} is constant over its {n} samples: similarity to it is undefined; "
+                "leave this site out or give samples that differ"
+            )
+
+    @classmethod
+    def of(cls, name: str, x: Tensor) -> "Side":
+        """The side of an (n, d) matrix of any real dtype."""
+        if x.ndim != 2:
+            raise ValueError(
+                f"{name} must be (samples, features), got shape {tuple(x.shape)}: "
+                "flatten batch and time and leave padding out"
+            )
+        if 0 in x.shape:
+            raise ValueError(f"{name} is empty: shape {tuple(x.shape)}")
+        x = exact_float(x)
+        mean = x.mean(0)
+        return cls(name, len(x), mean=mean, samples=x - mean)
+
+    @property
+    def d(self) -> int:
+        """Number of features."""
+        return int((self.samples if self.samples is not None else self.scatter).shape[1])
+
+    @cached_property
+    def scatter(self) -> Tensor:
+        """(d, d) XᵀX of the centred X."""
+        assert self.samples is not None
+        return scatter_matrix(self.samples)
+
+    @cached_property
+    def factor(self) -> Tensor | None:
+        """Lower Cholesky factor of XᵀX; None unless it proves a condition number of X of at most 1e4."""
+        factor, failed = torch.linalg.cholesky_ex(self.scatter)
+        if bool(failed):
+            return None
+        inverse = torch.cholesky_inverse(factor)
+        # Frobenius norms are no less than the greatest singular values: the bound is a safe one
+        bound = torch.linalg.matrix_norm(self.scatter) * torch.linalg.matrix_norm(inverse)
+        return factor if bool(bound <= WELL_CONDITIONED**-2) else None
+
+    @cached_property
+    def axes(self) -> Axes:
+        """Axes from the eigenvectors of XᵀX: fast, exact to 1e-9 up to condition number 1e4."""
+        values, vectors = torch.linalg.eigh(self.scatter)
+        return Axes(values.flip(0).clamp(min=0).sqrt(), vectors.flip(1))
+
+    @cached_property
+    def exact_axes(self) -> Axes:
+        """Axes from QR and the singular value decomposition of X itself, exact for any spectrum."""
+        assert self.samples is not None
+        if self.n > self.d:
+            q, r = torch.linalg.qr(self.samples)
+            u, values, vt = torch.linalg.svd(r, full_matrices=False)
+            return Axes(values, vt.T, q @ u)
+        u, values, vt = torch.linalg.svd(self.samples, full_matrices=False)
+        return Axes(values, vt.T, u)
+
+    def suffices(self, variance: float, cut: Cut) -> bool:
+        """Whether XᵀX gives the kept directions as precisely as X would: condition number at most 1e4."""
+        if self.samples is None:
+            return True  # there is nothing better
+        if self.n <= self.d:
+            return False  # X is the smaller of the two
+        values = self.axes.values
+        kept = kept_directions(values, variance, cut)
+        clear = kept == self.d or float(values[kept] ** 2) <= _ABSENT * float(values[0] ** 2)
+        share_decides = variance < 1 and kept < kept_directions(values)
+        return float(values[kept - 1]) >= WELL_CONDITIONED * float(values[0]) and (clear or share_decides)
+
+
+class Pair:
+    """Two sides of the same samples.
+
+    Args:
+        x: first side.
+        y: second side.
+        cross: (d₁, d₂) XᵀY; made from the samples if not given.
+        norm_products: (3,) Σᵢ kᵢ², Σᵢ lᵢ² and Σᵢ kᵢ lᵢ of the squared norms kᵢ = ‖xᵢ‖² and lᵢ = ‖yᵢ‖² of the
+            centred samples; made from the samples if not given.
+
+    Raises:
+        ValueError: different numbers of samples, different devices.
+    """
+
+    def __init__(
+        self, x: Side, y: Side, *, cross: Tensor | None = None, norm_products: Tensor | None = None
+    ) -> None:
+        if x.n != y.n:
+            raise ValueError(
+                f"{x.name} has {x.n} samples and {y.name} {y.n}: row i of both must be the same sample "
+                "(align words and pieces first)"
+            )
+        self.x, self.y, self.n = x, y, x.n
+        if cross is not None:
+            self.cross = cross
+        if norm_products is not None:
+            self.norm_products = norm_products
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor) -> "Pair":
+        """The pair of two matrices, (n, d₁) and (n, d₂)."""
+        if x.device != y.device:
+            raise ValueError(f"x is on {x.device} and y on {y.device}: move one of them")
+        return cls(Side.of("x", x), Side.of("y", y))
+
+    @cached_property
+    def cross(self) -> Tensor:
+        """(d₁, d₂) XᵀY."""
+        assert self.x.samples is not None
+        assert self.y.samples is not None
+        return self.x.samples.T @ self.y.samples
+
+    @cached_property
+    def norm_products(self) -> Tensor:
+        """(3,) Σ k², Σ l² and Σ k l of the squared norms of the centred samples."""
+        assert self.x.samples is not None
+        assert self.y.samples is not None
+        k, l = (side.square().sum(1) for side in (self.x.samples, self.y.samples))  # noqa: E741
+        return torch.stack([k @ k, l @ l, k @ l])

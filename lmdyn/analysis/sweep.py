@@ -1,0 +1,66 @@
+"""Many representations against one: a sweep over checkpoints that decomposes the reference only once."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lmdyn.analysis.cca import cca_of, pwcca_of, svcca_of
+from lmdyn.analysis.cka import linear_cka_of
+from lmdyn.analysis.procrustes import procrustes_of
+from lmdyn.analysis.scatter import Pair, Side
+
+__all__ = ["MEASURES", "sweep"]
+
+MEASURES: Mapping[str, Callable[[Pair], Tensor]] = MappingProxyType(
+    {
+        "cca": cca_of,
+        "svcca": svcca_of,
+        "pwcca": pwcca_of,
+        "linear_cka": linear_cka_of,
+        "debiased_linear_cka": partial(linear_cka_of, debiased=True),
+        "procrustes": procrustes_of,
+    }
+)
+"""Measures that need no more than covariances, as functions of a :class:`lmdyn.analysis.scatter.Pair`, by name."""
+
+
+def sweep(
+    xs: Iterable[Tensor], y: Float[Tensor, "n d2"], measures: Sequence[str] = ("svcca",)
+) -> dict[str, Float[Tensor, "pairs"]]:
+    """Similarity of many representations to one reference, each pair with the value that the measure alone gives.
+
+    The reference is centred and decomposed once for all pairs, each x once for all measures. ``xs`` may be a
+    generator: one matrix is held at a time.
+
+    Args:
+        xs: matrices (n, d₁), such as one site at each checkpoint; d₁ may differ between them.
+        y: (n, d₂) the reference, such as this site at the last checkpoint.
+        measures: names from ``MEASURES``: cca, svcca, pwcca (weights from x), linear_cka, debiased_linear_cka,
+            procrustes.
+
+    Returns:
+        Measure to its (pairs,) float64 values in the order of ``xs``.
+
+    Raises:
+        ValueError: an unknown measure; as the measures do, x being called ``xs[i]``.
+
+    Example:
+        >>> y = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+        >>> sweep((y[:, :d] for d in (1, 2)), y, ["linear_cka"])
+        {'linear_cka': tensor([0.7071, 1.0000], dtype=torch.float64)}
+    """
+    unknown = [name for name in measures if name not in MEASURES]
+    if unknown:
+        raise ValueError(f"no measure {', '.join(unknown)}: there are {', '.join(MEASURES)}")
+    reference = Side.of("y", y)
+    values: dict[str, list[Tensor]] = {name: [] for name in measures}
+    for i, x in enumerate(xs):
+        pair = Pair(Side.of(f"xs[{i}]", x), reference)
+        for name in values:
+            values[name].append(MEASURES[name](pair))
+    empty = torch.empty(0, dtype=torch.float64)
+    return {name: torch.stack(found) if found else empty for name, found in values.items()}

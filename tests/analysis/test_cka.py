@@ -1,0 +1,182 @@
+"""CKA: the printed formulas written out with n × n matrices, closed forms, invariances of kernels."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from lmdyn.analysis import CrossCovariance, cosine_kernel, kernel_cka, linear_cka, linear_kernel, rbf_kernel
+
+
+def hsic_0(K, L):  # noqa: N803
+    """Kornblith et al. 2019, equation 3."""
+    n = len(K)
+    H = np.eye(n) - np.ones((n, n)) / n
+    return np.trace(K @ H @ L @ H) / (n - 1) ** 2
+
+
+def hsic_1(K, L):  # noqa: N803
+    """HSIC₁ of Song et al. 2012, as printed."""
+    n = len(K)
+    K, L, one = K - np.diag(np.diag(K)), L - np.diag(np.diag(L)), np.ones(n)
+    return (
+        np.trace(K @ L)
+        + (one @ K @ one) * (one @ L @ one) / ((n - 1) * (n - 2))
+        - 2 / (n - 2) * (one @ K @ L @ one)
+    ) / (n * (n - 3))
+
+
+def cka(K, L, hsic):  # noqa: N803
+    return hsic(K, L) / math.sqrt(hsic(K, K) * hsic(L, L))
+
+
+def stream(x, y, batch):
+    covariance = CrossCovariance()
+    for rows in torch.arange(len(x)).split(batch):
+        covariance.update(x[rows], y[rows])
+    return covariance
+
+
+class TestLinear:
+    @pytest.mark.parametrize(("debiased", "hsic"), [(False, hsic_0), (True, hsic_1)])
+    @pytest.mark.parametrize(("n", "d1", "d2"), [(200, 7, 5), (30, 90, 4), (30, 4, 90), (6, 40, 40), (4, 2, 2)])
+    def test_equals_the_printed_formula(self, related, debiased, hsic, n, d1, d2):
+        x, y = related(n=n, d1=d1, d2=d2)
+        expected = cka((x @ x.T).numpy(), (y @ y.T).numpy(), hsic)
+        assert float(linear_cka(x, y, debiased)) == pytest.approx(expected, abs=1e-9)
+        assert float(kernel_cka(x, y, "linear", debiased=debiased)) == pytest.approx(expected, abs=1e-9)
+        mixed = kernel_cka(x @ x.T, y, "precomputed", kernel_y="linear", debiased=debiased)
+        assert float(mixed) == pytest.approx(expected, abs=1e-9)
+        for batch in (1, 7, n):
+            assert float(stream(x, y, batch).linear_cka(debiased)) == pytest.approx(expected, abs=1e-9)
+
+    def test_mini_batch_is_full_batch_and_not_the_mean_over_batches(self, related):
+        x, y = related(n=640, d1=40, d2=30)
+        y = y.flip(0)  # unrelated
+        for debiased in (False, True):
+            whole = float(linear_cka(x, y, debiased))
+            assert float(stream(x, y, 32).linear_cka(debiased)) == pytest.approx(whole, abs=1e-12)
+        parts = [float(linear_cka(a, b)) for a, b in zip(x.split(32), y.split(32), strict=True)]
+        assert abs(np.mean(parts) - float(linear_cka(x, y))) > 0.1  # what popular code answers
+
+    def test_debiased_is_unbiased_at_0(self):
+        g = torch.Generator().manual_seed(0)
+        pairs = [torch.randn(2, 20, 50, generator=g, dtype=torch.float64) for _ in range(200)]
+        biased, debiased = (np.array([float(linear_cka(*p, d)) for p in pairs]) for d in (False, True))
+        assert biased.min() > 0.5
+        assert abs(debiased.mean()) < 5 * debiased.std() / math.sqrt(200)
+        assert debiased.min() < 0
+
+    def test_hand_computed(self):
+        x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+        assert float(linear_cka(x, x[:, :1])) == pytest.approx(4 / (math.sqrt(8) * 2))
+        assert float(linear_cka(x[:, :1], x[:, 1:])) == 0
+        # by hand: ‖XᵀX‖² = 8, k = l = 1, tr = 4: 8 − 2·4 + 16/6 and, of the first column, 4 − 2·2 + 4/6
+        expected = (4 - 4 + 8 / 6) / math.sqrt(16 / 6 * 4 / 6)
+        assert float(linear_cka(x, x[:, :1], debiased=True)) == pytest.approx(expected)
+
+    @pytest.mark.parametrize("shift", [0.0, 1e3, 1e6])
+    def test_debiased_survives_a_mean_far_from_0(self, related, shift):
+        x, y = related(n=100)
+        covariance = stream(x + shift, y - shift, 9)
+        for debiased in (False, True):
+            expected = float(linear_cka(x, y, debiased))
+            assert float(covariance.linear_cka(debiased)) == pytest.approx(expected, abs=1e-9)
+
+    def test_tiny_and_structureless_samples(self):
+        g = torch.Generator().manual_seed(0)
+        for n, debiased, least in ((1, False, 3), (2, False, 3), (2, True, 4), (3, True, 4)):
+            x = torch.randn(n, 3, generator=g) if n > 1 else torch.ones(1, 3)
+            for f in (linear_cka, partial(kernel_cka, kernel="linear")):
+                with pytest.raises(ValueError, match=rf"at least {least} are needed|constant over its 1"):
+                    f(x, x, debiased=debiased)
+        assert float(linear_cka(torch.eye(5), torch.eye(5))) == pytest.approx(1)
+        streamed = lambda x, y, debiased: stream(x, y, 2).linear_cka(debiased)  # noqa: E731
+        for f in (linear_cka, partial(kernel_cka, kernel="linear"), streamed):
+            with pytest.raises(ValueError, match="x has an unbiased HSIC with itself of 0"):
+                f(torch.eye(5), torch.randn(5, 2, generator=g), debiased=True)
+
+
+class TestKernels:
+    @pytest.mark.parametrize(("debiased", "hsic"), [(False, hsic_0), (True, hsic_1)])
+    def test_rbf_equals_the_printed_formula(self, related, debiased, hsic):
+        x, y = related(n=40)
+
+        def gram(v, bandwidth=1.0):
+            distances = np.linalg.norm(v[:, None] - v[None], axis=-1)
+            sigma = bandwidth * np.sort(distances[np.triu_indices(len(v), 1)])[(len(v) * (len(v) - 1) // 2 - 1) // 2]
+            return np.exp(-(distances**2) / (2 * sigma**2))
+
+        a, b = x.numpy(), y.numpy()
+        assert float(kernel_cka(x, y, debiased=debiased)) == pytest.approx(cka(gram(a), gram(b), hsic), abs=1e-9)
+        narrow = partial(rbf_kernel, bandwidth=0.4)
+        got = kernel_cka(x, y, narrow, kernel_y="linear", debiased=debiased)
+        assert float(got) == pytest.approx(cka(gram(a, 0.4), b @ b.T, hsic), abs=1e-9)
+
+    def test_cosine_equals_the_printed_formula(self, related):
+        x, y = related(n=40)
+        K, L = ((v / v.norm(dim=1, keepdim=True)).numpy() for v in (x, y))
+        assert float(kernel_cka(x, y, "cosine")) == pytest.approx(cka(K @ K.T, L @ L.T, hsic_0), abs=1e-9)
+
+    def test_invariances_are_those_of_the_kernel(self, related):
+        x, y = related(n=60)
+        g = torch.Generator().manual_seed(3)
+        rotation = torch.linalg.qr(torch.randn(7, 7, generator=g, dtype=torch.float64)).Q
+        lengths = torch.rand(60, 1, generator=g, dtype=torch.float64) + 0.5
+        same = {
+            "rbf": {"shift": True, "scale": True, "rotation": True, "lengths": False, "stretch": False},
+            "linear": {"shift": True, "scale": True, "rotation": True, "lengths": False, "stretch": False},
+            "cosine": {"shift": False, "scale": True, "rotation": True, "lengths": True, "stretch": False},
+        }
+        changed = {
+            "shift": x + 3, "scale": 0.1 * x, "rotation": x @ rotation, "lengths": x * lengths,
+            "stretch": x * torch.linspace(0.1, 2, 7),
+        }  # fmt: skip
+        for kernel, table in same.items():
+            value = float(kernel_cka(x, y, kernel))
+            assert float(kernel_cka(y, x, kernel)) == pytest.approx(value, abs=1e-12)
+            assert float(kernel_cka(x, x, kernel)) == pytest.approx(1, abs=1e-12)
+            for change, invariant in table.items():
+                difference = abs(float(kernel_cka(changed[change], y, kernel)) - value)
+                assert (difference < 1e-10) if invariant else (difference > 1e-4), (kernel, change, difference)
+
+    def test_subsample_is_seeded_stated_and_the_same_on_both_sides(self, related):
+        x, y = related(n=300)
+        state = torch.get_rng_state()
+        value = kernel_cka(x, y, max_samples=50, seed=1)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert value == kernel_cka(x, y, max_samples=50, seed=1)
+        assert value != kernel_cka(x, y, max_samples=50, seed=2)
+        assert float(kernel_cka(x, x, max_samples=50)) == pytest.approx(1, abs=1e-12)
+        assert kernel_cka(x, y, max_samples=300, seed=5) == kernel_cka(x, y)
+        K = rbf_kernel(x)
+        rows = torch.randperm(300, generator=torch.Generator().manual_seed(1))[:50]
+        expected = kernel_cka(K[rows][:, rows], rbf_kernel(y)[rows][:, rows], "precomputed")
+        got = kernel_cka(K, rbf_kernel(y), "precomputed", max_samples=50, seed=1)
+        assert float(got) == pytest.approx(float(expected), abs=1e-12)
+
+    def test_errors(self, related):
+        x, y = related(n=30)
+        with pytest.raises(ValueError, match="'rbg' for x is none of linear, cosine, rbf, precomputed"):
+            kernel_cka(x, y, "rbg")
+        with pytest.raises(ValueError, match="row i of both"):
+            kernel_cka(x, y[:-1])
+        with pytest.raises(ValueError, match="give max_samples"):
+            kernel_cka(torch.zeros(10_001, 1), torch.zeros(10_001, 1))
+        with pytest.raises(ValueError, match=r"must be \(n, n\)"):
+            kernel_cka(x, y, "precomputed")
+        with pytest.raises(ValueError, match=r"shape \(7, 7\) for 30 samples"):
+            kernel_cka(x, y, lambda v: v.T @ v)
+        with pytest.raises(ValueError, match="sample 3 is zero"):
+            kernel_cka(torch.where(torch.arange(30)[:, None] == 3, 0, x), y, "cosine")
+        with pytest.raises(ValueError, match="more than half of the pairs"):
+            kernel_cka(torch.where(torch.arange(30)[:, None] < 28, 1.0, x), y)
+        for kernel in (linear_kernel, cosine_kernel):
+            with pytest.raises(ValueError, match="x is constant over its 30 samples"):
+                kernel_cka(torch.full((30, 2), 0.1), y, kernel)
+        with pytest.raises(ValueError, match="y holds NaN"):
+            kernel_cka(x, torch.where(y > 0, y, torch.nan))
+        with pytest.raises(ValueError, match="the matrix of x holds NaN"):
+            kernel_cka(x, y, lambda v: torch.full((30, 30), torch.nan))

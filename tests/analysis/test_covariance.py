@@ -1,0 +1,209 @@
+"""CrossCovariance: batches, parts and ranks add up; shifts cost no digits; memory does not grow.
+
+Run as a script, this file is one of several processes.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from lmdyn.analysis import CrossCovariance, cca, linear_cka, procrustes, pwcca, svcca
+
+
+def values(covariance):
+    return torch.stack([
+        covariance.cca(), covariance.svcca(), covariance.pwcca(), covariance.linear_cka(),
+        covariance.linear_cka(debiased=True), covariance.procrustes(),
+    ])  # fmt: skip
+
+
+def direct(x, y):
+    return torch.stack([
+        cca(x, y), svcca(x, y), pwcca(x, y), linear_cka(x, y), linear_cka(x, y, debiased=True), procrustes(x, y),
+    ])  # fmt: skip
+
+
+def stream(x, y, sizes):
+    covariance = CrossCovariance()
+    for a, b in zip(x.split(sizes), y.split(sizes), strict=True):
+        covariance.update(a, b)
+    return covariance
+
+
+def made(n=400, d1=30, d2=20):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(n, d1, generator=g, dtype=torch.float64) * torch.logspace(0, -2, d1)
+    return x + 5, x[:, :d2].flip(1) + torch.randn(n, d2, generator=g, dtype=torch.float64) - 50
+
+
+class TestBatches:
+    @pytest.mark.parametrize("sizes", [1, 3, 64, 400, [1, 399], [390, 0, 10], [0, 400]])
+    def test_batches_are_the_whole(self, sizes):
+        x, y = made()
+        torch.testing.assert_close(values(stream(x, y, sizes)), direct(x, y), atol=1e-10, rtol=0)
+
+    def test_values_between_updates(self):
+        x, y = made()
+        covariance = stream(x[:100], y[:100], 30)
+        torch.testing.assert_close(values(covariance), direct(x[:100], y[:100]), atol=1e-10, rtol=0)
+        covariance.update(x[100:], y[100:])
+        assert covariance.n == 400
+        torch.testing.assert_close(values(covariance), direct(x, y), atol=1e-10, rtol=0)
+
+    @pytest.mark.parametrize("mean", [1e2, 1e4, 1e6])
+    def test_no_digits_are_lost_at_a_mean_far_from_0(self, mean):
+        """Moments about 0 would: their relative error is (mean / deviation)² · 1e-16."""
+        x, y = made()
+        shifted = (x * 2**-3 + mean, y - mean)
+        # what the addition of the mean has itself rounded is no fault of the sums
+        torch.testing.assert_close(values(stream(*shifted, 7)), direct(*shifted), atol=1e-9, rtol=0)
+        raw = torch.cat(shifted, 1)
+        m = raw.mean(0)
+        moments = raw.T @ raw - len(raw) * torch.outer(m, m)
+        assert (moments - (raw - m).T @ (raw - m)).abs().max() > 1e3 * (
+            stream(*shifted, 7).pair().x.scatter - (raw - m)[:, :30].T @ (raw - m)[:, :30]
+        ).abs().max()
+
+    def test_a_first_batch_unlike_the_rest(self):
+        x, y = made()
+        x[:10] += 30
+        torch.testing.assert_close(values(stream(x, y, 10)), direct(x, y), atol=1e-9, rtol=0)
+
+    def test_float32_is_summed_in_float64(self):
+        x, y = (v.float() for v in made(4000))
+        torch.testing.assert_close(values(stream(x, y, 13)), direct(x, y), atol=1e-10, rtol=0)
+
+    def test_what_is_kept_does_not_grow(self):
+        covariance, (x, y) = CrossCovariance(), made(50)
+
+        def numbers():
+            return sum(v.numel() for v in vars(covariance._sums).values() if isinstance(v, torch.Tensor))
+
+        covariance.update(x, y)
+        first = numbers()
+        for _ in range(20):
+            covariance.update(x, y)
+        assert numbers() == first < 1.2 * 50**2
+
+    def test_arguments_are_left_alone(self):
+        x, y = made(50)
+        copies = x.clone(), y.clone()
+        values(stream(x, y, 10))
+        direct(x, y)
+        assert torch.equal(x, copies[0])
+        assert torch.equal(y, copies[1])
+
+
+class TestParts:
+    def test_parts_add_up_whatever_their_means(self):
+        x, y = made()
+        x[100:250] += 8
+        parts = [stream(a, b, 20) for a, b in zip(x.split([100, 150, 150]), y.split([100, 150, 150]), strict=True)]
+        together = CrossCovariance.combine([*parts, CrossCovariance()])
+        torch.testing.assert_close(values(together), direct(x, y), atol=1e-10, rtol=0)
+        assert [p.n for p in parts] == [100, 150, 150]  # as they were
+        torch.testing.assert_close(values(parts[1]), direct(x[100:250], y[100:250]), atol=1e-10, rtol=0)
+
+    def test_weights_count_samples_several_times(self):
+        x, y = made()
+        parts = [stream(a, b, 20) for a, b in zip(x.split(100), y.split(100), strict=True)]
+        drawn = torch.cat([torch.arange(100)] * 2 + [torch.arange(300, 400)])
+        got = CrossCovariance.combine(parts, [2, 0, 0, 1])
+        assert got.n == 300
+        torch.testing.assert_close(values(got), direct(x[drawn], y[drawn]), atol=1e-10, rtol=0)
+
+    def test_errors(self):
+        x, y = made(50)
+        part = stream(x, y, 10)
+        with pytest.raises(ValueError, match="none of the parts has samples"):
+            CrossCovariance.combine([part], [0])
+        with pytest.raises(ValueError, match="as many weights"):
+            CrossCovariance.combine([part], [1, 2])
+        with pytest.raises(ValueError, match="different dimensions"):
+            CrossCovariance.combine([part, stream(x[:, :3], y, 10)])
+
+
+class TestErrors:
+    def test_what_does_not_fit(self):
+        x, y = made(50)
+        covariance = CrossCovariance()
+        with pytest.raises(ValueError, match="call update"):
+            covariance.cca()
+        with pytest.raises(ValueError, match="row i of both"):
+            covariance.update(x, y[1:])
+        covariance.update(x, y)
+        with pytest.raises(ValueError, match=r"samples of \(20, 30\) dimensions after samples of \(30, 20\)"):
+            covariance.update(y, x)
+
+    def test_nan_and_constants_are_found_at_the_end(self):
+        x, y = made(50)
+        for bad, message in (
+            (torch.where(torch.arange(50)[:, None] == 33, torch.nan, y), "y holds NaN or infinite"),
+            (torch.where(torch.arange(50)[:, None] == 0, torch.inf, y), "y holds NaN or infinite"),
+            (torch.full((50, 3), 0.1), "y is constant over its 50 samples"),
+            (torch.full((50, 3), 1e9 / 3), "y is constant over its 50 samples"),
+        ):
+            covariance = stream(x, bad, 9)
+            for f in (covariance.cca, covariance.svcca, covariance.pwcca, covariance.linear_cka, covariance.procrustes):
+                with pytest.raises(ValueError, match=message):
+                    f()
+
+    def test_too_few_samples(self):
+        x, y = made(50)
+        for n in (1, 2, 3):
+            covariance = stream(x[:n], y[:n], 1)
+            with pytest.raises(ValueError, match=r"needed|constant"):
+                covariance.linear_cka(debiased=True)
+            with pytest.raises(ValueError, match=r"span|constant"):
+                covariance.cca()
+
+
+# what each rank has of the rows 0 … 399: the first none
+SHARES = [(0, 0), (0, 130), (130, 400)]
+
+
+def test_ranks_give_the_values_of_one(tmp_path):
+    processes = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(tmp_path / "store"), str(rank)],
+            stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for rank in range(len(SHARES))
+    ]  # fmt: skip
+    results = [json.loads(p.communicate(timeout=120)[0]) for p in processes]
+    expected = values(stream(*made(), 50))
+    for result in results:
+        assert result["n"] == 400
+        torch.testing.assert_close(torch.tensor(result["values"], dtype=torch.float64), expected, atol=1e-11, rtol=0)
+    assert all(result == results[0] for result in results)
+    assert results[0]["empty"] == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu():
+    x, y = made()
+    on_gpu = (x.cuda(), y.cuda())
+    covariance = stream(*on_gpu, 64)
+    assert covariance.cca().device.type == "cuda"
+    for got in (values(covariance), direct(*on_gpu)):
+        torch.testing.assert_close(got.cpu(), direct(x, y), atol=1e-9, rtol=0)
+
+
+def main(store, rank):
+    torch.distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=len(SHARES))
+    (start, end), (x, y) = SHARES[rank], made()
+    covariance = stream(x[start:end], y[start:end], 40)
+    covariance.reduce()
+    empty = CrossCovariance()
+    empty.reduce()
+    print(json.dumps({"n": covariance.n, "values": values(covariance).tolist(), "empty": empty.n}))  # noqa: T201
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,119 @@
+"""RSA: scipy as the oracle, ties, invariances of each dissimilarity."""
+
+import numpy as np
+import pytest
+import scipy.spatial.distance
+import scipy.stats
+import torch
+
+from lmdyn.analysis import rbf_kernel, rsa
+
+
+def expected(x, y, metric, metric_y=None):
+    pairs = (scipy.spatial.distance.pdist(v.numpy(), m) for v, m in ((x, metric), (y, metric_y or metric)))
+    return scipy.stats.spearmanr(*pairs).statistic
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "correlation"])
+def test_equals_scipy(related, metric):
+    x, y = related(n=50)
+    assert float(rsa(x, y, metric)) == pytest.approx(expected(x, y, metric), abs=1e-9)
+    assert float(rsa(y, x, metric)) == pytest.approx(expected(x, y, metric), abs=1e-9)
+    mixed = rsa(x, y, metric, dissimilarity_y="euclidean")
+    assert float(mixed) == pytest.approx(expected(x, y, metric, "euclidean"), abs=1e-9)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "correlation"])
+def test_repeated_samples_are_ties(related, metric):
+    """As in an embedding layer, where each occurrence of a word is the same vector."""
+    x, y = related(n=12)
+    words = torch.randint(12, (60,), generator=torch.Generator().manual_seed(0))
+    tokens = x[words]
+    first, second = torch.triu_indices(60, 60, 1)
+    same = words[first] == words[second]
+    # ties by the words themselves, not by rounding
+    table = scipy.spatial.distance.squareform(scipy.spatial.distance.pdist(x.numpy(), metric))
+    dissimilarity = table[words[first], words[second]]
+    assert (dissimilarity[same] == 0).all()
+    context = torch.randn(60, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + y[words]
+    other = scipy.spatial.distance.pdist(context.numpy(), metric)
+    rho = scipy.stats.spearmanr(dissimilarity, other).statistic
+    assert float(rsa(tokens, context, metric)) == pytest.approx(rho, abs=1e-9)
+    assert float(rsa(tokens, tokens, metric)) == pytest.approx(1, abs=1e-12)
+
+
+def test_hand_computed():
+    # distances 1, 3, 7, 2, 6, 4 have ranks 1, 3, 6, 2, 5, 4; of the second 1, 2, 2, 1, 1, 0: 3, 5.5, 5.5, 3, 3, 1
+    x, y = torch.tensor([[0.0], [1.0], [3.0], [7.0]]), torch.tensor([[0.0], [1.0], [2.0], [2.0]])
+    a, b = np.array([1, 3, 6, 2, 5, 4.0]), np.array([3, 5.5, 5.5, 3, 3, 1])
+    assert float(rsa(x, y, "euclidean")) == pytest.approx(np.corrcoef(a, b)[0, 1], abs=1e-14)
+
+
+def test_only_the_order_counts_and_kernels_are_turned_round(related):
+    x, y = related(n=40)
+    value = float(rsa(x, y, "euclidean"))
+    assert float(rsa(x, y, lambda v: torch.cdist(v, v) ** 3)) == pytest.approx(value, abs=1e-12)
+    assert float(rsa(x, y, rbf_kernel)) == pytest.approx(value, abs=1e-12)
+    assert float(rsa(x, y, rbf_kernel, dissimilarity_y="euclidean")) == pytest.approx(-value, abs=1e-12)
+    assert float(rsa(x, y, lambda v: -rbf_kernel(v), dissimilarity_y="euclidean")) == pytest.approx(value, abs=1e-12)
+    given = rsa(torch.cdist(x, x), y, "precomputed", dissimilarity_y="euclidean")
+    assert float(given) == pytest.approx(value, abs=1e-12)
+
+
+def test_invariances_are_those_of_the_dissimilarity(related):
+    x, y = related(n=60)
+    g = torch.Generator().manual_seed(3)
+    changed = {
+        "shift": x + torch.randn(7, generator=g, dtype=torch.float64),
+        "rotation": x @ torch.linalg.qr(torch.randn(7, 7, generator=g, dtype=torch.float64)).Q,
+        "scale": 0.1 * x,
+        "lengths": x * (torch.rand(60, 1, generator=g, dtype=torch.float64) + 0.5),
+        "one number each": x + 2 * torch.randn(60, 1, generator=g, dtype=torch.float64),
+        "stretch": x * torch.linspace(0.1, 2, 7),
+    }
+    invariant = {
+        "euclidean": {"shift", "rotation", "scale"},
+        "cosine": {"rotation", "scale", "lengths"},
+        "correlation": {"scale", "lengths", "one number each"},
+    }
+    for metric, group in invariant.items():
+        value = float(rsa(x, y, metric))
+        for change, samples in changed.items():
+            difference = abs(float(rsa(samples, y, metric)) - value)
+            assert (difference < 1e-9) if change in group else (difference > 1e-4), (metric, change, difference)
+
+
+def test_unrelated_is_near_0():
+    g = torch.Generator().manual_seed(4)
+    x, y = torch.randn(2, 200, 10, generator=g)
+    assert abs(rsa(x, y)) < 0.05
+
+
+def test_subsample(related):
+    x, y = related(n=200)
+    state = torch.get_rng_state()
+    value = rsa(x, y, max_samples=30, seed=1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert value == rsa(x, y, max_samples=30, seed=1) != rsa(x, y, max_samples=30, seed=2)
+    rows = torch.randperm(200, generator=torch.Generator().manual_seed(1))[:30].sort().values
+    assert float(value) == pytest.approx(expected(x[rows], y[rows], "correlation"), abs=1e-9)
+
+
+def test_errors(related):
+    x, y = related(n=30)
+    with pytest.raises(ValueError, match="at least 3 are needed"):
+        rsa(x[:2], y[:2])
+    with pytest.raises(ValueError, match="equally dissimilar"):
+        rsa(x, torch.eye(30), "euclidean")
+    with pytest.raises(ValueError, match="all pairs of samples of x are equally dissimilar"):
+        rsa(torch.full((30, 4), 0.1), y, "euclidean")
+    with pytest.raises(ValueError, match="sample 0 is constant over its features"):
+        rsa(torch.full((30, 4), 0.1), y)
+    with pytest.raises(ValueError, match="none of correlation, cosine, euclidean, precomputed"):
+        rsa(x, y, "manhattan")
+    with pytest.raises(ValueError, match="x holds NaN"):
+        rsa(x * torch.nan, y)
+    with pytest.raises(ValueError, match="row i of both"):
+        rsa(x, y[1:])
+    with pytest.raises(ValueError, match="give max_samples"):
+        rsa(torch.zeros(10_001, 1), torch.zeros(10_001, 1))
