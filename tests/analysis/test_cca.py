@@ -77,14 +77,18 @@ class TestFormula:
         x, y = (with_spectrum(s, 200, torch.logspace(0, -2, d)) for s, d in ((0, 20), (1, 15)))
         y[:, :10] += x[:, :10]
         expected = reference(x.numpy(), y.numpy(), variance, cut)[1]
-        np.testing.assert_allclose(canonical_correlations(x, y, variance=variance, cut=cut), expected, atol=1e-9)
+        np.testing.assert_allclose(
+            canonical_correlations(x, y, variance=variance, cut=cut), expected, atol=1e-9
+        )
         assert float(svcca(x, y, variance, cut=cut)) == pytest.approx(expected.mean(), abs=1e-9)
         assert float(stream(x, y).svcca(variance, cut=cut)) == pytest.approx(expected.mean(), abs=1e-9)
 
     def test_the_cut_is_on_squares_after_centring(self, with_spectrum):
         x = with_spectrum(0, 100, torch.tensor([10.0, 1.0, 0.5]), mean=1000.0)
         assert len(canonical_correlations(x, x, variance=0.98)) == 1  # 100 of 101.25
-        assert len(canonical_correlations(x, x, variance=0.98, cut="singular_values")) == 3  # 11 of 11.5 is too little
+        assert (
+            len(canonical_correlations(x, x, variance=0.98, cut="singular_values")) == 3
+        )  # 11 of 11.5 is too little
         y = with_spectrum(1, 100, torch.tensor([1.0]))
         direction = torch.linalg.svd(x - x.mean(0)).Vh[0]
         assert float(svcca(x, y, 0.98)) == pytest.approx(float(cca((x @ direction)[:, None], y)), abs=1e-12)
@@ -122,11 +126,16 @@ class TestClosedForms:
         basis = torch.linalg.qr(basis - basis.mean(0)).Q
         x = basis[:, :3] * torch.tensor([5.0, 2.0, 1.0]) @ torch.randn(3, 3, generator=g, dtype=torch.float64)
         y = torch.cat([basis[:, :2], 0.6 * basis[:, 2:3] + 0.8 * basis[:, 3:4]], 1)
-        torch.testing.assert_close(canonical_correlations(x, y), torch.tensor([1, 1, 0.6], dtype=torch.float64))
+        torch.testing.assert_close(
+            canonical_correlations(x, y), torch.tensor([1, 1, 0.6], dtype=torch.float64)
+        )
         value = float(pwcca(x, y))
         # by hand: the loadings of the two, turned to their principal directions, and of the third
         shared = (basis[:, :2].T @ x).numpy()
-        alpha = [np.abs(np.linalg.svd(shared)[0].T @ shared).sum(), np.abs(basis[:, 2].numpy() @ x.numpy()).sum()]
+        alpha = [
+            np.abs(np.linalg.svd(shared)[0].T @ shared).sum(),
+            np.abs(basis[:, 2].numpy() @ x.numpy()).sum(),
+        ]
         assert value == pytest.approx((alpha[0] + 0.6 * alpha[1]) / sum(alpha), abs=1e-9)
         for _ in range(3):
             other = y @ torch.randn(3, 3, generator=g, dtype=torch.float64)
@@ -186,12 +195,16 @@ class TestRank:
         assert len(canonical_correlations(x, y)) == expected
         assert len(stream(x, y).canonical_correlations()) == expected
         centred = x - x.mean(0)
-        assert len(canonical_correlations(centred.float(), y.float())) == expected  # float32's own noise is cut off
+        assert (
+            len(canonical_correlations(centred.float(), y.float())) == expected
+        )  # float32's own noise is cut off
 
     @pytest.mark.parametrize("form", FORMS)
     def test_duplicated_dead_and_constant_columns_change_nothing(self, related, form):
         x, y = related(d1=90, d2=60, n=400)
-        wide = torch.cat([x, x[:, :5], torch.zeros(400, 3, dtype=torch.float64), torch.full((400, 2), 0.1)], 1)
+        wide = torch.cat(
+            [x, x[:, :5], torch.zeros(400, 3, dtype=torch.float64), torch.full((400, 2), 0.1)], 1
+        )
         wider = torch.cat([y, y @ y[:60], torch.full((400, 2), -1e3)], 1)
         a, b = form(x, y)[0], form(wide, wider)[0]
         assert float(a) == pytest.approx(float(b), abs=1e-9)
@@ -214,7 +227,9 @@ class TestRank:
 
     @pytest.mark.parametrize("condition", [1e1, 1e3, 3e3])
     def test_cholesky_and_eigenvectors_agree(self, with_spectrum, monkeypatch, condition):
-        x, y = (with_spectrum(s, 300, torch.logspace(0, -math.log10(condition), d)) for s, d in ((0, 20), (1, 30)))
+        x, y = (
+            with_spectrum(s, 300, torch.logspace(0, -math.log10(condition), d)) for s, d in ((0, 20), (1, 30))
+        )
         assert Side.of("x", x).factor is not None
         fast = cca(x, y), pwcca(x, y)
         monkeypatch.setattr(scatter.Side, "factor", None)
@@ -231,7 +246,9 @@ class TestRank:
 
     def test_fewer_samples_than_dimensions(self, with_spectrum):
         g = torch.Generator().manual_seed(0)
-        x = torch.randn(50, 4, generator=g, dtype=torch.float64) @ torch.randn(4, 80, generator=g, dtype=torch.float64)
+        x = torch.randn(50, 4, generator=g, dtype=torch.float64) @ torch.randn(
+            4, 80, generator=g, dtype=torch.float64
+        )
         y = torch.randn(50, 6, generator=g, dtype=torch.float64)
         # of low rank: the value over the kept rank
         expected = reference(x.numpy(), y.numpy())[1]
@@ -241,7 +258,9 @@ class TestRank:
         # of full rank: every correlation would be 1
         full = torch.randn(50, 80, generator=g, dtype=torch.float64)
         for form in (cca, pwcca, lambda a, b: stream(a, b, 7).cca()):
-            with pytest.raises(ValueError, match=r"keeps 49 directions and 50 centred samples span no more than 49"):
+            with pytest.raises(
+                ValueError, match=r"keeps 49 directions and 50 centred samples span no more than 49"
+            ):
                 form(full, y)
             with pytest.raises(ValueError, match=r"y keeps 49"):
                 form(y, full)

@@ -41,7 +41,9 @@ def stream(x, y, batch):
 
 class TestLinear:
     @pytest.mark.parametrize(("debiased", "hsic"), [(False, hsic_0), (True, hsic_1)])
-    @pytest.mark.parametrize(("n", "d1", "d2"), [(200, 7, 5), (30, 90, 4), (30, 4, 90), (6, 40, 40), (4, 2, 2)])
+    @pytest.mark.parametrize(
+        ("n", "d1", "d2"), [(200, 7, 5), (30, 90, 4), (30, 4, 90), (6, 40, 40), (4, 2, 2)]
+    )
     def test_equals_the_printed_formula(self, related, debiased, hsic, n, d1, d2):
         x, y = related(n=n, d1=d1, d2=d2)
         expected = cka((x @ x.T).numpy(), (y @ y.T).numpy(), hsic)
@@ -106,11 +108,16 @@ class TestKernels:
 
         def gram(v, bandwidth=1.0):
             distances = np.linalg.norm(v[:, None] - v[None], axis=-1)
-            sigma = bandwidth * np.sort(distances[np.triu_indices(len(v), 1)])[(len(v) * (len(v) - 1) // 2 - 1) // 2]
+            sigma = (
+                bandwidth
+                * np.sort(distances[np.triu_indices(len(v), 1)])[(len(v) * (len(v) - 1) // 2 - 1) // 2]
+            )
             return np.exp(-(distances**2) / (2 * sigma**2))
 
         a, b = x.numpy(), y.numpy()
-        assert float(kernel_cka(x, y, debiased=debiased)) == pytest.approx(cka(gram(a), gram(b), hsic), abs=1e-9)
+        assert float(kernel_cka(x, y, debiased=debiased)) == pytest.approx(
+            cka(gram(a), gram(b), hsic), abs=1e-9
+        )
         narrow = partial(rbf_kernel, bandwidth=0.4)
         got = kernel_cka(x, y, narrow, kernel_y="linear", debiased=debiased)
         assert float(got) == pytest.approx(cka(gram(a, 0.4), b @ b.T, hsic), abs=1e-9)
@@ -140,7 +147,11 @@ class TestKernels:
             assert float(kernel_cka(x, x, kernel)) == pytest.approx(1, abs=1e-12)
             for change, invariant in table.items():
                 difference = abs(float(kernel_cka(changed[change], y, kernel)) - value)
-                assert (difference < 1e-10) if invariant else (difference > 1e-4), (kernel, change, difference)
+                assert (difference < 1e-10) if invariant else (difference > 1e-4), (
+                    kernel,
+                    change,
+                    difference,
+                )
 
     def test_subsample_is_seeded_stated_and_the_same_on_both_sides(self, related):
         x, y = related(n=300)

@@ -102,7 +102,9 @@ class TestParts:
     def test_parts_add_up_whatever_their_means(self):
         x, y = made()
         x[100:250] += 8
-        parts = [stream(a, b, 20) for a, b in zip(x.split([100, 150, 150]), y.split([100, 150, 150]), strict=True)]
+        parts = [
+            stream(a, b, 20) for a, b in zip(x.split([100, 150, 150]), y.split([100, 150, 150]), strict=True)
+        ]
         together = CrossCovariance.combine([*parts, CrossCovariance()])
         torch.testing.assert_close(values(together), direct(x, y), atol=1e-10, rtol=0)
         assert [p.n for p in parts] == [100, 150, 150]  # as they were
@@ -148,7 +150,13 @@ class TestErrors:
             (torch.full((50, 3), 1e9 / 3), "y is constant over its 50 samples"),
         ):
             covariance = stream(x, bad, 9)
-            for f in (covariance.cca, covariance.svcca, covariance.pwcca, covariance.linear_cka, covariance.procrustes):
+            for f in (
+                covariance.cca,
+                covariance.svcca,
+                covariance.pwcca,
+                covariance.linear_cka,
+                covariance.procrustes,
+            ):
                 with pytest.raises(ValueError, match=message):
                     f()
 
@@ -178,7 +186,9 @@ def test_ranks_give_the_values_of_one(tmp_path):
     expected = values(stream(*made(), 50))
     for result in results:
         assert result["n"] == 400
-        torch.testing.assert_close(torch.tensor(result["values"], dtype=torch.float64), expected, atol=1e-11, rtol=0)
+        torch.testing.assert_close(
+            torch.tensor(result["values"], dtype=torch.float64), expected, atol=1e-11, rtol=0
+        )
     assert all(result == results[0] for result in results)
     assert results[0]["empty"] == 0
 

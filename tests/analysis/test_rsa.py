@@ -55,7 +55,9 @@ def test_only_the_order_counts_and_kernels_are_turned_round(related):
     assert float(rsa(x, y, lambda v: torch.cdist(v, v) ** 3)) == pytest.approx(value, abs=1e-12)
     assert float(rsa(x, y, rbf_kernel)) == pytest.approx(value, abs=1e-12)
     assert float(rsa(x, y, rbf_kernel, dissimilarity_y="euclidean")) == pytest.approx(-value, abs=1e-12)
-    assert float(rsa(x, y, lambda v: -rbf_kernel(v), dissimilarity_y="euclidean")) == pytest.approx(value, abs=1e-12)
+    assert float(rsa(x, y, lambda v: -rbf_kernel(v), dissimilarity_y="euclidean")) == pytest.approx(
+        value, abs=1e-12
+    )
     given = rsa(torch.cdist(x, x), y, "precomputed", dissimilarity_y="euclidean")
     assert float(given) == pytest.approx(value, abs=1e-12)
 
@@ -80,7 +82,11 @@ def test_invariances_are_those_of_the_dissimilarity(related):
         value = float(rsa(x, y, metric))
         for change, samples in changed.items():
             difference = abs(float(rsa(samples, y, metric)) - value)
-            assert (difference < 1e-9) if change in group else (difference > 1e-4), (metric, change, difference)
+            assert (difference < 1e-9) if change in group else (difference > 1e-4), (
+                metric,
+                change,
+                difference,
+            )
 
 
 def test_unrelated_is_near_0():
