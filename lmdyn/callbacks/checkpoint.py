@@ -71,6 +71,7 @@ class ScheduledCheckpoint(Checkpoint):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Refuse full checkpoints from which no run could be resumed exactly."""
+        self._saved, self._due = None, False  # of another fit
         callbacks = cast(Any, trainer).callbacks
         if stage == "fit" and not self.weights_only and not any(isinstance(c, RunState) for c in callbacks):
             raise ValueError(

@@ -219,7 +219,8 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             data.setup("test" if self.split == "test" else "fit")
         loader = _split_loader(data, self.split)
         self._probe_set = ProbeSet(loader, max_tokens=self.max_tokens, identity=(id(data), self.split))
-        self.prepare()
+        with observing(nn.Module()):  # a DataLoader that is counted draws from the global generator
+            self.prepare()
         self.store.check_settings()
 
     # ---------------------------------------------------------------- training hooks
@@ -228,6 +229,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         """Attach to the run."""
         if stage != "fit":
             return
+        self._seen_step = None  # of another fit
         names = [o.name for o in _observers(trainer)]
         if names.count(self.name) > 1:
             raise ValueError(
