@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from conllu import parse_incr
 from conllu.exceptions import ParseException
 
-from lmdyn.datamodules.corpus import SPLITS, Corpus, expand_paths, file_digest, read_lines
+from lmdyn.datamodules.corpus import FileCorpus, read_lines
 from lmdyn.datamodules.sentence import Document, Sentence
 
 __all__ = ["ConlluCorpus", "read_conllu"]
@@ -132,7 +131,7 @@ def read_conllu(path: Path, lowercase: bool = False) -> Iterator[Document]:
         yield Document(name, tuple(pending))
 
 
-class ConlluCorpus(Corpus):
+class ConlluCorpus(FileCorpus):
     """Treebanks in CoNLL-U, with ``upos``, ``xpos``, ``heads`` and ``deprels``; see :func:`read_conllu`.
 
     Args:
@@ -154,48 +153,6 @@ class ConlluCorpus(Corpus):
         ValueError: in ``prepare_data``, a malformed line, an empty split, an unknown layer; no path at all.
     """
 
-    def __init__(
-        self,
-        train: str | list[str] | None = None,
-        validation: str | list[str] | None = None,
-        test: str | list[str] | None = None,
-        *,
-        lowercase: bool = False,
-        tokenizer: str | None = None,
-        min_count: int = 1,
-        eos: bool = True,
-        layers: list[str] | None = None,
-        batch_size: int = 40,
-        sequence_length: int = 35,
-        cache_dir: str | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            tokenizer=tokenizer,
-            min_count=min_count,
-            eos=eos,
-            layers=layers,
-            batch_size=batch_size,
-            sequence_length=sequence_length,
-            cache_dir=cache_dir,
-            seed=seed,
-        )
-        self.lowercase = lowercase
-        self.paths = {s: p for s, p in zip(SPLITS, (train, validation, test), strict=True) if p}
-        self.splits = tuple(self.paths)
-        if not self.splits:
-            raise ValueError("no file is given: give train, validation or test")
-
-    def documents(self, split: str) -> Iterator[Document]:
-        """Stream the documents of a split."""
-        if split not in self.paths:
-            raise ValueError(f"the corpus has no split {split!r}: it has {list(self.splits)}")
-        for path in expand_paths(self.paths[split]):
-            yield from read_conllu(path, self.lowercase)
-
-    def content_key(self) -> dict[str, Any]:
-        """Hashes of the files, and the settings of the reader."""
-        files = {
-            split: [file_digest(path) for path in expand_paths(paths)] for split, paths in self.paths.items()
-        }
-        return {"files": files, "lowercase": self.lowercase}
+    def read(self, path: Path) -> Iterator[Document]:
+        """Stream the documents of a file."""
+        return read_conllu(path, self.lowercase)

@@ -19,7 +19,7 @@ from lmdyn.datamodules.sentence import Document
 from lmdyn.datamodules.streams import SHUFFLED, StreamLoader
 from lmdyn.datamodules.tokenization import digest, load_tokenizer, tokenizer_digest, word_tokenizer
 
-__all__ = ["SPLITS", "Corpus", "expand_paths", "file_digest", "read_lines"]
+__all__ = ["SPLITS", "Corpus", "FileCorpus", "expand_paths", "file_digest", "read_lines"]
 
 logger = logging.getLogger(__name__)
 
@@ -351,3 +351,76 @@ class Corpus(L.LightningDataModule, ABC):
     def predict_dataloader(self) -> StreamLoader:
         """Streams of the test split."""
         return self.loader("test")
+
+
+class FileCorpus(Corpus):
+    """A corpus whose splits are annotated files of one format: a subclass gives :meth:`read`, and nothing else.
+
+    Args:
+        train: path of the training file, or a list of paths; ``$VAR`` and ``~`` are expanded.
+        validation: the same for validation.
+        test: the same for test.
+        lowercase: lowercase the words.
+        tokenizer: see :class:`Corpus`, as for all that follow.
+        min_count: least count of a word of the vocabulary.
+        eos: append the end-of-sentence token to each sentence.
+        layers: gold layers to serve; None is all.
+        batch_size: rows of a batch.
+        sequence_length: predictions in a row.
+        cache_dir: folder of the encoded text.
+        seed: of the permutation of shuffled layers.
+
+    Raises:
+        FileNotFoundError: in ``prepare_data``, a path without file.
+        ValueError: in ``prepare_data``, a malformed line, an empty split, an unknown layer; no path at all.
+    """
+
+    def __init__(
+        self,
+        train: str | list[str] | None = None,
+        validation: str | list[str] | None = None,
+        test: str | list[str] | None = None,
+        *,
+        lowercase: bool = False,
+        tokenizer: str | None = None,
+        min_count: int = 1,
+        eos: bool = True,
+        layers: list[str] | None = None,
+        batch_size: int = 40,
+        sequence_length: int = 35,
+        cache_dir: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            tokenizer=tokenizer,
+            min_count=min_count,
+            eos=eos,
+            layers=layers,
+            batch_size=batch_size,
+            sequence_length=sequence_length,
+            cache_dir=cache_dir,
+            seed=seed,
+        )
+        self.lowercase = lowercase
+        self.paths = {s: p for s, p in zip(SPLITS, (train, validation, test), strict=True) if p}
+        self.splits = tuple(self.paths)
+        if not self.splits:
+            raise ValueError("no file is given: give train, validation or test")
+
+    @abstractmethod
+    def read(self, path: Path) -> Iterator[Document]:
+        """Stream the documents of a file."""
+
+    def documents(self, split: str) -> Iterator[Document]:
+        """Stream the documents of a split."""
+        if split not in self.paths:
+            raise ValueError(f"the corpus has no split {split!r}: it has {list(self.splits)}")
+        for path in expand_paths(self.paths[split]):
+            yield from self.read(path)
+
+    def content_key(self) -> dict[str, Any]:
+        """Hashes of the files, and the settings of the reader."""
+        files = {
+            split: [file_digest(path) for path in expand_paths(paths)] for split, paths in self.paths.items()
+        }
+        return {"files": files, "lowercase": self.lowercase}

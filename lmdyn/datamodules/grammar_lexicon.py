@@ -12,7 +12,6 @@ import numpy as np
 __all__ = [
     "CLOSED_CLASS",
     "RELATIONS",
-    "SEMTAG_COARSE",
     "YEARS",
     "Fact",
     "Lexeme",
@@ -22,33 +21,6 @@ __all__ = [
     "build_facts",
     "build_lexemes",
 ]
-
-SEMTAG_COARSE: dict[str, str] = {
-    fine: coarse
-    for coarse, tags in {
-        "ANA": "PRO DEF HAS REF",
-        "ACT": "GRE ITJ HES QUE",
-        "ATT": "QUC QUV IST SST REL INT",
-        "COM": "MOR",
-        "DEM": "PRX DST",
-        "DXS": "DXP DXT",
-        "UNE": "CON ROL",
-        "NAM": "PER GPE ORG",
-        "EVE": "EXS ENS EPS EXG EXT",
-        "TNS": "NOW PST FUT",
-        "TIM": "YOC",
-        "LOG": "ALT XCL NIL DIS IMP AND",
-        "MOD": "NOT NEC POS",
-        "DSC": "SUB COO BUT",
-    }.items()
-    for fine in tags.split()
-}
-"""Coarse class of each fine semantic tag.
-
-The inventory is that of Bjerva et al. 2016 and Abzianidze & Bos 2017 (universal semantic tags of the Parallel
-Meaning Bank) restricted to what the grammar can say. Demonstratives keep the 2016 tags PRX and DST; the rest
-follows the later version.
-"""
 
 T = TypeVar("T")
 

@@ -1,6 +1,7 @@
 """Trees of the synthetic corpus: words and phrases that know their head, and how they become a Sentence."""
 
-from lmdyn.datamodules.grammar_lexicon import SEMTAG_COARSE, Lexeme
+from lmdyn.datamodules.grammar_lexicon import Lexeme
+from lmdyn.datamodules.semtags import SEMTAG_COARSE
 from lmdyn.datamodules.sentence import Constituent, Mention, Role, Sentence
 
 __all__ = ["Argument", "Entity", "Part", "Phrase", "Token", "linearize", "under"]

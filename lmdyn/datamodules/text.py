@@ -1,23 +1,28 @@
 """Plain text for language modelling: files or Hugging Face datasets of tokenised words."""
 
 import hashlib
+import heapq
+import math
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, ClassVar, Literal
 
 from lmdyn.datamodules.corpus import SPLITS, Corpus, expand_paths, file_digest, read_lines
 from lmdyn.datamodules.sentence import Document, Sentence
 from lmdyn.datamodules.tagging import Tagger
 
-__all__ = ["TextCorpus", "split_sentences"]
+__all__ = ["TextCorpus", "cut_sentences", "split_sentences"]
 
 _ENDS = frozenset(".!?")
 _CLOSING = frozenset((")", "]", "}", "''", "'", "”", "’", "»", "-rrb-", "-rsb-", "-rcb-"))
 _DOCUMENTS_PER_CHUNK = 64
 
 Words = list[str]
+Article = tuple[str, str | None, list[Words]]
+"""Name, topic and sentences of a document."""
 
 
 def split_sentences(words: Iterable[str]) -> list[Words]:
@@ -42,6 +47,35 @@ def split_sentences(words: Iterable[str]) -> list[Words]:
     return sentences
 
 
+def cut_sentences(sentences: Iterable[Words], shares: Sequence[float]) -> list[list[Words]]:
+    """Cut a text in order into parts that hold given shares of its words.
+
+    Sentences stay whole: each belongs to the part in which its midpoint lies, so that no part is favoured. A part
+    may be empty.
+
+    Args:
+        sentences: the words of each sentence.
+        shares: share of the words in each part; they add up to 1.
+
+    Returns:
+        The sentences of each part; joined, they are the text.
+
+    Example:
+        >>> cut_sentences([["a", "b"], ["c"], ["d"], ["e", "f", "g", "h"]], (0.5, 0.0, 0.5))
+        [[['a', 'b'], ['c'], ['d']], [], [['e', 'f', 'g', 'h']]]
+    """
+    sentences = list(sentences)
+    total = sum(map(len, sentences))
+    # rounded, so that 0.7 + 0.1 is the float 0.8 and a midpoint at the bound is not before it
+    bounds = [round(bound, 12) for bound in accumulate(shares)][:-1]
+    parts: list[list[Words]] = [[] for _ in shares]
+    before = 0
+    for words in sentences:
+        parts[bisect_right(bounds, (before + len(words) / 2) / total)].append(words)
+        before += len(words)
+    return parts
+
+
 def _is_title(words: Words) -> bool:
     """``= Title =``, as against ``= = Section = =``."""
     return len(words) > 2 and words[0] == words[-1] == "=" and words[1] != "=" and words[-2] != "="
@@ -49,6 +83,14 @@ def _is_title(words: Words) -> bool:
 
 def _is_section(words: Words) -> bool:
     return len(words) > 4 and words[:2] == words[-2:] == ["=", "="]
+
+
+def _check_only_train(given: Iterable[str]) -> None:
+    if list(given) != ["train"]:
+        raise ValueError(
+            "cut_articles cuts validation and test out of train: give train alone (of a dataset, by data_files), or "
+            f"leave cut_articles out; got {list(given)}"
+        )
 
 
 class TextCorpus(Corpus):
@@ -60,6 +102,11 @@ class TextCorpus(Corpus):
     ``<unk>`` (the vocabulary does this). All splits lose sentences by the counts of the training split. With
     ``min_count`` 1 no type is rare and nothing is dropped. On WikiText-2 with ``min_count: 5`` this leaves 1.34 M
     tokens of 15.8 thousand types.
+
+    What is left can be narrowed down to a part of what the same corpus trains on otherwise: ``longest_articles``
+    keeps some documents of each split, and ``cut_articles`` makes the three splits out of each document of the
+    training file, so that all have the same topics. Rare sentences are still those of the whole training file; a
+    vocabulary is that of the training split, so of the parts that it got.
 
     Layouts:
 
@@ -81,6 +128,13 @@ class TextCorpus(Corpus):
         headings: keep titles and section headings, each as a sentence.
         split_sentences: split lines into sentences; otherwise each line is one.
         drop_rare_sentences: drop sentences with a type rarer than ``min_count`` in the training split.
+        longest_articles: keep only so many documents of each split, those with the most words after the
+            preparation (of several as long the earlier), in the order of the text; None keeps all.
+        cut_articles: shares of the words of each document of ``train``, the only file given, that go in order into
+            the training, validation and test split, such as ``[0.7, 0.1, 0.2]`` (:func:`cut_sentences`); a split
+            with share 0 is left out, and a short document may lack a part. Topics are numbered in the order of the
+            training split: where its share is above one half, no document lacks this part, and the index of a
+            topic is that of its document.
         tagger: adds silver layers to the sentences.
         tokenizer: see :class:`~lmdyn.datamodules.corpus.Corpus`, as for all that follow.
         min_count: least count of a type, above.
@@ -93,13 +147,16 @@ class TextCorpus(Corpus):
 
     Raises:
         FileNotFoundError: in ``prepare_data``, a path without file.
-        ValueError: neither files nor a dataset, or both; in ``prepare_data``, text that is not UTF-8, an unknown
+        ValueError: neither files nor a dataset, or both; shares that are negative or do not add up to 1; articles
+            to cut in another split than ``train``; in ``prepare_data``, text that is not UTF-8, an unknown
             column, an empty split, rare types to drop without a training split to count in.
 
     Example:
         >>> corpus = TextCorpus(train="$LMDYN_DATA/wikitext-2/train.txt", min_count=5, batch_size=40)
         >>> corpus.splits
         ('train',)
+        >>> TextCorpus("$LMDYN_DATA/wikitext-2/train.txt", longest_articles=100, cut_articles=(0.7, 0.1, 0.2)).splits
+        ('train', 'validation', 'test')
     """
 
     _unsaved: ClassVar[tuple[str, ...]] = ("tagger",)
@@ -117,6 +174,8 @@ class TextCorpus(Corpus):
         headings: bool = False,
         split_sentences: bool = True,
         drop_rare_sentences: bool = True,
+        longest_articles: int | None = None,
+        cut_articles: tuple[float, float, float] | None = None,
         tagger: Tagger | None = None,
         tokenizer: str | None = None,
         min_count: int = 1,
@@ -146,6 +205,21 @@ class TextCorpus(Corpus):
             raise ValueError(
                 "dataset takes neither split nor streaming: its splits are train, validation and test"
             )
+        if longest_articles is not None and longest_articles < 1:
+            raise ValueError(
+                f"longest_articles must be at least 1, got {longest_articles}: leave it out to keep all articles"
+            )
+        if cut_articles is not None:
+            if len(cut_articles) != 3 or not (min(cut_articles) >= 0 and math.isclose(sum(cut_articles), 1)):
+                raise ValueError(
+                    "cut_articles must be the shares of training, validation and test, not negative and with the sum "
+                    f"1, such as [0.7, 0.1, 0.2], got {list(cut_articles)}"
+                )
+            if dataset is None:
+                _check_only_train(self.paths)
+        self.longest_articles = longest_articles
+        self.cut_articles = cut_articles
+        self._longest: dict[str, frozenset[int]] = {}
         self.dataset = dataset
         self.text_column = text_column
         self.layout = layout
@@ -157,7 +231,15 @@ class TextCorpus(Corpus):
 
     @cached_property
     def splits(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The splits that files are given for, or that the dataset has."""
+        """The splits that files are given for, that the dataset has, or that articles are cut into."""
+        if self.cut_articles is None:
+            return self._given
+        _check_only_train(self._given)
+        return tuple(split for split, share in zip(SPLITS, self.cut_articles, strict=True) if share)
+
+    @cached_property
+    def _given(self) -> tuple[str, ...]:
+        """The splits of the source: without ``cut_articles``, those of the corpus."""
         return tuple(s for s in SPLITS if s in (self._table if self.dataset is not None else self.paths))
 
     @cached_property
@@ -185,15 +267,13 @@ class TextCorpus(Corpus):
 
     def _sources(self, split: str) -> Iterator[tuple[str, Iterator[str]]]:
         """A name and the lines of each source of a split."""
-        if split not in self.splits:
-            raise ValueError(f"the corpus has no split {split!r}: it has {list(self.splits)}")
         if self.dataset is not None:
             yield split, (line for row in self._rows(split) for line in row.rstrip("\n").split("\n"))
         else:
             for path in expand_paths(self.paths[split]):
                 yield path.stem, (line for _, line in read_lines(path))
 
-    def _articles(self, split: str) -> Iterator[tuple[str, str | None, list[Words]]]:
+    def _articles(self, split: str) -> Iterator[Article]:
         """Name, topic and sentences of each document, before rare sentences are dropped."""
         seen: Counter[str] = Counter()
         for name, lines in self._sources(split):
@@ -213,7 +293,7 @@ class TextCorpus(Corpus):
     def _sentences(self, words: Words) -> list[Words]:
         return split_sentences(words) if self.split_sentences else [words]
 
-    def _wikitext(self, name: str, lines: Iterator[str]) -> Iterator[tuple[str, str | None, list[Words]]]:
+    def _wikitext(self, name: str, lines: Iterator[str]) -> Iterator[Article]:
         topic: str | None = None
         sentences: list[Words] = []
         before, line = "", next(lines, None)
@@ -240,7 +320,7 @@ class TextCorpus(Corpus):
         """Types that are not rare in the training split; None where rarity plays no part."""
         if not self.drop_rare_sentences or self.min_count == 1:
             return None
-        if "train" not in self.splits:
+        if "train" not in self._given:
             raise ValueError(
                 "drop_rare_sentences counts types in the training split, and there is none: give train, or set "
                 "drop_rare_sentences: false"
@@ -251,7 +331,7 @@ class TextCorpus(Corpus):
                 counts.update(words)
         return frozenset(word for word, n in counts.items() if n >= self.min_count)
 
-    def _kept(self, split: str) -> Iterator[tuple[str, str | None, list[Words]]]:
+    def _kept(self, split: str) -> Iterator[Article]:
         """Documents without their rare sentences, and without those that lose all."""
         frequent = self._frequent
         for name, topic, sentences in self._articles(split):
@@ -263,17 +343,40 @@ class TextCorpus(Corpus):
             if kept:
                 yield name, topic, kept
 
+    def _selected(self, split: str) -> Iterator[Article]:
+        """The longest of the documents that are kept, in the order of the text."""
+        if self.longest_articles is None:
+            yield from self._kept(split)
+            return
+        if split not in self._longest:  # a pass of its own, so that memory never holds the text
+            lengths = ((sum(map(len, s)), -i) for i, (_, _, s) in enumerate(self._kept(split)))
+            self._longest[split] = frozenset(-i for _, i in heapq.nlargest(self.longest_articles, lengths))
+        for index, article in enumerate(self._kept(split)):
+            if index in self._longest[split]:
+                yield article
+
+    def _prepared(self, split: str) -> Iterator[Article]:
+        """The documents of a split of the corpus."""
+        if split not in self.splits:
+            raise ValueError(f"the corpus has no split {split!r}: it has {list(self.splits)}")
+        if self.cut_articles is None:
+            yield from self._selected(split)
+            return
+        for name, topic, sentences in self._selected("train"):
+            if part := cut_sentences(sentences, self.cut_articles)[SPLITS.index(split)]:
+                yield name, topic, part
+
     def word_counts(self) -> Counter[str]:
         """Occurrences of each word in the training split."""
         counts: Counter[str] = Counter()
-        for _, _, sentences in self._kept("train"):
+        for _, _, sentences in self._prepared("train"):
             for words in sentences:
                 counts.update(words)
         return counts
 
     def documents(self, split: str) -> Iterator[Document]:
         """Stream the documents of a split, prepared and tagged."""
-        articles = self._kept(split)
+        articles = self._prepared(split)
         while chunk := list(islice(articles, _DOCUMENTS_PER_CHUNK)):
             tags: Iterator[dict[str, Any]] | None = None
             if self.tagger is not None:
@@ -289,7 +392,7 @@ class TextCorpus(Corpus):
     def content_key(self) -> dict[str, Any]:
         """Hashes of the text, and the settings of the preparation."""
         text = {}
-        for split in self.splits:
+        for split in self._given:
             if self.dataset is None:
                 text[split] = [file_digest(path) for path in expand_paths(self.paths[split])]
             else:
@@ -297,7 +400,7 @@ class TextCorpus(Corpus):
                 for row in self._rows(split):
                     hasher.update(row.encode() + b"\0")
                 text[split] = [hasher.hexdigest()]
-        return {
+        key: dict[str, Any] = {
             "text": text,
             "layout": self.layout,
             "lowercase": self.lowercase,
@@ -306,3 +409,9 @@ class TextCorpus(Corpus):
             "drop_rare_below": self.min_count if self.drop_rare_sentences else 1,
             "tagger": None if self.tagger is None else self.tagger.key(),
         }
+        # only where they are set: encoded text from before these settings keeps its key
+        if self.longest_articles is not None:
+            key["longest_articles"] = self.longest_articles
+        if self.cut_articles is not None:
+            key["cut_articles"] = list(self.cut_articles)
+        return key

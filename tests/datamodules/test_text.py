@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lmdyn.datamodules import LexiconTagger, Tagger, TextCorpus
-from lmdyn.datamodules.text import split_sentences
+from lmdyn.datamodules.text import cut_sentences, split_sentences
 
 WIKI = """\
  = First Title =\x20
@@ -197,6 +197,166 @@ def test_dataset_of_parquet_files(tmp_path):
         prepared(tmp_path, dataset=dataset, text_column="body")
 
 
+# ------------------------------------------------------------------------------------------ selection and cut
+
+
+def wikitext(*articles: tuple[str, str]) -> str:
+    return "".join(f"\n = {title} = \n\n {text}\n" for title, text in articles)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "shares", "expected"),
+    [
+        ([1] * 10, (0.7, 0.1, 0.2), [7, 1, 2]),  # 0.7 + 0.1 is a little less than 0.8 in floats
+        ([2] * 5, (0.5, 0.1, 0.4), [2, 1, 2]),  # a midpoint at a bound lies behind it
+        ([10], (0.7, 0.1, 0.2), [1, 0, 0]),
+        ([10], (0.2, 0.1, 0.7), [0, 0, 1]),
+        ([6, 4], (0.7, 0.1, 0.2), [1, 0, 1]),
+        ([7, 1, 2], (0.7, 0.1, 0.2), [1, 1, 1]),
+        ([1, 1, 1, 1], (0.5, 0.0, 0.5), [2, 0, 2]),
+        ([1, 1], (1.0, 0.0, 0.0), [2, 0, 0]),
+        ([1, 1, 1], (1 / 3, 1 / 3, 1 / 3), [1, 1, 1]),
+        ([], (0.7, 0.1, 0.2), [0, 0, 0]),
+    ],
+)
+def test_cut_sentences(lengths, shares, expected):
+    sentences = [[f"w{i}"] * n for i, n in enumerate(lengths)]
+    parts = cut_sentences(sentences, shares)
+    assert [len(part) for part in parts] == expected
+    assert [s for part in parts for s in part] == sentences
+
+
+def test_longest_articles(tmp_path):
+    text = wikitext(("A", "a b ."), ("B", "a b c . a ."), ("C", "a ."), ("D", "a b c d e ."), ("E", "b b ."))
+    path = write(tmp_path, text, "w.txt")
+    other = write(tmp_path, wikitext(("X", "a ."), ("Y", "a b .")), "v.txt")
+    everything = sentences(TextCorpus(train=path))
+
+    def names(n, split="train", **settings):
+        corpus = TextCorpus(train=path, validation=other, longest_articles=n, **settings)
+        return [d.name for d in corpus.documents(split)]
+
+    # six words each: B and D; three: A and E, of which A comes first; two: C
+    assert [names(n) for n in (1, 2, 3, 4)] == [["B"], ["B", "D"], ["A", "B", "D"], ["A", "B", "D", "E"]]
+    assert names(5) == names(99) == ["A", "B", "C", "D", "E"]
+    assert sentences(TextCorpus(train=path, longest_articles=99)) == everything
+    assert names(1, "validation") == ["Y"]
+    # the length is that after the preparation: c, d and e are rare, and what holds them is dropped
+    assert names(2, min_count=3) == ["A", "E"]
+    corpus = prepared(tmp_path, train=path, longest_articles=2, validation=other)
+    assert corpus.label_names["topic"] == ["B", "D", "X", "Y"]
+    assert corpus.word_counts() == {"a": 3, "b": 2, "c": 2, "d": 1, "e": 1, ".": 3}
+
+
+def random_articles(draw, n):
+    words = [f"w{i}" for i in range(12)]
+    weights = [1 / (i + 1) for i in range(12)]
+
+    def article():
+        return "\n ".join(
+            " . ".join(" ".join(draw.choices(words, weights, k=draw.randrange(1, 9))) for _ in range(4))
+            + " ."
+            for _ in range(draw.randrange(1, 9))
+        )
+
+    return [(f"T{i}", article()) for i in range(n)]
+
+
+@pytest.mark.parametrize("min_count", [1, 4])
+@pytest.mark.parametrize("longest", [None, 4])
+def test_parts_of_an_article_are_the_article(tmp_path, min_count, longest):
+    path = write(tmp_path, wikitext(*random_articles(random.Random(0), 7)), "w.txt")
+    whole = {d.name: d.sentences for d in TextCorpus(train=path, min_count=min_count).documents("train")}
+    corpus = prepared(
+        tmp_path, train=path, min_count=min_count, longest_articles=longest, cut_articles=(0.7, 0.1, 0.2)
+    )
+    assert corpus.splits == ("train", "validation", "test")
+    parts = {split: {d.name: d.sentences for d in corpus.documents(split)} for split in corpus.splits}
+    names = list(parts["train"])
+    assert len(names) == (longest or 7)
+    assert names == [name for name in whole if name in names]  # the order of the text
+    for split, share in zip(corpus.splits, (0.7, 0.1, 0.2), strict=True):
+        assert list(parts[split]) == [name for name in names if name in parts[split]]
+        for name in names:
+            n, total = (sum(len(s.words) for s in t) for t in (parts[split].get(name, ()), whole[name]))
+            longest_sentence = max(len(s.words) for s in whole[name])
+            assert abs(n - share * total) <= longest_sentence  # half a sentence at each of two bounds
+    for name in names:
+        joined = [s for split in corpus.splits for s in parts[split].get(name, ())]
+        assert joined == list(whole[name])
+    # topics are article indices, one list for all splits, and the vocabulary is that of the training part
+    assert corpus.label_names["topic"] == names
+    assert all(corpus.encoded(split).names["topic"] == names for split in corpus.splits)
+    test = corpus.encoded("test")
+    assert list(dict.fromkeys(test.layer("topic").tolist())) == [*(names.index(n) for n in parts["test"])]
+    counts = Counter(w for t in parts["train"].values() for s in t for w in s.words)
+    assert corpus.word_counts() == counts
+    assert {w for w in corpus.tokenizer.get_vocab() if w not in ("<unk>", "<eos>", "<pad>")} == {
+        w for w, n in counts.items() if n >= min_count
+    }
+
+
+def test_short_articles_lack_parts(tmp_path):
+    text = wikitext(("Tiny", "a b c ."), ("Long", " ".join(f"w{i} ." for i in range(10))))
+    corpus = prepared(tmp_path, train=write(tmp_path, text, "w.txt"), cut_articles=(0.7, 0.1, 0.2))
+    assert {s: [d.name for d in corpus.documents(s)] for s in corpus.splits} == {
+        "train": ["Tiny", "Long"],
+        "validation": ["Long"],
+        "test": ["Long"],
+    }
+    assert sentences(corpus, "validation") == ["w7 ."]
+    assert sentences(corpus, "test") == ["w8 .", "w9 ."]
+    assert corpus.label_names["topic"] == ["Tiny", "Long"]
+    two = TextCorpus(train=write(tmp_path, text, "w.txt"), cut_articles=(0.8, 0.0, 0.2))
+    assert two.splits == ("train", "test")
+    assert sentences(two, "test") == sentences(corpus, "test")
+
+
+def test_key_of_selection_and_cut(tmp_path):
+    path = write(tmp_path, WIKI, "w.txt")
+    settings = [{}, {"longest_articles": 1}, {"longest_articles": 2}, {"cut_articles": (0.5, 0.2, 0.3)}]
+    keys = [TextCorpus(train=path, **s).content_key() for s in [*settings, {"cut_articles": (0.5, 0.3, 0.2)}]]
+    assert len({repr(key) for key in keys}) == len(keys)
+    # the keys of caches that were written before there were these settings
+    assert list(keys[0]) == [
+        *("text", "layout", "lowercase", "headings", "split_sentences", "drop_rare_below", "tagger")
+    ]
+
+
+def test_cut_of_a_dataset(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for split in ("train", "validation"):
+        pd.DataFrame({"text": WIKI.split("\n")}).to_parquet(folder / f"{split}-0.parquet")
+    dataset = {"path": str(folder), "cache_dir": str(tmp_path / "hub")}
+    with pytest.raises(ValueError, match=r"give train alone .* got \['train', 'validation'\]"):
+        prepared(tmp_path, dataset=dataset, cut_articles=(0.5, 0.0, 0.5))
+    corpus = prepared(
+        tmp_path,
+        dataset={**dataset, "data_files": {"train": "train-0.parquet"}},
+        cut_articles=(0.5, 0.0, 0.5),
+    )
+    assert corpus.splits == ("train", "test")
+    assert Counter(sentences(corpus) + sentences(corpus, "test")) == Counter(
+        sentences(TextCorpus(train=write(tmp_path, WIKI, "w.txt")))
+    )
+
+
+def test_bad_selection_and_cut(tmp_path):
+    path = write(tmp_path, WIKI, "w.txt")
+    for n in (0, -1):
+        with pytest.raises(ValueError, match=rf"longest_articles must be at least 1, got {n}: leave it out"):
+            TextCorpus(train=path, longest_articles=n)
+    for shares in ((0.7, 0.1, 0.1), (0.7, 0.5, -0.2), (70, 10, 20), (float("nan"), 0.5, 0.5)):
+        with pytest.raises(ValueError, match=r"cut_articles must be .* such as \[0\.7, 0\.1, 0\.2\], got"):
+            TextCorpus(train=path, cut_articles=shares)
+    for given in ({"train": path, "validation": path}, {"train": path, "test": path}, {"validation": path}):
+        with pytest.raises(ValueError, match="give train alone"):
+            TextCorpus(**given, cut_articles=(0.7, 0.1, 0.2))
+    with pytest.raises(ValueError, match=r"no split 'validation': it has \['train', 'test'\]"):
+        list(TextCorpus(train=path, cut_articles=(0.5, 0.0, 0.5)).documents("validation"))
+
+
 class Loud(Tagger):
     """Tags by length; counts its calls."""
 
@@ -227,13 +387,15 @@ def test_parses_from_yaml(tmp_path):
     parser.add_subclass_arguments(TextCorpus, "data")
     config = tmp_path / "c.yaml"
     config.write_text(
-        "class_path: TextCorpus\ninit_args:\n  train: [a.txt]\n  min_count: 5\n  tagger:\n"
+        "class_path: TextCorpus\ninit_args:\n  train: [a.txt]\n  min_count: 5\n  longest_articles: 100\n"
+        "  cut_articles: [0.7, 0.1, 0.2]\n  tagger:\n"
         "    class_path: LexiconTagger\n    init_args: {train: t.conllu}\n"
     )
     parsed = parser.parse_args([f"--data={config}"])
     corpus = getattr(parser, "instantiate", parser.instantiate_classes)(parsed).data
     assert isinstance(corpus.tagger, LexiconTagger)
     assert (corpus.paths, corpus.min_count, corpus.tagger.train) == ({"train": ["a.txt"]}, 5, "t.conllu")
+    assert (corpus.longest_articles, corpus.cut_articles) == (100, (0.7, 0.1, 0.2))
 
 
 def test_errors(tmp_path):
@@ -279,3 +441,25 @@ def test_wikitext2(tmp_path):
     counts = {s: sum(len(x.words) for d in raw.documents(s) for x in d) for s in raw.splits}
     assert counts == {"train": 2_051_910, "validation": 213_886, "test": 241_211}
     assert len(raw.word_counts()) == 33_277
+
+
+@pytest.mark.realdata
+def test_topics_of_wikitext2(tmp_path):
+    root = os.environ.get("LMDYN_DATA")
+    if root is None:
+        pytest.skip("LMDYN_DATA is not set")
+    train = "$LMDYN_DATA/wikitext-2/train.txt"
+    shares = (0.7, 0.1, 0.2)
+    corpus = prepared(tmp_path, train=train, min_count=5, longest_articles=100, cut_articles=shares)
+    encoded = [corpus.encoded(s) for s in corpus.splits]
+    assert [e.num_documents for e in encoded] == [100, 100, 100]
+    assert all(list(dict.fromkeys(e.layer("topic").tolist())) == list(range(100)) for e in encoded)
+    assert len(corpus.label_names["topic"]) == 100
+    words = [e.num_tokens - e.num_sentences for e in encoded]
+    for n, share in zip(words, shares, strict=True):
+        assert n / sum(words) == pytest.approx(share, abs=0.002)
+    whole = list(TextCorpus(train=train, min_count=5).documents("train"))
+    lengths = sorted((sum(len(s.words) for s in d) for d in whole), reverse=True)
+    assert sum(words) == sum(lengths[:100])
+    names = {d.name for d in corpus.documents("test")}
+    assert [d.name for d in whole if d.name in names] == corpus.label_names["topic"]
