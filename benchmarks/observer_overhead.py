@@ -137,7 +137,7 @@ def observe_in_part(
 ) -> list[pd.DataFrame]:
     parts.begin()
     with observing(module):
-        accumulators = [o.accumulator() for o in both]
+        accumulators = [o.accumulator(module, 0) for o in both]
         sites = merge_sites(o.sites for o in both)
         with parts("forward and backward pass, sums"):
             probe_pass(module, both[0].probe_set, accumulators, sites=sites, gradients=True)

@@ -4,6 +4,7 @@ from lmdyn.analysis.activations import Capture, capture, observing, resolve_site
 from lmdyn.analysis.cca import canonical_correlations, cca, pwcca, svcca
 from lmdyn.analysis.cka import kernel_cka, linear_cka
 from lmdyn.analysis.covariance import CrossCovariance
+from lmdyn.analysis.divergence import jensen_shannon, kullback_leibler
 from lmdyn.analysis.grouped import GroupedMeans
 from lmdyn.analysis.kernels import cosine_kernel, linear_kernel, rbf_kernel
 from lmdyn.analysis.procrustes import procrustes
@@ -30,7 +31,9 @@ __all__ = [
     "concentration",
     "cosine_kernel",
     "frequency_correlation",
+    "jensen_shannon",
     "kernel_cka",
+    "kullback_leibler",
     "linear_cka",
     "linear_kernel",
     "match_frequency",

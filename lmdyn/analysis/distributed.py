@@ -1,9 +1,13 @@
-"""Sums over ranks: the only way in which analyses talk to other processes."""
+"""Sums and small objects over ranks: the only way in which analyses talk to other processes."""
+
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
 
-__all__ = ["all_reduce_sum", "rank_and_world_size"]
+__all__ = ["all_reduce_sum", "gather", "rank_and_world_size"]
+
+T = TypeVar("T")
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -37,3 +41,18 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
     total = tensor.to(device, copy=True)
     torch.distributed.all_reduce(total)
     return total.to(tensor.device)
+
+
+def gather(value: T) -> list[T]:
+    """What each rank has, in the order of ranks, on every rank; every rank must enter.
+
+    Example:
+        >>> gather("mine")
+        ['mine']
+    """
+    world_size = rank_and_world_size()[1]
+    if world_size == 1:
+        return [value]
+    values: list[T | None] = [None] * world_size
+    torch.distributed.all_gather_object(values, value)
+    return cast(list[T], values)

@@ -4,22 +4,31 @@ from lmdyn.callbacks.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.learning_curves import LearningCurves
 from lmdyn.callbacks.observer import Observer, Run, StreamingObserver
 from lmdyn.callbacks.probe import Accumulator, ProbeSet, Seen
+from lmdyn.callbacks.reference import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference
 from lmdyn.callbacks.run_state import RunState
 from lmdyn.callbacks.schedule import Progress, Steps
+from lmdyn.callbacks.similarity import Similarity
 from lmdyn.callbacks.sparsity import Sparsity
 from lmdyn.callbacks.store import ObservationStore
 
 __all__ = [
     "Accumulator",
+    "Checkpoint",
+    "Earlier",
+    "Itself",
     "LearningCurves",
     "ObservationStore",
     "Observer",
+    "OwnFinal",
+    "Previous",
     "ProbeSet",
     "Progress",
+    "Reference",
     "Run",
     "RunState",
     "ScheduledCheckpoint",
     "Seen",
+    "Similarity",
     "Sparsity",
     "Steps",
     "StreamingObserver",

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-__all__ = ["log_figure", "mark_rate_drops", "new_figure", "set_step_axis"]
+__all__ = ["line_style", "log_figure", "mark_rate_drops", "new_figure", "set_step_axis"]
 
 
 def new_figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[Figure, Any]:
@@ -20,11 +20,23 @@ def new_figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tupl
 
 
 def set_step_axis(axes: Axes, steps: Sequence[int]) -> None:
-    """Label and limit the axis of training steps."""
+    """Label and limit the axis of training steps; logarithmic (0 included) where observations are spaced so."""
     axes.set_xlabel("training step (optimizer updates)")
-    if len(set(steps)) > 1:
-        axes.set_xlim(min(steps), max(steps))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    different = sorted(set(steps))
+    if len(different) < 2:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        return
+    early = sum(step < different[-1] / 10 for step in different)
+    if early > max(3, len(different) / 3):
+        axes.set_xscale("symlog", linthresh=max(1, different[1]), linscale=0.3)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlim(different[0], different[-1])
+
+
+def line_style(i: int) -> dict[str, str]:
+    """Colour and dashes of the i-th of many lines: ten colours, then dashed, then dotted."""
+    return {"color": f"C{i % 10}", "ls": ("-", "--", ":")[i // 10 % 3]}
 
 
 def mark_rate_drops(axes: Axes, observations: pd.DataFrame) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmdyn.analysis.grouped import GroupedMeans
-from lmdyn.callbacks.figures import mark_rate_drops, new_figure, set_step_axis
+from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, set_step_axis
 from lmdyn.callbacks.frequency import FrequencySource, frequency_ranks, special_tokens, token_frequencies
 from lmdyn.callbacks.observer import StreamingObserver
 from lmdyn.callbacks.probe import Seen
@@ -80,7 +80,7 @@ class LearningCurves(StreamingObserver):
         starts = (1, *self.bands)
         return [f"{a}-{b - 1}" for a, b in pairwise(starts)] + [f"{starts[-1]}+"]
 
-    def accumulator(self) -> "_Sums":
+    def accumulator(self, module: nn.Module, step: int) -> "_Sums":
         """Sums of losses and hits."""
         return _Sums(self)
 
@@ -119,8 +119,9 @@ class LearningCurves(StreamingObserver):
             ):
                 table = tables[quantity].sort_index()
                 for i, name in enumerate(names):
-                    style = {"color": f"C{i % 10}", "ls": ("-", "--", ":")[i // 10 % 3], "label": str(name)}
-                    ax.plot(table.index, table[name], marker=".", ms=4, lw=1.2, **style)
+                    ax.plot(
+                        table.index, table[name], marker=".", ms=4, lw=1.2, label=str(name), **line_style(i)
+                    )
                 ax.set_ylabel(label)
                 mark_rate_drops(ax, observations)
                 set_step_axis(ax, list(table.index))

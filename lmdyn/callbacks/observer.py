@@ -16,6 +16,7 @@ from torch import nn
 
 from lmdyn.analysis.activations import observing, resolve_sites
 from lmdyn.analysis.distributed import rank_and_world_size
+from lmdyn.callbacks.checkpoint import ScheduledCheckpoint, checkpoint_step
 from lmdyn.callbacks.figures import log_figure
 from lmdyn.callbacks.probe import Accumulator, ProbeSet, merge_sites, probe_pass
 from lmdyn.callbacks.run_state import at_epoch_start, progress
@@ -35,12 +36,29 @@ class Run:
         token_counts: for each token id its ``token``, its ``count`` in the training data and, for each Universal
             POS, the number of its occurrences that carry it; None where nobody counted.
         datamodule: the run's own datamodule, or what else has its validation set, the default probe set.
+        checkpoints: in replay, all checkpoints of the run by step; None while it is trained.
+        checkpoint_folder: while it is trained, where weights are saved by schedule; None where they are not.
     """
 
     log_dir: Path
     tokenizer: Any = None
     token_counts: pd.DataFrame | None = None
     datamodule: Any = None
+    checkpoints: Mapping[int, Path] | None = None
+    checkpoint_folder: Path | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether the run is being trained, as against replayed."""
+        return self.checkpoints is None
+
+    def checkpoints_before(self, step: int) -> dict[int, Path]:
+        """Scheduled checkpoints of steps before ``step``, in order: the same ones live and in replay."""
+        found: Mapping[int, Path] = self.checkpoints or {}
+        if self.checkpoints is None and self.checkpoint_folder is not None:
+            steps = {checkpoint_step(p): p for p in self.checkpoint_folder.glob("step=*.ckpt")}
+            found = {s: p for s, p in steps.items() if s is not None}
+        return {s: found[s] for s in sorted(found) if s < step}
 
 
 class Observer(HyperparametersMixin, L.Callback, ABC):
@@ -103,8 +121,8 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     # ---------------------------------------------------------------- what a subclass says
 
     @abstractmethod
-    def measure(self, module: nn.Module) -> pd.DataFrame:
-        """Measure ``module`` as it is: columns ``quantity``, ``site``, any group columns, ``value``.
+    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+        """Measure ``module`` as it is at ``step``: columns ``quantity``, ``site``, any group columns, ``value``.
 
         Called on every rank, inside ``observing(module)``; every rank answers the same, reduced, numbers.
         """
@@ -245,6 +263,14 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             tokenizer=getattr(datamodule, "tokenizer", None) or getattr(pl_module, "tokenizer", None),
             token_counts=getattr(datamodule, "token_counts", None),
             datamodule=datamodule,
+            checkpoint_folder=next(
+                (
+                    c.directory(trainer)
+                    for c in callbacks_of(trainer)
+                    if isinstance(c, ScheduledCheckpoint) and c.weights_only
+                ),
+                None,
+            ),
         )
         self.attach(run, rank_zero=trainer.is_global_zero, barrier=trainer.strategy.barrier)
 
@@ -294,12 +320,12 @@ class StreamingObserver(Observer, ABC):
     gradients: bool = False
 
     @abstractmethod
-    def accumulator(self) -> Accumulator:
-        """A fresh accumulator for one observation."""
+    def accumulator(self, module: nn.Module, step: int) -> Accumulator:
+        """A fresh accumulator for one observation, of ``module`` at ``step``."""
 
-    def measure(self, module: nn.Module) -> pd.DataFrame:
+    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Run a pass of this observer's own."""
-        return _measure_streaming([self], module)[0]
+        return _measure_streaming([self], module, step)[0]
 
     def check_module(self, module: nn.Module) -> None:
         """Refuse sites that name no module."""
@@ -324,9 +350,9 @@ def observe_together(
     with observing(module):
         for group in _sharing(observers):
             if isinstance(group[0], StreamingObserver):
-                measured = _measure_streaming(cast(list[StreamingObserver], group), module)
+                measured = _measure_streaming(cast(list[StreamingObserver], group), module, at.step)
             else:
-                measured = [group[0].measure(module)]
+                measured = [group[0].measure(module, at.step)]
             tables.update({id(o): table for o, table in zip(group, measured, strict=True)})
     return [_with_progress(tables[id(o)], at) for o in observers]
 
@@ -355,8 +381,10 @@ def _sharing(observers: Sequence[Observer]) -> list[list[Observer]]:
     return groups
 
 
-def _measure_streaming(observers: Sequence[StreamingObserver], module: nn.Module) -> list[pd.DataFrame]:
-    accumulators = [o.accumulator() for o in observers]
+def _measure_streaming(
+    observers: Sequence[StreamingObserver], module: nn.Module, step: int
+) -> list[pd.DataFrame]:
+    accumulators = [o.accumulator(module, step) for o in observers]
     probe_pass(
         module,
         observers[0].probe_set,

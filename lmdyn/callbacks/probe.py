@@ -3,10 +3,12 @@
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import pandas as pd
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, IterableDataset
@@ -25,7 +27,8 @@ class Seen:
     Attributes:
         batch: the batch on the model's device.
         logits: (batch, time, classes), detached.
-        losses: (batch, time) token losses in nats, 0 where there is no label, detached.
+        rows: (batch,) long number of the stream or example of each row, the same for any number of ranks.
+        start: (batch,) long number of positions of its stream before each row.
         activations: site to its activation, detached.
         gradients: site to the gradient of the summed token loss with respect to its activation.
         attentions: attention site to weights (batch, heads, query, key).
@@ -33,10 +36,22 @@ class Seen:
 
     batch: Mapping[str, Any]
     logits: Tensor
-    losses: Tensor
+    rows: Int[Tensor, "batch"]
+    start: Int[Tensor, "batch"]
     activations: Mapping[str, Tensor] = field(default_factory=dict)
     gradients: Mapping[str, Tensor] = field(default_factory=dict)
     attentions: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def losses(self) -> Float[Tensor, "batch time"]:
+        """Token losses in nats, 0 where there is no label, detached; computed where they are asked for."""
+        return token_losses(self.logits.float(), self.batch["labels"])
+
+    @property
+    def tokens(self) -> Bool[Tensor, "batch time"]:
+        """Which positions hold a token of the text: all but padding."""
+        mask = self.batch.get("attention_mask")
+        return torch.ones_like(self.batch["labels"], dtype=torch.bool) if mask is None else mask.bool()
 
 
 class Accumulator(Protocol):
@@ -106,6 +121,12 @@ class ProbeSet:
             if self.max_tokens is not None and tokens >= self.max_tokens:
                 return
 
+    def rows(self, number: int, size: int, rank: int = 0, world_size: int = 1) -> Int[Tensor, "size"]:
+        """Numbers of the rows of a rank's batch ``number``: equal for equal text, however many ranks there are."""
+        if hasattr(self.loader, "shard"):
+            return rank + world_size * torch.arange(size)
+        return ((rank + world_size * number) << 24) + torch.arange(size)
+
     def _whole(self) -> Iterable[Any]:
         if not isinstance(self.loader, DataLoader):
             return self.loader
@@ -143,25 +164,85 @@ def probe_pass(
         ValueError: a batch without labels; a loss that is not finite where gradients are wanted.
     """
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    rank, world_size = rank_and_world_size()
     with capture(module, sites or {}, attention_sites=attention_sites, gradients=gradients) as seen:
         state: Any = None
-        for batch in probe.batches(*rank_and_world_size()):
-            batch = {
-                k: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for k, v in batch.items()
-            }
+        start = torch.zeros(0, dtype=torch.int64)
+        for number, batch in enumerate(probe.batches(rank, world_size)):
+            batch = to_device(batch, device)
             if "labels" not in batch:
                 raise ValueError(f"the probe set's batches have no `labels`, only {sorted(batch)}")
+            size, length = batch["labels"].shape[:2]
+            start = continued(batch, start)
             seen.clear()
             with torch.set_grad_enabled(gradients):
                 output = call_module(module, batch, forward=forward, state=state)
                 logits = logits_of(output)
-                losses = token_losses(logits.float(), batch["labels"])
-            grads = seen.gradients(losses.sum()) if gradients else {}
+                losses = token_losses(logits.float(), batch["labels"]) if gradients else None
+            grads = seen.gradients(losses.sum()) if losses is not None else {}
             state = tree_map_only(Tensor, Tensor.detach, getattr(output, "state", None))
-            picture = Seen(batch, logits.detach(), losses.detach(), seen.activations, grads, seen.attentions)
+            rows = probe.rows(number, size, rank, world_size).to(device, non_blocking=True)
+            picture = Seen(batch, logits.detach(), rows, start, seen.activations, grads, seen.attentions)
+            if losses is not None:
+                picture.__dict__["losses"] = losses.detach()  # as the cached property does
             with torch.no_grad():
                 for accumulator in accumulators:
                     accumulator.update(picture)
+            start = start + length
+
+
+def to_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """The batch with its tensors on ``device``."""
+    return {k: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for k, v in batch.items()}
+
+
+def continued(batch: Mapping[str, Any], positions: Int[Tensor, "batch"]) -> Int[Tensor, "batch"]:
+    """``positions`` where a row continues that of the previous batch, else 0."""
+    labels = batch["labels"]
+    continues = batch.get("continues")
+    if continues is None or len(positions) != len(labels):
+        return torch.zeros(len(labels), dtype=torch.int64, device=labels.device)
+    return torch.where(continues, positions, 0)
+
+
+def sentence_numbers(
+    seen: Seen, ends: Sequence[int], before: Int[Tensor, "batch"] | None
+) -> tuple[Int[Tensor, "batch time"], Int[Tensor, "batch"]]:
+    """The number of each token's sentence within its stream; one sentence a row where nothing ends sentences.
+
+    Args:
+        seen: a batch.
+        ends: ids of the tokens that end a sentence, and belong to it.
+        before: numbers of the sentences in which the rows of the previous batch ended; None at the start.
+
+    Returns:
+        The numbers, and those to go on with in the next batch.
+    """
+    ids = seen.batch.get("input_ids", seen.batch["labels"])
+    ending = torch.isin(ids, torch.tensor(list(ends), dtype=ids.dtype, device=ids.device)).long()
+    numbers = ending.cumsum(1) - ending
+    if before is not None and len(before) == len(numbers):
+        numbers = numbers + torch.where(seen.start > 0, before, 0)[:, None]
+    return numbers, numbers[:, -1] + ending[:, -1]
+
+
+def token_hash(
+    seen: Seen, seed: int, positions: Int[Tensor, "batch time"] | None = None
+) -> Int[Tensor, "batch time"]:
+    """A pseudo-random number from 0 to 2⁶³ − 1 of each position of each row, the same for any number of ranks.
+
+    Args:
+        seen: a batch.
+        seed: another one, another number.
+        positions: numbers within each row's stream; the positions of the tokens by default.
+    """
+    if positions is None:
+        time = torch.arange(seen.batch["labels"].shape[1], device=seen.start.device)
+        positions = seen.start[:, None] + time
+    z = (seen.rows[:, None] << 24) + positions + seed * -0x61C8864680B583EB % 2**63
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):  # splitmix64
+        z = (z ^ (z >> shift & (1 << 64 - shift) - 1)) * factor
+    return (z ^ (z >> 31 & (1 << 33) - 1)) & 2**63 - 1
 
 
 def merge_sites(mappings: Iterable[Mapping[str, str]]) -> dict[str, str] | None:

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import torch
 from jaxtyping import Bool
 from matplotlib.figure import Figure
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmdyn.analysis.grouped import GroupedMeans
 from lmdyn.analysis.sparsity import (
@@ -164,7 +164,7 @@ class Sparsity(StreamingObserver):
                 samples[name] = torch.zeros(len(counts), dtype=torch.bool).index_fill(0, ids, True)
         return samples
 
-    def accumulator(self) -> "_WordMeans":
+    def accumulator(self, module: nn.Module, step: int) -> "_WordMeans":
         """Per-word means in both roles."""
         return _WordMeans(self)
 

@@ -1,10 +1,9 @@
 """Replay: observers over a folder of checkpoints."""
 
 import argparse
-import hashlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,10 +13,15 @@ import torch
 import yaml
 from lightning.pytorch.loggers import TensorBoardLogger
 from rich.progress import track
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoTokenizer
 
-from lmdyn.callbacks.checkpoint import checkpoint_step
+from lmdyn.callbacks.checkpoint_files import (
+    find_checkpoints,
+    load_weights,
+    read_checkpoint,
+    weights_digest,
+)
 from lmdyn.callbacks.observer import Observer, Run, callbacks_of, observe_together, publish, takes_tokenizer
 from lmdyn.callbacks.schedule import Progress
 
@@ -106,13 +110,13 @@ def analyze(
         ValueError: a checkpoint that does not fit the model, with the names that do not; no observer.
     """
     paths = find_checkpoints(checkpoints or str(run / "checkpoints"))
-    first = _load(next(iter(paths.values())))
+    first = read_checkpoint(next(iter(paths.values())))
     cli = _instantiate(run, configs, first.get("hyper_parameters", {}), first.get("state_dict", {}))
     module, datamodule = cli.model, cli.datamodule
     observers = [c for c in callbacks_of(cli.trainer) if isinstance(c, Observer)]
     if not observers:
         raise ValueError("no observer is configured: add one under trainer.callbacks, e.g. with --config")
-    _attach(observers, run, out or run, datamodule)
+    _attach(observers, run, out or run, datamodule, paths)
     module.to(device)
     logger = TensorBoardLogger(str(out or run), name="", version="replay")
     seen: dict[str, int] = {}
@@ -120,8 +124,8 @@ def analyze(
     for i, (step, path) in enumerate(track(list(paths.items()), description="replay")):
         if i % shard[1] != shard[0]:
             continue
-        checkpoint = _load(path)
-        twin = seen.setdefault(_weights_digest(checkpoint["state_dict"]), step)
+        checkpoint = read_checkpoint(path)
+        twin = seen.setdefault(weights_digest(checkpoint["state_dict"]), step)
         if twin != step:
             log.warning("steps %d and %d hold identical weights (%s)", twin, step, path)
         due = [o for o in observers if not o.store.path(step).exists()]
@@ -138,67 +142,6 @@ def analyze(
             made += 1
     logger.finalize("success")
     return made
-
-
-def find_checkpoints(pattern: str) -> dict[int, Path]:
-    """Checkpoints of a folder or glob by step, in the order of steps.
-
-    The step is the one in the file name (``step=000000123.ckpt``), else the checkpoint's own ``global_step``.
-
-    Raises:
-        FileNotFoundError: there are none.
-        ValueError: two checkpoints of one step.
-    """
-    folder = Path(pattern)
-    found = sorted(
-        folder.glob("*.ckpt")
-        if folder.is_dir()
-        else Path(folder.anchor).glob(str(folder.relative_to(folder.anchor)))
-    )
-    if not found:
-        raise FileNotFoundError(
-            f"no checkpoints: {pattern} is neither a folder that holds *.ckpt nor a glob of files"
-        )
-    steps: dict[int, Path] = {}
-    for path in found:
-        step = checkpoint_step(path)
-        if step is None:
-            step = int(_load(path)["global_step"])
-        if step in steps:
-            raise ValueError(
-                f"{steps[step]} and {path} are both of step {step}: name the ones you mean by a glob"
-            )
-        steps[step] = path
-    return dict(sorted(steps.items()))
-
-
-def load_weights(module: nn.Module, state_dict: dict[str, Tensor], path: Path) -> None:
-    """Load a checkpoint's weights, all of them.
-
-    Raises:
-        ValueError: names or shapes that do not fit the model, all of them named.
-    """
-    own = module.state_dict()
-    problems = [f"missing in the checkpoint: {name}" for name in own if name not in state_dict]
-    problems += [f"not in the model: {name}" for name in state_dict if name not in own]
-    problems += [
-        f"{name}: {tuple(state_dict[name].shape)} in the checkpoint, {tuple(own[name].shape)} in the model"
-        for name in own
-        if name in state_dict and state_dict[name].shape != own[name].shape
-    ]
-    if problems:
-        raise ValueError(f"{path} does not fit {type(module).__name__}: {'; '.join(problems)}")
-    module.load_state_dict(state_dict)
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise ValueError(f"{path} cannot be read as a checkpoint: {error}") from error
-    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
-        raise ValueError(f"{path} is no Lightning checkpoint: it has no 'state_dict'")
-    return checkpoint
 
 
 def _instantiate(
@@ -239,7 +182,13 @@ def _instantiate(
     return cli
 
 
-def _attach(observers: Sequence[Observer], run: Path, out: Path, datamodule: L.LightningDataModule) -> None:
+def _attach(
+    observers: Sequence[Observer],
+    run: Path,
+    out: Path,
+    datamodule: L.LightningDataModule,
+    checkpoints: Mapping[int, Path],
+) -> None:
     """What a Trainer's setup does: tokenizer and counts come from the run's folder."""
     folder = run / "tokenizer"
     tokenizer = AutoTokenizer.from_pretrained(str(folder)) if folder.is_dir() else None
@@ -256,14 +205,4 @@ def _attach(observers: Sequence[Observer], run: Path, out: Path, datamodule: L.L
             raise ValueError(
                 f"{names.count(observer.name)} observers are called {observer.name!r}: give each a `name`"
             )
-        observer.attach(Run(out, tokenizer, counts, datamodule))
-
-
-def _weights_digest(state_dict: dict[str, Tensor]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for name in sorted(state_dict):
-        digest.update(name.encode())
-        digest.update(
-            state_dict[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-        )
-    return digest.hexdigest()
+        observer.attach(Run(out, tokenizer, counts, datamodule, checkpoints))

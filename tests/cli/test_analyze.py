@@ -9,8 +9,9 @@ import pytest
 import torch
 import yaml
 
+from lmdyn.callbacks.checkpoint_files import find_checkpoints, load_weights
 from lmdyn.cli.__main__ import main
-from lmdyn.cli.analyze import find_checkpoints, load_weights, parse_shard
+from lmdyn.cli.analyze import parse_shard
 from lmdyn.cli.report import write_report
 
 

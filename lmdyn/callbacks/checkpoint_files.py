@@ -1,0 +1,151 @@
+"""Reading checkpoints: finding them by step, their weights into a module, a module from what they say."""
+
+import hashlib
+import inspect
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from lmdyn.analysis.forward import dotted
+from lmdyn.callbacks.checkpoint import checkpoint_step
+
+__all__ = [
+    "build_module",
+    "find_checkpoints",
+    "load_weights",
+    "newest_checkpoint",
+    "read_checkpoint",
+    "weights_digest",
+]
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A Lightning checkpoint on the CPU, read with ``weights_only=True``.
+
+    Raises:
+        ValueError: a file that cannot be read, or that is no checkpoint.
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read as a checkpoint: {error}") from error
+    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
+        raise ValueError(f"{path} is no Lightning checkpoint: it has no 'state_dict'")
+    return checkpoint
+
+
+def find_checkpoints(pattern: str) -> dict[int, Path]:
+    """Checkpoints of a folder or glob by step, in the order of steps.
+
+    The step is the one in the file name (``step=000000123.ckpt``), else the checkpoint's own ``global_step``.
+
+    Raises:
+        FileNotFoundError: there are none.
+        ValueError: two checkpoints of one step.
+    """
+    folder = Path(pattern)
+    found = sorted(
+        folder.glob("*.ckpt")
+        if folder.is_dir()
+        else Path(folder.anchor).glob(str(folder.relative_to(folder.anchor)))
+    )
+    if not found:
+        raise FileNotFoundError(
+            f"no checkpoints: {pattern} is neither a folder that holds *.ckpt nor a glob of files"
+        )
+    steps: dict[int, Path] = {}
+    for path in found:
+        step = checkpoint_step(path)
+        if step is None:
+            step = int(read_checkpoint(path)["global_step"])
+        if step in steps:
+            raise ValueError(
+                f"{steps[step]} and {path} are both of step {step}: name the ones you mean by a glob"
+            )
+        steps[step] = path
+    return dict(sorted(steps.items()))
+
+
+def newest_checkpoint(path: str) -> Path:
+    """The checkpoint that a path stands for: a file, or the last step in a run's or another folder.
+
+    Args:
+        path: a checkpoint, a run's folder (``checkpoints/`` in it is looked at) or a folder of checkpoints;
+            ``$VAR`` and ``~`` are expanded.
+
+    Raises:
+        FileNotFoundError: nothing there.
+    """
+    found = Path(os.path.expandvars(path)).expanduser()
+    if found.is_file():
+        return found
+    folder = found / "checkpoints" if (found / "checkpoints").is_dir() else found
+    checkpoints = find_checkpoints(str(folder))
+    return checkpoints[max(checkpoints)]
+
+
+def load_weights(module: nn.Module, state_dict: Mapping[str, Tensor], path: Path) -> None:
+    """Load a checkpoint's weights, all of them.
+
+    Raises:
+        ValueError: names or shapes that do not fit the model, all of them named.
+    """
+    own = module.state_dict()
+    problems = [f"missing in the checkpoint: {name}" for name in own if name not in state_dict]
+    problems += [f"not in the model: {name}" for name in state_dict if name not in own]
+    problems += [
+        f"{name}: {tuple(state_dict[name].shape)} in the checkpoint, {tuple(own[name].shape)} in the model"
+        for name in own
+        if name in state_dict and state_dict[name].shape != own[name].shape
+    ]
+    if problems:
+        raise ValueError(f"{path} does not fit {type(module).__name__}: {'; '.join(problems)}")
+    module.load_state_dict(state_dict)
+
+
+def build_module(checkpoint: Mapping[str, Any], path: Path, class_path: str | None = None) -> nn.Module:
+    """A module with the hyperparameters and the weights of its checkpoint, in eval mode, frozen.
+
+    Args:
+        checkpoint: what :func:`read_checkpoint` answers.
+        path: where it was, for messages.
+        class_path: dotted path of its class; by default the one that ``fit`` recorded.
+
+    Raises:
+        ValueError: no class is known, or hyperparameters or weights do not fit it.
+    """
+    hyperparameters = dict(checkpoint.get("hyper_parameters", {}))
+    class_path = class_path or hyperparameters.get("_class_path")
+    if class_path is None:
+        raise ValueError(
+            f"{path} does not say which class it is of (only `lmdyn fit` records it): give its dotted path, "
+            "`module: my_package.MyModule`"
+        )
+    cls = cast(type[nn.Module], dotted(class_path))
+    known = inspect.signature(cls).parameters
+    anything = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    arguments = {k: v for k, v in hyperparameters.items() if k[0] != "_" and (anything or k in known)}
+    try:
+        module = cls(**arguments)
+        if isinstance(module, L.LightningModule):
+            module.configure_model()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {class_path} cannot be made with {arguments}: {error}") from error
+    load_weights(module, checkpoint["state_dict"], path)
+    return module.eval().requires_grad_(False)
+
+
+def weights_digest(state_dict: Mapping[str, Tensor]) -> str:
+    """Hash of all weights and their names."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(state_dict):
+        digest.update(name.encode())
+        digest.update(
+            state_dict[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
+    return digest.hexdigest()

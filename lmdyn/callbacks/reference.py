@@ -1,0 +1,228 @@
+"""What a model is compared with: another checkpoint, its own end, its own past, itself at another site."""
+
+import copy
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import AutoTokenizer
+
+from lmdyn.callbacks.checkpoint_files import (
+    build_module,
+    load_weights,
+    newest_checkpoint,
+    read_checkpoint,
+    weights_digest,
+)
+from lmdyn.callbacks.observer import Run
+
+__all__ = ["Checkpoint", "Earlier", "Itself", "OwnFinal", "Previous", "Reference"]
+
+
+class Reference(ABC):
+    """A model to compare with. Subclasses are named in yaml by ``class_path``.
+
+    ``forward`` is a dotted path to ``(module, batch) -> output`` where the reference is called otherwise than in
+    Hugging Face's names; None calls it as the observed module's ``forward`` setting says where it has its class.
+    """
+
+    forward: str | None = None
+
+    def check(self, run: Run) -> None:  # noqa: B027 (most references need nothing)
+        """Refuse, before training, what this run cannot have.
+
+        Raises:
+            ValueError: with the remedy.
+        """
+
+    def settings(self, run: Run) -> Any:
+        """Plain values that say which reference it was."""
+        return type(self).__name__
+
+    @abstractmethod
+    def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
+        """The modules to compare ``module`` with at ``step``, frozen, on the CPU, each with a name.
+
+        The name "" stands for the reference itself. Empty where there is nothing to compare with yet.
+        """
+
+
+class Checkpoint(Reference):
+    """Another run's checkpoint: a tagger, a model with another seed.
+
+    Args:
+        path: a checkpoint, a run's folder (its last checkpoint) or a folder of checkpoints; ``$VAR`` and ``~`` are
+            expanded.
+        module: dotted path of its class, where the checkpoint does not say.
+        forward: see :class:`Reference`.
+
+    Raises:
+        FileNotFoundError: on attaching, nothing there.
+        ValueError: on attaching, a tokenizer other than the run's, by which token i would be another word.
+    """
+
+    def __init__(self, path: str, module: str | None = None, forward: str | None = None) -> None:
+        self.path = path
+        self.class_path = module
+        self.forward = forward
+        self._loaded: tuple[Path, str, nn.Module] | None = None
+
+    def check(self, run: Run) -> None:
+        """Load it, and compare the tokenizers."""
+        path, _, _ = self._load()
+        folder = path.parent.parent / "tokenizer"
+        if run.tokenizer is None or not folder.is_dir():
+            return
+        theirs = AutoTokenizer.from_pretrained(str(folder)).get_vocab()
+        if theirs != run.tokenizer.get_vocab():
+            raise ValueError(
+                f"reference {path} was trained with another tokenizer ({len(theirs)} tokens, this run has "
+                f"{len(run.tokenizer)}): models are compared token by token, so train it with this run's, "
+                "`data.init_args.tokenizer: RUN/tokenizer`"
+            )
+
+    def settings(self, run: Run) -> Any:
+        """The content of its weights: where they lie plays no part."""
+        return {"class": "Checkpoint", "weights": self._load()[1], "forward": self.forward}
+
+    def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
+        """The one module, loaded once."""
+        return {"": self._load()[2]}
+
+    def _load(self) -> tuple[Path, str, nn.Module]:
+        if self._loaded is None:
+            path = newest_checkpoint(self.path)
+            checkpoint = read_checkpoint(path)
+            built = build_module(checkpoint, path, self.class_path)
+            self._loaded = path.absolute(), weights_digest(checkpoint["state_dict"]), built
+        return self._loaded
+
+    def __deepcopy__(self, memo: Any) -> "Checkpoint":
+        return Checkpoint(self.path, self.class_path, self.forward)
+
+
+class Itself(Reference):
+    """The very model, at another site."""
+
+    def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
+        """The module as it is."""
+        return {"": module}
+
+
+class OwnFinal(Reference):
+    """The run's own last checkpoint: how far a representation still is from its end. In replay only.
+
+    Raises:
+        ValueError: on attaching to a run in training, which has no end yet.
+    """
+
+    def check(self, run: Run) -> None:
+        """Refuse a run in training."""
+        if run.live:
+            raise ValueError(
+                "reference OwnFinal is the run's last checkpoint, which does not exist while it is trained: replay "
+                "this observer, `lmdyn analyze RUN --config OBSERVER.yaml`"
+            )
+
+    def settings(self, run: Run) -> Any:
+        """Its step, and the content of its weights."""
+        if not run.checkpoints:
+            return type(self).__name__
+        last = max(run.checkpoints)
+        digest = weights_digest(read_checkpoint(run.checkpoints[last])["state_dict"])
+        return {"class": "OwnFinal", "step": last, "weights": digest}
+
+    def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
+        """The last checkpoint in a copy of the module."""
+        assert run.checkpoints
+        return {"": _copy_with(module, run.checkpoints[max(run.checkpoints)])}
+
+
+class _OwnPast(Reference):
+    def check(self, run: Run) -> None:
+        """Refuse a run that saves no weights."""
+        if run.live and run.checkpoint_folder is None:
+            raise ValueError(
+                f"reference {type(self).__name__} is the run's own checkpoints, and none are saved: attach a "
+                "ScheduledCheckpoint"
+            )
+
+
+class Previous(_OwnPast):
+    """The run's preceding scheduled checkpoint: how much a representation moved since. Nothing at the first.
+
+    Raises:
+        ValueError: on attaching to a run in training that saves no weights.
+    """
+
+    def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
+        """The preceding checkpoint in a copy of the module."""
+        before = run.checkpoints_before(step)
+        return {"": _copy_with(module, before[max(before)])} if before else {}
+
+
+class Earlier(_OwnPast):
+    """Each of the run's earlier scheduled checkpoints, named ``step <n>``: rows of a heat map over pairs of steps.
+
+    A copy of the model is held for each of them.
+
+    Args:
+        at: only these steps; None is every earlier checkpoint.
+
+    Raises:
+        ValueError: on attaching to a run in training that saves no weights.
+    """
+
+    def __init__(self, at: list[int] | None = None) -> None:
+        self.at = at
+
+    def settings(self, run: Run) -> Any:
+        """The steps that were asked for."""
+        return {"class": "Earlier", "at": self.at}
+
+    def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
+        """The earlier checkpoints, each in a copy of the module."""
+        before = run.checkpoints_before(step)
+        return {
+            f"step {s}": _copy_with(module, path)
+            for s, path in before.items()
+            if self.at is None or s in self.at
+        }
+
+
+def _copy_with(module: nn.Module, path: Path) -> nn.Module:
+    """A frozen copy of a module with the weights of a checkpoint; the trainer of a LightningModule is left out."""
+    memo: dict[int, Any] = {id(v): None for k, v in vars(module).items() if k in ("_trainer", "_fabric")}
+    twin = copy.deepcopy(module, memo)
+    load_weights(twin, read_checkpoint(path)["state_dict"], path)
+    return twin.eval().requires_grad_(False)
+
+
+def reference_name(reference: Reference) -> str:
+    """How rows call a reference that was given no name: its class in snake_case.
+
+    Example:
+        >>> reference_name(OwnFinal())
+        'own_final'
+    """
+    name = type(reference).__name__
+    return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
+
+
+def named_references(reference: "Reference | Mapping[str, Reference]") -> dict[str, Reference]:
+    """References by name.
+
+    Raises:
+        ValueError: none, or a name that cannot be part of a tag.
+    """
+    if isinstance(reference, Reference):
+        return {reference_name(reference): reference}
+    if not reference:
+        raise ValueError("reference is empty: name at least one")
+    for name in reference:
+        if not name or "/" in name or os.sep in name:
+            raise ValueError(f"reference name {name!r} is part of the tags: it may not be empty or hold '/'")
+    return dict(reference)

@@ -1,0 +1,377 @@
+"""Similarity of a model's representations to those of a reference, step by step (Saphra & Lopez 2019)."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from lmdyn.analysis.activations import capture, resolve_sites
+from lmdyn.analysis.cka import kernel_cka
+from lmdyn.analysis.covariance import CrossCovariance
+from lmdyn.analysis.distributed import all_reduce_sum, gather, rank_and_world_size
+from lmdyn.analysis.divergence import jensen_shannon, kullback_leibler
+from lmdyn.analysis.forward import call_module
+from lmdyn.analysis.rsa import rsa
+from lmdyn.analysis.sweep import MEASURES
+from lmdyn.callbacks.observer import StreamingObserver
+from lmdyn.callbacks.probe import Seen, sentence_numbers, token_hash
+from lmdyn.callbacks.reference import Itself, Reference, named_references
+from lmdyn.callbacks.similarity_figures import similarity_figures
+
+__all__ = ["Similarity"]
+
+log = logging.getLogger(__name__)
+
+_PAIRWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"kernel_cka": kernel_cka, "rsa": rsa}
+"""Measures of the n × n structure of the samples, taken of a subsample."""
+_BLOCKS = 64
+
+Key = tuple[str, str, str]
+"""Reference, own site, the reference's site."""
+
+
+class Similarity(StreamingObserver):
+    """Similarity of a model's sites to those of a reference: SVCCA, PWCCA, CKA, … over training.
+
+    Both models read the probe set, token by token; from the activations of two sites at all its tokens (all but
+    padding), in one pass and whatever their number, come the covariances and from them the measures. Values are
+    those of the functions in :mod:`lmdyn.analysis`.
+
+    A site is paired with its namesake in the reference and, where there is none, with the reference's last site:
+    a two-layer language model and a one-layer tagger give embedding–embedding, h1–h1 and h2–h1. ``Itself`` pairs
+    all sites with each other.
+
+    Where an activation is constant, NaN or infinite at a step, or has too few samples, the value is NaN and a
+    warning says which and why.
+
+    Args:
+        reference: what to compare with, or several by name: ``Checkpoint`` (a tagger, another seed), ``OwnFinal``
+            and ``Earlier`` (the run's own checkpoints), ``Previous``, ``Itself``. A name ``shuffled_<name>`` is
+            drawn as the dotted floor of ``<name>``.
+        sites: display name to module path; the defaults are those of ``LSTMLanguageModel``.
+        reference_sites: the same of the reference; those of ``sites`` that it has by default.
+        pairs: [own site, reference's site] to compare; see above.
+        measures: ``cca, svcca, pwcca, linear_cka, debiased_linear_cka, procrustes``; ``kernel_cka`` (rbf) and
+            ``rsa`` (correlation), which are n × n, on ``max_samples`` tokens.
+        attention_sites: display name to the path of an attention module, in both models: divergences of the
+            distributions, averaged over heads since those of two models have no common order.
+        max_samples: number of tokens, drawn by ``seed``, for the n × n measures.
+        bootstrap: number of resamplings of sentences (in at most 64 blocks) for basic bootstrap intervals
+            [2θ − q_high, 2θ − q_low]; 0 for none.
+        confidence: of the intervals.
+        seed: of samples and bootstrap.
+        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+
+    Logged tags:
+        ``similarity/<measure>/<site>/<reference>/<reference_site>``: the value, in the measure's range.
+        ``similarity/<measure>_low/<site>/<reference>/<reference_site>``: lower end of its bootstrap interval.
+        ``similarity/<measure>_high/<site>/<reference>/<reference_site>``: upper end.
+        ``similarity/attention_jensen_shannon/<site>/<reference>/<reference_site>``: mean over query positions, nats.
+        ``similarity/attention_kullback_leibler/<site>/<reference>/<reference_site>``: of this model's distribution
+            from the reference's, mean over query positions, nats.
+
+    Raises:
+        ValueError: an unknown measure, site or pair; a reference that this run cannot have; activations of
+            different length in the two models.
+
+    Reference: Saphra & Lopez 2019, "Understanding learning dynamics of language models with SVCCA", figures 3 to 5
+        and 8 to 11; attention: Saphra 2021, section 4.1.1.
+    """
+
+    _not_settings = StreamingObserver._not_settings | {"reference"}
+
+    def __init__(
+        self,
+        *,
+        reference: Reference | dict[str, Reference],
+        sites: Mapping[str, str] | None = None,
+        reference_sites: Mapping[str, str] | None = None,
+        pairs: Sequence[Sequence[str]] | None = None,
+        measures: Sequence[str] = ("svcca",),
+        attention_sites: Mapping[str, str] | None = None,
+        max_samples: int = 1000,
+        bootstrap: int = 0,
+        confidence: float = 0.95,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        known = (*MEASURES, *_PAIRWISE)
+        if unknown := [m for m in measures if m not in known]:
+            raise ValueError(f"no measure {', '.join(unknown)}: there are {', '.join(known)}")
+        if any(len(pair) != 2 for pair in pairs or ()):
+            raise ValueError(f"pairs are [own site, reference's site], got {list(pairs or ())}")
+        if bootstrap < 0 or max_samples < 4 or not 0 < confidence < 1:
+            raise ValueError(
+                f"expected bootstrap >= 0, max_samples >= 4 and confidence in (0, 1), got {bootstrap}, {max_samples} "
+                f"and {confidence}"
+            )
+        self.references = named_references(reference)
+        default = {"embedding": "embedding", "h1": "lstm.layers.0", "h2": "lstm.layers.1"}
+        self.sites = dict(default if sites is None else sites)
+        self.reference_sites = None if reference_sites is None else dict(reference_sites)
+        self.pairs = None if pairs is None else [(own, theirs) for own, theirs in pairs]
+        self.measures = tuple(dict.fromkeys(measures))
+        self.attention_sites = dict(attention_sites or {})
+        self.max_samples = max_samples
+        self.bootstrap = bootstrap
+        self.confidence = confidence
+        self.seed = seed
+
+    def prepare(self) -> None:
+        """Load references that are files, and refuse those that this run cannot have."""
+        for reference in self.references.values():
+            reference.check(self.run)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments, the content of the probe set and of the references."""
+        references = {name: r.settings(self.run) for name, r in self.references.items()}
+        return {**super().settings, "sites": self.sites, "reference": references}
+
+    def accumulator(self, module: nn.Module, step: int) -> "_Sums":
+        """Covariances with each reference."""
+        return _Sums(self, module, step)
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Similarity over steps, pairs of steps as a heat map, layers against layers."""
+        return similarity_figures(observations, list(settings["sites"]), settings["reference"])
+
+
+def default_pairs(
+    own: Sequence[str], theirs: Sequence[str], *, itself: bool = False
+) -> list[tuple[str, str]]:
+    """Which sites are compared where nobody says.
+
+    Example:
+        >>> default_pairs(["embedding", "h1", "h2"], ["embedding", "h1"])
+        [('embedding', 'embedding'), ('h1', 'h1'), ('h2', 'h1')]
+        >>> default_pairs(["h1", "h2"], ["h1", "h2"], itself=True)
+        [('h1', 'h2')]
+    """
+    if itself:
+        return list(combinations(own, 2))
+    return [(site, site if site in theirs else theirs[-1]) for site in own]
+
+
+class _Follower:
+    """A reference that reads the probe set along with the observed module."""
+
+    def __init__(
+        self, name: str, reference: Reference, twin: nn.Module, observer: Similarity, own: nn.Module
+    ) -> None:
+        self.name = name
+        self.itself = isinstance(reference, Itself)
+        self.module = twin if self.itself else twin.to(next((p.device for p in own.parameters()), "cpu"))
+        self.forward = reference.forward or (observer.forward if type(twin) is type(own) else None)
+        paths = dict(twin.named_modules())
+        self.sites = observer.reference_sites or {n: p for n, p in observer.sites.items() if p in paths}
+        self.attention_sites = {n: p for n, p in observer.attention_sites.items() if p in paths}
+        if not self.sites and observer.sites:
+            raise ValueError(
+                f"{observer.name}: reference {name!r} ({type(twin).__name__}) has none of the sites "
+                f"{list(observer.sites.values())}: name its own with `reference_sites`; it has "
+                f"{', '.join(p for p in paths if p)}"
+            )
+        resolve_sites(twin, self.sites)
+        self._state: Any = None
+
+    def read(self, seen: Seen) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Activations and attention weights of the reference for the same batch."""
+        if self.itself:
+            return seen.activations, seen.attentions
+        with capture(self.module, self.sites, attention_sites=self.attention_sites) as captured:
+            output = call_module(self.module, seen.batch, forward=self.forward, state=self._state)
+            self._state = tree_map_only(Tensor, Tensor.detach, getattr(output, "state", None))
+            return captured.activations, captured.attentions
+
+
+class _Sums:
+    """Covariances, samples and divergences of all pairs with all references."""
+
+    def __init__(self, observer: Similarity, module: nn.Module, step: int) -> None:
+        self._observer = observer
+        self._step = step
+        self._followers = [
+            _Follower(" ".join(part for part in (name, which) if part), reference, twin, observer, module)
+            for name, reference in observer.references.items()
+            for which, twin in reference.modules(module, observer.run, step).items()
+        ]
+        self._pairs: dict[Key, None] = {}
+        self._covariances: dict[tuple[Key, int], CrossCovariance] = {}
+        self._samples: dict[Key, tuple[Tensor, Tensor, Tensor]] = {}
+        self._divergences: dict[Key, Tensor] = {}
+        self._sentence: Tensor | None = None
+        self._streaming = [m for m in observer.measures if m in MEASURES]
+        self._pairwise = [m for m in observer.measures if m in _PAIRWISE]
+
+    def update(self, seen: Seen) -> None:
+        observer, mask = self._observer, seen.tokens
+        own = {n: a for n, a in seen.activations.items() if n.split("@")[0] in observer.sites}
+        rows = {name: _rows(name, activation, mask, "this model") for name, activation in own.items()}
+        keys = token_hash(seen, observer.seed)[mask] if self._pairwise else None
+        blocks = self._blocks(seen)[mask] if observer.bootstrap else None
+        for follower in self._followers:
+            activations, attentions = follower.read(seen)
+            named = follower.sites if not follower.itself else observer.sites
+            theirs = {n: a for n, a in activations.items() if n.split("@")[0] in named}
+            pairs = observer.pairs or default_pairs(list(rows), list(theirs), itself=follower.itself)
+            other = {n: _rows(n, theirs[n], mask, f"reference {follower.name!r}") for n in theirs}
+            for site, their in pairs:
+                _known(site, rows, "this model")
+                _known(their, other, f"reference {follower.name!r}")
+                key = (follower.name, site, their)
+                self._pairs[key] = None
+                x, y = rows[site], other[their]
+                if self._streaming:
+                    self._add(key, x, y, blocks)
+                if keys is not None:
+                    self._sample(key, keys, x, y)
+            for site in observer.attention_sites:
+                self._attend(follower, site, seen.attentions, attentions, mask)
+
+    def _add(self, key: Key, x: Tensor, y: Tensor, blocks: Tensor | None) -> None:
+        if blocks is None:
+            self._covariances.setdefault((key, 0), CrossCovariance()).update(x, y)
+            return
+        for block in range(_BLOCKS):
+            rows = blocks == block
+            self._covariances.setdefault((key, block), CrossCovariance()).update(x[rows], y[rows])
+
+    def _blocks(self, seen: Seen) -> Int[Tensor, "batch time"]:
+        """The block of the sentence of each token."""
+        tokenizer = self._observer.run.tokenizer
+        ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {None} if tokenizer is not None else set()
+        numbers, self._sentence = sentence_numbers(seen, sorted(ends), self._sentence)
+        return token_hash(seen, self._observer.seed, numbers) % _BLOCKS
+
+    def _sample(self, key: Key, keys: Tensor, x: Tensor, y: Tensor) -> None:
+        """Keep the tokens of the smallest hashes: the same ones for any number of ranks and any batches."""
+        there = self._samples.get(key)
+        if there is not None:
+            keys, x, y = (torch.cat(parts) for parts in zip(there, (keys, x, y), strict=True))
+        best = keys.argsort()[: self._observer.max_samples]
+        self._samples[key] = keys[best], x[best], y[best]
+
+    def _attend(
+        self,
+        follower: _Follower,
+        site: str,
+        own: Mapping[str, Tensor],
+        theirs: Mapping[str, Tensor],
+        mask: Tensor,
+    ) -> None:
+        for name, p in own.items():
+            if name.split("@")[0] != site:
+                continue
+            _known(name, theirs, f"reference {follower.name!r}", "attention site")
+            p, q = p.double().mean(1)[mask], theirs[name].double().mean(1)[mask]
+            if p.shape != q.shape:
+                raise ValueError(
+                    f"attention site {name!r}: {tuple(p.shape)} in this model, {tuple(q.shape)} in reference "
+                    f"{follower.name!r}: both must attend over the same positions"
+                )
+            sums = torch.stack(
+                [jensen_shannon(p, q).sum(), kullback_leibler(p, q).sum(), p.new_tensor(float(len(p)))]
+            )
+            key = (follower.name, name, name)
+            self._divergences[key] = self._divergences.get(key, 0) + sums
+
+    def table(self) -> pd.DataFrame:
+        observer = self._observer
+        rows: list[tuple[str, str, str, str, float]] = []
+        for key in _agreed(self._pairs):
+            reference, site, their = key
+            values = self._values(key) if self._streaming else {}
+            if self._pairwise:
+                values |= self._pairwise_values(key)
+            ordered = [q for m in observer.measures for q in (m, f"{m}_low", f"{m}_high") if q in values]
+            rows += [(quantity, site, reference, their, values[quantity]) for quantity in ordered]
+        for key in _agreed(self._divergences):
+            sums = all_reduce_sum(self._divergences.get(key, torch.zeros(3, dtype=torch.float64)))
+            for quantity, total in zip(("jensen_shannon", "kullback_leibler"), sums[:2], strict=True):
+                rows.append((f"attention_{quantity}", key[1], key[0], key[2], float(total / sums[2])))
+        columns = ["quantity", "site", "reference", "reference_site", "value"]
+        return pd.DataFrame(rows, columns=columns).astype({"value": "float64"})
+
+    def _values(self, key: Key) -> dict[str, float]:
+        """Values from covariances, with intervals where they are wanted."""
+        observer = self._observer
+        blocks = range(_BLOCKS if observer.bootstrap else 1)
+        parts = [self._covariances.get((key, block), CrossCovariance()) for block in blocks]
+        for part in parts:
+            part.reduce()
+        parts = [part for part in parts if part.n]
+        whole = CrossCovariance.combine(parts) if len(parts) > 1 else parts[0]
+        values = {m: self._value(m, key, partial(_of, m, whole)) for m in self._streaming}
+        if not observer.bootstrap:
+            return values
+        draws = np.random.default_rng(observer.seed).multinomial(
+            len(parts), np.full(len(parts), 1 / len(parts)), size=observer.bootstrap
+        )
+        resampled: dict[str, list[float]] = {m: [] for m in self._streaming}
+        for weights in draws:
+            try:
+                pair = CrossCovariance.combine(parts, [int(w) for w in weights]).pair()
+                for m, found in resampled.items():
+                    found.append(float(MEASURES[m](pair)))
+            except ValueError:  # said once, of the whole
+                continue
+        tail = (1 - observer.confidence) / 2
+        for m, found in resampled.items():
+            # the basic interval: what resampling adds (fewer different sentences correlate better) is taken off
+            low, high = 2 * values[m] - np.quantile(found or [np.nan], [1 - tail, tail])
+            values |= {f"{m}_low": float(low), f"{m}_high": float(high)}
+        return values
+
+    def _pairwise_values(self, key: Key) -> dict[str, float]:
+        mine = self._samples.get(key)
+        everyone = [part for part in gather(None if mine is None else [t.cpu() for t in mine]) if part]
+        keys, x, y = (torch.cat(parts) for parts in zip(*everyone, strict=True))
+        best = keys.argsort()[: self._observer.max_samples]
+        return {m: self._value(m, key, partial(_PAIRWISE[m], x[best], y[best])) for m in self._pairwise}
+
+    def _value(self, measure: str, key: Key, compute: Callable[[], Tensor]) -> float:
+        try:
+            return float(compute())
+        except ValueError as error:
+            if rank_and_world_size()[0] == 0:
+                log.warning(
+                    "%s at step %d: %s of %s (x) and %s of reference %s (y) has no value: %s",
+                    self._observer.name, self._step, measure, key[1], key[2], key[0], error,
+                )  # fmt: skip
+            return float("nan")
+
+
+def _of(measure: str, covariance: CrossCovariance) -> Tensor:
+    return MEASURES[measure](covariance.pair())
+
+
+def _rows(name: str, activation: Tensor, mask: Tensor, of: str) -> Float[Tensor, "n d"]:
+    """One row for each token."""
+    if activation.ndim < 3 or activation.shape[:2] != mask.shape:
+        raise ValueError(
+            f"site {name!r} of {of} answers {tuple(activation.shape)}, expected (batch, time, …) with "
+            f"(batch, time) = {tuple(mask.shape)}: both models must give one vector a token, batch first"
+        )
+    return activation.flatten(2)[mask]
+
+
+def _known(site: str, among: Mapping[str, Any], of: str, what: str = "site") -> None:
+    if site not in among:
+        raise ValueError(f"{of} has no {what} {site!r}: it has {', '.join(among)}")
+
+
+def _agreed(mine: Mapping[Key, Any]) -> list[Key]:
+    """The keys of all ranks, in the order of the first that has them."""
+    return list(dict.fromkeys(key for keys in gather(list(mine)) for key in keys))
