@@ -14,7 +14,17 @@ import pytest
 import torch
 
 from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
-from lmdyn.callbacks import LearningCurves, RunState, ScheduledCheckpoint, Sparsity, Steps
+from lmdyn.callbacks import (
+    Checkpoint,
+    Itself,
+    LearningCurves,
+    Previous,
+    RunState,
+    ScheduledCheckpoint,
+    Similarity,
+    Sparsity,
+    Steps,
+)
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.models import LSTMLanguageModel
 
@@ -33,13 +43,25 @@ def corpus(**settings):
     return GrammarCorpus(**{**CORPUS, **settings})
 
 
-def observers():
+def observers(other=None):
     common = {"schedule": SCHEDULE, "log_figures": False}
     return [
         Sparsity(matched_size=None, class_min_count=5, **common),
         LearningCurves(**common),
         # the whole probe set is one stream: the second rank has none
         LearningCurves(probe=corpus(batch_size=1), name="one_stream", **common),
+        Similarity(
+            reference={
+                "itself": Itself(),
+                "other": Previous()
+                if other is None
+                else Checkpoint(str(other), "lmdyn.models.LSTMLanguageModel"),
+            },
+            measures=["svcca", "linear_cka", "rsa"],
+            bootstrap=3,
+            max_samples=50,
+            **common,
+        ),
     ]
 
 
@@ -71,7 +93,7 @@ def observe(folder, checkpoint, name, precision):
     """A loaded checkpoint in a fit that ends at once, so that all observers are attached as they always are."""
     L.seed_everything(0, verbose=False)
     module = LSTMLanguageModel(embedding_size=12, hidden_size=12, num_layers=2, dropout=0.2)
-    looking = observers()
+    looking = observers(other=checkpoint.with_name("step=000000000.ckpt"))
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
 
     class Load(L.Callback):
@@ -204,7 +226,7 @@ def test_two_ranks_observe_what_one_observes(two, tmp_path, weights):
     else:
         observe(tmp_path, two / "two/checkpoints/step=000000003.ckpt", "one", weights)
         one, of_two = tmp_path / "one", two / f"loaded-{weights}"
-    for name in ("sparsity", "learning_curves", "one_stream"):
+    for name in ("sparsity", "learning_curves", "one_stream", "similarity"):
         path = f"observations/{name}/000000000.parquet"  # weights of later steps differ
         a, b = pd.read_parquet(one / path), pd.read_parquet(of_two / path)
         assert a.drop(columns="value").equals(b.drop(columns="value"))
@@ -213,6 +235,8 @@ def test_two_ranks_observe_what_one_observes(two, tmp_path, weights):
         # float64 tells, where every row is held to the bound.
         exact = ~a["quantity"].str.startswith("rho_") | (weights == "64-true")
         assert_close(a[exact], b[exact])
+        if name == "similarity" and weights == "64-true":  # activations of float32 differ by their rounding
+            pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=0, atol=1e-9)
         if name == "sparsity":
             assert a["word"].notna().sum() > 50
 

@@ -7,6 +7,14 @@ from lmdyn.analysis.covariance import CrossCovariance
 from lmdyn.analysis.divergence import jensen_shannon, kullback_leibler
 from lmdyn.analysis.grouped import GroupedMeans
 from lmdyn.analysis.kernels import cosine_kernel, linear_kernel, rbf_kernel
+from lmdyn.analysis.probes import (
+    DescriptionLength,
+    DiagnosticClassifier,
+    ProbeResult,
+    control_labels,
+    description_length,
+    diagnostic_probe,
+)
 from lmdyn.analysis.procrustes import procrustes
 from lmdyn.analysis.rsa import rsa
 from lmdyn.analysis.sparsity import (
@@ -22,14 +30,20 @@ from lmdyn.analysis.sweep import sweep
 __all__ = [
     "Capture",
     "CrossCovariance",
+    "DescriptionLength",
+    "DiagnosticClassifier",
     "GroupedMeans",
     "MatchedSamples",
+    "ProbeResult",
     "attention_entropy",
     "canonical_correlations",
     "capture",
     "cca",
     "concentration",
+    "control_labels",
     "cosine_kernel",
+    "description_length",
+    "diagnostic_probe",
     "frequency_correlation",
     "jensen_shannon",
     "kernel_cka",

@@ -103,8 +103,8 @@ class Capture:
     """
 
     def __init__(self, sites: tuple[str, ...], attention_sites: tuple[str, ...]) -> None:
-        self._outputs: dict[str, list[Tensor]] = {name: [] for name in sites}
-        self._attentions: dict[str, list[Tensor]] = {name: [] for name in attention_sites}
+        self._outputs: dict[str, list[_Captured]] = {name: [] for name in sites}
+        self._attentions: dict[str, list[_Captured]] = {name: [] for name in attention_sites}
 
     def clear(self) -> None:
         """Forget what was seen; call it before each forward pass."""
@@ -116,7 +116,7 @@ class Capture:
         """Detached activation of each site, in the order of the sites, usually (batch, time, hidden).
 
         Raises:
-            RuntimeError: a site whose module did not run.
+            RuntimeError: a site whose module did not run, or whose output was overwritten in place afterwards.
         """
         return {name: tensor.detach() for name, tensor in _by_run(self._outputs).items()}
 
@@ -125,7 +125,7 @@ class Capture:
         """Detached attention weights of each attention site, (batch, heads, query, key), rows adding up to 1.
 
         Raises:
-            RuntimeError: an attention site whose module did not run.
+            RuntimeError: an attention site whose module did not run, or whose weights were overwritten in place.
         """
         return {name: tensor.detach() for name, tensor in _by_run(self._attentions).items()}
 
@@ -136,6 +136,9 @@ class Capture:
 
         Args:
             loss: a scalar; the *summed* token loss, so that nothing depends on batch size.
+
+        Raises:
+            RuntimeError: a site whose module did not run, or whose output was overwritten in place afterwards.
         """
         outputs = _by_run(self._outputs)
         grads = torch.autograd.grad(loss, list(outputs.values()), allow_unused=True)
@@ -145,14 +148,40 @@ class Capture:
         }
 
 
-def _by_run(seen: Mapping[str, list[Tensor]]) -> dict[str, Tensor]:
+class _Captured:
+    """A tensor and how often it had been written to when it was captured: views and detached tensors count too."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self._version = self._writes()
+
+    def _writes(self) -> int:
+        return 0 if self.tensor.is_inference() else self.tensor._version  # inference mode does not count
+
+    @property
+    def overwritten(self) -> bool:
+        return self._writes() != self._version
+
+
+_IN_PLACE_REMEDY = (
+    "write `x = x + y` for `x += y` and inplace=False for inplace=True, or capture the module around it"
+)
+
+
+def _by_run(seen: Mapping[str, list[_Captured]]) -> dict[str, Tensor]:
     silent = [name for name, runs in seen.items() if not runs]
     if silent:
         raise RuntimeError(f"sites {silent} did not fire: their modules took no part in the forward pass")
+    overwritten = [name for name, runs in seen.items() if any(captured.overwritten for captured in runs)]
+    if overwritten:
+        raise RuntimeError(
+            f"the outputs of sites {overwritten} were overwritten by an in-place operation later in the forward pass, "
+            f"so neither activation nor gradient is the site's: {_IN_PLACE_REMEDY}"
+        )
     return {
-        (name if len(runs) == 1 else f"{name}@{i}"): tensor
+        (name if len(runs) == 1 else f"{name}@{i}"): captured.tensor
         for name, runs in seen.items()
-        for i, tensor in enumerate(runs)
+        for i, captured in enumerate(runs)
     }
 
 
@@ -182,7 +211,8 @@ def capture(
 
     Raises:
         ValueError: a path that names no module, with the paths that exist.
-        RuntimeError: a site whose output holds no tensor, or an attention site that answers no weights.
+        RuntimeError: a site whose output holds no tensor, an attention site that answers no weights, or an in-place
+            operation on what a site answered.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
@@ -205,7 +235,7 @@ def capture(
                 raise RuntimeError(f"site {name!r}: the module answers no tensor but {type(output).__name__}")
             if gradients and not tensor.requires_grad and tensor.is_floating_point():
                 tensor.requires_grad_(True)  # frozen parameters below: the graph begins here
-            seen._outputs[name].append(tensor if gradients else tensor.detach())
+            seen._outputs[name].append(_Captured(tensor if gradients else tensor.detach()))
 
         return hook
 
@@ -221,7 +251,7 @@ def capture(
                     f"attention site {name!r} answers no (batch, heads, query, key) weights: "
                     "name the attention module itself, of a model that supports eager attention"
                 )
-            seen._attentions[name].append(weights[-1].detach())
+            seen._attentions[name].append(_Captured(weights[-1].detach()))
 
         return hook
 
@@ -233,7 +263,15 @@ def capture(
         for name, m in attention_modules.items():
             stack.callback(m.register_forward_hook(watch_attention(name)).remove)
         stack.callback(seen.clear)
-        yield seen
+        try:
+            yield seen
+        except RuntimeError as error:  # what was frozen begins the graph at a leaf, which autograd protects
+            if gradients and "leaf Variable that requires grad" in str(error):
+                raise RuntimeError(
+                    f"an in-place operation follows one of the sites {list(sites)}, below which all is frozen: "
+                    f"{_IN_PLACE_REMEDY}"
+                ) from error
+            raise
 
 
 def _first_tensor(output: Any) -> Tensor | None:

@@ -7,7 +7,7 @@ from torch import Tensor
 __all__ = ["jensen_shannon", "kullback_leibler"]
 
 
-def kullback_leibler(p: Float[Tensor, "*batch k"], q: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch"]:
+def kullback_leibler(p: Float[Tensor, "*batch k"], q: Float[Tensor, "*_"]) -> Float[Tensor, "*batch"]:
     """Kullback–Leibler divergence Σ p log(p/q) in nats, from 0 (equal) to ∞ (p where q has nothing).
 
     Not symmetric. 0 log 0 = 0. In float64.
@@ -29,7 +29,7 @@ def kullback_leibler(p: Float[Tensor, "*batch k"], q: Float[Tensor, "*batch k"])
     return (torch.xlogy(p, p) - torch.xlogy(p, q)).sum(-1).clamp(min=0)
 
 
-def jensen_shannon(p: Float[Tensor, "*batch k"], q: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch"]:
+def jensen_shannon(p: Float[Tensor, "*batch k"], q: Float[Tensor, "*_"]) -> Float[Tensor, "*batch"]:
     """Jensen–Shannon divergence in nats: the mean divergence of both from their mean, 0 (equal) to log 2 (disjoint).
 
     Symmetric and always finite. In float64.

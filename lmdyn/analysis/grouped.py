@@ -12,11 +12,12 @@ __all__ = ["GroupedMeans"]
 class GroupedMeans:
     """Streaming float64 sums and counts of named quantities in ``n_groups`` groups.
 
-    Memory is O(groups x quantities), whatever the corpus. NaN values are left out of sum and count. Sums add
-    over batches and ranks, so that two ranks give the means of one.
+    Memory is O(groups x quantities), whatever the corpus. Sums add over batches and ranks, so that two ranks give
+    the means of one.
 
     Args:
         n_groups: groups are 0 … n_groups - 1; a negative group is ignored.
+        skip_nan: leave NaN values out of sum and count; otherwise they make their group's mean NaN.
 
     Example:
         >>> means = GroupedMeans(3)
@@ -27,8 +28,9 @@ class GroupedMeans:
         tensor([2., 0., 1.], dtype=torch.float64)
     """
 
-    def __init__(self, n_groups: int) -> None:
+    def __init__(self, n_groups: int, *, skip_nan: bool = True) -> None:
         self.n_groups = n_groups
+        self.skip_nan = skip_nan
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, Tensor] = {}
 
@@ -59,7 +61,7 @@ class GroupedMeans:
                 raise ValueError(
                     f"{name!r} has shape {tuple(value.shape)}, the groups {tuple(groups.shape)}: one value each"
                 )
-            valid = inside & ~value.isnan()
+            valid = inside & ~value.isnan() if self.skip_nan else inside
             # a spare group takes what is left out: boolean indexing and bincount would wait for the device
             index = torch.where(valid, groups, self.n_groups)
             if name not in self._sums:

@@ -42,7 +42,7 @@ def concentration(v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
         v: (..., d) vectors.
 
     Returns:
-        (...) in [1/√d, 1].
+        (...) in [1/√d, 1]; float32 for half precision.
 
     Reference: Saphra & Lopez 2019, section 2; Repetti et al. 2015.
 
@@ -65,7 +65,7 @@ def concentration_and_norm(
         v: (..., d) vectors.
 
     Returns:
-        χ in [1/√d, 1], NaN where v = 0, and ‖v‖₁, each (...).
+        χ in [1/√d, 1], NaN where v = 0, and ‖v‖₁, each (...); float32 for half precision.
 
     Example:
         >>> concentration_and_norm(torch.tensor([[1.0, 0.0], [1.0, -1.0]]))
@@ -73,8 +73,10 @@ def concentration_and_norm(
     """
     rows = v.reshape(-1, v.shape[-1])
     chunk = max(1, _CHUNK // max(1, v.shape[-1])) if v.device.type == "cpu" else max(1, len(rows))
-    chi, norm = rows.new_empty(len(rows)), rows.new_empty(len(rows))
+    dtype = _at_least_float32(v)
+    chi, norm = (rows.new_empty(len(rows), dtype=dtype) for _ in range(2))
     for part, part_chi, part_norm in zip(rows.split(chunk), chi.split(chunk), norm.split(chunk), strict=True):
+        part = part.to(dtype)
         torch.sum(part.abs(), -1, out=part_norm)  # sums of many, where vector_norm(…, 1) adds one by one
         # divided by ‖v‖₁ first: the squares of gradients of 1e-25 would vanish in float32
         torch.linalg.vector_norm(part / part_norm[:, None], dim=-1, out=part_chi)
@@ -94,8 +96,13 @@ def attention_entropy(weights: Float[Tensor, "*batch key"]) -> Float[Tensor, "*b
         >>> attention_entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
         tensor([0.0000, 0.6931])
     """
-    entropy: Tensor = torch.special.entr(weights).sum(-1)
+    entropy: Tensor = torch.special.entr(weights.to(_at_least_float32(weights))).sum(-1)
     return entropy
+
+
+def _at_least_float32(v: Tensor) -> torch.dtype:
+    """Sums of half precision overflow in float16, and have two digits in bfloat16."""
+    return torch.promote_types(v.dtype, torch.float32)
 
 
 def frequency_correlation(means: Float[Tensor, "types"], frequency: Float[Tensor, "_"]) -> float:

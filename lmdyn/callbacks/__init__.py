@@ -1,6 +1,7 @@
 """Observers and what they stand on: when to look, what to gather, which analysis to call, what to log."""
 
 from lmdyn.callbacks.checkpoint import ScheduledCheckpoint
+from lmdyn.callbacks.diagnostic_probe import DiagnosticProbe
 from lmdyn.callbacks.learning_curves import LearningCurves
 from lmdyn.callbacks.observer import Observer, Run, StreamingObserver
 from lmdyn.callbacks.probe import Accumulator, ProbeSet, Seen
@@ -14,6 +15,7 @@ from lmdyn.callbacks.store import ObservationStore
 __all__ = [
     "Accumulator",
     "Checkpoint",
+    "DiagnosticProbe",
     "Earlier",
     "Itself",
     "LearningCurves",

@@ -121,10 +121,20 @@ class ProbeSet:
             if self.max_tokens is not None and tokens >= self.max_tokens:
                 return
 
-    def rows(self, number: int, size: int, rank: int = 0, world_size: int = 1) -> Int[Tensor, "size"]:
-        """Numbers of the rows of a rank's batch ``number``: equal for equal text, however many ranks there are."""
-        if hasattr(self.loader, "shard"):
-            return rank + world_size * torch.arange(size)
+    def rows(
+        self, number: int, size: int, rank: int = 0, world_size: int = 1, *, streams: bool = True
+    ) -> Int[Tensor, "size"]:
+        """Numbers of the rows of a rank's batch ``number``: equal for equal text, however many ranks there are.
+
+        Args:
+            number: which of the rank's batches.
+            size: its rows.
+            rank: this process.
+            world_size: number of processes.
+            streams: whether rows of a batch may continue those of the one before, and so keep their numbers.
+        """
+        if hasattr(self.loader, "shard"):  # ranks take every n-th row of each batch
+            return (0 if streams else number << 24) + rank + world_size * torch.arange(size)
         return ((rank + world_size * number) << 24) + torch.arange(size)
 
     def _whole(self) -> Iterable[Any]:
@@ -181,7 +191,7 @@ def probe_pass(
                 losses = token_losses(logits.float(), batch["labels"]) if gradients else None
             grads = seen.gradients(losses.sum()) if losses is not None else {}
             state = tree_map_only(Tensor, Tensor.detach, getattr(output, "state", None))
-            rows = probe.rows(number, size, rank, world_size).to(device, non_blocking=True)
+            rows = probe.rows(number, size, rank, world_size, streams="continues" in batch).to(device)
             picture = Seen(batch, logits.detach(), rows, start, seen.activations, grads, seen.attentions)
             if losses is not None:
                 picture.__dict__["losses"] = losses.detach()  # as the cached property does

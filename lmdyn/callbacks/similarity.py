@@ -164,6 +164,14 @@ def default_pairs(
     return [(site, site if site in theirs else theirs[-1]) for site in own]
 
 
+def _beside(twin: nn.Module, own: nn.Module) -> nn.Module:
+    """The reference on the model's device; in float64 where the model is."""
+    parameter = next(own.parameters(), None)
+    if parameter is None:
+        return twin
+    return twin.to(parameter.device, torch.float64 if parameter.dtype == torch.float64 else None)
+
+
 class _Follower:
     """A reference that reads the probe set along with the observed module."""
 
@@ -172,7 +180,7 @@ class _Follower:
     ) -> None:
         self.name = name
         self.itself = isinstance(reference, Itself)
-        self.module = twin if self.itself else twin.to(next((p.device for p in own.parameters()), "cpu"))
+        self.module = twin if self.itself else _beside(twin, own)
         self.forward = reference.forward or (observer.forward if type(twin) is type(own) else None)
         paths = dict(twin.named_modules())
         self.sites = observer.reference_sites or {n: p for n, p in observer.sites.items() if p in paths}

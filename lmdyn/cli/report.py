@@ -53,7 +53,8 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write ``<out>/index.html``, self-contained, and each figure as ``<out>/<observer>_<figure>.{png,svg}``.
 
     Args:
-        runs: run folders.
+        runs: run folders; those with a ``test.json`` (``lmdyn test``) give a row of a table, with or without
+            observations.
         out: folder of the report; made if need be.
 
     Returns:
@@ -62,8 +63,15 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     Raises:
         FileNotFoundError: a folder without observations.
     """
+    tested = [run for run in runs if (run / "test.json").is_file()]
+    observed = [run for run in runs if run not in tested or (run / "observations").is_dir()]
+    folders = {run: _observed(run) for run in observed}  # before anything is made
     out.mkdir(parents=True, exist_ok=True)
-    sections = [_run_section(run, out, prefix=f"{run.name}_" if len(runs) > 1 else "") for run in runs]
+    sections = [
+        _run_section(run, folders[run], out, prefix=f"{run.name}_" if len(observed) > 1 else "")
+        for run in observed
+    ]
+    sections += [_test_table(tested)] if tested else []
     title = ", ".join(run.name if run.name else str(run) for run in runs)
     page = out / "index.html"
     page.write_text(
@@ -74,12 +82,17 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     return page
 
 
-def _run_section(run: Path, out: Path, prefix: str) -> str:
+def _observed(run: Path) -> list[Path]:
+    """The folders of observations of a run."""
     folders = sorted(p for p in (run / "observations").glob("*") if ObservationStore(p).steps())
     if not folders:
         raise FileNotFoundError(
             f"{run} has no observations: expected {run / 'observations'}/<observer>/*.parquet"
         )
+    return folders
+
+
+def _run_section(run: Path, folders: Sequence[Path], out: Path, prefix: str) -> str:
     parts = [f"<h1>{html.escape(str(run))}</h1>"]
     parts.append(
         "<nav>"
@@ -111,6 +124,20 @@ def _run_section(run: Path, out: Path, prefix: str) -> str:
             f"<pre>{html.escape(_tidy_yaml(config))}</pre></details>"
         )
     return "".join(parts)
+
+
+def _test_table(runs: Sequence[Path]) -> str:
+    """What ``lmdyn test`` found, a row for each run."""
+    numbers = {run.name: json.loads((run / "test.json").read_text(encoding="utf-8")) for run in runs}
+    metrics = list(dict.fromkeys(name for found in numbers.values() for name in found))
+    head = "".join(f"<th>{html.escape(name.removeprefix('test_'))}</th>" for name in metrics)
+    rows = "".join(
+        f"<tr><td>{html.escape(run)}</td>"
+        + "".join(f"<td class='n'>{_number(found.get(name))}</td>" for name in metrics)
+        + "</tr>"
+        for run, found in numbers.items()
+    )
+    return f"<h2>test</h2><table><tr><th>run</th>{head}</tr>{rows}</table>"
 
 
 def _figure(figure: Figure, path: Path, name: str) -> str:

@@ -20,6 +20,16 @@ SCHEDULE = {"at": [0, 3], "epochs": True}
 OBSERVERS = {
     "Sparsity": {"matched_size": 4, "matched_tolerance": 0.5, "class_min_count": 5},
     "LearningCurves": {"layers": ["upos", "semtag_coarse"], "bands": [5, 50]},
+    "Similarity": {
+        "reference": {"before": {"class_path": "Previous"}, "itself": {"class_path": "Itself"}},
+        "bootstrap": 4,
+    },
+    "DiagnosticProbe": {
+        "tasks": ["upos", "topic"],
+        "train_tokens": 600,
+        "description_length": True,
+        "classifier": {"epochs": 2},
+    },
 }
 
 CONFIG = {

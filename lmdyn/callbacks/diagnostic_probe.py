@@ -1,0 +1,283 @@
+"""Diagnostic classifiers on frozen representations, step by step: the method that SVCCA is held against."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import lightning as L
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from lmdyn.analysis.activations import resolve_sites
+from lmdyn.analysis.distributed import gather, rank_and_world_size
+from lmdyn.analysis.probes import DiagnosticClassifier, description_length, diagnostic_probe
+from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, set_step_axis
+from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.probe import ProbeSet, Seen, probe_pass
+
+__all__ = ["DiagnosticProbe"]
+
+log = logging.getLogger(__name__)
+
+Target = Literal["current", "next"]
+
+
+class DiagnosticProbe(Observer):
+    """Accuracy and selectivity of classifiers that read labels from a frozen model's activations.
+
+    For each site and task a classifier is trained on the ``train`` part of the probe data and tested on ``split``;
+    all of them in one tensor program, from one pass of the model over each part. ``current`` is the label of the
+    word just read, ``next`` that of the word to come. The control task gives each word type that is read a random
+    label; selectivity is accuracy less control accuracy. The classifiers have a seed of their own, so that every
+    step trains from the same start.
+
+    Where the activations of a site are NaN or infinite at a step, its values are NaN and a warning says so.
+
+    Args:
+        tasks: gold layers to predict, such as ``upos``, ``xpos``, ``semtag``, ``topic``; all probe data must have
+            them. Tasks of different corpora need an observer each.
+        targets: ``current``, ``next``, or both.
+        sites: display name to module path; the defaults are those of ``LSTMLanguageModel``.
+        classifier: kind (``linear``; ``mlp``, the ReLU-plus-softmax one of the publication) and training.
+        train_tokens: train on about this many tokens.
+        control: also the control tasks.
+        description_length: also the prequential code length of the training labels.
+        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+
+    Logged tags:
+        ``diagnostic_probe/accuracy/<site>/<task>/<target>``: share of test labels predicted first.
+        ``diagnostic_probe/control_accuracy/<site>/<task>/<target>``: the same on the control task.
+        ``diagnostic_probe/selectivity/<site>/<task>/<target>``: accuracy less control accuracy, in [−1, 1].
+        ``diagnostic_probe/probe_loss/<site>/<task>/<target>``: mean loss on the test labels, in nats.
+        ``diagnostic_probe/majority/<task>/<target>``: accuracy of the training data's most frequent label.
+        ``diagnostic_probe/codelength/<site>/<task>/<target>``: prequential code length in bits a label.
+        ``diagnostic_probe/compression/<site>/<task>/<target>``: uniform code length over it, 1 where nothing is
+            learnt.
+
+    Raises:
+        ValueError: a task that the data lacks, data without a training part.
+
+    Reference: Belinkov et al. 2017; Hewitt & Liang 2019 (control tasks); Voita & Titov 2020 (description length);
+        Saphra & Lopez 2019, figures 6 and 7.
+    """
+
+    def __init__(
+        self,
+        *,
+        tasks: Sequence[str] = ("upos",),
+        targets: Sequence[Target] = ("current", "next"),
+        sites: Mapping[str, str] | None = None,
+        classifier: DiagnosticClassifier = DiagnosticClassifier(),  # noqa: B008 (frozen)
+        train_tokens: int = 20_000,
+        control: bool = True,
+        description_length: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        unknown = [t for t in targets if t not in ("current", "next")]
+        if unknown or not targets or not tasks:
+            raise ValueError(
+                f"expected tasks, and targets of current and next, got tasks {list(tasks)}, targets {list(targets)}"
+            )
+        default = {"embedding": "embedding", "h1": "lstm.layers.0", "h2": "lstm.layers.1"}
+        self.sites = dict(default if sites is None else sites)
+        self.tasks = tuple(tasks)
+        self.targets = tuple(targets)
+        self.classifier = classifier
+        self.train_tokens = train_tokens
+        self.control = control
+        self.description_length = description_length
+        self._train_set: ProbeSet | None = None
+
+    def prepare(self) -> None:
+        """Find the training part, and the tasks in both parts."""
+        try:
+            self._train_set = self.part("train", self.train_tokens)
+        except (ValueError, AttributeError, NotImplementedError) as error:
+            raise ValueError(
+                f"{self.name} trains its classifiers on the training part of its data, which cannot be had: {error}"
+            ) from error
+        if not isinstance(self.probe or self.run.datamodule, (L.LightningDataModule, L.LightningModule)):
+            raise ValueError(
+                f"{self.name} trains on one part of its data and tests on another: give `probe` a datamodule, not a "
+                "loader"
+            )
+        for part, name in ((self._train_set, "train"), (self.probe_set, self.split)):
+            missing = [task for task in self.tasks if task not in part.label_names]
+            if missing:
+                raise ValueError(
+                    f"{self.name}: the {name} part has no layers {missing}, it has {sorted(part.label_names)}: choose "
+                    "`tasks` among these"
+                )
+
+    def check_module(self, module: nn.Module) -> None:
+        """Refuse sites that name no module."""
+        resolve_sites(module, self.sites)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments, and the content of both parts."""
+        train = self._train_set.fingerprint if self._train_set is not None else None
+        return {**super().settings, "sites": self.sites, "train_set": train}
+
+    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+        """Two passes, then all classifiers at once."""
+        assert self._train_set is not None
+        train, test = (self._features(module, part) for part in (self._train_set, self.probe_set))
+        finite = [
+            s
+            for s, x in train.activations.items()
+            if bool(x.isfinite().all() & test.activations[s].isfinite().all())
+        ]
+        if broken := [s for s in train.activations if s not in finite]:
+            log.warning("%s at step %d: activations of %s are not finite: no value", self.name, step, broken)
+        rows = _rows(self, train, test, finite)
+        rows += [
+            (quantity, site, task, target, float("nan"))
+            for site in broken
+            for quantity in ("accuracy", "probe_loss")
+            for task in self.tasks
+            for target in self.targets
+        ]
+        columns = ["quantity", "site", "task", "target", "value"]
+        return pd.DataFrame(rows, columns=columns).astype({"value": "float64"})
+
+    def _features(self, module: nn.Module, part: ProbeSet) -> "_Features":
+        features = _Features(self)
+        probe_pass(module, part, [features], sites=self.sites, forward=self.forward)
+        features.reduce()
+        return features
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Accuracy and selectivity over steps; compression where it was asked for."""
+        figures = {f"accuracy_{target}": _curves(observations, target) for target in settings["targets"]}
+        if observations["quantity"].eq("compression").any():
+            for target in settings["targets"]:
+                figures[f"compression_{target}"] = _curves(observations, target, ("compression",))
+        return figures
+
+
+class _Features:
+    """Activations and labels of all tokens of a part, in the order of the text."""
+
+    def __init__(self, observer: DiagnosticProbe) -> None:
+        self._observer = observer
+        self._parts: list[dict[str, Tensor]] = []
+        self.activations: dict[str, Tensor] = {}
+        self.labels: dict[str, Tensor] = {}
+        self.types = torch.zeros(0, dtype=torch.int64)
+
+    def update(self, seen: Seen) -> None:
+        mask = seen.tokens
+        time = torch.arange(mask.shape[1], device=mask.device)
+        part = {
+            "order": ((seen.rows[:, None] << 24) + seen.start[:, None] + time)[mask],
+            "types": seen.batch.get("input_ids", torch.full_like(seen.batch["labels"], -1))[mask],
+        }
+        for name, activation in seen.activations.items():
+            if activation.ndim < 3 or activation.shape[:2] != mask.shape:
+                raise ValueError(
+                    f"site {name!r} answers {tuple(activation.shape)}, expected (batch, time, …) with (batch, time) = "
+                    f"{tuple(mask.shape)}: name a module whose output is batch first, with one vector a token"
+                )
+            part[f"x {name}"] = activation.flatten(2)[mask].float()
+        for task in self._observer.tasks:
+            for target in self._observer.targets:
+                key = task if target == "current" else f"target_{task}"
+                if key not in seen.batch:
+                    raise ValueError(f"the probe set's batches have no {key!r}, only {sorted(seen.batch)}")
+                part[f"y {task} {target}"] = seen.batch[key][mask]
+        self._parts.append(part)
+
+    def table(self) -> pd.DataFrame:
+        raise NotImplementedError("features are no observation yet")
+
+    def reduce(self) -> None:
+        """Bring together what all ranks have, on every rank, in one order for any number of ranks."""
+        device = self._parts[0]["order"].device if self._parts else torch.device("cpu")
+        parts = self._parts
+        if rank_and_world_size()[1] > 1:
+            mine = [{k: v.cpu() for k, v in part.items()} for part in self._parts]
+            parts = [part for rank in gather(mine) for part in rank]
+        self._parts = []
+        whole = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+        order = whole.pop("order").argsort()
+        whole = {key: tensor[order].to(device) for key, tensor in whole.items()}
+        self.types = whole.pop("types")
+        self.activations = {k[2:]: v for k, v in whole.items() if k[0] == "x"}
+        self.labels = {k[2:]: v for k, v in whole.items() if k[0] == "y"}
+
+
+def _rows(
+    observer: DiagnosticProbe, train: _Features, test: _Features, sites: Sequence[str]
+) -> list[tuple[str, str, str, str, float]]:
+    if not sites:
+        return []
+    names = observer.probe_set.label_names
+    classes = {task: max(2, len(names[task.split(" ")[0]])) for task in train.labels}
+    features = {site: train.activations[site] for site in sites}
+    result = diagnostic_probe(
+        features,
+        train.labels,
+        {site: test.activations[site] for site in sites},
+        test.labels,
+        classes,
+        train_types=train.types if observer.control else None,
+        test_types=test.types if observer.control else None,
+        classifier=observer.classifier,
+    )
+    values = {"accuracy": result.accuracy, "probe_loss": result.loss}
+    if result.control_accuracy is not None:
+        values |= {"control_accuracy": result.control_accuracy, "selectivity": result.selectivity}
+    if observer.description_length:
+        code = description_length(features, train.labels, classes, classifier=observer.classifier)
+        labelled = torch.tensor([float((train.labels[task] >= 0).sum()) for task in code.tasks])
+        values |= {"codelength": code.codelength / labelled, "compression": code.compression}
+    rows = []
+    for j, name in enumerate(result.tasks):
+        task, target = name.split(" ")
+        rows.append(("majority", "", task, target, float(result.majority[j])))
+        for quantity, value in values.items():
+            rows += [
+                (quantity, site, task, target, float(value[i, j])) for i, site in enumerate(result.sites)
+            ]
+    return rows
+
+
+def _curves(
+    observations: pd.DataFrame, target: str, quantities: Sequence[str] = ("accuracy", "selectivity")
+) -> Figure:
+    """A panel for each site: accuracy drawn through, selectivity dashed."""
+    rows = observations[observations["target"].eq(target) & observations["quantity"].isin(quantities)]
+    sites = list(rows["site"].unique())
+    columns = min(3, len(sites))
+    lines = -(-len(sites) // columns)
+    figure, axes = new_figure(
+        4.0 * columns + 1.8, 3.3 * lines, nrows=lines, ncols=columns, sharey=True, squeeze=False
+    )
+    tasks = list(rows["task"].unique())
+    of = {"current": "the word read", "next": "the next word"}[target]
+    for ax, site in zip(axes.flat, sites, strict=False):
+        here = rows[rows["site"].eq(site)].sort_values("step")
+        for i, task in enumerate(tasks):
+            for quantity, dash in zip(quantities, ("-", "--"), strict=False):
+                line = here[here["task"].eq(task) & here["quantity"].eq(quantity)]
+                ax.plot(
+                    line["step"], line["value"], dash, color=line_style(i)["color"], marker=".", ms=4, lw=1.2,
+                    label=f"{task}, {quantity}",
+                )  # fmt: skip
+        ax.set_title(f"{site}: label of {of}", fontsize=10, loc="left")
+        mark_rate_drops(ax, observations)
+        set_step_axis(ax, list(here["step"]))
+    for ax in axes.flat[len(sites) :]:
+        ax.set_axis_off()
+    for ax in axes[:, 0]:
+        ax.set_ylabel(" and ".join(quantities))
+    axes[0, -1].legend(
+        *axes[0, -1].get_legend_handles_labels(), frameon=False, fontsize=7, loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+    )  # fmt: skip
+    return figure

@@ -1,0 +1,48 @@
+"""Divergences against scipy, closed forms and what the theory proves."""
+
+import math
+
+import pytest
+import scipy.spatial.distance
+import scipy.stats
+import torch
+
+from lmdyn.analysis import jensen_shannon, kullback_leibler
+
+
+@pytest.fixture
+def pq():
+    g = torch.Generator().manual_seed(0)
+    return torch.rand(2, 50, 7, generator=g, dtype=torch.float64).softmax(-1)
+
+
+def test_against_scipy(pq):
+    p, q = pq
+    assert kullback_leibler(p, q).numpy() == pytest.approx(scipy.stats.entropy(p.T.numpy(), q.T.numpy()))
+    expected = scipy.spatial.distance.jensenshannon(p.numpy(), q.numpy(), axis=1) ** 2
+    assert jensen_shannon(p, q).numpy() == pytest.approx(expected)
+
+
+def test_bounds_and_symmetry(pq):
+    p, q = pq
+    assert torch.allclose(jensen_shannon(p, q), jensen_shannon(q, p))
+    assert not torch.allclose(kullback_leibler(p, q), kullback_leibler(q, p))
+    assert (jensen_shannon(p, q) < math.log(2)).all()
+    for divergence in (jensen_shannon, kullback_leibler):
+        assert (divergence(p, q) > 0).all()
+        assert (divergence(p, p) == 0).all()
+
+
+def test_zeros():
+    one, other = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 0.5, 0.5])
+    assert float(jensen_shannon(one, other)) == pytest.approx(math.log(2))
+    assert float(kullback_leibler(one, other)) == math.inf
+    assert float(kullback_leibler(one, torch.tensor([0.5, 0.5, 0.0]))) == pytest.approx(math.log(2))
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="distributions over the same"):
+        jensen_shannon(torch.ones(1), torch.ones(2) / 2)
+    for bad in (torch.tensor([0.5, 0.6]), torch.tensor([1.5, -0.5]), torch.tensor([float("nan"), 1.0])):
+        with pytest.raises(ValueError, match="q holds rows that are no distributions"):
+            kullback_leibler(torch.tensor([0.5, 0.5]), bad)

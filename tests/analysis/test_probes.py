@@ -1,0 +1,526 @@
+"""Diagnostic classifiers: theory, scikit-learn and autograd as oracles, and that joint training is training alone."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from lmdyn.analysis.probe_training import (
+    Targets,
+    initial_probes,
+    loss_gradient,
+    score,
+    standardize,
+    train,
+)
+from lmdyn.analysis.probes import DiagnosticClassifier, control_labels, description_length, diagnostic_probe
+
+KINDS = [pytest.param(DiagnosticClassifier(), id="linear"),
+         pytest.param(DiagnosticClassifier(kind="mlp", hidden_size=8, dropout=0.25), id="mlp")]  # fmt: skip
+
+
+def normal(seed, *shape, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def integers(seed, high, *shape):
+    return torch.randint(high, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def probe(train_x, train_y, test_x, test_y, classes, classifier, **kwargs):
+    """One site and one task."""
+    return diagnostic_probe({"h": train_x}, {"y": train_y}, {"h": test_x}, {"y": test_y}, {"y": classes},
+                            classifier=classifier, **kwargs)  # fmt: skip
+
+
+def gaussians(seed, n, means, dtype=torch.float32):
+    y = integers(seed, len(means), n)
+    return means[y] + normal(seed + 1, n, means.shape[1], dtype=dtype), y
+
+
+@pytest.fixture
+def many():
+    """Three sites, two of one width, and three tasks with masks of their own: train and test, in float64."""
+    features, labels = [], []
+    for seed, n in ((0, 150), (50, 70)):
+        x = normal(seed, n, 12, dtype=torch.float64)
+        y = {"a": (x[:, 0] > 0).long(), "b": x[:, 1:5].argmax(1), "c": integers(seed + 1, 3, n)}
+        y["b"][: n // 3] = -100
+        y["c"][n // 2 :] = -100
+        features.append({"low": x[:, :7], "high": 3 * x[:, 5:] + 1, "wide": x})
+        labels.append(y)
+    return features[0], labels[0], features[1], labels[1], {"a": 2, "b": 4, "c": 3}
+
+
+class TestWhatProbesLearn:
+    def test_separable_classes_are_learnt(self):
+        (x, y), (u, v) = (gaussians(s, 600, 12 * torch.eye(4)) for s in (0, 5))
+        for kind in ("linear", "mlp"):
+            classifier = DiagnosticClassifier(kind=kind, epochs=20, learning_rate=0.05)
+            result = probe(x, y, u, v, 4, classifier)
+            assert float(result.accuracy) == 1
+            assert float(result.loss) < 0.03
+
+    def test_only_a_hidden_layer_learns_xor(self):
+        (x, u), training = (
+            (normal(s, 2000, 2) for s in (0, 1)),
+            DiagnosticClassifier(epochs=30, batch_size=32),
+        )
+        y, v = ((z.prod(1) > 0).long() for z in (x, u))
+        assert 0.4 < float(probe(x, y, u, v, 2, training).accuracy) < 0.6
+        mlp = replace(training, kind="mlp", hidden_size=32)
+        assert float(probe(x, y, u, v, 2, mlp).accuracy) > 0.95
+
+    @pytest.mark.parametrize("classifier", KINDS)
+    def test_random_labels_stay_at_chance(self, classifier):
+        x, u, y, v = normal(0, 1500, 10), normal(1, 3000, 10), integers(2, 5, 1500), integers(3, 5, 3000)
+        result = probe(x, y, u, v, 5, classifier)
+        assert float(result.accuracy) == pytest.approx(0.2, abs=4 * math.sqrt(0.2 * 0.8 / 3000))
+        assert math.log(5) - 0.01 < float(result.loss) < math.log(5) + 0.1
+
+    def test_equals_logistic_regression_of_scikit_learn(self):
+        means = normal(9, 3, 6, dtype=torch.float64)
+        (x, y), (u, v) = (gaussians(s, 800, means, torch.float64) for s in (0, 5))
+        oracle = LogisticRegression(C=1e6, max_iter=2000).fit(x.numpy(), y.numpy())
+        expected = -oracle.predict_log_proba(u.numpy())[np.arange(len(v)), v.numpy()].mean()
+        classifier = DiagnosticClassifier(epochs=300, batch_size=800, learning_rate=0.05)
+        for standardized in (True, False):
+            result = probe(x, y, u, v, 3, replace(classifier, standardize=standardized))
+            assert float(result.accuracy) == pytest.approx(oracle.score(u.numpy(), v.numpy()), abs=0.005)
+            assert float(result.loss) == pytest.approx(expected, abs=0.002)
+
+    def test_one_class_of_several(self):
+        result = probe(normal(0, 300, 3), torch.ones(300).long(), normal(1, 20, 3), torch.ones(20).long(), 3,
+                       DiagnosticClassifier(epochs=20))  # fmt: skip
+        assert (float(result.accuracy), float(result.majority)) == (1, 1)
+
+    def test_majority_is_that_of_training(self):
+        y, v = torch.tensor([2, 2, 0, -100, -100, -100]), torch.tensor([0, 0, 0, 2, -100])
+        result = probe(normal(0, 6, 3), y, normal(1, 5, 3), v, 3, DiagnosticClassifier())
+        assert float(result.majority) == 0.25
+
+    def test_dropout_acts_while_training_only(self):
+        (x, y), (u, v) = (gaussians(s, 300, 3 * torch.eye(3)) for s in (0, 5))
+        mlp = DiagnosticClassifier(kind="mlp", hidden_size=8)
+        plain, dropped, again = (probe(x, y, u, v, 3, c) for c in (mlp, *[replace(mlp, dropout=0.5)] * 2))
+        assert plain.loss != dropped.loss
+        assert torch.equal(dropped.loss, again.loss)
+
+
+class TestOneProgram:
+    @pytest.mark.parametrize("classifier", KINDS)
+    def test_joint_training_is_training_alone(self, many, classifier):
+        joint = diagnostic_probe(*many, classifier=classifier)
+        assert joint.accuracy.shape == joint.loss.shape == (3, 3)
+        assert joint.sites == ("low", "high", "wide")
+        assert joint.tasks == ("a", "b", "c")
+        train_x, train_y, test_x, test_y, classes = many
+        for i, site in enumerate(joint.sites):
+            for j, task in enumerate(joint.tasks):
+                alone = diagnostic_probe({site: train_x[site]}, {task: train_y[task]}, {site: test_x[site]},
+                                         {task: test_y[task]}, classes, classifier=classifier)  # fmt: skip
+                assert float(joint.loss[i, j]) == pytest.approx(float(alone.loss), abs=1e-10)
+                assert float(joint.accuracy[i, j]) == float(alone.accuracy)
+                assert float(joint.majority[j]) == float(alone.majority)
+
+    @pytest.mark.parametrize("classifier", KINDS)
+    def test_order_of_sites_and_tasks_is_without_effect(self, many, classifier):
+        back = [dict(reversed(part.items())) for part in many[:4]]
+        one, two = (diagnostic_probe(*args, classifier=classifier) for args in (many, (*back, many[4])))
+        assert two.sites == one.sites[::-1]
+        torch.testing.assert_close(one.loss, two.loss.flip(0, 1), atol=1e-10, rtol=0)
+        assert torch.equal(one.accuracy, two.accuracy.flip(0, 1))
+        codes = [
+            description_length(*args, classifier=classifier)
+            for args in ((many[0], many[1], many[4]), (back[0], back[1], many[4]))
+        ]
+        torch.testing.assert_close(codes[0].codelength, codes[1].codelength.flip(0, 1), atol=1e-8, rtol=0)
+
+    def test_each_hidden_layer_starts_by_itself(self, many):
+        x = torch.stack([many[0]["low"], many[0]["high"]], 1)
+        targets = Targets(("a", "b"), (2, 4), torch.zeros(len(x), 2).long())
+        mlp = initial_probes(DiagnosticClassifier(kind="mlp"), x, ("low", "high"), targets)
+        parts = [part for row in mlp.hidden_weight for part in row.chunk(2, -1)]
+        assert len({float(part.sum()) for part in parts}) == 4
+        assert float(mlp.hidden_weight.abs().max()) <= 7**-0.5
+        assert float(mlp.hidden_weight.var()) == pytest.approx(1 / 7 / 3, rel=0.2)
+
+    @pytest.mark.parametrize("classifier", KINDS)
+    def test_what_has_no_label_has_no_influence(self, many, classifier):
+        train_x, train_y, test_x, test_y, classes = many
+        classifier = replace(classifier, standardize=False)
+        one = diagnostic_probe(*many, classifier=classifier)
+        off, off_test = train_y["b"] == -100, test_y["b"] == -100
+        disturbed = {site: torch.where(off[:, None], 1e3, x) for site, x in train_x.items()}
+        disturbed_test = {site: torch.where(off_test[:, None], 1e3, x) for site, x in test_x.items()}
+        two = diagnostic_probe(disturbed, train_y, disturbed_test, test_y, classes, classifier=classifier)
+        assert torch.equal(one.loss[:, 1], two.loss[:, 1])
+        assert not torch.equal(one.loss[:, 0], two.loss[:, 0])
+
+    @pytest.mark.parametrize("classifier", KINDS)
+    def test_gradients_are_those_of_autograd(self, classifier):
+        x, labels = normal(0, 9, 2, 5, dtype=torch.float64), integers(1, 3, 9, 3)
+        labels[:4, 1] = -100
+        labels[:, 2] = -100
+        targets = Targets(("a", "b", "c"), (3, 5, 4), labels)
+        probes = initial_probes(classifier, x, ("s", "t"), targets)
+        for seed, parameter in enumerate(probes.parameters):
+            parameter.copy_(normal(seed, *parameter.shape, dtype=torch.float64))
+        dropped = (normal(7, 9, 8, dtype=torch.float64) > 0) / 0.5 if classifier.kind == "mlp" else None
+        inputs = x.transpose(0, 1)
+        z = probes.logits(inputs, dropped)
+        loss_gradient(z, targets.columns, targets.labelled.double(), targets.num_classes)
+        probes.backward(inputs, z)
+        written = [parameter.grad for parameter in probes.parameters]
+
+        leaves = [parameter.clone().requires_grad_() for parameter in probes.parameters]
+        loss = torch.zeros((), dtype=torch.float64)
+        for s in range(2):
+            start = 0
+            for t, classes in enumerate(targets.num_classes):
+                if classifier.kind == "linear":
+                    w, b = leaves
+                    output = x[:, s] @ w[s] + b[s]
+                else:
+                    u, a, *w, b = leaves
+                    hidden = (x[:, s] @ u[s] + a[s]).relu()[:, 8 * t : 8 * t + 8] * dropped
+                    output = torch.nn.functional.pad(hidden @ w[t][s], (start, 12 - start - classes)) + b[s]
+                kept = labels[:, t] >= 0
+                if bool(kept.any()):
+                    part = output[kept, start : start + classes]
+                    loss = loss + torch.nn.functional.cross_entropy(part, labels[kept, t])
+                start += classes
+        expected = torch.autograd.grad(loss, leaves, materialize_grads=True)
+        for gradient, other in zip(written, expected, strict=True):
+            torch.testing.assert_close(gradient, other, atol=1e-13, rtol=1e-10)
+        for t in (0, 1):
+            assert bool((written[-1].split(targets.num_classes, -1)[t] != 0).any())
+        assert not bool(written[-1].split(targets.num_classes, -1)[2].any())
+
+    def test_training_is_plain_adam(self, many):
+        """Against torch modules in a plain loop, with the same minibatches."""
+        x, y = many[0]["low"], many[1]["b"]
+        classifier = DiagnosticClassifier(epochs=3, batch_size=40, standardize=False)
+        targets = Targets(("b",), (4,), y[:, None])
+        probes = initial_probes(classifier, x[:, None], ("low",), targets)
+        orders = []
+        permutation = torch.randperm
+
+        def spy(n, **kwargs):
+            orders.append(permutation(n, **kwargs))
+            return orders[-1]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "randperm", spy)
+            train(classifier, probes, x[:, None], targets)
+        assert len(orders) == 3
+        assert not torch.equal(orders[0], orders[1])
+        layer = torch.nn.Linear(7, 4, dtype=torch.float64)
+        torch.nn.init.zeros_(layer.weight)
+        torch.nn.init.zeros_(layer.bias)
+        optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
+        for order in orders:
+            for batch in order.split(40):
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(layer(x[batch]), y[batch]).backward()
+                optimizer.step()
+        torch.testing.assert_close(probes.weight[0].T, layer.weight.detach(), atol=1e-12, rtol=1e-9)
+        correct, nll = score(probes, x[:, None], targets)
+        kept = y >= 0
+        expected = torch.nn.functional.cross_entropy(layer(x[kept]), y[kept], reduction="sum").item()
+        assert float(nll) == pytest.approx(expected, rel=1e-12)
+        assert float(correct) == float((layer(x[kept]).argmax(1) == y[kept]).sum())
+
+
+class TestStandardization:
+    def test_scale_and_shift_are_without_effect(self):
+        (x, y), (u, v) = (
+            gaussians(s, 300, 3 * torch.eye(3, dtype=torch.float64), torch.float64) for s in (0, 5)
+        )
+        scale = torch.tensor([1e-4, 1.0, 1e4], dtype=torch.float64)
+        one = probe(x, y, u, v, 3, DiagnosticClassifier())
+        two = probe(x * scale + 100, y, u * scale + 100, v, 3, DiagnosticClassifier())
+        assert float(one.loss) == pytest.approx(float(two.loss), abs=1e-8)
+
+    def test_moments_and_dead_dimensions(self):
+        x = torch.cat([5 + 3 * normal(0, 400, 2, 3), torch.full((400, 2, 1), 0.1)], -1)
+        held_out = x[:7].clone()
+        transform = standardize(x)
+        torch.testing.assert_close(x.mean(0), torch.zeros(2, 4), atol=1e-6, rtol=0)
+        torch.testing.assert_close(x.std(0, correction=0), torch.tensor([[1.0, 1, 1, 0]] * 2))
+        transform(held_out)
+        torch.testing.assert_close(held_out, x[:7])
+        beyond = torch.full((1, 2, 4), 3.1)
+        transform(beyond)
+        torch.testing.assert_close(beyond[..., -1], torch.full((1, 2), 3.0))
+
+    def test_features_are_left_as_they_are(self, many):
+        before = {site: x.clone() for site, x in many[0].items()}
+        diagnostic_probe(*many)
+        description_length(many[0], many[1], many[4])
+        assert all(torch.equal(before[site], x) for site, x in many[0].items())
+
+
+class TestControlTask:
+    def test_one_label_a_type_whatever_the_order(self):
+        types, counts = integers(0, 500, 5000), torch.tensor([5, 0, 3, 2])
+        labels = control_labels(types, counts, seed=3)
+        pairs = torch.stack([types, labels]).unique(dim=1)
+        assert pairs.shape[1] == len(types.unique())
+        order = torch.randperm(5000, generator=torch.Generator().manual_seed(1))[:50]
+        assert torch.equal(control_labels(types[order], counts, seed=3), labels[order])
+        assert torch.equal(
+            control_labels(types.reshape(50, 100), counts / 10, seed=3), labels.reshape(50, 100)
+        )
+        assert not torch.equal(control_labels(types, counts, seed=4), labels)
+
+    def test_types_follow_the_distribution(self):
+        counts = torch.tensor([50, 0, 30, 19, 1])
+        for seed in range(3):
+            drawn = torch.bincount(control_labels(torch.arange(20_000), counts, seed=seed), minlength=5)
+            assert int(drawn[1]) == 0
+            expected = 200.0 * counts[counts > 0]
+            statistic = float(((drawn[counts > 0] - expected).square() / expected).sum())
+            assert statistic < 16.3  # 0.1 % of χ² with three degrees of freedom
+
+    def test_seeds_are_independent(self):
+        counts = torch.ones(4)
+        one, two = (control_labels(torch.arange(16_000), counts, seed=seed) for seed in (0, 1))
+        joint = torch.bincount(4 * one + two, minlength=16)
+        assert float((joint - 1000.0).square().sum() / 1000) < 37.7  # 0.1 % of χ² with 15 degrees of freedom
+
+    def test_no_type_no_label(self):
+        assert control_labels(torch.tensor([-100, -1]), torch.tensor([1, 1])).tolist() == [-100, -100]
+        assert control_labels(torch.zeros(0, dtype=torch.long), torch.tensor([1, 1])).shape == (0,)
+
+    @pytest.mark.parametrize("shares", [[], [0.0, 0.0], [1.0, -1.0], [1.0, math.nan], [1.0, math.inf]])
+    def test_no_distribution(self, shares):
+        with pytest.raises(ValueError, match="distribution has shares"):
+            control_labels(torch.arange(3), torch.tensor(shares))
+
+    def test_selectivity_tells_structure_from_memory(self):
+        """One site holds the class, which half of the types' tokens share, and one the word type alone."""
+        types = [integers(s, 40, 3000) for s in (0, 1)]
+        y = [integers(s + 2, 4, 3000) for s in (0, 1)]
+        identity = [torch.nn.functional.one_hot(t, 40).float() for t in types]
+        structure = [torch.nn.functional.one_hot(v, 4).float() + 0.1 * normal(7, 3000, 4) for v in y]
+        of_type = [control_labels(t, torch.ones(4), seed=99) for t in types]
+        result = diagnostic_probe(
+            *({"structure": structure[i], "type": identity[i]} if part == "x" else {"class": y[i], "word": of_type[i]}
+              for i in (0, 1) for part in "xy"),
+            {"class": 4, "word": 4}, train_types=types[0], test_types=types[1],
+            classifier=DiagnosticClassifier(epochs=30),
+        )  # fmt: skip
+        assert result.selectivity.shape == (2, 2)
+        assert float(result.selectivity[0, 0]) > 0.6
+        assert float(result.accuracy[1, 1]) > 0.98
+        assert float(result.control_accuracy[1, 1]) > 0.98
+        assert abs(float(result.selectivity[1, 1])) < 0.02
+        assert float(result.selectivity[1, 0]) < -0.6
+
+    def test_control_tasks_change_no_task_and_are_what_they_would_be_as_tasks(self, many):
+        types = [integers(s, 20, len(many[i]["a"])) for s, i in ((0, 1), (1, 3))]
+        plain = diagnostic_probe(*many)
+        with_control = diagnostic_probe(*many, train_types=types[0], test_types=types[1])
+        torch.testing.assert_close(plain.loss, with_control.loss, atol=1e-10, rtol=0)
+        assert with_control.tasks == plain.tasks
+        assert with_control.control_accuracy.shape == (3, 3)
+        with pytest.raises(ValueError, match="train_types and test_types"):
+            _ = plain.selectivity
+        with pytest.raises(ValueError, match="those of both"):
+            diagnostic_probe(*many, train_types=types[0])
+        with pytest.raises(ValueError, match="test: types of shape"):
+            diagnostic_probe(*many, train_types=types[0], test_types=types[1][:-1])
+        with pytest.raises(ValueError, match="train: no labelled token of task 'a' has a type"):
+            diagnostic_probe(*many, train_types=-torch.ones(150).long(), test_types=types[1])
+
+
+class TestDescriptionLength:
+    @pytest.mark.parametrize("classifier", KINDS)
+    def test_untrained_probes_send_the_uniform_code(self, many, classifier):
+        code = description_length(many[0], many[1], many[4], classifier=replace(classifier, epochs=0))
+        expected = torch.tensor([150 * 1.0, 100 * 2.0, 75 * math.log2(3)], dtype=torch.float64)
+        torch.testing.assert_close(code.uniform_codelength, expected, atol=1e-9, rtol=0)
+        torch.testing.assert_close(code.codelength, expected.expand(3, 3), atol=1e-9, rtol=0)
+        torch.testing.assert_close(code.compression, torch.ones(3, 3, dtype=torch.float64))
+
+    def test_is_the_sum_over_probes_of_the_blocks_before(self):
+        """A second implementation: a probe trained on each prefix tells the block after it."""
+        x, y = normal(0, 200, 5, dtype=torch.float64), integers(1, 3, 200)
+        x[:, 0] += 2 * y
+        y[::7] = -100
+        classifier = DiagnosticClassifier(standardize=False, batch_size=16)
+        code = description_length({"h": x}, {"y": y}, {"y": 3}, fractions=(0.1, 0.35, 1.0), shuffle=False,
+                                  classifier=classifier)  # fmt: skip
+        assert code.boundaries == (20, 70, 200)
+        bits = [float((y[:20] >= 0).sum()) * math.log2(3)]
+        for start, stop in ((20, 70), (70, 200)):
+            result = probe(x[:start], y[:start], x[start:stop], y[start:stop], 3, classifier)
+            bits.append(float(result.loss) * float((y[start:stop] >= 0).sum()) / math.log(2))
+        torch.testing.assert_close(code.blocks[:, 0, 0], torch.tensor(bits, dtype=torch.float64))
+        assert float(code.codelength) == pytest.approx(sum(bits))
+        shuffled = description_length({"h": x}, {"y": y}, {"y": 3}, fractions=(0.1, 0.35, 1.0),
+                                      classifier=classifier)  # fmt: skip
+        assert float(shuffled.codelength) != pytest.approx(float(code.codelength), rel=1e-3)
+
+    def test_what_can_be_learnt_is_compressed(self):
+        x, y = gaussians(0, 2000, 5 * torch.eye(4))
+        noise = integers(5, 4, 2000)
+        linear = DiagnosticClassifier(epochs=20, learning_rate=0.02)
+        for classifier in (
+            linear,
+            DiagnosticClassifier(kind="mlp", hidden_size=16, epochs=20, learning_rate=5e-3),
+        ):
+            code = description_length(
+                {"h": x}, {"y": y, "noise": noise}, {"y": 4, "noise": 4}, classifier=classifier
+            )
+            assert float(code.compression[0, 0]) > 1.5
+            assert 0.93 < float(code.compression[0, 1]) < 1.005
+
+    def test_the_fractions_of_the_publication(self):
+        code = description_length({"h": normal(0, 1000, 2)}, {"y": integers(1, 2, 1000)}, {"y": 2},
+                                  classifier=DiagnosticClassifier(epochs=0))  # fmt: skip
+        assert code.boundaries == (1, 2, 4, 8, 16, 32, 62, 125, 250, 500, 1000)
+
+    @pytest.mark.parametrize(("n", "expected"), [(10, (1, 2, 5, 10)), (3, (1, 3)), (1, (1,))])
+    def test_empty_blocks_are_merged(self, n, expected):
+        code = description_length({"h": normal(0, n, 2)}, {"y": torch.ones(n).long()}, {"y": 2})
+        assert code.boundaries == expected
+        assert len(code.blocks) == len(expected)
+        assert float(code.blocks[0]) == 1
+
+    def test_a_prefix_without_labels_is_uniform(self):
+        y = integers(0, 4, 100)
+        y[:50] = -100
+        code = description_length({"h": normal(0, 100, 3)}, {"y": y}, {"y": 4}, shuffle=False)
+        assert float(code.blocks[:-1].sum()) == 0
+        assert float(code.codelength) == pytest.approx(100)
+
+    @pytest.mark.parametrize(
+        "fractions", [(), (0.5,), (0.0, 1.0), (0.5, 0.2, 1.0), (0.5, 0.5, 1.0), (0.5, 2.0)]
+    )
+    def test_fractions_rise_to_one(self, many, fractions):
+        with pytest.raises(ValueError, match="fractions rise"):
+            description_length(many[0], many[1], many[4], fractions=fractions)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda a: a[0].clear(), "train: no sites"),
+            (lambda a: (a[1].clear(), a[3].clear()), "train: no tasks"),
+            (lambda a: a[2].pop("low"), "sites and widths differ"),
+            (lambda a: a[2].update(low=a[2]["wide"]), "sites and widths differ"),
+            (lambda a: a[3].pop("a"), "tasks differ"),
+            (lambda a: a[4].pop("b"), r"num_classes lacks \['b'\]"),
+            (lambda a: a[4].update(b=1), "task 'b' has 1 classes"),
+            (lambda a: a[0].update(low=a[0]["low"][:-1]), "train: sites with different numbers of tokens"),
+            (lambda a: a[3].update(c=a[3]["c"][:-1]), "test: task 'c' has labels of shape"),
+            (lambda a: a[0]["wide"].__setitem__((3, 4), math.nan), "train: NaN or infinite features at site"),
+            (lambda a: a[2].update(high=a[2]["high"] / 0), "test: NaN or infinite features at site 'high'"),
+            (lambda a: a[1]["b"].fill_(-100), "train: task 'b' has no labelled token"),
+            (lambda a: a[3]["b"].fill_(-100), "test: task 'b' has no labelled token"),
+            (
+                lambda a: a[1]["a"].__setitem__(5, 2),
+                "train: labels of task 'a' are in 0 … 1 or -100: got 0 to 2",
+            ),
+            (
+                lambda a: a[3]["a"].__setitem__(5, -1),
+                "test: labels of task 'a' are in 0 … 1 or -100: got -1 to 1",
+            ),
+        ],
+    )
+    def test_messages_name_what_is_wrong(self, many, change, message):
+        change(many)
+        with pytest.raises(ValueError, match=message):
+            diagnostic_probe(*many)
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"hidden_size": 3}, "no hidden layer"),
+            ({"dropout": 0.1}, "no hidden layer"),
+            ({"kind": "mlp", "hidden_size": 0}, "hidden_size is at least 1"),
+            ({"kind": "mlp", "dropout": 1.0}, "dropout is in"),
+            ({"epochs": -1}, "epochs"),
+            ({"batch_size": 0}, "epochs"),
+            ({"learning_rate": 0.0}, "epochs"),
+        ],
+    )
+    def test_settings(self, settings, message):
+        with pytest.raises(ValueError, match=message):
+            DiagnosticClassifier(**settings)
+
+    def test_unknown_kind(self):
+        classifier = DiagnosticClassifier()
+        object.__setattr__(classifier, "kind", "svm")  # past the types that are checked while testing
+        with pytest.raises(ValueError, match="kind is one of"):
+            classifier.__post_init__()
+
+
+class TestSurroundings:
+    @pytest.mark.parametrize("classifier", KINDS)
+    def test_repeatable_and_global_random_state_untouched(self, many, classifier):
+        types = {"train_types": integers(0, 9, 150), "test_types": integers(1, 9, 70)}
+        torch.manual_seed(0)
+        before = torch.random.get_rng_state()
+        one = diagnostic_probe(*many, classifier=classifier, **types)
+        code = description_length(many[0], many[1], many[4], classifier=classifier)
+        assert torch.equal(before, torch.random.get_rng_state())
+        torch.manual_seed(1)
+        two = diagnostic_probe(*many, classifier=classifier, **types)
+        assert torch.equal(one.loss, two.loss)
+        assert torch.equal(one.selectivity, two.selectivity)
+        again = description_length(many[0], many[1], many[4], classifier=classifier)
+        assert torch.equal(code.codelength, again.codelength)
+        other = diagnostic_probe(*many, classifier=replace(classifier, seed=1))
+        assert not torch.equal(one.loss, other.loss)
+
+    @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+    @pytest.mark.parametrize("classifier", KINDS)
+    def test_any_grad_mode(self, many, mode, classifier):
+        expected = diagnostic_probe(*many, classifier=classifier)
+        with mode():
+            features = {
+                site: x.clone().requires_grad_(mode is torch.enable_grad) for site, x in many[0].items()
+            }
+            result = diagnostic_probe(features, *many[1:], classifier=classifier)
+        assert torch.equal(result.loss, expected.loss)
+        assert not result.loss.requires_grad
+        # features captured in inference mode, used outside of it
+        result = diagnostic_probe(
+            {site: x.detach() for site, x in features.items()}, *many[1:], classifier=classifier
+        )
+        assert torch.equal(result.loss, expected.loss)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_types_of_numbers(self, many, dtype):
+        expected = diagnostic_probe(*many)
+        lower = [{site: x.to(dtype) for site, x in many[i].items()} for i in (0, 2)]
+        result = diagnostic_probe(lower[0], many[1], lower[1], many[3], many[4])
+        assert result.loss.dtype == torch.float64
+        atol = 1e-4 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(result.loss, expected.loss, atol=atol, rtol=0)
+        short = {task: y.int() for task, y in many[1].items()}
+        assert torch.equal(diagnostic_probe(many[0], short, *many[2:]).loss, expected.loss)
+
+    @pytest.mark.gpu
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    @pytest.mark.parametrize("classifier", KINDS)
+    def test_the_same_on_cuda_without_waiting(self, many, classifier):
+        expected = diagnostic_probe(*many, classifier=classifier)
+        moved = [{name: x.cuda() for name, x in part.items()} for part in many[:4]]
+        result = diagnostic_probe(*moved, many[4], classifier=classifier)
+        torch.testing.assert_close(result.loss, expected.loss, atol=1e-8, rtol=0)
+        x = torch.stack([moved[0]["low"], moved[0]["high"]], 1)
+        targets = Targets(("a", "b"), (2, 4), torch.stack([moved[1]["a"], moved[1]["b"]], 1))
+        probes = initial_probes(classifier, x, ("low", "high"), targets)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            train(classifier, probes, x, targets)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")

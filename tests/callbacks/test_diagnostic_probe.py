@@ -1,0 +1,179 @@
+"""DiagnosticProbe against the pure function on features that are gathered by hand."""
+
+import logging
+
+import lightning as L
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from lmdyn.analysis import DiagnosticClassifier, description_length, diagnostic_probe
+from lmdyn.callbacks import DiagnosticProbe, Run
+
+V, TAGS = 12, ["DET", "NOUN", "VERB"]
+
+
+class Loader:
+    """Batches with the names of their labels, cut by rank as lmdyn's streams are."""
+
+    label_names = {"upos": TAGS}
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+    def limit(self, max_tokens):
+        return Loader(self.batches[: -(-max_tokens // self.batches[0]["labels"].numel())])
+
+    def shard(self, rank, world_size):
+        return Loader([{k: v[rank::world_size] for k, v in b.items()} for b in self.batches])
+
+
+def batches(seed, n=12):
+    g = torch.Generator().manual_seed(seed)
+    found = []
+    for _ in range(n):
+        ids = torch.randint(0, V, (4, 11), generator=g)
+        tags = ids % 3
+        found.append(
+            {
+                "input_ids": ids[:, :-1], "labels": ids[:, 1:], "upos": tags[:, :-1], "target_upos": tags[:, 1:],
+            }
+        )  # fmt: skip
+    return Loader(found)
+
+
+class Data(L.LightningDataModule):
+    def train_dataloader(self):
+        return batches(0, 40)
+
+    def val_dataloader(self):
+        return batches(1)
+
+
+class Model(nn.Module):
+    """A site that knows the word, one that knows nothing, one that breaks."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(V, 16)
+        self.nothing, self.broken = nn.Identity(), nn.Identity()
+
+    def forward(self, input_ids):
+        x = self.embedding(input_ids)
+        self.nothing(torch.ones_like(x))
+        self.broken(x / 0)
+        return x
+
+
+SITES = {"word": "embedding", "nothing": "nothing"}
+TRAINING = DiagnosticClassifier(epochs=20, learning_rate=1e-2)
+
+
+def attach(folder, probe=None, **settings):
+    settings = {"sites": SITES, "classifier": TRAINING, "train_tokens": 10_000, **settings}
+    observer = DiagnosticProbe(**settings)
+    observer.probe = Data() if probe is None else probe
+    observer.attach(Run(folder))
+    return observer
+
+
+def value(table, quantity, site, target):
+    rows = table[table["quantity"].eq(quantity) & table["site"].eq(site) & table["target"].eq(target)]
+    assert len(rows) == 1
+    return float(rows["value"].iloc[0])
+
+
+def test_values_are_those_of_the_functions(tmp_path):
+    module = Model()
+    table = attach(tmp_path, description_length=True).observe(module, 5)
+    train, test = batches(0, 40), batches(1)
+
+    def gathered(part):
+        flat = {k: torch.cat([b[k].flatten() for b in part]) for k in part.batches[0]}
+        x = module.embedding(flat["input_ids"]).detach()
+        labels = {"upos current": flat["upos"], "upos next": flat["target_upos"]}
+        return {"word": x, "nothing": torch.ones_like(x)}, labels, flat["input_ids"]
+
+    (x, y, types), (x_test, y_test, types_test) = gathered(train), gathered(test)
+    classes = {"upos current": 3, "upos next": 3}
+    expected = diagnostic_probe(
+        x, y, x_test, y_test, classes, train_types=types, test_types=types_test, classifier=TRAINING
+    )
+    code = description_length(x, y, classes, classifier=TRAINING)
+    for i, site in enumerate(expected.sites):
+        for j, target in enumerate(("current", "next")):
+            for quantity, there in (
+                ("accuracy", expected.accuracy), ("probe_loss", expected.loss), ("compression", code.compression)
+            ):  # fmt: skip
+                assert value(table, quantity, site, target) == pytest.approx(float(there[i, j]), abs=1e-6)
+            assert value(table, "selectivity", site, target) == pytest.approx(
+                value(table, "accuracy", site, target) - value(table, "control_accuracy", site, target)
+            )
+
+
+def test_what_the_sites_hold(tmp_path):
+    table = attach(tmp_path, description_length=True).observe(Model(), 0)
+    assert value(table, "accuracy", "word", "current") == 1  # the tag is a function of the word
+    assert value(table, "control_accuracy", "word", "current") == 1  # and so is the control label
+    assert value(table, "selectivity", "word", "current") == 0
+    assert value(table, "accuracy", "word", "next") < 0.45  # words are drawn independently
+    assert value(table, "accuracy", "nothing", "current") == value(table, "majority", "", "current")
+    assert value(table, "compression", "word", "current") > 2
+    assert value(table, "compression", "nothing", "next") == pytest.approx(1, abs=0.05)
+
+
+def test_the_same_each_time_and_invisible(tmp_path):
+    module, state = Model().train(), torch.get_rng_state()
+    module = Model().train()
+    state = torch.get_rng_state()
+    observer = attach(tmp_path, control=False)
+    tables = [observer.observe(module, step).drop(columns="step") for step in (0, 9)]
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert module.training
+    assert all(p.grad is None and p.requires_grad for p in module.parameters())
+    assert not tables[0]["quantity"].isin(["selectivity", "control_accuracy", "codelength"]).any()
+
+
+def test_a_broken_site_is_nan_with_a_warning(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+    table = attach(tmp_path, sites={**SITES, "broken": "broken"}).observe(Model(), 3)
+    assert table[table["site"].eq("broken")]["value"].isna().all()
+    assert table[table["site"].ne("broken")]["value"].notna().all()
+    assert "activations of ['broken'] are not finite" in caplog.text
+    assert "step 3" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"targets": ["past"]}, "targets of current and next"),
+        ({"tasks": []}, "expected tasks"),
+        ({"tasks": ["semtag"]}, r"the train part has no layers \['semtag'\], it has \['upos'\]"),
+    ],
+)
+def test_bad_settings(tmp_path, settings, message):
+    with pytest.raises(ValueError, match=message):
+        attach(tmp_path, **settings)
+
+
+def test_data_without_a_training_part(tmp_path):
+    with pytest.raises(ValueError, match="give `probe` a datamodule"):
+        attach(tmp_path, probe=batches(0))
+
+
+def test_unknown_sites_and_shapes(tmp_path):
+    with pytest.raises(ValueError, match="has no module 'x'"):
+        attach(tmp_path, sites={"x": "x"}).check_module(Model())
+
+    class Flat(Model):
+        def forward(self, input_ids):
+            return self.embedding(self.nothing(input_ids).flatten()).view(*input_ids.shape, -1)
+
+    with pytest.raises(ValueError, match=r"site 'word' answers.*batch first"):
+        attach(tmp_path, sites={"word": "embedding"}).observe(Flat(), 0)

@@ -1,0 +1,388 @@
+"""Similarity against the functions of lmdyn.analysis on activations that are gathered by hand."""
+
+import logging
+import math
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from transformers import AlbertConfig, AlbertForMaskedLM
+
+import lmdyn.analysis as analysis
+from lmdyn.callbacks import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference, Run, Similarity
+from lmdyn.callbacks.probe import Seen, sentence_numbers, token_hash
+from lmdyn.callbacks.similarity import default_pairs
+from lmdyn.datamodules.tokenization import word_tokenizer
+from lmdyn.models import LSTMLanguageModel, LSTMTagger
+
+V = 30
+EOS = 2
+
+
+def language_model(seed=0, size=6):
+    torch.manual_seed(seed)
+    return LSTMLanguageModel(vocab_size=V, embedding_size=size, hidden_size=size, num_layers=2)
+
+
+def tagger(seed=7, size=5):
+    torch.manual_seed(seed)
+    return LSTMTagger("upos", vocab_size=V, num_labels=4, embedding_size=size, hidden_size=size)
+
+
+def save(module, path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = {**module.hparams, "_class_path": f"{type(module).__module__}.{type(module).__name__}"}
+    torch.save({"state_dict": module.state_dict(), "hyper_parameters": dict(about)}, path)
+    return str(path)
+
+
+def batches(n=4, rows=5, time=9, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    found = []
+    for i in range(n):
+        ids = torch.randint(EOS, V, (rows, time + 1), generator=g)
+        mask = torch.ones(rows, time, dtype=torch.long)
+        mask[0, -2:] = 0
+        found.append(
+            {
+                "input_ids": ids[:, :-1],
+                "labels": ids[:, 1:].masked_fill(mask == 0, -100),
+                "attention_mask": mask,
+                "continues": torch.full((rows,), i > 0),
+            }
+        )
+    return found
+
+
+def attach(observer, folder, probe=None, **run):
+    observer.probe = batches() if probe is None else probe
+    observer.attach(Run(folder, word_tokenizer({f"w{i}": 1 for i in range(V - 3)}), **run))
+    return observer
+
+
+def gathered(module, probe):
+    """Activations at all tokens, by hand: the recurrence written out with the module's own layers."""
+    module.eval()
+    found = {"embedding": [], **{f"h{i + 1}": [] for i in range(len(module.lstm.layers))}}
+    state = None
+    with torch.no_grad():
+        for batch in probe:
+            x, after = module.embedding(batch["input_ids"]), []
+            found["embedding"].append(x[batch["attention_mask"] == 1])
+            for i, layer in enumerate(module.lstm.layers):
+                x, last = layer(x, None if state is None else state[i])
+                found[f"h{i + 1}"].append(x[batch["attention_mask"] == 1])
+                after.append(last)
+            state = after
+    return {name: torch.cat(parts) for name, parts in found.items()}
+
+
+def value(table, quantity, site, reference_site=None, reference=None):
+    rows = table[table["quantity"].eq(quantity) & table["site"].eq(site)]
+    for column, wanted in (("reference_site", reference_site), ("reference", reference)):
+        rows = rows if wanted is None else rows[rows[column].eq(wanted)]
+    assert len(rows) == 1, rows
+    return float(rows["value"].iloc[0])
+
+
+ALL = ["cca", "svcca", "pwcca", "linear_cka", "debiased_linear_cka", "procrustes", "kernel_cka", "rsa"]
+
+
+def test_values_are_those_of_the_functions(tmp_path):
+    module, other = language_model(), tagger()
+    observer = Similarity(reference={"upos": Checkpoint(save(other, tmp_path / "t.ckpt"))}, measures=ALL)
+    table = attach(observer, tmp_path).observe(module, 3)
+    x, y = gathered(module, batches()), gathered(other, batches())
+    pairs = [("embedding", "embedding"), ("h1", "h1"), ("h2", "h1")]  # the tagger has one layer
+    assert list(zip(table["site"], table["reference_site"], strict=True))[:: len(ALL)] == pairs
+    for site, their in pairs:
+        for measure in ALL:
+            name, debiased = measure.removeprefix("debiased_"), measure.startswith("debiased_")
+            more = {"debiased": True} if debiased else {}
+            expected = float(getattr(analysis, name)(x[site], y[their], **more))
+            # n × n measures add up in another order
+            assert value(table, measure, site, their, "upos") == pytest.approx(expected, abs=1e-9)
+    assert set(table["step"]) == {3}
+
+
+def test_the_state_is_carried_in_the_reference_too(tmp_path):
+    """The control of the test above: without the carried state the tagger's activations are others."""
+    module, other = language_model(), tagger()
+    fresh = [{k: v for k, v in b.items() if k != "continues"} for b in batches()]
+    observer = Similarity(reference=Checkpoint(save(other, tmp_path / "t.ckpt")))
+    carried = attach(observer, tmp_path / "a").observe(module, 0)
+    started = attach(observer, tmp_path / "b", fresh).observe(module, 0)
+    assert abs(value(carried, "svcca", "h1") - value(started, "svcca", "h1")) > 1e-4
+
+
+def test_one_with_equal_weights_and_less_with_others(tmp_path):
+    module = language_model()
+    same, other = save(language_model(), tmp_path / "a.ckpt"), save(language_model(1), tmp_path / "b.ckpt")
+    observer = Similarity(reference={"same": Checkpoint(same), "other": Checkpoint(other)}, measures=["cca"])
+    table = attach(observer, tmp_path).observe(module, 0)
+    for site in ("embedding", "h1", "h2"):
+        assert value(table, "cca", site, site, "same") == pytest.approx(1, abs=1e-9)
+        assert value(table, "cca", site, site, "other") < 0.9
+
+
+def test_observing_leaves_module_and_generator_alone(tmp_path):
+    other = save(language_model(1), tmp_path / "checkpoints" / "step=000000001.ckpt")
+    module = language_model().train()
+    before, state = {k: v.clone() for k, v in module.state_dict().items()}, torch.get_rng_state()
+    references = {"other": Checkpoint(other), "earlier": Earlier(), "itself": Itself()}
+    folder = {"checkpoint_folder": tmp_path / "checkpoints"}
+    attach(Similarity(reference=references, bootstrap=3), tmp_path, **folder).observe(module, 5)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
+    assert module.training
+    assert all(p.requires_grad and p.grad is None for p in module.parameters())
+
+
+def test_own_past_and_end(tmp_path):
+    models = {step: language_model(step) for step in (0, 4, 9)}
+    paths = {s: tmp_path / f"run/checkpoints/step={s:09d}.ckpt" for s in models}
+    for step, path in paths.items():
+        save(models[step], path)
+    references = {"end": OwnFinal(), "before": Previous(), "": Earlier()}
+    with pytest.raises(ValueError, match="reference name ''"):
+        Similarity(reference=references)
+    references["past"] = references.pop("")
+    observer = attach(Similarity(reference=references), tmp_path, checkpoints=paths)
+    tables = {step: observer.observe(model, step) for step, model in models.items()}
+    x = {step: gathered(model, batches()) for step, model in models.items()}
+    assert set(tables[0]["reference"]) == {"end"}
+    assert set(tables[9]["reference"]) == {"end", "before", "past step 0", "past step 4"}
+    assert value(tables[9], "svcca", "h2", reference="end") == pytest.approx(1, abs=1e-9)
+    for step, reference, other in ((4, "before", 0), (9, "before", 4), (9, "past step 0", 0), (4, "end", 9)):
+        expected = float(analysis.svcca(x[step]["h2"], x[other]["h2"]))
+        assert value(tables[step], "svcca", "h2", reference=reference) == pytest.approx(expected, abs=1e-9)
+
+
+def test_live_past_is_what_replay_takes(tmp_path):
+    paths = {s: tmp_path / f"checkpoints/step={s:09d}.ckpt" for s in (0, 4, 9)}
+    for step, path in paths.items():
+        save(language_model(step), path)
+    module, references = language_model(5), {"p": Previous(), "e": Earlier(at=[0, 9])}
+    live = attach(Similarity(reference=references), tmp_path, checkpoint_folder=tmp_path / "checkpoints")
+    replay = attach(Similarity(reference=references), tmp_path, checkpoints=paths)
+    pd.testing.assert_frame_equal(live.observe(module, 5), replay.observe(module, 5), check_exact=True)
+    assert set(live.observe(module, 5)["reference"]) == {"p", "e step 0"}
+
+
+def test_itself_at_another_site(tmp_path):
+    module = language_model()
+    table = attach(Similarity(reference=Itself(), measures=["linear_cka"]), tmp_path).observe(module, 0)
+    x = gathered(module, batches())
+    assert list(zip(table["site"], table["reference_site"], strict=True)) == [
+        ("embedding", "h1"), ("embedding", "h2"), ("h1", "h2"),
+    ]  # fmt: skip
+    assert set(table["reference"]) == {"itself"}
+    for site, their, found in zip(table["site"], table["reference_site"], table["value"], strict=True):
+        assert found == pytest.approx(float(analysis.linear_cka(x[site], x[their])), abs=1e-9)
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    one = Checkpoint(save(tagger(), tmp_path / "run/checkpoints/t.ckpt"))
+    for reference in (OwnFinal(), Previous(), Earlier()):
+        with pytest.raises(ValueError, match=r"replay this observer|attach a ScheduledCheckpoint"):
+            attach(Similarity(reference=reference), tmp_path)
+    for settings, message in (
+        ({"measures": ["svca"]}, "no measure svca: there are cca, svcca"),
+        ({"pairs": [["h1"]]}, "own site, reference's site"),
+        ({"bootstrap": -1}, "bootstrap >= 0"),
+        ({"reference": {}}, "name at least one"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Similarity(**{"reference": one, **settings})
+    with pytest.raises(FileNotFoundError, match="no checkpoints"):
+        attach(Similarity(reference=Checkpoint(str(tmp_path / "nothing"))), tmp_path)
+    module = language_model()
+    observer = attach(Similarity(reference=one, pairs=[["h2", "h2"]]), tmp_path)
+    with pytest.raises(ValueError, match="reference 'checkpoint' has no site 'h2': it has embedding, h1"):
+        observer.observe(module, 0)
+    observer = attach(Similarity(reference=one, sites={"h2": "lstm.layers.1"}), tmp_path)
+    with pytest.raises(ValueError, match=r"none of the sites.*reference_sites.*lstm.layers.0"):
+        observer.observe(module, 0)
+    words = word_tokenizer({f"other{i}": 1 for i in range(V)})
+    words.save_pretrained(str(tmp_path / "run/tokenizer"))
+    with pytest.raises(ValueError, match=r"another tokenizer.*data.init_args.tokenizer"):
+        attach(Similarity(reference=one), tmp_path)
+
+
+def test_a_checkpoint_that_does_not_say_what_it_is(tmp_path):
+    torch.save({"state_dict": tagger().state_dict()}, tmp_path / "bare.ckpt")
+    with pytest.raises(ValueError, match="does not say which class"):
+        attach(Similarity(reference=Checkpoint(str(tmp_path / "bare.ckpt"))), tmp_path)
+    torch.save(
+        {"state_dict": {}, "hyper_parameters": {"_class_path": "torch.nn.Linear"}}, tmp_path / "x.ckpt"
+    )
+    with pytest.raises(ValueError, match=r"torch\.nn\.Linear cannot be made"):
+        attach(Similarity(reference=Checkpoint(str(tmp_path / "x.ckpt"))), tmp_path)
+
+
+class Odd(nn.Module):
+    """Sites that are constant, NaN, shorter than the text."""
+
+    def __init__(self):
+        super().__init__()
+        self.fine, self.constant, self.nan, self.short = (nn.Identity() for _ in range(4))
+        self.embedding = nn.Embedding(V, 4)
+
+    def forward(self, input_ids):
+        x = self.fine(self.embedding(input_ids))
+        self.constant(torch.ones_like(x))
+        self.nan(x.masked_fill(x == x.max(), float("nan")))
+        self.short(x[:, 1:])
+        return x
+
+
+def test_constant_and_nan_are_nan_with_a_warning(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+    sites = {name: name for name in ("fine", "constant", "nan")}
+    observer = Similarity(reference=Itself(), sites=sites, measures=["svcca", "rsa"], bootstrap=2)
+    table = attach(observer, tmp_path).observe(Odd(), 7)
+    assert table["value"].isna().all()
+    for site, what in (("constant", "constant"), ("nan", "NaN")):
+        assert any(
+            f"svcca of fine (x) and {site} of reference itself (y) has no value" in m and what in m
+            for m in caplog.messages
+        )
+    assert all("at step 7" in m for m in caplog.messages)
+
+
+def test_another_length_is_an_error(tmp_path):
+    observer = Similarity(reference=Itself(), sites={"fine": "fine", "short": "short"})
+    with pytest.raises(ValueError, match=r"site 'short' of this model answers \(5, 8, 4\).*\(5, 9\)"):
+        attach(observer, tmp_path).observe(Odd(), 0)
+
+
+# ---------------------------------------------------------------- sentences, samples, intervals
+
+
+def seen(batch, rows, start):
+    labels = batch["labels"]
+    return Seen(batch, torch.zeros(*labels.shape, 1), rows, torch.full((len(labels),), start))
+
+
+def test_sentences_are_counted_on_through_the_stream():
+    ids = torch.tensor([[5, 2, 6, 7], [5, 6, 7, 2]])
+    first = seen({"input_ids": ids, "labels": ids}, torch.arange(2), 0)
+    numbers, last = sentence_numbers(first, [2], None)
+    assert numbers.tolist() == [[0, 0, 1, 1], [0, 0, 0, 0]]
+    second = seen({"input_ids": ids, "labels": ids}, torch.arange(2), 4)
+    assert sentence_numbers(second, [2], last)[0].tolist() == [[1, 1, 2, 2], [1, 1, 1, 1]]
+    assert sentence_numbers(first, [], None)[0].sum() == 0
+
+
+def test_token_hashes_depend_on_the_token_only():
+    ids = torch.zeros(4, 6, dtype=torch.long)
+    whole = token_hash(seen({"labels": ids}, torch.arange(4), 0), 3)
+    later = token_hash(seen({"labels": ids[1::2, 2:]}, torch.arange(4)[1::2], 2), 3)
+    assert torch.equal(whole[1::2, 2:], later)
+    assert len(whole.unique()) == whole.numel()
+    assert (whole >= 0).all()
+    assert not torch.equal(whole, token_hash(seen({"labels": ids}, torch.arange(4), 0), 4))
+    many = token_hash(seen({"labels": torch.zeros(200, 500)}, torch.arange(200), 0), 0)
+    counts = torch.bincount(many.flatten() % 64, minlength=64).double()
+    assert float(((counts - 1562.5) ** 2 / 1562.5).sum()) < 110  # χ² of 63 degrees: 110 has p = 0.0003
+
+
+def test_samples_do_not_depend_on_batches(tmp_path):
+    """The n × n measures of 20 tokens are the same however the text is cut into batches."""
+    module, whole = language_model(), batches(n=2)
+    halves = [
+        {k: v[rows] for k, v in b.items() if k != "continues"}
+        for b in whole
+        for rows in (slice(0, 3), slice(3, 5))
+    ]
+    observer = Similarity(reference=Itself(), measures=["rsa"], max_samples=20)
+
+    class Streams(list):
+        def shard(self, rank, world_size):
+            return iter(self)
+
+    value_of = {}
+    for name, probe in (("whole", Streams(whole)), ("again", Streams(whole)), ("other", halves)):
+        value_of[name] = value(attach(observer, tmp_path / name, probe).observe(module, 0), "rsa", "h1", "h2")
+    assert value_of["whole"] == value_of["again"]
+    assert value_of["whole"] != value_of["other"]  # rows are other examples there: the control
+    x = gathered(module, whole)
+    everything = float(analysis.rsa(x["h1"], x["h2"]))
+    assert abs(value_of["whole"] - everything) < 0.3
+    assert value_of["whole"] != everything
+
+
+def test_bootstrap_intervals(tmp_path):
+    """Of embeddings: tokens far apart; the hidden state of an untrained LSTM hangs on the few first tokens."""
+    module, other = language_model(), save(language_model(1), tmp_path / "o.ckpt")
+    widths, tables = [], []
+    for n in (10, 160, 160):
+        observer = Similarity(reference=Checkpoint(other), bootstrap=60, measures=["linear_cka"])
+        tables.append(attach(observer, tmp_path, batches(n=n)).observe(module, 0))
+        ends = [value(tables[-1], f"linear_cka_{end}", "embedding") for end in ("low", "high")]
+        assert ends[0] < value(tables[-1], "linear_cka", "embedding") < ends[1]
+        widths.append(ends[1] - ends[0])
+    assert widths[1] < widths[0] / 2  # 1/√16 in theory
+    pd.testing.assert_frame_equal(tables[1], tables[2], check_exact=True)
+    plain = attach(
+        Similarity(reference=Checkpoint(other), measures=["linear_cka"]), tmp_path / "p", batches(n=160)
+    )
+    assert value(plain.observe(module, 0), "linear_cka", "embedding") == pytest.approx(
+        value(tables[1], "linear_cka", "embedding"), abs=1e-9
+    )
+
+
+# ---------------------------------------------------------------- attention
+
+
+def test_attention_divergences(tmp_path):
+    config = AlbertConfig(
+        vocab_size=V, embedding_size=8, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=16, initializer_range=0.7,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = AlbertForMaskedLM(config).eval()
+    path = "albert.encoder.albert_layer_groups.0.albert_layers.0.attention"
+
+    class Other(Reference):
+        def modules(self, module, run, step):
+            torch.manual_seed(1)
+            return {"": AlbertForMaskedLM(config).eval()}
+
+    observer = Similarity(
+        reference={"itself": Itself(), "other": Other()}, sites={}, attention_sites={"a": path}, measures=[]
+    )
+    table = attach(observer, tmp_path).observe(model, 0)
+    assert set(table["site"]) == {"a@0", "a@1"}
+    assert (table[table["reference"].eq("itself")]["value"] == 0).all()
+    twin = Other().modules(model, None, 0)[""]
+    for layer in (0, 1):
+        js, kl, n = 0.0, 0.0, 0
+        for batch in batches():
+            p, q = (
+                m.set_attn_implementation("eager")
+                or m(batch["input_ids"], attention_mask=batch["attention_mask"], output_attentions=True)
+                .attentions[layer].detach().double().mean(1)
+                for m in (model, twin)
+            )  # fmt: skip
+            for b, t in batch["attention_mask"].nonzero().tolist():
+                pairs = [(float(u), float(v)) for u, v in zip(p[b, t], q[b, t], strict=True) if u > 0]
+                kl += sum(u * math.log(u / v) for u, v in pairs)
+                js += sum(
+                    (u * math.log(2 * u / (u + v)) + (v * math.log(2 * v / (u + v)) if v else 0)) / 2
+                    for u, v in pairs
+                )
+                n += 1
+        assert value(table, "attention_kullback_leibler", f"a@{layer}", reference="other") == pytest.approx(
+            kl / n
+        )
+        assert value(table, "attention_jensen_shannon", f"a@{layer}", reference="other") == pytest.approx(
+            js / n
+        )
+        assert kl > 0
+
+
+def test_pairs_by_default():
+    assert default_pairs(["l@0", "l@1"], ["l@0", "l@1"]) == [("l@0", "l@0"), ("l@1", "l@1")]
+    assert default_pairs(["h1", "h2"], ["x"]) == [("h1", "x"), ("h2", "x")]
