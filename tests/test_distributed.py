@@ -3,6 +3,7 @@
 import faulthandler
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -132,6 +133,9 @@ def rank_main(folder):
     weights = {"whole": module.state_dict()}
     for step in (2, trainer.num_training_batches):  # in the midst of an epoch, at its end
         path = folder / f"two/resume/step={step:09d}.ckpt"
+        if rank == 0:  # the run's past, which observers compare with
+            shutil.copytree(folder / "two/checkpoints", folder / f"from{step}/checkpoints")
+        torch.distributed.barrier()
         resumed, _, _ = fit(folder / f"from{step}", world_size=2, ckpt_path=path, seed=77)
         weights[f"from{step}"] = resumed.state_dict()
     torch.save(weights, folder / f"weights{rank}.pt")
@@ -233,8 +237,10 @@ def test_two_ranks_observe_what_one_observes(two, tmp_path, weights):
         # float32 rounds a row of 3 otherwise than one of 2; the correlation of nearly constant values, over 149 words
         # or over 5 of a class, is ill-conditioned and shows it (1e-6 to 3e-4). Sums over ranks are the same, as
         # float64 tells, where every row is held to the bound.
-        exact = ~a["quantity"].str.startswith("rho_") | (weights == "64-true")
+        ill = a["quantity"].str.startswith("rho_") | (name == "similarity")
+        exact = ~ill | (weights == "64-true")
         assert_close(a[exact], b[exact])
+        pd.testing.assert_frame_equal(a[ill], b[ill], check_exact=False, rtol=0, atol=1e-2)
         if name == "similarity" and weights == "64-true":  # activations of float32 differ by their rounding
             pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=0, atol=1e-9)
         if name == "sparsity":

@@ -53,6 +53,9 @@ class ProbeResult:
         loss: (S, T) mean −ln p(label) in nats a labelled token; ln K for a probe that knows nothing.
         majority: (T,) accuracy of the training set's most frequent class (the first of equals), in [0, 1].
         control_accuracy: (S, T) accuracy on the control task of each task; None where none was asked for.
+        block_hits: (B, S, T) tokens told right in each block of held-out tokens, control tasks after all tasks; None
+            without blocks.
+        block_counts: (B, T) labelled tokens of each block, likewise.
     """
 
     sites: tuple[str, ...]
@@ -61,6 +64,8 @@ class ProbeResult:
     loss: Float[Tensor, "sites tasks"]
     majority: Float[Tensor, "tasks"]
     control_accuracy: Float[Tensor, "sites tasks"] | None = None
+    block_hits: Float[Tensor, "blocks sites _"] | None = None
+    block_counts: Float[Tensor, "blocks _"] | None = None
 
     @property
     def selectivity(self) -> Float[Tensor, "sites tasks"]:
@@ -87,6 +92,7 @@ def diagnostic_probe(
     *,
     train_types: Int[Tensor, "_"] | None = None,
     test_types: Int[Tensor, "_"] | None = None,
+    test_blocks: Int[Tensor, "_"] | None = None,
     classifier: DiagnosticClassifier | None = None,
 ) -> ProbeResult:
     """How well classifiers trained on frozen features predict each task from each site.
@@ -108,6 +114,8 @@ def diagnostic_probe(
             (:func:`control_labels`, with the distribution of its training labels), trained in the same program;
             it has labels where the task has.
         test_types: (m,) the same for held-out tokens; ids must mean the same types.
+        test_blocks: (m,) block of sentences of each held-out token, from 0: hits are counted by block too, from which
+            a bootstrap over sentences is made.
         classifier: kind and training of the probes; None for the defaults.
 
     Raises:
@@ -142,7 +150,18 @@ def diagnostic_probe(
         sets = ((train_set, train_types, n, "train"), (test_set, test_types, m, "test"))
         train_set, test_set = _with_control_tasks(sets, classifier.seed)
 
-    shape = len(train_features), len(train_set.names)
+    blocks = torch.zeros(m, dtype=torch.long) if test_blocks is None else test_blocks.cpu()
+    if blocks.shape != (m,) or (m and int(blocks.min()) < 0):
+        raise ValueError(
+            f"test_blocks are {tuple(blocks.shape)}: expected a number from 0 for each of {m} tokens"
+        )
+    number = int(blocks.max()) + 1
+    order = blocks.argsort(stable=True)
+    parts = [
+        (i, rows) for i in range(number) for rows in order[blocks[order] == i].split(_CHUNK) if len(rows)
+    ]
+    counts = torch.stack([test_set.rows(order[blocks[order] == i]).counts for i in range(number)])
+    shape = number, len(train_features), len(train_set.names)
     correct, nll = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
     for sites in same_width(train_features):
         rows = [list(train_features).index(site) for site in sites]
@@ -152,14 +171,15 @@ def diagnostic_probe(
         train(classifier, probes, x, train_set.to(x.device))
         del x
         targets = test_set.to(probes.device)
-        for part in torch.arange(m).split(_CHUNK):
-            start, stop = int(part[0]), int(part[-1]) + 1
-            x = stacked({site: test_features[site][start:stop] for site in sites}, sites)
+        for block, part in parts:
+            part = part.to(probes.device)
+            x = stacked({site: test_features[site].index_select(0, part) for site in sites}, sites)
             if transform is not None:
                 transform(x)
-            hits, losses = score(probes, x, targets.rows(slice(start, stop)))
-            correct[rows] += hits
-            nll[rows] += losses
+            hits, losses = score(probes, x, targets.rows(part))
+            correct[block, rows] += hits
+            nll[block, rows] += losses
+    hits, correct, nll = correct, correct.sum(0), nll.sum(0)
     accuracy, loss, count = correct / test_set.counts, nll / test_set.counts, len(tasks)
     return ProbeResult(
         tuple(train_features),
@@ -168,6 +188,8 @@ def diagnostic_probe(
         loss[:, :count],
         torch.stack([_majority(train_set, test_set, task) for task in range(count)]),
         accuracy[:, count:] if train_types is not None else None,
+        None if test_blocks is None else hits,
+        None if test_blocks is None else counts,
     )
 
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.activations import resolve_sites
 from lmdyn.analysis.distributed import gather, rank_and_world_size
-from lmdyn.analysis.probes import DiagnosticClassifier, description_length, diagnostic_probe
+from lmdyn.analysis.probes import DiagnosticClassifier, ProbeResult, description_length, diagnostic_probe
+from lmdyn.callbacks.bootstrap import SentenceBlocks, basic_interval, bootstrap_settings, draw_blocks
 from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, set_step_axis
 from lmdyn.callbacks.observer import Observer
 from lmdyn.callbacks.probe import ProbeSet, Seen, probe_pass
@@ -44,12 +45,19 @@ class DiagnosticProbe(Observer):
         train_tokens: train on about this many tokens.
         control: also the control tasks.
         description_length: also the prequential code length of the training labels.
+        bootstrap: number of resamplings of test sentences (in at most 64 blocks) for basic bootstrap intervals of
+            accuracy and selectivity; 0 for none. The classifiers are those of the whole training part.
+        confidence: of the intervals.
         **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
 
     Logged tags:
         ``diagnostic_probe/accuracy/<site>/<task>/<target>``: share of test labels predicted first.
         ``diagnostic_probe/control_accuracy/<site>/<task>/<target>``: the same on the control task.
         ``diagnostic_probe/selectivity/<site>/<task>/<target>``: accuracy less control accuracy, in [−1, 1].
+        ``diagnostic_probe/accuracy_low/<site>/<task>/<target>``: lower end of its bootstrap interval.
+        ``diagnostic_probe/accuracy_high/<site>/<task>/<target>``: upper end.
+        ``diagnostic_probe/selectivity_low/<site>/<task>/<target>``: lower end of its bootstrap interval.
+        ``diagnostic_probe/selectivity_high/<site>/<task>/<target>``: upper end.
         ``diagnostic_probe/probe_loss/<site>/<task>/<target>``: mean loss on the test labels, in nats.
         ``diagnostic_probe/majority/<task>/<target>``: accuracy of the training data's most frequent label.
         ``diagnostic_probe/codelength/<site>/<task>/<target>``: prequential code length in bits a label.
@@ -73,6 +81,8 @@ class DiagnosticProbe(Observer):
         train_tokens: int = 20_000,
         control: bool = True,
         description_length: bool = False,
+        bootstrap: int = 0,
+        confidence: float = 0.95,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -89,6 +99,7 @@ class DiagnosticProbe(Observer):
         self.train_tokens = train_tokens
         self.control = control
         self.description_length = description_length
+        self.bootstrap, self.confidence = bootstrap_settings(bootstrap, confidence)
         self._train_set: ProbeSet | None = None
 
     def prepare(self) -> None:
@@ -166,15 +177,17 @@ class _Features:
     def __init__(self, observer: DiagnosticProbe) -> None:
         self._observer = observer
         self._parts: list[dict[str, Tensor]] = []
+        self._blocks = SentenceBlocks(observer.run.tokenizer, observer.classifier.seed)
         self.activations: dict[str, Tensor] = {}
         self.labels: dict[str, Tensor] = {}
-        self.types = torch.zeros(0, dtype=torch.int64)
+        self.types = self.blocks = torch.zeros(0, dtype=torch.int64)
 
     def update(self, seen: Seen) -> None:
         mask = seen.tokens
         time = torch.arange(mask.shape[1], device=mask.device)
         part = {
             "order": ((seen.rows[:, None] << 24) + seen.start[:, None] + time)[mask],
+            "blocks": self._blocks.of(seen)[mask],
             "types": seen.batch.get("input_ids", torch.full_like(seen.batch["labels"], -1))[mask],
         }
         for name, activation in seen.activations.items():
@@ -206,7 +219,7 @@ class _Features:
         whole = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
         order = whole.pop("order").argsort()
         whole = {key: tensor[order].to(device) for key, tensor in whole.items()}
-        self.types = whole.pop("types")
+        self.types, self.blocks = whole.pop("types"), whole.pop("blocks")
         self.activations = {k[2:]: v for k, v in whole.items() if k[0] == "x"}
         self.labels = {k[2:]: v for k, v in whole.items() if k[0] == "y"}
 
@@ -227,11 +240,14 @@ def _rows(
         classes,
         train_types=train.types if observer.control else None,
         test_types=test.types if observer.control else None,
+        test_blocks=test.blocks if observer.bootstrap else None,
         classifier=observer.classifier,
     )
     values = {"accuracy": result.accuracy, "probe_loss": result.loss}
     if result.control_accuracy is not None:
         values |= {"control_accuracy": result.control_accuracy, "selectivity": result.selectivity}
+    if result.block_hits is not None and result.block_counts is not None:
+        values |= _intervals(observer, result, result.block_hits, result.block_counts)
     if observer.description_length:
         code = description_length(features, train.labels, classes, classifier=observer.classifier)
         labelled = torch.tensor([float((train.labels[task] >= 0).sum()) for task in code.tasks])
@@ -245,6 +261,27 @@ def _rows(
                 (quantity, site, task, target, float(value[i, j])) for i, site in enumerate(result.sites)
             ]
     return rows
+
+
+def _intervals(
+    observer: DiagnosticProbe, result: ProbeResult, hits: Tensor, counts: Tensor
+) -> dict[str, Tensor]:
+    """Ends of the intervals of accuracy, and of selectivity where there are control tasks, each (sites, tasks)."""
+    weights = torch.from_numpy(
+        draw_blocks(int((counts.sum(1) > 0).sum()), observer.bootstrap, observer.classifier.seed)
+    )
+    there = counts.sum(1) > 0
+    drawn = torch.einsum("rb,bst->rst", weights.double(), hits[there])
+    accuracy = drawn / (weights.double() @ counts[there])[:, None]
+    number = len(result.tasks)
+    samples = {"accuracy": (result.accuracy, accuracy[..., :number])}
+    if result.control_accuracy is not None:
+        samples["selectivity"] = (result.selectivity, accuracy[..., :number] - accuracy[..., number:])
+    ends: dict[str, Tensor] = {}
+    for quantity, (value, resampled) in samples.items():
+        low, high = basic_interval(value.numpy(), resampled.numpy(), observer.confidence)
+        ends |= {f"{quantity}_low": torch.from_numpy(low), f"{quantity}_high": torch.from_numpy(high)}
+    return ends
 
 
 def _curves(

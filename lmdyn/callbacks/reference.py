@@ -31,6 +31,10 @@ class Reference(ABC):
 
     forward: str | None = None
 
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if k[0] != "_")
+        return f"{type(self).__name__}({arguments})"
+
     def check(self, run: Run) -> None:  # noqa: B027 (most references need nothing)
         """Refuse, before training, what this run cannot have.
 

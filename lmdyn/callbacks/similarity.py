@@ -6,10 +6,9 @@ from functools import partial
 from itertools import combinations
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
@@ -22,8 +21,9 @@ from lmdyn.analysis.divergence import jensen_shannon, kullback_leibler
 from lmdyn.analysis.forward import call_module
 from lmdyn.analysis.rsa import rsa
 from lmdyn.analysis.sweep import MEASURES
+from lmdyn.callbacks.bootstrap import BLOCKS, SentenceBlocks, basic_interval, bootstrap_settings, draw_blocks
 from lmdyn.callbacks.observer import StreamingObserver
-from lmdyn.callbacks.probe import Seen, sentence_numbers, token_hash
+from lmdyn.callbacks.probe import Seen, token_hash
 from lmdyn.callbacks.reference import Itself, Reference, named_references
 from lmdyn.callbacks.similarity_figures import similarity_figures
 
@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 
 _PAIRWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"kernel_cka": kernel_cka, "rsa": rsa}
 """Measures of the n × n structure of the samples, taken of a subsample."""
-_BLOCKS = 64
 
 Key = tuple[str, str, str]
 """Reference, own site, the reference's site."""
@@ -66,7 +65,7 @@ class Similarity(StreamingObserver):
             distributions, averaged over heads since those of two models have no common order.
         max_samples: number of tokens, drawn by ``seed``, for the n × n measures.
         bootstrap: number of resamplings of sentences (in at most 64 blocks) for basic bootstrap intervals
-            [2θ − q_high, 2θ − q_low]; 0 for none.
+            [2θ − q_high, 2θ − q_low], of all but the n × n measures; 0 for none.
         confidence: of the intervals.
         seed: of samples and bootstrap.
         **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
@@ -110,11 +109,8 @@ class Similarity(StreamingObserver):
             raise ValueError(f"no measure {', '.join(unknown)}: there are {', '.join(known)}")
         if any(len(pair) != 2 for pair in pairs or ()):
             raise ValueError(f"pairs are [own site, reference's site], got {list(pairs or ())}")
-        if bootstrap < 0 or max_samples < 4 or not 0 < confidence < 1:
-            raise ValueError(
-                f"expected bootstrap >= 0, max_samples >= 4 and confidence in (0, 1), got {bootstrap}, {max_samples} "
-                f"and {confidence}"
-            )
+        if max_samples < 4:
+            raise ValueError(f"expected max_samples >= 4, got {max_samples}")
         self.references = named_references(reference)
         default = {"embedding": "embedding", "h1": "lstm.layers.0", "h2": "lstm.layers.1"}
         self.sites = dict(default if sites is None else sites)
@@ -123,8 +119,7 @@ class Similarity(StreamingObserver):
         self.measures = tuple(dict.fromkeys(measures))
         self.attention_sites = dict(attention_sites or {})
         self.max_samples = max_samples
-        self.bootstrap = bootstrap
-        self.confidence = confidence
+        self.bootstrap, self.confidence = bootstrap_settings(bootstrap, confidence)
         self.seed = seed
 
     def prepare(self) -> None:
@@ -219,7 +214,7 @@ class _Sums:
         self._covariances: dict[tuple[Key, int], CrossCovariance] = {}
         self._samples: dict[Key, tuple[Tensor, Tensor, Tensor]] = {}
         self._divergences: dict[Key, Tensor] = {}
-        self._sentence: Tensor | None = None
+        self._blocks = SentenceBlocks(observer.run.tokenizer, observer.seed)
         self._streaming = [m for m in observer.measures if m in MEASURES]
         self._pairwise = [m for m in observer.measures if m in _PAIRWISE]
 
@@ -228,7 +223,7 @@ class _Sums:
         own = {n: a for n, a in seen.activations.items() if n.split("@")[0] in observer.sites}
         rows = {name: _rows(name, activation, mask, "this model") for name, activation in own.items()}
         keys = token_hash(seen, observer.seed)[mask] if self._pairwise else None
-        blocks = self._blocks(seen)[mask] if observer.bootstrap else None
+        blocks = self._blocks.of(seen)[mask] if observer.bootstrap else None
         for follower in self._followers:
             activations, attentions = follower.read(seen)
             named = follower.sites if not follower.itself else observer.sites
@@ -252,16 +247,9 @@ class _Sums:
         if blocks is None:
             self._covariances.setdefault((key, 0), CrossCovariance()).update(x, y)
             return
-        for block in range(_BLOCKS):
+        for block in range(BLOCKS):
             rows = blocks == block
             self._covariances.setdefault((key, block), CrossCovariance()).update(x[rows], y[rows])
-
-    def _blocks(self, seen: Seen) -> Int[Tensor, "batch time"]:
-        """The block of the sentence of each token."""
-        tokenizer = self._observer.run.tokenizer
-        ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {None} if tokenizer is not None else set()
-        numbers, self._sentence = sentence_numbers(seen, sorted(ends), self._sentence)
-        return token_hash(seen, self._observer.seed, numbers) % _BLOCKS
 
     def _sample(self, key: Key, keys: Tensor, x: Tensor, y: Tensor) -> None:
         """Keep the tokens of the smallest hashes: the same ones for any number of ranks and any batches."""
@@ -315,18 +303,16 @@ class _Sums:
     def _values(self, key: Key) -> dict[str, float]:
         """Values from covariances, with intervals where they are wanted."""
         observer = self._observer
-        blocks = range(_BLOCKS if observer.bootstrap else 1)
+        blocks = range(BLOCKS if observer.bootstrap else 1)
         parts = [self._covariances.get((key, block), CrossCovariance()) for block in blocks]
         for part in parts:
             part.reduce()
         parts = [part for part in parts if part.n]
-        whole = CrossCovariance.combine(parts) if len(parts) > 1 else parts[0]
+        whole = CrossCovariance.combine(parts) if parts else CrossCovariance()
         values = {m: self._value(m, key, partial(_of, m, whole)) for m in self._streaming}
         if not observer.bootstrap:
             return values
-        draws = np.random.default_rng(observer.seed).multinomial(
-            len(parts), np.full(len(parts), 1 / len(parts)), size=observer.bootstrap
-        )
+        draws = draw_blocks(len(parts), observer.bootstrap, observer.seed) if parts else ()
         resampled: dict[str, list[float]] = {m: [] for m in self._streaming}
         for weights in draws:
             try:
@@ -335,10 +321,8 @@ class _Sums:
                     found.append(float(MEASURES[m](pair)))
             except ValueError:  # said once, of the whole
                 continue
-        tail = (1 - observer.confidence) / 2
         for m, found in resampled.items():
-            # the basic interval: what resampling adds (fewer different sentences correlate better) is taken off
-            low, high = 2 * values[m] - np.quantile(found or [np.nan], [1 - tail, tail])
+            low, high = basic_interval(values[m], found, observer.confidence)
             values |= {f"{m}_low": float(low), f"{m}_high": float(high)}
         return values
 

@@ -524,3 +524,19 @@ class TestSurroundings:
             train(classifier, probes, x, targets)
         finally:
             torch.cuda.set_sync_debug_mode("default")
+
+
+def test_hits_by_block_add_up():
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(300, 4, generator=g), torch.randint(0, 3, (300,), generator=g)
+    y[::7] = -100
+    blocks = torch.randint(0, 5, (300,), generator=g)
+    blocks[blocks == 3] = 4  # a block may be empty
+    whole = diagnostic_probe({"x": x}, {"t": y}, {"x": x}, {"t": y}, {"t": 3})
+    cut = diagnostic_probe({"x": x}, {"t": y}, {"x": x}, {"t": y}, {"t": 3}, test_blocks=blocks)
+    assert whole.block_hits is None
+    assert cut.block_counts.squeeze(1).tolist() == [int(((blocks == i) & (y >= 0)).sum()) for i in range(5)]
+    assert torch.allclose(cut.block_hits.sum(0) / cut.block_counts.sum(0), whole.accuracy)
+    assert torch.equal(cut.accuracy, whole.accuracy)
+    with pytest.raises(ValueError, match="test_blocks"):
+        diagnostic_probe({"x": x}, {"t": y}, {"x": x}, {"t": y}, {"t": 3}, test_blocks=blocks[:5])

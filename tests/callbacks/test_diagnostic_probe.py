@@ -140,6 +140,26 @@ def test_the_same_each_time_and_invisible(tmp_path):
     assert not tables[0]["quantity"].isin(["selectivity", "control_accuracy", "codelength"]).any()
 
 
+def test_bootstrap_intervals(tmp_path):
+    observer = attach(tmp_path, bootstrap=200)
+    table = observer.observe(Model(), 0)
+    for target in ("current", "next"):
+        for quantity in ("accuracy", "selectivity"):
+            low, middle, high = (
+                value(table, f"{quantity}{end}", "nothing", target) for end in ("_low", "", "_high")
+            )
+            assert low <= middle <= high
+    low, high = (value(table, f"accuracy_{end}", "nothing", "next") for end in ("low", "high"))
+    p, n = value(table, "accuracy", "nothing", "next"), 12 * 4 * 10
+    # tokens are independent here, so the interval is about that of a binomial share
+    assert (high - low) / 2 == pytest.approx(1.96 * (p * (1 - p) / n) ** 0.5, rel=0.3)
+    assert (
+        value(table, "accuracy_low", "word", "current")
+        == value(table, "accuracy_high", "word", "current")
+        == 1
+    )
+
+
 def test_a_broken_site_is_nan_with_a_warning(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
     table = attach(tmp_path, sites={**SITES, "broken": "broken"}).observe(Model(), 3)

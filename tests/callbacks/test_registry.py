@@ -28,6 +28,7 @@ OBSERVERS = {
         "tasks": ["upos", "topic"],
         "train_tokens": 600,
         "description_length": True,
+        "bootstrap": 5,
         "classifier": {"epochs": 2},
     },
 }

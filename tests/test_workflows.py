@@ -1,0 +1,121 @@
+"""Chains of runs: Snakemake plans every profile, and the smallest chain runs in miniature from end to end."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from lmdyn.cli.__main__ import main
+
+ROOT = Path(__file__).parents[1]
+PROFILES = sorted((ROOT / "configs").rglob("config.yaml"))
+STUDY = ROOT / "configs" / "saphra2019_svcca"
+TASKS = ("upos", "xpos", "semtag_coarse", "semtag", "topic")
+
+
+def test_there_are_profiles():
+    assert {p.parent.name for p in PROFILES} >= {"organism", "wikitext2", "paper"}
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda p: f"{p.parent.parent.name}/{p.parent.name}")
+def test_snakemake_plans_the_chain(profile, tmp_path):
+    """A dry run, as the README has it: from the root, which tells all commands."""
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--profile",
+        str(profile.parent.relative_to(ROOT)),
+        "-n",
+        "-p",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    plan = done.stdout + done.stderr
+    assert re.search(r"^tagger\s+20$", plan, re.MULTILINE), plan[-3000:]
+    assert re.search(r"^language_model\s+2$", plan, re.MULTILINE)
+    named = set(re.findall(r"--config (\S+\.yaml)", plan))
+    assert {Path(n).name for n in named} == {p.name for p in profile.parent.glob("*.yaml")} - {"config.yaml"}
+    assert all(Path(n).exists() for n in named)
+    taggers = set(re.findall(r"--model.init_args.task (\w+) --model.init_args.target (\w+) --model", plan))
+    assert taggers == {(task, target) for task in TASKS for target in ("next", "current")}
+
+
+SMALL = [
+    "--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false", "--trainer.accelerator=cpu",
+    "--trainer.max_steps=3", "--trainer.limit_val_batches=2", "--trainer.log_every_n_steps=1",
+    "--model.init_args.embedding_size=6", "--model.init_args.hidden_size=6",
+    "--data.init_args.n_train_tokens=2000", "--data.init_args.n_validation_tokens=500",
+    "--data.init_args.n_test_tokens=500", "--data.init_args.batch_size=5",
+]  # fmt: skip
+
+
+def small_observers(path, folder):
+    """The observers with little to look at."""
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for callback in document["trainer"]["callbacks"]:
+        arguments = callback["init_args"]
+        sizes = {"n_train_tokens": 2000, "n_validation_tokens": 500, "n_test_tokens": 500}
+        arguments["probe"]["init_args"] |= sizes
+        if callback["class_path"] == "DiagnosticProbe":
+            arguments["classifier"]["epochs"] = 1
+            arguments["train_tokens"] = 1000
+    copy = folder / "observers.yaml"
+    copy.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return copy
+
+
+def test_the_organism_in_miniature(tmp_path, monkeypatch):
+    """Every run of the chain by its commands, in one process: tokenizer, models, taggers, observations, report."""
+    monkeypatch.chdir(tmp_path)
+    here, runs = STUDY / "organism", Path("runs/saphra2019_svcca/organism")
+    lm = ["--config", str(here / "lm.yaml")]
+    main(["prepare", *lm, *SMALL, "--data.init_args.tokenizer=null", "--tokenizer", str(runs / "tokenizer")])
+    for seed in (1, 2):
+        main(
+            ["fit", *lm, *SMALL, f"--seed_everything={seed}", f"--trainer.logger.init_args.version=lm_{seed}"]
+        )
+    corpus = yaml.safe_load((here / "config.yaml").read_text())["config"]["taggers"]
+    taggers = []
+    for task in TASKS:
+        for target in ("next", "current"):
+            for shuffled in (False, True):
+                taggers.append(f"{'shuffled_' if shuffled else ''}{task}_{target}")
+                settings = [
+                    "--config", str(here / corpus[task]), *SMALL, f"--model.init_args.task={task}",
+                    f"--model.init_args.target={target}", f"--model.init_args.shuffled_labels={shuffled}",
+                    f"--trainer.logger.init_args.version={taggers[-1]}",
+                ]  # fmt: skip
+                main(["fit", *settings])
+                if task == "upos":
+                    weights = max((runs / "taggers" / taggers[-1] / "checkpoints").glob("*.ckpt"))
+                    main(["test", *settings, f"--ckpt_path={weights}"])
+    observers = small_observers(here / "observers.yaml", tmp_path)
+    main(["analyze", str(runs / "lm_1"), "--config", str(observers)])
+    main(
+        [
+            "report",
+            str(runs / "lm_1"),
+            *(str(runs / "taggers" / t) for t in taggers[:4]),
+            "--out",
+            str(runs / "report"),
+        ]
+    )
+
+    names = [c["init_args"]["name"] for c in yaml.safe_load(observers.read_text())["trainer"]["callbacks"]]
+    there = {p.name: pd.read_parquet(p) for p in (runs / "lm_1" / "observations").iterdir()}
+    assert set(there) == set(names)
+    for target in ("next", "current"):
+        compared = there[f"taggers_{target}"].query("quantity == 'svcca'")
+        assert set(compared["reference"]) == {f"{s}{t}" for s in ("", "shuffled_") for t in TASKS}
+        pairs = set(zip(compared["site"], compared["reference_site"], strict=True))
+        assert pairs == {("embedding", "embedding"), ("h1", "h1"), ("h2", "h1")}
+        assert compared["value"].between(0, 1).all()
+    page = (runs / "report" / "index.html").read_text(encoding="utf-8")
+    assert "shuffled_upos_next" in page
+    assert "accuracy" in page
