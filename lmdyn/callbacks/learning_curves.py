@@ -1,5 +1,6 @@
 """Loss and accuracy over training, by tag and by frequency of the target word."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.analysis.grouped import GroupedMeans
 from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, set_step_axis
 from lmdyn.callbacks.frequency import FrequencySource, frequency_ranks, special_tokens, token_frequencies
@@ -17,11 +19,14 @@ from lmdyn.callbacks.probe import Seen
 
 __all__ = ["LearningCurves"]
 
+log = logging.getLogger(__name__)
+
 
 class LearningCurves(StreamingObserver):
     """Loss, perplexity and accuracy of next-word prediction: overall, by tag and by frequency band of the target.
 
-    Means are over tokens. Losses are in nats; accuracy is the share of targets with the highest logit.
+    Means are over tokens. Losses are in nats; accuracy is the share of targets with the highest logit. A loss that
+    is NaN makes the means NaN that it is part of, with a warning; where it is not finite there is no hit.
 
     Args:
         layers: gold layers to group by; the probe set's batches must have ``target_<layer>``.
@@ -82,7 +87,7 @@ class LearningCurves(StreamingObserver):
 
     def accumulator(self, module: nn.Module, step: int) -> "_Sums":
         """Sums of losses and hits."""
-        return _Sums(self)
+        return _Sums(self, step)
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
@@ -106,7 +111,7 @@ class LearningCurves(StreamingObserver):
             rows = observations[observations["by"].eq(by)]
             tables = {
                 quantity: rows[rows["quantity"].eq(quantity)].pivot_table(
-                    index="step", columns="group", values="value", sort=False
+                    index="step", columns="group", values="value", sort=False, dropna=False
                 )
                 for quantity in ("loss", "accuracy")
             }
@@ -134,7 +139,8 @@ class LearningCurves(StreamingObserver):
 
 
 class _Sums:
-    def __init__(self, observer: LearningCurves) -> None:
+    def __init__(self, observer: LearningCurves, step: int) -> None:
+        self._about = (observer.name, step)
         names = observer.probe_set.label_names
         self._groupings: dict[str, list[str]] = {
             "": [""],
@@ -143,16 +149,18 @@ class _Sums:
         if observer.bands:
             self._groupings["rank"] = observer.band_names
         self._band_of = observer.band_of
-        self._means = {by: GroupedMeans(len(groups)) for by, groups in self._groupings.items()}
+        self._means = {
+            by: GroupedMeans(len(groups), skip_nan=False) for by, groups in self._groupings.items()
+        }
 
     def update(self, seen: Seen) -> None:
         labels = seen.batch["labels"].flatten()
         labelled = labels >= 0
         best = seen.logits.max(-1).indices  # the first of equals, as argmax, in half of its time on CPU
-        values = {
-            "loss": seen.losses.flatten(),
-            "accuracy": (best.flatten() == labels).float(),
-        }
+        losses = seen.losses.flatten()
+        # of logits that are NaN, max answers the first: a hit by accident
+        hits = (best.flatten() == labels) & losses.isfinite()
+        values = {"loss": losses, "accuracy": hits.float()}
         for by, means in self._means.items():
             if by == "":
                 groups = torch.where(labelled, 0, -1)
@@ -168,6 +176,8 @@ class _Sums:
         rows = []
         for by, means in self._means.items():
             means.reduce()
+            if by == "" and "loss" in means.names and means.mean("loss").isnan() and means.count("loss") > 0:
+                self._warn()
             for quantity in means.names:
                 mean, count = means.mean(quantity), means.count(quantity)
                 for i, group in enumerate(self._groupings[by]):
@@ -176,3 +186,7 @@ class _Sums:
                         if by == "" and quantity == "loss":
                             rows.append(("perplexity", "", by, group, float(mean[i].exp())))
         return pd.DataFrame(rows, columns=["quantity", "site", "by", "group", "value"])
+
+    def _warn(self) -> None:
+        if rank_and_world_size()[0] == 0:
+            log.warning("%s: the loss is NaN at step %d: the model has diverged", *self._about)

@@ -105,7 +105,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             name
             or re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(self).__name__).lower()
         )
-        if not re.fullmatch(r"[\w.\-]+", self.name):
+        if not re.fullmatch(r"[\w.\-]+", self.name) or self.name in (".", ".."):
             raise ValueError(f"name {self.name!r} is to be a folder: letters, digits, '_', '-' and '.' only")
         if split not in ("train", "validation", "test"):
             raise ValueError(f"split is {split!r}: expected 'train', 'validation' or 'test'")
@@ -178,6 +178,11 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             )
         return self._probe_set
 
+    def part(self, split: str, max_tokens: int | None = None) -> ProbeSet:
+        """A split of what the observer looks at: of its ``probe``, or of the run's own data."""
+        data = self.probe if self.probe is not None else self.run.datamodule
+        return ProbeSet(_split_loader(data, split), max_tokens=max_tokens, identity=(id(data), split))
+
     @property
     def token_counts(self) -> pd.DataFrame:
         """Training counts of each token of the run."""
@@ -235,8 +240,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
                 data.prepare_data()
             barrier()
             data.setup("test" if self.split == "test" else "fit")
-        loader = _split_loader(data, self.split)
-        self._probe_set = ProbeSet(loader, max_tokens=self.max_tokens, identity=(id(data), self.split))
+        self._probe_set = self.part(self.split, self.max_tokens)
         with observing(nn.Module()):  # a DataLoader that is counted draws from the global generator
             self.prepare()
         self.store.check_settings()
@@ -482,6 +486,11 @@ def _split_loader(data: Any, split: str) -> Any:
     if not isinstance(data, (L.LightningDataModule, L.LightningModule)):
         return data
     hook = {"train": "train_dataloader", "validation": "val_dataloader", "test": "test_dataloader"}[split]
+    # a module or datamodule without the hook, or lmdyn's corpora without the split
+    if not is_overridden(hook, data) or split not in getattr(data, "splits", (split,)):
+        raise ValueError(
+            f"{type(data).__name__} has no {split} data: give the observer another `split:`, or a `probe:` of its own"
+        )
     loader = getattr(data, hook)()
     if isinstance(loader, (list, tuple)):
         if len(loader) != 1:

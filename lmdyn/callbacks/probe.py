@@ -171,7 +171,7 @@ def probe_pass(
     Must run inside :func:`~lmdyn.analysis.activations.observing`.
 
     Raises:
-        ValueError: a batch without labels; a loss that is not finite where gradients are wanted.
+        ValueError: a batch without labels.
     """
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     rank, world_size = rank_and_world_size()

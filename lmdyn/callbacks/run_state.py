@@ -42,9 +42,12 @@ class RunState(L.Callback):
         return self._base + int(all_reduce_sum(torch.as_tensor(self._tokens).clone()))
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Save the tokenizer with the run."""
+        """Forget another fit; save the tokenizer with the run."""
         if stage != "fit":
             return
+        self._restored = None
+        if trainer.global_step == 0:  # a Trainer that fits again goes on counting its steps, and so do we
+            self._tokens, self._base = 0, 0
         log_dir = trainer.log_dir  # a broadcast: every rank must ask
         if trainer.is_global_zero and log_dir is not None:
             save_tokenizer(Path(log_dir) / "tokenizer", trainer, pl_module)
@@ -85,6 +88,7 @@ class RunState(L.Callback):
         if trainer.state.fn != TrainerFn.FITTING:  # evaluation needs weights only, on any number of ranks
             return
         state = checkpoint.get("lmdyn")
+        self._tokens, self._base = 0, (state or {}).get("tokens") or 0
         if state is None or "ranks" not in state:
             log.warning(
                 "this checkpoint holds no resume state (weights only, or not lmdyn's): resuming is not exact"
@@ -96,7 +100,7 @@ class RunState(L.Callback):
                 f"the checkpoint was written by {len(state['ranks'])} ranks, this run has {world_size}: exact resuming "
                 "needs as many; to start anew from its weights, load them in the model instead of resuming"
             )
-        self._restored, self._tokens, self._base = state, 0, state["tokens"] or 0
+        self._restored = state
 
 
 def at_epoch_start(trainer: L.Trainer) -> bool:

@@ -1,6 +1,9 @@
 """When to look: schedules over optimizer updates, as data."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
 __all__ = ["Progress", "Steps"]
 
@@ -18,6 +21,7 @@ class Steps:
 
     Raises:
         ValueError: an interval below 1 or a negative step.
+        TypeError: what is no whole number.
 
     Example:
         >>> schedule = Steps(per_decade=2, at=(0, 5))
@@ -34,11 +38,16 @@ class Steps:
     def __post_init__(self) -> None:
         for name in ("every", "per_decade"):
             value = getattr(self, name)
+            if value is not None and not isinstance(value, Integral):
+                raise TypeError(f"Steps.{name} is {value!r}: expected a whole number, or null for never")
             if value is not None and value < 1:
                 raise ValueError(f"Steps.{name} is {value}: expected a number from 1, or null for never")
-        if any(step < 0 for step in self.at):
-            raise ValueError(f"Steps.at is {self.at}: expected steps from 0 (the untrained model)")
-        object.__setattr__(self, "at", tuple(self.at))  # yaml has lists
+        at: Any = tuple(self.at) if isinstance(self.at, Iterable) else self.at  # yaml has lists
+        if not isinstance(at, tuple) or not all(isinstance(step, Integral) for step in at):
+            raise TypeError(f"Steps.at is {at!r}: expected a list of whole numbers, such as [0, 100]")
+        if any(step < 0 for step in at):
+            raise ValueError(f"Steps.at is {at}: expected steps from 0 (the untrained model)")
+        object.__setattr__(self, "at", tuple(int(step) for step in at))
 
     def __contains__(self, step: int) -> bool:
         if step in self.at:

@@ -21,7 +21,7 @@ from lmdyn.analysis.sparsity import (
     match_frequency,
     word_tags,
 )
-from lmdyn.callbacks.frequency import FrequencySource, special_tokens, token_frequencies
+from lmdyn.callbacks.frequency import FrequencySource, check_counts, special_tokens, token_frequencies
 from lmdyn.callbacks.observer import StreamingObserver
 from lmdyn.callbacks.probe import Seen
 from lmdyn.callbacks.sparsity_figures import sparsity_figures
@@ -57,7 +57,8 @@ class Sparsity(StreamingObserver):
     Logged tags:
         ``sparsity/chi_activation/<site>/<role>``: mean over tokens of χ of the activation.
         ``sparsity/chi_gradient/<site>/<role>``: mean over tokens of χ of the gradient.
-        ``sparsity/l1_gradient/<site>/<role>``: mean over tokens of the gradient's ‖·‖₁.
+        ``sparsity/l1_gradient/<site>/<role>``: mean over tokens of the gradient's ‖·‖₁; tokens that have no label and
+            that no loss reaches are left out.
         ``sparsity/rho_activation/<site>/<role>``: ρ of χ of the activation with word frequency.
         ``sparsity/rho_gradient/<site>/<role>``: ρ of χ of the gradient with word frequency.
         ``sparsity/rho_l1_gradient/<site>/<role>``: ρ of the gradient's ‖·‖₁ (the check of section 4).
@@ -138,6 +139,8 @@ class Sparsity(StreamingObserver):
                 f"{self.name}: the training counts have no POS: give the datamodule a layer `upos` (gold, or by "
                 "a `tagger`), or set `pos_classes: false`"
             )
+        check_counts(self, len(special))
+        table = table.iloc[: len(special)]  # ids beyond the tokenizer's do not occur
         tag_counts = torch.from_numpy(table[tags].to_numpy(dtype="int64").copy())
         counts = torch.from_numpy(table["count"].to_numpy(dtype="int64").copy())
         tag = torch.where(special, -1, word_tags(tag_counts, counts, min_count=self.class_min_count))
@@ -205,6 +208,7 @@ class _WordMeans:
         mask = seen.batch.get("attention_mask")
         groups = {"target": labels, "input": inputs if mask is None else torch.where(mask.bool(), inputs, -1)}
         values: dict[str, Tensor] = {}
+        unlabelled = labels == -100
         for name in seen.activations:
             if name.split("@")[0] not in self._observer.sites:
                 continue  # a site of an observer that shares the pass
@@ -219,6 +223,8 @@ class _WordMeans:
             if self._observer.gradients:
                 gradient = seen.gradients[name].flatten(2)
                 chi, norm = concentration_and_norm(gradient)
+                # without label there is no loss of the position's own, and χ is NaN where no other loss reaches it
+                norm = torch.where(unlabelled & (norm == 0), torch.nan, norm)
                 values[f"chi_gradient/{name}"], values[f"l1_gradient/{name}"] = chi, norm
         for name, weights in seen.attentions.items():
             if name.split("@")[0] in self._observer.attention_sites:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 __all__ = ["ObservationStore"]
+
+_DAY = 24 * 3600.0
 
 _COLUMNS = ("step", "tokens", "quantity", "site")
 
@@ -59,6 +62,23 @@ class ObservationStore:
         """The file of ``step``."""
         return self.folder / f"{step:09d}.parquet"
 
+    def has(self, step: int) -> bool:
+        """Whether the observation of ``step`` is there.
+
+        Raises:
+            ValueError: it is there and cannot be read.
+        """
+        return self.path(step).exists() and self._open(step) is not None
+
+    def _open(self, step: int) -> pq.ParquetFile:
+        try:
+            return pq.ParquetFile(self.path(step))
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(self._unreadable(step, error)) from error
+
+    def _unreadable(self, step: int, error: Exception) -> str:
+        return f"{self.path(step)} cannot be read ({error}): remove it; `lmdyn analyze` makes it again"
+
     def write(self, step: int, observation: pd.DataFrame) -> None:
         """Write one observation; replaces what is there for this step.
 
@@ -73,6 +93,7 @@ class ObservationStore:
             {**(table.schema.metadata or {}), b"lmdyn": json.dumps(about).encode()}
         )
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._remove_leftovers()
         handle, temporary = tempfile.mkstemp(prefix=f".{step:09d}.", suffix=".tmp", dir=self.folder)
         os.close(handle)
         try:
@@ -83,14 +104,23 @@ class ObservationStore:
             Path(temporary).unlink(missing_ok=True)
             raise
 
+    def _remove_leftovers(self) -> None:
+        """What killed processes had begun; other workers may be writing what is young."""
+        for path in self.folder.glob(".*.tmp"):
+            try:
+                if path.stat().st_mtime < time.time() - _DAY:
+                    path.unlink()
+            except FileNotFoundError:  # another worker was first
+                continue
+
     def about(self) -> dict[str, Any]:
         """``observer``, ``settings`` and ``settings_hash`` of what is there; empty where nothing is.
 
         Raises:
-            ValueError: a parquet file in the folder that lmdyn did not write.
+            ValueError: a file in the folder that cannot be read, or that lmdyn did not write.
         """
         for step in self.steps()[:1]:
-            metadata = pq.read_schema(self.path(step)).metadata or {}
+            metadata = self._open(step).schema_arrow.metadata or {}
             if b"lmdyn" not in metadata:
                 raise ValueError(
                     f"{self.path(step)} is no observation of lmdyn's: its metadata names no observer"
@@ -132,6 +162,7 @@ class ObservationStore:
 
         Raises:
             FileNotFoundError: nothing is there.
+            ValueError: a file that cannot be read.
         """
         steps = [step for step in self.steps() if until is None or step <= until]
         if not steps:
@@ -139,10 +170,16 @@ class ObservationStore:
         if quantities is not None:
             among = pc.field("quantity").isin(sorted(quantities))
             where = among if where is None else among & where
-        tables = (_plain(pq.ParquetFile(self.path(step)).read()) for step in steps)
+        tables = (_plain(self._read(step)) for step in steps)
         kept = [t if where is None else t.filter(where) for t in tables]
         whole = pa.concat_tables(kept, promote_options="default")
         return cast(pd.DataFrame, whole.to_pandas())
+
+    def _read(self, step: int) -> pa.Table:
+        try:
+            return self._open(step).read()
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(self._unreadable(step, error)) from error
 
 
 def _typed(observation: pd.DataFrame, groups: list[str]) -> pd.DataFrame:

@@ -11,7 +11,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one subcommand: ``fit | validate | test | predict | analyze | report``.
+    """Run one subcommand: ``fit | validate | test | predict | prepare | analyze | report``.
 
     A mistake in configuration or files ends in one line and exit status 1, not in a traceback; set
     ``LMDYN_TRACEBACK=1`` to see where it came from. What fails while training or observing shows its traceback.
@@ -28,11 +28,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         _run(args)
-    except (ValueError, TypeError, FileNotFoundError, ImportError) as error:
+    except (ValueError, TypeError, OSError, ImportError) as error:
         if os.environ.get("LMDYN_TRACEBACK") or _while_training(error):
             raise
-        while isinstance(error.__cause__, (ValueError, TypeError)):  # jsonargparse wraps what a class says
-            error = error.__cause__
+        while isinstance(error.__cause__, (ValueError, TypeError)) and _of_jsonargparse(error):
+            error = error.__cause__  # it wraps what a class says; our own add where
         logger.error("error: %s\n(LMDYN_TRACEBACK=1 shows where)", error)
         raise SystemExit(1) from None
 
@@ -43,12 +43,19 @@ def _while_training(error: BaseException) -> bool:
     return any(loops in frame.filename for frame in traceback.extract_tb(error.__traceback__))
 
 
+def _of_jsonargparse(error: BaseException) -> bool:
+    """Whether jsonargparse raised the error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and f"{os.sep}jsonargparse{os.sep}" in frames[-1].filename
+
+
 _USAGE = """usage: lmdyn COMMAND …
 
 fit        train, with observers watching            fit --config FILE [--config OVERLAY] [--ckpt_path last]
 validate   \
 test        > evaluate a checkpoint                   test --config FILE --ckpt_path CHECKPOINT
 predict    /
+prepare    encode the data ahead of a run            prepare --config FILE [--tokenizer DIR]
 analyze    replay observers over checkpoints         analyze RUN [--config OVERLAY] [--shard i/n]
 report     draw the figures of a run                 report RUN
 
@@ -70,6 +77,10 @@ def _run(args: list[str]) -> None:
         from lmdyn.cli.report import report_command
 
         report_command(args[1:])
+    elif command == "prepare":
+        from lmdyn.cli.prepare import prepare_command
+
+        prepare_command(args[1:])
     else:
         from lmdyn.cli.fit import LmdynCLI
 

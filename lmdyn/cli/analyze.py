@@ -9,13 +9,16 @@ from typing import Any, cast
 
 import lightning as L
 import pandas as pd
+import pyarrow as pa
 import torch
 import yaml
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 from rich.progress import track
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from lmdyn.analysis.forward import dotted
 from lmdyn.callbacks.checkpoint_files import (
     find_checkpoints,
     load_weights,
@@ -48,7 +51,7 @@ def analyze_command(args: Sequence[str]) -> None:
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args(list(args))
-    done = analyze(
+    analyze(
         options.run,
         checkpoints=options.checkpoints,
         configs=options.config,
@@ -56,7 +59,7 @@ def analyze_command(args: Sequence[str]) -> None:
         shard=parse_shard(options.shard),
         device=options.device,
     )
-    log.info("%d observations made; report: python -m lmdyn.cli report %s", done, options.out or options.run)
+    log.info("report: python -m lmdyn.cli report %s", options.out or options.run)
 
 
 def parse_shard(text: str | None) -> tuple[int, int]:
@@ -107,7 +110,8 @@ def analyze(
 
     Raises:
         FileNotFoundError: no configuration or no checkpoint.
-        ValueError: a checkpoint that does not fit the model, with the names that do not; no observer.
+        ValueError: a checkpoint that does not fit the model, with the names that do not; no observer; an observation
+            that cannot be read.
     """
     paths = find_checkpoints(checkpoints or str(run / "checkpoints"))
     first = read_checkpoint(next(iter(paths.values())))
@@ -120,7 +124,7 @@ def analyze(
     module.to(device)
     logger = TensorBoardLogger(str(out or run), name="", version="replay")
     seen: dict[str, int] = {}
-    made = 0
+    made = there = 0
     for i, (step, path) in enumerate(track(list(paths.items()), description="replay")):
         if i % shard[1] != shard[0]:
             continue
@@ -128,7 +132,8 @@ def analyze(
         twin = seen.setdefault(weights_digest(checkpoint["state_dict"]), step)
         if twin != step:
             log.warning("steps %d and %d hold identical weights (%s)", twin, step, path)
-        due = [o for o in observers if not o.store.path(step).exists()]
+        due = [o for o in observers if not o.store.has(step)]
+        there += len(observers) - len(due)
         if not due:
             continue
         load_weights(module, checkpoint["state_dict"], path)
@@ -141,6 +146,7 @@ def analyze(
             publish(observer, table, [logger], step)
             made += 1
     logger.finalize("success")
+    log.info("%d observations made, %d were there already", made, there)
     return made
 
 
@@ -161,9 +167,10 @@ def _instantiate(
         "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "logger": False, "plugins": None,
         "enable_checkpointing": False, "default_root_dir": str(run),
     }  # fmt: skip
-    config["trainer"]["callbacks"] = [
-        c for c in config["trainer"].get("callbacks") or [] if "Checkpoint" not in c["class_path"]
-    ]
+    callbacks = config["trainer"].get("callbacks") or []
+    if isinstance(callbacks, Mapping):  # a single one needs no list
+        callbacks = [callbacks]
+    config["trainer"]["callbacks"] = [c for c in callbacks if not _saves_checkpoints(c["class_path"])]
     # what was found in training, as the size of the vocabulary, is in the checkpoint
     arguments = config["model"].get("init_args", {})
     arguments |= {k: hparams[k] for k, v in arguments.items() if v is None and k in hparams}
@@ -182,6 +189,11 @@ def _instantiate(
     return cli
 
 
+def _saves_checkpoints(class_path: str) -> bool:
+    cls = dotted(class_path)
+    return isinstance(cls, type) and issubclass(cls, Checkpoint)
+
+
 def _attach(
     observers: Sequence[Observer],
     run: Path,
@@ -193,7 +205,10 @@ def _attach(
     folder = run / "tokenizer"
     tokenizer = AutoTokenizer.from_pretrained(str(folder)) if folder.is_dir() else None
     counts_path = folder / "token_counts.parquet"
-    counts = pd.read_parquet(counts_path) if counts_path.exists() else None
+    try:
+        counts = pd.read_parquet(counts_path) if counts_path.exists() else None
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{counts_path} cannot be read ({error})") from error
     if any(o.probe is None for o in observers):  # they look at the run's own validation set
         if tokenizer is not None and takes_tokenizer(datamodule):
             cast(Any, datamodule).tokenizer = tokenizer

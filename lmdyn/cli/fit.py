@@ -1,23 +1,26 @@
 """Training and evaluation by LightningCLI, with resuming that cannot surprise."""
 
+import json
 import logging
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
-from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 # imported so that yaml can name their classes without their modules
 import lmdyn.callbacks
 import lmdyn.datamodules
 import lmdyn.models  # noqa: F401
 from lmdyn.callbacks.checkpoint import ScheduledCheckpoint, checkpoint_step
+from lmdyn.callbacks.checkpoint_files import read_checkpoint
 from lmdyn.callbacks.observer import Observer, callbacks_of
 from lmdyn.callbacks.run_state import RunState
+from lmdyn.cli.parser import ConfigFile, Parser
 
 __all__ = ["LmdynCLI", "SaveRunConfig"]
 
@@ -52,9 +55,17 @@ class LmdynCLI(LightningCLI):
             save_config_kwargs={"overwrite": True},
             seed_everything_default=0,
             parser_kwargs={"description": "lmdyn: train a language model and watch how it learns"},
+            parser_class=Parser,
             args=list(args),
             run=run,
         )
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        """LightningCLI's parser, but a later ``callbacks:`` replaces the list."""
+        parser = super().init_parser(**kwargs)
+        action = next(a for a in parser._actions if a.dest == "config")
+        action.__class__ = ConfigFile  # Lightning has added its own under these names already
+        return parser
 
     def parse_arguments(self, parser: Any, args: Any) -> None:
         """Parse ``args`` whatever ``sys.argv`` says (Lightning warns of it)."""
@@ -67,7 +78,12 @@ class LmdynCLI(LightningCLI):
         config = self.config[self.config.subcommand]
         path = config.get("ckpt_path")
         if path and Path(path).is_file():
-            checkpoint = torch.load(path, weights_only=True, map_location="cpu")
+            checkpoint = read_checkpoint(Path(path))
+            if self.config.subcommand == "fit" and "optimizer_states" not in checkpoint:
+                raise ValueError(
+                    f"ckpt_path: {path} holds weights and no resume state: a run goes on from a full checkpoint, one "
+                    "of its resume/ (which a ScheduledCheckpoint of weights_only: false writes)"
+                )
             check_hyperparameters(config.model.as_dict(), checkpoint.get("hyper_parameters", {}), path)
 
     def before_fit(self) -> None:
@@ -91,9 +107,18 @@ class LmdynCLI(LightningCLI):
                 ):
                     logger._kwargs["purge_step"] = step + 1
 
-    @rank_zero_only
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run it; a run that was terminated says so, where Lightning exits as if it had ended."""
+        try:
+            super()._run_subcommand(subcommand)
+        except SIGTERMException:
+            raise SystemExit(128 + signal.SIGTERM) from None
+
     def _refuse_used_folder(self, folder: Path) -> None:
-        if (folder / "config.yaml").exists():
+        """Every rank looks for itself, and all of them raise: rank 0 writes only when all have met, which is later."""
+        savers = [c for c in callbacks_of(self.trainer) if isinstance(c, ScheduledCheckpoint)]
+        kept = {"checkpoints", "resume", "observations", *(c.folder for c in savers)}
+        if (folder / "config.yaml").exists() and any(_holds_something(folder / name) for name in kept):
             raise ValueError(
                 f"{folder} already holds a run: resume it with --ckpt_path last, remove it, or choose another folder, "
                 "e.g. --trainer.logger.init_args.version NAME"
@@ -125,10 +150,32 @@ class LmdynCLI(LightningCLI):
         log.info("report: %s", page)
         log.info("curves: %s -m tensorboard.main --logdir %s", sys.executable, folder)
 
+    def after_test(self) -> None:
+        """Keep the numbers: ``test.json`` in the run's folder, which ``report`` shows."""
+        self._write_metrics("test")
+
+    def after_validate(self) -> None:
+        """Keep the numbers: ``validate.json`` in the run's folder."""
+        self._write_metrics("validate")
+
+    def _write_metrics(self, name: str) -> None:
+        folder = run_folder(self.trainer)  # a broadcast: every rank must ask
+        if self.trainer.is_global_zero:
+            metrics = {key: float(value) for key, value in self.trainer.callback_metrics.items()}
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / f"{name}.json"
+            path.write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
+            log.info("numbers: %s", path)
+
 
 def run_folder(trainer: L.Trainer) -> Path:
     """The run's folder."""
     return Path(trainer.log_dir or trainer.default_root_dir)
+
+
+def _holds_something(folder: Path) -> bool:
+    """Whether there are files, other than what a killed process had begun."""
+    return any(not p.name.startswith(".") for p in folder.rglob("*") if p.is_file())
 
 
 def check_hyperparameters(model: dict[str, Any], saved: dict[str, Any], path: str) -> None:

@@ -70,6 +70,28 @@ def _layer(values: list[str | None]) -> tuple[str | None, ...] | None:
     return None if all(v is None for v in labels) else labels
 
 
+def _check_tree(path: Path, lines: list[int], heads: list[int]) -> None:
+    """Refuse heads (numbers of words from 1, 0 for the root) that are no tree.
+
+    Raises:
+        ValueError: two roots, or a cycle, with file and line.
+    """
+    roots = [line for line, head in zip(lines, heads, strict=True) if head == 0]
+    if len(roots) > 1:
+        raise ValueError(
+            f"{path}:{roots[1]}: a second root: the first is in line {roots[0]}, and a tree has one"
+        )
+    reaches_root = [True] + [False] * len(heads)
+    for word in range(1, len(heads) + 1):
+        way: list[int] = []
+        while not reaches_root[word]:
+            reaches_root[word] = True
+            way.append(word)
+            word = heads[word - 1]
+            if word in way:
+                raise ValueError(f"{path}:{lines[word - 1]}: the heads of this word lead in a circle")
+
+
 def read_conllu(path: Path, lowercase: bool = False) -> Iterator[Document]:
     """Stream the documents of a CoNLL-U file.
 
@@ -83,7 +105,7 @@ def read_conllu(path: Path, lowercase: bool = False) -> Iterator[Document]:
         lowercase: lowercase the words.
 
     Raises:
-        ValueError: a malformed line, with file and line number.
+        ValueError: a malformed line, or heads that are no tree, with file and line number.
     """
     lines = _CheckedLines(path)
     parsed = parse_incr(lines)  # type: ignore[arg-type] # any iterable of lines with a read attribute
@@ -116,6 +138,8 @@ def read_conllu(path: Path, lowercase: bool = False) -> Iterator[Document]:
         if None in heads and any(head is not None for head in heads):
             line = lines.word_lines[heads.index(None)]
             raise ValueError(f"{path}:{line}: this word has no head and others of its sentence have one")
+        if None not in heads:
+            _check_tree(path, lines.word_lines, heads)
         sentence = Sentence(
             words=tuple(form.lower() if lowercase else form for form in forms),
             upos=_layer([t["upos"] for t in words]),

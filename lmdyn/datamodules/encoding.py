@@ -6,8 +6,9 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -39,16 +40,22 @@ BATCH_LAYERS = (*TOKEN_LAYERS, "topic")
 
 _SENTENCES_PER_CHUNK = 2048
 _TOKENS_PER_CHUNK = 1 << 20
+_DAY = 24 * 3600.0
 
 
 def build_folder(final: Path, build: Callable[[Path], None]) -> Path:
     """Let ``build`` fill a temporary folder beside ``final`` and rename it; keep ``final`` where it is there.
 
-    Several processes may do this at once: each writes to its own folder and the first rename wins.
+    Several processes may do this at once: each writes to its own folder and the first rename wins. Folders that
+    killed processes left are removed when they are a day old.
     """
     if final.exists():
         return final
     final.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in final.parent.glob(f".{final.name.partition('-')[0]}-*"):
+        with suppress(FileNotFoundError):  # another process was first
+            if leftover.stat().st_mtime < time.time() - _DAY:
+                shutil.rmtree(leftover, ignore_errors=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
     try:
         build(temporary)
@@ -98,16 +105,27 @@ class EncodedSplit:
         num_tokens: length of ``tokens``.
         num_sentences: number of sentences.
         num_documents: number of documents.
+
+    Raises:
+        ValueError: files that are not as they were written.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        self.names: dict[str, list[str]] = meta["names"]
-        self.num_tokens: int = meta["num_tokens"]
-        self.num_sentences: int = meta["num_sentences"]
-        self.num_documents: int = meta["num_documents"]
-        self._hashes: dict[str, str] = meta["hashes"]
+        try:
+            meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+            self.names: dict[str, list[str]] = meta["names"]
+            self.num_tokens: int = meta["num_tokens"]
+            self.num_sentences: int = meta["num_sentences"]
+            self.num_documents: int = meta["num_documents"]
+            self._hashes: dict[str, str] = meta["hashes"]
+            size = (folder / "tokens.bin").stat().st_size
+            if size != self.num_tokens * 4:
+                raise ValueError(f"tokens.bin has {size} bytes for {self.num_tokens} tokens")
+        except (ValueError, KeyError, OSError) as error:
+            raise ValueError(
+                f"the encoded text in {folder} is damaged ({error}): remove {folder.parent}, it is made again"
+            ) from error
 
     def __reduce__(self) -> tuple[type["EncodedSplit"], tuple[Path]]:
         return type(self), (self.folder,)  # a pickled memmap would be a copy of the corpus

@@ -72,6 +72,46 @@ class TestCapture:
             expected = net[1].weight.sum(0).expand(1, 2, 4)
             torch.testing.assert_close(seen.gradients(loss)["e"], expected)
 
+    @pytest.mark.parametrize("frozen", [False, True])
+    @pytest.mark.parametrize("gradients", [False, True])
+    @pytest.mark.parametrize("then", [nn.ReLU(inplace=True), lambda x: x.mul_(2), lambda x: x[:, :1].add_(1)])
+    def test_what_is_overwritten_in_place_later_is_an_error_with_a_remedy(self, then, gradients, frozen):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.h = nn.Linear(3, 4)
+
+            def forward(self, x):
+                h = self.h(x)
+                then(h)
+                return h
+
+        net = Net().requires_grad_(not frozen)
+        with (
+            pytest.raises(RuntimeError, match=r"site.*'h'.*`x = x \+ y` for `x \+= y`"),
+            torch.set_grad_enabled(gradients),
+            capture(net, {"h": "h"}, gradients=gradients) as seen,
+        ):
+            loss = net(torch.randn(2, 3)).sum()
+            if gradients:
+                seen.gradients(loss)
+            _ = seen.activations
+
+    def test_in_place_modules_are_sites_themselves_and_eval_dropout_writes_nothing(self):
+        torch.manual_seed(0)
+        layers = [nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Dropout(inplace=True), nn.Linear(4, 1)]
+        net = nn.Sequential(*layers).eval()
+        x = torch.randn(5, 3)
+        for mode in (True, False):
+            with torch.set_grad_enabled(mode), capture(net, {"relu": "1"}, gradients=mode) as seen:
+                loss = net(x).sum()
+                assert torch.equal(seen.activations["relu"], net[0](x).relu())
+                if mode:
+                    assert torch.equal(seen.gradients(loss)["relu"], net[3].weight.expand(5, 4))
+        with torch.inference_mode(), capture(net, {"relu": "1"}) as seen:  # there nothing is counted
+            net(x)
+            assert seen.activations["relu"].shape == (5, 4)
+
     def test_a_site_without_influence_has_gradient_zero(self):
         net = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
         with capture(net, {"a": "a", "b": "b"}, gradients=True) as seen:

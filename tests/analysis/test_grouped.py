@@ -38,3 +38,13 @@ def test_refuses_what_does_not_fit():
         means.update(torch.tensor([5]), {"x": torch.tensor([1.0])})
     with pytest.raises(ValueError, match="one value each"):
         means.update(torch.tensor([0, 1]), {"x": torch.tensor([1.0])})
+
+
+def test_nan_makes_its_group_nan_where_it_is_not_skipped():
+    groups, values = torch.tensor([0, 0, 1, -1]), torch.tensor([1.0, torch.nan, 2.0, torch.nan])
+    for skip, expected in ((True, [1.0, 2.0]), (False, [torch.nan, 2.0])):
+        means = GroupedMeans(2, skip_nan=skip)
+        means.update(groups, {"x": values})
+        torch.testing.assert_close(
+            means.mean("x"), torch.tensor(expected, dtype=torch.float64), equal_nan=True
+        )

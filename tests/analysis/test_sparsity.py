@@ -73,6 +73,14 @@ class TestConcentration:
         torch.testing.assert_close(found[1].double(), norm, rtol=1e-6, atol=0)
         assert torch.equal(found[0], concentration(v))
 
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_half_precision_is_summed_in_float32(self, dtype):
+        v = (torch.randn(3, 4000, generator=torch.Generator().manual_seed(7)) * 300).to(dtype)  # ‖v‖₁ of 1e6
+        for found, expected in zip(concentration_and_norm(v), concentration_and_norm(v.float()), strict=True):
+            assert found.dtype == torch.float32
+            assert torch.equal(found, expected)
+        assert torch.equal(concentration(v), concentration(v.float()))
+
     def test_norm_and_rows_that_do_not_lie_together(self):
         v = torch.randn(4, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
         chi, norm = concentration_and_norm(v.transpose(0, 1))
@@ -85,6 +93,8 @@ class TestAttentionEntropy:
         assert attention_entropy(torch.tensor([0.0, 1.0, 0.0])).item() == 0
         assert attention_entropy(torch.full((8,), 1 / 8)).item() == pytest.approx(math.log(8), rel=1e-6)
         p = torch.randn(2, 3, 4, 5, dtype=torch.float64).softmax(-1)
+        half = p.half()
+        assert torch.equal(attention_entropy(half), attention_entropy(half.float()))
         np.testing.assert_allclose(attention_entropy(p), scipy.stats.entropy(p.numpy(), axis=-1), atol=1e-14)
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lmdyn.callbacks import LearningCurves, Steps
+from lmdyn.callbacks import LearningCurves, Run, Steps
 
 
 class Own(L.LightningModule):
@@ -67,3 +67,16 @@ def test_loaders_given_to_fit_and_hooks_of_the_module(tmp_path):
 def test_nothing_to_look_at_is_an_error_before_training(tmp_path):
     with pytest.raises(ValueError, match="has nothing to look at: fit with validation data"):
         fit(tmp_path, Own(), loader())
+
+
+def test_a_split_that_is_not_there_has_a_remedy(tmp_path):
+    for data in (Own(), L.LightningDataModule()):
+        observer = LearningCurves(layers=[], bands=[], split="test")
+        with pytest.raises(ValueError, match=r"has no test data: .*`split:`, or a `probe:` of its own"):
+            observer.attach(Run(tmp_path, datamodule=data))
+
+
+@pytest.mark.parametrize("name", ["a/b", ".", ".."])
+def test_names_that_are_no_folders(name):
+    with pytest.raises(ValueError, match="is to be a folder"):
+        LearningCurves(name=name)

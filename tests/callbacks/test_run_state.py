@@ -80,6 +80,18 @@ def test_labelled_tokens_are_counted(finished):
     assert (at.step, at.tokens, at.learning_rate) == (8, 24, 0.25)
 
 
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_another_fit_counts_from_its_own_start(tmp_path):
+    state = RunState()
+    for folder in ("first", "second"):
+        t = trainer(tmp_path / folder, state)
+        t.fit(Module(), Batches())
+        assert (t.global_step, state.tokens) == (8, 24)
+    t.fit_loop.max_epochs = 3  # the same Trainer goes on, and so does its count of steps
+    t.fit(Module(), Batches())
+    assert (t.global_step, state.tokens) == (12, 36)
+
+
 def test_progress_without_a_run_state(tmp_path):
     t = trainer(tmp_path)
     t.fit(Module(), Batches())

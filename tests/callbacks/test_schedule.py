@@ -26,3 +26,14 @@ def test_bad_schedules_are_refused():
         Steps(per_decade=-1)
     with pytest.raises(ValueError, match="steps from 0"):
         Steps(at=(-1,))
+    for wrong in (5, (1.5,), ("2",)):
+        with pytest.raises(TypeError, match="expected a list of whole numbers"):
+            Steps(at=wrong)
+    with pytest.raises(TypeError, match=r"every is 2\.5: expected a whole number"):
+        Steps(every=2.5)
+    with pytest.raises(ValueError, match="steps from 0"):
+        Steps(at=(s for s in (0, -1)))
+
+
+def test_any_iterable_of_steps():
+    assert Steps(at=(10 * k for k in range(3))) == Steps(at=[0, 10, 20]) == Steps(at=(0, 10, 20))

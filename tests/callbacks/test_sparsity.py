@@ -205,6 +205,53 @@ def test_frequency_of_the_probe_set(tmp_path):
     assert words["w5"] == int((labels == 5).sum())
 
 
+def test_words_that_the_probe_set_only_reads_have_frequency_zero(tmp_path):
+    batch = {"input_ids": torch.tensor([[2, 3, 11]]), "labels": torch.tensor([[3, 4, 5]])}
+    for observer in (
+        Sparsity(sites=SITES, frequency="probe", pos_classes=False),
+        LearningCurves(layers=(), bands=(3,), frequency="probe"),
+    ):
+        observer.probe = [batch]
+        observer.attach(Run(tmp_path))
+        table = observer.observe(Model(), 0)
+    observer = Sparsity(sites=SITES, frequency="probe", pos_classes=False)
+    observer.probe = [batch]
+    observer.attach(Run(tmp_path))
+    table = observer.observe(Model(), 0)
+    words = table[table["quantity"].eq("frequency")].set_index("word")["value"]
+    assert words.to_dict() == {"2": 0, "3": 1, "4": 1, "5": 1, "11": 0}
+
+
+@pytest.mark.parametrize("tokenizer", [Tokenizer(), None])
+@pytest.mark.parametrize(
+    "observer",
+    [
+        lambda: Sparsity(sites=SITES, pos_classes=False),
+        lambda: Sparsity(sites=SITES, matched_size=None, frequency="probe"),
+        lambda: LearningCurves(layers=(), bands=(3,)),
+    ],
+)
+def test_training_counts_that_lack_ids_are_an_error_before_training(tmp_path, observer, tokenizer):
+    observer = observer()
+    observer.probe = Loader(make_batches())
+    with pytest.raises(ValueError, match="`token_counts` has 9 rows for 12 token ids: give it one row for"):
+        observer.attach(Run(tmp_path, tokenizer, COUNTS[:9]))
+
+
+def test_gradients_of_positions_without_label_are_no_zeros(tmp_path):
+    """Masked language modelling: only some positions are predicted."""
+    model, batches = Model(), make_batches()
+    few = [{**b, "labels": torch.where(torch.arange(6) % 3 == 0, b["labels"], -100)} for b in batches]
+    observer = attach(Sparsity(sites=SITES, matched_size=None), tmp_path, few)
+    table = observer.observe(model, 0)
+    naive = [
+        sum(map(abs, gradient["h"].tolist()))
+        for _, y, mask, _, gradient in naive_vectors(model, few)
+        if y >= 0 and mask
+    ]
+    assert value(table, "l1_gradient", "h", "input") == pytest.approx(sum(naive) / len(naive), rel=1e-5)
+
+
 def test_wrong_sites_are_refused(tmp_path, setting):
     with pytest.raises(
         ValueError, match=r"site 'h9': Model has no module 'lstm'; there are: embedding, h, decoder"
@@ -281,6 +328,20 @@ class TestLearningCurves:
                 expected = mean(lambda t, words=words: t[0] in words, column)
                 assert found(quantity, "rank", band) == pytest.approx(expected, rel=1e-5)
         assert found("perplexity") == pytest.approx(math.exp(found("loss")), rel=1e-9)
+
+    def test_a_diverged_model_has_no_loss_and_hits_nothing(self, tmp_path, caplog):
+        model = Model()
+        model.embedding.weight.data[7] = torch.nan
+        observer = attach(LearningCurves(bands=(3,), name="mine"), tmp_path, make_batches())
+        table = observer.observe(model, 5)
+        whole = table[table["by"].eq("")].set_index("quantity")["value"]
+        assert math.isnan(whole["loss"])
+        assert math.isnan(whole["perplexity"])
+        assert caplog.text.count("mine: the loss is NaN at step 5") == 1
+        model.embedding.weight.data[:] = torch.nan
+        table = observer.observe(model, 6)
+        assert table[table["quantity"].eq("accuracy")]["value"].eq(0).all()
+        assert set(observer.figures(table, {})) == {"loss_accuracy", "by_upos", "by_rank"}
 
     def test_bad_layers_and_bands(self, tmp_path):
         with pytest.raises(ValueError, match=r"no layers \['topic'\], it has \['upos'\]"):

@@ -1,5 +1,7 @@
 """Observations on disk."""
 
+import os
+
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -53,6 +55,25 @@ def test_half_written_files_of_a_killed_run_do_not_count(tmp_path):
     (tmp_path / ".000000004.x.tmp").write_bytes(b"half")
     assert store.steps() == [3]
     assert len(pd.read_parquet(tmp_path)) == 1
+
+
+def test_a_damaged_file_is_named_and_old_leftovers_go(tmp_path):
+    store = ObservationStore(tmp_path, "a.B")
+    store.write(3, table(3))
+    assert store.has(3)
+    assert not store.has(4)
+    store.path(3).write_bytes(store.path(3).read_bytes()[:-9])
+    for look in (lambda: store.has(3), store.about, store.read):
+        with pytest.raises(ValueError, match=r"000000003\.parquet cannot be read .* remove it"):
+            look()
+    store.path(3).unlink()
+    old, young = tmp_path / ".000000004.x.tmp", tmp_path / ".000000005.x.tmp"
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    store.write(6, table(6))
+    assert young.exists()
+    assert not old.exists()
 
 
 def test_settings_are_kept_and_never_mixed(tmp_path):

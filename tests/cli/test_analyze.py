@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 
+from lmdyn.callbacks import LearningCurves
 from lmdyn.callbacks.checkpoint_files import find_checkpoints, load_weights
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.analyze import parse_shard
@@ -72,6 +73,40 @@ def test_other_observers_by_an_overlay(run, tmp_path):
     sparsity = pd.read_parquet(tmp_path / "observations" / "sparsity")
     assert sorted(sparsity["step"].unique()) == [0, 2, 4]
     assert not any(run.glob(".analyze*"))
+
+
+class CheckpointCurves(LearningCurves):
+    """Learning curves of checkpoints."""
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_a_users_observer_may_be_single_and_be_called_anything(run, tmp_path, as_list):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    shutil.rmtree(copy / "observations")
+    config = yaml.safe_load((copy / "config.yaml").read_text())
+    own = {"class_path": f"{__name__}.CheckpointCurves"}
+    config["trainer"]["callbacks"] = (
+        [own, {"class_path": "lmdyn.callbacks.ScheduledCheckpoint"}] if as_list else own
+    )
+    (copy / "config.yaml").write_text(yaml.safe_dump(config))
+    main(["analyze", str(copy), "--checkpoints", str(copy / "checkpoints" / "step=000000002.ckpt")])
+    assert [p.name for p in (copy / "observations").iterdir()] == ["checkpoint_curves"]
+
+
+def test_a_damaged_observation_is_named_and_what_is_there_is_counted(run, tmp_path, capsys):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    main(["analyze", str(copy)])
+    assert "0 observations made, 3 were there already" in capsys.readouterr().err
+    path = copy / "observations" / "learning_curves" / "000000002.parquet"
+    path.write_bytes(b"PAR1 cut short")
+    with pytest.raises(SystemExit):
+        main(["analyze", str(copy)])
+    assert f"{path} cannot be read" in capsys.readouterr().err
+    path.unlink()
+    main(["analyze", str(copy)])
+    assert "1 observations made, 2 were there already" in capsys.readouterr().err
 
 
 def test_settings_are_not_mixed_in_one_folder(run, tmp_path, caplog):
@@ -153,7 +188,8 @@ def test_shards(monkeypatch):
 
 def test_report_needs_observations_and_joins_runs(run, tmp_path):
     with pytest.raises(FileNotFoundError, match="has no observations"):
-        write_report([tmp_path], tmp_path / "out")
+        write_report([tmp_path / "none"], tmp_path / "none" / "report")
+    assert not (tmp_path / "none").exists()
     shutil.copytree(run, tmp_path / "second")
     page = write_report([run, tmp_path / "second"], tmp_path / "out")
     text = page.read_text()

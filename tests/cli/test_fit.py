@@ -1,11 +1,19 @@
 """The Trainer's subcommands by the command line, and mixed precision under observers."""
 
+import os
+import signal
+from types import SimpleNamespace
+
+import lightning as L
 import pandas as pd
 import pytest
 import torch
 import yaml
+from lightning.pytorch.utilities import rank_zero_only
 
+from lmdyn.cli import __main__ as cli
 from lmdyn.cli.__main__ import main
+from lmdyn.cli.fit import LmdynCLI
 
 DATA = {"n_train_tokens": 1500, "n_validation_tokens": 300, "n_test_tokens": 200, "n_nouns": 40, "n_verbs": 30,
         "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8,
@@ -78,12 +86,116 @@ def test_observations_under_mixed_precision_are_float32(config, tmp_path):
         (["--data.init_args.n_train_tokens=0"], "n_train_tokens"),
         (["--model.init_args.tie_weights=true", "--model.init_args.hidden_size=9"], "tie_weights expects"),
         (["--ckpt_path=/nowhere/step=000000001.ckpt"], "there is no checkpoint /nowhere"),
+        (["--model.init_args.hiden_size=9"], "hiden_size"),
+        (["--data.init_args.n_train_tokens=many"], "Expected a <class 'int'>. Got value: many"),
+        (["--model=LSTMLangageModel"], "there is no class 'LSTMLangageModel'; there are: "),
+        (["--trainer.callbacks+=Sparsty"], "Sparsity, "),
     ],
 )
 def test_a_mistake_is_one_line(config, capsys, change, message):
     with pytest.raises(SystemExit) as stop:
         main(["fit", "--config", config(), *change])
     assert stop.value.code != 0
-    lines = [line for line in capsys.readouterr().err.splitlines() if message in line]
+    said = capsys.readouterr().err.splitlines()
+    lines = [line for line in said if message in line]
     assert len(lines) == 1
+    assert not any(line.startswith("usage") for line in said)
     assert "Traceback" not in lines[0]
+
+
+def test_a_later_list_of_callbacks_replaces_and_a_plus_appends(config, tmp_path, capsys):
+    def callbacks(content):
+        (tmp_path / "over.yaml").write_text(yaml.safe_dump({"trainer": content}))
+        with pytest.raises(SystemExit):
+            main(["fit", "--config", config(), "--config", str(tmp_path / "over.yaml"), "--print_config"])
+        found = yaml.safe_load(capsys.readouterr().out)["trainer"]["callbacks"]
+        return [(c["class_path"].split(".")[-1], c["init_args"]) for c in found]
+
+    other = {"class_path": "ScheduledCheckpoint", "init_args": {"keep": 3}}
+    sparsity = {"class_path": "Sparsity", "init_args": {"min_count": 2}}
+    (first, saves), (second, looks) = callbacks({"callbacks": [other, sparsity]})
+    assert (first, saves["keep"], second, looks["min_count"]) == ("ScheduledCheckpoint", 3, "Sparsity", 2)
+    assert looks["matched_size"] == 120  # the default again, not the earlier file's
+    assert looks["class_min_count"] == 100
+    assert [name for name, _ in callbacks({"callbacks": [sparsity]})] == ["Sparsity"]
+    appended = callbacks({"callbacks+": [{**sparsity, "init_args": {"name": "more"}}]})
+    assert [name for name, _ in appended] == ["ScheduledCheckpoint", "Sparsity", "Sparsity"]
+    assert [settings["matched_size"] for _, settings in appended[1:]] == [None, 120]
+    assert [name for name, _ in callbacks({"max_steps": 3})] == ["ScheduledCheckpoint", "Sparsity"]
+
+
+def test_a_start_that_failed_can_be_repeated_and_a_run_is_never_overwritten(config, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--config", config(max_steps=1), '--trainer.callbacks.sites={"h9": "nowhere"}'])
+    assert (tmp_path / "run" / "config.yaml").exists()
+    main(["fit", "--config", config(max_steps=1)])
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["fit", "--config", config(max_steps=1)])
+    assert "already holds a run" in capsys.readouterr().err
+
+
+def test_every_rank_refuses_a_used_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / ".step=000000000.ckpt.tmp").touch()  # of a killed process
+    this = SimpleNamespace(trainer=SimpleNamespace(callbacks=[]))
+    LmdynCLI._refuse_used_folder(this, tmp_path)
+    (tmp_path / "checkpoints" / "step=000000000.ckpt").touch()
+    with pytest.raises(ValueError, match="already holds a run"):
+        LmdynCLI._refuse_used_folder(this, tmp_path)
+
+
+class Terminate(L.Callback):
+    def on_train_batch_end(self, *_):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_terminated_run_says_so(config):
+    with pytest.raises(SystemExit) as stop:
+        main(["fit", "--config", config(callbacks=[{"class_path": f"{__name__}.Terminate"}])])
+    assert stop.value.code == 143
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read as a checkpoint"),
+        ({"state_dict": {}, "hyper_parameters": {}}, "holds weights and no resume state"),
+    ],
+)
+def test_checkpoints_that_cannot_be_resumed_from(config, tmp_path, capsys, content, message):
+    path = tmp_path / "step=000000001.ckpt"
+    if content is None:
+        path.write_bytes(b"PK cut short")
+    else:
+        torch.save(content, path)
+    with pytest.raises(SystemExit) as stop:
+        main(["fit", "--config", config(), "--ckpt_path", str(path)])
+    assert stop.value.code == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [ConnectionError("no hub"), NotADirectoryError("cache is a file")])
+def test_files_and_network_that_fail_are_one_line(monkeypatch, capsys, error):
+    def fail(args):
+        raise error
+
+    monkeypatch.setattr(cli, "_run", fail)
+    with pytest.raises(SystemExit):
+        main(["fit"])
+    assert f"error: {error}\n" in capsys.readouterr().err
+
+
+def test_a_message_keeps_its_file_and_line(monkeypatch, capsys):
+    def fail(args):
+        try:
+            raise ValueError("three columns")
+        except ValueError as error:
+            raise ValueError(f"a.txt:3: {error}") from error
+
+    monkeypatch.setattr(cli, "_run", fail)
+    with pytest.raises(SystemExit):
+        main(["fit"])
+    assert "error: a.txt:3: three columns" in capsys.readouterr().err

@@ -77,6 +77,12 @@ ROW = "1\tHi\thi\tINTJ\tUH\t_\t0\troot\t_\t_\n"
         (ROW.replace("1", "one", 1), r"en\.conllu:1: 'one' is no word number"),
         (ROW.replace("\tHi\t", "\t\t"), r"en\.conllu:1: the word \(column 2\) is empty"),
         (ROW + "2\tx\tx\tX\tX\t_\t_\t_\t_\t_\n", r"en\.conllu:2: this word has no head and others"),
+        (ROW + ROW.replace("1", "2", 1), r"en\.conllu:2: a second root: the first is in line 1"),
+        (
+            ROW + "2\tx\tx\tX\tX\t_\t3\tdep\t_\t_\n3\tx\tx\tX\tX\t_\t2\tdep\t_\t_\n",
+            r"en\.conllu:2: the heads of this word lead in a circle",
+        ),
+        (ROW.replace("\t0\t", "\t1\t"), r"en\.conllu:1: the heads of this word lead in a circle"),
         ("", r"'train' of the corpus is empty"),
     ],
 )

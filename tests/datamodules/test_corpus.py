@@ -1,3 +1,4 @@
+import os
 import threading
 from collections import Counter
 
@@ -382,3 +383,25 @@ def test_read_lines(tmp_path, monkeypatch):
         expand_paths("$NO_SUCH_VARIABLE/t.txt")
     with pytest.raises(FileNotFoundError, match="give the path of a file"):
         expand_paths(str(tmp_path))
+
+
+def test_damaged_cache_is_named_and_old_leftovers_go(tmp_path):
+    tiny(tmp_path).prepare_data()
+    (folder,) = (tmp_path / "cache").glob("text-*")
+    path = folder / "train" / "tokens.bin"
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(ValueError, match=r"encoded text in .*text-.*train is damaged .*: remove .*text-"):
+        tiny(tmp_path).setup()
+    (folder / "train" / "meta.json").write_text("{")
+    with pytest.raises(ValueError, match="is damaged"):
+        tiny(tmp_path).setup()
+    old, young, other = (tmp_path / "cache" / name for name in (".text-old", ".text-young", ".other-old"))
+    for leftover in (old, young, other):
+        leftover.mkdir()
+        (leftover / "x").write_text("x")
+    for leftover in (old, other):
+        os.utime(leftover, (0, 0))
+    tiny(tmp_path, eos=False).prepare_data()
+    assert not old.exists()
+    assert young.exists()
+    assert other.exists()
