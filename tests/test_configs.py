@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from lmdyn.callbacks import Observer
-from lmdyn.callbacks.observer import callbacks_of
+from lmdyn.callbacks.run import callbacks_of
 from lmdyn.cli.fit import LmdynCLI
 
 ROOT = Path(__file__).parents[1]

@@ -3,9 +3,10 @@
 from lmdyn.callbacks.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.diagnostic_probe import DiagnosticProbe
 from lmdyn.callbacks.learning_curves import LearningCurves
-from lmdyn.callbacks.observer import Observer, Run, StreamingObserver
+from lmdyn.callbacks.observer import Observer, StreamingObserver
 from lmdyn.callbacks.probe import Accumulator, ProbeSet, Seen
 from lmdyn.callbacks.reference import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference
+from lmdyn.callbacks.run import Run
 from lmdyn.callbacks.run_state import RunState
 from lmdyn.callbacks.schedule import Progress, Steps
 from lmdyn.callbacks.similarity import Similarity

@@ -3,7 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,49 +16,15 @@ from torch import nn
 
 from lmdyn.analysis.activations import observing, resolve_sites
 from lmdyn.analysis.distributed import rank_and_world_size
-from lmdyn.callbacks.checkpoint import ScheduledCheckpoint, checkpoint_step
-from lmdyn.callbacks.figures import log_figure
+from lmdyn.callbacks.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.probe import Accumulator, ProbeSet, merge_sites, probe_pass
+from lmdyn.callbacks.publishing import publish
+from lmdyn.callbacks.run import Run, callbacks_of, split_loader, takes_tokenizer
 from lmdyn.callbacks.run_state import at_epoch_start, progress
 from lmdyn.callbacks.schedule import Progress, Steps
 from lmdyn.callbacks.store import ObservationStore
 
-__all__ = ["Observer", "Run", "StreamingObserver", "observe_together", "scalar_tags"]
-
-
-@dataclass(frozen=True)
-class Run:
-    """What an observer is told of the run that it observes.
-
-    Attributes:
-        log_dir: the run's folder; observations go to ``<log_dir>/observations/<name>``.
-        tokenizer: the run's tokenizer, None where neither datamodule nor module has one.
-        token_counts: for each token id its ``token``, its ``count`` in the training data and, for each Universal
-            POS, the number of its occurrences that carry it; None where nobody counted.
-        datamodule: the run's own datamodule, or what else has its validation set, the default probe set.
-        checkpoints: in replay, all checkpoints of the run by step; None while it is trained.
-        checkpoint_folder: while it is trained, where weights are saved by schedule; None where they are not.
-    """
-
-    log_dir: Path
-    tokenizer: Any = None
-    token_counts: pd.DataFrame | None = None
-    datamodule: Any = None
-    checkpoints: Mapping[int, Path] | None = None
-    checkpoint_folder: Path | None = None
-
-    @property
-    def live(self) -> bool:
-        """Whether the run is being trained, as against replayed."""
-        return self.checkpoints is None
-
-    def checkpoints_before(self, step: int) -> dict[int, Path]:
-        """Scheduled checkpoints of steps before ``step``, in order: the same ones live and in replay."""
-        found: Mapping[int, Path] = self.checkpoints or {}
-        if self.checkpoints is None and self.checkpoint_folder is not None:
-            steps = {checkpoint_step(p): p for p in self.checkpoint_folder.glob("step=*.ckpt")}
-            found = {s: p for s, p in steps.items() if s is not None}
-        return {s: found[s] for s in sorted(found) if s < step}
+__all__ = ["Observer", "StreamingObserver", "observe_together"]
 
 
 class Observer(HyperparametersMixin, L.Callback, ABC):
@@ -181,7 +147,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     def part(self, split: str, max_tokens: int | None = None) -> ProbeSet:
         """A split of what the observer looks at: of its ``probe``, or of the run's own data."""
         data = self.probe if self.probe is not None else self.run.datamodule
-        return ProbeSet(_split_loader(data, split), max_tokens=max_tokens, identity=(id(data), split))
+        return ProbeSet(split_loader(data, split), max_tokens=max_tokens, identity=(id(data), split))
 
     @property
     def token_counts(self) -> pd.DataFrame:
@@ -415,29 +381,6 @@ def _with_progress(table: pd.DataFrame, at: Progress) -> pd.DataFrame:
     return table
 
 
-def scalar_tags(name: str, observation: pd.DataFrame) -> dict[str, float]:
-    """Logger tags of an observation's rows: ``<observer>/<quantity>/<site>/<groups>``, empty parts left out.
-
-    Example:
-        >>> rows = pd.DataFrame({"step": [1], "quantity": ["loss"], "site": [""], "upos": ["NOUN"], "value": [2.0]})
-        >>> scalar_tags("learning_curves", rows)
-        {'learning_curves/loss/NOUN': 2.0}
-    """
-    groups = [c for c in observation.columns if c not in ("step", "tokens", "quantity", "site", "value")]
-    parts = observation[["quantity", "site", *groups]].astype(object).to_numpy()
-    values = observation["value"].to_numpy()
-    return {
-        "/".join([name, *(str(p) for p in row if isinstance(p, str) and p)]): float(v)
-        for row, v in zip(parts, values, strict=True)
-        if v == v  # what has no value at this step (NaN) is no scalar
-    }
-
-
-def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:
-    """The trainer's callbacks (an attribute that Lightning sets without declaring it)."""
-    return cast(list[L.Callback], trainer.callbacks)  # type: ignore[attr-defined]
-
-
 def _observers(trainer: L.Trainer) -> list[Observer]:
     return [c for c in callbacks_of(trainer) if isinstance(c, Observer)]
 
@@ -454,51 +397,6 @@ def _observe_due(trainer: L.Trainer, module: L.LightningModule, due: Callable[[O
         if rank_and_world_size()[0] == 0:
             observer.store.write(step, table)
             publish(observer, table, trainer.loggers, step)
-
-
-def publish(observer: Observer, table: pd.DataFrame, loggers: Sequence[Any], step: int) -> None:
-    """Send an observation's scalars to every logger, and its figures to those that take images."""
-    scalars = scalar_tags(
-        observer.name, table[observer.is_scalar(table) & (table["quantity"] != "learning_rate")]
-    )
-    for logger in loggers:
-        logger.log_metrics(scalars, step=step)
-    if observer.log_figures and any(
-        hasattr(logger, "log_image") or _has_figures(logger) for logger in loggers
-    ):
-        observations = observer.store.read(until=step, where=observer.figure_rows)
-        figures = observer.figures(observations, observer.settings)
-        for name, figure in figures.items():
-            log_figure(loggers, f"{observer.name}/{name}", figure, step)
-
-
-def _has_figures(logger: Any) -> bool:
-    return hasattr(getattr(logger, "experiment", None), "add_figure")
-
-
-def takes_tokenizer(data: L.LightningDataModule) -> bool:
-    """Whether a datamodule has an attribute ``tokenizer``; asked without reading it, which may be too early."""
-    return hasattr(type(data), "tokenizer") or "tokenizer" in vars(data)
-
-
-def _split_loader(data: Any, split: str) -> Any:
-    """The loader of a split of a datamodule (or module with such hooks); a loader is what it is."""
-    if not isinstance(data, (L.LightningDataModule, L.LightningModule)):
-        return data
-    hook = {"train": "train_dataloader", "validation": "val_dataloader", "test": "test_dataloader"}[split]
-    # a module or datamodule without the hook, or lmdyn's corpora without the split
-    if not is_overridden(hook, data) or split not in getattr(data, "splits", (split,)):
-        raise ValueError(
-            f"{type(data).__name__} has no {split} data: give the observer another `split:`, or a `probe:` of its own"
-        )
-    loader = getattr(data, hook)()
-    if isinstance(loader, (list, tuple)):
-        if len(loader) != 1:
-            raise ValueError(
-                f"{type(data).__name__}.{hook}() answers {len(loader)} loaders: give the observer a `probe:`"
-            )
-        loader = loader[0]
-    return loader
 
 
 def _plain(value: Any) -> Any:

@@ -17,7 +17,7 @@ from lmdyn.callbacks.checkpoint_files import (
     read_checkpoint,
     weights_digest,
 )
-from lmdyn.callbacks.observer import Run
+from lmdyn.callbacks.run import Run
 
 __all__ = ["Checkpoint", "Earlier", "Itself", "OwnFinal", "Previous", "Reference"]
 

@@ -25,7 +25,9 @@ from lmdyn.callbacks.checkpoint_files import (
     read_checkpoint,
     weights_digest,
 )
-from lmdyn.callbacks.observer import Observer, Run, callbacks_of, observe_together, publish, takes_tokenizer
+from lmdyn.callbacks.observer import Observer, observe_together
+from lmdyn.callbacks.publishing import publish
+from lmdyn.callbacks.run import Run, callbacks_of, takes_tokenizer
 from lmdyn.callbacks.schedule import Progress
 
 __all__ = ["analyze", "analyze_command"]

@@ -18,7 +18,8 @@ import lmdyn.datamodules
 import lmdyn.models  # noqa: F401
 from lmdyn.callbacks.checkpoint import ScheduledCheckpoint, checkpoint_step
 from lmdyn.callbacks.checkpoint_files import read_checkpoint
-from lmdyn.callbacks.observer import Observer, callbacks_of
+from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.run import callbacks_of
 from lmdyn.callbacks.run_state import RunState
 from lmdyn.cli.parser import ConfigFile, Parser
 

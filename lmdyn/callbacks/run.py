@@ -1,0 +1,79 @@
+"""What an observer is told of a run, and how data and callbacks are reached in one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import lightning as L
+import pandas as pd
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from lmdyn.callbacks.checkpoint import checkpoint_step
+
+__all__ = ["Run", "callbacks_of", "split_loader", "takes_tokenizer"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What an observer is told of the run that it observes.
+
+    Attributes:
+        log_dir: the run's folder; observations go to ``<log_dir>/observations/<name>``.
+        tokenizer: the run's tokenizer, None where neither datamodule nor module has one.
+        token_counts: for each token id its ``token``, its ``count`` in the training data and, for each Universal
+            POS, the number of its occurrences that carry it; None where nobody counted.
+        datamodule: the run's own datamodule, or what else has its validation set, the default probe set.
+        checkpoints: in replay, all checkpoints of the run by step; None while it is trained.
+        checkpoint_folder: while it is trained, where weights are saved by schedule; None where they are not.
+    """
+
+    log_dir: Path
+    tokenizer: Any = None
+    token_counts: pd.DataFrame | None = None
+    datamodule: Any = None
+    checkpoints: Mapping[int, Path] | None = None
+    checkpoint_folder: Path | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether the run is being trained, as against replayed."""
+        return self.checkpoints is None
+
+    def checkpoints_before(self, step: int) -> dict[int, Path]:
+        """Scheduled checkpoints of steps before ``step``, in order: the same ones live and in replay."""
+        found: Mapping[int, Path] = self.checkpoints or {}
+        if self.checkpoints is None and self.checkpoint_folder is not None:
+            steps = {checkpoint_step(p): p for p in self.checkpoint_folder.glob("step=*.ckpt")}
+            found = {s: p for s, p in steps.items() if s is not None}
+        return {s: found[s] for s in sorted(found) if s < step}
+
+
+def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:
+    """The trainer's callbacks (an attribute that Lightning sets without declaring it)."""
+    return cast(list[L.Callback], trainer.callbacks)  # type: ignore[attr-defined]
+
+
+def takes_tokenizer(data: L.LightningDataModule) -> bool:
+    """Whether a datamodule has an attribute ``tokenizer``; asked without reading it, which may be too early."""
+    return hasattr(type(data), "tokenizer") or "tokenizer" in vars(data)
+
+
+def split_loader(data: Any, split: str) -> Any:
+    """The loader of a split of a datamodule (or module with such hooks); a loader is what it is."""
+    if not isinstance(data, (L.LightningDataModule, L.LightningModule)):
+        return data
+    hook = {"train": "train_dataloader", "validation": "val_dataloader", "test": "test_dataloader"}[split]
+    # a module or datamodule without the hook, or lmdyn's corpora without the split
+    if not is_overridden(hook, data) or split not in getattr(data, "splits", (split,)):
+        raise ValueError(
+            f"{type(data).__name__} has no {split} data: give the observer another `split:`, or a `probe:` of its own"
+        )
+    loader = getattr(data, hook)()
+    if isinstance(loader, (list, tuple)):
+        if len(loader) != 1:
+            raise ValueError(
+                f"{type(data).__name__}.{hook}() answers {len(loader)} loaders: give the observer a `probe:`"
+            )
+        loader = loader[0]
+    return loader
