@@ -10,6 +10,8 @@ from functools import cached_property
 from itertools import accumulate, islice
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
 from lmdyn.datamodules.corpus import SPLITS, Corpus, expand_paths, file_digest, read_lines
 from lmdyn.datamodules.sentence import Document, Sentence
 from lmdyn.datamodules.tagging import Tagger
@@ -128,6 +130,9 @@ class TextCorpus(Corpus):
         headings: keep titles and section headings, each as a sentence.
         split_sentences: split lines into sentences; otherwise each line is one.
         drop_rare_sentences: drop sentences with a type rarer than ``min_count`` in the training split.
+        shuffle_sentences: serve the training split's sentences in one random order, held in memory. For labels of
+            whole documents: a stream that stays in one article for hundreds of batches teaches which article it is
+            in, not how to tell. Topics are then numbered in this order too.
         longest_articles: keep only so many documents of each split, those with the most words after the
             preparation (of several as long the earlier), in the order of the text; None keeps all.
         cut_articles: shares of the words of each document of ``train``, the only file given, that go in order into
@@ -143,7 +148,7 @@ class TextCorpus(Corpus):
         batch_size: rows of a batch.
         sequence_length: predictions in a row.
         cache_dir: folder of the encoded text.
-        seed: of the permutation of shuffled layers.
+        seed: of the permutation of shuffled layers and sentences.
 
     Raises:
         FileNotFoundError: in ``prepare_data``, a path without file.
@@ -174,6 +179,7 @@ class TextCorpus(Corpus):
         headings: bool = False,
         split_sentences: bool = True,
         drop_rare_sentences: bool = True,
+        shuffle_sentences: bool = False,
         longest_articles: int | None = None,
         cut_articles: tuple[float, float, float] | None = None,
         tagger: Tagger | None = None,
@@ -217,6 +223,7 @@ class TextCorpus(Corpus):
                 )
             if dataset is None:
                 _check_only_train(self.paths)
+        self.shuffle_sentences = shuffle_sentences
         self.longest_articles = longest_articles
         self.cut_articles = cut_articles
         self._longest: dict[str, frozenset[int]] = {}
@@ -376,6 +383,19 @@ class TextCorpus(Corpus):
 
     def documents(self, split: str) -> Iterator[Document]:
         """Stream the documents of a split, prepared and tagged."""
+        if split == "train" and self.shuffle_sentences:
+            yield from self._mixed(split)
+        else:
+            yield from self._tagged(split)
+
+    def _mixed(self, split: str) -> Iterator[Document]:
+        """Sentences in random order, each a document."""
+        sentences = [(document.name, s) for document in self._tagged(split) for s in document]
+        for i in np.random.default_rng(self.seed).permutation(len(sentences)):
+            name, sentence = sentences[i]
+            yield Document(name, (sentence,))
+
+    def _tagged(self, split: str) -> Iterator[Document]:
         articles = self._prepared(split)
         while chunk := list(islice(articles, _DOCUMENTS_PER_CHUNK)):
             tags: Iterator[dict[str, Any]] | None = None
@@ -410,6 +430,8 @@ class TextCorpus(Corpus):
             "tagger": None if self.tagger is None else self.tagger.key(),
         }
         # only where they are set: encoded text from before these settings keeps its key
+        if self.shuffle_sentences:
+            key["sentences_shuffled_by"] = self.seed
         if self.longest_articles is not None:
             key["longest_articles"] = self.longest_articles
         if self.cut_articles is not None:

@@ -463,3 +463,28 @@ def test_topics_of_wikitext2(tmp_path):
     assert sum(words) == sum(lengths[:100])
     names = {d.name for d in corpus.documents("test")}
     assert [d.name for d in whole if d.name in names] == corpus.label_names["topic"]
+
+
+def test_shuffled_sentences_are_the_same_ones_with_their_topics(tmp_path):
+    path = tmp_path / "train.txt"
+    articles = "".join(
+        f"\n = T{i} = \n\n" + " ".join(f"a{i} b{j} ." for j in range(9)) + "\n" for i in range(4)
+    )
+    path.write_text(articles)
+    plain, mixed, again, other = (
+        [
+            (s.topic, s.words)
+            for d in TextCorpus(str(path), shuffle_sentences=shuffle, seed=seed).documents("train")
+            for s in d
+        ]
+        for shuffle, seed in ((False, 0), (True, 0), (True, 0), (True, 1))
+    )
+    assert mixed == again
+    assert mixed != plain
+    assert mixed != other
+    assert sorted(mixed) == sorted(plain)
+    keys = [
+        TextCorpus(str(path), shuffle_sentences=x, seed=y).content_key()
+        for x, y in ((False, 0), (True, 0), (True, 1))
+    ]
+    assert keys[0] != keys[1] != keys[2]
