@@ -48,6 +48,11 @@ class CrossCovariance:
         """Number of samples so far."""
         return 0 if self._sums is None else int(self._sums.n)
 
+    @property
+    def widths(self) -> tuple[int, int]:
+        """(d₁, d₂); (0, 0) before the first sample."""
+        return (0, 0) if self._sums is None else self._sums.widths
+
     def update(self, x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> None:
         """Add n samples; none is allowed.
 

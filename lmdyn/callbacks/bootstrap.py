@@ -1,5 +1,6 @@
 """Bootstrap over sentences: at most 64 blocks of them, drawn with replacement."""
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -7,11 +8,22 @@ import numpy.typing as npt
 from jaxtyping import Int
 from torch import Tensor
 
+from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.callbacks.probe import Seen, sentence_numbers, token_hash
 
-__all__ = ["BLOCKS", "SentenceBlocks", "basic_interval", "bootstrap_settings", "draw_blocks"]
+__all__ = [
+    "BLOCKS",
+    "SentenceBlocks",
+    "basic_interval",
+    "bootstrap_settings",
+    "draw_blocks",
+    "enough_blocks",
+]
+
+log = logging.getLogger(__name__)
 
 BLOCKS = 64
+_LEAST = 5
 
 
 class SentenceBlocks:
@@ -57,6 +69,17 @@ def draw_blocks(blocks: int, resamplings: int, seed: int) -> npt.NDArray[np.int6
         [5, 5]
     """
     return np.random.default_rng(seed).multinomial(blocks, np.full(blocks, 1 / blocks), size=resamplings)
+
+
+def enough_blocks(blocks: int, name: str, step: int) -> bool:
+    """Whether there are blocks enough to resample, at least 5; if not, a warning says so."""
+    if blocks < _LEAST and rank_and_world_size()[0] == 0:
+        log.warning(
+            "%s at step %d: no intervals from %d blocks of sentences, at least %d are needed: look at more text, or at "
+            "text whose sentences end in the tokenizer's end-of-sentence token",
+            name, step, blocks, _LEAST,
+        )  # fmt: skip
+    return blocks >= _LEAST
 
 
 def basic_interval(

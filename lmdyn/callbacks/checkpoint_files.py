@@ -33,7 +33,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ValueError(f"{path} cannot be read as a checkpoint: {error}") from error
+        raise ValueError(
+            f"{path} cannot be read as a checkpoint: truncated, or none ({error}): take another, or write it anew"
+        ) from error
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise ValueError(f"{path} is no Lightning checkpoint: it has no 'state_dict'")
     return checkpoint
@@ -123,8 +125,8 @@ def build_module(checkpoint: Mapping[str, Any], path: Path, class_path: str | No
     class_path = class_path or hyperparameters.get("_class_path")
     if class_path is None:
         raise ValueError(
-            f"{path} does not say which class it is of (only `lmdyn fit` records it): give its dotted path, "
-            "`module: my_package.MyModule`"
+            f"{path} does not say which class it is of (`lmdyn fit` records it where the module calls "
+            "save_hyperparameters()): give its dotted path, `module: my_package.MyModule`"
         )
     cls = cast(type[nn.Module], dotted(class_path))
     known = inspect.signature(cls).parameters

@@ -13,7 +13,13 @@ from torch import Tensor, nn
 from lmdyn.analysis.activations import resolve_sites
 from lmdyn.analysis.distributed import gather, rank_and_world_size
 from lmdyn.analysis.probes import DiagnosticClassifier, ProbeResult, description_length, diagnostic_probe
-from lmdyn.callbacks.bootstrap import SentenceBlocks, basic_interval, bootstrap_settings, draw_blocks
+from lmdyn.callbacks.bootstrap import (
+    SentenceBlocks,
+    basic_interval,
+    bootstrap_settings,
+    draw_blocks,
+    enough_blocks,
+)
 from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, set_step_axis
 from lmdyn.callbacks.observer import Observer
 from lmdyn.callbacks.probe import ProbeSet, Seen, probe_pass
@@ -120,7 +126,8 @@ class DiagnosticProbe(Observer):
             if missing:
                 raise ValueError(
                     f"{self.name}: the {name} part has no layers {missing}, it has {sorted(part.label_names)}: choose "
-                    "`tasks` among these"
+                    "`tasks` among these (a loader of your own names its labels by an attribute `label_names`, layer "
+                    "to list of names)"
                 )
 
     def check_module(self, module: nn.Module) -> None:
@@ -144,7 +151,10 @@ class DiagnosticProbe(Observer):
         ]
         if broken := [s for s in train.activations if s not in finite]:
             log.warning("%s at step %d: activations of %s are not finite: no value", self.name, step, broken)
-        rows = _rows(self, train, test, finite)
+        try:
+            rows = _rows(self, step, train, test, finite)
+        except ValueError as error:
+            raise ValueError(f"{self.name} at step {step}: {error}") from error
         rows += [
             (quantity, site, task, target, float("nan"))
             for site in broken
@@ -183,6 +193,11 @@ class _Features:
         self.types = self.blocks = torch.zeros(0, dtype=torch.int64)
 
     def update(self, seen: Seen) -> None:
+        if self._observer.control and "input_ids" not in seen.batch:
+            raise ValueError(
+                f"{self._observer.name}: control tasks give each word type a label, and the batches have no "
+                f"`input_ids`, only {sorted(seen.batch)}: set `control: false`"
+            )
         mask = seen.tokens
         time = torch.arange(mask.shape[1], device=mask.device)
         part = {
@@ -216,6 +231,8 @@ class _Features:
             mine = [{k: v.cpu() for k, v in part.items()} for part in self._parts]
             parts = [part for rank in gather(mine) for part in rank]
         self._parts = []
+        if not parts:
+            raise ValueError(f"{self._observer.name}: a part of the probe data is empty")
         whole = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
         order = whole.pop("order").argsort()
         whole = {key: tensor[order].to(device) for key, tensor in whole.items()}
@@ -225,7 +242,7 @@ class _Features:
 
 
 def _rows(
-    observer: DiagnosticProbe, train: _Features, test: _Features, sites: Sequence[str]
+    observer: DiagnosticProbe, step: int, train: _Features, test: _Features, sites: Sequence[str]
 ) -> list[tuple[str, str, str, str, float]]:
     if not sites:
         return []
@@ -247,7 +264,7 @@ def _rows(
     if result.control_accuracy is not None:
         values |= {"control_accuracy": result.control_accuracy, "selectivity": result.selectivity}
     if result.block_hits is not None and result.block_counts is not None:
-        values |= _intervals(observer, result, result.block_hits, result.block_counts)
+        values |= _intervals(observer, step, result, result.block_hits, result.block_counts)
     if observer.description_length:
         code = description_length(features, train.labels, classes, classifier=observer.classifier)
         labelled = torch.tensor([float((train.labels[task] >= 0).sum()) for task in code.tasks])
@@ -264,15 +281,15 @@ def _rows(
 
 
 def _intervals(
-    observer: DiagnosticProbe, result: ProbeResult, hits: Tensor, counts: Tensor
+    observer: DiagnosticProbe, step: int, result: ProbeResult, hits: Tensor, counts: Tensor
 ) -> dict[str, Tensor]:
     """Ends of the intervals of accuracy, and of selectivity where there are control tasks, each (sites, tasks)."""
-    weights = torch.from_numpy(
-        draw_blocks(int((counts.sum(1) > 0).sum()), observer.bootstrap, observer.classifier.seed)
-    )
     there = counts.sum(1) > 0
-    drawn = torch.einsum("rb,bst->rst", weights.double(), hits[there])
-    accuracy = drawn / (weights.double() @ counts[there])[:, None]
+    if not enough_blocks(int(there.sum()), observer.name, step):
+        return {}
+    draws = draw_blocks(int(there.sum()), observer.bootstrap, observer.classifier.seed)
+    weights = torch.from_numpy(draws).double()
+    accuracy = torch.einsum("rb,bst->rst", weights, hits[there]) / (weights @ counts[there])[:, None]
     number = len(result.tasks)
     samples = {"accuracy": (result.accuracy, accuracy[..., :number])}
     if result.control_accuracy is not None:

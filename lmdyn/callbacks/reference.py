@@ -1,13 +1,15 @@
 """What a model is compared with: another checkpoint, its own end, its own past, itself at another site."""
 
 import copy
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from transformers import AutoTokenizer
 
 from lmdyn.callbacks.checkpoint_files import (
@@ -20,6 +22,9 @@ from lmdyn.callbacks.checkpoint_files import (
 from lmdyn.callbacks.run import Run
 
 __all__ = ["Checkpoint", "Earlier", "Itself", "OwnFinal", "Previous", "Reference"]
+
+
+log = logging.getLogger(__name__)
 
 
 class Reference(ABC):
@@ -79,6 +84,10 @@ class Checkpoint(Reference):
         path, _, _ = self._load()
         folder = path.parent.parent / "tokenizer"
         if run.tokenizer is None or not folder.is_dir():
+            log.warning(
+                "reference %s: %s, so nobody checks that token i is the same word in both models",
+                path, "this run has no tokenizer" if run.tokenizer is None else f"there is no {folder}",
+            )  # fmt: skip
             return
         theirs = AutoTokenizer.from_pretrained(str(folder)).get_vocab()
         if theirs != run.tokenizer.get_vocab():
@@ -123,6 +132,9 @@ class OwnFinal(Reference):
         ValueError: on attaching to a run in training, which has no end yet.
     """
 
+    def __init__(self) -> None:
+        self._digest: tuple[Path, str] | None = None
+
     def check(self, run: Run) -> None:
         """Refuse a run in training."""
         if run.live:
@@ -136,8 +148,10 @@ class OwnFinal(Reference):
         if not run.checkpoints:
             return type(self).__name__
         last = max(run.checkpoints)
-        digest = weights_digest(read_checkpoint(run.checkpoints[last])["state_dict"])
-        return {"class": "OwnFinal", "step": last, "weights": digest}
+        if self._digest is None or self._digest[0] != run.checkpoints[last]:
+            path = run.checkpoints[last]
+            self._digest = path, weights_digest(read_checkpoint(path)["state_dict"])
+        return {"class": "OwnFinal", "step": last, "weights": self._digest[1]}
 
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
         """The last checkpoint in a copy of the module."""
@@ -200,6 +214,10 @@ class Earlier(_OwnPast):
 def _copy_with(module: nn.Module, path: Path) -> nn.Module:
     """A frozen copy of a module with the weights of a checkpoint; the trainer of a LightningModule is left out."""
     memo: dict[int, Any] = {id(v): None for k, v in vars(module).items() if k in ("_trainer", "_fabric")}
+    for part in module.modules():  # what training left there with its graph, as a loss
+        kept = (v for k, v in vars(part).items() if k not in ("_trainer", "_fabric", "_modules"))
+        leaves = (leaf for v in kept for leaf in tree_leaves(v))
+        memo |= {id(t): t.detach() for t in leaves if isinstance(t, Tensor) and not t.is_leaf}
     twin = copy.deepcopy(module, memo)
     load_weights(twin, read_checkpoint(path)["state_dict"], path)
     return twin.eval().requires_grad_(False)

@@ -25,7 +25,7 @@ class Run:
             POS, the number of its occurrences that carry it; None where nobody counted.
         datamodule: the run's own datamodule, or what else has its validation set, the default probe set.
         checkpoints: in replay, all checkpoints of the run by step; None while it is trained.
-        checkpoint_folder: while it is trained, where weights are saved by schedule; None where they are not.
+        checkpoint_folder: where the run saves weights by schedule; None where it does not.
     """
 
     log_dir: Path
@@ -43,7 +43,7 @@ class Run:
     def checkpoints_before(self, step: int) -> dict[int, Path]:
         """Scheduled checkpoints of steps before ``step``, in order: the same ones live and in replay."""
         found: Mapping[int, Path] = self.checkpoints or {}
-        if self.checkpoints is None and self.checkpoint_folder is not None:
+        if self.checkpoint_folder is not None:  # whichever of them are looked at in replay
             steps = {checkpoint_step(p): p for p in self.checkpoint_folder.glob("step=*.ckpt")}
             found = {s: p for s, p in steps.items() if s is not None}
         return {s: found[s] for s in sorted(found) if s < step}

@@ -21,10 +21,17 @@ from lmdyn.analysis.divergence import jensen_shannon, kullback_leibler
 from lmdyn.analysis.forward import call_module
 from lmdyn.analysis.rsa import rsa
 from lmdyn.analysis.sweep import MEASURES
-from lmdyn.callbacks.bootstrap import BLOCKS, SentenceBlocks, basic_interval, bootstrap_settings, draw_blocks
+from lmdyn.callbacks.bootstrap import (
+    BLOCKS,
+    SentenceBlocks,
+    basic_interval,
+    bootstrap_settings,
+    draw_blocks,
+    enough_blocks,
+)
 from lmdyn.callbacks.observer import StreamingObserver
 from lmdyn.callbacks.probe import Seen, token_hash
-from lmdyn.callbacks.reference import Itself, Reference, named_references
+from lmdyn.callbacks.reference import Checkpoint, Itself, Reference, named_references
 from lmdyn.callbacks.similarity_figures import similarity_figures
 
 __all__ = ["Similarity"]
@@ -58,7 +65,7 @@ class Similarity(StreamingObserver):
             drawn as the dotted floor of ``<name>``.
         sites: display name to module path; the defaults are those of ``LSTMLanguageModel``.
         reference_sites: the same of the reference; those of ``sites`` that it has by default.
-        pairs: [own site, reference's site] to compare; see above.
+        pairs: [own site, reference's site] to compare; see above. Runs of a shared layer are ``name@0``, ``name@1`` …
         measures: ``cca, svcca, pwcca, linear_cka, debiased_linear_cka, procrustes``; ``kernel_cka`` (rbf) and
             ``rsa`` (correlation), which are n × n, on ``max_samples`` tokens.
         attention_sites: display name to the path of an attention module, in both models: divergences of the
@@ -127,6 +134,17 @@ class Similarity(StreamingObserver):
         for reference in self.references.values():
             reference.check(self.run)
 
+    def check_module(self, module: nn.Module) -> None:
+        """Refuse sites and pairs that do not exist, in the module and in the references, before training."""
+        super().check_module(module)
+        for site, _ in self.pairs or ():
+            _known(site.partition("@")[0], self.sites, "this model")
+        for name, reference in self.references.items():
+            other = (
+                reference.modules(module, self.run, 0)[""] if isinstance(reference, Checkpoint) else module
+            )
+            _sites_of(self, name, other)
+
     @property
     def settings(self) -> dict[str, Any]:
         """The arguments, the content of the probe set and of the references."""
@@ -167,6 +185,22 @@ def _beside(twin: nn.Module, own: nn.Module) -> nn.Module:
     return twin.to(parameter.device, torch.float64 if parameter.dtype == torch.float64 else None)
 
 
+def _sites_of(observer: Similarity, name: str, twin: nn.Module) -> tuple[dict[str, str], dict[str, str]]:
+    """Sites and attention sites of a reference."""
+    paths = dict(twin.named_modules())
+    sites = observer.reference_sites or {n: p for n, p in observer.sites.items() if p in paths}
+    if not sites and observer.sites:
+        raise ValueError(
+            f"{observer.name}: reference {name!r} ({type(twin).__name__}) has none of the sites "
+            f"{list(observer.sites.values())}: name its own with `reference_sites`; it has "
+            f"{', '.join(p for p in paths if p)}"
+        )
+    resolve_sites(twin, sites)
+    for _, their in observer.pairs or ():
+        _known(their.partition("@")[0], sites, f"reference {name!r}")
+    return sites, {n: p for n, p in observer.attention_sites.items() if p in paths}
+
+
 class _Follower:
     """A reference that reads the probe set along with the observed module."""
 
@@ -177,16 +211,7 @@ class _Follower:
         self.itself = isinstance(reference, Itself)
         self.module = twin if self.itself else _beside(twin, own)
         self.forward = reference.forward or (observer.forward if type(twin) is type(own) else None)
-        paths = dict(twin.named_modules())
-        self.sites = observer.reference_sites or {n: p for n, p in observer.sites.items() if p in paths}
-        self.attention_sites = {n: p for n, p in observer.attention_sites.items() if p in paths}
-        if not self.sites and observer.sites:
-            raise ValueError(
-                f"{observer.name}: reference {name!r} ({type(twin).__name__}) has none of the sites "
-                f"{list(observer.sites.values())}: name its own with `reference_sites`; it has "
-                f"{', '.join(p for p in paths if p)}"
-            )
-        resolve_sites(twin, self.sites)
+        self.sites, self.attention_sites = _sites_of(observer, name, twin)
         self._state: Any = None
 
     def read(self, seen: Seen) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
@@ -194,7 +219,13 @@ class _Follower:
         if self.itself:
             return seen.activations, seen.attentions
         with capture(self.module, self.sites, attention_sites=self.attention_sites) as captured:
-            output = call_module(self.module, seen.batch, forward=self.forward, state=self._state)
+            try:
+                output = call_module(self.module, seen.batch, forward=self.forward, state=self._state)
+            except IndexError as error:
+                raise ValueError(
+                    f"reference {self.name!r} does not know all tokens of the probe set ({error}): was it trained "
+                    "with this run's tokenizer?"
+                ) from error
             self._state = tree_map_only(Tensor, Tensor.detach, getattr(output, "state", None))
             return captured.activations, captured.attentions
 
@@ -214,12 +245,15 @@ class _Sums:
         self._covariances: dict[tuple[Key, int], CrossCovariance] = {}
         self._samples: dict[Key, tuple[Tensor, Tensor, Tensor]] = {}
         self._divergences: dict[Key, Tensor] = {}
+        self._warned: set[tuple[str, Key]] = set()
+        self._any = False
         self._blocks = SentenceBlocks(observer.run.tokenizer, observer.seed)
         self._streaming = [m for m in observer.measures if m in MEASURES]
         self._pairwise = [m for m in observer.measures if m in _PAIRWISE]
 
     def update(self, seen: Seen) -> None:
         observer, mask = self._observer, seen.tokens
+        self._any = True
         own = {n: a for n, a in seen.activations.items() if n.split("@")[0] in observer.sites}
         rows = {name: _rows(name, activation, mask, "this model") for name, activation in own.items()}
         keys = token_hash(seen, observer.seed)[mask] if self._pairwise else None
@@ -240,8 +274,11 @@ class _Sums:
                     self._add(key, x, y, blocks)
                 if keys is not None:
                     self._sample(key, keys, x, y)
-            for site in observer.attention_sites:
-                self._attend(follower, site, seen.attentions, attentions, mask)
+            if follower.itself and not pairs and not observer.attention_sites:
+                raise ValueError(
+                    f"{observer.name}: Itself compares different sites, and there is only {list(rows)}"
+                )
+            self._attend(follower, seen.attentions, attentions, mask)
 
     def _add(self, key: Key, x: Tensor, y: Tensor, blocks: Tensor | None) -> None:
         if blocks is None:
@@ -262,29 +299,32 @@ class _Sums:
     def _attend(
         self,
         follower: _Follower,
-        site: str,
         own: Mapping[str, Tensor],
         theirs: Mapping[str, Tensor],
         mask: Tensor,
     ) -> None:
-        for name, p in own.items():
-            if name.split("@")[0] != site:
-                continue
-            _known(name, theirs, f"reference {follower.name!r}", "attention site")
-            p, q = p.double().mean(1)[mask], theirs[name].double().mean(1)[mask]
+        sites = [name for name in own if name.split("@")[0] in self._observer.attention_sites]
+        for name, their in combinations(sites, 2) if follower.itself else zip(sites, sites, strict=True):
+            _known(their, theirs, f"reference {follower.name!r}", "attention site")
+            p, q = own[name].double().mean(1)[mask], theirs[their].double().mean(1)[mask]
             if p.shape != q.shape:
                 raise ValueError(
                     f"attention site {name!r}: {tuple(p.shape)} in this model, {tuple(q.shape)} in reference "
                     f"{follower.name!r}: both must attend over the same positions"
                 )
-            sums = torch.stack(
-                [jensen_shannon(p, q).sum(), kullback_leibler(p, q).sum(), p.new_tensor(float(len(p)))]
-            )
-            key = (follower.name, name, name)
+            key = (follower.name, name, their)
+            try:
+                divergences = [jensen_shannon(p, q).sum(), kullback_leibler(p, q).sum()]
+            except ValueError as error:  # NaN activations below
+                self._warn("the divergence", key, error)
+                divergences = [p.new_tensor(float("nan"))] * 2
+            sums = torch.stack([*divergences, p.new_tensor(float(len(p)))])
             self._divergences[key] = self._divergences.get(key, 0) + sums
 
     def table(self) -> pd.DataFrame:
         observer = self._observer
+        if not any(gather(self._any)):
+            raise ValueError(f"{observer.name}: the probe set is empty: there is nothing to compare on")
         rows: list[tuple[str, str, str, str, float]] = []
         for key in _agreed(self._pairs):
             reference, site, their = key
@@ -310,9 +350,12 @@ class _Sums:
         parts = [part for part in parts if part.n]
         whole = CrossCovariance.combine(parts) if parts else CrossCovariance()
         values = {m: self._value(m, key, partial(_of, m, whole)) for m in self._streaming}
+        self._check_samples(key, whole)
         if not observer.bootstrap:
             return values
-        draws = draw_blocks(len(parts), observer.bootstrap, observer.seed) if parts else ()
+        if not enough_blocks(len(parts), observer.name, self._step):
+            return values | {f"{m}_{end}": float("nan") for m in self._streaming for end in ("low", "high")}
+        draws = draw_blocks(len(parts), observer.bootstrap, observer.seed)
         resampled: dict[str, list[float]] = {m: [] for m in self._streaming}
         for weights in draws:
             try:
@@ -326,6 +369,18 @@ class _Sums:
             values |= {f"{m}_low": float(low), f"{m}_high": float(high)}
         return values
 
+    def _check_samples(self, key: Key, whole: CrossCovariance) -> None:
+        """Of few tokens, correlations are 1 whatever they hold."""
+        widths = sum(whole.widths)
+        correlations = [m for m in self._streaming if m.endswith("cca")]
+        if correlations and 0 < whole.n - 1 < widths and rank_and_world_size()[0] == 0:
+            log.warning(
+                "%s at step %d: %d tokens for %d + %d dimensions of %s and %s of reference %s: up to %d correlations "
+                "are 1 whatever the data; %s say little: look at more tokens",
+                self._observer.name, self._step, whole.n, *whole.widths, key[1], key[2], key[0],
+                widths - whole.n + 1, ", ".join(correlations),
+            )  # fmt: skip
+
     def _pairwise_values(self, key: Key) -> dict[str, float]:
         mine = self._samples.get(key)
         everyone = [part for part in gather(None if mine is None else [t.cpu() for t in mine]) if part]
@@ -337,12 +392,17 @@ class _Sums:
         try:
             return float(compute())
         except ValueError as error:
-            if rank_and_world_size()[0] == 0:
-                log.warning(
-                    "%s at step %d: %s of %s (x) and %s of reference %s (y) has no value: %s",
-                    self._observer.name, self._step, measure, key[1], key[2], key[0], error,
-                )  # fmt: skip
+            self._warn(measure, key, error)
             return float("nan")
+
+    def _warn(self, what: str, key: Key, error: object) -> None:
+        """Say once why there is no value."""
+        if (what, key) not in self._warned and rank_and_world_size()[0] == 0:
+            self._warned.add((what, key))
+            log.warning(
+                "%s at step %d: %s of %s (x) and %s of reference %s (y) has no value: %s",
+                self._observer.name, self._step, what, key[1], key[2], key[0], error,
+            )  # fmt: skip
 
 
 def _of(measure: str, covariance: CrossCovariance) -> Tensor:

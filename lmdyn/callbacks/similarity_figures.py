@@ -24,6 +24,7 @@ _LABELS = {
     "attention_jensen_shannon": "Jensen–Shannon divergence (nats)",
     "attention_kullback_leibler": "Kullback–Leibler divergence (nats)",
 }
+_ONE_SIDED = ("pwcca", "attention_kullback_leibler")  # rows: this model, or the later step
 _PAST = r" ?step (\d+)$"
 
 
@@ -134,12 +135,13 @@ def _layer_matrix(rows: pd.DataFrame, measure: str, sites: Sequence[str]) -> Fig
     figure, axes = new_figure(2.6 * len(shown) + 1.2, 3.4, ncols=len(shown), squeeze=False)
     for ax, step in zip(axes[0], shown, strict=True):
         matrix = np.full((len(names), len(names)), np.nan)
-        if not measure.startswith("attention"):
-            np.fill_diagonal(matrix, 1.0)
+        np.fill_diagonal(matrix, _equal(measure))
         here = rows[rows["step"].eq(step)]
         for site, their, value in zip(here["site"], here["reference_site"], here["value"], strict=True):
             i, j = names.index(site), names.index(their)
-            matrix[i, j] = matrix[j, i] = value
+            matrix[i, j] = value
+            if measure not in _ONE_SIDED:
+                matrix[j, i] = value
         image = _image(ax, matrix, measure)
         ax.set_title(f"step {step}", fontsize=9)
         ticks = range(0, len(names), -(-len(names) // 13))
@@ -165,9 +167,11 @@ def _between_steps(rows: pd.DataFrame, measure: str) -> Figure:
         place = {step: i for i, step in enumerate(steps)}
         matrix = np.full((len(steps), len(steps)), np.nan)
         if site == their:
-            np.fill_diagonal(matrix, 1.0)
+            np.fill_diagonal(matrix, _equal(measure))
         for step, earlier, value in zip(here["step"], before, here["value"], strict=True):
-            matrix[place[step], place[earlier]] = matrix[place[earlier], place[step]] = value
+            matrix[place[step], place[earlier]] = value
+            if measure not in _ONE_SIDED:
+                matrix[place[earlier], place[step]] = value
         image = _image(ax, matrix, measure)
         ticks = range(0, len(steps), -(-len(steps) // 8))
         ax.set_xticks(ticks, [f"{steps[i]:,}" for i in ticks], rotation=60, ha="right", fontsize=7)
@@ -180,8 +184,15 @@ def _between_steps(rows: pd.DataFrame, measure: str) -> Figure:
 
 
 def _image(ax: Axes, matrix: Any, measure: str) -> Any:
-    top = np.log(2) if measure.startswith("attention") else 1
-    return ax.imshow(matrix, vmin=0, vmax=top, cmap="viridis", interpolation="nearest")
+    least, top = np.nanmin(matrix, initial=0.0), 1.0
+    if measure.startswith("attention"):
+        top = np.log(2) if measure.endswith("jensen_shannon") else float(np.nanmax(matrix, initial=1e-12))
+    return ax.imshow(matrix, vmin=least, vmax=top, cmap="viridis", interpolation="nearest")
+
+
+def _equal(measure: str) -> float:
+    """The value of a representation with itself."""
+    return 0.0 if measure.startswith("attention") else 1.0
 
 
 def _finish(ax: Axes, observations: pd.DataFrame, steps: list[int]) -> None:

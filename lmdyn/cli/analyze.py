@@ -222,4 +222,7 @@ def _attach(
             raise ValueError(
                 f"{names.count(observer.name)} observers are called {observer.name!r}: give each a `name`"
             )
-        observer.attach(Run(out, tokenizer, counts, datamodule, checkpoints))
+        folder = run / "checkpoints"
+        observer.attach(
+            Run(out, tokenizer, counts, datamodule, checkpoints, folder if folder.is_dir() else None)
+        )

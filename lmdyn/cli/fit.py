@@ -162,7 +162,12 @@ class LmdynCLI(LightningCLI):
     def _write_metrics(self, name: str) -> None:
         folder = run_folder(self.trainer)  # a broadcast: every rank must ask
         if self.trainer.is_global_zero:
-            metrics = {key: float(value) for key, value in self.trainer.callback_metrics.items()}
+            metrics: dict[str, Any] = {k: float(v) for k, v in self.trainer.callback_metrics.items()}
+            checkpoint = self.config[name].get("ckpt_path")
+            if checkpoint and Path(checkpoint).is_file():
+                metrics["checkpoint"] = str(checkpoint)
+                run = Path(checkpoint).absolute().parent.parent
+                folder = run if (run / "config.yaml").exists() else folder  # the run that was tested
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"{name}.json"
             path.write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")

@@ -43,7 +43,9 @@ def prepare_command(args: Sequence[str]) -> None:
 def _take(args: list[str], option: str) -> str | None:
     """The value of an option of ours, taken out of the arguments that LightningCLI parses."""
     for i, arg in enumerate(args):
-        if arg == option and i + 1 < len(args):
+        if arg == option and (i + 1 == len(args) or args[i + 1].startswith("--")):
+            raise ValueError(f"{option} needs a folder: {option} DIR")
+        if arg == option:
             value = args[i + 1]
             del args[i : i + 2]
             return value

@@ -5,7 +5,7 @@ import base64
 import html
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +67,14 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     observed = [run for run in runs if run not in tested or (run / "observations").is_dir()]
     folders = {run: _observed(run) for run in observed}  # before anything is made
     out.mkdir(parents=True, exist_ok=True)
+    names = _short_names(runs)
     sections = [
-        _run_section(run, folders[run], out, prefix=f"{run.name}_" if len(observed) > 1 else "")
+        _run_section(
+            run, folders[run], out, prefix=f"{names[run]}_".replace("/", "_") if len(observed) > 1 else ""
+        )
         for run in observed
     ]
-    sections += [_test_table(tested)] if tested else []
+    sections += [_test_table({names[run]: run for run in tested})] if tested else []
     title = ", ".join(run.name if run.name else str(run) for run in runs)
     page = out / "index.html"
     page.write_text(
@@ -126,10 +129,24 @@ def _run_section(run: Path, folders: Sequence[Path], out: Path, prefix: str) -> 
     return "".join(parts)
 
 
-def _test_table(runs: Sequence[Path]) -> str:
+def _short_names(runs: Sequence[Path]) -> dict[Path, str]:
+    """The last part of each run's path, or as many as tell all runs apart."""
+    parts = {run: run.resolve().parts for run in runs}
+    for length in range(1, max(map(len, parts.values()), default=0) + 1):
+        names = {run: "/".join(p[-length:]) for run, p in parts.items()}
+        if len(set(names.values())) == len(names):
+            break
+    return names
+
+
+def _test_table(runs: Mapping[str, Path]) -> str:
     """What ``lmdyn test`` found, a row for each run."""
-    numbers = {run.name: json.loads((run / "test.json").read_text(encoding="utf-8")) for run in runs}
-    metrics = list(dict.fromkeys(name for found in numbers.values() for name in found))
+    numbers = {
+        name: json.loads((run / "test.json").read_text(encoding="utf-8")) for name, run in runs.items()
+    }
+    metrics = list(
+        dict.fromkeys(name for found in numbers.values() for name, v in found.items() if isinstance(v, float))
+    )
     head = "".join(f"<th>{html.escape(name.removeprefix('test_'))}</th>" for name in metrics)
     rows = "".join(
         f"<tr><td>{html.escape(run)}</td>"

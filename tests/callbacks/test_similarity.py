@@ -1,5 +1,6 @@
 """Similarity against the functions of lmdyn.analysis on activations that are gathered by hand."""
 
+import copy
 import logging
 import math
 
@@ -350,12 +351,20 @@ def test_attention_divergences(tmp_path):
             torch.manual_seed(1)
             return {"": AlbertForMaskedLM(config).eval()}
 
+    class Same(Reference):
+        def modules(self, module, run, step):
+            return {"": copy.deepcopy(module)}
+
     observer = Similarity(
-        reference={"itself": Itself(), "other": Other()}, sites={}, attention_sites={"a": path}, measures=[]
-    )
+        reference={"same": Same(), "other": Other(), "itself": Itself()}, sites={}, attention_sites={"a": path},
+        measures=[],
+    )  # fmt: skip
     table = attach(observer, tmp_path).observe(model, 0)
+    between = table[table["reference"].eq("itself")]
+    assert set(zip(between["site"], between["reference_site"], strict=True)) == {("a@0", "a@1")}
+    assert (between["value"] > 0).all()
     assert set(table["site"]) == {"a@0", "a@1"}
-    assert (table[table["reference"].eq("itself")]["value"] == 0).all()
+    assert (table[table["reference"].eq("same")]["value"] == 0).all()
     twin = Other().modules(model, None, 0)[""]
     for layer in (0, 1):
         js, kl, n = 0.0, 0.0, 0
@@ -386,3 +395,91 @@ def test_attention_divergences(tmp_path):
 def test_pairs_by_default():
     assert default_pairs(["l@0", "l@1"], ["l@0", "l@1"]) == [("l@0", "l@0"), ("l@1", "l@1")]
     assert default_pairs(["h1", "h2"], ["x"]) == [("h1", "x"), ("h2", "x")]
+
+
+# ---------------------------------------------------------------- what an attack found
+
+
+def test_the_past_of_a_module_that_keeps_its_loss(tmp_path):
+    path = tmp_path / "checkpoints/step=000000000.ckpt"
+    save(language_model(0), path)
+    module = language_model(1)
+    module.last = module.kept = [module(batches()[0]["input_ids"]).logits.sum()]  # with its graph
+    observer = attach(Similarity(reference=Previous()), tmp_path, checkpoint_folder=path.parent)
+    assert value(observer.observe(module, 3), "svcca", "h1") < 1
+    assert module.last[0].grad_fn is not None
+
+
+def test_previous_is_the_run_s_own_whichever_checkpoints_are_looked_at(tmp_path):
+    paths = {s: tmp_path / f"checkpoints/step={s:09d}.ckpt" for s in (0, 2, 4)}
+    for step, path in paths.items():
+        save(language_model(step), path)
+    some = {0: paths[0], 4: paths[4]}
+    observers = [
+        attach(
+            Similarity(reference=Previous()),
+            tmp_path,
+            checkpoints=c,
+            checkpoint_folder=tmp_path / "checkpoints",
+        )
+        for c in (paths, some)
+    ]
+    tables = [o.observe(language_model(4), 4) for o in observers]
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+
+
+def test_nan_attention_is_nan_with_a_warning(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+    config = AlbertConfig(
+        vocab_size=V, embedding_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=16,
+    )  # fmt: skip
+    model = AlbertForMaskedLM(config).eval()
+
+    class Same(Reference):
+        def modules(self, module, run, step):
+            return {"": copy.deepcopy(module)}
+
+    with torch.no_grad():
+        model.albert.encoder.albert_layer_groups[0].albert_layers[0].attention.query.weight.fill_(
+            float("nan")
+        )
+    path = {"a": "albert.encoder.albert_layer_groups.0.albert_layers.0.attention"}
+    observer = Similarity(reference={"same": Same()}, sites={}, attention_sites=path, measures=[])
+    table = attach(observer, tmp_path).observe(model, 5)
+    assert table["value"].isna().all()
+    assert caplog.text.count("the divergence of a (x) and a of reference same (y) has no value") == 1
+
+
+def test_too_little_to_look_at(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+    module = language_model(size=12)
+    with pytest.raises(ValueError, match="Itself compares different sites"):
+        attach(Similarity(reference=Itself(), sites={"h1": "lstm.layers.0"}), tmp_path).observe(module, 0)
+    with pytest.raises(ValueError, match="probe set is empty"):
+        attach(Similarity(reference=Itself()), tmp_path, probe=[]).observe(module, 0)
+    few = [{k: v[:1] for k, v in batches(n=1)[0].items()}]
+    observer = Similarity(reference=Itself(), bootstrap=5, measures=["svcca", "linear_cka"])
+    table = attach(observer, tmp_path, probe=few).observe(module, 0)
+    assert table[table["quantity"].str.endswith(("low", "high"))]["value"].isna().all()
+    assert "no intervals from" in caplog.text
+    assert "correlations are 1 whatever the data; svcca say little" in caplog.text
+
+
+def test_pairs_and_sites_are_checked_before_training(tmp_path):
+    other = Checkpoint(save(tagger(), tmp_path / "t.ckpt"))
+    for pairs, message in (
+        ([["h1", "nope"]], "reference 'checkpoint' has no site 'nope'"),
+        ([["no", "h1"]], "this model has no site 'no'"),
+    ):
+        observer = attach(Similarity(reference=other, pairs=pairs), tmp_path)
+        with pytest.raises(ValueError, match=message):
+            observer.check_module(language_model())
+
+
+def test_a_reference_of_another_vocabulary(tmp_path):
+    torch.manual_seed(0)
+    small = LSTMTagger("upos", vocab_size=9, num_labels=4, embedding_size=5, hidden_size=5)
+    observer = attach(Similarity(reference=Checkpoint(save(small, tmp_path / "s.ckpt"))), tmp_path)
+    with pytest.raises(ValueError, match="does not know all tokens"):
+        observer.observe(language_model(), 0)

@@ -201,3 +201,15 @@ def test_unknown_run_is_one_line(tmp_path):
     with pytest.raises(SystemExit) as stop:
         main(["analyze", str(tmp_path)])
     assert stop.value.code == 1
+
+
+def test_report_tells_runs_of_one_name_apart(tmp_path):
+    for name, accuracy in (("a", 0.125), ("b", 0.75)):
+        folder = tmp_path / name / "version_0"
+        folder.mkdir(parents=True)
+        (folder / "test.json").write_text(f'{{"test_accuracy": {accuracy}, "checkpoint": "x"}}')
+    page = write_report([tmp_path / "a/version_0", tmp_path / "b/version_0"], tmp_path / "out").read_text()
+    assert "a/version_0" in page
+    assert "0.125" in page
+    assert "0.75" in page
+    assert "checkpoint" not in page
