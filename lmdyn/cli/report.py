@@ -99,7 +99,7 @@ def _run_section(run: Path, folders: Sequence[Path], out: Path, prefix: str) -> 
     parts = [f"<h1>{html.escape(str(run))}</h1>"]
     parts.append(
         "<nav>"
-        + "".join(f"<a href='#{prefix}{p.name}'>{html.escape(p.name)}</a>" for p in folders)
+        + " ".join(f"<a href='#{prefix}{p.name}'>{html.escape(p.name)}</a>" for p in folders)
         + "</nav>"
     )
     for folder in folders:
