@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lmdyn.analysis.hashing import splitmix64
 from lmdyn.analysis.probe_training import (
     DiagnosticClassifier,
     Targets,
@@ -227,17 +228,11 @@ def control_labels(
         raise ValueError(
             f"a distribution has shares of at least 0, and not all 0: got {distribution.tolist()}"
         )
-    ids = types.detach().cpu().numpy().astype(np.int64)
-    z = ids.astype(np.uint64) + np.full(ids.shape, stable_hash("control", seed), dtype=np.uint64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        z = (z ^ (z >> np.uint64(shift))) * np.full(
-            ids.shape, factor, dtype=np.uint64
-        )  # wraps round, as it should
-    uniform = ((z ^ (z >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    start = (stable_hash("control", seed) + 2**63) % 2**64 - 2**63  # as a signed number
+    bits = splitmix64(types.detach().cpu().long() + start)
+    uniform = (bits >> 11 & (1 << 53) - 1).double() * 2.0**-53
     cumulative = shares.cumsum(0)
-    labels = torch.searchsorted(
-        cumulative / cumulative[-1], torch.from_numpy(np.asarray(uniform)), right=True
-    )
+    labels = torch.searchsorted(cumulative / cumulative[-1], uniform, right=True)
     return torch.where(types.detach() >= 0, labels.to(types.device), IGNORED)
 
 

@@ -11,18 +11,13 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.activations import resolve_sites
+from lmdyn.analysis.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.distributed import gather, rank_and_world_size
 from lmdyn.analysis.probes import DiagnosticClassifier, ProbeResult, description_length, diagnostic_probe
-from lmdyn.callbacks.bootstrap import (
-    SentenceBlocks,
-    basic_interval,
-    bootstrap_settings,
-    draw_blocks,
-    enough_blocks,
-)
+from lmdyn.callbacks.bootstrap import SentenceBlocks, bootstrap_settings, enough_blocks
 from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, set_step_axis
-from lmdyn.callbacks.observer import Observer
-from lmdyn.callbacks.probe import ProbeSet, Seen, probe_pass
+from lmdyn.callbacks.observer import LSTM_SITES, Observer
+from lmdyn.callbacks.probe import ProbeSet, Seen, probe_pass, token_vectors
 
 __all__ = ["DiagnosticProbe"]
 
@@ -97,8 +92,7 @@ class DiagnosticProbe(Observer):
             raise ValueError(
                 f"expected tasks, and targets of current and next, got tasks {list(tasks)}, targets {list(targets)}"
             )
-        default = {"embedding": "embedding", "h1": "lstm.layers.0", "h2": "lstm.layers.1"}
-        self.sites = dict(default if sites is None else sites)
+        self.sites = dict(LSTM_SITES if sites is None else sites)
         self.tasks = tuple(tasks)
         self.targets = tuple(targets)
         self.classifier = classifier
@@ -206,12 +200,7 @@ class _Features:
             "types": seen.batch.get("input_ids", torch.full_like(seen.batch["labels"], -1))[mask],
         }
         for name, activation in seen.activations.items():
-            if activation.ndim < 3 or activation.shape[:2] != mask.shape:
-                raise ValueError(
-                    f"site {name!r} answers {tuple(activation.shape)}, expected (batch, time, …) with (batch, time) = "
-                    f"{tuple(mask.shape)}: name a module whose output is batch first, with one vector a token"
-                )
-            part[f"x {name}"] = activation.flatten(2)[mask].float()
+            part[f"x {name}"] = token_vectors(name, activation, mask)[mask].float()
         for task in self._observer.tasks:
             for target in self._observer.targets:
                 key = task if target == "current" else f"target_{task}"

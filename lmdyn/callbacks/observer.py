@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import lightning as L
@@ -19,12 +20,18 @@ from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.callbacks.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.probe import Accumulator, ProbeSet, merge_sites, probe_pass
 from lmdyn.callbacks.publishing import publish
-from lmdyn.callbacks.run import Run, callbacks_of, split_loader, takes_tokenizer
+from lmdyn.callbacks.run import Run, callbacks_of, snake_case, split_loader, takes_tokenizer
 from lmdyn.callbacks.run_state import at_epoch_start, progress
 from lmdyn.callbacks.schedule import Progress, Steps
 from lmdyn.callbacks.store import ObservationStore
 
 __all__ = ["Observer", "StreamingObserver", "observe_together"]
+
+
+LSTM_SITES: Mapping[str, str] = MappingProxyType(
+    {"embedding": "embedding", "h1": "lstm.layers.0", "h2": "lstm.layers.1"}
+)
+"""Default sites of observers: the paths of the two-layer LSTM of Saphra & Lopez 2019."""
 
 
 class Observer(HyperparametersMixin, L.Callback, ABC):
@@ -67,10 +74,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         super().__init__()
         self.save_hyperparameters(ignore=["probe"], logger=False)
         self.schedule = schedule
-        self.name = (
-            name
-            or re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(self).__name__).lower()
-        )
+        self.name = name or snake_case(type(self).__name__)
         if not re.fullmatch(r"[\w.\-]+", self.name) or self.name in (".", ".."):
             raise ValueError(f"name {self.name!r} is to be a folder: letters, digits, '_', '-' and '.' only")
         if split not in ("train", "validation", "test"):

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from lmdyn.analysis.activations import capture
 from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.analysis.forward import call_module, logits_of, token_losses
+from lmdyn.analysis.hashing import splitmix64
 
 __all__ = ["Accumulator", "ProbeSet", "Seen", "probe_pass"]
 
@@ -175,8 +176,8 @@ def probe_pass(
     """
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     rank, world_size = rank_and_world_size()
+    read = Reader(module, forward)
     with capture(module, sites or {}, attention_sites=attention_sites, gradients=gradients) as seen:
-        state: Any = None
         start = torch.zeros(0, dtype=torch.int64)
         for number, batch in enumerate(probe.batches(rank, world_size)):
             batch = to_device(batch, device)
@@ -186,11 +187,9 @@ def probe_pass(
             start = continued(batch, start)
             seen.clear()
             with torch.set_grad_enabled(gradients):
-                output = call_module(module, batch, forward=forward, state=state)
-                logits = logits_of(output)
+                logits = logits_of(read(batch))
                 losses = token_losses(logits.float(), batch["labels"]) if gradients else None
             grads = seen.gradients(losses.sum()) if losses is not None else {}
-            state = tree_map_only(Tensor, Tensor.detach, getattr(output, "state", None))
             rows = probe.rows(number, size, rank, world_size, streams="continues" in batch).to(device)
             picture = Seen(batch, logits.detach(), rows, start, seen.activations, grads, seen.attentions)
             if losses is not None:
@@ -199,6 +198,42 @@ def probe_pass(
                 for accumulator in accumulators:
                     accumulator.update(picture)
             start = start + length
+
+
+class Reader:
+    """A module that reads batch after batch; the recurrent state that it answers goes on where they continue.
+
+    Args:
+        module: the module.
+        forward: dotted path to ``(module, batch) -> output``; None calls it in Hugging Face's names.
+    """
+
+    def __init__(self, module: nn.Module, forward: str | None = None) -> None:
+        self._module = module
+        self._forward = forward
+        self._state: Any = None
+
+    def __call__(self, batch: Mapping[str, Any]) -> Any:
+        """The module's answer to the next batch."""
+        output = call_module(self._module, batch, forward=self._forward, state=self._state)
+        self._state = tree_map_only(Tensor, Tensor.detach, getattr(output, "state", None))
+        return output
+
+
+def token_vectors(
+    site: str, activation: Tensor, mask: Bool[Tensor, "batch time"], of: str = "the module"
+) -> Float[Tensor, "batch time d"]:
+    """An activation as one vector a token.
+
+    Raises:
+        ValueError: it has another batch or time than the tokens.
+    """
+    if activation.ndim < 3 or activation.shape[:2] != mask.shape:
+        raise ValueError(
+            f"site {site!r} of {of} answers {tuple(activation.shape)}, expected (batch, time, …) with (batch, time) = "
+            f"{tuple(mask.shape)}: name a module whose output is batch first, with one vector a token"
+        )
+    return activation.flatten(2)
 
 
 def to_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
@@ -250,9 +285,7 @@ def token_hash(
         time = torch.arange(seen.batch["labels"].shape[1], device=seen.start.device)
         positions = seen.start[:, None] + time
     z = (seen.rows[:, None] << 24) + positions + seed * -0x61C8864680B583EB % 2**63
-    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):  # splitmix64
-        z = (z ^ (z >> shift & (1 << 64 - shift) - 1)) * factor
-    return (z ^ (z >> 31 & (1 << 33) - 1)) & 2**63 - 1
+    return splitmix64(z) & (2**63 - 1)
 
 
 def merge_sites(mappings: Iterable[Mapping[str, str]]) -> dict[str, str] | None:

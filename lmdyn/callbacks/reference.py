@@ -2,16 +2,17 @@
 
 import copy
 import logging
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from transformers import AutoTokenizer
 
+from lmdyn.analysis.activations import capture, resolve_sites
 from lmdyn.callbacks.checkpoint_files import (
     build_module,
     load_weights,
@@ -19,7 +20,8 @@ from lmdyn.callbacks.checkpoint_files import (
     read_checkpoint,
     weights_digest,
 )
-from lmdyn.callbacks.run import Run
+from lmdyn.callbacks.probe import Reader, Seen
+from lmdyn.callbacks.run import Run, snake_case
 
 __all__ = ["Checkpoint", "Earlier", "Itself", "OwnFinal", "Previous", "Reference"]
 
@@ -50,6 +52,10 @@ class Reference(ABC):
     def settings(self, run: Run) -> Any:
         """Plain values that say which reference it was."""
         return type(self).__name__
+
+    def example(self, module: nn.Module) -> nn.Module:
+        """A module like those of :meth:`modules`, before there are any: the observed one for its own checkpoints."""
+        return module
 
     @abstractmethod
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
@@ -100,6 +106,10 @@ class Checkpoint(Reference):
     def settings(self, run: Run) -> Any:
         """The content of its weights: where they lie plays no part."""
         return {"class": "Checkpoint", "weights": self._load()[1], "forward": self.forward}
+
+    def example(self, module: nn.Module) -> nn.Module:
+        """The one module."""
+        return self._load()[2]
 
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
         """The one module, loaded once."""
@@ -223,28 +233,84 @@ def _copy_with(module: nn.Module, path: Path) -> nn.Module:
     return twin.eval().requires_grad_(False)
 
 
-def reference_name(reference: Reference) -> str:
-    """How rows call a reference that was given no name: its class in snake_case.
+def beside(twin: nn.Module, own: nn.Module) -> nn.Module:
+    """The reference on the model's device; in float64 where the model is."""
+    parameter = next(own.parameters(), None)
+    if parameter is None:
+        return twin
+    return twin.to(parameter.device, torch.float64 if parameter.dtype == torch.float64 else None)
 
-    Example:
-        >>> reference_name(OwnFinal())
-        'own_final'
+
+def has_module(module: nn.Module, path: str) -> bool:
+    """Whether a path names a module."""
+    return path in dict(module.named_modules())
+
+
+class Follower:
+    """A reference that reads the probe set along with the observed module.
+
+    Args:
+        name: how rows call it.
+        module: the reference's module; None for the observed module itself, which is not run again.
+        sites: display name to module path, in the reference.
+        attention_sites: the same of attention modules.
+        forward: see :class:`Reference`.
+
+    Raises:
+        ValueError: a path that names no module.
     """
-    name = type(reference).__name__
-    return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
+
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module | None,
+        sites: Mapping[str, str],
+        attention_sites: Mapping[str, str],
+        forward: str | None = None,
+    ) -> None:
+        self.name = name
+        self.sites = sites
+        self.attention_sites = attention_sites
+        self._module = module
+        if module is not None:
+            resolve_sites(module, {**sites, **attention_sites})
+            self._read = Reader(module, forward)
+
+    @property
+    def itself(self) -> bool:
+        """Whether it is the observed module."""
+        return self._module is None
+
+    def read(self, seen: Seen) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Activations and attention weights of the reference for the same batch.
+
+        Raises:
+            ValueError: tokens that the reference does not know.
+        """
+        if self._module is None:
+            return seen.activations, seen.attentions
+        with capture(self._module, self.sites, attention_sites=self.attention_sites) as captured:
+            try:
+                self._read(seen.batch)
+            except IndexError as error:
+                raise ValueError(
+                    f"reference {self.name!r} does not know all tokens of the probe set ({error}): was it trained "
+                    "with this run's tokenizer?"
+                ) from error
+            return captured.activations, captured.attentions
 
 
 def named_references(reference: "Reference | Mapping[str, Reference]") -> dict[str, Reference]:
-    """References by name.
+    """References by name; one that was given none is called after its class.
 
     Raises:
         ValueError: none, or a name that cannot be part of a tag.
     """
     if isinstance(reference, Reference):
-        return {reference_name(reference): reference}
+        return {snake_case(type(reference).__name__): reference}
     if not reference:
         raise ValueError("reference is empty: name at least one")
     for name in reference:
-        if not name or "/" in name or os.sep in name:
+        if not name or "/" in name:
             raise ValueError(f"reference name {name!r} is part of the tags: it may not be empty or hold '/'")
     return dict(reference)

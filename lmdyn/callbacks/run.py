@@ -1,5 +1,6 @@
 """What an observer is told of a run, and how data and callbacks are reached in one."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lmdyn.callbacks.checkpoint import checkpoint_step
 
-__all__ = ["Run", "callbacks_of", "split_loader", "takes_tokenizer"]
+__all__ = ["Run", "callbacks_of", "snake_case", "split_loader", "takes_tokenizer"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,16 @@ class Run:
             steps = {checkpoint_step(p): p for p in self.checkpoint_folder.glob("step=*.ckpt")}
             found = {s: p for s, p in steps.items() if s is not None}
         return {s: found[s] for s in sorted(found) if s < step}
+
+
+def snake_case(name: str) -> str:
+    """A class name as a name in folders and tags.
+
+    Example:
+        >>> snake_case("OwnFinal"), snake_case("LSTMCurves")
+        ('own_final', 'lstm_curves')
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:

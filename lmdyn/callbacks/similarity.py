@@ -8,30 +8,20 @@ from typing import Any
 
 import pandas as pd
 import torch
-from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
-from lmdyn.analysis.activations import capture, resolve_sites
+from lmdyn.analysis.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.cka import kernel_cka
 from lmdyn.analysis.covariance import CrossCovariance
 from lmdyn.analysis.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.analysis.divergence import jensen_shannon, kullback_leibler
-from lmdyn.analysis.forward import call_module
 from lmdyn.analysis.rsa import rsa
 from lmdyn.analysis.sweep import MEASURES
-from lmdyn.callbacks.bootstrap import (
-    BLOCKS,
-    SentenceBlocks,
-    basic_interval,
-    bootstrap_settings,
-    draw_blocks,
-    enough_blocks,
-)
-from lmdyn.callbacks.observer import StreamingObserver
-from lmdyn.callbacks.probe import Seen, token_hash
-from lmdyn.callbacks.reference import Checkpoint, Itself, Reference, named_references
+from lmdyn.callbacks.bootstrap import BLOCKS, SentenceBlocks, bootstrap_settings, enough_blocks
+from lmdyn.callbacks.observer import LSTM_SITES, StreamingObserver
+from lmdyn.callbacks.probe import Seen, token_hash, token_vectors
+from lmdyn.callbacks.reference import Follower, Itself, Reference, beside, has_module, named_references
 from lmdyn.callbacks.similarity_figures import similarity_figures
 
 __all__ = ["Similarity"]
@@ -119,8 +109,7 @@ class Similarity(StreamingObserver):
         if max_samples < 4:
             raise ValueError(f"expected max_samples >= 4, got {max_samples}")
         self.references = named_references(reference)
-        default = {"embedding": "embedding", "h1": "lstm.layers.0", "h2": "lstm.layers.1"}
-        self.sites = dict(default if sites is None else sites)
+        self.sites = dict(LSTM_SITES if sites is None else sites)
         self.reference_sites = None if reference_sites is None else dict(reference_sites)
         self.pairs = None if pairs is None else [(own, theirs) for own, theirs in pairs]
         self.measures = tuple(dict.fromkeys(measures))
@@ -140,10 +129,25 @@ class Similarity(StreamingObserver):
         for site, _ in self.pairs or ():
             _known(site.partition("@")[0], self.sites, "this model")
         for name, reference in self.references.items():
-            other = (
-                reference.modules(module, self.run, 0)[""] if isinstance(reference, Checkpoint) else module
+            sites = self._follower(name, reference, reference.example(module), module).sites
+            for _, their in self.pairs or ():
+                _known(their.partition("@")[0], sites, f"reference {name!r}")
+
+    def _follower(self, name: str, reference: Reference, twin: nn.Module, module: nn.Module) -> Follower:
+        """A module of a reference, made ready to read along with the observed one."""
+        sites = self.sites if self.reference_sites is None else self.reference_sites
+        wanted = {n: p for n, p in sites.items() if self.reference_sites or has_module(twin, p)}
+        if not wanted and self.sites:
+            raise ValueError(
+                f"{self.name}: reference {name!r} ({type(twin).__name__}) has none of the sites "
+                f"{list(self.sites.values())}: name its own with `reference_sites`; it has "
+                f"{', '.join(p for p, _ in twin.named_modules() if p)}"
             )
-            _sites_of(self, name, other)
+        attention = {n: p for n, p in self.attention_sites.items() if has_module(twin, p)}
+        forward = reference.forward or (self.forward if type(twin) is type(module) else None)
+        if isinstance(reference, Itself):
+            return Follower(name, None, wanted, attention)
+        return Follower(name, beside(twin, module), wanted, attention, forward)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -177,59 +181,6 @@ def default_pairs(
     return [(site, site if site in theirs else theirs[-1]) for site in own]
 
 
-def _beside(twin: nn.Module, own: nn.Module) -> nn.Module:
-    """The reference on the model's device; in float64 where the model is."""
-    parameter = next(own.parameters(), None)
-    if parameter is None:
-        return twin
-    return twin.to(parameter.device, torch.float64 if parameter.dtype == torch.float64 else None)
-
-
-def _sites_of(observer: Similarity, name: str, twin: nn.Module) -> tuple[dict[str, str], dict[str, str]]:
-    """Sites and attention sites of a reference."""
-    paths = dict(twin.named_modules())
-    sites = observer.reference_sites or {n: p for n, p in observer.sites.items() if p in paths}
-    if not sites and observer.sites:
-        raise ValueError(
-            f"{observer.name}: reference {name!r} ({type(twin).__name__}) has none of the sites "
-            f"{list(observer.sites.values())}: name its own with `reference_sites`; it has "
-            f"{', '.join(p for p in paths if p)}"
-        )
-    resolve_sites(twin, sites)
-    for _, their in observer.pairs or ():
-        _known(their.partition("@")[0], sites, f"reference {name!r}")
-    return sites, {n: p for n, p in observer.attention_sites.items() if p in paths}
-
-
-class _Follower:
-    """A reference that reads the probe set along with the observed module."""
-
-    def __init__(
-        self, name: str, reference: Reference, twin: nn.Module, observer: Similarity, own: nn.Module
-    ) -> None:
-        self.name = name
-        self.itself = isinstance(reference, Itself)
-        self.module = twin if self.itself else _beside(twin, own)
-        self.forward = reference.forward or (observer.forward if type(twin) is type(own) else None)
-        self.sites, self.attention_sites = _sites_of(observer, name, twin)
-        self._state: Any = None
-
-    def read(self, seen: Seen) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Activations and attention weights of the reference for the same batch."""
-        if self.itself:
-            return seen.activations, seen.attentions
-        with capture(self.module, self.sites, attention_sites=self.attention_sites) as captured:
-            try:
-                output = call_module(self.module, seen.batch, forward=self.forward, state=self._state)
-            except IndexError as error:
-                raise ValueError(
-                    f"reference {self.name!r} does not know all tokens of the probe set ({error}): was it trained "
-                    "with this run's tokenizer?"
-                ) from error
-            self._state = tree_map_only(Tensor, Tensor.detach, getattr(output, "state", None))
-            return captured.activations, captured.attentions
-
-
 class _Sums:
     """Covariances, samples and divergences of all pairs with all references."""
 
@@ -237,7 +188,7 @@ class _Sums:
         self._observer = observer
         self._step = step
         self._followers = [
-            _Follower(" ".join(part for part in (name, which) if part), reference, twin, observer, module)
+            observer._follower(" ".join(part for part in (name, which) if part), reference, twin, module)
             for name, reference in observer.references.items()
             for which, twin in reference.modules(module, observer.run, step).items()
         ]
@@ -255,18 +206,18 @@ class _Sums:
         observer, mask = self._observer, seen.tokens
         self._any = True
         own = {n: a for n, a in seen.activations.items() if n.split("@")[0] in observer.sites}
-        rows = {name: _rows(name, activation, mask, "this model") for name, activation in own.items()}
+        rows = {name: token_vectors(name, a, mask, "this model")[mask] for name, a in own.items()}
         keys = token_hash(seen, observer.seed)[mask] if self._pairwise else None
         blocks = self._blocks.of(seen)[mask] if observer.bootstrap else None
         for follower in self._followers:
             activations, attentions = follower.read(seen)
-            named = follower.sites if not follower.itself else observer.sites
-            theirs = {n: a for n, a in activations.items() if n.split("@")[0] in named}
+            theirs = {n: a for n, a in activations.items() if n.split("@")[0] in follower.sites}
             pairs = observer.pairs or default_pairs(list(rows), list(theirs), itself=follower.itself)
-            other = {n: _rows(n, theirs[n], mask, f"reference {follower.name!r}") for n in theirs}
+            of = f"reference {follower.name!r}"
+            other = {n: token_vectors(n, a, mask, of)[mask] for n, a in theirs.items()}
             for site, their in pairs:
                 _known(site, rows, "this model")
-                _known(their, other, f"reference {follower.name!r}")
+                _known(their, other, of)
                 key = (follower.name, site, their)
                 self._pairs[key] = None
                 x, y = rows[site], other[their]
@@ -298,7 +249,7 @@ class _Sums:
 
     def _attend(
         self,
-        follower: _Follower,
+        follower: Follower,
         own: Mapping[str, Tensor],
         theirs: Mapping[str, Tensor],
         mask: Tensor,
@@ -407,16 +358,6 @@ class _Sums:
 
 def _of(measure: str, covariance: CrossCovariance) -> Tensor:
     return MEASURES[measure](covariance.pair())
-
-
-def _rows(name: str, activation: Tensor, mask: Tensor, of: str) -> Float[Tensor, "n d"]:
-    """One row for each token."""
-    if activation.ndim < 3 or activation.shape[:2] != mask.shape:
-        raise ValueError(
-            f"site {name!r} of {of} answers {tuple(activation.shape)}, expected (batch, time, …) with "
-            f"(batch, time) = {tuple(mask.shape)}: both models must give one vector a token, batch first"
-        )
-    return activation.flatten(2)[mask]
 
 
 def _known(site: str, among: Mapping[str, Any], of: str, what: str = "site") -> None:

@@ -22,8 +22,8 @@ from lmdyn.analysis.sparsity import (
     word_tags,
 )
 from lmdyn.callbacks.frequency import FrequencySource, check_counts, special_tokens, token_frequencies
-from lmdyn.callbacks.observer import StreamingObserver
-from lmdyn.callbacks.probe import Seen
+from lmdyn.callbacks.observer import LSTM_SITES, StreamingObserver
+from lmdyn.callbacks.probe import Seen, token_vectors
 from lmdyn.callbacks.sparsity_figures import sparsity_figures
 
 __all__ = ["Sparsity"]
@@ -101,13 +101,7 @@ class Sparsity(StreamingObserver):
     ) -> None:
         super().__init__(**kwargs)
         self.attention_sites = dict(attention_sites or {})
-        default = {
-            "embedding": "embedding",
-            "h1": "lstm.layers.0",
-            "h2": "lstm.layers.1",
-            "logits": "decoder",
-        }
-        self.sites = dict(default if sites is None else sites)
+        self.sites = dict({**LSTM_SITES, "logits": "decoder"} if sites is None else sites)
         self.gradients = gradients
         self.frequency = frequency
         self.min_count = min_count
@@ -205,21 +199,14 @@ class _WordMeans:
     def update(self, seen: Seen) -> None:
         labels = seen.batch["labels"]
         inputs = seen.batch.get("input_ids", torch.full_like(labels, -1))
-        mask = seen.batch.get("attention_mask")
-        groups = {"target": labels, "input": inputs if mask is None else torch.where(mask.bool(), inputs, -1)}
+        groups = {"target": labels, "input": torch.where(seen.tokens, inputs, -1)}
         values: dict[str, Tensor] = {}
         unlabelled = labels == -100
         for name in seen.activations:
             if name.split("@")[0] not in self._observer.sites:
                 continue  # a site of an observer that shares the pass
-            activation = seen.activations[name]
-            if activation.ndim < 3 or activation.shape[:2] != labels.shape:
-                raise ValueError(
-                    f"site {name!r} answers {tuple(activation.shape)}, expected (batch, time, …) with "
-                    f"(batch, time) = {tuple(labels.shape)}: "
-                    "name a module whose output is batch first, with one vector a token"
-                )
-            values[f"chi_activation/{name}"] = concentration(activation.flatten(2))
+            vectors = token_vectors(name, seen.activations[name], seen.tokens)
+            values[f"chi_activation/{name}"] = concentration(vectors)
             if self._observer.gradients:
                 gradient = seen.gradients[name].flatten(2)
                 chi, norm = concentration_and_norm(gradient)

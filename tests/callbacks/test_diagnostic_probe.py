@@ -195,5 +195,5 @@ def test_unknown_sites_and_shapes(tmp_path):
         def forward(self, input_ids):
             return self.embedding(self.nothing(input_ids).flatten()).view(*input_ids.shape, -1)
 
-    with pytest.raises(ValueError, match=r"site 'word' answers.*batch first"):
+    with pytest.raises(ValueError, match=r"site 'word' of the module answers .*batch first"):
         attach(tmp_path, sites={"word": "embedding"}).observe(Flat(), 0)
