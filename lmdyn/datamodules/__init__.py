@@ -3,6 +3,7 @@
 from lmdyn.datamodules.conllu import ConlluCorpus
 from lmdyn.datamodules.corpus import Corpus
 from lmdyn.datamodules.grammar import GrammarCorpus
+from lmdyn.datamodules.scaffold import ScaffoldCorpus
 from lmdyn.datamodules.semtags import SemtagCorpus
 from lmdyn.datamodules.sentence import TOKEN_LAYERS, Constituent, Document, Mention, Role, Sentence
 from lmdyn.datamodules.streams import StreamLoader
@@ -19,6 +20,7 @@ __all__ = [
     "LexiconTagger",
     "Mention",
     "Role",
+    "ScaffoldCorpus",
     "SemtagCorpus",
     "Sentence",
     "SpacyTagger",

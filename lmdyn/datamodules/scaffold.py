@@ -1,0 +1,233 @@
+"""The synthetic language of Saphra & Lopez 2020: a rule over a distance, across familiar or unfamiliar words."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from lmdyn.datamodules.corpus import SPLITS, Corpus
+from lmdyn.datamodules.sentence import Document, Sentence
+
+__all__ = ["CLOSE", "OPEN", "ScaffoldCorpus"]
+
+OPEN, CLOSE = "α", "ω"
+"""The symbols that begin and end the rule."""
+
+_VERSION = 1  # raised whenever the same settings give other text
+_WORDS_PER_SENTENCE = 100  # the text has no sentences; it is handed over in pieces of this length
+_PHRASES, _EXAMPLES = 100, 200  # random streams; the splits' are 0, 1, 2
+
+
+class ScaffoldCorpus(Corpus):
+    """Uniform noise with ``n_rules`` instances of α q ω, where the scaffold q is one of 100 phrases of k words.
+
+    α announces ω, k + 1 words later: a long-range rule across a scaffold. Both settings draw their scaffolds from
+    the same phrases, so that the rule is seen equally often with each; in the familiar setting each phrase also
+    occurs ``n_outside`` times elsewhere in the text and can be learned by itself. All else is drawn uniformly
+    from Σ, which has neither α nor ω. The number of words does not depend on the setting. Validation and test
+    splits have the same phrases, and rules at the same rate.
+
+    The text is one stream without sentences: no end-of-sentence token is written unless ``eos`` asks for it.
+
+    Args:
+        familiar: whether the phrases also occur outside of the rule.
+        length: k, words of a scaffold.
+        n_rules: n, instances of the rule in the training text.
+        n_phrases: different scaffolds; instance i of the rule takes phrase i modulo this.
+        n_outside: occurrences of each phrase outside of the rule in the familiar training text.
+        n_types: |Σ|, word types besides α and ω.
+        n_train_tokens: words of the training split.
+        n_validation_tokens: words of the validation split.
+        n_test_tokens: words of the test split.
+        language_seed: of the phrases and the text.
+        eos: write the end-of-sentence token after each piece of 100 words.
+        **kwargs: see :class:`~lmdyn.datamodules.corpus.Corpus`.
+
+    Attributes:
+        vocabulary: all words: Σ, then α and ω.
+        phrases: (n_phrases, length) index of each word of the scaffolds in ``vocabulary``.
+
+    Raises:
+        ValueError: sizes below 1, more phrases than there are, or rules and phrases that fill more than the text.
+
+    Reference: Saphra & Lopez 2020, sections 4.2 and 4.3, appendix B (Saphra 2021, chapter 5).
+
+    Example:
+        >>> corpus = ScaffoldCorpus(familiar=True, length=2, n_train_tokens=1000, n_rules=20, n_outside=2)
+        >>> words = [word for document in corpus.documents("train") for s in document for word in s.words]
+        >>> len(words), words.count(OPEN), words.count(CLOSE)
+        (1000, 20, 20)
+        >>> words.index(CLOSE) - words.index(OPEN)
+        3
+    """
+
+    def __init__(
+        self,
+        familiar: bool = True,
+        length: int = 2,
+        *,
+        n_rules: int = 1000,
+        n_phrases: int = 100,
+        n_outside: int = 1000,
+        n_types: int = 1000,
+        n_train_tokens: int = 1_000_000,
+        n_validation_tokens: int = 50_000,
+        n_test_tokens: int = 50_000,
+        language_seed: int = 0,
+        eos: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(eos=eos, **kwargs)
+        self.n_tokens = {"train": n_train_tokens, "validation": n_validation_tokens, "test": n_test_tokens}
+        for name, value in (
+            ("length", length),
+            ("n_rules", n_rules),
+            ("n_phrases", n_phrases),
+            ("n_types", n_types),
+            *((f"n_{split}_tokens", n) for split, n in self.n_tokens.items()),
+        ):
+            if value < 1:
+                raise ValueError(f"expected {name} >= 1, got {value}: raise it")
+        for name, value in (("n_outside", n_outside), ("language_seed", language_seed)):
+            if value < 0:
+                raise ValueError(f"expected {name} >= 0, got {value}: raise it")
+        if n_phrases > n_types**length:
+            raise ValueError(
+                f"there are no {n_phrases} phrases of {length} words over {n_types} types: lower n_phrases"
+            )
+        self.familiar = familiar
+        self.length = length
+        self.n_rules = n_rules
+        self.n_outside = n_outside
+        self.language_seed = language_seed
+        self.vocabulary = [*(f"w{i:0{len(str(n_types - 1))}d}" for i in range(n_types)), OPEN, CLOSE]
+        self.phrases = self._draw_phrases(n_phrases)
+        for split in SPLITS:
+            rules, outside = self._occurrences(split)
+            words = rules * (length + 2) + outside * length
+            if words > self.n_tokens[split]:
+                raise ValueError(
+                    f"{rules} rules and {outside} phrases of {length} words fill {words} words, more than "
+                    f"n_{split}_tokens = {self.n_tokens[split]}: raise it, or lower length, n_rules or n_outside"
+                )
+
+    @property
+    def n_types(self) -> int:
+        """|Σ|."""
+        return len(self.vocabulary) - 2
+
+    def _random(self, *stream: int) -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence([self.language_seed, *stream]))
+
+    def _draw_phrases(self, n: int) -> npt.NDArray[np.int64]:
+        random = self._random(_PHRASES, self.length)
+        found: dict[tuple[int, ...], None] = {}
+        while len(found) < n:
+            found[tuple(random.integers(self.n_types, size=self.length).tolist())] = None
+        return np.array(list(found))
+
+    def _occurrences(self, split: str) -> tuple[int, int]:
+        """Instances of the rule and of phrases outside of it: as often a word as in training."""
+        share = self.n_tokens[split] / self.n_tokens["train"]
+        outside = len(self.phrases) * self.n_outside * self.familiar
+        return round(self.n_rules * share), round(outside * share)
+
+    def text(self, split: str) -> npt.NDArray[np.int64]:
+        """The words of a split as indices into ``vocabulary``: noise, phrases and rules in random order."""
+        random = self._random(SPLITS.index(split))
+        rules, outside = self._occurrences(split)
+        k, n = self.length, self.n_tokens[split]
+        noise = n - rules * (k + 2) - outside * k
+        lengths = random.permutation(np.repeat([k + 2, k, 1], [rules, outside, noise]))
+        starts = np.cumsum(lengths) - lengths
+        words = random.integers(self.n_types, size=n)
+        if k == 1:  # phrases and noise have the same length: which is which is drawn anew
+            ones = random.permutation(starts[lengths == 1])
+            at = {"rule": starts[lengths == 3], "phrase": ones[:outside]}
+        else:
+            at = {"rule": starts[lengths == k + 2], "phrase": starts[lengths == k]}
+        opens = random.permutation(at["rule"])
+        phrases = random.permutation(at["phrase"])
+        scaffold = np.arange(k)
+        words[opens] = self.n_types
+        words[opens + k + 1] = self.n_types + 1
+        words[opens[:, None] + 1 + scaffold] = self.phrases[np.arange(rules) % len(self.phrases)]
+        words[phrases[:, None] + scaffold] = self.phrases[np.arange(outside) % len(self.phrases)]
+        return words
+
+    def documents(self, split: str) -> Iterator[Document]:
+        """The split as one document."""
+        if split not in SPLITS:
+            raise ValueError(f"expected a split of {', '.join(SPLITS)}, got {split!r}: choose one of these")
+        names = np.array(self.vocabulary, dtype=object)[self.text(split)]
+        pieces = (names[i : i + _WORDS_PER_SENTENCE] for i in range(0, len(names), _WORDS_PER_SENTENCE))
+        yield Document(split, tuple(Sentence(tuple(piece)) for piece in pieces))
+
+    def word_counts(self) -> Counter[str]:
+        """Occurrences of each word in the training split, at least 1: the vocabulary is the language's."""
+        counts = np.bincount(self.text("train"), minlength=len(self.vocabulary))
+        return Counter(dict(zip(self.vocabulary, np.maximum(counts, 1).tolist(), strict=True)))
+
+    def content_key(self) -> dict[str, Any]:
+        """Settings of the language, and its version."""
+        return {
+            "version": _VERSION,
+            "familiar": self.familiar,
+            "length": self.length,
+            "n_rules": self.n_rules,
+            "n_phrases": len(self.phrases),
+            "n_outside": self.n_outside,
+            "n_types": self.n_types,
+            "n_tokens": self.n_tokens,
+            "language_seed": self.language_seed,
+        }
+
+    def examples(
+        self, domain: Literal["in", "out"], n: int = 1000, context: int = 20
+    ) -> Int[Tensor, "n time"]:
+        """Instances of the rule that were not in the text, as token ids: ``context`` words of noise, α, q, ω.
+
+        Args:
+            domain: scaffolds of the training text in turn (``in``, figure 6d), or drawn uniformly (``out``, 6c).
+            n: number of instances.
+            context: words of noise before each.
+
+        Returns:
+            (n, context + length + 2) token ids; α at ``context``, ω last.
+
+        Raises:
+            ValueError: another domain; words of the language that the tokenizer does not know.
+        """
+        if domain not in ("in", "out"):
+            raise ValueError(f"expected domain 'in' or 'out', got {domain!r}")
+        if n < 1 or context < 0:
+            raise ValueError(f"expected n >= 1 and context >= 0, got {n} and {context}")
+        random = self._random(_EXAMPLES, self.length, domain == "out")
+        words = random.integers(self.n_types, size=(n, context + self.length + 2))
+        words[:, context] = self.n_types
+        words[:, -1] = self.n_types + 1
+        if domain == "in":
+            words[:, context + 1 : -1] = self.phrases[np.arange(n) % len(self.phrases)]
+        return torch.from_numpy(self._ids[words])
+
+    @property
+    def close_id(self) -> int:
+        """The token id of ω."""
+        return int(self._ids[-1])
+
+    @property
+    def _ids(self) -> npt.NDArray[np.int64]:
+        """The token id of each word of the vocabulary."""
+        known = self.tokenizer.get_vocab()
+        missing = [word for word in self.vocabulary if word not in known]
+        if missing:
+            raise ValueError(
+                f"the tokenizer lacks {len(missing)} words of the language, {missing[-1]!r} among them: observe "
+                "models that were trained on it"
+            )
+        return np.array([known[word] for word in self.vocabulary])
