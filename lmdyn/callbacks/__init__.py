@@ -2,12 +2,14 @@
 
 from lmdyn.callbacks.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.diagnostic_probe import DiagnosticProbe
+from lmdyn.callbacks.interdependence import Interdependence
 from lmdyn.callbacks.learning_curves import LearningCurves
 from lmdyn.callbacks.observer import Observer, StreamingObserver
 from lmdyn.callbacks.probe import Accumulator, ProbeSet, Seen
 from lmdyn.callbacks.reference import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference
 from lmdyn.callbacks.run import Run
 from lmdyn.callbacks.run_state import RunState
+from lmdyn.callbacks.scaffold_rule import ScaffoldRule
 from lmdyn.callbacks.schedule import Progress, Steps
 from lmdyn.callbacks.similarity import Similarity
 from lmdyn.callbacks.sparsity import Sparsity
@@ -18,6 +20,7 @@ __all__ = [
     "Checkpoint",
     "DiagnosticProbe",
     "Earlier",
+    "Interdependence",
     "Itself",
     "LearningCurves",
     "ObservationStore",
@@ -29,6 +32,7 @@ __all__ = [
     "Reference",
     "Run",
     "RunState",
+    "ScaffoldRule",
     "ScheduledCheckpoint",
     "Seen",
     "Similarity",

@@ -375,9 +375,10 @@ def _with_progress(table: pd.DataFrame, at: Progress) -> pd.DataFrame:
     groups = [c for c in table.columns if c not in ("quantity", "site", "value")]
     if at.learning_rate is not None:
         rate = pd.DataFrame({"quantity": ["learning_rate"], "site": [""], "value": [at.learning_rate]})
-        rate = rate.assign(
-            **{c: None if table[c].isna().any() else "" for c in groups}
-        )  # coded as in the table
+        for c in groups:  # coded as in the table
+            numbers = pd.api.types.is_integer_dtype(table[c])
+            empty = pd.NA if numbers else None if table[c].isna().any() else ""
+            rate[c] = pd.Series([empty], dtype="Int64" if numbers else object)
         table = pd.concat([table, rate], ignore_index=True)
     table = table[["quantity", "site", *groups, "value"]].reset_index(drop=True)
     table.insert(0, "step", at.step)

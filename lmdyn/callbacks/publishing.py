@@ -16,6 +16,8 @@ __all__ = ["publish", "scalar_tags"]
 def scalar_tags(name: str, observation: pd.DataFrame) -> dict[str, float]:
     """Logger tags of an observation's rows: ``<observer>/<quantity>/<site>/<groups>``, empty parts left out.
 
+    A group that is a whole number is named by its column, as in ``distance=3``.
+
     Example:
         >>> rows = pd.DataFrame({"step": [1], "quantity": ["loss"], "site": [""], "upos": ["NOUN"], "value": [2.0]})
         >>> scalar_tags("learning_curves", rows)
@@ -24,8 +26,16 @@ def scalar_tags(name: str, observation: pd.DataFrame) -> dict[str, float]:
     groups = [c for c in observation.columns if c not in ("step", "tokens", "quantity", "site", "value")]
     parts = observation[["quantity", "site", *groups]].astype(object).to_numpy()
     values = observation["value"].to_numpy()
+    whole = [pd.api.types.is_integer_dtype(observation[c]) for c in ("quantity", "site", *groups)]
+
+    def named(row: Any) -> list[str]:
+        numbered = zip(("quantity", "site", *groups), row, whole, strict=True)
+        return [
+            f"{c}={p}" if n else p for c, p, n in numbered if isinstance(p, str) or (n and not pd.isna(p))
+        ]
+
     return {
-        "/".join([name, *(str(p) for p in row if isinstance(p, str) and p)]): float(v)
+        "/".join([name, *(part for part in named(row) if part)]): float(v)
         for row, v in zip(parts, values, strict=True)
         if v == v  # what has no value at this step (NaN) is no scalar
     }

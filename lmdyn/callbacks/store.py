@@ -191,6 +191,9 @@ def _typed(observation: pd.DataFrame, groups: list[str]) -> pd.DataFrame:
     )
     columns["tokens"] = pd.array(list(columns["tokens"]), dtype="Int64")
     for name in ("quantity", "site", *groups):
+        if pd.api.types.is_integer_dtype(observation[name]):
+            columns[name] = observation[name].astype("Int64")
+            continue
         columns[name] = observation[name].astype("category")
         if not isinstance(columns[name].cat.categories.dtype, pd.StringDtype):
             columns[name] = columns[name].cat.rename_categories(columns[name].cat.categories.astype("str"))

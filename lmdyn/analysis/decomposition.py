@@ -1,0 +1,220 @@
+"""Contextual decomposition of LSTMs: what some words contribute to each hidden state, and the rest."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from lmdyn.analysis.lstm import LSTMLayer, lstm_layers, real_steps
+
+__all__ = ["Decomposition", "State", "Variant", "contextual_decomposition"]
+
+Variant = Literal["published", "released", "generalized"]
+"""Which products of parts are relevant.
+
+``published``: the text of the publications; a bias product is relevant where the step's own word is in focus.
+``released``: the same, but not at the last word in focus, whose bias product released code leaves out.
+``generalized``: Jumelet et al. 2019 with the set {rel-rel, rel-b, rel-irrel}: products of a relevant and an
+irrelevant part are relevant too. The output gate is not split in any of them.
+"""
+
+State = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """Hidden and cell states, split into what the words in focus contribute and all else.
+
+    Each is a tuple over layers of (batch, time, hidden), or (masks, batch, time, hidden) where several sets of
+    words were in focus; zero on padding.
+
+    Attributes:
+        relevant: h_β, the contribution of the words in focus alone.
+        irrelevant: the rest: other words, the initial state, and interactions of both with the words in focus.
+        relevant_cell: the same of the cell states.
+        irrelevant_cell: the same of the cell states.
+        completeness: max |relevant + irrelevant − h| over all entries, h being PyTorch's own hidden states.
+    """
+
+    relevant: tuple[Float[Tensor, "*shape"], ...]
+    irrelevant: tuple[Float[Tensor, "*shape"], ...]
+    relevant_cell: tuple[Float[Tensor, "*shape"], ...]
+    irrelevant_cell: tuple[Float[Tensor, "*shape"], ...]
+    completeness: Float[Tensor, ""]
+
+    def logits(self, decoder: nn.Linear) -> Float[Tensor, "*shape classes"]:
+        """v_β: the decoder's weights on the last layer's relevant part; its bias belongs to no word."""
+        return F.linear(self.relevant[-1], decoder.weight.detach())
+
+    def probabilities(self, decoder: nn.Linear) -> Float[Tensor, "*shape classes"]:
+        """P(Y | x_β) = softmax(v_β); that of a word is read at the step before it (Saphra & Lopez 2020, 2.1)."""
+        return self.logits(decoder).softmax(-1)
+
+
+@torch.no_grad()
+def contextual_decomposition(
+    lstm: nn.Module | Iterable[nn.Module],
+    inputs: Float[Tensor, "batch time inputs"],
+    focus: Bool[Tensor, "*masks batch time"],
+    state: State | None = None,
+    *,
+    mask: Bool[Tensor, "batch time"] | None = None,
+    variant: Variant = "published",
+) -> Decomposition:
+    """Split the states of an LSTM into the contribution of the words in focus and the rest; their sum is exact.
+
+    The nonlinearities are linearised by Shapley values. For f(r + i + b) with the bias b, L(b) = f(b), L(r) =
+    ½[f(r + b) − f(b) + f(r + i + b) − f(i + b)], and L(i) likewise; for tanh(c) there is no bias and f(b) is 0.
+    With gates and candidate split so, the relevant cell state is
+
+        c_r' = i_r (g_r + g_b) + i_b g_r + (f_r + f_b) c_r, and i_b g_b where the step's own word is in focus;
+
+    all other products are irrelevant. The output gate is not split: h_r = o · L(c_r). A layer above the first has
+    the relevant part of the layer below as relevant input; its bias products are never relevant.
+
+    Args:
+        lstm: an ``nn.LSTM`` or a stack of them: see :func:`~lmdyn.analysis.lstm.lstm_layers`.
+        inputs: word vectors, batch first whatever the module's ``batch_first`` says.
+        focus: which words are in focus, (batch, time), or (masks, batch, time) for several sets at once.
+        state: the state before the first word, as ``nn.LSTM`` takes it or a pair for each layer, all of it
+            irrelevant; zeros by default.
+        mask: which steps hold a word, where sentences differ in length; padding is on the right.
+        variant: which products are relevant: see :data:`Variant`.
+
+    Returns:
+        The parts. Nothing has gradients.
+
+    Raises:
+        TypeError: no LSTM.
+        ValueError: a kind of LSTM that is not supported; a focus, mask or state of another shape; an unknown variant.
+
+    Reference: Murdoch et al. 2018, section 3; Saphra & Lopez 2020, appendix A (its two-term linearisation is
+    completed by the bias, so that the parts add up).
+
+    Example:
+        >>> lstm = nn.LSTM(3, 4).double()
+        >>> each_word = torch.eye(5, dtype=torch.bool)[:, None].expand(5, 2, 5)
+        >>> parts = contextual_decomposition(lstm, torch.randn(2, 5, 3).double(), each_word)
+        >>> parts.relevant[0].shape, bool(parts.completeness < 1e-12)
+        (torch.Size([5, 2, 5, 4]), True)
+    """
+    layers = lstm_layers(lstm)
+    if focus.dtype != torch.bool or focus.ndim not in (2, 3) or focus.shape[-2:] != inputs.shape[:2]:
+        raise ValueError(
+            f"expected a boolean focus of (batch, time) = {tuple(inputs.shape[:2])}, or with an axis of masks first, "
+            f"got {focus.dtype} {tuple(focus.shape)}"
+        )
+    if variant not in ("published", "released", "generalized"):
+        raise ValueError(f"expected variant published, released or generalized, got {variant!r}")
+    check_inputs(layers, inputs)
+    steps = real_steps(mask, inputs)
+    before = initial_state(layers, inputs, state)
+    several = focus if focus.ndim == 3 else focus[None]
+    masks, (batch, time) = len(several), inputs.shape[:2]
+    own_bias = several if variant != "released" else several & (several.flip(-1).cumsum(-1).flip(-1) > 1)
+    projected = F.linear(inputs, layers[0].w_in)
+    states = [_split_zero(h.expand(masks, *h.shape), c.expand(masks, *c.shape)) for h, c in before]
+    kept: list[list[tuple[Tensor, Tensor]]] = [[] for _ in layers]
+    for t in range(time):
+        relevant = projected[:, t] * several[:, :, t, None]
+        parts = torch.stack([relevant, projected[:, t] - relevant])  # (2, masks, batch, 4·hidden), exact
+        for k, layer in enumerate(layers):
+            h, c = states[k]
+            above = F.linear(states[k - 1][0], layer.w_in) if k else parts
+            bias_product = own_bias[:, :, t, None] if k == 0 else None
+            states[k] = _step(layer, above + F.linear(h, layer.w_rec), c, bias_product, variant)
+            kept[k].append(states[k])
+    hidden = [torch.stack([h for h, _ in layer], -2) * steps[..., None] for layer in kept]
+    cells = [torch.stack([c for _, c in layer], -2) * steps[..., None] for layer in kept]
+    error = inputs.new_zeros(())
+    x = inputs
+    for layer, (h, c), parts in zip(layers, before, hidden, strict=True):
+        x = layer.run(x, h, c)
+        error = torch.maximum(error, (parts.sum(0) - x * steps[..., None]).abs().max())
+    shape = (batch, time) if focus.ndim == 2 else (masks, batch, time)
+    relevant_h, irrelevant_h, relevant_c, irrelevant_c = (
+        tuple(part[side].view(*shape, -1) for part in parts) for parts in (hidden, cells) for side in (0, 1)
+    )
+    return Decomposition(relevant_h, irrelevant_h, relevant_c, irrelevant_c, error)
+
+
+def check_inputs(layers: list[LSTMLayer], inputs: Tensor) -> None:
+    """Refuse word vectors of another size or precision than the weights'."""
+    weights = layers[0].w_in
+    if inputs.shape[-1] != weights.shape[1] or inputs.dtype != weights.dtype:
+        raise ValueError(
+            f"expected word vectors of {weights.shape[1]} dimensions in {weights.dtype}, got {inputs.shape[-1]} in "
+            f"{inputs.dtype}: give the LSTM's own inputs, in its precision"
+        )
+
+
+def initial_state(
+    layers: list[LSTMLayer], inputs: Tensor, state: State | None
+) -> list[tuple[Tensor, Tensor]]:
+    """The pair (h, c) of each layer before the first word, each (batch, hidden)."""
+    batch = len(inputs)
+    if state is None:
+        return [(inputs.new_zeros(batch, layer.hidden),) * 2 for layer in layers]
+    given: list[Any] = list(state)
+    if len(given) == 2 and isinstance(given[0], Tensor):  # as nn.LSTM: (layers, batch, hidden) of each
+        given = list(zip(*(part.reshape(-1, *part.shape[-2:]) for part in given), strict=True))
+    pairs = [tuple(part.reshape(-1, part.shape[-1]).detach() for part in pair) for pair in given]
+    expected = [(batch, layer.hidden) for layer in layers]
+    got = [tuple(tuple(part.shape) for part in pair) for pair in pairs]
+    if got != [(shape, shape) for shape in expected]:
+        raise ValueError(f"expected h and c of {expected} (batch, hidden) for each layer, got {got}")
+    return [(h, c) for h, c in pairs]
+
+
+def _split_zero(h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """A state of which nothing is relevant, as (2, …): the relevant part first."""
+    return torch.stack([torch.zeros_like(h), h]), torch.stack([torch.zeros_like(c), c])
+
+
+def _step(
+    layer: LSTMLayer, parts: Tensor, c: Tensor, own_bias: Tensor | None, variant: Variant
+) -> tuple[Tensor, Tensor]:
+    """One step of a layer, all states and preactivations as (2, masks, batch, …): relevant, irrelevant.
+
+    Args:
+        layer: the layer.
+        parts: preactivations without the bias.
+        c: cell states before the step.
+        own_bias: (masks, batch, 1) whether the bias product is relevant; None: nowhere.
+        variant: which products are relevant.
+    """
+    n = layer.hidden
+    bias = layer.bias
+    whole = parts[0] + parts[1] + bias
+    alone = parts[..., : 3 * n] + bias[: 3 * n]  # f(r + b) and f(i + b)
+    f_b, f_all, f_alone = (squash(z, n) for z in (bias[: 3 * n], whole[..., : 3 * n], alone))
+    middle, half = (f_all - f_b) / 2, (f_alone[0] - f_alone[1]) / 2
+    i_r, f_r, g_r = (middle + half).chunk(3, -1)
+    i_i, f_i, g_i = (middle - half).chunk(3, -1)
+    i_b, f_b, g_b = f_b.chunk(3, -1)
+    c_r = i_r * (g_r + g_b) + i_b * g_r + (f_r + f_b) * c[0]
+    c_i = i_i * (g_i + g_b) + i_b * g_i + (f_i + f_b) * c[1]
+    mixed = i_r * g_i + i_i * g_r + f_r * c[1] + f_i * c[0]
+    if variant == "generalized":
+        c_r = c_r + mixed
+    else:
+        c_i = c_i + mixed
+    product = i_b * g_b
+    if own_bias is None:
+        c_i = c_i + product
+    else:
+        c_r, c_i = c_r + product * own_bias, c_i + product * ~own_bias
+    both = torch.stack([c_r, c_i])
+    tanh, total = both.tanh(), (c_r + c_i).tanh()
+    difference = (tanh[0] - tanh[1]) / 2
+    h = whole[..., 3 * n :].sigmoid() * torch.stack([total / 2 + difference, total / 2 - difference])
+    return h, both
+
+
+def squash(z: Tensor, n: int) -> Tensor:
+    """σ of the input and forget gates, tanh of the candidate."""
+    return torch.cat([z[..., : 2 * n].sigmoid(), z[..., 2 * n :].tanh()], -1)

@@ -1,0 +1,313 @@
+"""Interdependence of words in an LSTM: how far the contributions of two words fail to add up."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from lmdyn.analysis.decomposition import (
+    State,
+    Variant,
+    check_inputs,
+    contextual_decomposition,
+    initial_state,
+    squash,
+)
+from lmdyn.analysis.lstm import LSTMLayer, lstm_layers, real_steps
+
+__all__ = ["PairwiseInterdependence", "decompositional_interdependence", "pairwise_interdependence"]
+
+
+def decompositional_interdependence(
+    lstm: nn.Module | Iterable[nn.Module],
+    inputs: Float[Tensor, "batch time inputs"],
+    left: Bool[Tensor, "*pairs batch time"],
+    right: Bool[Tensor, "*pairs batch time"],
+    at: int | Int[Tensor, "*pairs batch"] | None = None,
+    *,
+    state: State | None = None,
+    mask: Bool[Tensor, "batch time"] | None = None,
+    decoder: nn.Linear | None = None,
+    variant: Variant = "published",
+) -> Float[Tensor, "*pairs batch"]:
+    """DI_t(A, B) = ‖h_{A∪B} − (h_A + h_B)‖₂ / ‖h_{A∪B}‖₂: 0 where the contributions of two sets of words add up.
+
+    Args:
+        lstm: see :func:`contextual_decomposition`, as for the other arguments.
+        inputs: word vectors.
+        left: the words of A, (batch, time), or (pairs, batch, time) for several pairs of sets.
+        right: the words of B.
+        at: the step t at which the contributions are compared, one for all or for each row; by default the last
+            word of either set, where their representations are least degraded.
+        state: the state before the first word.
+        mask: which steps hold a word.
+        decoder: compare logits without the bias, v = W h, in place of hidden states.
+        variant: which products are relevant.
+
+    Returns:
+        (batch,) or (pairs, batch), from 0 upwards; NaN where A ∪ B contributes nothing.
+
+    Raises:
+        ValueError: sets that overlap, are empty, have different shapes or words on padding; ``at`` outside of the
+            sentence; what :func:`contextual_decomposition` refuses.
+
+    Reference: Saphra & Lopez 2020, equation 2.
+
+    Example:
+        >>> words = torch.eye(4, dtype=torch.bool)[:, None]  # one word each, of one sentence
+        >>> di = decompositional_interdependence(nn.LSTM(3, 4), torch.randn(1, 4, 3), words[:2], words[2:])
+        >>> di.shape, bool((di > 0).all())
+        (torch.Size([2, 1]), True)
+    """
+    if left.shape != right.shape or left.shape[-2:] != inputs.shape[:2]:
+        raise ValueError(
+            f"expected left and right of (batch, time) = {tuple(inputs.shape[:2])}, or with an axis of pairs first, "
+            f"got {tuple(left.shape)} and {tuple(right.shape)}"
+        )
+    both = left & right
+    if bool(both.any()):
+        raise ValueError(
+            f"left and right overlap in {int(both.sum())} words, the first at {both.nonzero()[0].tolist()}: "
+            "interdependence is of disjoint sets"
+        )
+    if not bool(left.any(-1).all() & right.any(-1).all()):
+        raise ValueError("an empty set of words: left and right need at least one word in each row")
+    steps = real_steps(mask, inputs)
+    if bool(((left | right) & ~steps).any()):
+        raise ValueError("left or right has words on padding: see the mask")
+    time = torch.arange(inputs.shape[1], device=inputs.device)
+    last = (time * (left | right)).amax(-1)
+    read = last if at is None else torch.as_tensor(at, device=inputs.device).expand(last.shape)
+    if bool(((read < 0) | (read >= steps.sum(-1))).any()):
+        raise ValueError(f"`at` lies outside of a sentence: expected steps from 0 below its length, got {at}")
+    pairs = left.shape[:-2].numel()
+    focus = torch.stack([left, right, left | right]).flatten(0, -3)
+    found = contextual_decomposition(lstm, inputs, focus, state, mask=mask, variant=variant)
+    hidden = found.relevant[-1].unflatten(0, (3, pairs))
+    index = read.reshape(1, pairs, -1, 1, 1).expand(3, -1, -1, 1, hidden.shape[-1])
+    h_a, h_b, h_ab = hidden.gather(3, index).squeeze(3)
+    difference, whole = h_ab - (h_a + h_b), h_ab
+    if decoder is not None:
+        difference, whole = (F.linear(v, decoder.weight.detach()) for v in (difference, whole))
+    return relative_norm(difference, whole).view(last.shape)
+
+
+def relative_norm(
+    difference: Float[Tensor, "*shape dims"], whole: Float[Tensor, "*shape dims"]
+) -> Float[Tensor, "*shape"]:
+    """‖difference‖₂ / ‖whole‖₂."""
+    ratio: Tensor = torch.linalg.vector_norm(difference, dim=-1) / torch.linalg.vector_norm(whole, dim=-1)
+    return ratio
+
+
+@dataclass(frozen=True)
+class PairwiseInterdependence:
+    """Interdependence of all pairs of words up to a distance.
+
+    Entry [b, l, d - 1] is that of words l and l + d of sentence b, NaN where there is no word l + d.
+
+    Attributes:
+        hidden: (batch, time, max_distance), of the last layer's hidden states.
+        logits: the same of the decoder's logits without bias; None without a decoder.
+    """
+
+    hidden: Float[Tensor, "batch time distance"]
+    logits: Float[Tensor, "batch time distance"] | None
+
+
+@torch.no_grad()
+def pairwise_interdependence(
+    lstm: nn.Module | Iterable[nn.Module],
+    inputs: Float[Tensor, "batch time inputs"],
+    max_distance: int,
+    *,
+    mask: Bool[Tensor, "batch time"] | None = None,
+    state: State | None = None,
+    decoder: nn.Linear | None = None,
+    variant: Variant = "published",
+    max_rows: int = 4096,
+) -> PairwiseInterdependence:
+    """DI of every two words at most ``max_distance`` apart, each at the later word, as equation 2 defines it.
+
+    The same numbers as :func:`decompositional_interdependence` of each pair, with what pairs have in common done
+    once: gates of the whole sentence do not depend on the words in focus; the decomposition with word l in focus,
+    followed up to word r - 1, serves both {l} and {l, r}; a single word's own step serves all its pairs. What is
+    left are ``max_distance`` steps, each of them one batch of all words of all sentences.
+
+    Args:
+        lstm: see :func:`~lmdyn.analysis.lstm.lstm_layers`.
+        inputs: word vectors.
+        max_distance: of the words of a pair, r - l, from 1.
+        mask: which steps hold a word; padding is on the right.
+        state: the state before the first word; zeros by default.
+        decoder: also compare its logits without bias.
+        variant: which products are relevant; not ``released``, in which contributions depend on the other word.
+        max_rows: words l that are followed at once. Memory grows with it: about 130 · hidden · layers bytes a row
+            in float32, besides 40 · hidden · layers for each word of the batch.
+
+    Raises:
+        ValueError: ``max_distance`` or ``max_rows`` below 1, the variant ``released``, and what
+            :func:`~lmdyn.analysis.decomposition.contextual_decomposition` refuses.
+
+    Reference: Saphra & Lopez 2020, equation 2 and section 3.
+
+    Example:
+        >>> di = pairwise_interdependence(nn.LSTM(3, 4), torch.randn(2, 6, 3), max_distance=3)
+        >>> di.hidden.shape, int(di.hidden.isnan().sum())  # words 3, 4 and 5 have fewer partners
+        (torch.Size([2, 6, 3]), 12)
+    """
+    if max_distance < 1 or max_rows < 1:
+        raise ValueError(f"expected max_distance and max_rows from 1, got {max_distance} and {max_rows}")
+    if variant not in ("published", "generalized"):
+        raise ValueError(
+            f"expected variant published or generalized, got {variant!r}: in `released` the contribution of a word "
+            "depends on which other word is in focus, so use decompositional_interdependence"
+        )
+    layers = lstm_layers(lstm)
+    check_inputs(layers, inputs)
+    steps = real_steps(mask, inputs)
+    batch, time = steps.shape
+    known: list[_Known] = []
+    x = inputs
+    for layer, (h, c) in zip(layers, initial_state(layers, inputs, state), strict=True):
+        found, x = _Known.of(layer, x, h, c)
+        known.append(found)
+    entering = F.linear(inputs, layers[0].w_in[: 3 * layers[0].hidden]).flatten(0, 1)
+    root = None if decoder is None else _root(decoder.weight.detach())
+    to_end = (
+        steps.sum(1)[:, None] - torch.arange(time, device=inputs.device)
+    ).flatten()  # words left, itself too
+    shape = (batch * time, max_distance)
+    hidden = inputs.new_full(shape, torch.nan)
+    logits = None if root is None else inputs.new_full(shape, torch.nan)
+    every = torch.arange(batch * time, device=inputs.device).split(max_rows)
+    pieces = [_advance(known, None, None, at, entering[at], variant) for at in every]
+    first = [
+        (torch.cat([h for h, _ in layer]), torch.cat([c for _, c in layer]))
+        for layer in zip(*pieces, strict=True)
+    ]
+    alone = first[-1][0]
+    for rows in (to_end > 1).nonzero().squeeze(1).split(max_rows):
+        states = [(h[rows], c[rows]) for h, c in first]
+        for distance in range(1, max_distance + 1):
+            inside = (to_end[rows] > distance).nonzero().squeeze(1)
+            if not len(inside):
+                break
+            rows = rows[inside]
+            states = [(h[inside], c[inside]) for h, c in states]
+            at = rows + distance
+            again = [F.linear(h, layer.rec) for layer, (h, _) in zip(known, states, strict=True)]
+            both = _advance(known, states, again, at, entering[at], variant)[-1][0]
+            states = _advance(known, states, again, at, None, variant)
+            difference = both - (states[-1][0] + alone[at])
+            hidden[rows, distance - 1] = relative_norm(difference, both)
+            if logits is not None and root is not None:
+                logits[rows, distance - 1] = relative_norm(difference @ root, both @ root)
+    whole = (batch, time, max_distance)
+    return PairwiseInterdependence(hidden.view(whole), None if logits is None else logits.view(whole))
+
+
+States = list[tuple[Tensor, Tensor]]  # (h_r, c_r) of each layer, each (rows, hidden)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What a layer computes at each word of the batch whatever is in focus; n is batch · time, gates are i, f, g.
+
+    Attributes:
+        w_in: (3·hidden, inputs).
+        rec: (3·hidden, hidden).
+        bias: (3·hidden,).
+        z: (n, 3·hidden) preactivations.
+        gates: (n, 3·hidden) their σ and tanh.
+        output: (n, hidden) the output gate.
+        before: (n, hidden) the cell state before the word.
+        after: (n, hidden) the cell state after it.
+    """
+
+    w_in: Tensor
+    rec: Tensor
+    bias: Tensor
+    z: Tensor
+    gates: Tensor
+    output: Tensor
+    before: Tensor
+    after: Tensor
+
+    @classmethod
+    def of(cls, layer: LSTMLayer, x: Tensor, h: Tensor, c: Tensor) -> tuple["_Known", Tensor]:
+        """Run a layer over word vectors x from the state (h, c); also answers its hidden states."""
+        n = 3 * layer.hidden
+        hidden = layer.run(x, h, c)
+        earlier = torch.cat([h[:, None], hidden[:, :-1]], 1)
+        z = F.linear(x, layer.w_in, layer.bias) + F.linear(earlier, layer.w_rec)
+        gates = squash(z[..., :n], layer.hidden)
+        i, f, g = gates.chunk(3, -1)
+        cells = [c]
+        for forget, new in zip(f.unbind(1), (i * g).unbind(1), strict=True):
+            cells.append(forget * cells[-1] + new)
+        cell = torch.stack(cells, 1)
+        flat = [v.flatten(0, 1) for v in (z[..., :n], gates, z[..., n:].sigmoid(), cell[:, :-1], cell[:, 1:])]
+        return cls(layer.w_in[:n], layer.w_rec[:n], layer.bias[:n], *flat), hidden
+
+    def step(
+        self, parts: Tensor, c: Tensor | None, at: Tensor, bias_product: bool, variant: Variant
+    ) -> tuple[Tensor, Tensor]:
+        """The relevant (h, c) after words ``at``, from the relevant part of the preactivations and of the cell."""
+        n = self.output.shape[1]
+        f_b = squash(self.bias, n)
+        middle = (self.gates[at] - f_b) / 2
+        half = (squash(parts + self.bias, n) - squash(self.z[at] - parts, n)) / 2
+        i_r, f_r, g_r = (middle + half).chunk(3, -1)
+        i_b, f_b, g_b = f_b.chunk(3, -1)
+        c_r = i_r * (g_r + g_b) + i_b * g_r
+        if bias_product:
+            c_r = c_r + i_b * g_b
+        if c is not None:
+            c_r = c_r + (f_r + f_b) * c
+        if variant == "generalized":
+            i_i, f_i, g_i = (middle - half).chunk(3, -1)
+            c = torch.zeros_like(c_r) if c is None else c
+            c_r = c_r + i_r * g_i + i_i * g_r + f_r * (self.before[at] - c) + f_i * c
+        whole = self.after[at]
+        h_r = self.output[at] * (c_r.tanh() + whole.tanh() - (whole - c_r).tanh()) / 2
+        return h_r, c_r
+
+
+def _advance(
+    known: list[_Known],
+    states: States | None,
+    again: list[Tensor] | None,
+    at: Tensor,
+    entering: Tensor | None,
+    variant: Variant,
+) -> States:
+    """All layers over one word each row.
+
+    Args:
+        known: the layers.
+        states: relevant states before the words; None: nothing is relevant yet.
+        again: recurrent products of the relevant hidden states; None as ``states``.
+        at: which words, as indices into the batch.
+        entering: their projected vectors where they are in focus; None where they are not.
+        variant: which products are relevant.
+    """
+    after: States = []
+    for k, layer in enumerate(known):
+        below = F.linear(after[-1][0], layer.w_in) if k else entering
+        parts = [p for p in (below, None if again is None else again[k]) if p is not None]
+        total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        cell = None if states is None else states[k][1]
+        after.append(layer.step(total, cell, at, k == 0 and entering is not None, variant))
+    return after
+
+
+def _root(weight: Float[Tensor, "classes hidden"]) -> Float[Tensor, "hidden _"]:
+    """R with ‖v R‖ = ‖W v‖ for all v, small where there are more classes than dimensions."""
+    if len(weight) <= weight.shape[1]:
+        return weight.T
+    root: Tensor = torch.linalg.qr(weight, mode="r").R
+    return root.T

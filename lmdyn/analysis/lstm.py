@@ -1,0 +1,170 @@
+"""LSTM layers as their weights, run step by step: what the nonlinear analyses of recurrence need of them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+__all__ = ["LSTMLayer", "lstm_layers", "real_steps", "state_gradients"]
+
+
+@dataclass(frozen=True)
+class LSTMLayer:
+    """One LSTM layer: z = W x + U h + b, cut into i, f, g, o; c' = σ(f) c + σ(i) tanh(g); h' = σ(o) tanh(c').
+
+    Attributes:
+        w_in: W, (4·hidden, inputs), in PyTorch's order i, f, g, o.
+        w_rec: U, (4·hidden, hidden).
+        bias: b, (4·hidden,), the sum of PyTorch's two; zeros where the layer has none.
+    """
+
+    w_in: Float[Tensor, "gates inputs"]
+    w_rec: Float[Tensor, "gates hidden"]
+    bias: Float[Tensor, " gates"]
+
+    @property
+    def hidden(self) -> int:
+        """Dimensions of the hidden state."""
+        return self.w_rec.shape[1]
+
+    def run(
+        self,
+        x: Float[Tensor, "batch time inputs"],
+        h: Float[Tensor, "batch hidden"],
+        c: Float[Tensor, "batch hidden"],
+    ) -> Float[Tensor, "batch time hidden"]:
+        """Hidden states from the state (h, c), by PyTorch's own kernel."""
+        zeros = torch.zeros_like(self.bias)
+        weights = [self.w_in, self.w_rec, self.bias, zeros]
+        return torch.lstm(x, (h[None], c[None]), weights, True, 1, 0.0, False, False, True)[0]
+
+    def cell(
+        self, z: Float[Tensor, "*shape gates"], c: Float[Tensor, "*shape hidden"]
+    ) -> tuple[Tensor, Tensor]:
+        """The next (h, c) from preactivations and cell state."""
+        i, f, g, o = z.chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
+
+
+def lstm_layers(lstm: nn.Module | Iterable[nn.Module]) -> list[LSTMLayer]:
+    """The layers of an ``nn.LSTM``, or of a stack of them (lmdyn's ``StackedLSTM``, a list, a ``ModuleList``).
+
+    Raises:
+        TypeError: anything else, as a GRU.
+        ValueError: two directions, projections, or layers whose sizes do not follow on each other.
+
+    Example:
+        >>> [layer.hidden for layer in lstm_layers(nn.LSTM(3, 4, num_layers=2))]
+        [4, 4]
+    """
+    stack = getattr(lstm, "layers", lstm)
+    modules = (
+        [stack] if isinstance(stack, nn.Module) and not isinstance(stack, nn.ModuleList) else list(stack)
+    )
+    if not modules:
+        raise ValueError("expected at least one LSTM layer, got none")
+    layers = []
+    for module in modules:
+        if not isinstance(module, nn.LSTM):
+            raise TypeError(
+                f"expected torch.nn.LSTM or a stack of them, got {type(module).__name__}: the decomposition is of the "
+                "LSTM's gates; for other models see shapley_interaction"
+            )
+        if module.bidirectional or module.proj_size:
+            raise ValueError(
+                f"expected an LSTM of one direction without projections, got bidirectional={module.bidirectional}, "
+                f"proj_size={module.proj_size}: both are not supported"
+            )
+        for k in range(module.num_layers):
+            w_in, w_rec = (getattr(module, f"weight_{kind}_l{k}") for kind in ("ih", "hh"))
+            biases = [getattr(module, f"bias_{kind}_l{k}") for kind in ("ih", "hh")] if module.bias else []
+            layers.append(LSTMLayer(w_in, w_rec, sum(biases, torch.zeros_like(w_rec[:, 0]))))
+    for below, above in pairwise(layers):
+        if above.w_in.shape[1] != below.hidden:
+            raise ValueError(
+                f"a layer of {below.hidden} units is followed by one that expects {above.w_in.shape[1]} inputs: give "
+                "the layers in order"
+            )
+    return layers
+
+
+def real_steps(
+    mask: Bool[Tensor, "batch time"] | None, inputs: Float[Tensor, "batch time inputs"]
+) -> Bool[Tensor, "batch time"]:
+    """The mask of the steps that hold a word: all of them without a mask.
+
+    Raises:
+        ValueError: a mask of another shape, or padding before a word.
+    """
+    if mask is None:
+        return torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
+    if mask.shape != inputs.shape[:2]:
+        raise ValueError(
+            f"expected a mask of {tuple(inputs.shape[:2])} (batch, time), got {tuple(mask.shape)}"
+        )
+    mask = mask.bool()
+    if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+        raise ValueError("the mask has padding before a word: pad on the right")
+    return mask
+
+
+def state_gradients(
+    lstm: nn.Module | Iterable[nn.Module],
+    decoder: nn.Linear,
+    inputs: Float[Tensor, "batch time inputs"],
+    labels: Int[Tensor, "batch time"],
+) -> Float[Tensor, "batch time"]:
+    """‖∂E/∂h_t‖₂ of the last layer: how much the error of the words to come hangs on each hidden state.
+
+    E is the cross-entropy of the labels, in nats, summed over each row. A hidden state acts on the prediction at
+    its own step and, through the recurrence, on all that follow; the cell state beside it is held fixed.
+
+    Args:
+        lstm: see :func:`lstm_layers`.
+        decoder: from the last layer's hidden state to logits.
+        inputs: word vectors; rows start from a zero state.
+        labels: the word to predict after each step, -100 where none counts.
+
+    Returns:
+        (batch, time), in nats per unit of the hidden state.
+
+    Reference: Saphra & Lopez 2020, section 4.3 and appendix C (Saphra 2021, chapter 5).
+
+    Example:
+        >>> lstm, decoder = nn.LSTM(3, 4), nn.Linear(4, 5)
+        >>> norms = state_gradients(lstm, decoder, torch.randn(2, 6, 3), torch.tensor([[-100] * 5 + [1]] * 2))
+        >>> norms.shape
+        torch.Size([2, 6])
+    """
+    layers = lstm_layers(lstm)
+    rows = len(inputs)
+    with torch.enable_grad():
+        state = [(inputs.new_zeros(rows, layer.hidden),) * 2 for layer in layers]
+        top = []
+        for step in inputs.detach().unbind(1):
+            below = step
+            for k, layer in enumerate(layers):
+                h, c = state[k]
+                z = F.linear(below, layer.w_in.detach(), layer.bias.detach()) + F.linear(
+                    h, layer.w_rec.detach()
+                )
+                below, c = layer.cell(z, c)
+                if layer is layers[-1]:
+                    below = below if below.requires_grad else below.requires_grad_()
+                state[k] = (below, c)
+            top.append(below)
+        logits = F.linear(
+            torch.stack(top, 1),
+            decoder.weight.detach(),
+            None if decoder.bias is None else decoder.bias.detach(),
+        )
+        error = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+        gradients = torch.autograd.grad(error, top, allow_unused=True)
+    return torch.stack(
+        [inputs.new_zeros(rows) if g is None else torch.linalg.vector_norm(g, dim=-1) for g in gradients], 1
+    )

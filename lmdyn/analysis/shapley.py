@@ -1,0 +1,304 @@
+"""Shapley interaction of two spans: how far what they add to a representation fails to add up, in any model.
+
+Float64 inside, on the device of what the model answers, and without gradients.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from lmdyn.analysis.scatter import exact_float
+
+__all__ = ["ShapleyInteraction", "shapley_interaction"]
+
+_BLOCKS = 64  # of draws: the standard error comes from their sums, so memory does not grow with the draws
+_ROUNDING = 4  # a joint contribution below so many units of rounding of the outputs is none
+
+
+@dataclass(frozen=True)
+class ShapleyInteraction:
+    """Interaction of two spans A and B: see :func:`shapley_interaction`. Tensors are float64.
+
+    Attributes:
+        value: ‖I‖ / ‖φ‖, from 0 upwards; NaN where A and B contribute nothing together.
+        interaction: (d,) I, the Shapley interaction index of A and B.
+        joint: (d,) φ, the Shapley value of A and B as one player.
+        standard_error: of ``value``, by the delta method over pairs of draws; 0 where the sum is exact, None where
+            there was one pair only or ``value`` is NaN.
+        exact: whether the sum runs over all subsets.
+        subsets: how many subsets of the other players it runs over; of drawn ones, each as often as drawn.
+    """
+
+    value: Float[Tensor, ""]
+    interaction: Float[Tensor, "d"]
+    joint: Float[Tensor, "d"]
+    standard_error: Float[Tensor, ""] | None
+    exact: bool
+    subsets: int
+
+
+@torch.no_grad()
+def shapley_interaction(
+    forward: Callable[[Tensor], Tensor],
+    inputs: Tensor,
+    left: Tensor,
+    right: Tensor,
+    *,
+    baseline: Tensor,
+    at: int | None = None,
+    others: Tensor | None = None,
+    exact_up_to: int = 10,
+    samples: int = 512,
+    max_rows: int = 1024,
+    seed: int = 0,
+) -> ShapleyInteraction:
+    """‖I(A, B)‖ / ‖φ(AB)‖: 0 where the contributions of two spans add up, whatever the model.
+
+    Asks of any model what :func:`lmdyn.analysis.decompositional_interdependence` asks of an LSTM. The players are
+    the span A, the span B, and each other position. v(S) is the output at ``at`` with the positions of all players
+    outside of S replaced by the baseline. With n players, and S running over the subsets of those other than A and B::
+
+        I(A, B) = Σ_S w(S) [v(S ∪ AB) − v(S ∪ A) − v(S ∪ B) + v(S)]
+        φ(AB)   = Σ_S w(S) [v(S ∪ AB) − v(S)]              w(S) = |S|! (n − |S| − 2)! / (n − 1)!
+
+    I is the Shapley interaction index, φ the Shapley value of A and B merged into one player. 0 for a model that
+    adds up A and B; 1 where they do nothing but together (v = a · b, baseline 0), and where either does what both do
+    (v = max(a, b)); above 1 where they undo each other. Symmetric in A and B; invariant to scale and shift of the
+    outputs, not to the choice of the baseline. Without other players, and with v(∅) = 0, it is the
+    formula of decompositional interdependence.
+
+    With at most ``exact_up_to`` other players the sum is exact. Beyond, subsets are drawn: the size uniform, then a
+    subset of this size, each with its complement, which makes what three players do together exact. I and φ are
+    then unbiased. The ratio is not: a norm of noise is above 0, so a small ratio comes out too high, by the order of
+    its standard error where it is no greater than that. Draw more there.
+
+    Each different subset costs 4 rows. In a causal model what follows ``at`` plays no part: end ``inputs`` and masks
+    there, or give ``others=torch.arange(time) <= at``. The value is the same, the players are fewer.
+
+    Args:
+        forward: (rows, time) ids or (rows, time, dim) vectors to (rows, time, d) outputs, row by row and always the
+            same: a module in eval mode. Differences of its outputs are taken, so run it in float32 at least.
+        inputs: (time,) ids or (time, dim) vectors of one sentence.
+        left: (time,) bool, the positions of A.
+        right: (time,) bool, the positions of B.
+        baseline: what stands for an absent position: an id, such as the mask token's, or a (dim,) vector, such as
+            the mean embedding.
+        at: the position that is read; by default the last one of either span.
+        others: (time,) bool, the positions that are players besides A and B; all by default. Those of the spans
+            are ignored here; all further ones keep their input, as special tokens may have to.
+        exact_up_to: other players up to which all 2^(n − 2) subsets are taken.
+        samples: subsets that are drawn beyond, rounded up to an even number.
+        max_rows: most rows in one call of ``forward``.
+        seed: of the draw; the global generators are not touched.
+
+    Raises:
+        ValueError: spans that overlap or are empty; masks, inputs, baseline or outputs of another shape or type; NaN
+            or infinite outputs; ``at`` outside of the sentence; fewer than 2 samples or 4 rows, a negative
+            ``exact_up_to``.
+
+    Reference: Grabisch & Roubens 1999, "An axiomatic approach to the concept of interaction among players in
+    cooperative games" (I); Marichal et al. 2007, "Axiomatic characterizations of generalized values" (φ); normalised
+    as Saphra & Lopez 2020, equation 2. Singhvi et al. 2024 measure language models with a relative, the
+    Shapley–Taylor index, over the norm of the whole output: other numbers.
+
+    Example:
+        >>> word = torch.eye(3, dtype=torch.bool)
+        >>> model = lambda x: (x[:, :1] * x[:, 1:2] + x[:, 2:]).expand(x.shape)  # x₀ x₁ + x₂ at each position
+        >>> x, zero = torch.full((3, 1), 2.0), torch.zeros(1)
+        >>> found = shapley_interaction(model, x, word[0], word[1], baseline=zero)
+        >>> found.value, found.interaction, found.exact
+        (tensor(1., dtype=torch.float64), tensor([4.], dtype=torch.float64), True)
+        >>> shapley_interaction(model, x, word[0], word[2], baseline=zero).value
+        tensor(0., dtype=torch.float64)
+    """
+    for name, number, least in (
+        ("samples", samples, 2),
+        ("exact_up_to", exact_up_to, 0),
+        ("max_rows", max_rows, 4),  # the four coalitions of a subset are evaluated together
+    ):
+        if number < least:
+            raise ValueError(f"{name} must be at least {least}, got {number}")
+    baseline = _check_inputs(inputs, baseline)
+    time = len(inputs)
+    left, right, players = _check_masks(time, left, right, others)
+    at = int((left | right).nonzero()[-1]) if at is None else at
+    if not 0 <= at < time:
+        raise ValueError(f"at must be a position from 0 to {time - 1}, got {at}: count from the start")
+
+    positions = players.nonzero()[:, 0]
+    m, chunk = len(positions), max_rows // 4
+    exact = m <= exact_up_to
+    pairs = (samples + 1) // 2
+    subsets = _all_subsets(m, chunk) if exact else _drawn_subsets(m, pairs, seed, chunk)
+    without_spans = ~(left | right)
+    # the four coalitions of a subset S: S, S ∪ A, S ∪ B, S ∪ AB
+    spans = torch.stack([without_spans, without_spans | left, without_spans | right, torch.ones_like(left)])
+    second, first, greatest, resolution = _sums(forward, inputs, baseline, spans, positions, subsets, at)
+
+    interaction, joint = second.sum(0), first.sum(0)
+    norm = torch.linalg.vector_norm(joint)
+    # of outputs that agree up to rounding, the ratio would be that of two rounding errors
+    defined = float(norm) > _ROUNDING * resolution * greatest
+    value = torch.linalg.vector_norm(interaction) / norm if defined else norm.new_tensor(math.nan)
+    standard_error = norm.new_zeros(()) if exact else None
+    if not exact and defined and len(second) > 1:
+        standard_error = _standard_error(second, first)
+    return ShapleyInteraction(
+        value, interaction, joint, standard_error, exact, 1 << m if exact else 2 * pairs
+    )
+
+
+def _check_inputs(inputs: Tensor, baseline: Tensor) -> Tensor:
+    """The baseline in the type of the inputs, or a ValueError."""
+    ids = inputs.ndim == 1 and not inputs.is_floating_point() and inputs.dtype != torch.bool
+    if not ids and not (inputs.ndim == 2 and inputs.is_floating_point()):
+        raise ValueError(
+            "inputs must be of one sentence, (time,) integer ids or (time, dim) floating vectors, "
+            f"got {_described(inputs)}: give a batch sentence by sentence"
+        )
+    wanted = "one id, an integer tensor" if ids else "one vector, a floating tensor"
+    same_kind = baseline.is_floating_point() != ids and baseline.dtype != torch.bool
+    if baseline.shape != inputs.shape[1:] or not same_kind:
+        raise ValueError(
+            f"baseline must be {wanted} of shape {tuple(inputs.shape[1:])}, got {_described(baseline)}: "
+            "it stands for each absent position alike"
+        )
+    return baseline.to(inputs)
+
+
+def _check_masks(
+    time: int, left: Tensor, right: Tensor, others: Tensor | None
+) -> tuple[Bool[Tensor, "time"], Bool[Tensor, "time"], Bool[Tensor, "time"]]:
+    """Both spans and the positions of the other players, on the CPU, or a ValueError."""
+    masks = {"left": left, "right": right} | ({} if others is None else {"others": others})
+    for name, mask in masks.items():
+        if mask.shape != (time,) or mask.dtype != torch.bool:
+            raise ValueError(
+                f"{name} must be a boolean mask of shape ({time},), got {_described(mask)}: "
+                "True at its positions, of one sentence"
+            )
+    left, right = left.cpu(), right.cpu()
+    for name, mask in (("left", left), ("right", right)):
+        if not bool(mask.any()):
+            raise ValueError(f"{name} is empty: a span needs at least one position")
+    both = left & right
+    if bool(both.any()):
+        raise ValueError(
+            f"left and right overlap at {both.nonzero()[:, 0].tolist()}: the interaction is that of disjoint spans"
+        )
+    free = ~(left | right)
+    return left, right, free if others is None else free & others.cpu()
+
+
+def _all_subsets(m: int, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every subset of m players with its weight |S|! (m − |S|)! / (m + 1)!, ``chunk`` at a time.
+
+    Yields:
+        (chunk, m) who is in, and (1, chunk) weights: the whole sum is one block.
+    """
+    by_size = [1 / ((m + 1) * math.comb(m, size)) for size in range(m + 1)]
+    weights = torch.tensor(by_size, dtype=torch.float64)
+    for start in range(0, 1 << m, chunk):
+        codes = torch.arange(start, min(start + chunk, 1 << m))
+        members = (codes[:, None] >> torch.arange(m)) & 1 == 1
+        yield members, weights[members.sum(1)][None]
+
+
+def _drawn_subsets(m: int, pairs: int, seed: int, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Drawn subsets of m players and their complements, ``chunk`` at a time, each different one once.
+
+    The few subsets of hardly any or nearly all players are drawn often; they count as often, but cost once.
+
+    Yields:
+        (chunk, m) who is in, and (blocks, chunk) weights: the share of all draws that a block of them has there.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(m + 1, (pairs, 1), generator=generator)
+    # a row is a random order of 0 … m − 1; in float64, since ties would favour the first players
+    order = torch.rand(pairs, m, generator=generator, dtype=torch.float64).argsort(1)
+    drawn = order < sizes
+    # the complement comes anyway: of both, the one without the first player, so that equal pairs are found
+    distinct, index = (drawn ^ drawn[:, :1]).unique(dim=0, return_inverse=True)
+    weights = torch.zeros(min(pairs, _BLOCKS), len(distinct), dtype=torch.float64)
+    share = torch.tensor(0.5 / pairs, dtype=torch.float64)
+    weights.index_put_((torch.arange(pairs) % len(weights), index), share, accumulate=True)
+    members = torch.stack([distinct, ~distinct], 1).flatten(0, 1)
+    yield from zip(members.split(chunk), weights.repeat_interleave(2, 1).split(chunk, 1), strict=True)
+
+
+def _sums(
+    forward: Callable[[Tensor], Tensor],
+    inputs: Tensor,
+    baseline: Tensor,
+    spans: Bool[Tensor, "4 time"],
+    positions: Tensor,
+    subsets: Iterator[tuple[Tensor, Tensor]],
+    at: int,
+) -> tuple[Float[Tensor, "blocks d"], Float[Tensor, "blocks d"], float, float]:
+    """Weighted sums of second and first differences by block, the greatest ‖v‖, and the resolution of the outputs."""
+    second = first = torch.zeros(0)
+    greatest, resolution, d = 0.0, 0.0, None
+    for members, weights in subsets:
+        kept = spans.repeat(len(members), 1, 1)
+        kept[:, :, positions] = members[:, None]
+        here = kept.flatten(0, 1).to(inputs.device)
+        rows = torch.where(here if inputs.ndim == 1 else here[..., None], inputs, baseline)
+        output = forward(rows)
+        _check_output(output, rows, d)
+        v = exact_float(output[:, at])
+        if not bool(v.isfinite().all()):
+            raise ValueError(
+                f"forward answered NaN or infinite values at position {at}: look at the model and the baseline"
+            )
+        greatest = max(greatest, float(torch.linalg.vector_norm(v, dim=1).max()))
+        none, a, b, ab = v.view(len(members), 4, -1).unbind(1)
+        weights = weights.to(v.device)
+        added_second, added_first = weights @ (ab - a - b + none), weights @ (ab - none)
+        if d is None:
+            second, first = added_second, added_first
+            resolution, d = torch.finfo(output.dtype).eps, output.shape[2]
+        else:
+            second += added_second
+            first += added_first
+    return second, first, greatest, resolution
+
+
+def _check_output(output: object, rows: Tensor, d: int | None) -> None:
+    """Refuse what is not (rows, time, d), with the d of earlier calls."""
+    expected = rows.shape[:2]
+    if (
+        not isinstance(output, Tensor)
+        or output.ndim != 3
+        or output.shape[:2] != expected
+        or not output.is_floating_point()
+    ):
+        got = _described(output) if isinstance(output, Tensor) else type(output).__name__
+        raise ValueError(
+            f"forward must answer a floating tensor of shape ({expected[0]}, {expected[1]}, d) for as many rows, "
+            f"got {got}: of a model's output take a field, such as lambda ids: model(ids).last_hidden_state"
+        )
+    if d is not None and output.shape[2] != d:
+        raise ValueError(f"forward answered {output.shape[2]} features after {d}: expected as many each time")
+
+
+def _standard_error(second: Float[Tensor, "blocks d"], first: Float[Tensor, "blocks d"]) -> Float[Tensor, ""]:
+    """Of ‖Σ second‖ / ‖Σ first‖ by the delta method, from sums over independent blocks of draws.
+
+    Where the interaction is exactly 0, its norm has no derivative: the length of each block's deviation, in whatever
+    direction, is taken, which is an upper bound.
+    """
+    interaction, joint = second.sum(0), first.sum(0)
+    size, norm = torch.linalg.vector_norm(interaction), torch.linalg.vector_norm(joint)
+    along = second @ (interaction / size) if bool(size > 0) else torch.linalg.vector_norm(second, dim=1)
+    deviations = (along - size / norm * (first @ (joint / norm))) / norm  # which add up to 0
+    blocks = len(second)
+    error: Tensor = (deviations.square().sum() * (blocks / (blocks - 1))).sqrt()
+    return error
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{tensor.dtype} of shape {tuple(tensor.shape)}"

@@ -1,0 +1,383 @@
+"""Interdependence of word pairs by their distance in the sentence and in its dependency tree."""
+
+import hashlib
+import itertools
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from scipy.stats import spearmanr
+from torch import Tensor, nn
+
+from lmdyn.analysis.decomposition import Variant
+from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
+from lmdyn.analysis.interdependence import pairwise_interdependence
+from lmdyn.analysis.sparsity import CLOSED_CLASSES, OPEN_CLASSES
+from lmdyn.analysis.trees import dependency_distances
+from lmdyn.callbacks.interdependence_figures import interdependence_figures
+from lmdyn.callbacks.lstm_parts import LSTMParts
+from lmdyn.callbacks.observer import Observer
+
+__all__ = ["Interdependence"]
+
+log = logging.getLogger(__name__)
+
+_Z = 1.959964  # of a 95 % interval
+
+
+class _Parsed(Protocol):
+    """A sentence of lmdyn's corpora."""
+
+    words: tuple[str, ...]
+    heads: tuple[int, ...] | None
+    upos: tuple[str | None, ...] | None
+
+
+class Interdependence(Observer):
+    """Interdependence (DI) of word pairs by sequential distance, syntactic distance and part of speech.
+
+    DI of two words is the norm of what their joint contribution to the hidden state has beyond the sum of the
+    contributions of each, over the norm of the joint contribution, at the later word
+    (:func:`~lmdyn.analysis.interdependence.pairwise_interdependence`). Each sentence is read by itself, after the
+    end-of-sentence token where the tokenizer has one. Means are over pairs; their 95 % intervals are robust to
+    what pairs of one sentence have in common (clustered standard errors). A pair is ``open`` or ``closed`` where
+    both words are of such a class of Universal POS, ``mixed`` where there is one of each; pairs with other tags
+    (punctuation, symbols) are in the means over all classes only.
+
+    Args:
+        max_distance: sequential distance of the words of a pair.
+        min_pairs: no mean is reported from fewer pairs.
+        max_length: words of a sentence; None takes any.
+        longer: what to do with longer sentences: refuse the probe set (``error``), or leave them out (``skip``).
+        embedding: path of the module that turns ids to word vectors.
+        lstm: path of the ``nn.LSTM`` or stack of LSTMs.
+        decoder: path of the linear layer to logits; None looks at hidden states only.
+        variant: which products are relevant: see :data:`~lmdyn.analysis.decomposition.Variant`.
+        batch_tokens: tokens of the sentences that are read at once.
+        max_rows: see :func:`~lmdyn.analysis.interdependence.pairwise_interdependence`; bounds the memory.
+        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`. ``probe`` is a corpus with dependency trees and
+            Universal POS, one token a word.
+
+    Logged tags:
+        ``interdependence/di/<site>/distance=<d>``: mean DI of words d apart; site is ``hidden`` or ``logits``.
+        ``interdependence/di_low/<site>/distance=<d>``: lower end of its 95 % interval.
+        ``interdependence/di_high/<site>/distance=<d>``: upper end.
+        ``interdependence/syntactic_correlation/<site>/distance=<d>``: Spearman's correlation of DI with syntactic
+            distance, of words d apart.
+        ``interdependence/frequency_correlation/<site>/distance=<d>/<word>``: the same with the training count of
+            the ``left`` or the ``right`` word; only where training counts are known.
+
+    Means by syntactic distance and class, and the number of pairs of each mean, are in the store only.
+
+    Raises:
+        ValueError: a probe set without trees or tags, with longer sentences than ``max_length``, or with words of
+            several tokens; modules that are missing or no LSTM.
+
+    Reference: Saphra & Lopez 2020, section 3, figures 3 and 4 (Saphra 2021, chapter 5).
+    """
+
+    def __init__(
+        self,
+        *,
+        max_distance: int = 8,
+        min_pairs: int = 100,
+        max_length: int | None = None,
+        longer: Literal["error", "skip"] = "error",
+        embedding: str = "embedding",
+        lstm: str = "lstm",
+        decoder: str | None = "decoder",
+        variant: Variant = "published",
+        batch_tokens: int = 4096,
+        max_rows: int = 4096,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        for name, value in (
+            ("max_distance", max_distance),
+            ("min_pairs", min_pairs),
+            ("batch_tokens", batch_tokens),
+            ("max_rows", max_rows),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} is {value}: expected a number from 1")
+        self.max_distance = max_distance
+        self.min_pairs = min_pairs
+        self.max_length = max_length
+        self.longer = longer
+        self.parts = LSTMParts(embedding, lstm, decoder)
+        self.variant = variant
+        self.batch_tokens = batch_tokens
+        self.max_rows = max_rows
+        self._pairs: _Pairs | None = None
+
+    _not_settings = Observer._not_settings | {"batch_tokens", "max_rows"}
+
+    def prepare(self) -> None:
+        """Read the sentences and list their pairs."""
+        data: Any = self.probe if self.probe is not None else self.run.datamodule
+        if not hasattr(data, "documents"):
+            raise ValueError(
+                f"{self.name} reads dependency trees from a corpus of lmdyn, got {type(data).__name__}: give it a "
+                "`probe`, for example ConlluCorpus"
+            )
+        sentences = self._read(itertools.chain.from_iterable(data.documents(self.split)))
+        ids = _encode(sentences, data.tokenizer, self.name)
+        counts = None
+        if self.run.token_counts is not None:
+            counts = self.run.token_counts["count"].to_numpy()
+        start = data.tokenizer.eos_token_id
+        self._pairs = _Pairs(sentences, ids, counts, self.max_distance, start, self.batch_tokens)
+        log.info("%s: %d pairs of words in %d sentences", self.name, len(self._pairs.table), len(sentences))
+
+    def _read(self, given: Iterable[_Parsed]) -> list[_Parsed]:
+        sentences: list[_Parsed] = []
+        words = skipped = 0
+        for number, sentence in enumerate(given, 1):
+            if sentence.heads is None or sentence.upos is None:
+                raise ValueError(
+                    f"{self.name}: sentence {number} of the probe set has no "
+                    f"{'heads' if sentence.heads is None else 'upos'}: give a `probe` with dependency trees and "
+                    "Universal POS, for example ConlluCorpus"
+                )
+            if self.max_length is not None and len(sentence.words) > self.max_length:
+                if self.longer == "error":
+                    raise ValueError(
+                        f"{self.name}: sentence {number} has {len(sentence.words)} words, more than max_length = "
+                        f"{self.max_length}: raise it, or leave longer sentences out by `longer: skip`"
+                    )
+                skipped += 1
+                continue
+            if self.max_tokens is not None and words + len(sentence.words) > self.max_tokens and sentences:
+                break
+            words += len(sentence.words)
+            sentences.append(sentence)
+        if skipped:
+            log.info(
+                "%s: %d sentences of more than %d words are left out", self.name, skipped, self.max_length
+            )
+        if not any(len(s.words) > 1 for s in sentences):
+            raise ValueError(f"{self.name}: the probe set has no sentence of two words")
+        return sentences
+
+    @property
+    def pairs(self) -> "_Pairs":
+        """The pairs of words that are looked at."""
+        if self._pairs is None:
+            raise RuntimeError(f"{self.name}: not attached to a run yet")
+        return self._pairs
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments, and the content of the sentences with their trees."""
+        sentences = None if self._pairs is None else self._pairs.fingerprint
+        return {**super().settings, "sentences": sentences}
+
+    def check_module(self, module: nn.Module) -> None:
+        """Refuse modules that are missing, or no LSTM."""
+        self.parts.of(module, self.name)
+
+    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+        """DI of all pairs, each rank some of the sentences, and its means."""
+        embedding, lstm, decoder = self.parts.of(module, self.name)
+        device = next(module.parameters()).device
+        pairs = self.pairs
+        rank, world_size = rank_and_world_size()
+        found: dict[str, Tensor] = {}
+        with torch.no_grad():
+            for batch in pairs.batches[rank::world_size]:
+                ids, mask, rows = (tensor.to(device, non_blocking=True) for tensor in batch)
+                vectors = embedding(ids)
+                di = pairwise_interdependence(
+                    lstm,
+                    vectors,
+                    self.max_distance,
+                    mask=mask,
+                    decoder=decoder,
+                    variant=self.variant,
+                    max_rows=self.max_rows,
+                )
+                for site, values in (("hidden", di.hidden), ("logits", di.logits)):
+                    if values is not None:
+                        shape = (pairs.words, self.max_distance)
+                        whole = found.setdefault(site, torch.zeros(shape, dtype=values.dtype, device=device))
+                        whole[rows[mask & (rows >= 0)]] = values[mask & (rows >= 0)]
+        if not found:  # a rank without sentences
+            dtype = next(lstm.parameters()).dtype
+            sites = ("hidden",) if decoder is None else ("hidden", "logits")
+            found = {
+                s: torch.zeros(pairs.words, self.max_distance, dtype=dtype, device=device) for s in sites
+            }
+        tables = [
+            _summary(pairs, site, all_reduce_sum(values).flatten().cpu().double().numpy(), self.min_pairs)
+            for site, values in found.items()
+        ]
+        return pd.concat(tables, ignore_index=True)
+
+    @staticmethod
+    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
+        """Means by sequential distance, and correlations."""
+        whole = observations["syntactic"].isna() & observations["pos_class"].isna()
+        return whole & observations["quantity"].ne("pairs")
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Figures 3 and 4 of the publication, and DI over training."""
+        return interdependence_figures(observations)
+
+
+@dataclass(init=False)
+class _Pairs:
+    """The sentences as batches, and what is known of each pair of words.
+
+    Attributes:
+        words: number of words of all sentences.
+        batches: (ids, mask, number of each word or -1) of the sentences, by falling length.
+        table: a row for each pair: its index in (words · max_distance) values, its sentence, ``distance``,
+            ``syntactic`` distance, ``pos_class``, and training counts of both words where they are known.
+        fingerprint: hash of tokens, trees and tags.
+    """
+
+    words: int
+    batches: list[tuple[Tensor, Tensor, Tensor]]
+    table: pd.DataFrame
+    fingerprint: str
+
+    def __init__(
+        self,
+        sentences: Sequence[_Parsed],
+        ids: Sequence[Sequence[int]],
+        counts: npt.NDArray[Any] | None,
+        max_distance: int,
+        start: int | None,
+        batch_tokens: int,
+    ) -> None:
+        lengths = np.array([len(s.words) for s in sentences])
+        first = np.cumsum(lengths) - lengths
+        self.words = int(lengths.sum())
+        parts = []
+        for number, sentence in enumerate(sentences):
+            n = len(sentence.words)
+            tree = dependency_distances(sentence.heads or ())
+            left, right = np.triu_indices(n, 1)
+            near = right - left <= max_distance
+            left, right = left[near], right[near]
+            kind = np.array([(t in OPEN_CLASSES) + 2 * (t in CLOSED_CLASSES) for t in sentence.upos or ()])
+            parts.append(
+                pd.DataFrame(
+                    {
+                        "index": (first[number] + left) * max_distance + right - left - 1,
+                        "sentence": number,
+                        "distance": right - left,
+                        "syntactic": tree[left, right],
+                        "kind": kind[left] * 3 + kind[right],
+                        "left": np.array(ids[number])[left],
+                        "right": np.array(ids[number])[right],
+                    }
+                )
+            )
+        table = pd.concat(parts, ignore_index=True)
+        names = pd.Series({4: "open", 8: "closed", 5: "mixed", 7: "mixed"})
+        table["pos_class"] = table.pop("kind").map(names)
+        for side in ("left", "right"):
+            words = table.pop(side)
+            if counts is not None:
+                table[side] = counts[words.to_numpy()]
+        self.table = table
+        self.batches = _batches(ids, first, start, batch_tokens)
+        content = json.dumps([list(ids), [(s.heads, s.upos) for s in sentences], start])
+        self.fingerprint = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+def _encode(sentences: Sequence[_Parsed], tokenizer: Any, name: str) -> list[list[int]]:
+    """The token id of each word of each sentence."""
+    encoded = tokenizer(
+        [list(s.words) for s in sentences],
+        is_split_into_words=True,
+        add_special_tokens=False,
+        padding=False,
+        truncation=False,
+        return_attention_mask=False,
+    )
+    for i, sentence in enumerate(sentences):
+        pieces = np.bincount(encoded.word_ids(i), minlength=len(sentence.words))
+        if (pieces != 1).any():
+            worst = int(np.flatnonzero(pieces != 1)[0])
+            raise ValueError(
+                f"{name}: the word {sentence.words[worst]!r} has {pieces[worst]} tokens: pairs of words are defined "
+                "for models with one token a word"
+            )
+    return list(encoded["input_ids"])
+
+
+def _batches(
+    ids: Sequence[Sequence[int]], first: npt.NDArray[Any], start: int | None, batch_tokens: int
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Sentences of two words or more, longest first, in batches of about ``batch_tokens`` with padding."""
+    before = [] if start is None else [start]
+    order = [i for i in np.argsort([-len(s) for s in ids], kind="stable") if len(ids[i]) > 1]
+    batches = []
+    while order:
+        time = len(ids[order[0]]) + len(before)
+        chosen, order = order[: max(1, batch_tokens // time)], order[max(1, batch_tokens // time) :]
+        tokens = torch.zeros(len(chosen), time, dtype=torch.int64)
+        rows = torch.full((len(chosen), time), -1)
+        mask = torch.zeros(len(chosen), time, dtype=torch.bool)
+        for row, i in enumerate(chosen):
+            n = len(before) + len(ids[i])
+            tokens[row, :n] = torch.tensor([*before, *ids[i]])
+            rows[row, len(before) : n] = torch.arange(first[i], first[i] + len(ids[i]))
+            mask[row, :n] = True
+        batches.append((tokens, mask, rows))
+    return batches
+
+
+def _summary(pairs: _Pairs, site: str, values: npt.NDArray[np.float64], min_pairs: int) -> pd.DataFrame:
+    """Means with intervals and counts for each stratum, and rank correlations within distances."""
+    table = pairs.table.assign(di=values[pairs.table["index"].to_numpy()])
+    table = table[table["syntactic"] >= 0]
+    if not np.isfinite(table["di"]).all():
+        log.warning("interdependence: %d pairs have no finite value: the means of their strata are NaN",
+                    int((~np.isfinite(table["di"])).sum()))  # fmt: skip
+    by_class = ["distance", "pos_class"]
+    strata = (["distance"], by_class, ["distance", "syntactic"], ["distance", "syntactic", "pos_class"])
+    rows = [_clustered_means(table, columns, min_pairs) for columns in strata]
+    for distance, group in table.groupby("distance"):
+        if len(group) < min_pairs:
+            continue
+        found: list[tuple[str, str | None, str]] = [("syntactic_correlation", None, "syntactic")]
+        found += [("frequency_correlation", side, side) for side in ("left", "right") if side in group]
+        for quantity, word, column in found:
+            value = spearmanr(group[column], group["di"]).statistic if np.ptp(group[column]) > 0 else np.nan
+            row = {"quantity": quantity, "distance": distance, "word": word, "value": value}
+            rows.append(pd.DataFrame([row]))
+    whole = pd.concat(rows, ignore_index=True)
+    whole["site"] = site
+    for column in ("syntactic", "pos_class", "word"):
+        if column not in whole:
+            whole[column] = None
+    whole = whole.astype({"distance": "Int64", "syntactic": "Int64", "value": "float64"})
+    text = {c: whole[c].astype(object).where(whole[c].notna(), None) for c in ("pos_class", "word")}
+    return whole.assign(**text)[["quantity", "site", "distance", "syntactic", "pos_class", "word", "value"]]
+
+
+def _clustered_means(table: pd.DataFrame, strata: list[str], min_pairs: int) -> pd.DataFrame:
+    """Mean DI of each stratum, its interval and its number of pairs; sentences are clusters (Liang & Zeger 1986)."""
+    groups = table.groupby(strata, observed=True)["di"]
+    mean, count = groups.mean(), groups.size()
+    residual = table["di"] - groups.transform("mean")
+    by_sentence = residual.groupby([*(table[s] for s in strata), table["sentence"]], observed=True).sum()
+    squares = (by_sentence**2).groupby(level=strata, observed=True)
+    clusters = squares.size()
+    error = np.sqrt(squares.sum() * clusters / (clusters - 1)) / count  # of one cluster: NaN
+    enough = count >= min_pairs
+    columns = {"di": mean, "di_low": mean - _Z * error, "di_high": mean + _Z * error}
+    columns = {k: v.where(np.isfinite(mean))[enough] for k, v in columns.items()}
+    table = pd.DataFrame({**columns, "pairs": count[enough].astype(float)}).reset_index()
+    return table.melt(id_vars=strata, var_name="quantity")

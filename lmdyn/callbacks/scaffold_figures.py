@@ -1,0 +1,123 @@
+"""The figures of Saphra & Lopez 2020, section 4, from observations of one or several runs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from lmdyn.callbacks.figures import new_figure, set_step_axis
+
+__all__ = ["scaffold_figures"]
+
+_DOMAINS = {"in": "in domain: scaffolds of the training text", "out": "out of domain: random scaffolds"}
+_DASHES = {"familiar": "--", "unfamiliar": "-"}
+_P_CLOSE = "mean probability of ω"
+
+
+def scaffold_figures(observations: pd.DataFrame) -> dict[str, Figure]:
+    """Figures 7 to 12: a colour for each length k of the scaffold, familiar ones dashed, unfamiliar ones solid."""
+    rows = observations[observations["quantity"].isin(["probability", "di", "gradient"])]
+    most = rows[rows["rules"].eq(rows["rules"].max())]  # all but figure 11 are of one n
+    figures = {
+        "probability": _curves(most, "probability", "", _P_CLOSE),
+        "probability_open": _curves(most, "probability", "open", f"{_P_CLOSE}, α in focus"),
+        "interdependence": _curves(most, "di", "", "mean DI(α, scaffold)"),
+        "probability_prefix": _profiles(
+            most,
+            "probability",
+            "prefix",
+            f"{_P_CLOSE} (last observation)",
+            "words of the scaffold in focus, after α",
+        ),
+    }
+    for focus, error in (("close", "of ω"), ("all", "of all words after α")):
+        label = f"mean ‖∂E/∂h‖, E the error {error}"
+        figures[f"gradient_{focus}"] = _profiles(
+            most, "gradient", focus, label, "words after α (0: at α)", mean=True
+        )
+    figures["probability_by_rules"] = _by_rules(rows)
+    return figures
+
+
+def _panels(draw: Callable[[Axes, str], None], label: str) -> Figure:
+    """A panel for each domain."""
+    figure, axes = new_figure(10.2, 3.8, ncols=2, sharey=True)
+    for ax, (domain, title) in zip(axes, _DOMAINS.items(), strict=True):
+        draw(ax, domain)
+        ax.set_title(title, fontsize=10, loc="left")
+    axes[0].set_ylabel(label)
+    axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def _runs(rows: pd.DataFrame) -> list[tuple[str, dict[str, Any], pd.DataFrame]]:
+    """The rows of each run, with the name and the look of its line."""
+    lengths = sorted(rows["length"].unique())
+    found = []
+    for (length, scaffold), run in rows.groupby(["length", "scaffold"], observed=True):
+        look: dict[str, Any] = {"color": f"C{lengths.index(length)}", "ls": _DASHES[str(scaffold)]}
+        found.append((f"k = {length}, {scaffold}", look, run))
+    return found
+
+
+def _curves(rows: pd.DataFrame, quantity: str, focus: str, label: str) -> Figure:
+    """A quantity over training."""
+    rows = rows[rows["quantity"].eq(quantity) & rows["focus"].eq(focus)].sort_values("step")
+
+    def draw(ax: Axes, domain: str) -> None:
+        for name, look, run in _runs(rows[rows["site"].eq(domain)]):
+            ax.plot(run["step"], run["value"], marker=".", ms=3, lw=1.2, label=name, **look)
+        set_step_axis(ax, list(rows["step"]))
+        ax.set_ylim(bottom=0)
+
+    return _panels(draw, label)
+
+
+def _profiles(
+    rows: pd.DataFrame, quantity: str, focus: str, label: str, words: str, mean: bool = False
+) -> Figure:
+    """A quantity by the number of words after α: at the last observation, or its mean over all."""
+    rows = rows[rows["quantity"].eq(quantity) & rows["focus"].eq(focus)]
+    if not mean:
+        last = rows.groupby(["length", "scaffold"], observed=True)["step"].transform("max")
+        rows = rows[rows["step"].eq(last)]
+
+    def draw(ax: Axes, domain: str) -> None:
+        for name, look, run in _runs(rows[rows["site"].eq(domain)]):
+            values = run.groupby("words")["value"].mean()
+            ax.plot(values.index.astype(int), values, marker=".", ms=5, lw=1.2, label=name, **look)
+        ax.set_xlabel(words)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set_yscale("log")
+
+    return _panels(draw, label)
+
+
+def _by_rules(rows: pd.DataFrame) -> Figure:
+    """Figure 11: probability of ω from α and from the scaffold, by n and k, at the last observation."""
+    rows = rows[rows["quantity"].eq("probability") & rows["focus"].isin(["open", "scaffold"])]
+    last = rows.groupby(["length", "scaffold", "rules"], observed=True)["step"].transform("max")
+    rows = rows[rows["step"].eq(last) & rows["site"].eq("in")]
+    figure, axes = new_figure(10.2, 3.8, ncols=2, sharey=True)
+    counts = sorted(rows["rules"].unique())
+    for ax, (focus, title) in zip(
+        axes, (("open", "α in focus"), ("scaffold", "scaffold in focus")), strict=True
+    ):
+        for (rules, scaffold), line in rows[rows["focus"].eq(focus)].groupby(
+            ["rules", "scaffold"], observed=True
+        ):
+            line = line.sort_values("length")
+            ax.plot(
+                line["length"].astype(int), line["value"], marker=".", ms=6, lw=1.2, label=f"n = {rules}, {scaffold}",
+                color=f"C{counts.index(rules)}", ls=_DASHES[str(scaffold)],
+            )  # fmt: skip
+        ax.set_title(f"{title}, in domain", fontsize=10, loc="left")
+        ax.set_xlabel("length k of the scaffold (words)")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set_yscale("log")
+    axes[0].set_ylabel(f"{_P_CLOSE} (last observation)")
+    axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure

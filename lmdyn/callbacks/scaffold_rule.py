@@ -1,0 +1,180 @@
+"""How a rule over a distance is learned across a scaffold: probability, interdependence, gradients."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from lmdyn.analysis.decomposition import Variant, contextual_decomposition
+from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
+from lmdyn.analysis.interdependence import relative_norm
+from lmdyn.analysis.lstm import state_gradients
+from lmdyn.callbacks.lstm_parts import LSTMParts
+from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.scaffold_figures import scaffold_figures
+
+__all__ = ["ScaffoldRule"]
+
+_BATCH = 250  # instances at once
+
+
+class ScaffoldRule(Observer):
+    """Whether α … ω is learned, what the prediction of ω rests on, and how α and the scaffold depend on each other.
+
+    On instances of the rule that were not in the text, with scaffolds of the training text (domain ``in``) and
+    scaffolds drawn uniformly (``out``), each after ``context`` words of noise, means over instances:
+
+    ``probability``: of ω after the scaffold. With ``focus`` empty it is the model's own; ``open`` has only α in
+    focus, ``scaffold`` only the scaffold, ``prefix`` α and the first ``words`` words of the scaffold (0 is α
+    alone). Of words in focus it is softmax(W h_β), without the decoder's bias, read where ω is predicted.
+
+    ``di``: interdependence of α and the scaffold there.
+
+    ``gradient``: ‖∂E/∂h‖ of the hidden state ``words`` words after α (0 is at α itself). E is the error of ω alone
+    (``focus`` is ``close``), or of all words from the first of the scaffold to ω (``all``), in nats.
+
+    Every row names the language: ``length`` k, ``scaffold`` (``familiar`` or ``unfamiliar``) and ``rules`` n, so that
+    observations of several runs can be laid together.
+
+    Args:
+        instances: of the rule in each domain.
+        context: words of noise before each.
+        embedding: path of the module that turns ids to word vectors.
+        lstm: path of the ``nn.LSTM`` or stack of LSTMs.
+        decoder: path of the linear layer to logits.
+        variant: which products are relevant: see :data:`~lmdyn.analysis.decomposition.Variant`.
+        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`. The data are a
+            :class:`~lmdyn.datamodules.scaffold.ScaffoldCorpus`: the run's own, or ``probe``.
+
+    Logged tags:
+        ``scaffold_rule/probability/<domain>/<scaffold>/length=<k>/rules=<n>``: the model's own probability of ω.
+        ``scaffold_rule/probability/<domain>/<scaffold>/<focus>/length=<k>/rules=<n>``: of words in focus, ``open``
+            or ``scaffold``.
+        ``scaffold_rule/di/<domain>/<scaffold>/length=<k>/rules=<n>``: interdependence of α and the scaffold.
+
+    Raises:
+        ValueError: data that are no ScaffoldCorpus, a tokenizer without its words, modules that are missing.
+
+    Reference: Saphra & Lopez 2020, section 4, figures 7 to 12 (Saphra 2021, chapter 5).
+    """
+
+    def __init__(
+        self,
+        *,
+        instances: int = 1000,
+        context: int = 20,
+        embedding: str = "embedding",
+        lstm: str = "lstm",
+        decoder: str = "decoder",
+        variant: Variant = "published",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if instances < 1 or context < 0:
+            raise ValueError(f"expected instances from 1 and context from 0, got {instances} and {context}")
+        self.instances = instances
+        self.context = context
+        self.parts = LSTMParts(embedding, lstm, decoder)
+        self.variant = variant
+        self._examples: dict[str, Tensor] = {}
+        self._language: dict[str, Any] = {}
+
+    def prepare(self) -> None:
+        """Draw the instances."""
+        data: Any = self.probe if self.probe is not None else self.run.datamodule
+        if not hasattr(data, "examples"):
+            raise ValueError(
+                f"{self.name} looks at instances of the rule of a ScaffoldCorpus, got {type(data).__name__}: train on "
+                "one, or give it as `probe`"
+            )
+        self._examples = {d: data.examples(d, self.instances, self.context) for d in ("in", "out")}
+        scaffold = "familiar" if data.familiar else "unfamiliar"
+        self._language = {"scaffold": scaffold, "length": data.length, "rules": data.n_rules}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments, and the language."""
+        return {**super().settings, **self._language}
+
+    def check_module(self, module: nn.Module) -> None:
+        """Refuse modules that are missing, or no LSTM."""
+        self.parts.of(module, self.name)
+
+    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+        """All quantities in both domains, each rank some of the instances."""
+        embedding, lstm, decoder = self.parts.of(module, self.name)
+        assert decoder is not None
+        device = decoder.weight.device
+        rank, world_size = rank_and_world_size()
+        rows: list[tuple[str, str, str, int | None, float]] = []
+        for domain, examples in self._examples.items():
+            sums: dict[tuple[str, str, int | None], Tensor] = {
+                key: torch.zeros((), dtype=torch.float64, device=device) for key in self._quantities()
+            }
+            for batch in examples.split(_BATCH)[rank::world_size]:
+                found = self._look(embedding, lstm, decoder, batch.to(device))
+                for key, values in found.items():
+                    sums[key] += values.double().sum()
+            total = all_reduce_sum(torch.stack(list(sums.values()))) / len(examples)
+            rows += [
+                (quantity, domain, focus, words, value)
+                for (quantity, focus, words), value in zip(sums, total.tolist(), strict=True)
+            ]
+        table = pd.DataFrame(rows, columns=["quantity", "site", "focus", "words", "value"])
+        table.insert(2, "scaffold", self._language["scaffold"])
+        for name in ("length", "rules"):
+            table[name] = pd.array([self._language[name]] * len(table), dtype="Int64")
+        return table.astype({"words": "Int64"})
+
+    def _quantities(self) -> list[tuple[str, str, int | None]]:
+        """Quantity, focus and words of all rows of a domain."""
+        k = self._language["length"]
+        return [
+            *(("probability", focus, None) for focus in ("", "open", "scaffold")),
+            *(("probability", "prefix", i) for i in range(k + 1)),
+            ("di", "", None),
+            *itertools.product(("gradient",), ("close", "all"), range(k + 1)),
+        ]
+
+    def _look(
+        self, embedding: nn.Module, lstm: nn.Module, decoder: nn.Linear, ids: Tensor
+    ) -> dict[tuple[str, str, int | None], Tensor]:
+        """Each quantity of each instance of a batch."""
+        k, opening = self._language["length"], self.context
+        vectors = embedding(ids[:, :-1])  # ω is predicted, not read
+        time = torch.arange(vectors.shape[1], device=ids.device)
+        prefixes = [(time >= opening) & (time <= opening + i) for i in range(k + 1)]
+        scaffold = time > opening
+        focus = torch.stack([*prefixes, scaffold])[:, None].expand(-1, *ids[:, :-1].shape)
+        parts = contextual_decomposition(lstm, vectors, focus, variant=self.variant)
+        relevant = parts.relevant[-1][:, :, -1]  # (masks, instances, hidden) where ω is predicted
+        close = ids[0, -1]
+        p = nn.functional.linear(relevant, decoder.weight).softmax(-1)[..., close]
+        hidden = (parts.relevant[-1][0] + parts.irrelevant[-1][0])[:, -1]
+        joint, alone = relevant[k], relevant[0] + relevant[k + 1]
+        values: dict[tuple[str, str, int | None], Tensor] = {
+            ("probability", "", None): decoder(hidden).softmax(-1)[..., close],
+            ("probability", "open", None): p[0],
+            ("probability", "scaffold", None): p[k + 1],
+            ("di", "", None): relative_norm(joint - alone, joint),
+        }
+        values |= {("probability", "prefix", i): p[i] for i in range(k + 1)}
+        labels = ids[:, 1:].masked_fill(time < opening, -100)
+        for name, wanted in (("all", labels), ("close", labels.masked_fill(time < opening + k, -100))):
+            norms = state_gradients(lstm, decoder, vectors, wanted)
+            values |= {("gradient", name, i): norms[:, opening + i] for i in range(k + 1)}
+        return values
+
+    @staticmethod
+    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
+        """What has one value in a domain."""
+        return observations["words"].isna()
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Figures 7 to 12 of the publication, for the runs that are there."""
+        return scaffold_figures(observations)
