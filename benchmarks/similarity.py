@@ -21,14 +21,12 @@ each of them computed anew each time.
 
 import argparse
 import itertools
-import os
-import platform
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
+from common import machine, now, spread, table
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 from torch import Tensor
@@ -37,6 +35,7 @@ from lmdyn.analysis import CrossCovariance, cca, svcca, sweep
 
 GOAL_PAIR, GOAL_SWEEP = 4.0, 6.0
 POOL = 4  # different matrices of a sweep
+CPU = torch.device("cpu")
 
 
 def matrix(n: int, d: int, condition: float, seed: int, common: Tensor) -> Tensor:
@@ -66,15 +65,10 @@ def stream(x: Tensor, y: Tensor) -> Tensor:
 
 
 def seconds(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
+    """Of the clock on the wall."""
+    start = now(CPU)
     function()
-    return time.perf_counter() - start
-
-
-def spread(values: Sequence[float]) -> str:
-    """Median, and least and greatest value."""
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return f"{middle:.3f}" if len(values) == 1 else f"{middle:.3f} ({low:.3f} to {high:.3f})"
+    return now(CPU).since(start).wall
 
 
 def main() -> None:
@@ -100,8 +94,7 @@ def main() -> None:
 def run(args: argparse.Namespace) -> None:
     pools = {t["num_threads"] for t in threadpool_info()} | {torch.get_num_threads()}
     print(
-        f"n = {args.n}, d = {args.d}, float64; threads {sorted(pools)}; {platform.processor() or platform.machine()}, "
-        f"{os.cpu_count()} cores; torch {torch.__version__}, numpy {np.__version__}; load {os.getloadavg()[0]:.2f}\n"
+        f"n = {args.n}, d = {args.d}, float64; threads {sorted(pools)}; numpy {np.__version__}; {machine()}\n"
     )
     common = torch.randn(args.n, args.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     x, y = (matrix(args.n, args.d, 1e3, seed, common) for seed in (1, 2))
@@ -122,21 +115,22 @@ def run(args: argparse.Namespace) -> None:
         for name, way in ways.items():
             times[name].append(seconds(way))
     book = statistics.median(times["textbook"])
-    print("| one pair | seconds | times faster | goal |\n| --- | --- | --- | --- |")
+    rows = []
     for name, measured in times.items():
         goal = f"{GOAL_PAIR:.0f}" if name in ("cca", "svcca") else ""
-        print(f"| {name} | {spread(measured)} | {book / statistics.median(measured):.2f} | {goal} |")
+        rows.append([name, spread(measured), f"{book / statistics.median(measured):.2f}", goal])
+    print(table(["one pair", "seconds", "times faster", "goal"], rows))
 
     pool = [matrix(args.n, args.d, 1e3, 10 + seed, common) for seed in range(POOL)]
     checkpoints = lambda: itertools.islice(itertools.cycle(pool), args.checkpoints)  # noqa: E731
     pairs = args.sites * args.checkpoints
-    title = f"sweep of {args.sites} × {args.checkpoints}"
-    print(f"\n| {title} | seconds | times faster | goal |\n| --- | --- | --- | --- |")
-    print(f"| textbook, extrapolated | {book * pairs:.1f} | 1.00 | |")
+    rows = [["textbook, extrapolated", f"{book * pairs:.1f}", "1.00", ""]]
     for measures in (["cca"], ["svcca"], ["cca", "svcca", "pwcca", "linear_cka"]):
         taken = sum(seconds(lambda: sweep(checkpoints(), y, measures)) for _ in range(args.sites))  # noqa: B023
         goal = f"{GOAL_SWEEP:.0f}" if len(measures) == 1 else ""
-        print(f"| {' + '.join(measures)} | {taken:.1f} | {book * pairs / taken:.2f} | {goal} |")
+        rows.append([" + ".join(measures), f"{taken:.1f}", f"{book * pairs / taken:.2f}", goal])
+    title = f"sweep of {args.sites} × {args.checkpoints}"
+    print("\n" + table([title, "seconds", "times faster", "goal"], rows))
 
 
 if __name__ == "__main__":

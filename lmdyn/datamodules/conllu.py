@@ -158,23 +158,7 @@ def read_conllu(path: Path, lowercase: bool = False) -> Iterator[Document]:
 class ConlluCorpus(FileCorpus):
     """Treebanks in CoNLL-U, with ``upos``, ``xpos``, ``heads`` and ``deprels``; see :func:`read_conllu`.
 
-    Args:
-        train: path of the training file, or a list of paths; ``$VAR`` and ``~`` are expanded.
-        validation: the same for validation.
-        test: the same for test.
-        lowercase: lowercase the words.
-        tokenizer: see :class:`~lmdyn.datamodules.corpus.Corpus`, as for all that follow.
-        min_count: least count of a word of the vocabulary.
-        eos: append the end-of-sentence token to each sentence.
-        layers: gold layers to serve; None is all.
-        batch_size: rows of a batch.
-        sequence_length: predictions in a row.
-        cache_dir: folder of the encoded text.
-        seed: of the permutation of shuffled layers.
-
-    Raises:
-        FileNotFoundError: in ``prepare_data``, a path without file.
-        ValueError: in ``prepare_data``, a malformed line, an empty split, an unknown layer; no path at all.
+    Arguments and errors are those of :class:`~lmdyn.datamodules.corpus.FileCorpus`.
     """
 
     def read(self, path: Path) -> Iterator[Document]:

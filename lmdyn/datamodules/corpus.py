@@ -361,14 +361,7 @@ class FileCorpus(Corpus):
         validation: the same for validation.
         test: the same for test.
         lowercase: lowercase the words.
-        tokenizer: see :class:`Corpus`, as for all that follow.
-        min_count: least count of a word of the vocabulary.
-        eos: append the end-of-sentence token to each sentence.
-        layers: gold layers to serve; None is all.
-        batch_size: rows of a batch.
-        sequence_length: predictions in a row.
-        cache_dir: folder of the encoded text.
-        seed: of the permutation of shuffled layers.
+        **kwargs: see :class:`~lmdyn.datamodules.corpus.Corpus`.
 
     Raises:
         FileNotFoundError: in ``prepare_data``, a path without file.
@@ -382,25 +375,9 @@ class FileCorpus(Corpus):
         test: str | list[str] | None = None,
         *,
         lowercase: bool = False,
-        tokenizer: str | None = None,
-        min_count: int = 1,
-        eos: bool = True,
-        layers: list[str] | None = None,
-        batch_size: int = 40,
-        sequence_length: int = 35,
-        cache_dir: str | None = None,
-        seed: int = 0,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            tokenizer=tokenizer,
-            min_count=min_count,
-            eos=eos,
-            layers=layers,
-            batch_size=batch_size,
-            sequence_length=sequence_length,
-            cache_dir=cache_dir,
-            seed=seed,
-        )
+        super().__init__(**kwargs)
         self.lowercase = lowercase
         self.paths = {s: p for s, p in zip(SPLITS, (train, validation, test), strict=True) if p}
         self.splits = tuple(self.paths)

@@ -5,8 +5,8 @@ drawn from Zipfian distributions that depend on the document's topic. Each sente
 tree whose nodes know their words, label and head, so that all annotation layers are views of the same tree.
 
 Words and facts are in ``grammar_lexicon``, trees in ``grammar_tree``, noun phrases and reference in
-``grammar_phrases``, verb phrases and clauses in ``grammar_clauses``, whole sentences in ``grammar_sentences``;
-documents and the corpus are here.
+``grammar_phrases``, verb phrases in ``grammar_verbs``, clauses in ``grammar_clauses``, whole sentences in
+``grammar_sentences``; documents and the corpus are here.
 """
 
 import itertools
@@ -252,7 +252,7 @@ class GrammarCorpus(Corpus):
         n_train_tokens: words of the training split, full stops included, rounded up to whole documents.
         n_validation_tokens: the same for validation.
         n_test_tokens: the same for test.
-        grammar_seed: seed of the lexicon, the facts and the documents.
+        grammar_seed: seed of the lexicon, the facts and the documents, in which ``seed`` plays no part.
         n_topics: see :class:`Grammar`, as for all that follow up to ``fact_rate``.
         n_nouns: noun lexemes.
         n_verbs: verb lexemes.
@@ -264,14 +264,7 @@ class GrammarCorpus(Corpus):
         topic_boost: weight of a word in its home topic.
         ambiguous_fraction: fraction of the nouns that share their forms with a verb.
         fact_rate: probability that a sentence states a fact.
-        tokenizer: see :class:`~lmdyn.datamodules.corpus.Corpus`, as for all that follow.
-        min_count: least count of a word in the vocabulary.
-        eos: append the end-of-sentence token to each sentence.
-        layers: layers to serve; None is all.
-        batch_size: rows of a batch.
-        sequence_length: predictions in a row.
-        cache_dir: folder of the encoded text.
-        seed: of the permutation of shuffled layers; the text depends on ``grammar_seed`` only.
+        **kwargs: see :class:`~lmdyn.datamodules.corpus.Corpus`.
 
     Raises:
         ValueError: a number of words below 1, or sizes that :class:`Grammar` refuses.
@@ -300,25 +293,9 @@ class GrammarCorpus(Corpus):
         topic_boost: float = 20.0,
         ambiguous_fraction: float = 0.06,
         fact_rate: float = 0.1,
-        tokenizer: str | None = None,
-        min_count: int = 1,
-        eos: bool = True,
-        layers: list[str] | None = None,
-        batch_size: int = 40,
-        sequence_length: int = 35,
-        cache_dir: str | None = None,
-        seed: int = 0,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            tokenizer=tokenizer,
-            min_count=min_count,
-            eos=eos,
-            layers=layers,
-            batch_size=batch_size,
-            sequence_length=sequence_length,
-            cache_dir=cache_dir,
-            seed=seed,
-        )
+        super().__init__(**kwargs)
         self.n_tokens = {"train": n_train_tokens, "validation": n_validation_tokens, "test": n_test_tokens}
         for split, n in self.n_tokens.items():
             if n < 1:

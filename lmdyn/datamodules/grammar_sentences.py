@@ -1,12 +1,13 @@
 """Whole sentences of the synthetic grammar: statements, questions, facts."""
 
-from lmdyn.datamodules.grammar_clauses import EVENT_TAGS, Clauses, Tense
+from lmdyn.datamodules.grammar_clauses import Clauses
 from lmdyn.datamodules.grammar_lexicon import (
     Fact,
     Lexeme,
 )
 from lmdyn.datamodules.grammar_phrases import PRONOUNS
 from lmdyn.datamodules.grammar_tree import Argument, Entity, Part, Phrase, Token, linearize, under
+from lmdyn.datamodules.grammar_verbs import EVENT_TAGS, Tense
 from lmdyn.datamodules.sentence import Sentence
 
 __all__ = ["SentenceWriter"]

@@ -130,9 +130,9 @@ class TextCorpus(Corpus):
         headings: keep titles and section headings, each as a sentence.
         split_sentences: split lines into sentences; otherwise each line is one.
         drop_rare_sentences: drop sentences with a type rarer than ``min_count`` in the training split.
-        shuffle_sentences: serve the training split's sentences in one random order, held in memory. For labels of
-            whole documents: a stream that stays in one article for hundreds of batches teaches which article it is
-            in, not how to tell. Topics are then numbered in this order too.
+        shuffle_sentences: serve the training split's sentences in one random order, held in memory and drawn by
+            ``seed``. For labels of whole documents: a stream that stays in one article for hundreds of batches
+            teaches which article it is in, not how to tell. Topics are then numbered in this order too.
         longest_articles: keep only so many documents of each split, those with the most words after the
             preparation (of several as long the earlier), in the order of the text; None keeps all.
         cut_articles: shares of the words of each document of ``train``, the only file given, that go in order into
@@ -141,14 +141,7 @@ class TextCorpus(Corpus):
             training split: where its share is above one half, no document lacks this part, and the index of a
             topic is that of its document.
         tagger: adds silver layers to the sentences.
-        tokenizer: see :class:`~lmdyn.datamodules.corpus.Corpus`, as for all that follow.
-        min_count: least count of a type, above.
-        eos: append the end-of-sentence token to each sentence.
-        layers: layers to serve; None is all.
-        batch_size: rows of a batch.
-        sequence_length: predictions in a row.
-        cache_dir: folder of the encoded text.
-        seed: of the permutation of shuffled layers and sentences.
+        **kwargs: see :class:`~lmdyn.datamodules.corpus.Corpus`.
 
     Raises:
         FileNotFoundError: in ``prepare_data``, a path without file.
@@ -183,25 +176,9 @@ class TextCorpus(Corpus):
         longest_articles: int | None = None,
         cut_articles: tuple[float, float, float] | None = None,
         tagger: Tagger | None = None,
-        tokenizer: str | None = None,
-        min_count: int = 1,
-        eos: bool = True,
-        layers: list[str] | None = None,
-        batch_size: int = 40,
-        sequence_length: int = 35,
-        cache_dir: str | None = None,
-        seed: int = 0,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            tokenizer=tokenizer,
-            min_count=min_count,
-            eos=eos,
-            layers=layers,
-            batch_size=batch_size,
-            sequence_length=sequence_length,
-            cache_dir=cache_dir,
-            seed=seed,
-        )
+        super().__init__(**kwargs)
         if layout not in ("wikitext", "paragraphs"):
             raise ValueError(f"layout must be 'wikitext' or 'paragraphs', got {layout!r}")
         self.paths = {s: p for s, p in zip(SPLITS, (train, validation, test), strict=True) if p}

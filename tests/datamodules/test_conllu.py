@@ -31,8 +31,8 @@ SAMPLE = """\
 """
 
 
-def write(tmp_path: Path, text: str, name: str = "en.conllu") -> Path:
-    path = tmp_path / name
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "en.conllu"
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -83,7 +83,6 @@ ROW = "1\tHi\thi\tINTJ\tUH\t_\t0\troot\t_\t_\n"
             r"en\.conllu:2: the heads of this word lead in a circle",
         ),
         (ROW.replace("\t0\t", "\t1\t"), r"en\.conllu:1: the heads of this word lead in a circle"),
-        ("", r"'train' of the corpus is empty"),
     ],
 )
 def test_malformed(tmp_path, text, message):
@@ -92,30 +91,11 @@ def test_malformed(tmp_path, text, message):
         corpus.prepare_data()
 
 
-def test_not_utf8_and_missing(tmp_path):
-    path = tmp_path / "latin.conllu"
-    path.write_bytes(ROW.encode() + b"\n" + ROW.replace("Hi", "Hé").encode("latin-1"))
-    with pytest.raises(ValueError, match=r"latin\.conllu:3: not UTF-8"):
-        ConlluCorpus(str(path), cache_dir=str(tmp_path)).prepare_data()
-    with pytest.raises(FileNotFoundError, match="no file"):
-        ConlluCorpus(str(tmp_path / "none.conllu"), cache_dir=str(tmp_path)).prepare_data()
-    with pytest.raises(ValueError, match="no file is given"):
-        ConlluCorpus()
-
-
 def test_corpus(tmp_path):
-    path = write(tmp_path, SAMPLE)
-    corpus = ConlluCorpus(
-        [str(path), str(path)],
-        str(path),
-        layers=["upos", "deprels"],
-        batch_size=1,
-        cache_dir=str(tmp_path / "c"),
-    )
+    path = str(write(tmp_path, SAMPLE))
+    corpus = ConlluCorpus(path, path, layers=["upos", "deprels"], batch_size=1, cache_dir=str(tmp_path / "c"))
     corpus.prepare_data()
     corpus.setup()
-    assert corpus.splits == ("train", "validation")
-    assert corpus.encoded("train").num_sentences == 2 * corpus.encoded("validation").num_sentences == 8
     assert corpus.label_names["upos"] == ["AUX", "INTJ", "NOUN", "PART", "PRON", "SYM", "VERB"]
     batch = next(iter(corpus.val_dataloader()))
     names = corpus.label_names["upos"]
@@ -124,9 +104,7 @@ def test_corpus(tmp_path):
     assert list(zip(words, tags, strict=True))[:5] == [
         *(("Hi", "INTJ"), ("<eos>", None), ("I", "PRON"), ("ca", "AUX"), ("n't", "PART"))
     ]
-    assert batch["target_upos"][0, :-1].tolist() == batch["upos"][0, 1:].tolist()
-    moved = write(tmp_path, SAMPLE, "elsewhere.conllu")
-    assert ConlluCorpus(str(moved)).content_key() == ConlluCorpus(str(path)).content_key()
+    assert {"deprels", "target_deprels", "target_upos"} <= set(batch)
 
 
 @pytest.mark.realdata

@@ -1,3 +1,4 @@
+import inspect
 import os
 import threading
 from collections import Counter
@@ -6,13 +7,23 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from jsonargparse import ArgumentParser
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from lmdyn.datamodules import Corpus, Document, Sentence
+from lmdyn.datamodules import (
+    ConlluCorpus,
+    Corpus,
+    Document,
+    GrammarCorpus,
+    ScaffoldCorpus,
+    SemtagCorpus,
+    Sentence,
+    TextCorpus,
+)
 from lmdyn.datamodules import encoding as encoding_module
 from lmdyn.datamodules.corpus import expand_paths, read_lines
-from lmdyn.datamodules.tokenization import load_tokenizer, tokenizer_digest, word_tokenizer
+from lmdyn.datamodules.tokenization import word_tokenizer
 
 TEXT = {
     "train": [
@@ -63,51 +74,6 @@ def pieces_tokenizer(tmp_path):
     backend.normalizer = normalizers.Lowercase()
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", sep_token="[SEP]")
-
-
-# ------------------------------------------------------------------------------------------ word tokenizer
-
-
-def test_one_id_a_word():
-    counts = {"the": 5, "U.S.": 4, "'t": 4, "<unk>": 9, "x<unk>y": 3, "foo<eos>": 2, "naïve": 1, "[SEP]": 1}
-    tokenizer = word_tokenizer(counts)
-    assert tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))) == [
-        *("<pad>", "<unk>", "<eos>", "the", "'t", "U.S.", "x<unk>y", "foo<eos>", "[SEP]", "naïve")
-    ]
-    words = [*counts, "unseen", "un<unk>seen", "a.b", "."]
-    ids = tokenizer(words, is_split_into_words=True)["input_ids"]
-    assert ids == [3, 5, 4, 1, 6, 7, 9, 8, 1, 1, 1, 1]
-    assert tokenizer(" ".join(words))["input_ids"] == ids
-    assert (tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.eos_token_id) == (0, 1, 2)
-
-
-def test_min_count_and_order():
-    tokenizer = word_tokenizer({"b": 2, "a": 2, "c": 3, "d": 1}, min_count=2)
-    assert tokenizer.convert_ids_to_tokens([3, 4, 5]) == ["c", "a", "b"]
-    assert len(tokenizer) == 6
-
-
-@pytest.mark.parametrize("load", [AutoTokenizer.from_pretrained, PreTrainedTokenizerFast.from_pretrained])
-def test_round_trip(tmp_path, load):
-    tokenizer = word_tokenizer({"the": 5, "U.S.": 4, "x<unk>y": 3})
-    tokenizer.save_pretrained(str(tmp_path))
-    loaded = load(str(tmp_path))
-    words = ["the", "U.S.", "x<unk>y", "<unk>", "z<eos>"]
-    assert loaded(words, is_split_into_words=True)["input_ids"] == [3, 4, 5, 1, 1]
-    assert tokenizer_digest(loaded) == tokenizer_digest(tokenizer)
-    loaded(["the", "the U.S."], padding=True, truncation=True, max_length=2)
-    assert tokenizer_digest(loaded) == tokenizer_digest(tokenizer)
-    assert tokenizer_digest(word_tokenizer({"the": 5})) != tokenizer_digest(tokenizer)
-
-
-def test_load_tokenizer(tmp_path):
-    word_tokenizer({"the": 5}).save_pretrained(str(tmp_path / "saved"))
-    pieces_tokenizer(tmp_path).backend_tokenizer.save(str(tmp_path / "bare.json"))
-    assert load_tokenizer(str(tmp_path / "saved" / "tokenizer.json")).eos_token_id == 2
-    bare = load_tokenizer(str(tmp_path / "bare.json"))
-    assert (bare.sep_token, bare.unk_token, bare.eos_token) == ("[SEP]", "[UNK]", None)
-    with pytest.raises(ValueError, match=r"cannot be loaded .* give a folder"):
-        load_tokenizer(str(tmp_path / "nothing"))
 
 
 # ------------------------------------------------------------------------------------------ encoding
@@ -366,6 +332,35 @@ def test_hyperparameters_are_plain(tmp_path):
     assert corpus.hparams["batch_size"] == 3
     torch.save(dict(corpus.hparams) | {"text": None}, tmp_path / "h.pt")
     assert torch.load(tmp_path / "h.pt", weights_only=True)["sequence_length"] == 35
+
+
+@pytest.mark.parametrize(
+    ("cls", "files", "others"),
+    [
+        (TextCorpus, {"train": "a.txt"}, {}),
+        (ConlluCorpus, {"train": "a.conllu"}, {}),
+        (SemtagCorpus, {"train": "a.conll"}, {}),
+        (GrammarCorpus, {}, {}),
+        (ScaffoldCorpus, {}, {"eos": False}),
+    ],
+)
+def test_arguments_of_the_base(cls, files, others):
+    """Subclasses take them by ``**kwargs``: command line and hyperparameters know each of them by its name."""
+    defaults = {name: p.default for name, p in inspect.signature(Corpus).parameters.items()}
+    parser = ArgumentParser()
+    parser.add_class_arguments(cls, "data")
+    offered = {**defaults, **others}
+    assert {name: parser.get_default(f"data.{name}") for name in defaults} == offered
+    documented = {a.dest.removeprefix("data."): a.help for a in parser._actions}
+    assert all(documented[name] for name in defaults)
+    assert {name: cls(**files).hparams[name] for name in defaults} == offered
+    given = {"tokenizer": "t", "min_count": 2, "eos": True, "layers": ["upos"], "batch_size": 3}
+    given |= {"sequence_length": 4, "cache_dir": "c", "seed": 5}
+    corpus = cls(**files, **given)
+    assert {name: corpus.hparams[name] for name in defaults} == given
+    assert (corpus.batch_size, corpus.layers, corpus.seed) == (3, ["upos"], 5)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
+        cls(**files, batchsize=3)
 
 
 def test_read_lines(tmp_path, monkeypatch):

@@ -1,0 +1,49 @@
+import pytest
+from tokenizers import Tokenizer, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from lmdyn.datamodules.tokenization import load_tokenizer, tokenizer_digest, word_tokenizer
+
+
+def test_one_id_a_word():
+    counts = {"the": 5, "U.S.": 4, "'t": 4, "<unk>": 9, "x<unk>y": 3, "foo<eos>": 2, "naïve": 1, "[SEP]": 1}
+    tokenizer = word_tokenizer(counts)
+    assert tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))) == [
+        *("<pad>", "<unk>", "<eos>", "the", "'t", "U.S.", "x<unk>y", "foo<eos>", "[SEP]", "naïve")
+    ]
+    words = [*counts, "unseen", "un<unk>seen", "a.b", "."]
+    ids = tokenizer(words, is_split_into_words=True)["input_ids"]
+    assert ids == [3, 5, 4, 1, 6, 7, 9, 8, 1, 1, 1, 1]
+    assert tokenizer(" ".join(words))["input_ids"] == ids
+    assert (tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.eos_token_id) == (0, 1, 2)
+
+
+def test_min_count_and_order():
+    tokenizer = word_tokenizer({"b": 2, "a": 2, "c": 3, "d": 1}, min_count=2)
+    assert tokenizer.convert_ids_to_tokens([3, 4, 5]) == ["c", "a", "b"]
+    assert len(tokenizer) == 6
+
+
+@pytest.mark.parametrize("load", [AutoTokenizer.from_pretrained, PreTrainedTokenizerFast.from_pretrained])
+def test_round_trip(tmp_path, load):
+    tokenizer = word_tokenizer({"the": 5, "U.S.": 4, "x<unk>y": 3})
+    tokenizer.save_pretrained(str(tmp_path))
+    loaded = load(str(tmp_path))
+    words = ["the", "U.S.", "x<unk>y", "<unk>", "z<eos>"]
+    assert loaded(words, is_split_into_words=True)["input_ids"] == [3, 4, 5, 1, 1]
+    assert tokenizer_digest(loaded) == tokenizer_digest(tokenizer)
+    loaded(["the", "the U.S."], padding=True, truncation=True, max_length=2)
+    assert tokenizer_digest(loaded) == tokenizer_digest(tokenizer)
+    assert tokenizer_digest(word_tokenizer({"the": 5})) != tokenizer_digest(tokenizer)
+
+
+def test_load_tokenizer(tmp_path):
+    word_tokenizer({"the": 5}).save_pretrained(str(tmp_path / "saved"))
+    backend = Tokenizer(models.WordLevel({"[UNK]": 0, "[SEP]": 1, "a": 2}, "[UNK]"))
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", sep_token="[SEP]")
+    wrapped.backend_tokenizer.save(str(tmp_path / "bare.json"))
+    assert load_tokenizer(str(tmp_path / "saved" / "tokenizer.json")).eos_token_id == 2
+    bare = load_tokenizer(str(tmp_path / "bare.json"))
+    assert (bare.sep_token, bare.unk_token, bare.eos_token) == ("[SEP]", "[UNK]", None)
+    with pytest.raises(ValueError, match=r"cannot be loaded .* give a folder"):
+        load_tokenizer(str(tmp_path / "nothing"))
