@@ -17,7 +17,8 @@ Variant = Literal["published", "released", "generalized"]
 """Which products of parts are relevant.
 
 ``published``: the text of the publications; a bias product is relevant where the step's own word is in focus.
-``released``: the same, but not at the last word in focus, whose bias product released code leaves out.
+``released``: the same, but not at the last word in focus, whose bias product released code leaves out; what a word
+contributes then depends on the words after it.
 ``generalized``: Jumelet et al. 2019 with the set {rel-rel, rel-b, rel-irrel}: products of a relevant and an
 irrelevant part are relevant too. The output gate is not split in any of them.
 """
@@ -40,10 +41,10 @@ class Decomposition:
         completeness: max |relevant + irrelevant − h| over all entries, h being PyTorch's own hidden states.
     """
 
-    relevant: tuple[Float[Tensor, "*shape"], ...]
-    irrelevant: tuple[Float[Tensor, "*shape"], ...]
-    relevant_cell: tuple[Float[Tensor, "*shape"], ...]
-    irrelevant_cell: tuple[Float[Tensor, "*shape"], ...]
+    relevant: tuple[Float[Tensor, "..."], ...]
+    irrelevant: tuple[Float[Tensor, "..."], ...]
+    relevant_cell: tuple[Float[Tensor, "..."], ...]
+    irrelevant_cell: tuple[Float[Tensor, "..."], ...]
     completeness: Float[Tensor, ""]
 
     def logits(self, decoder: nn.Linear) -> Float[Tensor, "*shape classes"]:
@@ -74,7 +75,8 @@ def contextual_decomposition(
         c_r' = i_r (g_r + g_b) + i_b g_r + (f_r + f_b) c_r, and i_b g_b where the step's own word is in focus;
 
     all other products are irrelevant. The output gate is not split: h_r = o · L(c_r). A layer above the first has
-    the relevant part of the layer below as relevant input; its bias products are never relevant.
+    the relevant part of the layer below as relevant input; its bias products are never relevant, so that in a
+    stack even all words together leave an irrelevant part.
 
     Args:
         lstm: an ``nn.LSTM`` or a stack of them: see :func:`~lmdyn.analysis.lstm.lstm_layers`.
@@ -93,7 +95,7 @@ def contextual_decomposition(
         ValueError: a kind of LSTM that is not supported; a focus, mask or state of another shape; an unknown variant.
 
     Reference: Murdoch et al. 2018, section 3; Saphra & Lopez 2020, appendix A (its two-term linearisation is
-    completed by the bias, so that the parts add up).
+    completed by the bias, so that the parts add up; the last σ(y₁) of its formula is a misprint of σ(y₂)).
 
     Example:
         >>> lstm = nn.LSTM(3, 4).double()
@@ -113,7 +115,7 @@ def contextual_decomposition(
     check_inputs(layers, inputs)
     steps = real_steps(mask, inputs)
     before = initial_state(layers, inputs, state)
-    several = focus if focus.ndim == 3 else focus[None]
+    several = (focus if focus.ndim == 3 else focus[None]) & steps
     masks, (batch, time) = len(several), inputs.shape[:2]
     own_bias = several if variant != "released" else several & (several.flip(-1).cumsum(-1).flip(-1) > 1)
     projected = F.linear(inputs, layers[0].w_in)
@@ -133,7 +135,7 @@ def contextual_decomposition(
     error = inputs.new_zeros(())
     x = inputs
     for layer, (h, c), parts in zip(layers, before, hidden, strict=True):
-        x = layer.run(x, h, c)
+        x = layer.run(x, h, c)[0]
         error = torch.maximum(error, (parts.sum(0) - x * steps[..., None]).abs().max())
     shape = (batch, time) if focus.ndim == 2 else (masks, batch, time)
     relevant_h, irrelevant_h, relevant_c, irrelevant_c = (
@@ -159,11 +161,17 @@ def initial_state(
     batch = len(inputs)
     if state is None:
         return [(inputs.new_zeros(batch, layer.hidden),) * 2 for layer in layers]
+    expected = [(batch, layer.hidden) for layer in layers]
     given: list[Any] = list(state)
     if len(given) == 2 and isinstance(given[0], Tensor):  # as nn.LSTM: (layers, batch, hidden) of each
-        given = list(zip(*(part.reshape(-1, *part.shape[-2:]) for part in given), strict=True))
+        h, c = (part.reshape(-1, *part.shape[-2:]) for part in given)
+        if h.shape != c.shape:
+            raise ValueError(
+                f"expected h and c of {expected} (batch, hidden) for each layer, got {tuple(h.shape)} and "
+                f"{tuple(c.shape)}"
+            )
+        given = list(zip(h, c, strict=True))
     pairs = [tuple(part.reshape(-1, part.shape[-1]).detach() for part in pair) for pair in given]
-    expected = [(batch, layer.hidden) for layer in layers]
     got = [tuple(tuple(part.shape) for part in pair) for pair in pairs]
     if got != [(shape, shape) for shape in expected]:
         raise ValueError(f"expected h and c of {expected} (batch, hidden) for each layer, got {got}")

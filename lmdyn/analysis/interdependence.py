@@ -26,7 +26,7 @@ def decompositional_interdependence(
     inputs: Float[Tensor, "batch time inputs"],
     left: Bool[Tensor, "*pairs batch time"],
     right: Bool[Tensor, "*pairs batch time"],
-    at: int | Int[Tensor, "*pairs batch"] | None = None,
+    at: int | Int[Tensor, "*_"] | None = None,
     *,
     state: State | None = None,
     mask: Bool[Tensor, "batch time"] | None = None,
@@ -40,8 +40,8 @@ def decompositional_interdependence(
         inputs: word vectors.
         left: the words of A, (batch, time), or (pairs, batch, time) for several pairs of sets.
         right: the words of B.
-        at: the step t at which the contributions are compared, one for all or for each row; by default the last
-            word of either set, where their representations are least degraded.
+        at: the step t at which the contributions are compared, one for all, (batch,) or (pairs, batch); by default
+            the last word of either set, where their representations are least degraded.
         state: the state before the first word.
         mask: which steps hold a word.
         decoder: compare logits without the bias, v = W h, in place of hidden states.
@@ -136,6 +136,9 @@ def pairwise_interdependence(
     once: gates of the whole sentence do not depend on the words in focus; the decomposition with word l in focus,
     followed up to word r - 1, serves both {l} and {l, r}; a single word's own step serves all its pairs. What is
     left are ``max_distance`` steps, each of them one batch of all words of all sentences.
+
+    In float32 a value is good to about 1e-6 of hidden states near 1, and to 3e-4 in saturated LSTMs of 200 units;
+    for tiny interdependence take float64.
 
     Args:
         lstm: see :func:`~lmdyn.analysis.lstm.lstm_layers`.
@@ -241,7 +244,7 @@ class _Known:
     def of(cls, layer: LSTMLayer, x: Tensor, h: Tensor, c: Tensor) -> tuple["_Known", Tensor]:
         """Run a layer over word vectors x from the state (h, c); also answers its hidden states."""
         n = 3 * layer.hidden
-        hidden = layer.run(x, h, c)
+        hidden, _, _ = layer.run(x, h, c)
         earlier = torch.cat([h[:, None], hidden[:, :-1]], 1)
         z = F.linear(x, layer.w_in, layer.bias) + F.linear(earlier, layer.w_rec)
         gates = squash(z[..., :n], layer.hidden)

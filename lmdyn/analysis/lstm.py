@@ -36,11 +36,14 @@ class LSTMLayer:
         x: Float[Tensor, "batch time inputs"],
         h: Float[Tensor, "batch hidden"],
         c: Float[Tensor, "batch hidden"],
-    ) -> Float[Tensor, "batch time hidden"]:
-        """Hidden states from the state (h, c), by PyTorch's own kernel."""
+    ) -> tuple[
+        Float[Tensor, "batch time hidden"], Float[Tensor, "batch hidden"], Float[Tensor, "batch hidden"]
+    ]:
+        """Hidden states from the state (h, c), and the state after them, by PyTorch's own kernel."""
         zeros = torch.zeros_like(self.bias)
         weights = [self.w_in, self.w_rec, self.bias, zeros]
-        return torch.lstm(x, (h[None], c[None]), weights, True, 1, 0.0, False, False, True)[0]
+        found, h_n, c_n = torch.lstm(x, (h[None], c[None]), weights, True, 1, 0.0, False, False, True)
+        return found, h_n[0], c_n[0]
 
     def cell(
         self, z: Float[Tensor, "*shape gates"], c: Float[Tensor, "*shape hidden"]
@@ -118,6 +121,7 @@ def state_gradients(
     decoder: nn.Linear,
     inputs: Float[Tensor, "batch time inputs"],
     labels: Int[Tensor, "batch time"],
+    state: Iterable[tuple[Tensor, Tensor]] | None = None,
 ) -> Float[Tensor, "batch time"]:
     """‖∂E/∂h_t‖₂ of the last layer: how much the error of the words to come hangs on each hidden state.
 
@@ -127,8 +131,9 @@ def state_gradients(
     Args:
         lstm: see :func:`lstm_layers`.
         decoder: from the last layer's hidden state to logits.
-        inputs: word vectors; rows start from a zero state.
+        inputs: word vectors.
         labels: the word to predict after each step, -100 where none counts.
+        state: the pair (h, c) of each layer before the first step, each (batch, hidden); zeros by default.
 
     Returns:
         (batch, time), in nats per unit of the hidden state.
@@ -144,19 +149,21 @@ def state_gradients(
     layers = lstm_layers(lstm)
     rows = len(inputs)
     with torch.enable_grad():
-        state = [(inputs.new_zeros(rows, layer.hidden),) * 2 for layer in layers]
+        pairs = [(inputs.new_zeros(rows, layer.hidden),) * 2 for layer in layers]
+        if state is not None:
+            pairs = [(h.detach(), c.detach()) for h, c in state]
         top = []
         for step in inputs.detach().unbind(1):
             below = step
             for k, layer in enumerate(layers):
-                h, c = state[k]
+                h, c = pairs[k]
                 z = F.linear(below, layer.w_in.detach(), layer.bias.detach()) + F.linear(
                     h, layer.w_rec.detach()
                 )
                 below, c = layer.cell(z, c)
                 if layer is layers[-1]:
                     below = below if below.requires_grad else below.requires_grad_()
-                state[k] = (below, c)
+                pairs[k] = (below, c)
             top.append(below)
         logits = F.linear(
             torch.stack(top, 1),

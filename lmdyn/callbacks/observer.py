@@ -58,6 +58,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     figure_rows: Any = None
     """The rows that :meth:`figures` needs, a ``pyarrow.compute`` expression over the columns; None for all."""
 
+    several_runs: bool = False
+    """Whether :meth:`figures` draws the observations of several runs, one table after the other, in one figure."""
+
     _not_settings = frozenset({"schedule", "name", "probe", "log_figures"})
 
     def __init__(

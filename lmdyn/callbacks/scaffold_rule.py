@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lmdyn.analysis.decomposition import Variant, contextual_decomposition
 from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.interdependence import relative_norm
-from lmdyn.analysis.lstm import state_gradients
+from lmdyn.analysis.lstm import lstm_layers, state_gradients
 from lmdyn.callbacks.lstm_parts import LSTMParts
 from lmdyn.callbacks.observer import Observer
 from lmdyn.callbacks.scaffold_figures import scaffold_figures
@@ -61,6 +61,8 @@ class ScaffoldRule(Observer):
 
     Reference: Saphra & Lopez 2020, section 4, figures 7 to 12 (Saphra 2021, chapter 5).
     """
+
+    several_runs = True
 
     def __init__(
         self,
@@ -144,13 +146,18 @@ class ScaffoldRule(Observer):
         self, embedding: nn.Module, lstm: nn.Module, decoder: nn.Linear, ids: Tensor
     ) -> dict[tuple[str, str, int | None], Tensor]:
         """Each quantity of each instance of a batch."""
-        k, opening = self._language["length"], self.context
-        vectors = embedding(ids[:, :-1])  # ω is predicted, not read
-        time = torch.arange(vectors.shape[1], device=ids.device)
-        prefixes = [(time >= opening) & (time <= opening + i) for i in range(k + 1)]
-        scaffold = time > opening
-        focus = torch.stack([*prefixes, scaffold])[:, None].expand(-1, *ids[:, :-1].shape)
-        parts = contextual_decomposition(lstm, vectors, focus, variant=self.variant)
+        k = self._language["length"]
+        state = []  # after the context, which is never in focus
+        before = embedding(ids[:, : self.context])
+        for layer in lstm_layers(lstm):
+            zeros = before.new_zeros(len(ids), layer.hidden)
+            before, h, c = layer.run(before, zeros, zeros) if self.context else (before, zeros, zeros)
+            state.append((h, c))
+        ids = ids[:, self.context :]
+        vectors = embedding(ids[:, :-1])  # α and the scaffold; ω is predicted, not read
+        time = torch.arange(k + 1, device=ids.device)
+        focus = torch.stack([*(time <= i for i in range(k + 1)), time > 0])[:, None].expand(-1, len(ids), -1)
+        parts = contextual_decomposition(lstm, vectors, focus, state, variant=self.variant)
         relevant = parts.relevant[-1][:, :, -1]  # (masks, instances, hidden) where ω is predicted
         close = ids[0, -1]
         p = nn.functional.linear(relevant, decoder.weight).softmax(-1)[..., close]
@@ -163,10 +170,9 @@ class ScaffoldRule(Observer):
             ("di", "", None): relative_norm(joint - alone, joint),
         }
         values |= {("probability", "prefix", i): p[i] for i in range(k + 1)}
-        labels = ids[:, 1:].masked_fill(time < opening, -100)
-        for name, wanted in (("all", labels), ("close", labels.masked_fill(time < opening + k, -100))):
-            norms = state_gradients(lstm, decoder, vectors, wanted)
-            values |= {("gradient", name, i): norms[:, opening + i] for i in range(k + 1)}
+        for name, wanted in (("all", ids[:, 1:]), ("close", ids[:, 1:].masked_fill(time < k, -100))):
+            norms = state_gradients(lstm, decoder, vectors, wanted, state)
+            values |= {("gradient", name, i): norms[:, i] for i in range(k + 1)}
         return values
 
     @staticmethod

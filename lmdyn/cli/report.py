@@ -68,9 +68,15 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     folders = {run: _observed(run) for run in observed}  # before anything is made
     out.mkdir(parents=True, exist_ok=True)
     names = _short_names(runs)
-    sections = [
+    together = _shared(folders) if len(observed) > 1 else {}
+    sections = [_together_section(name, shared, out) for name, shared in together.items()]
+    sections += [
         _run_section(
-            run, folders[run], out, prefix=f"{names[run]}_".replace("/", "_") if len(observed) > 1 else ""
+            run,
+            folders[run],
+            out,
+            prefix=f"{names[run]}_".replace("/", "_") if len(observed) > 1 else "",
+            drawn=frozenset(together),
         )
         for run in observed
     ]
@@ -95,7 +101,40 @@ def _observed(run: Path) -> list[Path]:
     return folders
 
 
-def _run_section(run: Path, folders: Sequence[Path], out: Path, prefix: str) -> str:
+def _observer_of(store: ObservationStore) -> type[Observer]:
+    observer = dotted(store.about()["observer"])
+    assert isinstance(observer, type)
+    assert issubclass(observer, Observer)
+    return observer
+
+
+def _shared(folders: Mapping[Path, Sequence[Path]]) -> dict[str, list[ObservationStore]]:
+    """Observations of several runs that are drawn together, by the name of the observer."""
+    stores: dict[str, list[ObservationStore]] = {}
+    for found in folders.values():
+        for folder in found:
+            stores.setdefault(folder.name, []).append(ObservationStore(folder))
+    return {
+        name: several
+        for name, several in stores.items()
+        if len(several) > 1
+        and len(kinds := {_observer_of(s) for s in several}) == 1
+        and kinds.pop().several_runs
+    }
+
+
+def _together_section(name: str, stores: Sequence[ObservationStore], out: Path) -> str:
+    """The figures of several runs."""
+    observations = pd.concat([store.read() for store in stores], ignore_index=True)
+    figures = _observer_of(stores[0]).figures(observations, stores[0].about()["settings"])
+    parts = [f"<h1>{html.escape(name)} of {len(stores)} runs</h1>"]
+    parts += [_figure(figure, out / f"{name}_{title}", title) for title, figure in figures.items()]
+    return "".join(parts)
+
+
+def _run_section(
+    run: Path, folders: Sequence[Path], out: Path, prefix: str, drawn: frozenset[str] = frozenset()
+) -> str:
     parts = [f"<h1>{html.escape(str(run))}</h1>"]
     parts.append(
         "<nav>"
@@ -105,14 +144,13 @@ def _run_section(run: Path, folders: Sequence[Path], out: Path, prefix: str) -> 
     for folder in folders:
         store = ObservationStore(folder)
         about, observations = store.about(), store.read()
-        observer = dotted(about["observer"])
-        assert isinstance(observer, type)
-        assert issubclass(observer, Observer)
+        observer = _observer_of(store)
         summary = ((observer.__doc__ or "").strip().splitlines() or [""])[0]
         parts.append(
             f"<h2 id='{prefix}{folder.name}'>{html.escape(folder.name)}</h2><p>{html.escape(summary)}</p>"
         )
-        for name, figure in observer.figures(observations, about["settings"]).items():
+        alone = {} if folder.name in drawn else observer.figures(observations, about["settings"])
+        for name, figure in alone.items():
             parts.append(_figure(figure, out / f"{prefix}{folder.name}_{name}", name))
         parts.append(_last_values(observer, observations))
         settings = json.dumps(about["settings"], indent=1, ensure_ascii=False)

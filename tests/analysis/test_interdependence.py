@@ -1,0 +1,340 @@
+"""Interdependence: the naive decomposition, pairs one by one, and a cell that is linear, where contributions add up."""
+
+import itertools
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lmdyn.analysis.interdependence import decompositional_interdependence, pairwise_interdependence
+from tests.analysis.lstm_oracle import (
+    as_one,
+    decompose,
+    interdependence,
+    of_row,
+    random_decoder,
+    random_lstm,
+    random_state,
+    random_words,
+    right_padded,
+)
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """As users run it: nothing checks annotations before the function's own checks."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+def sets(time, *words):
+    """(1, time) for each tuple of words."""
+    return [torch.tensor([[t in inside for t in range(time)]]) for inside in words]
+
+
+class TestDirect:
+    @pytest.mark.parametrize("layers", [1, 2])
+    @pytest.mark.parametrize("variant", ["published", "released", "generalized"])
+    @pytest.mark.parametrize("logits", [False, True])
+    def test_equals_the_naive_implementation(self, variant, layers, logits):
+        lengths, time = (7, 5, 2), 7
+        stack, words = random_lstm(3, *[4] * layers), random_words(3, time, 3)
+        mask, state = right_padded(lengths, time), random_state(stack, 3)
+        left, right = torch.zeros(2, 2, 3, time, dtype=torch.bool)
+        for row, (a, b) in enumerate((((0, 3), (2, 4)), ((1,), (0, 3)), ((1,), (0,)))):
+            left[0, row, list(a)] = right[0, row, list(b)] = True
+        left[1, :, 0] = right[1, :, 1] = True
+        decoder = random_decoder(4, 6) if logits else None
+        matrix = decoder.weight.detach().numpy() if logits else None
+        settings = {"state": state, "mask": mask, "decoder": decoder, "variant": variant}
+        found = decompositional_interdependence(stack, words, left, right, **settings)
+        assert found.shape == (2, 3)
+        assert not found.requires_grad
+        ends = torch.tensor(lengths) - 1
+        later = decompositional_interdependence(stack, words, left, right, ends.expand(2, 3), **settings)
+        for got, at in ((found, [None] * 3), (later, ends.tolist())):
+            for pair, row in itertools.product(range(2), range(3)):
+                n = lengths[row]
+                expected = interdependence(
+                    stack, words[row, :n], left[pair, row, :n].numpy(), right[pair, row, :n].numpy(),
+                    at=at[row], matrix=matrix, state=of_row(state, row), variant=variant,
+                )  # fmt: skip
+                assert float(got[pair, row]) == pytest.approx(expected, rel=1e-11)
+
+    def test_is_symmetric_and_takes_pairs_one_by_one(self):
+        stack, words = random_lstm(3, 4, 4), random_words(1, 6, 3)
+        left, right = zip(
+            sets(6, (0,), (3,)), sets(6, (1, 4), (2,)), sets(6, (5,), (0, 1, 2, 3, 4)), strict=True
+        )
+        pairs = torch.stack(left), torch.stack(right)
+        found = decompositional_interdependence(stack, words, *pairs)
+        assert found.shape == (3, 1)
+        assert float(found.min()) > 1e-3
+        assert found.unique().numel() == 3
+        swapped = decompositional_interdependence(stack, words, *reversed(pairs))
+        torch.testing.assert_close(swapped, found, rtol=1e-13, atol=0)
+        for k in range(3):
+            one = decompositional_interdependence(stack, words, left[k], right[k])
+            torch.testing.assert_close(one, found[k], rtol=1e-13, atol=0)
+
+    def test_the_step_at_which_contributions_are_compared(self):
+        stack, words = random_lstm(3, 4), random_words(3, 8, 3)
+        left, right = (part.expand(3, 8) for part in sets(8, (2,), (4,)))
+        by_default, *found = (
+            decompositional_interdependence(stack, words, left, right, at) for at in (None, *range(8))
+        )
+        assert found[0].isnan().all()  # of neither word is there anything yet: 0 / 0
+        assert found[1].isnan().all()
+        assert (found[2] == found[3]).all()
+        assert not found[3].any()  # all is of the first word
+        assert torch.equal(found[4], by_default)
+        for earlier, later in itertools.pairwise(found[4:]):
+            assert float((earlier - later).abs().min()) > 1e-4
+        each = decompositional_interdependence(stack, words, left, right, torch.tensor([4, 7, 5]))
+        torch.testing.assert_close(each, torch.stack([found[4][0], found[7][1], found[5][2]]))
+        whole = decompose(stack, words[0], [t in (2, 4) for t in range(8)])[-1].h_r[7]
+        apart = sum(decompose(stack, words[0], [t == word for t in range(8)])[-1].h_r[7] for word in (2, 4))
+        expected = np.linalg.norm(whole - apart) / np.linalg.norm(whole)
+        assert float(found[7][0]) == pytest.approx(expected, rel=1e-11)
+
+    def test_nothing_contributed_is_nan(self):
+        """Without biases and with a candidate of 0 the cell stays 0."""
+        (lstm,), words = random_lstm(3, 4, bias=False), random_words(2, 4, 3)
+        left, right = (part.expand(2, 4) for part in sets(4, (0,), (2,)))
+        assert not decompositional_interdependence(lstm, words, left, right).isnan().any()
+        decoder = random_decoder(4, 5)
+        settings = {"max_distance": 2, "decoder": decoder}
+        assert not pairwise_interdependence(lstm, words, **settings).hidden[:, :2].isnan().any()
+        with torch.no_grad():
+            for parameter in lstm.parameters():
+                parameter[8:12] = 0
+        assert decompositional_interdependence(lstm, words, left, right).isnan().all()
+        found = pairwise_interdependence(lstm, words, **settings)
+        assert found.hidden.isnan().all()
+        assert found.logits.isnan().all()
+
+    def test_logits_are_compared_without_the_bias(self):
+        stack, words = random_lstm(3, 4), random_words(1, 5, 3)
+        decoder = random_decoder(4, 6)
+        found = [decompositional_interdependence(stack, words, *sets(5, (0,), (3,)), decoder=decoder)]
+        with torch.no_grad():
+            decoder.bias += 100
+        found.append(decompositional_interdependence(stack, words, *sets(5, (0,), (3,)), decoder=decoder))
+        found.append(decompositional_interdependence(stack, words, *sets(5, (0,), (3,))))
+        assert found[0] == found[1]
+        assert abs(float(found[0] - found[2])) > 1e-3
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("decoded", [False, True])
+class TestLinearCell:
+    """Gates constant: c' = σ(b_f) c + σ(b_i) tanh(W x + U h)."""
+
+    @staticmethod
+    def linear_cell(layers):
+        stack = random_lstm(3, *[4] * layers)
+        with torch.no_grad():
+            for parameter in stack.parameters():
+                i, f, g, o = parameter.chunk(4)
+                for gate in (i, f, o) if parameter.ndim == 2 else (g,):
+                    gate.zero_()
+        return stack
+
+    def test_contributions_of_tiny_inputs_add_up(self, layers, decoded):
+        """Linear but for tanh x = x - x³/3: DI falls with the square of the inputs."""
+        stack, words = self.linear_cell(layers), random_words(2, 5, 3)
+        decoder = random_decoder(4, 6) if decoded else None
+        left, right = (part.expand(2, 5) for part in sets(5, (0, 2), (1, 4)))
+        found = []
+        for scale in (1e-2, 5e-3, 2.5e-3):
+            direct = decompositional_interdependence(stack, scale * words, left, right, decoder=decoder)
+            pairs = pairwise_interdependence(stack, scale * words, 4, decoder=decoder)
+            pairs = (pairs.logits if decoded else pairs.hidden)[
+                :, 1:
+            ]  # words 0 and 1 are all there is: next test
+            found.append(torch.cat([direct, pairs[~pairs.isnan()]]))
+        assert float(found[0].min()) > 1e-8
+        assert float(found[0].max()) < 1e-3
+        for larger, smaller in itertools.pairwise(found):
+            torch.testing.assert_close(smaller / larger, torch.full_like(larger, 0.25), rtol=1e-2, atol=0)
+        bent = random_lstm(3, *[4] * layers)
+        control = [
+            decompositional_interdependence(bent, scale * words, left, right, decoder=decoder)
+            for scale in (1e-2, 5e-3)
+        ]
+        assert float((control[1] / control[0] - 0.25).abs().min()) > 0.1
+
+    def test_contributions_of_two_sets_that_are_everything_add_up(self, layers, decoded):
+        """However far from linear tanh is: the Shapley values of two players add up to the whole."""
+        stack, words = self.linear_cell(layers), random_words(2, 5, 3)
+        decoder = random_decoder(4, 6) if decoded else None
+        left, right, less = (part.expand(2, 5) for part in sets(5, (0, 2), (1, 3, 4), (1, 4)))
+        found = decompositional_interdependence(stack, words, left, right, decoder=decoder)
+        assert float(found.max()) < 1e-14
+        others = decompositional_interdependence(stack, words, left, less, decoder=decoder)
+        gates = decompositional_interdependence(
+            random_lstm(3, *[4] * layers), words, left, right, decoder=decoder
+        )
+        assert float(torch.cat([others, gates]).min()) > 1e-3
+
+
+class TestPairwise:
+    @pytest.mark.parametrize("carried", [False, True])
+    @pytest.mark.parametrize("variant", ["published", "generalized"])
+    @pytest.mark.parametrize(
+        ("sizes", "bias", "classes"),
+        [
+            ((3, 4), True, 9),
+            ((3, 4), False, 2),
+            ((3, 4, 4), True, 4),
+            ((3, 4, 4), False, None),
+            ((3, 4, 4, 4), True, 3),
+            ((3, 5, 2), True, 4),
+        ],
+    )
+    def test_equals_the_pairs_one_by_one(self, sizes, bias, classes, variant, carried):
+        lengths, time = (6, 4, 1, 2), 6
+        stack, words = random_lstm(*sizes, bias=bias), random_words(4, time, 3)
+        mask, state = right_padded(lengths, time), random_state(stack, 4) if carried else None
+        decoder = None if classes is None else random_decoder(sizes[-1], classes)
+        hidden, logits = torch.full((2, 4, time, time), torch.nan, dtype=torch.float64)
+        words_alone = torch.eye(time, dtype=torch.bool)
+        for n in range(2, time + 1):  # all pairs that end at n: of the sentences that are long enough
+            rows = [row for row in range(4) if lengths[row] >= n]
+            if not rows:
+                continue
+            left = words_alone[: n - 1, None, :n].expand(-1, len(rows), -1)
+            right = words_alone[n - 1, :n].expand_as(left)
+            before = None if state is None else [(h[:, rows], c[:, rows]) for h, c in state]
+            for where, on in ((hidden, None), (logits, decoder)):
+                di = decompositional_interdependence(
+                    stack, words[rows, :n], left, right, state=before, decoder=on, variant=variant
+                )
+                for k, row in enumerate(rows):
+                    for l in range(n - 1):  # noqa: E741
+                        where[row, l, n - 1 - l - 1] = di[l, k]
+        assert int((~hidden.isnan()).sum()) == sum(n * (n - 1) // 2 for n in lengths)
+        settings = {"mask": mask, "state": state, "decoder": decoder, "variant": variant}
+        for max_distance, max_rows in ((1, 4096), (3, 4096), (6, 4096), (3, 5), (6, 1)):
+            found = pairwise_interdependence(stack, words, max_distance, max_rows=max_rows, **settings)
+            assert found.hidden.shape == (4, time, max_distance)
+            np.testing.assert_allclose(found.hidden, hidden[..., :max_distance], rtol=1e-10, atol=0)
+            if decoder is None:
+                assert found.logits is None
+            else:
+                np.testing.assert_allclose(found.logits, logits[..., :max_distance], rtol=1e-10, atol=0)
+                assert not found.logits.requires_grad
+            assert not found.hidden.requires_grad
+
+    @pytest.mark.parametrize("lengths", [None, (7, 5, 3, 0)])
+    def test_is_nan_where_there_is_no_partner(self, lengths):
+        stack, words = random_lstm(3, 4), random_words(4, 7, 3)
+        mask = None if lengths is None else right_padded(lengths, 7)
+        found = pairwise_interdependence(stack, words, 9, mask=mask, decoder=random_decoder(4, 6))
+        ends = torch.tensor(lengths or [7] * 4)[:, None, None]
+        partner = torch.arange(7)[:, None] + torch.arange(1, 10) < ends
+        assert torch.equal(~found.hidden.isnan(), partner)
+        assert torch.equal(~found.logits.isnan(), partner)
+
+    def test_padding_is_without_influence(self):
+        stack, words, mask = random_lstm(3, 4, 4), random_words(2, 6, 3), right_padded((6, 3), 6)
+        found = pairwise_interdependence(stack, words, 5, mask=mask).hidden
+        other = pairwise_interdependence(stack, torch.where(mask[..., None], words, 5.0), 5, mask=mask).hidden
+        torch.testing.assert_close(found, other, rtol=1e-13, atol=0, equal_nan=True)
+
+    @pytest.mark.parametrize("variant", ["published", "generalized"])
+    def test_forms_of_a_stack_are_one_and_single_precision_is_close(self, variant):
+        stack, words = random_lstm(3, 8, 8), random_words(4, 10, 3)
+        state = random_state(stack, 4)
+        decoder = random_decoder(8, 20)
+        expected = pairwise_interdependence(stack, words, 9, state=state, decoder=decoder, variant=variant)
+        as_lstm = tuple(torch.cat(part) for part in zip(*state, strict=True))
+        one = pairwise_interdependence(
+            as_one(stack, dropout=0.5).train(), words, 9, state=as_lstm, decoder=decoder, variant=variant
+        )
+        single = pairwise_interdependence(
+            stack.float(), words.float(), 9, state=tuple(part.float() for part in as_lstm),
+            decoder=decoder.float(), variant=variant,
+        )  # fmt: skip
+        for name in ("hidden", "logits"):
+            reference = getattr(expected, name)
+            torch.testing.assert_close(getattr(one, name), reference, rtol=1e-11, atol=0, equal_nan=True)
+            torch.testing.assert_close(
+                getattr(single, name).double(), reference, rtol=1e-4, atol=0, equal_nan=True
+            )
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestErrors:
+    def test_a_pair_of_sets_is_accepted(self):
+        """The control of what follows."""
+        found = decompositional_interdependence(
+            nn.LSTM(3, 4), torch.randn(1, 5, 3), *sets(5, (0, 2), (1,)), 4
+        )
+        assert bool(found > 0)
+
+    @pytest.mark.parametrize(
+        ("left", "right", "settings", "match"),
+        [
+            ((0, 2), (2, 3), {}, r"overlap in 1 words, the first at \[0, 2\]"),
+            ((), (1,), {}, "an empty set"),
+            ((1,), (), {}, "an empty set"),
+            ((1,), (3,), {"mask": right_padded([3], 5)}, "words on padding"),
+            ((4,), (1,), {"mask": right_padded([3], 5)}, "words on padding"),
+            ((0,), (1,), {"at": -1}, "outside of a sentence"),
+            ((0,), (1,), {"at": 5}, "outside of a sentence"),
+            ((0,), (1,), {"at": torch.tensor([5])}, "outside of a sentence"),
+            ((0,), (1,), {"at": 3, "mask": right_padded([3], 5)}, "outside of a sentence"),
+            ((0,), (1,), {"mask": ~right_padded([3], 5)}, "pad on the right"),
+            ((0,), (1,), {"variant": "printed"}, "expected variant"),
+            ((0,), (1,), {"state": torch.zeros(2, 1, 2, 4).unbind()}, "expected"),
+        ],
+    )
+    def test_direct(self, left, right, settings, match):
+        with pytest.raises(ValueError, match=match):
+            decompositional_interdependence(
+                nn.LSTM(3, 4), torch.randn(1, 5, 3), *sets(5, left, right), **settings
+            )
+
+    @pytest.mark.parametrize("which", ["left", "right"])
+    def test_an_empty_set_in_one_row_of_one_pair(self, which):
+        left, right = (part.expand(3, 2, 5).clone() for part in sets(5, (0,), (1,)))
+        {"left": left, "right": right}[which][1, 1] = False
+        with pytest.raises(ValueError, match="an empty set"):
+            decompositional_interdependence(nn.LSTM(3, 4), torch.randn(2, 5, 3), left, right)
+
+    @pytest.mark.parametrize(
+        "shapes", [((1, 5), (2, 5)), ((2, 1, 5), (1, 5)), ((1, 6), (1, 6)), ((2, 5), (2, 5))]
+    )
+    def test_shapes(self, shapes):
+        left, right = (torch.zeros(shape, dtype=torch.bool) for shape in shapes)
+        left[..., 0] = right[..., 1] = True
+        with pytest.raises(ValueError, match=r"expected left and right of \(batch, time\) = \(1, 5\)"):
+            decompositional_interdependence(nn.LSTM(3, 4), torch.randn(1, 5, 3), left, right)
+
+    @pytest.mark.parametrize(
+        ("settings", "match"),
+        [
+            ({"max_distance": 0}, "from 1, got 0 and 4096"),
+            ({"max_rows": 0}, "from 1, got 2 and 0"),
+            ({"variant": "released"}, "use decompositional_interdependence"),
+            ({"variant": "printed"}, "got 'printed'"),
+            ({"mask": ~right_padded([3, 2], 5)}, "pad on the right"),
+            ({"mask": right_padded([3, 2], 6)}, "expected a mask"),
+            ({"state": torch.zeros(2, 1, 3, 4).unbind()}, "expected"),
+            ({"inputs": torch.zeros(2, 5, 4)}, "of 3 dimensions"),
+            ({"inputs": torch.zeros(2, 5, 3).double()}, "in torch.float32"),
+        ],
+    )
+    def test_pairwise(self, settings, match):
+        given = {"lstm": nn.LSTM(3, 4), "inputs": torch.zeros(2, 5, 3), "max_distance": 2}
+        assert pairwise_interdependence(**given).hidden.shape == (2, 5, 2)
+        with pytest.raises(ValueError, match=match):
+            pairwise_interdependence(**(given | settings))
+
+    def test_another_recurrence(self):
+        with pytest.raises(TypeError, match="got GRU"):
+            pairwise_interdependence(nn.GRU(3, 4), torch.zeros(2, 5, 3), 2)
+        with pytest.raises(TypeError, match="got GRU"):
+            decompositional_interdependence(nn.GRU(3, 4), torch.zeros(1, 5, 3), *sets(5, (0,), (1,)))

@@ -1,0 +1,564 @@
+"""Shapley interaction: Möbius coefficients, permutations, axioms of the index, and what sampling owes the exact sum."""
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+from transformers import BertConfig, BertModel
+
+from lmdyn.analysis.shapley import shapley_interaction
+
+
+def span(time, *positions):
+    mask = torch.zeros(time, dtype=torch.bool)
+    mask[list(positions)] = True
+    return mask
+
+
+def at_every_position(v):
+    """``v``: (rows, time, dim) -> (rows, d), answered at each position."""
+    return lambda x: v(x)[:, None].expand(-1, x.shape[1], -1)
+
+
+def polynomial(players, dims, seed=0):
+    """Σ_T c_T Π_{p ∈ T} x_p of a vector c_T for every set T of players: each game is one of these (its Möbius form)."""
+    g = torch.Generator().manual_seed(seed)
+    sets = [t for size in range(players + 1) for t in itertools.combinations(range(players), size)]
+    c = {t: torch.randn(dims, generator=g, dtype=torch.float64) for t in sets}
+
+    def v(x):
+        return sum(c[t] * x[:, list(t), 0].prod(1)[:, None] for t in sets)
+
+    return c, at_every_position(v)
+
+
+def network(time, seed=0, width=12, gain=1.5):
+    """A random function of all positions with interactions of each order: (rows, time, 3) -> (rows, time, 4)."""
+    g = torch.Generator().manual_seed(seed)
+    inner = gain * torch.randn(3 * time, width, generator=g, dtype=torch.float64) / math.sqrt(3 * time)
+    outer = torch.randn(width, 4, generator=g, dtype=torch.float64)
+    return at_every_position(lambda x: (2 * x.flatten(1) @ inner + 0.5).tanh() @ outer)
+
+
+def embeddings(time, dim=3, seed=1):
+    return torch.randn(time, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def value_by_permutations(v, player, players):
+    """Shapley's own definition: what ``player`` adds to those before it, over all orders."""
+    orders = list(itertools.permutations(players))
+    added = 0
+    for order in orders:
+        before = frozenset().union(*order[: order.index(player)])
+        added = added + v(before | player) - v(before)
+    return added / len(orders)
+
+
+def by_permutations(forward, inputs, left, right, baseline, at, others=None):
+    """I by the recursion of Grabisch & Roubens 1999 (φ_[AB] less φ_A without B and φ_B without A), and φ_[AB]."""
+    time = len(inputs)
+    a, b = (frozenset(m.nonzero()[:, 0].tolist()) for m in (left, right))
+    free = range(time) if others is None else others.nonzero()[:, 0].tolist()
+    rest = [frozenset([p]) for p in free if p not in a | b]
+    fixed = frozenset(range(time)) - a - b - frozenset().union(*rest)
+    known = {}
+
+    def v(kept):
+        if kept not in known:
+            x = inputs.clone()
+            for p in set(range(time)) - kept - fixed:
+                x[p] = baseline
+            known[kept] = forward(x[None])[0, at].double()
+        return known[kept]
+
+    joint = value_by_permutations(v, a | b, [a | b, *rest])
+    return joint - value_by_permutations(v, a, [a, *rest]) - value_by_permutations(v, b, [b, *rest]), joint
+
+
+def close(found, expected, atol=1e-12):
+    torch.testing.assert_close(found, expected.to(found.dtype), atol=atol, rtol=1e-10)
+
+
+class TestClosedForms:
+    def test_additive_model_is_0(self):
+        weights = torch.randn(6, 3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        forward = at_every_position(lambda x: torch.einsum("rti,tid->rd", x, weights) + 3)
+        for exact_up_to in (10, 0):
+            found = shapley_interaction(
+                forward, embeddings(6), span(6, 0, 1), span(6, 4),
+                baseline=torch.ones(3, dtype=torch.float64), exact_up_to=exact_up_to, samples=64,
+            )  # fmt: skip
+            assert float(found.value) == pytest.approx(0, abs=1e-14)
+            assert float(found.standard_error) == pytest.approx(0, abs=1e-14)
+            expected = torch.einsum("ti,tid->d", embeddings(6)[[0, 1, 4]] - 1, weights[[0, 1, 4]])
+            close(found.joint, expected)
+
+    def test_product_is_1_whatever_stands_around_it(self):
+        x = embeddings(5)
+        forward = at_every_position(lambda x: x[:, 1] * x[:, 3])
+        zero = torch.zeros(3, dtype=torch.float64)
+        for exact_up_to in (10, 0):
+            found = shapley_interaction(
+                forward, x, span(5, 1), span(5, 3), baseline=zero, exact_up_to=exact_up_to
+            )
+            close(found.interaction, x[1] * x[3])
+            close(found.joint, x[1] * x[3])
+            assert float(found.value) == pytest.approx(1, abs=1e-14)
+            assert float(found.standard_error) == pytest.approx(0, abs=1e-14)
+
+    def test_redundant_spans_are_1_and_opposed(self):
+        forward = at_every_position(lambda x: x[:, [0, 1], 0].amax(1, keepdim=True))
+        found = shapley_interaction(
+            forward, torch.ones(3, 1), span(3, 0), span(3, 1), baseline=torch.zeros(1)
+        )
+        assert float(found.value) == 1
+        assert found.interaction.tolist() == [-1]
+        assert found.joint.tolist() == [1]
+
+    def test_three_way_interaction(self):
+        x = embeddings(4, 1)
+        a, b, c = x[:3, 0]
+        forward = at_every_position(
+            lambda x: x[:, 0] + 2 * x[:, 1] + 3 * x[:, 2] + x[:, 0] * x[:, 1] * x[:, 2]
+        )
+        found = shapley_interaction(
+            forward, x, span(4, 0), span(4, 1), baseline=torch.zeros(1, dtype=torch.float64)
+        )
+        close(found.interaction, (a * b * c / 2)[None])  # c is there in half of the cases
+        close(found.joint, (a + 2 * b + a * b * c / 2)[None])
+
+    @pytest.mark.parametrize("players", [2, 3, 5, 6])
+    def test_moebius_coefficients_of_any_game(self, players):
+        c, forward = polynomial(players, 4)
+        found = shapley_interaction(
+            forward, torch.ones(players, 1, dtype=torch.float64), span(players, 0),
+            span(players, players - 1), baseline=torch.zeros(1, dtype=torch.float64),
+        )  # fmt: skip
+        ab = {0, players - 1}
+        close(found.interaction, sum(v / (len(t) - 1) for t, v in c.items() if ab <= set(t)))
+        close(found.joint, sum(v / (len(set(t) - ab) + 1) for t, v in c.items() if ab & set(t)))
+        assert found.value == found.interaction.norm() / found.joint.norm()
+        assert (found.exact, found.subsets) == (True, 2 ** (players - 2))
+        assert float(found.standard_error) == 0
+
+    def test_without_other_players_it_is_the_formula_of_decompositional_interdependence(self):
+        forward, x, zero = network(4), embeddings(4), torch.zeros(3, dtype=torch.float64)
+        left, right = span(4, 0, 2), span(4, 1, 3)
+
+        def h(*kept):
+            return (
+                forward(torch.where(span(4, *kept)[:, None], x, 0)[None])[0, 0]
+                - forward(torch.zeros_like(x)[None])[0, 0]
+            )
+
+        expected = (h(0, 1, 2, 3) - h(0, 2) - h(1, 3)).norm() / h(0, 1, 2, 3).norm()
+        found = shapley_interaction(forward, x, left, right, baseline=zero)
+        assert float(found.value) == pytest.approx(float(expected), abs=1e-12)
+        assert found.subsets == 1
+
+    def test_nothing_contributed_is_nan_not_the_ratio_of_rounding_errors(self):
+        x, zero = embeddings(5).float(), torch.zeros(3)
+        forwards = {
+            "exactly": at_every_position(lambda x: x[:, 2].exp()),
+            "up to rounding": at_every_position(lambda x: (x[:, 2] + x[:, 0] + x[:, 1]) - x[:, 0] - x[:, 1]),
+            "cancelled": at_every_position(lambda x: ((x[:, 0] != 0).float() - (x[:, 1] != 0).float()) ** 2),
+        }
+        for name, forward in forwards.items():
+            for exact_up_to in (10, 0):
+                found = shapley_interaction(
+                    forward, x, span(5, 0), span(5, 1), baseline=zero, exact_up_to=exact_up_to
+                )
+                assert found.value.isnan(), name
+                assert bool(found.joint.norm() > 0) == (name == "up to rounding")
+                assert found.standard_error is None or float(found.standard_error) == 0
+        small = at_every_position(lambda x: x[:, 2].exp() + 1e-4 * x[:, :2].prod(1))
+        found = shapley_interaction(small, x, span(5, 0), span(5, 1), baseline=zero)
+        assert float(found.value) == pytest.approx(1, abs=1e-2)
+
+
+class TestIndex:
+    @pytest.mark.parametrize(
+        ("left", "right", "others"),
+        [((0,), (1,), None), ((0, 3), (2,), None), ((4,), (1, 2), None), ((0,), (4,), (1, 3))],
+    )
+    def test_equals_shapley_values_over_permutations(self, left, right, others):
+        forward, x, baseline = network(5), embeddings(5), embeddings(1, seed=2)[0]
+        masks = span(5, *left), span(5, *right)
+        players = None if others is None else span(5, *others)
+        interaction, joint = by_permutations(forward, x, *masks, baseline, 0, players)
+        found = shapley_interaction(forward, x, *masks, baseline=baseline, others=players)
+        close(found.interaction, interaction)
+        close(found.joint, joint)
+        assert float(found.value) == pytest.approx(float(interaction.norm() / joint.norm()), abs=1e-12)
+        assert float(found.value) > 0.01
+        assert found.subsets == 2 ** (5 - len(left + right) if others is None else len(others))
+
+    def test_positions_that_are_no_players_keep_their_input(self):
+        x, zero = embeddings(4), torch.zeros(3, dtype=torch.float64)
+        forward = at_every_position(lambda x: x[:, 0] * x[:, 1] * x[:, 2] + x[:, 3])
+        left, right = span(4, 0), span(4, 1)
+        found = shapley_interaction(forward, x, left, right, baseline=zero, others=span(4))
+        close(found.interaction, x[0] * x[1] * x[2])
+        assert found.subsets == 1
+        # positions of the spans in `others` are no players of their own
+        wide = shapley_interaction(forward, x, left, right, baseline=zero, others=span(4, 0, 1, 2))
+        close(wide.interaction, x[0] * x[1] * x[2] / 2)
+        assert wide.subsets == 2
+
+    @pytest.mark.parametrize("exact_up_to", [10, 0])
+    def test_symmetric(self, exact_up_to):
+        arguments = {"baseline": torch.zeros(3, dtype=torch.float64), "exact_up_to": exact_up_to}
+        one = shapley_interaction(network(6), embeddings(6), span(6, 0, 1), span(6, 5), **arguments)
+        other = shapley_interaction(network(6), embeddings(6), span(6, 5), span(6, 0, 1), **arguments)
+        close(one.interaction, other.interaction)
+        close(one.joint, other.joint)
+        close(one.standard_error, other.standard_error)
+
+    def test_linear_in_the_model_and_ratio_invariant_to_scale_and_shift(self):
+        arguments = (embeddings(5), span(5, 0), span(5, 2))
+        zero = torch.zeros(3, dtype=torch.float64)
+        first, second = network(5, 0), network(5, 7)
+        one, two, both, scaled = (
+            shapley_interaction(f, *arguments, baseline=zero)
+            for f in (first, second, lambda x: first(x) + second(x), lambda x: 5 - 3 * first(x))
+        )
+        close(both.interaction, one.interaction + two.interaction)
+        close(both.joint, one.joint + two.joint)
+        close(scaled.value, one.value)
+        assert abs(float(one.value - two.value)) > 1e-3
+
+    def test_players_that_do_nothing_change_nothing(self):
+        x, zero = embeddings(7), torch.zeros(3, dtype=torch.float64)
+        inner = network(4)
+        forward = at_every_position(lambda x: inner(x[:, :4])[:, 0])
+        small = shapley_interaction(inner, x[:4], span(4, 0), span(4, 2), baseline=zero)
+        large = shapley_interaction(forward, x, span(7, 0), span(7, 2), baseline=zero)
+        close(large.interaction, small.interaction)
+        close(large.joint, small.joint)
+        assert (small.subsets, large.subsets) == (4, 32)
+
+
+class TestSampling:
+    TIME = 9  # 7 players other than A and B
+
+    def arguments(self):
+        return {
+            "forward": network(self.TIME, gain=3.0), "inputs": embeddings(self.TIME),
+            "left": span(self.TIME, 1), "right": span(self.TIME, 4, 5),
+            "baseline": torch.zeros(3, dtype=torch.float64),
+        }  # fmt: skip
+
+    def sampled(self, **arguments):
+        return shapley_interaction(**self.arguments(), exact_up_to=0, **arguments)
+
+    def test_unbiased_and_its_standard_error_is_that_of_repetitions(self):
+        exact = shapley_interaction(**self.arguments())
+        assert (exact.exact, exact.subsets) == (True, 64)
+        runs = [self.sampled(samples=128, seed=seed) for seed in range(150)]
+        assert all((run.exact, run.subsets) == (False, 128) for run in runs)
+        for name in ("interaction", "joint"):
+            found = torch.stack([getattr(run, name) for run in runs])
+            error = found.std(0) / math.sqrt(len(runs))
+            assert (error > 0).all()
+            assert ((found.mean(0) - getattr(exact, name)).abs() < 4 * error).all(), name
+        values = torch.stack([run.value for run in runs])
+        errors = torch.stack([run.standard_error for run in runs])
+        assert float((errors.square().mean() / values.var()).sqrt()) == pytest.approx(1, abs=0.2)
+        scores = (values - exact.value) / errors
+        assert 0.9 < float((scores.abs() < 2).double().mean()) <= 1
+        assert scores.abs().max() < 5
+
+    def test_standard_error_of_two_pairs_by_the_delta_method(self):
+        # other players C, D: pairs are {∅, CD} and {C, D}, so a sample of two pairs is one of both, or all the same
+        forward, x, zero = network(4), embeddings(4), torch.zeros(3, dtype=torch.float64)
+
+        def of(**how):
+            return shapley_interaction(forward, x, span(4, 0), span(4, 1), baseline=zero, **how)
+
+        def differences(*there):
+            kept = [span(4, *there, *more) for more in ((), (0,), (1,), (0, 1))]
+            none, a, b, ab = forward(torch.where(torch.stack(kept)[..., None], x, 0))[:, 0]
+            return torch.cat([ab - a - b + none, ab - none])
+
+        pairs = torch.stack([(differences() + differences(2, 3)) / 2, (differences(2) + differences(3)) / 2])
+        mean = pairs.mean(0).requires_grad_()
+        (mean[:4].norm() / mean[4:].norm()).backward()
+        expected = (mean.grad @ torch.cov(pairs.T) @ mean.grad / 2).sqrt()  # cov divides by 2 − 1
+        errors = [float(of(exact_up_to=0, samples=4, seed=seed).standard_error) for seed in range(20)]
+        for error in errors:
+            assert error == pytest.approx(float(expected), abs=1e-12) or error == pytest.approx(0, abs=1e-12)
+        assert 0 < sum(error > 1e-9 for error in errors) < 20
+
+    def test_error_falls_with_the_root_of_samples(self):
+        exact = shapley_interaction(**self.arguments())
+
+        def error(samples):
+            runs = [self.sampled(samples=samples, seed=seed) for seed in range(60)]
+            return float(torch.stack([run.value - exact.value for run in runs]).square().mean().sqrt())
+
+        few, many = error(32), error(512)
+        assert 2.5 < few / many < 6  # √16
+        stated = [float(self.sampled(samples=samples).standard_error) for samples in (64, 1024)]
+        assert 2.5 < stated[0] / stated[1] < 6
+
+    def test_weights_of_each_subset_are_those_of_the_index(self):
+        # v answers which of the other players are there where A and B are: joint = the weight of each subset
+        time, m = 6, 4
+        codes = 2 ** torch.arange(m)
+
+        def v(x):
+            code = ((x[:, 2:, 0] != 0) * codes).sum(1)
+            return nn.functional.one_hot(code, 2**m).double() * (x[:, :2, 0] != 0).all(1, keepdim=True)
+
+        masks = span(time, 0), span(time, 1)
+        exact, sampled = (
+            shapley_interaction(
+                at_every_position(v), torch.ones(time, dtype=torch.int64)[:, None].double(), *masks,
+                baseline=torch.zeros(1, dtype=torch.float64), exact_up_to=limit, samples=40_000,
+            )
+            for limit in (m, m - 1)
+        )  # fmt: skip
+        sizes = [bin(code).count("1") for code in range(2**m)]
+        n = m + 2
+        weights = [
+            math.factorial(s) * math.factorial(n - s - 2) / math.factorial(n - 1) for s in sizes
+        ]  # as printed
+        close(exact.joint, torch.tensor(weights, dtype=torch.float64))
+        assert (exact.exact, sampled.exact) == (True, False)
+        deviation = (sampled.joint - exact.joint).abs()
+        assert (deviation < 5 * (exact.joint / 40_000 * 2).sqrt()).all()
+        assert deviation.max() > 1e-6
+        close(sampled.joint, sampled.joint.flip(0))  # each subset with its complement
+
+    def test_complements_make_interactions_of_three_exact(self):
+        x, zero = embeddings(8), torch.zeros(3, dtype=torch.float64)
+        forward = at_every_position(lambda x: x[:, 0] + x[:, 0] * x[:, 1] * x[:, 2:].sum(1))
+        exact, one_pair, more = (
+            shapley_interaction(forward, x, span(8, 0), span(8, 1), baseline=zero, **how)
+            for how in ({}, {"exact_up_to": 0, "samples": 2}, {"exact_up_to": 0, "samples": 4})
+        )
+        close(one_pair.interaction, exact.interaction)
+        close(one_pair.value, exact.value)
+        assert one_pair.standard_error is None
+        assert float(more.standard_error) == pytest.approx(0, abs=1e-12)
+
+    def test_odd_samples_are_rounded_up_to_pairs(self):
+        assert self.sampled(samples=7).subsets == 8
+        assert self.sampled(samples=7).value == self.sampled(samples=8).value
+
+    def test_seed_decides_and_the_global_generator_is_left_alone(self):
+        state = torch.get_rng_state()
+        one, same, other = (self.sampled(samples=32, seed=seed) for seed in (3, 3, 4))
+        assert torch.equal(torch.get_rng_state(), state)
+        assert torch.equal(one.interaction, same.interaction)
+        assert torch.equal(one.standard_error, same.standard_error)
+        assert not torch.equal(one.interaction, other.interaction)
+
+    def test_no_coalition_is_evaluated_twice_for_a_subset_drawn_twice(self):
+        rows = []
+
+        def forward(x):
+            rows.append(x.flatten(1))
+            return network(4)(x)
+
+        x, zero = embeddings(4), torch.zeros(3, dtype=torch.float64)
+        shapley_interaction(forward, x, span(4, 0), span(4, 1), baseline=zero, exact_up_to=0, samples=999)
+        assert len(torch.cat(rows)) == len(torch.cat(rows).unique(dim=0)) == 2**4
+
+    def test_standard_error_where_the_interaction_averages_to_exactly_0(self):
+        # what A and B do together is ±1/4 by whether both others agree: 0 in some draws, though no draw is 0
+        def v(x):
+            there = (x[:, :, 0] != 0).double()
+            sign = (there[:, 2] - 0.5) * (there[:, 3] - 0.5)
+            return torch.stack([there[:, 0] * there[:, 1] * sign, 9 * there[:, 0]], 1)
+
+        seen = False
+        for seed in range(40):
+            found = shapley_interaction(
+                at_every_position(v), torch.ones(4, 1), span(4, 0), span(4, 1), baseline=torch.zeros(1),
+                exact_up_to=0, samples=8, seed=seed,
+            )  # fmt: skip
+            assert found.standard_error.isfinite()
+            if float(found.value) == 0:
+                seen = True
+                assert float(found.standard_error) > 0
+        assert seen
+
+
+class TestEvaluation:
+    @pytest.mark.parametrize("exact_up_to", [10, 0])
+    def test_rows_a_call_are_bounded_and_do_not_matter(self, exact_up_to):
+        calls = []
+
+        def forward(x):
+            assert not torch.is_grad_enabled()
+            calls.append(len(x))
+            return network(7)(x)
+
+        def of(max_rows, seed=0):
+            calls.clear()
+            return shapley_interaction(
+                forward, embeddings(7), span(7, 0), span(7, 6), baseline=torch.zeros(3, dtype=torch.float64),
+                exact_up_to=exact_up_to, samples=50, max_rows=max_rows, seed=seed,
+            )  # fmt: skip
+
+        whole = of(1024)
+        assert len(calls) == 1
+        for max_rows in (4, 7, 13, 50):
+            found = of(max_rows)
+            assert max(calls) <= max_rows
+            assert len(calls) > 1
+            for field in dataclasses.fields(found):
+                one, other = getattr(found, field.name), getattr(whole, field.name)
+                assert torch.allclose(one, other, atol=1e-13) if torch.is_tensor(one) else one == other
+        if exact_up_to == 10:
+            assert torch.equal(of(1024, seed=9).interaction, whole.interaction)
+
+    def test_read_at_the_last_word_of_the_spans_unless_told(self):
+        seen = torch.eye(4, dtype=torch.float64)
+
+        def forward(x):  # at position t: the product of A and B, in place t
+            return (x[:, 0] * x[:, 2])[:, :, None] * seen
+
+        x, zero = embeddings(4, 1), torch.zeros(1, dtype=torch.float64)
+        for at, expected in ((None, 2), (0, 0), (3, 3)):
+            found = shapley_interaction(forward, x, span(4, 0), span(4, 2), baseline=zero, at=at)
+            assert found.interaction.nonzero().tolist() == [[expected]]
+
+    def test_float64_without_graph(self):
+        x = embeddings(4).float().requires_grad_()
+        weight = torch.ones(3, 3, requires_grad=True)
+        found = shapley_interaction(
+            lambda x: (x.sum(1, keepdim=True) @ weight).tanh().expand(-1, 4, -1), x, span(4, 0), span(4, 1),
+            baseline=torch.zeros(3, dtype=torch.float64),
+        )  # fmt: skip
+        for tensor in (found.value, found.interaction, found.joint, found.standard_error):
+            assert tensor.dtype == torch.float64
+            assert not tensor.requires_grad
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            found.exact = False
+
+    def test_causal_model_has_no_players_after_the_position_that_is_read(self):
+        torch.manual_seed(0)
+        embed, lstm = nn.Embedding(20, 6).double(), nn.LSTM(6, 8, batch_first=True).double()
+        forward = lambda ids: lstm(embed(ids))[0]  # noqa: E731
+        ids = torch.tensor([3, 5, 8, 2, 9, 11, 4])
+        left, right, mask = span(7, 0), span(7, 2), torch.tensor(1)
+        whole = shapley_interaction(forward, ids, left, right, baseline=mask, at=3)
+        upto = shapley_interaction(
+            forward, ids, left, right, baseline=mask, at=3, others=torch.arange(7) <= 3
+        )
+        cut = shapley_interaction(forward, ids[:4], left[:4], right[:4], baseline=mask, at=3)
+        assert (whole.subsets, upto.subsets, cut.subsets) == (32, 4, 4)
+        assert float(whole.value) > 1e-3
+        for found in (upto, cut):
+            close(found.interaction, whole.interaction)
+            close(found.joint, whole.joint)
+        before = shapley_interaction(forward, ids, span(7, 4), span(7, 6), baseline=mask, at=3)
+        assert before.value.isnan()
+
+    @pytest.mark.gpu
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    def test_gpu_gives_what_the_cpu_gives(self):
+        torch.manual_seed(0)
+        model, zero = nn.Sequential(nn.Flatten(), nn.Linear(18, 8), nn.Tanh()).double(), torch.zeros(3)
+        for exact_up_to in (10, 0):
+            on_cpu, on_gpu = (
+                shapley_interaction(
+                    at_every_position(model.to(device)), embeddings(6).to(device), span(6, 0).to(device),
+                    span(6, 3), baseline=zero, exact_up_to=exact_up_to,
+                )
+                for device in ("cpu", "cuda")
+            )  # fmt: skip
+            assert on_gpu.interaction.is_cuda
+            close(on_gpu.interaction.cpu(), on_cpu.interaction)
+            close(on_gpu.standard_error.cpu(), on_cpu.standard_error)
+
+    def test_bert_with_its_mask(self):
+        torch.manual_seed(0)
+        config = BertConfig(
+            vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
+            initializer_range=0.5,
+        )  # fmt: skip
+        model = BertModel(config, add_pooling_layer=False).eval()
+        forward = lambda ids: model(input_ids=ids).last_hidden_state  # noqa: E731
+        ids, mask = torch.tensor([1, 7, 12, 25, 9, 2]), torch.tensor(4)
+        left, right, others = span(6, 1, 2), span(6, 3), torch.tensor([False, True, True, True, True, False])
+        found = shapley_interaction(forward, ids, left, right, baseline=mask, others=others)
+        with torch.no_grad():
+            interaction, joint = by_permutations(forward, ids, left, right, mask, 3, others)
+        close(found.interaction, interaction, atol=1e-5)
+        close(found.joint, joint, atol=1e-5)
+        assert 0.01 < float(found.value) < 10
+        every = shapley_interaction(forward, ids, left, right, baseline=mask)
+        sampled = shapley_interaction(
+            forward, ids, left, right, baseline=mask, exact_up_to=0, samples=2000, max_rows=64
+        )
+        assert (every.subsets, every.interaction.shape) == (8, (16,))
+        assert abs(float(sampled.value - every.value)) < 4 * float(sampled.standard_error) < 0.1
+
+
+class TestErrors:
+    IDS, LEFT, RIGHT = torch.arange(5), span(5, 0, 1), span(5, 3)
+
+    def of(self, forward=None, inputs=IDS, left=LEFT, right=RIGHT, **arguments):
+        if forward is None:
+            forward = lambda x: torch.ones(*x.shape[:2], 2)  # noqa: E731
+        return shapley_interaction(forward, inputs, left, right, **{"baseline": torch.tensor(9)} | arguments)
+
+    def test_spans(self):
+        with pytest.raises(ValueError, match=r"left and right overlap at \[1\]"):
+            self.of(right=span(5, 1, 2))
+        with pytest.raises(ValueError, match="left is empty"):
+            self.of(left=span(5))
+        with pytest.raises(ValueError, match="right is empty"):
+            self.of(right=span(5))
+        for name in ("left", "right", "others"):
+            for wrong in (span(4, 0), span(5, 0)[None], torch.tensor([0, 1]), span(5, 2).long()):
+                with pytest.raises(ValueError, match=rf"{name} must be a boolean mask of shape \(5,\), got"):
+                    self.of(**{name: wrong})
+
+    def test_inputs_and_baseline(self):
+        vectors = torch.ones(5, 3)
+        for wrong in (self.IDS[None], vectors[None], self.IDS.double(), vectors.long(), span(5, 0)):
+            kind = "torch.bool" if wrong.dtype == torch.bool else "got"
+            with pytest.raises(ValueError, match=rf"one sentence.*{kind}"):
+                self.of(inputs=wrong)
+        for wrong in (torch.tensor([9]), torch.ones(3), torch.tensor(9.0)):
+            with pytest.raises(ValueError, match="baseline must be one id, an integer tensor of shape"):
+                self.of(baseline=wrong)
+        for wrong in (torch.tensor(0.0), torch.ones(4), torch.ones(5, 3), torch.ones(3).long()):
+            with pytest.raises(ValueError, match=r"baseline must be one vector.* of shape \(3,\)"):
+                self.of(inputs=vectors, baseline=wrong)
+
+    @pytest.mark.parametrize("at", [-1, 5])
+    def test_at(self, at):
+        with pytest.raises(ValueError, match=rf"at must be a position from 0 to 4, got {at}"):
+            self.of(at=at)
+
+    @pytest.mark.parametrize(("name", "least"), [("samples", 2), ("exact_up_to", 0), ("max_rows", 4)])
+    def test_numbers(self, name, least):
+        with pytest.raises(ValueError, match=f"{name} must be at least {least}, got {least - 1}"):
+            self.of(**{name: least - 1})
+        self.of(**{name: least})
+
+    def test_forward(self):
+        for wrong in (
+            lambda x: torch.ones(x.shape), lambda x: torch.ones(len(x), 2), lambda x: torch.ones(len(x), 4, 2),
+            lambda x: torch.ones(1, 5, 2), lambda x: (torch.ones(len(x), 5, 2),),
+            lambda x: torch.ones(len(x), 5, 2).long(),
+        ):  # fmt: skip
+            with pytest.raises(ValueError, match=r"forward must answer .* of shape \(16, 5, d\).*, got"):
+                self.of(forward=wrong)
+        with pytest.raises(ValueError, match=r"got tuple"):
+            self.of(forward=lambda x: (torch.ones(len(x), 5, 2),))
+        with pytest.raises(ValueError, match="NaN or infinite values at position 3"):
+            self.of(forward=lambda x: torch.ones(len(x), 5, 2).index_fill(1, torch.tensor(3), torch.nan))
+
+    def test_forward_that_changes_its_width(self):
+        widths = iter([2, 3])
+        with pytest.raises(ValueError, match="answered 3 features after 2"):
+            self.of(forward=lambda x: torch.ones(len(x), 5, next(widths)), max_rows=8)
