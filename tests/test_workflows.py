@@ -14,11 +14,16 @@ from lmdyn.cli.__main__ import main
 ROOT = Path(__file__).parents[1]
 PROFILES = sorted((ROOT / "configs").rglob("config.yaml"))
 STUDY = ROOT / "configs" / "saphra2019_svcca"
+INTERDEPENDENCE = ROOT / "configs" / "saphra2020_di"
 TASKS = ("upos", "xpos", "semtag_coarse", "semtag", "topic")
 
 
 def test_there_are_profiles():
-    assert {p.parent.name for p in PROFILES} >= {"organism", "wikitext2", "paper"}
+    for study, names in (
+        (STUDY, {"organism", "wikitext2", "paper"}),
+        (INTERDEPENDENCE, {"english", "organism", "scaffold", "scaffold_small"}),
+    ):
+        assert {p.parent.name for p in PROFILES if p.parent.parent == study} == names
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda p: f"{p.parent.parent.name}/{p.parent.name}")
@@ -37,11 +42,16 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     plan = done.stdout + done.stderr
-    assert re.search(r"^tagger\s+20$", plan, re.MULTILINE), plan[-3000:]
-    assert re.search(r"^language_model\s+2$", plan, re.MULTILINE)
+    jobs = {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+)$", plan, re.MULTILINE)}
     named = set(re.findall(r"--config (\S+\.yaml)", plan))
     assert {Path(n).name for n in named} == {p.name for p in profile.parent.glob("*.yaml")} - {"config.yaml"}
     assert all(Path(n).exists() for n in named)
+    if profile.parent.parent == INTERDEPENDENCE:
+        runs = yaml.safe_load(profile.read_text(encoding="utf-8"))["config"]["runs"]
+        assert (jobs["language_model"], jobs["observe"], jobs["report"]) == (len(runs), len(runs), 1)
+        assert all(changes in plan for changes in runs.values())
+        return
+    assert (jobs["tagger"], jobs["language_model"]) == (20, 2)
     taggers = set(re.findall(r"--model.init_args.task (\w+) --model.init_args.target (\w+) --model", plan))
     assert taggers == {(task, target) for task in TASKS for target in ("next", "current")}
 
@@ -119,3 +129,22 @@ def test_the_organism_in_miniature(tmp_path, monkeypatch):
     page = (runs / "report" / "index.html").read_text(encoding="utf-8")
     assert "shuffled_upos_next" in page
     assert "accuracy" in page
+
+
+def test_the_small_scaffold_study_in_miniature(tmp_path, monkeypatch):
+    """Two of its runs by the commands of the chain: models, observations, one report of both."""
+    monkeypatch.chdir(tmp_path)
+    here, runs = INTERDEPENDENCE / "scaffold_small", Path("runs/saphra2020_di/scaffold_small")
+    sizes = ["--data.init_args.n_train_tokens=4000", "--data.init_args.n_validation_tokens=400",
+             "--data.init_args.n_test_tokens=400", "--data.init_args.n_rules=20", "--data.init_args.n_outside=4",
+             "--data.init_args.batch_size=5"]  # fmt: skip
+    chain = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]["runs"]
+    for run in ("familiar_2", "unfamiliar_2"):
+        small = [argument for argument in SMALL if not argument.startswith("--data")]
+        main(["fit", "--config", str(here / "lm.yaml"), *chain[run].split(), *small, *sizes,
+              f"--trainer.logger.init_args.version={run}"])  # fmt: skip
+        main(["analyze", str(runs / run), "--config", str(here / "observers.yaml")])
+    report = runs / "report"
+    main(["report", str(runs / "familiar_2"), str(runs / "unfamiliar_2"), "--out", str(report)])
+    assert (report / "scaffold_rule_probability.png").stat().st_size > 5000
+    assert "scaffold_rule of 2 runs" in (report / "index.html").read_text(encoding="utf-8")

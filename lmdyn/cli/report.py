@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from lmdyn.analysis.forward import dotted
 from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.publishing import scalar_tags
 from lmdyn.callbacks.store import ObservationStore
 
 __all__ = ["report_command", "write_report"]
@@ -214,20 +215,13 @@ def _figure(figure: Figure, path: Path, name: str) -> str:
 def _last_values(observer: type[Observer], observations: pd.DataFrame) -> str:
     """The scalars of the first and the last observation, side by side."""
     scalars = observations[observer.is_scalar(observations)]
-    groups = [c for c in scalars.columns if c not in ("step", "tokens", "value")]
     steps = sorted(scalars["step"].unique())
-    first, last = (
-        scalars[scalars["step"].eq(s)].fillna(dict.fromkeys(groups, "")).set_index(groups)["value"]
-        for s in (steps[0], steps[-1])
-    )
-    rows = []
-    for key, value in last.items():
-        labels = key if isinstance(key, tuple) else (key,)
-        before = first.get(key)
-        label = " · ".join(html.escape(str(k)) for k in labels if k)
-        rows.append(
-            f"<tr><td>{label}</td><td class='n'>{_number(before)}</td><td class='n'>{_number(value)}</td></tr>"
-        )
+    first, last = (scalar_tags("", scalars[scalars["step"].eq(s)]) for s in (steps[0], steps[-1]))
+    rows = [
+        f"<tr><td>{html.escape(tag.removeprefix('/').replace('/', ' · '))}</td>"
+        f"<td class='n'>{_number(first.get(tag))}</td><td class='n'>{_number(value)}</td></tr>"
+        for tag, value in last.items()
+    ]
     return (
         f"<details><summary>all numbers</summary><table><tr><th></th><th>step {steps[0]}</th>"
         f"<th>step {steps[-1]}</th></tr>"

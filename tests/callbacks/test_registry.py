@@ -31,6 +31,8 @@ OBSERVERS = {
         "bootstrap": 5,
         "classifier": {"epochs": 2},
     },
+    "Interdependence": {"max_distance": 3, "min_pairs": 5},
+    "ScaffoldRule": {"instances": 20, "context": 4},
 }
 
 CONFIG = {
@@ -65,6 +67,31 @@ CONFIG = {
 }
 
 
+LANGUAGES = {
+    "grammar": CONFIG["data"],
+    "scaffold": {
+        "class_path": "ScaffoldCorpus",
+        "init_args": {
+            "familiar": True,
+            "length": 2,
+            "n_rules": 20,
+            "n_phrases": 10,
+            "n_outside": 5,
+            "n_types": 20,
+            "n_train_tokens": 2000,
+            "n_validation_tokens": 600,
+            "n_test_tokens": 100,
+            "batch_size": 8,
+            "sequence_length": 20,
+        },
+    },
+}
+
+
+def language_of(name: str) -> str:
+    return "scaffold" if name == "ScaffoldRule" else "grammar"
+
+
 def exported() -> dict[str, type[Observer]]:
     names = {name: getattr(lmdyn.callbacks, name) for name in lmdyn.callbacks.__all__}
     return {
@@ -74,7 +101,7 @@ def exported() -> dict[str, type[Observer]]:
     }
 
 
-def fit(folder: Path, callbacks: list[dict]) -> Path:
+def fit(folder: Path, callbacks: list[dict], language: str = "grammar") -> Path:
     checkpoint = {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": SCHEDULE}}
     logger = {
         "class_path": "TensorBoardLogger",
@@ -82,6 +109,7 @@ def fit(folder: Path, callbacks: list[dict]) -> Path:
     }
     config = {
         **CONFIG,
+        "data": LANGUAGES[language],
         "trainer": {**CONFIG["trainer"], "logger": logger, "callbacks": [*callbacks, checkpoint]},
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,20 +128,27 @@ def identical(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LMDYN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        return fit(tmp_path_factory.mktemp("plain"), [])
+        return {language: fit(tmp_path_factory.mktemp("plain"), [], language) for language in LANGUAGES}
 
 
 @pytest.fixture(scope="module")
-def observed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    callbacks = [
-        {"class_path": name, "init_args": {**OBSERVERS[name], "schedule": SCHEDULE}} for name in exported()
-    ]
+def observed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    callbacks = {
+        name: {"class_path": name, "init_args": {**OBSERVERS[name], "schedule": SCHEDULE}} for name in exported()
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LMDYN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        return fit(tmp_path_factory.mktemp("observed"), callbacks)
+        return {
+            language: fit(
+                tmp_path_factory.mktemp("observed"),
+                [callback for name, callback in callbacks.items() if language_of(name) == language],
+                language,
+            )
+            for language in LANGUAGES
+        }
 
 
 def folder_of(run: Path, name: str) -> Path:
@@ -125,8 +160,9 @@ def test_every_exported_observer_is_in_the_registry():
     assert exported().keys() == OBSERVERS.keys()
 
 
-def test_observation_is_invisible(plain, observed):
-    assert identical(final_weights(plain), final_weights(observed))
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_observation_is_invisible(plain, observed, language):
+    assert identical(final_weights(plain[language]), final_weights(observed[language]))
 
 
 class Loud(lmdyn.callbacks.LearningCurves):
@@ -138,12 +174,12 @@ class Loud(lmdyn.callbacks.LearningCurves):
 
 def test_the_invisibility_test_can_fail(plain, tmp_path):
     loud = fit(tmp_path, [{"class_path": f"{__name__}.Loud", "init_args": {}}])
-    assert not identical(final_weights(plain), final_weights(loud))
+    assert not identical(final_weights(plain["grammar"]), final_weights(loud))
 
 
 @pytest.mark.parametrize("name", OBSERVERS)
 def test_observations_are_tidy(observed, name):
-    table = pd.read_parquet(folder_of(observed, name))
+    table = pd.read_parquet(folder_of(observed[language_of(name)], name))
     assert list(table.columns[:4]) == ["step", "tokens", "quantity", "site"]
     assert table.columns[-1] == "value"
     steps = sorted(table["step"].unique())
@@ -158,6 +194,7 @@ def test_observations_are_tidy(observed, name):
 
 @pytest.mark.parametrize("name", OBSERVERS)
 def test_live_equals_replayed(observed, tmp_path_factory, name):
+    observed = observed[language_of(name)]
     out = observed.parent / "replayed"
     if not out.exists():
         main(["analyze", str(observed), "--out", str(out)])
@@ -167,6 +204,7 @@ def test_live_equals_replayed(observed, tmp_path_factory, name):
 
 @pytest.mark.parametrize("name", OBSERVERS)
 def test_logged_tags_are_the_documented_ones(observed, name):
+    observed = observed[language_of(name)]
     events = EventAccumulator(str(observed)).Reload()
     snake = folder_of(observed, name).name
     logged = {tag for tag in events.Tags()["scalars"] if tag.startswith(f"{snake}/")}
@@ -186,6 +224,7 @@ def test_logged_tags_are_the_documented_ones(observed, name):
 
 @pytest.mark.parametrize("name", OBSERVERS)
 def test_figures_are_logged_and_reported(observed, name):
+    observed = observed[language_of(name)]
     events = EventAccumulator(str(observed)).Reload()
     snake = folder_of(observed, name).name
     images = {tag for tag in events.Tags()["images"] if tag.startswith(f"{snake}/")}
