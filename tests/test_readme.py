@@ -53,6 +53,13 @@ def test_example_runs(tmp_path):
     assert sparsity.loc[sparsity["quantity"].eq("chi_gradient"), "value"].notna().all()
 
 
+def test_interdependence_example_runs(capsys):
+    exec(code_block("example: interdependence"), {})
+    printed = capsys.readouterr().out
+    assert printed.startswith("torch.Size([2, 100])")
+    assert "nan" not in printed
+
+
 def test_ci_runs_the_command_for_tests():
     command = code_block("command: tests").strip()
     assert "\n" not in command

@@ -15,7 +15,7 @@ from lmdyn.analysis.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.distributed import gather, rank_and_world_size
 from lmdyn.analysis.probes import DiagnosticClassifier, ProbeResult, description_length, diagnostic_probe
 from lmdyn.callbacks.bootstrap import SentenceBlocks, bootstrap_settings, enough_blocks
-from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, set_step_axis
+from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, outer_legend, set_step_axis
 from lmdyn.callbacks.observer import LSTM_SITES, Observer
 from lmdyn.callbacks.probe import ProbeSet, Seen, probe_pass, token_vectors
 
@@ -319,8 +319,5 @@ def _curves(
         ax.set_axis_off()
     for ax in axes[:, 0]:
         ax.set_ylabel(" and ".join(quantities))
-    axes[0, -1].legend(
-        *axes[0, -1].get_legend_handles_labels(), frameon=False, fontsize=7, loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-    )  # fmt: skip
+    outer_legend(axes[0, -1], fontsize=7)
     return figure

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-__all__ = ["line_style", "log_figure", "mark_rate_drops", "new_figure", "set_step_axis"]
+__all__ = ["line_style", "log_figure", "mark_rate_drops", "new_figure", "outer_legend", "set_step_axis"]
 
 
 def new_figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[Figure, Any]:
@@ -32,6 +32,19 @@ def set_step_axis(axes: Axes, steps: Sequence[int]) -> None:
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlim(different[0], different[-1])
+
+
+def outer_legend(axes: Axes, of: Sequence[Axes] = (), title: str | None = None, fontsize: float = 8) -> None:
+    """A legend to the right of ``axes``: each line of ``of`` (of ``axes`` itself by default) once, by its label."""
+    entries = {
+        label: handle
+        for panel in of or (axes,)
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
+    axes.legend(
+        entries.values(), entries.keys(), title=title, frameon=False, fontsize=fontsize, title_fontsize=fontsize,
+        loc="center left", bbox_to_anchor=(1.0, 0.5),
+    )  # fmt: skip
 
 
 def line_style(i: int) -> dict[str, str]:

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, set_step_axis
+from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, outer_legend, set_step_axis
 
 __all__ = ["interdependence_figures"]
 
@@ -72,8 +72,7 @@ def _by_distance(observations: pd.DataFrame) -> Figure:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_ylim(bottom=0)
     axes[0, 0].set_ylabel("mean interdependence (DI), 95 % interval")
-    axes[0, -1].legend(title="training step", frameon=False, fontsize=8, title_fontsize=8, loc="center left",
-                       bbox_to_anchor=(1.0, 0.5))  # fmt: skip
+    outer_legend(axes[0, -1], title="training step")
     return figure
 
 
@@ -103,13 +102,7 @@ def _by_syntactic(last: pd.DataFrame, site: str) -> Figure:
         ax.set_xlabel("syntactic distance (edges)", fontsize=9)
     for ax in axes[:, 0]:
         ax.set_ylabel(f"mean DI ({_SPACES[site]})", fontsize=9)
-    entries = {
-        label: handle
-        for ax in axes.flat
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
-    }
-    axes[0, -1].legend(entries.values(), entries.keys(), title="word classes", frameon=False, fontsize=8,
-                       title_fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))  # fmt: skip
+    outer_legend(axes[0, -1], of=list(axes.flat), title="word classes")
     return figure
 
 
@@ -125,6 +118,5 @@ def _over_training(observations: pd.DataFrame) -> Figure:
         mark_rate_drops(ax, observations)
         set_step_axis(ax, list(rows["step"]))
     axes[0, 0].set_ylabel("mean interdependence (DI)")
-    axes[0, -1].legend(title="words apart", frameon=False, fontsize=8, title_fontsize=8, loc="center left",
-                       bbox_to_anchor=(1.0, 0.5))  # fmt: skip
+    outer_legend(axes[0, -1], title="words apart")
     return figure

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.analysis.grouped import GroupedMeans
-from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, set_step_axis
+from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, outer_legend, set_step_axis
 from lmdyn.callbacks.frequency import FrequencySource, frequency_ranks, special_tokens, token_frequencies
 from lmdyn.callbacks.observer import StreamingObserver
 from lmdyn.callbacks.probe import Seen
@@ -132,8 +132,7 @@ class LearningCurves(StreamingObserver):
                 set_step_axis(ax, list(table.index))
             title = titles.get(by, f"{by} of the target word")
             axes[0].set_title(title, fontsize=10, loc="left")
-            axes[1].legend(*axes[1].get_legend_handles_labels(), title=None, frameon=False, fontsize=7,
-                           loc="center left", bbox_to_anchor=(1.0, 0.5))  # fmt: skip
+            outer_legend(axes[1], fontsize=7)
             figures[f"by_{by}"] = figure
         return figures
 

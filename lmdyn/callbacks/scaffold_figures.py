@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lmdyn.callbacks.figures import new_figure, set_step_axis
+from lmdyn.callbacks.figures import new_figure, outer_legend, set_step_axis
 
 __all__ = ["scaffold_figures"]
 
@@ -49,7 +49,7 @@ def _panels(draw: Callable[[Axes, str], None], label: str) -> Figure:
         draw(ax, domain)
         ax.set_title(title, fontsize=10, loc="left")
     axes[0].set_ylabel(label)
-    axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    outer_legend(axes[1])
     return figure
 
 
@@ -91,7 +91,7 @@ def _profiles(
             ax.plot(values.index.astype(int), values, marker=".", ms=5, lw=1.2, label=name, **look)
         ax.set_xlabel(words)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.set_yscale("log")
+        ax.set_ylim(bottom=0)
 
     return _panels(draw, label)
 
@@ -119,5 +119,5 @@ def _by_rules(rows: pd.DataFrame) -> Figure:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_yscale("log")
     axes[0].set_ylabel(f"{_P_CLOSE} (last observation)")
-    axes[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    outer_legend(axes[1])
     return figure

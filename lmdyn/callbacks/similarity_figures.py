@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, set_step_axis
+from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, outer_legend, set_step_axis
 
 __all__ = ["similarity_figures"]
 
@@ -97,7 +97,7 @@ def _curves(observations: pd.DataFrame, rows: pd.DataFrame, measure: str, sites:
         ax.set_axis_off()
     for ax in axes[:, 0]:
         ax.set_ylabel(_LABELS[measure])
-    _legend(axes[0, columns - 1])
+    outer_legend(axes[0, columns - 1], fontsize=7)
     return figure
 
 
@@ -123,7 +123,7 @@ def _between_layers(observations: pd.DataFrame, rows: pd.DataFrame, measure: str
     ax.set_title("layers of the model with each other", fontsize=10, loc="left")
     ax.set_ylabel(_LABELS[measure])
     _finish(ax, observations, list(rows["step"]))
-    _legend(ax)
+    outer_legend(ax, fontsize=7)
     return figure
 
 
@@ -198,13 +198,3 @@ def _equal(measure: str) -> float:
 def _finish(ax: Axes, observations: pd.DataFrame, steps: list[int]) -> None:
     mark_rate_drops(ax, observations)
     set_step_axis(ax, steps)
-
-
-def _legend(ax: Axes) -> None:
-    ax.legend(
-        *ax.get_legend_handles_labels(),
-        frameon=False,
-        fontsize=7,
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-    )

@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.figures import mark_rate_drops, new_figure, set_step_axis
+from lmdyn.callbacks.figures import mark_rate_drops, new_figure, outer_legend, set_step_axis
 
 __all__ = ["sparsity_figures"]
 
@@ -83,7 +83,7 @@ def _rho_by_site(observations: pd.DataFrame, sites: list[str]) -> Figure:
         axes.set_title(title, fontsize=10, loc="left")
         _rho_axes(axes, observations, steps)
     panels[0].set_ylabel("Pearson ρ(mean χ of a word, its frequency)")
-    panels[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    outer_legend(panels[1])
     return figure
 
 
@@ -105,7 +105,7 @@ def _rho_by_class(observations: pd.DataFrame, site: str) -> Figure:
     axes.set_title(f"ρ← of the gradient at {site}, by part of speech", fontsize=10, loc="left")
     axes.set_ylabel("Pearson ρ(mean χ of a word, its frequency)")
     _rho_axes(axes, observations, list(rows["step"]))
-    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    outer_legend(axes)
     return figure
 
 
@@ -121,7 +121,7 @@ def _l1_check(observations: pd.DataFrame, sites: list[str]) -> Figure:
     )
     axes.set_ylabel("Pearson ρ(mean ‖gradient‖₁ of a word, its frequency)")
     _rho_axes(axes, observations, list(rows["step"]))
-    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    outer_legend(axes)
     return figure
 
 
@@ -180,5 +180,5 @@ def _scatter(observations: pd.DataFrame, gradients: pd.DataFrame, site: str, fre
     axes.set_title(
         f"Concentration of the gradient at {site} by target word, step {last}", fontsize=10, loc="left"
     )
-    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    outer_legend(axes)
     return figure
