@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lmdyn.callbacks import LearningCurves, Run, RunState, Sparsity, Steps
+from lmdyn.callbacks import Interdependence, LearningCurves, Run, RunState, Sparsity, Steps
 from lmdyn.callbacks.observer import observe_together
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.models import LSTMLanguageModel
@@ -20,7 +20,11 @@ SIZES = {"n_train_tokens": 4000, "n_validation_tokens": 1500, "n_test_tokens": 1
 
 
 def observers(**kwargs):
-    return [Sparsity(matched_size=None, class_min_count=5, **kwargs), LearningCurves(**kwargs)]
+    return [
+        Sparsity(matched_size=None, class_min_count=5, **kwargs),
+        LearningCurves(**kwargs),
+        Interdependence(min_pairs=5, max_distance=3, **kwargs),
+    ]
 
 
 def fit(tmp_path, callbacks, precision="32-true"):
@@ -46,7 +50,7 @@ def test_cpu_and_gpu_observe_the_same(tmp_path):
     on_cpu = observe_together(watching, model, 0)
     on_gpu = observe_together(watching, model.cuda(), 0)
     for a, b in zip(on_cpu, on_gpu, strict=True):
-        a, b = (t[~t["quantity"].str.startswith("rho")] for t in (a, b))
+        a, b = (t[~t["quantity"].str.contains("rho|correlation")] for t in (a, b))
         pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=1e-3, atol=1e-4)
 
 

@@ -148,8 +148,8 @@ def pairwise_interdependence(
         state: the state before the first word; zeros by default.
         decoder: also compare its logits without bias.
         variant: which products are relevant; not ``released``, in which contributions depend on the other word.
-        max_rows: words l that are followed at once. Memory grows with it: about 130 · hidden · layers bytes a row
-            in float32, besides 40 · hidden · layers for each word of the batch.
+        max_rows: words l that are followed at once. Memory grows with it: about 130 · hidden bytes a row in
+            float32, besides about 110 · hidden · layers bytes for each word of the batch.
 
     Raises:
         ValueError: ``max_distance`` or ``max_rows`` below 1, the variant ``released``, and what
@@ -180,9 +180,8 @@ def pairwise_interdependence(
         known.append(found)
     entering = F.linear(inputs, layers[0].w_in[: 3 * layers[0].hidden]).flatten(0, 1)
     root = None if decoder is None else _root(decoder.weight.detach())
-    to_end = (
-        steps.sum(1)[:, None] - torch.arange(time, device=inputs.device)
-    ).flatten()  # words left, itself too
+    # which rows go on is known from the lengths: on the CPU, so that the device is not waited for
+    to_end = (steps.sum(1).cpu()[:, None] - torch.arange(time)).flatten()  # words left, itself too
     shape = (batch * time, max_distance)
     hidden = inputs.new_full(shape, torch.nan)
     logits = None if root is None else inputs.new_full(shape, torch.nan)
@@ -194,21 +193,23 @@ def pairwise_interdependence(
     ]
     alone = first[-1][0]
     for rows in (to_end > 1).nonzero().squeeze(1).split(max_rows):
-        states = [(h[rows], c[rows]) for h, c in first]
+        begin = rows.to(inputs.device)
+        states = [(h[begin], c[begin]) for h, c in first]
         for distance in range(1, max_distance + 1):
             inside = (to_end[rows] > distance).nonzero().squeeze(1)
             if not len(inside):
                 break
-            rows = rows[inside]
-            states = [(h[inside], c[inside]) for h, c in states]
-            at = rows + distance
+            rows, kept = rows[inside], inside.to(inputs.device)
+            states = [(h[kept], c[kept]) for h, c in states]
+            here = rows.to(inputs.device)
+            at = here + distance
             again = [F.linear(h, layer.rec) for layer, (h, _) in zip(known, states, strict=True)]
             both = _advance(known, states, again, at, entering[at], variant)[-1][0]
             states = _advance(known, states, again, at, None, variant)
             difference = both - (states[-1][0] + alone[at])
-            hidden[rows, distance - 1] = relative_norm(difference, both)
+            hidden[here, distance - 1] = relative_norm(difference, both)
             if logits is not None and root is not None:
-                logits[rows, distance - 1] = relative_norm(difference @ root, both @ root)
+                logits[here, distance - 1] = relative_norm(difference @ root, both @ root)
     whole = (batch, time, max_distance)
     return PairwiseInterdependence(hidden.view(whole), None if logits is None else logits.view(whole))
 
