@@ -23,6 +23,7 @@ from lmdyn.analysis.probes import (
     diagnostic_probe,
 )
 from lmdyn.analysis.procrustes import procrustes
+from lmdyn.analysis.rank_correlation import spearman
 from lmdyn.analysis.rsa import rsa
 from lmdyn.analysis.shapley import ShapleyInteraction, shapley_interaction
 from lmdyn.analysis.sparsity import (
@@ -74,6 +75,7 @@ __all__ = [
     "resolve_sites",
     "rsa",
     "shapley_interaction",
+    "spearman",
     "state_gradients",
     "svcca",
     "sweep",

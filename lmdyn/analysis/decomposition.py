@@ -147,6 +147,14 @@ def contextual_decomposition(
 def check_inputs(layers: list[LSTMLayer], inputs: Tensor) -> None:
     """Refuse word vectors of another size or precision than the weights'."""
     weights = layers[0].w_in
+    if inputs.ndim != 3 or inputs.numel() == 0:
+        raise ValueError(
+            f"expected word vectors (batch, time, inputs) of at least one word, got {tuple(inputs.shape)}"
+        )
+    if weights.dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"expected an LSTM in float32 or float64, got {weights.dtype}: parts would not add up"
+        )
     if inputs.shape[-1] != weights.shape[1] or inputs.dtype != weights.dtype:
         raise ValueError(
             f"expected word vectors of {weights.shape[1]} dimensions in {weights.dtype}, got {inputs.shape[-1]} in "

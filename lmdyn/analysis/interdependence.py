@@ -41,7 +41,8 @@ def decompositional_interdependence(
         left: the words of A, (batch, time), or (pairs, batch, time) for several pairs of sets.
         right: the words of B.
         at: the step t at which the contributions are compared, one for all, (batch,) or (pairs, batch); by default
-            the last word of either set, where their representations are least degraded.
+            the last word of either set, where their representations are least degraded. Before the later set the
+            value is 0: there is nothing to depend on.
         state: the state before the first word.
         mask: which steps hold a word.
         decoder: compare logits without the bias, v = W h, in place of hidden states.
@@ -166,7 +167,7 @@ def pairwise_interdependence(
         raise ValueError(f"expected max_distance and max_rows from 1, got {max_distance} and {max_rows}")
     if variant not in ("published", "generalized"):
         raise ValueError(
-            f"expected variant published or generalized, got {variant!r}: in `released` the contribution of a word "
+            f"expected variant published or generalized, got {variant!r}; in `released` the contribution of a word "
             "depends on which other word is in focus, so use decompositional_interdependence"
         )
     layers = lstm_layers(lstm)

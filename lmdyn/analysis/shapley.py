@@ -48,7 +48,7 @@ def shapley_interaction(
     left: Tensor,
     right: Tensor,
     *,
-    baseline: Tensor,
+    baseline: Tensor | float,
     at: int | None = None,
     others: Tensor | None = None,
     exact_up_to: int = 10,
@@ -152,7 +152,7 @@ def shapley_interaction(
     )
 
 
-def _check_inputs(inputs: Tensor, baseline: Tensor) -> Tensor:
+def _check_inputs(inputs: Tensor, baseline: Tensor | float) -> Tensor:
     """The baseline in the type of the inputs, or a ValueError."""
     ids = inputs.ndim == 1 and not inputs.is_floating_point() and inputs.dtype != torch.bool
     if not ids and not (inputs.ndim == 2 and inputs.is_floating_point()):
@@ -161,6 +161,8 @@ def _check_inputs(inputs: Tensor, baseline: Tensor) -> Tensor:
             f"got {_described(inputs)}: give a batch sentence by sentence"
         )
     wanted = "one id, an integer tensor" if ids else "one vector, a floating tensor"
+    if not isinstance(baseline, Tensor):
+        baseline = torch.as_tensor(baseline)
     same_kind = baseline.is_floating_point() != ids and baseline.dtype != torch.bool
     if baseline.shape != inputs.shape[1:] or not same_kind:
         raise ValueError(

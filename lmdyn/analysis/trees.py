@@ -39,7 +39,9 @@ def dependency_distances(heads: Sequence[int]) -> npt.NDArray[np.int64]:
     for _ in range(n):
         climbed = np.where(climbed >= 0, head[climbed], -1)
     if (climbed >= 0).any():
-        raise ValueError(f"heads {list(heads)} go round in a circle: expected a tree")
+        raise ValueError(
+            f"heads {list(heads)} go round in a circle: expected a tree, words counted from 0, -1 the root"
+        )
     child = np.flatnonzero(head >= 0)
     edges = coo_matrix((np.ones(len(child)), (child, head[child])), shape=(n, n))
     distance = shortest_path(edges.tocsr(), directed=False, unweighted=True)

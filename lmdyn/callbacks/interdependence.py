@@ -13,12 +13,12 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from lmdyn.analysis.decomposition import Variant
 from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.interdependence import pairwise_interdependence
+from lmdyn.analysis.rank_correlation import spearman
 from lmdyn.analysis.sparsity import CLOSED_CLASSES, OPEN_CLASSES
 from lmdyn.analysis.trees import dependency_distances
 from lmdyn.callbacks.interdependence_figures import interdependence_figures
@@ -49,7 +49,7 @@ class Interdependence(Observer):
     end-of-sentence token where the tokenizer has one. Means are over pairs; their 95 % intervals are robust to
     what pairs of one sentence have in common (clustered standard errors). A pair is ``open`` or ``closed`` where
     both words are of such a class of Universal POS, ``mixed`` where there is one of each; pairs with other tags
-    (punctuation, symbols) are in the means over all classes only.
+    (punctuation, symbols) are in the means over all classes only, words under different roots in none.
 
     Args:
         max_distance: sequential distance of the words of a pair.
@@ -59,7 +59,8 @@ class Interdependence(Observer):
         embedding: path of the module that turns ids to word vectors.
         lstm: path of the ``nn.LSTM`` or stack of LSTMs.
         decoder: path of the linear layer to logits; None looks at hidden states only.
-        variant: which products are relevant: see :data:`~lmdyn.analysis.decomposition.Variant`.
+        variant: which products are relevant, ``published`` or ``generalized``: see
+            :data:`~lmdyn.analysis.decomposition.Variant`.
         batch_tokens: tokens of the sentences that are read at once.
         max_rows: see :func:`~lmdyn.analysis.interdependence.pairwise_interdependence`; bounds the memory.
         **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`. ``probe`` is a corpus with dependency trees and
@@ -73,8 +74,11 @@ class Interdependence(Observer):
             distance, of words d apart.
         ``interdependence/frequency_correlation/<site>/distance=<d>/<word>``: the same with the training count of
             the ``left`` or the ``right`` word; only where training counts are known.
+        ``interdependence/partial_correlation/<site>/distance=<d>``: that with syntactic distance, the ranks of both
+            counts held; only where training counts are known.
 
-    Means by syntactic distance and class, and the number of pairs of each mean, are in the store only.
+    Columns of groups: ``distance``, ``syntactic`` and ``pos_class`` of the stratum, missing where it is over all, and
+    ``word``. What is by class or by syntactic distance, and the number of ``pairs`` of each mean, is in the store only.
 
     Raises:
         ValueError: a probe set without trees or tags, with longer sentences than ``max_length``, or with words of
@@ -107,6 +111,11 @@ class Interdependence(Observer):
         ):
             if value < 1:
                 raise ValueError(f"{name} is {value}: expected a number from 1")
+        if variant == "released":
+            raise ValueError(
+                "variant 'released' has no pairwise form, since the contribution of a word depends on the other one: "
+                "choose published or generalized"
+            )
         self.max_distance = max_distance
         self.min_pairs = min_pairs
         self.max_length = max_length
@@ -134,7 +143,12 @@ class Interdependence(Observer):
             counts = self.run.token_counts["count"].to_numpy()
         start = data.tokenizer.eos_token_id
         self._pairs = _Pairs(sentences, ids, counts, self.max_distance, start, self.batch_tokens)
-        log.info("%s: %d pairs of words in %d sentences", self.name, len(self._pairs.table), len(sentences))
+        unknown = data.tokenizer.unk_token_id
+        missing = sum(row.count(unknown) for row in ids) if unknown is not None else 0
+        log.info(
+            "%s: %d pairs of words in %d sentences; %.1f %% of the words are unknown to the tokenizer",
+            self.name, len(self._pairs.table), len(sentences), 100 * missing / self._pairs.words,
+        )  # fmt: skip
 
     def _read(self, given: Iterable[_Parsed]) -> list[_Parsed]:
         sentences: list[_Parsed] = []
@@ -190,6 +204,9 @@ class Interdependence(Observer):
         pairs = self.pairs
         rank, world_size = rank_and_world_size()
         found: dict[str, Tensor] = {}
+        ids, mask, _ = pairs.batches[0]
+        row = {"input_ids": ids[:1].to(device), "attention_mask": mask[:1].long().to(device)}
+        self.parts.check_forward(module, row, self.name, self.forward)
         with torch.no_grad():
             for batch in pairs.batches[rank::world_size]:
                 ids, mask, rows = (tensor.to(device, non_blocking=True) for tensor in batch)
@@ -348,15 +365,7 @@ def _summary(pairs: _Pairs, site: str, values: npt.NDArray[np.float64], min_pair
     by_class = ["distance", "pos_class"]
     strata = (["distance"], by_class, ["distance", "syntactic"], ["distance", "syntactic", "pos_class"])
     rows = [_clustered_means(table, columns, min_pairs) for columns in strata]
-    for distance, group in table.groupby("distance"):
-        if len(group) < min_pairs:
-            continue
-        found: list[tuple[str, str | None, str]] = [("syntactic_correlation", None, "syntactic")]
-        found += [("frequency_correlation", side, side) for side in ("left", "right") if side in group]
-        for quantity, word, column in found:
-            value = spearmanr(group[column], group["di"]).statistic if np.ptp(group[column]) > 0 else np.nan
-            row = {"quantity": quantity, "distance": distance, "word": word, "value": value}
-            rows.append(pd.DataFrame([row]))
+    rows.append(_correlations(table, min_pairs))
     whole = pd.concat(rows, ignore_index=True)
     whole["site"] = site
     for column in ("syntactic", "pos_class", "word"):
@@ -367,6 +376,29 @@ def _summary(pairs: _Pairs, site: str, values: npt.NDArray[np.float64], min_pair
     return whole.assign(**text)[["quantity", "site", "distance", "syntactic", "pos_class", "word", "value"]]
 
 
+def _correlations(table: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
+    """Rank correlations of DI within each distance, over all classes and in each."""
+    rows = []
+    counts = [side for side in ("left", "right") if side in table]
+    for distance, pairs in table.groupby("distance"):
+        for pos_class, group in ((None, pairs), *pairs.groupby("pos_class")):
+            if len(group) < min_pairs:
+                continue
+            di, syntactic = group["di"].to_numpy(), group["syntactic"].to_numpy()
+            held = [group[side].to_numpy() for side in counts]
+            found: list[tuple[str, str | None, float]] = [
+                ("syntactic_correlation", None, spearman(syntactic, di)),
+                *(
+                    ("frequency_correlation", side, spearman(n, di))
+                    for side, n in zip(counts, held, strict=True)
+                ),
+            ]
+            if counts:
+                found.append(("partial_correlation", None, spearman(syntactic, di, held)))
+            rows += [(quantity, distance, pos_class, word, value) for quantity, word, value in found]
+    return pd.DataFrame(rows, columns=["quantity", "distance", "pos_class", "word", "value"])
+
+
 def _clustered_means(table: pd.DataFrame, strata: list[str], min_pairs: int) -> pd.DataFrame:
     """Mean DI of each stratum, its interval and its number of pairs; sentences are clusters (Liang & Zeger 1986)."""
     groups = table.groupby(strata, observed=True)["di"]
@@ -375,7 +407,8 @@ def _clustered_means(table: pd.DataFrame, strata: list[str], min_pairs: int) -> 
     by_sentence = residual.groupby([*(table[s] for s in strata), table["sentence"]], observed=True).sum()
     squares = (by_sentence**2).groupby(level=strata, observed=True)
     clusters = squares.size()
-    error = np.sqrt(squares.sum() * clusters / (clusters - 1)) / count  # of one cluster: NaN
+    clusters = clusters.where(clusters > 1)  # of one sentence there is no interval
+    error = np.sqrt(squares.sum() * clusters / (clusters - 1)) / count
     enough = count >= min_pairs
     columns = {"di": mean, "di_low": mean - _Z * error, "di_high": mean + _Z * error}
     columns = {k: v.where(np.isfinite(mean))[enough] for k, v in columns.items()}

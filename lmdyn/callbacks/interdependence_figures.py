@@ -17,10 +17,11 @@ _SPACES = {"hidden": "hidden state", "logits": "logits"}
 
 def interdependence_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """DI by sequential distance (figure 3), by syntactic distance (figure 4), and over training."""
+    observations = observations[observations["value"].notna()]
+    if not _sites(observations):  # no stratum has enough pairs, or no value is finite
+        return {}
     figures = {"by_distance": _by_distance(observations)}
-    for site in observations["site"].unique():
-        if site not in _SPACES:
-            continue
+    for site in _sites(observations):
         last = observations[
             observations["site"].eq(site) & observations["step"].eq(observations["step"].max())
         ]
@@ -44,9 +45,13 @@ def _whole(observations: pd.DataFrame, site: str) -> pd.DataFrame:
         & observations["pos_class"].isna()
         & observations["quantity"].isin(["di", "di_low", "di_high"])
     ]
-    return rows.pivot_table(
-        index=["step", "distance"], columns="quantity", values="value", dropna=False
-    ).reset_index()
+    return _wide(rows, ["step", "distance"])
+
+
+def _wide(rows: pd.DataFrame, index: list[str]) -> pd.DataFrame:
+    """A row for each mean, with the ends of its interval where it has one."""
+    table = rows.pivot_table(index=index, columns="quantity", values="value", observed=True)
+    return table.reindex(columns=["di", "di_low", "di_high"]).dropna(subset="di").reset_index()
 
 
 def _band(ax: Axes, rows: pd.DataFrame, x: str, color: object, label: str) -> None:
@@ -78,10 +83,9 @@ def _by_distance(observations: pd.DataFrame) -> Figure:
 
 def _by_syntactic(last: pd.DataFrame, site: str) -> Figure:
     rows = last[last["syntactic"].notna() & last["quantity"].isin(["di", "di_low", "di_high"])]
-    table = rows.assign(pos_class=rows["pos_class"].fillna("all")).pivot_table(
-        index=["distance", "syntactic", "pos_class"], columns="quantity", values="value", dropna=False
+    table = _wide(
+        rows.assign(pos_class=rows["pos_class"].fillna("all")), ["distance", "syntactic", "pos_class"]
     )
-    table = table.dropna(subset="di").reset_index()
     distances = sorted(table["distance"].unique())
     columns = min(4, len(distances))
     lines = -(-len(distances) // columns)

@@ -1,10 +1,14 @@
 """The parts of a recurrent language model, by their paths in the module."""
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from lmdyn.analysis.forward import call_module, logits_of
 from lmdyn.analysis.lstm import lstm_layers
 
 __all__ = ["LSTMParts"]
@@ -25,10 +29,11 @@ class LSTMParts:
     decoder: str | None = "decoder"
 
     def of(self, module: nn.Module, observer: str) -> tuple[nn.Module, nn.Module, nn.Linear | None]:
-        """The parts of a module, checked.
+        """The parts of a module, checked; copies in float32 where it is in half precision.
 
         Raises:
-            ValueError: a part that is missing, an LSTM that is none, a decoder that is not linear; for ``observer``.
+            ValueError: a part that is missing, an LSTM that is none, a decoder that is not linear or of another size;
+                for ``observer``.
         """
         found: dict[str, Any] = {"decoder": None}
         for name, path in vars(self).items():
@@ -42,11 +47,45 @@ class LSTMParts:
                     f"({', '.join(n for n, _ in module.named_children())})"
                 ) from error
         try:
-            lstm_layers(found["lstm"])
+            layers = lstm_layers(found["lstm"])
         except (TypeError, ValueError) as error:
             raise ValueError(f"{observer}: {self.lstm!r}: {error}") from error
         if not isinstance(found["decoder"], nn.Linear | None):
             raise ValueError(
                 f"{observer}: {self.decoder!r} is a {type(found['decoder']).__name__}: expected a linear decoder"
             )
+        if found["decoder"] is not None and found["decoder"].in_features != layers[-1].hidden:
+            raise ValueError(
+                f"{observer}: {self.decoder!r} takes {found['decoder'].in_features} dimensions, {self.lstm!r} has "
+                f"{layers[-1].hidden}: something else is between them, so that logits are not of the hidden state"
+            )
+        if layers[0].w_rec.dtype not in (torch.float32, torch.float64):
+            found = {name: part and copy.deepcopy(part).float() for name, part in found.items()}
         return found["embedding"], found["lstm"], found["decoder"]
+
+    @torch.no_grad()
+    def check_forward(
+        self, module: nn.Module, batch: Mapping[str, Tensor], observer: str, forward: str | None
+    ) -> None:
+        """Refuse a module whose forward does more than embedding, LSTM and decoder; dropout is off.
+
+        Raises:
+            ValueError: its logits are others, with how much they differ.
+        """
+        embedding, lstm, decoder = self.of(module, observer)
+        if decoder is None:
+            return
+        logits = logits_of(call_module(module, batch, forward=forward)).float()
+        hidden = embedding(batch["input_ids"])
+        for layer in lstm_layers(lstm):
+            zeros = hidden.new_zeros(len(hidden), layer.hidden)
+            hidden, _, _ = layer.run(hidden, zeros, zeros)
+        found = decoder(hidden).float()
+        tolerance = 1e-3 if next(module.parameters()).dtype in (torch.float32, torch.float64) else 0.1
+        if not torch.allclose(
+            found, logits, rtol=tolerance, atol=tolerance * float(logits.abs().max()), equal_nan=True
+        ):
+            raise ValueError(
+                f"{observer}: the module's logits are not {self.decoder}({self.lstm}({self.embedding}(input_ids))), "
+                f"but differ by up to {float((found - logits).abs().max()):.2g}: what is between is not decomposed"
+            )

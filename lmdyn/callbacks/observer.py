@@ -59,7 +59,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     """The rows that :meth:`figures` needs, a ``pyarrow.compute`` expression over the columns; None for all."""
 
     several_runs: bool = False
-    """Whether :meth:`figures` draws the observations of several runs, one table after the other, in one figure."""
+    """Whether :meth:`figures` also draws several runs: one table after the other, with a column ``run``."""
 
     _not_settings = frozenset({"schedule", "name", "probe", "log_figures"})
 

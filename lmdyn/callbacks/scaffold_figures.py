@@ -20,13 +20,14 @@ _P_CLOSE = "mean probability of ω"
 def scaffold_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """Figures 7 to 12: a colour for each length k of the scaffold, familiar ones dashed, unfamiliar ones solid."""
     rows = observations[observations["quantity"].isin(["probability", "di", "gradient"])]
-    most = rows[rows["rules"].eq(rows["rules"].max())]  # all but figure 11 are of one n
+    if "run" not in rows:
+        rows = rows.assign(run="")
     figures = {
-        "probability": _curves(most, "probability", "", _P_CLOSE),
-        "probability_open": _curves(most, "probability", "open", f"{_P_CLOSE}, α in focus"),
-        "interdependence": _curves(most, "di", "", "mean DI(α, scaffold)"),
+        "probability": _curves(rows, "probability", "", _P_CLOSE),
+        "probability_open": _curves(rows, "probability", "open", f"{_P_CLOSE}, α in focus"),
+        "interdependence": _curves(rows, "di", "", "mean DI(α, scaffold)"),
         "probability_prefix": _profiles(
-            most,
+            rows,
             "probability",
             "prefix",
             f"{_P_CLOSE} (last observation)",
@@ -36,7 +37,7 @@ def scaffold_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     for focus, error in (("close", "of ω"), ("all", "of all words after α")):
         label = f"mean ‖∂E/∂h‖, E the error {error}"
         figures[f"gradient_{focus}"] = _profiles(
-            most, "gradient", focus, label, "words after α (0: at α)", mean=True
+            rows, "gradient", focus, label, "words after α (0: at α)", mean=True
         )
     figures["probability_by_rules"] = _by_rules(rows)
     return figures
@@ -54,12 +55,17 @@ def _panels(draw: Callable[[Axes, str], None], label: str) -> Figure:
 
 
 def _runs(rows: pd.DataFrame) -> list[tuple[str, dict[str, Any], pd.DataFrame]]:
-    """The rows of each run, with the name and the look of its line."""
+    """The rows of each run, with the name and the look of its line: thin where the rule is rarer than in others."""
     lengths = sorted(rows["length"].unique())
+    most = rows["rules"].max()
     found = []
-    for (length, scaffold), run in rows.groupby(["length", "scaffold"], observed=True):
+    for (length, scaffold, rules, _), run in rows.groupby(
+        ["length", "scaffold", "rules", "run"], observed=True
+    ):
         look: dict[str, Any] = {"color": f"C{lengths.index(length)}", "ls": _DASHES[str(scaffold)]}
-        found.append((f"k = {length}, {scaffold}", look, run))
+        rare = rules < most
+        name = f"k = {length}, {scaffold}" + (f", n = {rules}" if rare else "")
+        found.append((name, look | ({"lw": 0.6, "alpha": 0.6} if rare else {"lw": 1.3}), run))
     return found
 
 
@@ -69,7 +75,7 @@ def _curves(rows: pd.DataFrame, quantity: str, focus: str, label: str) -> Figure
 
     def draw(ax: Axes, domain: str) -> None:
         for name, look, run in _runs(rows[rows["site"].eq(domain)]):
-            ax.plot(run["step"], run["value"], marker=".", ms=3, lw=1.2, label=name, **look)
+            ax.plot(run["step"], run["value"], marker=".", ms=3, label=name, **look)
         set_step_axis(ax, list(rows["step"]))
         ax.set_ylim(bottom=0)
 
@@ -82,13 +88,13 @@ def _profiles(
     """A quantity by the number of words after α: at the last observation, or its mean over all."""
     rows = rows[rows["quantity"].eq(quantity) & rows["focus"].eq(focus)]
     if not mean:
-        last = rows.groupby(["length", "scaffold"], observed=True)["step"].transform("max")
+        last = rows.groupby(["length", "scaffold", "rules", "run"], observed=True)["step"].transform("max")
         rows = rows[rows["step"].eq(last)]
 
     def draw(ax: Axes, domain: str) -> None:
         for name, look, run in _runs(rows[rows["site"].eq(domain)]):
             values = run.groupby("words")["value"].mean()
-            ax.plot(values.index.astype(int), values, marker=".", ms=5, lw=1.2, label=name, **look)
+            ax.plot(values.index.astype(int), values, marker=".", ms=5, label=name, **look)
         ax.set_xlabel(words)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_ylim(bottom=0)
@@ -99,8 +105,8 @@ def _profiles(
 def _by_rules(rows: pd.DataFrame) -> Figure:
     """Figure 11: probability of ω from α and from the scaffold, by n and k, at the last observation."""
     rows = rows[rows["quantity"].eq("probability") & rows["focus"].isin(["open", "scaffold"])]
-    last = rows.groupby(["length", "scaffold", "rules"], observed=True)["step"].transform("max")
-    rows = rows[rows["step"].eq(last) & rows["site"].eq("in")]
+    last = rows.groupby(["length", "scaffold", "rules", "run"], observed=True)["step"].transform("max")
+    rows = rows[rows["step"].eq(last) & rows["site"].eq("in") & rows["value"].gt(0)]  # on a logarithmic axis
     figure, axes = new_figure(10.2, 3.8, ncols=2, sharey=True)
     counts = sorted(rows["rules"].unique())
     for ax, (focus, title) in zip(
@@ -116,7 +122,7 @@ def _by_rules(rows: pd.DataFrame) -> Figure:
             )  # fmt: skip
         ax.set_title(f"{title}, in domain", fontsize=10, loc="left")
         ax.set_xlabel("length k of the scaffold (words)")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set_xticks(sorted(rows["length"].astype(int).unique()))
         ax.set_yscale("log")
     axes[0].set_ylabel(f"{_P_CLOSE} (last observation)")
     outer_legend(axes[1])

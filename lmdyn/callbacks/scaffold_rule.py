@@ -37,8 +37,8 @@ class ScaffoldRule(Observer):
     ``gradient``: ‖∂E/∂h‖ of the hidden state ``words`` words after α (0 is at α itself). E is the error of ω alone
     (``focus`` is ``close``), or of all words from the first of the scaffold to ω (``all``), in nats.
 
-    Every row names the language: ``length`` k, ``scaffold`` (``familiar`` or ``unfamiliar``) and ``rules`` n, so that
-    observations of several runs can be laid together.
+    ``site`` is the domain. Every row names the language: ``length`` k, ``scaffold`` (``familiar`` or
+    ``unfamiliar``) and ``rules`` n, so that observations of several runs can be laid together.
 
     Args:
         instances: of the rule in each domain.
@@ -93,6 +93,9 @@ class ScaffoldRule(Observer):
                 f"{self.name} looks at instances of the rule of a ScaffoldCorpus, got {type(data).__name__}: train on "
                 "one, or give it as `probe`"
             )
+        own = self.run.datamodule
+        if data is not own and hasattr(own, "examples") and own.content_key() != data.content_key():
+            raise ValueError(f"{self.name}: the probe is another language than the run's: leave `probe` out")
         self._examples = {d: data.examples(d, self.instances, self.context) for d in ("in", "out")}
         scaffold = "familiar" if data.familiar else "unfamiliar"
         self._language = {"scaffold": scaffold, "length": data.length, "rules": data.n_rules}
@@ -106,11 +109,15 @@ class ScaffoldRule(Observer):
         """Refuse modules that are missing, or no LSTM."""
         self.parts.of(module, self.name)
 
+    @torch.no_grad()
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """All quantities in both domains, each rank some of the instances."""
         embedding, lstm, decoder = self.parts.of(module, self.name)
         assert decoder is not None
         device = decoder.weight.device
+        row = {"input_ids": self._examples["in"][:1, :-1].to(device)}
+        row["attention_mask"] = torch.ones_like(row["input_ids"])
+        self.parts.check_forward(module, row, self.name, self.forward)
         rank, world_size = rank_and_world_size()
         rows: list[tuple[str, str, str, int | None, float]] = []
         for domain, examples in self._examples.items():

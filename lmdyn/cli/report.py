@@ -97,7 +97,8 @@ def _observed(run: Path) -> list[Path]:
     folders = sorted(p for p in (run / "observations").glob("*") if ObservationStore(p).steps())
     if not folders:
         raise FileNotFoundError(
-            f"{run} has no observations: expected {run / 'observations'}/<observer>/*.parquet"
+            f"{run} has no observations: expected {run / 'observations'}/<observer>/*.parquet; "
+            "`lmdyn analyze` makes them"
         )
     return folders
 
@@ -126,7 +127,8 @@ def _shared(folders: Mapping[Path, Sequence[Path]]) -> dict[str, list[Observatio
 
 def _together_section(name: str, stores: Sequence[ObservationStore], out: Path) -> str:
     """The figures of several runs."""
-    observations = pd.concat([store.read() for store in stores], ignore_index=True)
+    tables = [store.read().assign(run=str(store.folder.parents[1])) for store in stores]
+    observations = pd.concat(tables, ignore_index=True)
     figures = _observer_of(stores[0]).figures(observations, stores[0].about()["settings"])
     parts = [f"<h1>{html.escape(name)} of {len(stores)} runs</h1>"]
     parts += [_figure(figure, out / f"{name}_{title}", title) for title, figure in figures.items()]
@@ -216,6 +218,8 @@ def _last_values(observer: type[Observer], observations: pd.DataFrame) -> str:
     """The scalars of the first and the last observation, side by side."""
     scalars = observations[observer.is_scalar(observations)]
     steps = sorted(scalars["step"].unique())
+    if not steps:
+        return ""
     first, last = (scalar_tags("", scalars[scalars["step"].eq(s)]) for s in (steps[0], steps[-1]))
     rows = [
         f"<tr><td>{html.escape(tag.removeprefix('/').replace('/', ' · '))}</td>"

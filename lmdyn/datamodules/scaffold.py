@@ -29,8 +29,8 @@ class ScaffoldCorpus(Corpus):
     α announces ω, k + 1 words later: a long-range rule across a scaffold. Both settings draw their scaffolds from
     the same phrases, so that the rule is seen equally often with each; in the familiar setting each phrase also
     occurs ``n_outside`` times elsewhere in the text and can be learned by itself. All else is drawn uniformly
-    from Σ, which has neither α nor ω. The number of words does not depend on the setting. Validation and test
-    splits have the same phrases, and rules at the same rate.
+    from Σ, which has neither α nor ω; single words (k = 1) are familiar by chance alone. The number of words does
+    not depend on the setting. Validation and test splits draw on the same phrases, with rules at the same rate.
 
     The text is one stream without sentences: no end-of-sentence token is written unless ``eos`` asks for it.
 
@@ -86,14 +86,13 @@ class ScaffoldCorpus(Corpus):
         self.n_tokens = {"train": n_train_tokens, "validation": n_validation_tokens, "test": n_test_tokens}
         for name, value in (
             ("length", length),
-            ("n_rules", n_rules),
             ("n_phrases", n_phrases),
             ("n_types", n_types),
             *((f"n_{split}_tokens", n) for split, n in self.n_tokens.items()),
         ):
             if value < 1:
                 raise ValueError(f"expected {name} >= 1, got {value}: raise it")
-        for name, value in (("n_outside", n_outside), ("language_seed", language_seed)):
+        for name, value in (("n_rules", n_rules), ("n_outside", n_outside), ("language_seed", language_seed)):
             if value < 0:
                 raise ValueError(f"expected {name} >= 0, got {value}: raise it")
         if n_phrases > n_types**length:

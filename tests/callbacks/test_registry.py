@@ -137,7 +137,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     callbacks = {
-        name: {"class_path": name, "init_args": {**OBSERVERS[name], "schedule": SCHEDULE}} for name in exported()
+        name: {"class_path": name, "init_args": {**OBSERVERS[name], "schedule": SCHEDULE}}
+        for name in exported()
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LMDYN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))

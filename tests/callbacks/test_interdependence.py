@@ -1,0 +1,563 @@
+"""Interdependence against every pair of words by itself, and its intervals and correlations against their formulas."""
+
+import io
+import itertools
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+
+from lmdyn.analysis import decompositional_interdependence, spearman
+from lmdyn.callbacks import Interdependence, Run
+from lmdyn.callbacks.publishing import scalar_tags
+from lmdyn.cli.report import write_report
+from lmdyn.datamodules import ConlluCorpus
+from lmdyn.datamodules.tokenization import word_tokenizer
+from lmdyn.models import LSTMLanguageModel
+
+WORDS = [f"w{i:02d}" for i in range(14)]
+KINDS = {"NOUN": "open", "VERB": "open", "DET": "closed", "ADP": "closed", "PUNCT": None}
+LENGTHS = (7, 1, 5, 9, 2, 6, 3, 8, 5, 7)
+MAX_DISTANCE, MIN_PAIRS = 4, 3
+
+
+def sentences(lengths=LENGTHS, seed=0, tags=tuple(KINDS)):
+    """Words, heads (-1 is the root) and tags of each sentence."""
+    random = np.random.default_rng(seed)
+    found = []
+    for n in lengths:
+        order, heads = random.permutation(n), np.full(n, -1)
+        for i in range(1, n):
+            heads[order[i]] = order[random.integers(max(0, i - 3), i)]  # deep trees
+        found.append(
+            (
+                [WORDS[i] for i in random.integers(len(WORDS), size=n)],
+                heads.tolist(),
+                [tags[i] for i in random.integers(len(tags), size=n)],
+            )
+        )
+    return found
+
+
+def conllu(path, text, heads=True, upos=True):
+    with path.open("w", encoding="utf-8") as file:
+        for words, parents, tags in text:
+            for i, (word, head, tag) in enumerate(zip(words, parents, tags, strict=True), 1):
+                columns = [str(i), word, "_", tag if upos else "_", "_", "_", str(head + 1) if heads else "_"]
+                file.write("\t".join([*columns, "_", "_", "_"]) + "\n")
+            file.write("\n")
+    return str(path)
+
+
+def tokenizer():
+    return word_tokenizer({word: 100 - i for i, word in enumerate(WORDS)})
+
+
+def counts():
+    return pd.DataFrame({"count": np.random.default_rng(2).permutation(len(tokenizer())) * 10})
+
+
+def language_model(layers=2, seed=0):
+    torch.manual_seed(seed)
+    size = {"embedding_size": 5, "hidden_size": 6, "num_layers": layers, "init_range": 1.5}
+    return LSTMLanguageModel(vocab_size=len(tokenizer()), **size).double()
+
+
+def attach(folder, observer=None, text=None, words=None, token_counts=None, probe=None, **settings):
+    folder.mkdir(parents=True, exist_ok=True)
+    if observer is None:
+        observer = Interdependence(**{"max_distance": MAX_DISTANCE, "min_pairs": MIN_PAIRS, **settings})
+    if probe is None:
+        path = conllu(folder / "probe.conllu", sentences() if text is None else text)
+        probe = ConlluCorpus(validation=path, batch_size=1)
+    observer.probe = probe
+    observer.attach(Run(folder, words or tokenizer(), token_counts=token_counts))
+    return observer
+
+
+def climb(heads, word):
+    """The word and all above it."""
+    way = [word]
+    while heads[way[-1]] >= 0:
+        way.append(heads[way[-1]])
+    return way
+
+
+def direct(module, text, starts=True, variant="published"):
+    """A row for each pair of words: what is known of it, and its interdependence by itself."""
+    module, words = module.eval(), tokenizer()
+    rows = []
+    for number, (tokens, heads, tags) in enumerate(text):
+        before = [words.eos_token_id] if starts else []
+        ids = torch.tensor([[*before, *words.convert_tokens_to_ids(tokens)]])
+        pairs = list(itertools.combinations(range(len(tokens)), 2))
+        if not pairs:
+            continue
+        one = torch.eye(ids.shape[1], dtype=torch.bool)[:, None]
+        left, right = (one[[pair[side] + len(before) for pair in pairs]] for side in (0, 1))
+        vectors = module.embedding(ids).detach()
+        hidden, logits = (
+            decompositional_interdependence(module.lstm, vectors, left, right, decoder=d, variant=variant)
+            for d in (None, module.decoder)
+        )
+        for k, (a, b) in enumerate(pairs):
+            up, other = climb(heads, a), climb(heads, b)
+            common = next(word for word in up if word in other)
+            kinds = {KINDS[tags[a]], KINDS[tags[b]]}
+            kind = None if None in kinds else kinds.pop() if len(kinds) == 1 else "mixed"
+            rows.append(
+                (number, b - a, up.index(common) + other.index(common), kind, int(ids[0, a + len(before)]),
+                 int(ids[0, b + len(before)]), float(hidden[k]), float(logits[k]))
+            )  # fmt: skip
+    columns = ["sentence", "distance", "syntactic", "pos_class", "left", "right", "hidden", "logits"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+@pytest.fixture(scope="module")
+def module():
+    return language_model()
+
+
+@pytest.fixture(scope="module")
+def pairs(module):
+    return direct(module, sentences())
+
+
+def found(table, **key):
+    """The value of the one row with this quantity, site and groups; None where there is none."""
+    for column in ("quantity", "site", "distance", "syntactic", "pos_class", "word"):
+        wanted = key.pop(column, None)
+        table = table[table[column].isna() if wanted is None else table[column].eq(wanted)]
+    assert not key
+    assert len(table) <= 1
+    return float(table["value"].iloc[0]) if len(table) else None
+
+
+def by_hand(group, site):
+    """Mean, ends of its interval, and number: sentences are clusters (Liang & Zeger 1986)."""
+    values = group[site].tolist()
+    mean, n = sum(values) / len(values), len(values)
+    sums = {}
+    for sentence, value in zip(group["sentence"], values, strict=True):
+        sums[sentence] = sums.get(sentence, 0.0) + value - mean
+    clusters = len(sums)
+    error = float("nan")
+    if clusters > 1:
+        error = (clusters / (clusters - 1) * sum(s**2 for s in sums.values())) ** 0.5 / n
+    return {"di": mean, "di_low": mean - 1.959964 * error, "di_high": mean + 1.959964 * error, "pairs": n}
+
+
+STRATA = (
+    ["distance"],
+    ["distance", "pos_class"],
+    ["distance", "syntactic"],
+    ["distance", "syntactic", "pos_class"],
+)
+
+
+def check_means(table, pairs, sites=("hidden", "logits"), min_pairs=MIN_PAIRS):
+    """All rows are those of the pairs, and there are no others."""
+    pairs = pairs[pairs["distance"] <= MAX_DISTANCE]
+    expected = 0
+    for site, columns in itertools.product(sites, STRATA):
+        for values, group in pairs.groupby(columns):
+            key = dict(zip(columns, values, strict=True))
+            if len(group) < min_pairs:
+                assert found(table, quantity="di", site=site, **key) is None
+                continue
+            for quantity, value in by_hand(group, site).items():
+                got = found(table, quantity=quantity, site=site, **key)
+                assert got == pytest.approx(value, rel=1e-9, nan_ok=True), (site, key, quantity)
+                expected += 1
+    assert len(table[table["quantity"].isin(["di", "di_low", "di_high", "pairs"])]) == expected
+    return expected
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_every_mean_is_that_of_its_pairs(layers, module, pairs, tmp_path):
+    if layers == 1:
+        module = language_model(1)
+        pairs = direct(module, sentences())
+    table = attach(tmp_path).observe(module, 7)
+    assert check_means(table, pairs) > 200
+    assert set(table["step"]) == {7}
+    for columns in STRATA:  # some mean of each kind, and some that is left out
+        sizes = pairs[pairs["distance"] <= MAX_DISTANCE].groupby(columns).size()
+        assert (sizes >= MIN_PAIRS).any()
+    assert (sizes < MIN_PAIRS).any()
+    assert not np.allclose(pairs["hidden"], pairs["logits"], rtol=0.1)
+
+
+def test_the_sentence_begins_after_the_end_of_the_last(module, pairs, tmp_path):
+    """The control: without the token before the sentence the numbers are others; and a tokenizer may lack it."""
+    words = tokenizer()
+    bare = PreTrainedTokenizerFast(
+        tokenizer_object=words.backend_tokenizer, unk_token="<unk>", pad_token="<pad>", padding_side="right"
+    )
+    assert bare.eos_token_id is None
+    path = conllu(tmp_path / "probe.conllu", sentences())
+    table = attach(tmp_path, words=bare, probe=ConlluCorpus(validation=path, eos=False)).observe(module, 0)
+    without = direct(module, sentences(), starts=False)
+    check_means(table, without)
+    assert float(np.abs(without["hidden"] - pairs["hidden"]).max()) > 0.01
+
+
+def test_the_other_variant_and_no_decoder(module, pairs, tmp_path):
+    observer = attach(tmp_path, variant="generalized", decoder=None)
+    table = observer.observe(module, 0)
+    assert set(table["site"]) == {"hidden"}
+    other = direct(module, sentences(), variant="generalized")
+    check_means(table, other, sites=("hidden",))
+    assert float(np.abs(other["hidden"] - pairs["hidden"]).max()) > 0.01
+
+
+@pytest.mark.parametrize("min_pairs", [1, 2, 15])
+def test_no_mean_of_fewer_pairs(module, pairs, tmp_path, min_pairs):
+    table = attach(tmp_path, min_pairs=min_pairs).observe(module, 0)
+    check_means(table, pairs, min_pairs=min_pairs)
+    assert table.loc[table["quantity"].eq("pairs"), "value"].min() >= min_pairs
+    single = table["quantity"].eq("di_low") & table["value"].isna()
+    assert single.any() == (min_pairs < 3)  # of one sentence there is no interval
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_correlations_are_scipys(module, pairs, tmp_path, counted):
+    counted = counts() if counted else None
+    table = attach(tmp_path, token_counts=counted).observe(module, 0)
+    for site, (distance, group) in itertools.product(
+        ("hidden", "logits"), pairs[pairs["distance"] <= MAX_DISTANCE].groupby("distance")
+    ):
+        wanted = {("syntactic_correlation", None): group["syntactic"]}
+        for side in ("left", "right"):
+            if counted is not None:
+                wanted["frequency_correlation", side] = counted["count"].to_numpy()[group[side]]
+            else:
+                key = {"quantity": "frequency_correlation", "site": site, "distance": distance, "word": side}
+                assert found(table, **key) is None
+        for (quantity, word), x in wanted.items():
+            expected = scipy.stats.spearmanr(x, group[site]).statistic
+            got = found(table, quantity=quantity, site=site, distance=distance, word=word)
+            assert got == pytest.approx(expected, abs=1e-12)
+            assert abs(got) > 1e-3
+        if counted is not None:
+            held = [counted["count"].to_numpy()[group[side]] for side in ("left", "right")]
+            got = found(table, quantity="partial_correlation", site=site, distance=distance)
+            wanted_partial = spearman(group["syntactic"].to_numpy(), group[site].to_numpy(), held)
+            assert got == pytest.approx(wanted_partial, abs=1e-9)
+    correlations = table["quantity"].str.endswith("_correlation") & table["pos_class"].isna()
+    assert correlations.sum() == 2 * MAX_DISTANCE * (1 if counted is None else 4)
+    assert (table["quantity"].eq("syntactic_correlation") & table["pos_class"].notna()).any()
+
+
+def test_how_pairs_are_batched_does_not_matter(module, tmp_path):
+    reference = attach(tmp_path / "whole")
+    expected = reference.observe(module, 0)
+    for i, settings in enumerate(
+        ({"batch_tokens": 1}, {"batch_tokens": 17}, {"max_rows": 1}, {"max_rows": 7})
+    ):
+        observer = attach(tmp_path / str(i), **settings)
+        assert observer.settings == reference.settings
+        assert len(observer.pairs.batches) > 1 or "max_rows" in settings
+        pd.testing.assert_frame_equal(observer.observe(module, 0), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_the_settings_name_the_sentences(tmp_path):
+    text = sentences()
+    one = attach(tmp_path / "a", text=text)
+    assert one.settings == attach(tmp_path / "b", text=text).settings
+    words, heads, tags = text[0]
+    (root,) = (i for i, head in enumerate(heads) if head < 0)
+    child = heads.index(root)
+    turned = [root if i == child else h for i, h in enumerate(heads)]
+    leaf = next(i for i in range(len(heads)) if i not in heads and heads[i] != root)
+    turned[leaf] = root
+    for i, changed in enumerate(
+        ((words, turned, tags), (words, heads, ["X", *tags[1:]]), (["w13", *words[1:]], heads, tags))
+    ):
+        assert changed != text[0]
+        other = attach(tmp_path / f"other{i}", text=[changed, *text[1:]])
+        assert other.settings["sentences"] != one.settings["sentences"]
+
+
+def test_observing_leaves_module_and_generator_alone(tmp_path):
+    module = language_model().train()
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    module.lstm.eval()
+    modes = {name: m.training for name, m in module.named_modules()}
+    before, state = {k: v.clone() for k, v in module.state_dict().items()}, torch.get_rng_state()
+    observer = attach(tmp_path)
+    tables = [observer.observe(module, 5) for _ in range(2)]
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
+    assert {name: m.training for name, m in module.named_modules()} == modes
+    assert all(p.requires_grad and (p.grad == 1).all() for p in module.parameters())
+    with torch.inference_mode():
+        pd.testing.assert_frame_equal(observer.observe(module, 5), tables[0], check_exact=True)
+
+
+def test_scalars_are_means_by_distance_and_correlations(module, tmp_path):
+    table = attach(tmp_path, token_counts=counts()).observe(module, 0)
+    tags = scalar_tags("interdependence", table[Interdependence.is_scalar(table)])
+    for site, distance in itertools.product(("hidden", "logits"), range(1, MAX_DISTANCE + 1)):
+        for quantity in ("di", "di_low", "di_high", "syntactic_correlation", "partial_correlation"):
+            value = found(table, quantity=quantity, site=site, distance=distance)
+            assert tags.pop(f"interdependence/{quantity}/{site}/distance={distance}") == value
+        for side in ("left", "right"):
+            tags.pop(f"interdependence/frequency_correlation/{site}/distance={distance}/{side}")
+    assert not tags
+
+
+# ---------------------------------------------------------------- sentences that are looked at
+
+
+def test_longer_sentences_are_refused_or_left_out_and_counted(module, pairs, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+    with pytest.raises(ValueError, match=r"sentence 1 has 7 words, more than max_length = 6.*longer: skip"):
+        attach(tmp_path / "a", max_length=6)
+    with caplog.at_level(logging.INFO):
+        observer = attach(tmp_path / "b", max_length=6, longer="skip")
+    assert "interdependence: 4 sentences of more than 6 words are left out" in caplog.messages
+    kept = pairs[pairs["sentence"].map(lambda i: LENGTHS[i] <= 6)]
+    check_means(observer.observe(module, 0), kept)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        attach(tmp_path / "c", max_length=9)
+    assert not any("left out" in message for message in caplog.messages)
+
+
+def test_about_so_many_tokens(module, pairs, tmp_path):
+    table = attach(tmp_path, max_tokens=24).observe(module, 0)  # 7 + 1 + 5 + 9 + 2 of them
+    check_means(table, pairs[pairs["sentence"] < 5])
+
+
+def test_what_cannot_be_looked_at_is_refused(tmp_path):
+    text = sentences()
+    for missing in ("heads", "upos"):
+        (tmp_path / missing).mkdir()
+        path = conllu(tmp_path / missing / "x.conllu", text, **{missing: False})
+        with pytest.raises(ValueError, match=f"sentence 1 of the probe set has no {missing}"):
+            attach(tmp_path / missing, probe=ConlluCorpus(validation=path))
+    with pytest.raises(ValueError, match=r"reads dependency trees from a corpus.*got list"):
+        attach(tmp_path / "list", probe=[{"input_ids": torch.ones(1, 3), "labels": torch.ones(1, 3)}])
+    with pytest.raises(ValueError, match="no sentence of two words"):
+        attach(tmp_path / "words", text=sentences((1, 1, 1)))
+    with pytest.raises(ValueError, match="no sentence of two words"):
+        attach(tmp_path / "long", text=sentences((5, 1, 6)), max_length=3, longer="skip")
+    for settings in ({"max_distance": 0}, {"min_pairs": 0}, {"batch_tokens": 0}, {"max_rows": -1}):
+        with pytest.raises(ValueError, match=f"{next(iter(settings))} is .*expected a number from 1"):
+            Interdependence(**settings)
+    with pytest.raises(RuntimeError, match="not attached"):
+        _ = Interdependence().pairs
+
+
+def test_words_of_several_tokens_are_refused(tmp_path):
+    letters = {"[UNK]": 0, "</s>": 1, "w": 2, **{str(i): i + 3 for i in range(10)}}
+    backend = Tokenizer(models.WordLevel(letters, "[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    pieces = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", eos_token="</s>")
+    with pytest.raises(ValueError, match=r"the word 'w\d\d' has 3 tokens"):
+        attach(tmp_path, words=pieces)
+
+
+class Other(nn.Module):
+    def __init__(self, lstm, decoder=None):
+        super().__init__()
+        self.embedding = nn.Embedding(len(tokenizer()), 4)
+        self.lstm = lstm
+        self.decoder = decoder or nn.Linear(6, 5)
+        self.between = nn.Identity()
+
+    def forward(self, input_ids):
+        return self.decoder(self.between(self.lstm(self.embedding(input_ids))[0]))
+
+
+def test_modules_that_do_not_fit_are_refused_before_training(tmp_path):
+    observer = attach(tmp_path)
+    fine = Other(nn.LSTM(4, 6, num_layers=2, batch_first=True))
+    observer.check_module(fine)
+    assert observer.observe(fine, 0)["value"].notna().any()
+    fine.between = nn.LayerNorm(6)  # the decoder does not read the hidden state
+    with pytest.raises(
+        ValueError, match=r"logits are not decoder\(lstm\(embedding\(input_ids\)\)\), but differ by"
+    ):
+        observer.observe(fine, 0)
+    wide = Other(nn.LSTM(4, 7, batch_first=True))
+    with pytest.raises(ValueError, match="'decoder' takes 6 dimensions, 'lstm' has 7"):
+        observer.check_module(wide)
+    for module, match in (
+        (Other(nn.GRU(4, 6)), "'lstm': expected torch.nn.LSTM or a stack of them, got GRU"),
+        (Other(nn.LSTM(4, 6, proj_size=3)), "without projections, got bidirectional=False, proj_size=3"),
+        (Other(nn.LSTM(4, 6, bidirectional=True)), "bidirectional=True"),
+        (
+            Other(nn.LSTM(4, 6), nn.Sequential(nn.Linear(6, 5))),
+            "'decoder' is a Sequential: expected a linear",
+        ),
+    ):
+        for look in (observer.check_module, lambda m: observer.observe(m, 0)):
+            with pytest.raises(ValueError, match=match):
+                look(module)
+    for part in ("embedding", "lstm", "decoder"):
+        other = attach(tmp_path / part, **{part: "rnn.core"})
+        match = rf"no 'rnn.core': set `{part}` to the path of its {part} \(embedding, lstm, decoder, between\)"
+        with pytest.raises(ValueError, match=match):
+            other.check_module(fine)
+
+
+# ---------------------------------------------------------------- little to report
+
+
+def test_too_few_pairs_for_any_mean(module, tmp_path):
+    """Whoever forgets `min_pairs` with a small probe set gets no numbers, and a run that goes on."""
+    observer = attach(tmp_path, min_pairs=1000)
+    table = observer.observe(module, 0)
+    assert len(table) == 0
+    assert scalar_tags("interdependence", table[Interdependence.is_scalar(table)]) == {}
+
+
+def test_too_few_pairs_for_any_figure(module, tmp_path):
+    observer = attach(tmp_path, min_pairs=1000)
+    observer.store.write(0, observer.observe(module, 0))
+    render(Interdependence.figures(observer.store.read(), observer.settings))
+
+
+def test_too_few_pairs_for_a_report(module, tmp_path):
+    observer = attach(tmp_path, min_pairs=1000)
+    observer.store.write(0, observer.observe(module, 0))
+    write_report([tmp_path], tmp_path / "report")
+
+
+def test_words_without_a_class(module, tmp_path):
+    text = sentences(tags=("PUNCT", "SYM"))
+    table = attach(tmp_path, text=text).observe(module, 0)
+    assert table["pos_class"].isna().all()
+    assert table["quantity"].eq("di").sum() > 10
+
+
+def test_one_sentence_has_means_without_intervals(module, tmp_path):
+    observer = attach(tmp_path, text=sentences((9,)))
+    table = observer.observe(module, 0)
+    assert table.loc[table["quantity"].eq("di"), "value"].notna().all()
+    observer.store.write(0, table)
+    render(Interdependence.figures(observer.store.read(), observer.settings))
+    assert table.loc[table["quantity"].isin(["di_low", "di_high"]), "value"].isna().all()
+
+
+def dead():
+    """Without any weight there is nothing to contribute: 0 / 0."""
+    module = language_model(1)
+    with torch.no_grad():
+        for parameter in module.lstm.parameters():
+            parameter.zero_()
+    return module
+
+
+def test_no_finite_value_is_nan_with_a_warning(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+    table = attach(tmp_path, token_counts=counts()).observe(dead(), 0)
+    assert table.loc[~table["quantity"].eq("pairs"), "value"].isna().all()
+    n = int(table.loc[table["quantity"].eq("pairs"), "value"].max())
+    assert n > 10
+    assert any("have no finite value" in message for message in caplog.messages)
+
+
+def test_no_finite_value_can_be_drawn(module, tmp_path):
+    """The run goes on where a diverged model is observed, alone or after a sound one."""
+    observer = attach(tmp_path)
+    for step, model in ((0, module), (1, dead())):
+        observer.store.write(step, observer.observe(model, step))
+    table = observer.store.read()
+    for observations in (table[table["step"].eq(0)], table, table[table["step"].eq(1)]):
+        render(Interdependence.figures(observations, observer.settings))
+
+
+# ---------------------------------------------------------------- figures
+
+
+def render(figures):
+    for figure in figures.values():
+        figure.savefig(io.BytesIO(), format="svg")
+
+
+@pytest.fixture(scope="module")
+def observed(module, tmp_path_factory):
+    """Observations of three models, as they are read from the store."""
+    observer = attach(tmp_path_factory.mktemp("observed"))
+    for step, model in ((0, module), (3, language_model(seed=1)), (40, language_model(seed=2))):
+        observer.store.write(step, observer.observe(model, step))
+    return observer
+
+
+def line(ax, label):
+    (one,) = (drawn for drawn in ax.lines if drawn.get_label() == label)
+    return one
+
+
+def test_figures_of_one_observation(observed):
+    table = observed.store.read(until=0)
+    figures = Interdependence.figures(table, observed.settings)
+    assert list(figures) == ["by_distance", "by_syntactic_distance_hidden", "by_syntactic_distance_logits"]
+    render(figures)
+    for ax, site in zip(figures["by_distance"].axes, ("hidden", "logits"), strict=True):
+        drawn = line(ax, "0")
+        assert drawn.get_xdata().tolist() == [1, 2, 3, 4]
+        expected = [found(table, quantity="di", site=site, distance=d) for d in range(1, 5)]
+        assert drawn.get_ydata().tolist() == expected
+    for ax, distance in zip(figures["by_syntactic_distance_hidden"].axes, range(1, 5), strict=True):
+        for label in ("open", "closed", "mixed", "all"):
+            rows = table[
+                table["quantity"].eq("di") & table["site"].eq("hidden") & table["distance"].eq(distance)
+                & table["syntactic"].notna()
+            ]  # fmt: skip
+            rows = rows[rows["pos_class"].isna() if label == "all" else rows["pos_class"].eq(label)]
+            rows = rows.sort_values("syntactic")
+            if len(rows):
+                drawn = line(ax, label)
+                assert drawn.get_xdata().tolist() == rows["syntactic"].tolist()
+                assert drawn.get_ydata().tolist() == rows["value"].tolist()
+            else:
+                assert label not in [drawn.get_label() for drawn in ax.lines]
+
+
+def test_figures_of_several_observations(observed):
+    table = observed.store.read()
+    figures = Interdependence.figures(table, observed.settings)
+    assert list(figures)[-1] == "over_training"
+    assert len(figures) == 4
+    render(figures)
+    for ax, site in zip(figures["over_training"].axes, ("hidden", "logits"), strict=True):
+        for distance in range(1, 5):
+            drawn = line(ax, str(distance))
+            assert drawn.get_xdata().tolist() == [0, 3, 40]
+            expected = [
+                found(table[table["step"].eq(step)], quantity="di", site=site, distance=distance)
+                for step in (0, 3, 40)
+            ]
+            assert drawn.get_ydata().tolist() == expected
+    labels = [drawn.get_label() for drawn in figures["by_distance"].axes[0].lines]
+    assert labels == ["0", "3", "40"]
+    last = table[table["step"].eq(40)]
+    drawn = line(figures["by_syntactic_distance_logits"].axes[1], "all")
+    first = int(drawn.get_xdata()[0])
+    key = {"quantity": "di", "site": "logits", "distance": 2, "syntactic": first}
+    assert drawn.get_ydata()[0] == found(last, **key)
+
+
+def test_what_is_read_back_is_what_was_found(observed, module):
+    there = observed.store.read(until=0)
+    table = observed.observe(module, 0)
+    assert [str(there[c].dtype).lower() for c in ("distance", "syntactic")] in (
+        ["int64", "float64"],
+        ["int64", "int64"],
+    )
+    for column in ("quantity", "site", "pos_class", "distance", "syntactic"):
+        a, b = (t[column].astype(object).where(t[column].notna(), None).tolist() for t in (there, table))
+        assert a == b
+    assert there["value"].tolist() == pytest.approx(table["value"].tolist(), rel=0, abs=0, nan_ok=True)

@@ -1,0 +1,440 @@
+"""ScaffoldRule against decompositions and gradients of whole rows, from the first word of the context."""
+
+import io
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+
+import lmdyn.callbacks.scaffold_rule as scaffold_rule
+from lmdyn.analysis import contextual_decomposition
+from lmdyn.callbacks import Interdependence, Run, ScaffoldRule
+from lmdyn.callbacks.publishing import scalar_tags
+from lmdyn.cli.report import write_report
+from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus
+from lmdyn.datamodules.tokenization import word_tokenizer
+from lmdyn.models import LSTMLanguageModel
+from tests.analysis.lstm_oracle import interdependence
+
+SMALL = {
+    "n_rules": 20, "n_phrases": 10, "n_outside": 5, "n_types": 20, "n_train_tokens": 1000, "n_validation_tokens": 100,
+    "n_test_tokens": 100, "batch_size": 2, "sequence_length": 10,
+}  # fmt: skip
+K, INSTANCES, CONTEXT = 3, 6, 4
+
+
+def language_model(layers=1, seed=0, vocab_size=25):
+    torch.manual_seed(seed)
+    size = {"embedding_size": 5, "hidden_size": 6, "num_layers": layers, "init_range": 1.5}
+    module = LSTMLanguageModel(vocab_size=vocab_size, **size).double()
+    with torch.no_grad():
+        module.decoder.bias.normal_()  # a bias that shows where it does not belong
+    return module
+
+
+def corpus(familiar=True, length=K, **settings):
+    made = ScaffoldCorpus(familiar, length, **{**SMALL, **settings})
+    made.prepare_data()
+    made.setup()
+    return made
+
+
+def attach(folder, data=None, **settings):
+    data = corpus() if data is None else data
+    observer = ScaffoldRule(**{"instances": INSTANCES, "context": CONTEXT, **settings})
+    observer.attach(Run(folder, data.tokenizer, datamodule=data))
+    return observer
+
+
+def found(table, quantity, site, focus="", words=None):
+    rows = table[table["quantity"].eq(quantity) & table["site"].eq(site) & table["focus"].eq(focus)]
+    rows = rows[rows["words"].isna() if words is None else rows["words"].eq(words)]
+    assert len(rows) == 1
+    return float(rows["value"].iloc[0])
+
+
+def gradients(module, row, first):
+    """‖∂E/∂h‖ from step ``first`` on, of one row that is read from a zero state; E sums the words after ``first``.
+
+    E of all of these words, and of the last alone.
+    """
+    vectors = module.embedding(row[:-1]).detach()
+    weights = [
+        (layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0 + layer.bias_hh_l0)
+        for layer in module.lstm.layers
+    ]
+    states = [(torch.zeros(6, dtype=torch.float64),) * 2 for _ in weights]
+    top = []
+    for x in vectors:
+        for k, (w, u, b) in enumerate(weights):
+            h, c = states[k]
+            i, f, g, o = (w @ x + u @ h + b).view(4, -1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            x = o.sigmoid() * c.tanh()
+            states[k] = (x, c)
+        top.append(x)
+    losses = [-module.decoder(h).log_softmax(-1)[word] for h, word in zip(top, row[1:], strict=True)]
+    return {
+        name: [g.norm() for g in torch.autograd.grad(error, top[first:], retain_graph=True)]
+        for name, error in (("all", sum(losses[first:])), ("close", losses[-1]))
+    }
+
+
+def direct(module, rows, context, length, variant="published"):
+    """Each quantity as a mean over rows (context, α, scaffold, ω)."""
+    module.eval()
+    close = rows[0, -1]
+    vectors = module.embedding(rows[:, :-1]).detach()
+    time = torch.arange(rows.shape[1] - 1)
+    sets = {("prefix", i): (time >= context) & (time <= context + i) for i in range(length + 1)}
+    sets |= {("open", None): time == context, ("scaffold", None): time > context}
+    focus = torch.stack(list(sets.values()))[:, None].expand(-1, len(rows), -1)
+    parts = contextual_decomposition(module.lstm, vectors, focus, variant=variant).relevant[-1][:, :, -1]
+    relevant = dict(zip(sets, parts, strict=True))
+    values = {
+        ("probability", focus, words): (h @ module.decoder.weight.detach().T).softmax(-1)[:, close]
+        for (focus, words), h in relevant.items()
+    }
+    values["probability", "", None] = module(rows[:, :-1]).logits[:, -1].detach().softmax(-1)[:, close]
+    whole = relevant["prefix", length]
+    apart = relevant["open", None] + relevant["scaffold", None]
+    values["di", "", None] = (whole - apart).norm(dim=-1) / whole.norm(dim=-1)
+    each = [gradients(module, row, context) for row in rows]
+    for name, words in itertools.product(("all", "close"), range(length + 1)):
+        values["gradient", name, words] = torch.stack([row[name][words] for row in each])
+    return {key: float(value.mean()) for key, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("layers", "length", "context", "variant"),
+    [(1, 3, 4, "published"), (2, 3, 4, "published"), (2, 2, 0, "published"), (1, 1, 0, "generalized")],
+)
+def test_quantities_are_those_of_whole_rows(tmp_path, layers, length, context, variant):
+    data, module = corpus(length=length), language_model(layers)
+    table = attach(tmp_path, data, context=context, variant=variant).observe(module, 9)
+    keys = ["quantity", "site", "focus", "words"]
+    expected = {
+        (quantity, domain, focus, words): value
+        for domain in ("in", "out")
+        for (quantity, focus, words), value in direct(
+            module, data.examples(domain, INSTANCES, context), context, length, variant
+        ).items()
+    }
+    assert not table.duplicated(keys).any()
+    assert len(table) == len(expected)
+    for key, value in expected.items():
+        quantity, domain, focus, words = key
+        assert found(table, quantity, domain, focus, words) == pytest.approx(value, rel=1e-9), key
+    assert set(table["step"]) == {9}
+    assert set(table["length"]) == {length}
+    assert set(table["rules"]) == {20}
+    assert set(table["scaffold"]) == {"familiar"}
+
+
+def test_interdependence_of_open_and_scaffold_is_equation_2(tmp_path):
+    """By the decomposition as it is printed."""
+    data, module = corpus(), language_model(2)
+    table = attach(tmp_path, data, instances=2).observe(module, 0)
+    values = []
+    for row in data.examples("in", 2, CONTEXT):
+        time = np.arange(len(row) - 1)
+        words = module.embedding(row[:-1]).detach()
+        values.append(interdependence(list(module.lstm.layers), words, time == CONTEXT, time > CONTEXT))
+    assert found(table, "di", "in") == pytest.approx(np.mean(values), rel=1e-9)
+
+
+def test_the_prefix_without_words_is_the_open_symbol(tmp_path):
+    table = attach(tmp_path).observe(language_model(), 0)
+    for domain in ("in", "out"):
+        alone = found(table, "probability", domain, "open")
+        assert found(table, "probability", domain, "prefix", 0) == alone
+        others = [found(table, "probability", domain, "prefix", i) for i in range(1, K + 1)]
+        others += [found(table, "probability", domain, focus) for focus in ("", "scaffold")]
+        assert len({alone, *others}) == len(others) + 1
+        last = [found(table, "gradient", domain, focus, K) for focus in ("close", "all")]
+        assert last[0] == pytest.approx(last[1])  # at the end ω is all that is to come
+        assert found(table, "gradient", domain, "close", 0) != pytest.approx(
+            found(table, "gradient", domain, "all", 0), rel=1e-3
+        )
+
+
+def test_the_context_is_read_but_never_in_focus(tmp_path):
+    module = language_model()
+    tables = [attach(tmp_path / str(n), context=n).observe(module, 0) for n in (0, 4)]
+    assert found(tables[0], "di", "in") != pytest.approx(found(tables[1], "di", "in"), rel=1e-4)
+    with torch.no_grad():  # nothing is remembered: a forget gate that is shut and no recurrence
+        for layer in module.lstm.layers:
+            layer.weight_hh_l0.zero_()
+            layer.weight_ih_l0[6:12] = 0
+            layer.bias_ih_l0[6:12] = -1e4
+    data = corpus()
+    rows = data.examples("in", INSTANCES, 4)
+    bare = direct(module, rows[:, 4:], 0, K)
+    table = attach(tmp_path / "shut", data, context=4).observe(module, 0)
+    for (quantity, focus, words), value in bare.items():
+        assert found(table, quantity, "in", focus, words) == pytest.approx(value, rel=1e-9, nan_ok=True)
+
+
+def test_many_instances_are_looked_at_in_batches(tmp_path, monkeypatch):
+    data, module = corpus(), language_model()
+    whole = attach(tmp_path, data, instances=30).observe(module, 0)
+    monkeypatch.setattr(scaffold_rule, "_BATCH", 7)
+    pd.testing.assert_frame_equal(attach(tmp_path, data, instances=30).observe(module, 0), whole, rtol=1e-12)
+    rows = data.examples("in", 30, CONTEXT)
+    expected = module.eval()(rows[:, :-1]).logits[:, -1].softmax(-1)[:, data.close_id].mean().detach()
+    assert found(whole, "probability", "in") == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_sums_hold_no_graph(tmp_path, monkeypatch):
+    """Memory does not grow with the instances: of a batch nothing but its sums is kept."""
+    graphs = []
+
+    def reduce(tensor):
+        graphs.append(tensor.requires_grad)
+        return tensor
+
+    monkeypatch.setattr(scaffold_rule, "all_reduce_sum", reduce)
+    attach(tmp_path).observe(language_model(), 0)
+    assert len(graphs) == 2
+    assert not any(graphs)
+
+
+def test_observing_leaves_module_and_generator_alone(tmp_path):
+    module = language_model(2).train()
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before, state = {k: v.clone() for k, v in module.state_dict().items()}, torch.get_rng_state()
+    observer = attach(tmp_path)
+    tables = [observer.observe(module, 5) for _ in range(2)]
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
+    assert module.training
+    assert all(p.requires_grad and (p.grad == 1).all() for p in module.parameters())
+    with torch.inference_mode():
+        pd.testing.assert_frame_equal(observer.observe(module, 5), tables[0], check_exact=True)
+    module.requires_grad_(False)  # a frozen model has gradients of its states all the same
+    pd.testing.assert_frame_equal(observer.observe(module, 5), tables[0], check_exact=True)
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    grammar = GrammarCorpus(
+        n_train_tokens=300, n_validation_tokens=100, n_test_tokens=50, n_nouns=40, n_verbs=20, n_adjectives=10,
+        n_adverbs=3, n_names=20, n_facts=5,
+    )  # fmt: skip
+    grammar.prepare_data()
+    grammar.setup()
+    with pytest.raises(ValueError, match=r"instances of the rule of a ScaffoldCorpus, got GrammarCorpus"):
+        attach(tmp_path, grammar)
+    observer = ScaffoldRule()
+    observer.probe = ScaffoldCorpus(True, K, **SMALL)
+    with pytest.raises(ValueError, match="the tokenizer lacks 22 words"):
+        observer.attach(Run(tmp_path, word_tokenizer({"a": 1})))
+    for settings in ({"instances": 0}, {"context": -1}):
+        with pytest.raises(ValueError, match="instances from 1 and context from 0"):
+            ScaffoldRule(**settings)
+    fine = language_model()
+    with pytest.raises(ValueError, match="no 'rnn': set `lstm`"):
+        attach(tmp_path, lstm="rnn").check_module(fine)
+    attach(tmp_path).check_module(fine)
+    fine.lstm = nn.GRU(5, 6)
+    with pytest.raises(ValueError, match="got GRU"):
+        attach(tmp_path).check_module(fine)
+
+
+def test_as_a_probe_with_the_runs_tokenizer(tmp_path):
+    data, module = corpus(), language_model()
+    observer = ScaffoldRule(instances=INSTANCES, context=CONTEXT)
+    observer.probe = ScaffoldCorpus(True, K, **SMALL)
+    observer.attach(Run(tmp_path, data.tokenizer))
+    expected = attach(tmp_path / "own", data).observe(module, 0)
+    pd.testing.assert_frame_equal(observer.observe(module, 0), expected, check_exact=True)
+
+
+def test_the_settings_name_the_language(tmp_path):
+    one = attach(tmp_path / "one")
+    assert one.settings == attach(tmp_path / "again").settings
+    for name, changed in (
+        ("unfamiliar", {"familiar": False}),
+        ("shorter", {"length": 2}),
+        ("rarer", {"n_rules": 10}),
+        ("seed", {"language_seed": 1}),
+    ):
+        assert attach(tmp_path / name, corpus(**changed)).settings != one.settings
+
+
+def test_scalars(tmp_path):
+    table = attach(tmp_path).observe(language_model(), 0)
+    tags = scalar_tags("scaffold_rule", table[ScaffoldRule.is_scalar(table)])
+    for domain in ("in", "out"):
+        for parts in (("probability", ""), ("probability", "open"), ("probability", "scaffold"), ("di", "")):
+            quantity, focus = parts
+            tag = f"scaffold_rule/{quantity}/{domain}/familiar/{focus}/length=3/rules=20".replace("//", "/")
+            assert tags.pop(tag) == found(table, quantity, domain, focus)
+    assert not tags
+
+
+# ---------------------------------------------------------------- several runs
+
+
+RUNS = {
+    "familiar_2": (True, 2, 20), "unfamiliar_2": (False, 2, 20), "familiar_3": (True, 3, 20),
+    "unfamiliar_3": (False, 3, 20), "rare_3": (True, 3, 10),
+}  # fmt: skip
+STEPS = (0, 6)
+NAMES = [
+    "probability", "probability_open", "interdependence", "probability_prefix", "gradient_close", "gradient_all",
+    "probability_by_rules",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Folders of five runs with the observations of two steps; two of them have another observer too."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LMDYN_CACHE", str(folder / "cache"))
+        grammar = GrammarCorpus(
+            n_train_tokens=300, n_validation_tokens=200, n_test_tokens=50, n_nouns=40, n_verbs=20, n_adjectives=10,
+            n_adverbs=3, n_names=20, n_facts=5,
+        )  # fmt: skip
+        grammar.prepare_data()
+        grammar.setup()
+        for i, (name, (familiar, length, rules)) in enumerate(RUNS.items()):
+            observers = {attach(folder / name, corpus(familiar, length, n_rules=rules)): 25}
+            if length == 2:
+                other = Interdependence(max_distance=2, min_pairs=2)
+                other.attach(Run(folder / name, grammar.tokenizer, datamodule=grammar))
+                observers[other] = len(grammar.tokenizer)
+            for (observer, words), step in itertools.product(observers.items(), STEPS):
+                observer.store.write(step, observer.observe(language_model(1, 10 * i + step, words), step))
+    return {name: folder / name for name in RUNS}
+
+
+def read(runs, *names):
+    tables = {name: pd.read_parquet(runs[name] / "observations/scaffold_rule") for name in names or runs}
+    return pd.concat(tables.values(), ignore_index=True), tables
+
+
+def lines(ax):
+    return {drawn.get_label(): drawn for drawn in ax.lines}
+
+
+def test_runs_are_drawn_together(runs):
+    names = [name for name in RUNS if name != "rare_3"]
+    whole, tables = read(runs, *names)
+    figures = ScaffoldRule.figures(whole, {})
+    assert list(figures) == NAMES
+    for figure in figures.values():
+        figure.savefig(io.BytesIO(), format="svg")
+    curves = {
+        "probability": ("probability", ""),
+        "probability_open": ("probability", "open"),
+        "interdependence": ("di", ""),
+    }
+    profiles = {
+        "probability_prefix": ("probability", "prefix"),
+        "gradient_close": ("gradient", "close"),
+        "gradient_all": ("gradient", "all"),
+    }
+    for title, figure in figures.items():
+        if title == "probability_by_rules":
+            continue
+        for ax, domain in zip(figure.axes, ("in", "out"), strict=True):
+            drawn = lines(ax)
+            assert set(drawn) == {f"k = {k}, {s}" for k in (2, 3) for s in ("familiar", "unfamiliar")}
+            for name in names:
+                scaffold, k = name.split("_")
+                one = drawn[f"k = {k}, {scaffold}"]
+                assert one.get_linestyle() == ("--" if scaffold == "familiar" else "-")
+                assert one.get_color() == {"2": "C0", "3": "C1"}[k]
+                table = tables[name]
+                if title in curves:
+                    x = list(STEPS)
+                    y = [found(table[table["step"].eq(step)], *_key(curves[title], domain)) for step in STEPS]
+                else:
+                    x = list(range(int(k) + 1))
+                    each = [
+                        [found(table[table["step"].eq(s)], *_key(profiles[title], domain), i) for i in x]
+                        for s in STEPS
+                    ]
+                    y = each[-1] if title == "probability_prefix" else np.mean(each, 0)
+                assert list(one.get_xdata()) == x
+                assert list(one.get_ydata()) == pytest.approx(list(y), rel=1e-12)
+
+
+def _key(parts, domain):
+    quantity, focus = parts
+    return quantity, domain, focus
+
+
+def test_runs_of_other_frequency_are_thin_and_named(runs):
+    whole, tables = read(runs)
+    figures = ScaffoldRule.figures(whole, {})
+    some, _ = read(runs, *(name for name in RUNS if name != "rare_3"))
+    before = ScaffoldRule.figures(some, {})
+    for title in NAMES[:-1]:
+        for ax, other in zip(figures[title].axes, before[title].axes, strict=True):
+            drawn = {d.get_label(): d for d in ax.lines}
+            rare = drawn.pop("k = 3, familiar, n = 10")
+            assert {label: d.get_ydata().tolist() for label, d in drawn.items()} == {
+                d.get_label(): d.get_ydata().tolist() for d in other.lines
+            }
+            assert all(rare.get_linewidth() < d.get_linewidth() for d in drawn.values())
+    for ax, focus in zip(figures["probability_by_rules"].axes, ("open", "scaffold"), strict=True):
+        drawn = lines(ax)
+        assert set(drawn) == {"n = 20, familiar", "n = 20, unfamiliar", "n = 10, familiar"}
+        last = {name: table[table["step"].eq(STEPS[-1])] for name, table in tables.items()}
+        for label, names in (
+            ("n = 20, familiar", ("familiar_2", "familiar_3")),
+            ("n = 20, unfamiliar", ("unfamiliar_2", "unfamiliar_3")),
+            ("n = 10, familiar", ("rare_3",)),
+        ):
+            assert drawn[label].get_xdata().tolist() == [int(name[-1]) for name in names]
+            expected = [found(last[name], "probability", "in", focus) for name in names]
+            assert drawn[label].get_ydata().tolist() == expected
+
+
+def test_a_run_that_stopped_earlier_is_drawn_as_it_was_last(runs):
+    whole, tables = read(runs, "familiar_2", "unfamiliar_2")
+    cut = whole[~(whole["scaffold"].eq("familiar") & whole["step"].eq(STEPS[-1]))]
+    drawn = lines(ScaffoldRule.figures(cut, {})["probability_prefix"].axes[0])
+    for scaffold, step in (("familiar", STEPS[0]), ("unfamiliar", STEPS[-1])):
+        table = tables[f"{scaffold}_2"]
+        expected = [found(table[table["step"].eq(step)], "probability", "in", "prefix", i) for i in range(3)]
+        assert drawn[f"k = 2, {scaffold}"].get_ydata().tolist() == expected
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Files in place of pictures, which take seconds: they are drawn above."""
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: path.write_bytes(b"a picture"))
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_report_of_several_runs_draws_them_once(runs, tmp_path):
+    names = ("familiar_2", "unfamiliar_2", "unfamiliar_3")
+    page = write_report([runs[name] for name in names], tmp_path).read_text()
+    assert page.count("<h1>scaffold_rule of 3 runs</h1>") == 1
+    assert page.count("<h1>") == 4
+    files = {path.stem for path in tmp_path.glob("*.png")}
+    assert {name for name in files if "scaffold_rule" in name} == {f"scaffold_rule_{name}" for name in NAMES}
+    # other observers are drawn for each run
+    others = {name for name in files if "scaffold_rule" not in name}
+    assert {name.split("_interdependence")[0] for name in others} == {"familiar_2", "unfamiliar_2"}
+    assert page.count("data:image/png;base64") == len(files)
+    assert page.count("of 3 runs") == page.count(" runs</h1>") == 1
+    for name in names:  # their numbers are there all the same
+        assert f"<h2 id='{name}_scaffold_rule'>" in page
+    assert page.count("probability · in · familiar · length=2 · rules=20") == 1
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_report_of_one_run_is_its_own(runs, tmp_path):
+    page = write_report([runs["unfamiliar_3"]], tmp_path).read_text()
+    assert " runs</h1>" not in page
+    assert {path.stem for path in tmp_path.glob("*.png")} == {f"scaffold_rule_{name}" for name in NAMES}

@@ -1,0 +1,276 @@
+"""The language of the scaffold experiments: what it promises is counted in the text itself."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus
+from lmdyn.datamodules.scaffold import CLOSE, OPEN
+
+SMALL = {
+    "n_rules": 200,
+    "n_phrases": 20,
+    "n_outside": 30,
+    "n_types": 1000,
+    "n_train_tokens": 10_000,
+    "n_validation_tokens": 5_000,
+    "n_test_tokens": 500,
+}
+
+
+def corpus(familiar=True, length=3, **settings):
+    return ScaffoldCorpus(familiar, length, **{**SMALL, **settings})
+
+
+def ready(folder, **settings):
+    made = corpus(cache_dir=str(folder), **settings)
+    made.prepare_data()
+    made.setup()
+    return made
+
+
+def words(made, split="train"):
+    """The text as any reader of the corpus meets it."""
+    return [w for document in made.documents(split) for sentence in document for w in sentence.words]
+
+
+def phrases(made):
+    return [tuple(made.vocabulary[i] for i in phrase) for phrase in made.phrases]
+
+
+def windows(text, length):
+    return [tuple(text[i : i + length]) for i in range(len(text) - length + 1)]
+
+
+def scaffolds(text, length):
+    """What stands between α and ω, after checking that nothing else has either."""
+    assert text.count(OPEN) == text.count(CLOSE)
+    found = []
+    for at in (i for i, word in enumerate(text) if word == OPEN):
+        assert text[at + length + 1] == CLOSE
+        found.append(tuple(text[at + 1 : at + 1 + length]))
+        assert OPEN not in found[-1]
+        assert CLOSE not in found[-1]
+    return found
+
+
+@pytest.mark.parametrize("familiar", [True, False])
+@pytest.mark.parametrize("length", [2, 3, 8])
+def test_rules_and_phrases_are_counted(familiar, length):
+    made = corpus(familiar, length)
+    text = words(made)
+    assert len(text) == 10_000
+    inside = scaffolds(text, length)
+    assert len(inside) == 200
+    known = phrases(made)
+    assert len(set(known)) == 20
+    assert Counter(inside) == dict.fromkeys(known, 10)
+    everywhere = Counter(windows(text, length))
+    outside = {phrase: everywhere[phrase] - 10 for phrase in known}
+    # by chance two given words stand at one of 10,000 places once in 100 texts, longer phrases never
+    chance = 1 if length == 2 else 0
+    planted = 30 if familiar else 0
+    assert all(planted <= n <= planted + chance for n in outside.values())
+    assert sum(outside.values()) - 20 * planted <= 2 * chance
+
+
+def test_words_of_length_one_are_planted_on_top_of_chance():
+    made = corpus(True, 1, n_outside=100)
+    text = words(made)
+    inside = scaffolds(text, 1)
+    assert Counter(inside) == dict.fromkeys(phrases(made), 10)
+    assert len(text) == 10_000
+    counts = Counter(text)
+    noise = 10_000 - 200 * 3 - 20 * 100
+    for (word,) in phrases(made):
+        chance = counts[word] - 110
+        assert 0 <= chance < 7.4 + 6 * 7.4**0.5  # Poisson of 7.4
+    others = [counts[w] for w in made.vocabulary[:1000] if (w,) not in phrases(made)]
+    assert np.mean(others) == pytest.approx(noise / 1000, rel=0.05)
+    plain = Counter(words(corpus(False, 1)))
+    assert all(plain[word] - 10 < 9.4 + 6 * 9.4**0.5 for (word,) in phrases(made))
+    positions = [i for i, w in enumerate(text) if (w,) in phrases(made)]
+    assert 4000 < np.mean(positions) < 6000  # all over the text
+
+
+def test_both_settings_have_the_same_phrases_and_number_of_words():
+    for length in (1, 2, 8):
+        familiar, unfamiliar = corpus(True, length), corpus(False, length)
+        np.testing.assert_array_equal(familiar.phrases, unfamiliar.phrases)
+        for split in ("train", "validation", "test"):
+            assert len(words(familiar, split)) == len(words(unfamiliar, split)) == familiar.n_tokens[split]
+            assert len(scaffolds(words(familiar, split), length)) == len(
+                scaffolds(words(unfamiliar, split), length)
+            )
+        assert words(familiar) != words(unfamiliar)
+        assert familiar.vocabulary == unfamiliar.vocabulary
+
+
+def test_other_splits_have_the_rate_of_training():
+    made = corpus()
+    known = set(phrases(made))
+    for split, share in (("validation", 0.5), ("test", 0.05)):
+        text = words(made, split)
+        inside = scaffolds(text, 3)
+        assert len(inside) == 200 * share
+        assert set(inside) <= known
+        everywhere = Counter(windows(text, 3))
+        assert sum(everywhere[phrase] for phrase in known) == (200 + 20 * 30) * share
+        plain = words(corpus(False), split)
+        everywhere = Counter(windows(plain, 3))
+        assert sum(everywhere[phrase] for phrase in known) == 200 * share
+    assert set(scaffolds(words(made, "validation"), 3)) == known
+
+
+def test_rules_and_phrases_stand_in_random_order():
+    made = corpus()
+    text = words(made)
+    order = scaffolds(text, 3)
+    known = phrases(made)
+    numbers = [known.index(scaffold) for scaffold in order]
+    for written in ([i % 20 for i in range(200)], sorted(numbers)):
+        assert sum(a == b for a, b in zip(numbers, written, strict=True)) < 30  # 10 by chance
+    for symbol in (OPEN, known[0][0]):
+        at = [i for i, word in enumerate(text) if word == symbol]
+        assert 3000 < np.mean(at) < 7000
+    noise = Counter(w for w in text if w not in (OPEN, CLOSE) and not any(w in p for p in known))
+    expected = (10_000 - 200 * 5 - 600 * 3) / 1000
+    assert np.mean(list(noise.values())) == pytest.approx(expected, rel=0.05)
+    assert np.var([noise[w] for w in noise]) == pytest.approx(expected, rel=0.25)  # Poisson
+
+
+def test_the_same_each_time_and_other_by_the_seed():
+    one, again, other = corpus(), corpus(), corpus(language_seed=1)
+    for split in ("train", "validation", "test"):
+        assert words(one, split) == words(one, split) == words(again, split)
+        assert words(one, split) != words(other, split)
+    assert (one.phrases != other.phrases).any()
+    assert one.content_key() == again.content_key() != other.content_key()
+    assert words(one)[:500] != words(one, "validation")[:500] != words(one, "test")
+    torch.manual_seed(5)
+    np.random.seed(5)
+    assert words(corpus()) == words(one)
+
+
+@pytest.mark.parametrize("key", ["familiar", "length", "n_rules", "n_phrases", "n_outside", "n_types"])
+def test_what_the_text_depends_on_keys_the_cache(key):
+    changed = {
+        "familiar": False,
+        "length": 2,
+        "n_rules": 100,
+        "n_phrases": 10,
+        "n_outside": 3,
+        "n_types": 900,
+    }
+    assert corpus(**{key: changed[key]}).content_key() != corpus().content_key()
+
+
+def test_the_encoded_stream_is_the_text(tmp_path):
+    made = ready(tmp_path)
+    ids = made.encoded("train").tokens
+    assert len(ids) == 10_000  # no end of sentence
+    assert made.tokenizer.convert_ids_to_tokens(ids.tolist()) == words(made)
+    assert made.tokenizer.eos_token_id not in ids
+    assert made.tokenizer.unk_token_id not in ids
+    assert made.close_id == made.tokenizer.convert_tokens_to_ids(CLOSE)
+    assert (
+        len({*made.tokenizer.convert_tokens_to_ids(made.vocabulary)} - {made.tokenizer.unk_token_id}) == 1002
+    )
+    with_ends = ready(tmp_path, eos=True).encoded("train").tokens
+    assert len(with_ends) == 10_100
+    assert (with_ends[100::101] == made.tokenizer.eos_token_id).all()
+
+
+def test_words_that_the_text_lacks_are_known_too(tmp_path):
+    made = ready(
+        tmp_path, n_types=5000, n_train_tokens=2500, n_rules=20, n_outside=0, n_validation_tokens=2500
+    )
+    assert len(set(words(made))) < 3000
+    known = made.tokenizer.get_vocab()
+    assert all(word in known for word in made.vocabulary)
+    assert made.tokenizer.unk_token_id not in made.encoded("validation").tokens
+
+
+def test_instances_of_the_rule(tmp_path):
+    made = ready(tmp_path)
+    known = phrases(made)
+    training = set(windows(words(made), 3 + 2))
+    for domain in ("in", "out"):
+        found = made.examples(domain, 50, context=7)
+        assert found.dtype == torch.int64
+        assert found.shape == (50, 7 + 1 + 3 + 1)
+        assert torch.equal(found, made.examples(domain, 50, context=7))
+        text = [made.tokenizer.convert_ids_to_tokens(row) for row in found.tolist()]
+        assert all(row[7] == OPEN and row[-1] == CLOSE for row in text)
+        assert all(row.count(OPEN) == row.count(CLOSE) == 1 for row in text)
+        scaffold = [tuple(row[8:-1]) for row in text]
+        if domain == "in":
+            assert scaffold == [known[i % 20] for i in range(50)]
+        else:
+            assert not set(scaffold) & set(known)
+            assert len(set(scaffold)) == 50
+            assert not {tuple(row[7:]) for row in text} & training
+        assert len({tuple(row[:7]) for row in text}) == 50
+    assert not torch.equal(made.examples("in", 50, 7)[:, :7], made.examples("out", 50, 7)[:, :7])
+    bare = made.examples("out", 1, context=0)
+    assert bare.shape == (1, 5)
+    assert made.tokenizer.convert_ids_to_tokens(bare[0].tolist())[0] == OPEN
+    assert made.examples("in").shape == (1000, 25)
+    other = ready(tmp_path, language_seed=1)
+    assert not torch.equal(other.examples("out", 50, 7), made.examples("out", 50, 7))
+
+
+def test_both_settings_are_asked_the_same(tmp_path):
+    """Curves of both settings differ by training alone: the same words, by whatever ids."""
+    asked = []
+    for familiar in (True, False):
+        made = ready(tmp_path, familiar=familiar)
+        asked.append(
+            [
+                made.tokenizer.convert_ids_to_tokens(r)
+                for d in ("in", "out")
+                for r in made.examples(d, 20).tolist()
+            ]
+        )
+    assert asked[0] == asked[1]
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    for settings, match in (
+        ({"length": 8, "n_outside": 100}, "fill 18000 words, more than n_train_tokens = 10000"),
+        ({"n_rules": 3000}, "3000 rules and 600 phrases of 3 words"),
+        ({"length": 0}, "length >= 1"),
+        ({"n_rules": -1}, "n_rules >= 0"),
+        ({"n_outside": -1}, "n_outside >= 0"),
+        ({"language_seed": -1}, "language_seed >= 0"),
+        ({"n_test_tokens": 0}, "n_test_tokens >= 1"),
+        ({"length": 1, "n_types": 19}, "no 20 phrases of 1 words over 19 types"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            corpus(**settings)
+    corpus(
+        False, 8, n_outside=100
+    )  # controls: none are planted, all types are phrases, every word is planted
+    assert len(corpus(length=1, n_types=20).phrases) == 20
+    full = corpus(n_rules=200, n_outside=150, n_validation_tokens=10_000)
+    assert len(scaffolds(words(full), 3)) == 200
+    made = ready(tmp_path)
+    with pytest.raises(ValueError, match="expected a split of train, validation, test, got 'dev'"):
+        list(made.documents("dev"))
+    for arguments, match in (
+        (("both",), "domain 'in' or 'out', got 'both'"),
+        (("in", 0), "n >= 1"),
+        (("in", 1, -1), "context >= 0"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            made.examples(*arguments)
+    grammar = GrammarCorpus(
+        n_train_tokens=300, n_validation_tokens=100, n_test_tokens=50, cache_dir=str(tmp_path), n_nouns=40,
+        n_verbs=20, n_adjectives=10, n_adverbs=3, n_names=20, n_facts=5,
+    )  # fmt: skip
+    grammar.prepare_data()
+    made.tokenizer = grammar.tokenizer
+    with pytest.raises(ValueError, match=r"the tokenizer lacks 1002 words.*'ω'"):
+        made.examples("in", 1)
