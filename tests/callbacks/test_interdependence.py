@@ -406,7 +406,9 @@ def test_modules_that_do_not_fit_are_refused_before_training(tmp_path):
                 look(module)
     for part in ("embedding", "lstm", "decoder"):
         other = attach(tmp_path / part, **{part: "rnn.core"})
-        match = rf"no 'rnn.core': set `{part}` to the path of its {part} \(embedding, lstm, decoder, between\)"
+        match = (
+            rf"no 'rnn.core': set `{part}` to the path of its {part} \(embedding, lstm, decoder, between\)"
+        )
         with pytest.raises(ValueError, match=match):
             other.check_module(fine)
 
