@@ -1,12 +1,9 @@
 """Interdependence of word pairs by their distance in the sentence and in its dependency tree."""
 
-import hashlib
 import itertools
-import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,25 +16,16 @@ from lmdyn.analysis.decomposition import Variant
 from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.interdependence import pairwise_interdependence
 from lmdyn.analysis.rank_correlation import spearman
-from lmdyn.analysis.sparsity import CLOSED_CLASSES, OPEN_CLASSES
-from lmdyn.analysis.trees import dependency_distances
 from lmdyn.callbacks.interdependence_figures import interdependence_figures
 from lmdyn.callbacks.lstm_parts import LSTMParts
 from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.word_pairs import Parsed, WordPairs, encode_words
 
 __all__ = ["Interdependence"]
 
 log = logging.getLogger(__name__)
 
 _Z = 1.959964  # of a 95 % interval
-
-
-class _Parsed(Protocol):
-    """A sentence of lmdyn's corpora."""
-
-    words: tuple[str, ...]
-    heads: tuple[int, ...] | None
-    upos: tuple[str | None, ...] | None
 
 
 class Interdependence(Observer):
@@ -124,7 +112,7 @@ class Interdependence(Observer):
         self.variant = variant
         self.batch_tokens = batch_tokens
         self.max_rows = max_rows
-        self._pairs: _Pairs | None = None
+        self._pairs: WordPairs | None = None
 
     _not_settings = Observer._not_settings | {"batch_tokens", "max_rows"}
 
@@ -137,12 +125,12 @@ class Interdependence(Observer):
                 "`probe`, for example ConlluCorpus"
             )
         sentences = self._read(itertools.chain.from_iterable(data.documents(self.split)))
-        ids = _encode(sentences, data.tokenizer, self.name)
+        ids = encode_words(sentences, data.tokenizer, self.name)
         counts = None
         if self.run.token_counts is not None:
             counts = self.run.token_counts["count"].to_numpy()
         start = data.tokenizer.eos_token_id
-        self._pairs = _Pairs(sentences, ids, counts, self.max_distance, start, self.batch_tokens)
+        self._pairs = WordPairs(sentences, ids, counts, self.max_distance, start, self.batch_tokens)
         unknown = data.tokenizer.unk_token_id
         missing = sum(row.count(unknown) for row in ids) if unknown is not None else 0
         log.info(
@@ -150,8 +138,8 @@ class Interdependence(Observer):
             self.name, len(self._pairs.table), len(sentences), 100 * missing / self._pairs.words,
         )  # fmt: skip
 
-    def _read(self, given: Iterable[_Parsed]) -> list[_Parsed]:
-        sentences: list[_Parsed] = []
+    def _read(self, given: Iterable[Parsed]) -> list[Parsed]:
+        sentences: list[Parsed] = []
         words = skipped = 0
         for number, sentence in enumerate(given, 1):
             if sentence.heads is None or sentence.upos is None:
@@ -181,7 +169,7 @@ class Interdependence(Observer):
         return sentences
 
     @property
-    def pairs(self) -> "_Pairs":
+    def pairs(self) -> WordPairs:
         """The pairs of words that are looked at."""
         if self._pairs is None:
             raise RuntimeError(f"{self.name}: not attached to a run yet")
@@ -249,113 +237,7 @@ class Interdependence(Observer):
         return interdependence_figures(observations)
 
 
-@dataclass(init=False)
-class _Pairs:
-    """The sentences as batches, and what is known of each pair of words.
-
-    Attributes:
-        words: number of words of all sentences.
-        batches: (ids, mask, number of each word or -1) of the sentences, by falling length.
-        table: a row for each pair: its index in (words · max_distance) values, its sentence, ``distance``,
-            ``syntactic`` distance, ``pos_class``, and training counts of both words where they are known.
-        fingerprint: hash of tokens, trees and tags.
-    """
-
-    words: int
-    batches: list[tuple[Tensor, Tensor, Tensor]]
-    table: pd.DataFrame
-    fingerprint: str
-
-    def __init__(
-        self,
-        sentences: Sequence[_Parsed],
-        ids: Sequence[Sequence[int]],
-        counts: npt.NDArray[Any] | None,
-        max_distance: int,
-        start: int | None,
-        batch_tokens: int,
-    ) -> None:
-        lengths = np.array([len(s.words) for s in sentences])
-        first = np.cumsum(lengths) - lengths
-        self.words = int(lengths.sum())
-        parts = []
-        for number, sentence in enumerate(sentences):
-            n = len(sentence.words)
-            tree = dependency_distances(sentence.heads or ())
-            left, right = np.triu_indices(n, 1)
-            near = right - left <= max_distance
-            left, right = left[near], right[near]
-            kind = np.array([(t in OPEN_CLASSES) + 2 * (t in CLOSED_CLASSES) for t in sentence.upos or ()])
-            parts.append(
-                pd.DataFrame(
-                    {
-                        "index": (first[number] + left) * max_distance + right - left - 1,
-                        "sentence": number,
-                        "distance": right - left,
-                        "syntactic": tree[left, right],
-                        "kind": kind[left] * 3 + kind[right],
-                        "left": np.array(ids[number])[left],
-                        "right": np.array(ids[number])[right],
-                    }
-                )
-            )
-        table = pd.concat(parts, ignore_index=True)
-        names = pd.Series({4: "open", 8: "closed", 5: "mixed", 7: "mixed"})
-        table["pos_class"] = table.pop("kind").map(names)
-        for side in ("left", "right"):
-            words = table.pop(side)
-            if counts is not None:
-                table[side] = counts[words.to_numpy()]
-        self.table = table
-        self.batches = _batches(ids, first, start, batch_tokens)
-        content = json.dumps([list(ids), [(s.heads, s.upos) for s in sentences], start])
-        self.fingerprint = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
-
-
-def _encode(sentences: Sequence[_Parsed], tokenizer: Any, name: str) -> list[list[int]]:
-    """The token id of each word of each sentence."""
-    encoded = tokenizer(
-        [list(s.words) for s in sentences],
-        is_split_into_words=True,
-        add_special_tokens=False,
-        padding=False,
-        truncation=False,
-        return_attention_mask=False,
-    )
-    for i, sentence in enumerate(sentences):
-        pieces = np.bincount(encoded.word_ids(i), minlength=len(sentence.words))
-        if (pieces != 1).any():
-            worst = int(np.flatnonzero(pieces != 1)[0])
-            raise ValueError(
-                f"{name}: the word {sentence.words[worst]!r} has {pieces[worst]} tokens: pairs of words are defined "
-                "for models with one token a word"
-            )
-    return list(encoded["input_ids"])
-
-
-def _batches(
-    ids: Sequence[Sequence[int]], first: npt.NDArray[Any], start: int | None, batch_tokens: int
-) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Sentences of two words or more, longest first, in batches of about ``batch_tokens`` with padding."""
-    before = [] if start is None else [start]
-    order = [i for i in np.argsort([-len(s) for s in ids], kind="stable") if len(ids[i]) > 1]
-    batches = []
-    while order:
-        time = len(ids[order[0]]) + len(before)
-        chosen, order = order[: max(1, batch_tokens // time)], order[max(1, batch_tokens // time) :]
-        tokens = torch.zeros(len(chosen), time, dtype=torch.int64)
-        rows = torch.full((len(chosen), time), -1)
-        mask = torch.zeros(len(chosen), time, dtype=torch.bool)
-        for row, i in enumerate(chosen):
-            n = len(before) + len(ids[i])
-            tokens[row, :n] = torch.tensor([*before, *ids[i]])
-            rows[row, len(before) : n] = torch.arange(first[i], first[i] + len(ids[i]))
-            mask[row, :n] = True
-        batches.append((tokens, mask, rows))
-    return batches
-
-
-def _summary(pairs: _Pairs, site: str, values: npt.NDArray[np.float64], min_pairs: int) -> pd.DataFrame:
+def _summary(pairs: WordPairs, site: str, values: npt.NDArray[np.float64], min_pairs: int) -> pd.DataFrame:
     """Means with intervals and counts for each stratum, and rank correlations within distances."""
     table = pairs.table.assign(di=values[pairs.table["index"].to_numpy()])
     table = table[table["syntactic"] >= 0]
