@@ -30,7 +30,7 @@ def set_step_axis(axes: Axes, steps: Sequence[int]) -> None:
     if early > max(3, len(different) / 3):
         axes.set_xscale("symlog", linthresh=max(1, different[1]), linscale=0.3)
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.set_xlim(different[0], different[-1])
 
 

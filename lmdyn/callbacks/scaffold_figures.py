@@ -35,7 +35,7 @@ def scaffold_figures(observations: pd.DataFrame) -> dict[str, Figure]:
         ),
     }
     for focus, error in (("close", "of ω"), ("all", "of all words after α")):
-        label = f"mean ‖∂E/∂h‖, E the error {error}"
+        label = f"mean ‖∂E/∂h‖ (E: error {error})"
         figures[f"gradient_{focus}"] = _profiles(
             rows, "gradient", focus, label, "words after α (0: at α)", mean=True
         )
@@ -49,6 +49,7 @@ def _panels(draw: Callable[[Axes, str], None], label: str) -> Figure:
     for ax, (domain, title) in zip(axes, _DOMAINS.items(), strict=True):
         draw(ax, domain)
         ax.set_title(title, fontsize=10, loc="left")
+    axes[0].set_ylim(bottom=0)  # of both panels, when all is drawn
     axes[0].set_ylabel(label)
     outer_legend(axes[1])
     return figure
@@ -77,7 +78,6 @@ def _curves(rows: pd.DataFrame, quantity: str, focus: str, label: str) -> Figure
         for name, look, run in _runs(rows[rows["site"].eq(domain)]):
             ax.plot(run["step"], run["value"], marker=".", ms=3, label=name, **look)
         set_step_axis(ax, list(rows["step"]))
-        ax.set_ylim(bottom=0)
 
     return _panels(draw, label)
 
@@ -97,7 +97,6 @@ def _profiles(
             ax.plot(values.index.astype(int), values, marker=".", ms=5, label=name, **look)
         ax.set_xlabel(words)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.set_ylim(bottom=0)
 
     return _panels(draw, label)
 
