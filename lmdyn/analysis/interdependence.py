@@ -16,7 +16,7 @@ from lmdyn.analysis.decomposition import (
     initial_state,
     squash,
 )
-from lmdyn.analysis.lstm import LSTMLayer, lstm_layers, real_steps
+from lmdyn.analysis.lstm import LSTMLayer, check_decoder, lstm_layers, real_steps
 
 __all__ = ["PairwiseInterdependence", "decompositional_interdependence", "pairwise_interdependence"]
 
@@ -68,6 +68,10 @@ def decompositional_interdependence(
             f"expected left and right of (batch, time) = {tuple(inputs.shape[:2])}, or with an axis of pairs first, "
             f"got {tuple(left.shape)} and {tuple(right.shape)}"
         )
+    if left.dtype != torch.bool or right.dtype != torch.bool:
+        raise ValueError(f"expected boolean left and right, got {left.dtype} and {right.dtype}")
+    if decoder is not None:
+        check_decoder(decoder, lstm_layers(lstm))
     both = left & right
     if bool(both.any()):
         raise ValueError(
@@ -172,6 +176,8 @@ def pairwise_interdependence(
         )
     layers = lstm_layers(lstm)
     check_inputs(layers, inputs)
+    if decoder is not None:
+        check_decoder(decoder, layers)
     steps = real_steps(mask, inputs)
     batch, time = steps.shape
     known: list[_Known] = []

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-__all__ = ["LSTMLayer", "lstm_layers", "real_steps", "state_gradients"]
+__all__ = ["LSTMLayer", "check_decoder", "lstm_layers", "real_steps", "state_gradients"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,19 @@ def lstm_layers(lstm: nn.Module | Iterable[nn.Module]) -> list[LSTMLayer]:
     return layers
 
 
+def check_decoder(decoder: nn.Linear, layers: list[LSTMLayer]) -> None:
+    """Refuse a decoder that does not read the last layer's hidden state, or is in another precision."""
+    weight = getattr(decoder, "weight", None)
+    expected = layers[-1].w_rec
+    if not isinstance(weight, Tensor) or weight.ndim != 2 or weight.shape[1] != layers[-1].hidden:
+        size = "no weight" if weight is None else f"a weight of {tuple(weight.shape)}"
+        raise ValueError(
+            f"expected a linear decoder of {layers[-1].hidden} dimensions, got {type(decoder).__name__} with {size}"
+        )
+    if weight.dtype != expected.dtype:
+        raise ValueError(f"expected a decoder in {expected.dtype} as the LSTM, got {weight.dtype}")
+
+
 def real_steps(
     mask: Bool[Tensor, "batch time"] | None, inputs: Float[Tensor, "batch time inputs"]
 ) -> Bool[Tensor, "batch time"]:
@@ -138,6 +151,9 @@ def state_gradients(
     Returns:
         (batch, time), in nats per unit of the hidden state.
 
+    Raises:
+        ValueError: a decoder of another size, labels of another shape.
+
     Reference: Saphra & Lopez 2020, section 4.3 and appendix C (Saphra 2021, chapter 5).
 
     Example:
@@ -147,6 +163,11 @@ def state_gradients(
         torch.Size([2, 6])
     """
     layers = lstm_layers(lstm)
+    check_decoder(decoder, layers)
+    if labels.shape != inputs.shape[:2]:
+        raise ValueError(
+            f"expected a label for each of {tuple(inputs.shape[:2])} steps, got {tuple(labels.shape)}"
+        )
     rows = len(inputs)
     with torch.enable_grad():
         pairs = [(inputs.new_zeros(rows, layer.hidden),) * 2 for layer in layers]

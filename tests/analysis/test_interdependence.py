@@ -274,6 +274,15 @@ class TestErrors:
         )
         assert bool(found > 0)
 
+    def test_decoder_of_pairs(self):
+        with pytest.raises(ValueError, match="a linear decoder of 4 dimensions"):
+            pairwise_interdependence(nn.LSTM(3, 4), torch.randn(1, 5, 3), 2, decoder=nn.Linear(5, 7))
+
+    def test_sets_are_boolean(self):
+        left, right = (mask.float() for mask in sets(5, (0,), (1,)))
+        with pytest.raises(ValueError, match="expected boolean left and right"):
+            decompositional_interdependence(nn.LSTM(3, 4), torch.randn(1, 5, 3), left, right)
+
     @pytest.mark.parametrize(
         ("left", "right", "settings", "match"),
         [
@@ -289,6 +298,9 @@ class TestErrors:
             ((0,), (1,), {"mask": ~right_padded([3], 5)}, "pad on the right"),
             ((0,), (1,), {"variant": "printed"}, "expected variant"),
             ((0,), (1,), {"state": torch.zeros(2, 1, 2, 4).unbind()}, "expected"),
+            ((0,), (1,), {"decoder": nn.Linear(5, 7)}, "a linear decoder of 4 dimensions"),
+            ((0,), (1,), {"decoder": nn.ReLU()}, "got ReLU with no weight"),
+            ((0,), (1,), {"decoder": nn.Linear(4, 7).double()}, "a decoder in torch.float32"),
         ],
     )
     def test_direct(self, left, right, settings, match):
