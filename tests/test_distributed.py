@@ -4,8 +4,6 @@ import faulthandler
 import json
 import os
 import shutil
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -28,6 +26,7 @@ from lmdyn.callbacks import (
 )
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.models import LSTMLanguageModel
+from tests.ranks import run_two_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:GPU available but not used")
 
@@ -158,28 +157,9 @@ def corpus_loader(split, **settings):
 def two(tmp_path_factory):
     """Folder of what the two processes did."""
     folder = tmp_path_factory.mktemp("two")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks = []
-    try:
-        for rank in (0, 1):
-            environment = {
-                **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2",
-                "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0",
-                "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test", "OMP_NUM_THREADS": "1",
-                "LMDYN_CACHE": str(tmp_path_factory.getbasetemp() / "cache"),
-            }  # fmt: skip
-            command = [sys.executable, __file__, str(folder)]
-            with (folder / f"log{rank}.txt").open("w", encoding="utf-8") as log:
-                ranks.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
-        codes = [process.wait(timeout=240) for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    for rank, code in enumerate(codes):
-        assert code == 0, (folder / f"log{rank}.txt").read_text(encoding="utf-8")[-4000:]
+    cache = tmp_path_factory.getbasetemp() / "cache"
+    torchrun = {"LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}
+    run_two_ranks(__file__, folder, cache, timeout=240, **torchrun)
     return folder
 
 

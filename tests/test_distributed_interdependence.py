@@ -5,9 +5,6 @@ a Trainer: what is split by ranks is the observation alone.
 """
 
 import faulthandler
-import os
-import socket
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -21,6 +18,7 @@ from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.callbacks import Interdependence, Run, ScaffoldRule
 from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus
 from lmdyn.models import LSTMLanguageModel
+from tests.ranks import run_two_ranks
 
 
 def corpora():
@@ -80,27 +78,7 @@ def rank_main(folder):
 def two(tmp_path_factory):
     """Folder of what the two processes found."""
     folder = tmp_path_factory.mktemp("two")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks = []
-    try:
-        for rank in (0, 1):
-            environment = {
-                **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2",
-                "RANK": str(rank), "OMP_NUM_THREADS": "1",
-                "LMDYN_CACHE": str(tmp_path_factory.getbasetemp() / "cache"),
-            }  # fmt: skip
-            command = [sys.executable, __file__, str(folder)]
-            with (folder / f"log{rank}.txt").open("w", encoding="utf-8") as log:
-                ranks.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
-        codes = [process.wait(timeout=120) for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    for rank, code in enumerate(codes):
-        assert code == 0, (folder / f"log{rank}.txt").read_text(encoding="utf-8")[-4000:]
+    run_two_ranks(__file__, folder, tmp_path_factory.getbasetemp() / "cache", timeout=120)
     return folder
 
 

@@ -2,16 +2,24 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lmdyn.analysis.lstm import LSTMLayer, lstm_layers, real_steps
+from lmdyn.analysis.lstm import (
+    LSTMLayer,
+    State,
+    check_inputs,
+    initial_state,
+    lstm_layers,
+    real_steps,
+    run_layers,
+)
 
-__all__ = ["Decomposition", "State", "Variant", "contextual_decomposition"]
+__all__ = ["Decomposition", "Variant", "contextual_decomposition"]
 
 Variant = Literal["published", "released", "generalized"]
 """Which products of parts are relevant.
@@ -22,8 +30,6 @@ contributes then depends on the words after it.
 ``generalized``: Jumelet et al. 2019 with the set {rel-rel, rel-b, rel-irrel}: products of a relevant and an
 irrelevant part are relevant too. The output gate is not split in any of them.
 """
-
-State = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -132,58 +138,15 @@ def contextual_decomposition(
             kept[k].append(states[k])
     hidden = [torch.stack([h for h, _ in layer], -2) * steps[..., None] for layer in kept]
     cells = [torch.stack([c for _, c in layer], -2) * steps[..., None] for layer in kept]
-    error = inputs.new_zeros(())
-    x = inputs
-    for layer, (h, c), parts in zip(layers, before, hidden, strict=True):
-        x = layer.run(x, h, c)[0]
-        error = torch.maximum(error, (parts.sum(0) - x * steps[..., None]).abs().max())
+    truth, _ = run_layers(layers, inputs, before)
+    error = torch.stack(
+        [(parts.sum(0) - h * steps[..., None]).abs().max() for parts, h in zip(hidden, truth, strict=True)]
+    ).max()
     shape = (batch, time) if focus.ndim == 2 else (masks, batch, time)
     relevant_h, irrelevant_h, relevant_c, irrelevant_c = (
         tuple(part[side].view(*shape, -1) for part in parts) for parts in (hidden, cells) for side in (0, 1)
     )
     return Decomposition(relevant_h, irrelevant_h, relevant_c, irrelevant_c, error)
-
-
-def check_inputs(layers: list[LSTMLayer], inputs: Tensor) -> None:
-    """Refuse word vectors of another size or precision than the weights'."""
-    weights = layers[0].w_in
-    if inputs.ndim != 3 or inputs.numel() == 0:
-        raise ValueError(
-            f"expected word vectors (batch, time, inputs) of at least one word, got {tuple(inputs.shape)}"
-        )
-    if weights.dtype not in (torch.float32, torch.float64):
-        raise ValueError(
-            f"expected an LSTM in float32 or float64, got {weights.dtype}: parts would not add up"
-        )
-    if inputs.shape[-1] != weights.shape[1] or inputs.dtype != weights.dtype:
-        raise ValueError(
-            f"expected word vectors of {weights.shape[1]} dimensions in {weights.dtype}, got {inputs.shape[-1]} in "
-            f"{inputs.dtype}: give the LSTM's own inputs, in its precision"
-        )
-
-
-def initial_state(
-    layers: list[LSTMLayer], inputs: Tensor, state: State | None
-) -> list[tuple[Tensor, Tensor]]:
-    """The pair (h, c) of each layer before the first word, each (batch, hidden)."""
-    batch = len(inputs)
-    if state is None:
-        return [(inputs.new_zeros(batch, layer.hidden),) * 2 for layer in layers]
-    expected = [(batch, layer.hidden) for layer in layers]
-    given: list[Any] = list(state)
-    if len(given) == 2 and isinstance(given[0], Tensor):  # as nn.LSTM: (layers, batch, hidden) of each
-        h, c = (part.reshape(-1, *part.shape[-2:]) for part in given)
-        if h.shape != c.shape:
-            raise ValueError(
-                f"expected h and c of {expected} (batch, hidden) for each layer, got {tuple(h.shape)} and "
-                f"{tuple(c.shape)}"
-            )
-        given = list(zip(h, c, strict=True))
-    pairs = [tuple(part.reshape(-1, part.shape[-1]).detach() for part in pair) for pair in given]
-    got = [tuple(tuple(part.shape) for part in pair) for pair in pairs]
-    if got != [(shape, shape) for shape in expected]:
-        raise ValueError(f"expected h and c of {expected} (batch, hidden) for each layer, got {got}")
-    return [(h, c) for h, c in pairs]
 
 
 def _split_zero(h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:

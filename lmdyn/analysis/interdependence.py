@@ -8,15 +8,16 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lmdyn.analysis.decomposition import (
+from lmdyn.analysis.decomposition import Variant, contextual_decomposition, squash
+from lmdyn.analysis.lstm import (
+    LSTMLayer,
     State,
-    Variant,
+    check_decoder,
     check_inputs,
-    contextual_decomposition,
     initial_state,
-    squash,
+    lstm_layers,
+    real_steps,
 )
-from lmdyn.analysis.lstm import LSTMLayer, check_decoder, lstm_layers, real_steps
 
 __all__ = ["PairwiseInterdependence", "decompositional_interdependence", "pairwise_interdependence"]
 

@@ -3,13 +3,20 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-__all__ = ["LSTMLayer", "check_decoder", "lstm_layers", "real_steps", "state_gradients"]
+__all__ = [
+    "LSTMLayer", "State", "check_decoder", "check_inputs", "initial_state", "lstm_layers", "real_steps", "run_layers",
+    "state_gradients",
+]  # fmt: skip
+
+State = tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
+"""The state before the first word: as ``nn.LSTM`` takes it, or a pair (h, c) for each layer."""
 
 
 @dataclass(frozen=True)
@@ -96,17 +103,70 @@ def lstm_layers(lstm: nn.Module | Iterable[nn.Module]) -> list[LSTMLayer]:
     return layers
 
 
-def check_decoder(decoder: nn.Linear, layers: list[LSTMLayer]) -> None:
-    """Refuse a decoder that does not read the last layer's hidden state, or is in another precision."""
-    weight = getattr(decoder, "weight", None)
-    expected = layers[-1].w_rec
-    if not isinstance(weight, Tensor) or weight.ndim != 2 or weight.shape[1] != layers[-1].hidden:
-        size = "no weight" if weight is None else f"a weight of {tuple(weight.shape)}"
+def check_inputs(layers: list[LSTMLayer], inputs: Tensor) -> None:
+    """Refuse word vectors of another size or precision than the weights'."""
+    weights = layers[0].w_in
+    if inputs.ndim != 3 or inputs.numel() == 0:
         raise ValueError(
-            f"expected a linear decoder of {layers[-1].hidden} dimensions, got {type(decoder).__name__} with {size}"
+            f"expected word vectors (batch, time, inputs) of at least one word, got {tuple(inputs.shape)}"
         )
-    if weight.dtype != expected.dtype:
-        raise ValueError(f"expected a decoder in {expected.dtype} as the LSTM, got {weight.dtype}")
+    if weights.dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"expected an LSTM in float32 or float64, got {weights.dtype}: parts would not add up"
+        )
+    if inputs.shape[-1] != weights.shape[1] or inputs.dtype != weights.dtype:
+        raise ValueError(
+            f"expected word vectors of {weights.shape[1]} dimensions in {weights.dtype}, got {inputs.shape[-1]} in "
+            f"{inputs.dtype}: give the LSTM's own inputs, in its precision"
+        )
+
+
+def initial_state(
+    layers: list[LSTMLayer], inputs: Tensor, state: State | None
+) -> list[tuple[Tensor, Tensor]]:
+    """The pair (h, c) of each layer before the first word, each (batch, hidden)."""
+    batch = len(inputs)
+    if state is None:
+        return [(inputs.new_zeros(batch, layer.hidden),) * 2 for layer in layers]
+    expected = [(batch, layer.hidden) for layer in layers]
+    given: list[Any] = list(state)
+    if len(given) == 2 and isinstance(given[0], Tensor):  # as nn.LSTM: (layers, batch, hidden) of each
+        h, c = (part.reshape(-1, *part.shape[-2:]) for part in given)
+        if h.shape != c.shape:
+            raise ValueError(
+                f"expected h and c of {expected} (batch, hidden) for each layer, got {tuple(h.shape)} and "
+                f"{tuple(c.shape)}"
+            )
+        given = list(zip(h, c, strict=True))
+    pairs = [tuple(part.reshape(-1, part.shape[-1]).detach() for part in pair) for pair in given]
+    got = [tuple(tuple(part.shape) for part in pair) for pair in pairs]
+    if got != [(shape, shape) for shape in expected]:
+        raise ValueError(f"expected h and c of {expected} (batch, hidden) for each layer, got {got}")
+    return [(h, c) for h, c in pairs]
+
+
+def run_layers(
+    layers: list[LSTMLayer], x: Float[Tensor, "batch time inputs"], state: list[tuple[Tensor, Tensor]]
+) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+    """Hidden states (batch, time, hidden) of each layer, and its pair (h, c) after the last step."""
+    hidden, after = [], []
+    for layer, (h, c) in zip(layers, state, strict=True):
+        x, h, c = layer.run(x, h, c)
+        hidden.append(x)
+        after.append((h, c))
+    return hidden, after
+
+
+def check_decoder(decoder: nn.Module, layers: list[LSTMLayer]) -> None:
+    """Refuse a decoder that is not linear, does not read the last layer's hidden state, or has another precision."""
+    size = layers[-1].hidden
+    if not isinstance(decoder, nn.Linear) or decoder.in_features != size:
+        of = f" of {decoder.in_features}" if isinstance(decoder, nn.Linear) else ""
+        raise ValueError(f"expected a linear decoder of {size} dimensions, got {type(decoder).__name__}{of}")
+    if decoder.weight.dtype != layers[-1].w_rec.dtype:
+        raise ValueError(
+            f"expected a decoder in {layers[-1].w_rec.dtype} as the LSTM, got {decoder.weight.dtype}"
+        )
 
 
 def real_steps(
@@ -134,7 +194,7 @@ def state_gradients(
     decoder: nn.Linear,
     inputs: Float[Tensor, "batch time inputs"],
     labels: Int[Tensor, "batch time"],
-    state: Iterable[tuple[Tensor, Tensor]] | None = None,
+    state: State | None = None,
 ) -> Float[Tensor, "batch time"]:
     """‖∂E/∂h_t‖₂ of the last layer: how much the error of the words to come hangs on each hidden state.
 
@@ -146,7 +206,7 @@ def state_gradients(
         decoder: from the last layer's hidden state to logits.
         inputs: word vectors.
         labels: the word to predict after each step, -100 where none counts.
-        state: the pair (h, c) of each layer before the first step, each (batch, hidden); zeros by default.
+        state: the state before the first step, as ``nn.LSTM`` takes it or a pair for each layer; zeros by default.
 
     Returns:
         (batch, time), in nats per unit of the hidden state.
@@ -163,6 +223,7 @@ def state_gradients(
         torch.Size([2, 6])
     """
     layers = lstm_layers(lstm)
+    check_inputs(layers, inputs)
     check_decoder(decoder, layers)
     if labels.shape != inputs.shape[:2]:
         raise ValueError(
@@ -170,9 +231,7 @@ def state_gradients(
         )
     rows = len(inputs)
     with torch.enable_grad():
-        pairs = [(inputs.new_zeros(rows, layer.hidden),) * 2 for layer in layers]
-        if state is not None:
-            pairs = [(h.detach(), c.detach()) for h, c in state]
+        pairs = initial_state(layers, inputs, state)
         top = []
         for step in inputs.detach().unbind(1):
             below = step

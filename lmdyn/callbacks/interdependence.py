@@ -12,6 +12,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from lmdyn.analysis.clustered import clustered_means
 from lmdyn.analysis.decomposition import Variant
 from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.interdependence import pairwise_interdependence
@@ -194,7 +195,7 @@ class Interdependence(Observer):
         found: dict[str, Tensor] = {}
         ids, mask, _ = pairs.batches[0]
         row = {"input_ids": ids[:1].to(device), "attention_mask": mask[:1].long().to(device)}
-        self.parts.check_forward(module, row, self.name, self.forward)
+        self.parts.check_forward(module, (embedding, lstm, decoder), row, self.name, self.forward)
         with torch.no_grad():
             for batch in pairs.batches[rank::world_size]:
                 ids, mask, rows = (tensor.to(device, non_blocking=True) for tensor in batch)
@@ -246,7 +247,7 @@ def _summary(pairs: WordPairs, site: str, values: npt.NDArray[np.float64], min_p
                     int((~np.isfinite(table["di"])).sum()))  # fmt: skip
     by_class = ["distance", "pos_class"]
     strata = (["distance"], by_class, ["distance", "syntactic"], ["distance", "syntactic", "pos_class"])
-    rows = [_clustered_means(table, columns, min_pairs) for columns in strata]
+    rows = [_means(table, columns, min_pairs) for columns in strata]
     rows.append(_correlations(table, min_pairs))
     whole = pd.concat(rows, ignore_index=True)
     whole["site"] = site
@@ -281,18 +282,17 @@ def _correlations(table: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["quantity", "distance", "pos_class", "word", "value"])
 
 
-def _clustered_means(table: pd.DataFrame, strata: list[str], min_pairs: int) -> pd.DataFrame:
-    """Mean DI of each stratum, its interval and its number of pairs; sentences are clusters (Liang & Zeger 1986)."""
-    groups = table.groupby(strata, observed=True)["di"]
-    mean, count = groups.mean(), groups.size()
-    residual = table["di"] - groups.transform("mean")
-    by_sentence = residual.groupby([*(table[s] for s in strata), table["sentence"]], observed=True).sum()
-    squares = (by_sentence**2).groupby(level=strata, observed=True)
-    clusters = squares.size()
-    clusters = clusters.where(clusters > 1)  # of one sentence there is no interval
-    error = np.sqrt(squares.sum() * clusters / (clusters - 1)) / count
-    enough = count >= min_pairs
-    columns = {"di": mean, "di_low": mean - _Z * error, "di_high": mean + _Z * error}
-    columns = {k: v.where(np.isfinite(mean))[enough] for k, v in columns.items()}
-    table = pd.DataFrame({**columns, "pairs": count[enough].astype(float)}).reset_index()
-    return table.melt(id_vars=strata, var_name="quantity")
+def _means(table: pd.DataFrame, strata: list[str], min_pairs: int) -> pd.DataFrame:
+    """Mean DI of each stratum, its interval and its number of pairs; sentences are clusters."""
+    table = table.dropna(subset=strata)
+    grouped = table.groupby(strata)
+    stratum = np.asarray(grouped.ngroup(), dtype=np.int64)
+    found = clustered_means(table["di"].to_numpy(), stratum, table["sentence"].to_numpy())
+    names = grouped.size().index  # in the order of the groups' numbers
+    columns = {
+        "di": found.mean,
+        "di_low": found.mean - _Z * found.error,
+        "di_high": found.mean + _Z * found.error,
+    }
+    means = pd.DataFrame({**columns, "pairs": found.number.astype(float)}, index=names)
+    return means[found.number >= min_pairs].reset_index().melt(id_vars=strata, var_name="quantity")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.forward import call_module, logits_of
-from lmdyn.analysis.lstm import lstm_layers
+from lmdyn.analysis.lstm import check_decoder, initial_state, lstm_layers, run_layers
 
 __all__ = ["LSTMParts"]
 
@@ -50,37 +50,36 @@ class LSTMParts:
             layers = lstm_layers(found["lstm"])
         except (TypeError, ValueError) as error:
             raise ValueError(f"{observer}: {self.lstm!r}: {error}") from error
-        if not isinstance(found["decoder"], nn.Linear | None):
-            raise ValueError(
-                f"{observer}: {self.decoder!r} is a {type(found['decoder']).__name__}: expected a linear decoder"
-            )
-        if found["decoder"] is not None and found["decoder"].in_features != layers[-1].hidden:
-            raise ValueError(
-                f"{observer}: {self.decoder!r} takes {found['decoder'].in_features} dimensions, {self.lstm!r} has "
-                f"{layers[-1].hidden}: something else is between them, so that logits are not of the hidden state"
-            )
+        try:
+            if found["decoder"] is not None:
+                check_decoder(found["decoder"], layers)
+        except ValueError as error:
+            raise ValueError(f"{observer}: {self.decoder!r}: {error}") from error
         if layers[0].w_rec.dtype not in (torch.float32, torch.float64):
             found = {name: part and copy.deepcopy(part).float() for name, part in found.items()}
         return found["embedding"], found["lstm"], found["decoder"]
 
     @torch.no_grad()
     def check_forward(
-        self, module: nn.Module, batch: Mapping[str, Tensor], observer: str, forward: str | None
+        self,
+        module: nn.Module,
+        parts: tuple[nn.Module, nn.Module, nn.Linear | None],
+        batch: Mapping[str, Tensor],
+        observer: str,
+        forward: str | None,
     ) -> None:
-        """Refuse a module whose forward does more than embedding, LSTM and decoder; dropout is off.
+        """Refuse a module whose forward does more than its ``parts``, as :meth:`of` has them; dropout is off.
 
         Raises:
             ValueError: its logits are others, with how much they differ.
         """
-        embedding, lstm, decoder = self.of(module, observer)
+        embedding, lstm, decoder = parts
         if decoder is None:
             return
         logits = logits_of(call_module(module, batch, forward=forward)).float()
-        hidden = embedding(batch["input_ids"])
-        for layer in lstm_layers(lstm):
-            zeros = hidden.new_zeros(len(hidden), layer.hidden)
-            hidden, _, _ = layer.run(hidden, zeros, zeros)
-        found = decoder(hidden).float()
+        layers, words = lstm_layers(lstm), embedding(batch["input_ids"])
+        hidden, _ = run_layers(layers, words, initial_state(layers, words, None))
+        found = decoder(hidden[-1]).float()
         tolerance = 1e-3 if next(module.parameters()).dtype in (torch.float32, torch.float64) else 0.1
         if not torch.allclose(
             found, logits, rtol=tolerance, atol=tolerance * float(logits.abs().max()), equal_nan=True

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lmdyn.analysis.decomposition import Variant, contextual_decomposition
 from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.interdependence import relative_norm
-from lmdyn.analysis.lstm import lstm_layers, state_gradients
+from lmdyn.analysis.lstm import initial_state, lstm_layers, run_layers, state_gradients
 from lmdyn.callbacks.lstm_parts import LSTMParts
 from lmdyn.callbacks.observer import Observer
 from lmdyn.callbacks.scaffold_figures import scaffold_figures
@@ -117,7 +117,7 @@ class ScaffoldRule(Observer):
         device = decoder.weight.device
         row = {"input_ids": self._examples["in"][:1, :-1].to(device)}
         row["attention_mask"] = torch.ones_like(row["input_ids"])
-        self.parts.check_forward(module, row, self.name, self.forward)
+        self.parts.check_forward(module, (embedding, lstm, decoder), row, self.name, self.forward)
         rank, world_size = rank_and_world_size()
         rows: list[tuple[str, str, str, int | None, float]] = []
         for domain, examples in self._examples.items():
@@ -154,12 +154,10 @@ class ScaffoldRule(Observer):
     ) -> dict[tuple[str, str, int | None], Tensor]:
         """Each quantity of each instance of a batch."""
         k = self._language["length"]
-        state = []  # after the context, which is never in focus
-        before = embedding(ids[:, : self.context])
-        for layer in lstm_layers(lstm):
-            zeros = before.new_zeros(len(ids), layer.hidden)
-            before, h, c = layer.run(before, zeros, zeros) if self.context else (before, zeros, zeros)
-            state.append((h, c))
+        layers, before = lstm_layers(lstm), embedding(ids[:, : self.context])
+        state = initial_state(layers, before, None)
+        if self.context:  # which is never in focus
+            _, state = run_layers(layers, before, state)
         ids = ids[:, self.context :]
         vectors = embedding(ids[:, :-1])  # α and the scaffold; ω is predicted, not read
         time = torch.arange(k + 1, device=ids.device)

@@ -299,7 +299,7 @@ class TestErrors:
             ((0,), (1,), {"variant": "printed"}, "expected variant"),
             ((0,), (1,), {"state": torch.zeros(2, 1, 2, 4).unbind()}, "expected"),
             ((0,), (1,), {"decoder": nn.Linear(5, 7)}, "a linear decoder of 4 dimensions"),
-            ((0,), (1,), {"decoder": nn.ReLU()}, "got ReLU with no weight"),
+            ((0,), (1,), {"decoder": nn.ReLU()}, "of 4 dimensions, got ReLU"),
             ((0,), (1,), {"decoder": nn.Linear(4, 7).double()}, "a decoder in torch.float32"),
         ],
     )

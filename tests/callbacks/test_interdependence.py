@@ -390,7 +390,9 @@ def test_modules_that_do_not_fit_are_refused_before_training(tmp_path):
     ):
         observer.observe(fine, 0)
     wide = Other(nn.LSTM(4, 7, batch_first=True))
-    with pytest.raises(ValueError, match="'decoder' takes 6 dimensions, 'lstm' has 7"):
+    with pytest.raises(
+        ValueError, match="'decoder': expected a linear decoder of 7 dimensions, got Linear of 6"
+    ):
         observer.check_module(wide)
     for module, match in (
         (Other(nn.GRU(4, 6)), "'lstm': expected torch.nn.LSTM or a stack of them, got GRU"),
@@ -398,7 +400,7 @@ def test_modules_that_do_not_fit_are_refused_before_training(tmp_path):
         (Other(nn.LSTM(4, 6, bidirectional=True)), "bidirectional=True"),
         (
             Other(nn.LSTM(4, 6), nn.Sequential(nn.Linear(6, 5))),
-            "'decoder' is a Sequential: expected a linear",
+            "'decoder': expected a linear decoder of 6 dimensions, got Sequential",
         ),
     ):
         for look in (observer.check_module, lambda m: observer.observe(m, 0)):

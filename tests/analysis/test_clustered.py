@@ -1,0 +1,50 @@
+"""Clustered means against the formula written out, and where they become the textbook's standard error."""
+
+import numpy as np
+import pytest
+
+from lmdyn.analysis.clustered import clustered_means
+
+
+def naive(values, groups, clusters, group):
+    x, c = values[groups == group], clusters[groups == group]
+    sums = [sum(v - x.mean() for v in x[c == k]) for k in set(c.tolist())]
+    return x.mean(), np.sqrt(sum(s**2 for s in sums) * len(sums) / (len(sums) - 1)) / len(x)
+
+
+def test_equals_the_formula():
+    random = np.random.default_rng(0)
+    values, groups, clusters = (
+        random.normal(size=300),
+        random.integers(4, size=300),
+        random.integers(20, size=300),
+    )
+    found = clustered_means(values, groups, clusters)
+    for group in range(4):
+        mean, error = naive(values, groups, clusters, group)
+        assert found.mean[group] == pytest.approx(mean, abs=1e-13)
+        assert found.error[group] == pytest.approx(error, abs=1e-13)
+    assert found.number.tolist() == np.bincount(groups).tolist()
+
+
+def test_of_clusters_of_one_it_is_the_standard_error_of_the_mean():
+    values = np.random.default_rng(1).normal(size=50)
+    found = clustered_means(values, np.zeros(50, dtype=np.int64), np.arange(50))
+    assert found.error[0] == pytest.approx(values.std(ddof=1) / np.sqrt(50), rel=1e-12)
+
+
+def test_copies_of_a_cluster_add_nothing():
+    values = np.random.default_rng(2).normal(size=10)
+    once = clustered_means(values, np.zeros(10, dtype=np.int64), np.arange(10))
+    thrice = clustered_means(np.repeat(values, 3), np.zeros(30, dtype=np.int64), np.repeat(np.arange(10), 3))
+    assert thrice.error[0] == pytest.approx(once.error[0], rel=1e-12)
+
+
+def test_nothing_and_one_cluster():
+    found = clustered_means(np.array([1.0, 2.0]), np.array([1, 1]), np.array([3, 3]))
+    assert np.isnan(found.mean[0])
+    assert found.mean[1] == 1.5
+    assert np.isnan(found.error).all()
+    assert (
+        len(clustered_means(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)).mean) == 0
+    )
