@@ -20,6 +20,7 @@ from lmdyn.cli.report import write_report
 from lmdyn.datamodules import ConlluCorpus
 from lmdyn.datamodules.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel
+from tests.callbacks.observing import assert_leaves_alone
 
 WORDS = [f"w{i:02d}" for i in range(14)]
 KINDS = {"NOUN": "open", "VERB": "open", "DET": "closed", "ADP": "closed", "PUNCT": None}
@@ -287,20 +288,8 @@ def test_the_settings_name_the_sentences(tmp_path):
 
 def test_observing_leaves_module_and_generator_alone(tmp_path):
     module = language_model().train()
-    for parameter in module.parameters():
-        parameter.grad = torch.ones_like(parameter)
     module.lstm.eval()
-    modes = {name: m.training for name, m in module.named_modules()}
-    before, state = {k: v.clone() for k, v in module.state_dict().items()}, torch.get_rng_state()
-    observer = attach(tmp_path)
-    tables = [observer.observe(module, 5) for _ in range(2)]
-    pd.testing.assert_frame_equal(*tables, check_exact=True)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
-    assert {name: m.training for name, m in module.named_modules()} == modes
-    assert all(p.requires_grad and (p.grad == 1).all() for p in module.parameters())
-    with torch.inference_mode():
-        pd.testing.assert_frame_equal(observer.observe(module, 5), tables[0], check_exact=True)
+    assert_leaves_alone(attach(tmp_path), module)
 
 
 def test_scalars_are_means_by_distance_and_correlations(module, tmp_path):

@@ -19,6 +19,7 @@ from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus
 from lmdyn.datamodules.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel
 from tests.analysis.lstm_oracle import interdependence
+from tests.callbacks.observing import assert_leaves_alone
 
 SMALL = {
     "n_rules": 20, "n_phrases": 10, "n_outside": 5, "n_types": 20, "n_train_tokens": 1000, "n_validation_tokens": 100,
@@ -203,31 +204,25 @@ def test_sums_hold_no_graph(tmp_path, monkeypatch):
     assert not any(graphs)
 
 
-def test_observing_leaves_module_and_generator_alone(tmp_path):
-    module = language_model(2).train()
-    for parameter in module.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    before, state = {k: v.clone() for k, v in module.state_dict().items()}, torch.get_rng_state()
-    observer = attach(tmp_path)
-    tables = [observer.observe(module, 5) for _ in range(2)]
-    pd.testing.assert_frame_equal(*tables, check_exact=True)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
-    assert module.training
-    assert all(p.requires_grad and (p.grad == 1).all() for p in module.parameters())
-    with torch.inference_mode():
-        pd.testing.assert_frame_equal(observer.observe(module, 5), tables[0], check_exact=True)
-    module.requires_grad_(False)  # a frozen model has gradients of its states all the same
-    pd.testing.assert_frame_equal(observer.observe(module, 5), tables[0], check_exact=True)
-
-
-def test_what_cannot_be_is_refused(tmp_path):
+def small_grammar(n_validation_tokens):
     grammar = GrammarCorpus(
-        n_train_tokens=300, n_validation_tokens=100, n_test_tokens=50, n_nouns=40, n_verbs=20, n_adjectives=10,
-        n_adverbs=3, n_names=20, n_facts=5,
+        n_train_tokens=300, n_validation_tokens=n_validation_tokens, n_test_tokens=50, n_nouns=40, n_verbs=20,
+        n_adjectives=10, n_adverbs=3, n_names=20, n_facts=5,
     )  # fmt: skip
     grammar.prepare_data()
     grammar.setup()
+    return grammar
+
+
+def test_observing_leaves_module_and_generator_alone(tmp_path):
+    module, observer = language_model(2).train(), attach(tmp_path)
+    table = assert_leaves_alone(observer, module)
+    module.requires_grad_(False)  # a frozen model has gradients of its states all the same
+    pd.testing.assert_frame_equal(observer.observe(module, 5), table, check_exact=True)
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    grammar = small_grammar(100)
     with pytest.raises(ValueError, match=r"instances of the rule of a ScaffoldCorpus, got GrammarCorpus"):
         attach(tmp_path, grammar)
     observer = ScaffoldRule()
@@ -298,12 +293,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LMDYN_CACHE", str(folder / "cache"))
-        grammar = GrammarCorpus(
-            n_train_tokens=300, n_validation_tokens=200, n_test_tokens=50, n_nouns=40, n_verbs=20, n_adjectives=10,
-            n_adverbs=3, n_names=20, n_facts=5,
-        )  # fmt: skip
-        grammar.prepare_data()
-        grammar.setup()
+        grammar = small_grammar(200)
         for i, (name, (familiar, length, rules)) in enumerate(RUNS.items()):
             observers = {attach(folder / name, corpus(familiar, length, n_rules=rules)): 25}
             if length == 2:
