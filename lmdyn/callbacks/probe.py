@@ -190,7 +190,9 @@ def probe_pass(
                 logits = logits_of(read(batch))
                 losses = token_losses(logits.float(), batch["labels"]) if gradients else None
             grads = seen.gradients(losses.sum()) if losses is not None else {}
-            rows = probe.rows(number, size, rank, world_size, streams="continues" in batch).to(device)
+            rows = batch.get("example")  # loaders of examples number them
+            if rows is None:
+                rows = probe.rows(number, size, rank, world_size, streams="continues" in batch).to(device)
             picture = Seen(batch, logits.detach(), rows, start, seen.activations, grads, seen.attentions)
             if losses is not None:
                 picture.__dict__["losses"] = losses.detach()  # as the cached property does

@@ -1,0 +1,149 @@
+"""Batches of independent examples of different lengths: sentences with spans, cloze questions, pairs to classify."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lmdyn.datamodules.tokenization import digest
+
+__all__ = ["Example", "ExampleLoader"]
+
+Example = Mapping[str, npt.NDArray[Any]]
+"""Arrays by name. ``input_ids`` is there and has one axis, time; scalars have none; the first axis of others varies."""
+
+
+class ExampleLoader:
+    """Serves examples in batches of like length, so that little of a batch is padding; each example exactly once.
+
+    The examples are sorted by length and cut where a further one would take a batch beyond ``batch_tokens``, padding
+    included. A shard has every n-th row of each batch. The arrays of a batch are padded along their first axis to
+    the longest of the batch: ``input_ids`` with ``pad_id``, all others with -100. Added are:
+
+    ================== ======= =====================================================
+    ``attention_mask`` (B, T)  1, 0 on padding
+    ``example``        (B,)    number of each example, the same for any number of ranks
+    ================== ======= =====================================================
+
+    Args:
+        examples: arrays by name, the same names in each.
+        batch_tokens: positions of a batch, padding included; a longer example is a batch of its own.
+        pad_id: token id on padding.
+        label_names: names of what batches hold as indices, by key.
+        attributes: further facts about the set, which are attributes of the loader and its shards.
+        max_tokens: only so many positions, of examples drawn by a fixed seed; see :meth:`limit`.
+        rank: this process; see :meth:`shard`.
+        world_size: number of processes.
+
+    Raises:
+        ValueError: no example, sizes below 1, a rank outside of the world.
+
+    Example:
+        >>> import numpy as np
+        >>> loader = ExampleLoader([{"input_ids": np.arange(n), "label": np.array(n)} for n in (3, 1, 2)], batch_tokens=4)
+        >>> [(batch["input_ids"].tolist(), batch["label"].tolist()) for batch in loader]
+        [([[0, 0], [0, 1]], [1, 2]), ([[0, 1, 2]], [3])]
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        *,
+        batch_tokens: int = 4096,
+        pad_id: int = 0,
+        label_names: Mapping[str, Sequence[str]] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if batch_tokens < 1 or (max_tokens is not None and max_tokens < 1):
+            raise ValueError(f"batch_tokens and max_tokens are at least 1, got {batch_tokens}, {max_tokens}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must lie in [0, world_size), got rank {rank} of {world_size}")
+        if not examples:
+            raise ValueError("there is no example to serve: the data is empty, or all of it was skipped")
+        self._settings: dict[str, Any] = {
+            "batch_tokens": batch_tokens,
+            "pad_id": pad_id,
+            "label_names": label_names,
+            "attributes": attributes,
+            "max_tokens": max_tokens,
+            "rank": rank,
+            "world_size": world_size,
+        }
+        self.examples = examples
+        self.label_names = {key: list(names) for key, names in (label_names or {}).items()}
+        for name, value in (attributes or {}).items():
+            setattr(self, name, value)
+        lengths = np.array([len(e["input_ids"]) for e in examples])
+        kept = np.arange(len(examples))
+        if max_tokens is not None:
+            drawn = np.random.default_rng(0).permutation(len(examples))
+            within = np.cumsum(lengths[drawn]) - lengths[drawn] < max_tokens
+            kept = np.sort(drawn[within])
+        order = kept[np.argsort(lengths[kept], kind="stable")]
+        self._batches: list[npt.NDArray[np.int64]] = []
+        first = 0
+        for i in range(len(order) + 1):
+            if i == len(order) or (i > first and (i - first + 1) * lengths[order[i]] > batch_tokens):
+                self._batches.append(order[first:i])
+                first = i
+        # a batch with fewer rows than ranks leaves some of them without any
+        shares = (rows[rank::world_size] for rows in self._batches)
+        self._shares = [rows for rows in shares if len(rows)]
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of what all ranks together are served."""
+        parts = [
+            {name: np.asarray(self.examples[i][name]).tolist() for name in sorted(self.examples[i])}
+            for rows in self._batches
+            for i in rows
+        ]
+        return digest([digest(part) for part in parts] + [self.label_names])
+
+    def __len__(self) -> int:
+        return len(self._shares)
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        return (self.collate(rows) for rows in self._shares)
+
+    def collate(self, rows: npt.NDArray[np.int64]) -> dict[str, Tensor]:
+        """The batch of some examples, by their numbers."""
+        chosen = [self.examples[i] for i in rows]
+        batch = {
+            name: torch.from_numpy(
+                _padded([e[name] for e in chosen], self._settings["pad_id"] if name == "input_ids" else -100)
+            )
+            for name in chosen[0]
+        }
+        lengths = torch.tensor([len(e["input_ids"]) for e in chosen])
+        batch["attention_mask"] = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
+        batch["example"] = torch.from_numpy(np.asarray(rows, dtype=np.int64))
+        return batch
+
+    def _replace(self, **changes: Any) -> "ExampleLoader":
+        return ExampleLoader(self.examples, **{**self._settings, **changes})
+
+    def shard(self, rank: int, world_size: int) -> "ExampleLoader":
+        """Every ``world_size``-th row of each batch from row ``rank`` on."""
+        return self._replace(rank=rank, world_size=world_size)
+
+    def limit(self, max_tokens: int) -> "ExampleLoader":
+        """Examples of about ``max_tokens`` positions, drawn by a fixed seed."""
+        return self._replace(max_tokens=max_tokens)
+
+
+def _padded(arrays: Sequence[npt.NDArray[Any]], value: int) -> npt.NDArray[Any]:
+    first = np.asarray(arrays[0])
+    if first.ndim == 0:
+        return np.stack([np.asarray(a) for a in arrays])
+    longest = max(len(a) for a in arrays)
+    padded = np.full((len(arrays), longest, *first.shape[1:]), value, first.dtype)
+    for row, array in zip(padded, arrays, strict=True):
+        row[: len(array)] = array
+    return padded
