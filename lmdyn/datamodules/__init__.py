@@ -3,9 +3,12 @@
 from lmdyn.datamodules.conllu import ConlluCorpus
 from lmdyn.datamodules.corpus import Corpus
 from lmdyn.datamodules.grammar import GrammarCorpus
+from lmdyn.datamodules.masked import MaskedCorpus
+from lmdyn.datamodules.masking import Masking
 from lmdyn.datamodules.scaffold import ScaffoldCorpus
 from lmdyn.datamodules.semtags import SemtagCorpus
 from lmdyn.datamodules.sentence import TOKEN_LAYERS, Constituent, Document, Mention, Role, Sentence
+from lmdyn.datamodules.streaming import StreamedText
 from lmdyn.datamodules.streams import StreamLoader
 from lmdyn.datamodules.tagging import LexiconTagger, SpacyTagger, Tagger
 from lmdyn.datamodules.text import TextCorpus
@@ -18,6 +21,8 @@ __all__ = [
     "Document",
     "GrammarCorpus",
     "LexiconTagger",
+    "MaskedCorpus",
+    "Masking",
     "Mention",
     "Role",
     "ScaffoldCorpus",
@@ -25,6 +30,7 @@ __all__ = [
     "Sentence",
     "SpacyTagger",
     "StreamLoader",
+    "StreamedText",
     "Tagger",
     "TextCorpus",
 ]

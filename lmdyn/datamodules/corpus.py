@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import lightning as L
 import pandas as pd
@@ -17,7 +17,14 @@ from transformers import PreTrainedTokenizerFast
 from lmdyn.datamodules.encoding import EncodedSplit, build_folder, encode_documents, merge_label_names
 from lmdyn.datamodules.sentence import Document
 from lmdyn.datamodules.streams import SHUFFLED, StreamLoader
-from lmdyn.datamodules.tokenization import digest, load_tokenizer, tokenizer_digest, word_tokenizer
+from lmdyn.datamodules.tokenization import (
+    Subwords,
+    digest,
+    load_tokenizer,
+    subword_tokenizer,
+    tokenizer_digest,
+    word_tokenizer,
+)
 
 __all__ = ["SPLITS", "Corpus", "FileCorpus", "expand_paths", "file_digest", "read_lines"]
 
@@ -75,8 +82,8 @@ class Corpus(L.LightningDataModule, ABC):
     reads nothing. Memory does not grow with the corpus.
 
     The tokenizer is the one named by ``tokenizer``, or the one assigned to the attribute ``tokenizer`` before
-    ``prepare_data`` (an observer hands the run's tokenizer to its probe corpus), or a word-level vocabulary of the
-    training split. Only the last needs a training split.
+    ``prepare_data`` (an observer hands the run's tokenizer to its probe corpus), or a vocabulary of the training split,
+    of words or of word pieces. Only the last needs a training split.
 
     Batches hold the labels of the layers as indices into ``label_names``. These lists are shared by all splits:
     the training split's labels, sorted, then new labels of the other splits. Topics are listed in the order of
@@ -85,8 +92,11 @@ class Corpus(L.LightningDataModule, ABC):
 
     Args:
         tokenizer: folder or hub name (``AutoTokenizer.from_pretrained``) or path of a ``tokenizer.json``; None
-            builds a word-level vocabulary from the training split.
-        min_count: words of this vocabulary occur at least so often in the training split.
+            builds a vocabulary from the training split.
+        vocabulary: kind of this vocabulary: ``word``, one id a word, or word pieces, ``unigram`` (ALBERT's kind) or
+            ``wordpiece`` (BERT's).
+        vocab_size: number of word pieces.
+        min_count: words of a word-level vocabulary occur at least so often in the training split.
         eos: append the end-of-sentence token to each sentence.
         layers: gold layers to serve in batches; None is all that the corpus has. ``shuffled_<layer>`` serves the
             labels of a layer under one permutation, as a control that can only be memorised.
@@ -111,6 +121,8 @@ class Corpus(L.LightningDataModule, ABC):
         self,
         *,
         tokenizer: str | None = None,
+        vocabulary: Literal["word", "unigram", "wordpiece"] = "word",
+        vocab_size: int = 30_000,
         min_count: int = 1,
         eos: bool = True,
         layers: list[str] | None = None,
@@ -131,6 +143,10 @@ class Corpus(L.LightningDataModule, ABC):
         self.allow_zero_length_dataloader_with_multiple_devices = (
             True  # a rank may have no stream in evaluation
         )
+        if vocabulary not in ("word", *get_args(Subwords)):
+            raise ValueError(f"vocabulary is 'word', 'unigram' or 'wordpiece', got {vocabulary!r}")
+        self._vocabulary: Literal["word", "unigram", "wordpiece"] = vocabulary
+        self._vocab_size = vocab_size
         self.min_count = min_count
         self.eos = eos
         self.layers = layers
@@ -228,9 +244,19 @@ class Corpus(L.LightningDataModule, ABC):
                 raise ValueError(
                     "split 'train' of the corpus is empty: no sentence is left to build a vocabulary from"
                 )
-            word_tokenizer(counts, self.min_count).save_pretrained(str(folder))
+            if self._vocabulary == "word":
+                made = word_tokenizer(counts, self.min_count)
+            else:
+                sentences = (s.words for document in self.documents("train") for s in document)
+                made = subword_tokenizer(self._vocabulary, sentences, self._vocab_size)
+            made.save_pretrained(str(folder))
 
-        folder = build_folder(self.cache_dir / f"vocabulary-{digest([identity, self.min_count])}", build)
+        settings = (
+            [identity, self.min_count]
+            if self._vocabulary == "word"
+            else [identity, self._vocabulary, self._vocab_size]
+        )
+        folder = build_folder(self.cache_dir / f"vocabulary-{digest(settings)}", build)
         return load_tokenizer(str(folder))
 
     def _encode(self, folder: Path) -> None:

@@ -43,7 +43,8 @@ class ExampleLoader:
 
     Example:
         >>> import numpy as np
-        >>> loader = ExampleLoader([{"input_ids": np.arange(n), "label": np.array(n)} for n in (3, 1, 2)], batch_tokens=4)
+        >>> examples = [{"input_ids": np.arange(n), "label": np.array(n)} for n in (3, 1, 2)]
+        >>> loader = ExampleLoader(examples, batch_tokens=4)
         >>> [(batch["input_ids"].tolist(), batch["label"].tolist()) for batch in loader]
         [([[0, 0], [0, 1]], [1, 2]), ([[0, 1, 2]], [3])]
     """

@@ -3,13 +3,23 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-__all__ = ["digest", "end_id", "load_tokenizer", "plain_backend", "tokenizer_digest", "word_tokenizer"]
+__all__ = [
+    "Subwords",
+    "digest",
+    "end_id",
+    "load_tokenizer",
+    "plain_backend",
+    "subword_tokenizer",
+    "tokenizer_digest",
+    "word_tokenizer",
+]
 
 _PAD, _UNK, _EOS = "<pad>", "<unk>", "<eos>"
 
@@ -55,6 +65,75 @@ def word_tokenizer(counts: Mapping[str, int], min_count: int = 1) -> PreTrainedT
         unk_token=_UNK,
         eos_token=_EOS,
         split_special_tokens=True,
+        clean_up_tokenization_spaces=False,
+        padding_side="right",
+    )
+
+
+Subwords = Literal["unigram", "wordpiece"]
+
+
+def subword_tokenizer(
+    kind: Subwords, sentences: Iterable[Sequence[str]], vocab_size: int = 30_000
+) -> PreTrainedTokenizerFast:
+    """Tokenizer of word pieces, trained on the spot: of ALBERT's kind (``unigram``) or BERT's (``wordpiece``).
+
+    Both lowercase and strip accents. ``unigram`` marks the start of words by ``▁`` and splits on white space only;
+    ``wordpiece`` splits off punctuation and marks what continues a word by ``##``. Special tokens are ``<pad>`` (0),
+    ``<unk>``, ``[CLS]``, ``[SEP]`` and ``[MASK]``; a word ``<unk>`` of the text is the unknown token.
+
+    Args:
+        kind: ``unigram`` or ``wordpiece``.
+        sentences: the words of each sentence to train on.
+        vocab_size: number of pieces, special tokens included; a small text may give fewer.
+
+    Raises:
+        ValueError: an unknown kind; too few pieces for the text's characters.
+
+    Example:
+        >>> tokenizer = subword_tokenizer("wordpiece", [["the", "cats", "sat"]] * 9, vocab_size=40)
+        >>> tokenizer.tokenize("The cats")
+        ['the', 'cats']
+    """
+    lower = normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()])
+    special = [_PAD, _UNK, "[CLS]", "[SEP]", "[MASK]"]
+    trainer: trainers.Trainer
+    if kind == "unigram":
+        backend = Tokenizer(models.Unigram())
+        backend.pre_tokenizer = pre_tokenizers.Metaspace()
+        backend.decoder = decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(
+            vocab_size=vocab_size, special_tokens=special, unk_token=_UNK, show_progress=False
+        )
+    elif kind == "wordpiece":
+        backend = Tokenizer(models.WordPiece(unk_token=_UNK, max_input_chars_per_word=100))
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece()
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=vocab_size, special_tokens=special, show_progress=False
+        )
+    else:
+        raise ValueError(f"kind is one of {list(get_args(Subwords))}, got {kind!r}")
+    backend.normalizer = lower
+    # special tokens of the text are not letters to learn from
+    texts = (" ".join(w for w in words if w not in special) for words in sentences)
+    try:
+        backend.train_from_iterator(texts, trainer)
+    except Exception as error:  # the rust side raises plain Exception
+        raise ValueError(f"no {kind} vocabulary of {vocab_size} pieces can be trained: {error}") from error
+    cls, sep = backend.token_to_id("[CLS]"), backend.token_to_id("[SEP]")
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", cls), ("[SEP]", sep)],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=_PAD,
+        unk_token=_UNK,
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
         clean_up_tokenization_spaces=False,
         padding_side="right",
     )

@@ -1,7 +1,17 @@
 """LightningModules, one file for each architecture."""
 
+from lmdyn.models.lamb import LAMB
 from lmdyn.models.lstm import LSTMLanguageModel
+from lmdyn.models.masked_lm import MaskedLanguageModel
 from lmdyn.models.stacked_lstm import RecurrentOutput, StackedLSTM, carry_state
 from lmdyn.models.tagger import LSTMTagger
 
-__all__ = ["LSTMLanguageModel", "LSTMTagger", "RecurrentOutput", "StackedLSTM", "carry_state"]
+__all__ = [
+    "LAMB",
+    "LSTMLanguageModel",
+    "LSTMTagger",
+    "MaskedLanguageModel",
+    "RecurrentOutput",
+    "StackedLSTM",
+    "carry_state",
+]

@@ -7,7 +7,8 @@ from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
-from lmdyn.models.recurrent import IGNORED, RecurrentModule
+from lmdyn.models.module import IGNORED
+from lmdyn.models.recurrent import RecurrentModule
 
 __all__ = ["LSTMLanguageModel"]
 

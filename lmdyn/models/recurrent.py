@@ -4,61 +4,23 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import lightning as L
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
-from torchmetrics import Metric
 
 from lmdyn.models.allocator import keep_freed_memory
+from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
 from lmdyn.models.stacked_lstm import RecurrentOutput, StackedLSTM, State, carry_state
 
-__all__ = ["IGNORED", "RecurrentModule", "TokenMean"]
-
-IGNORED = -100
-"""The label of a token that has none, as everywhere in Hugging Face's libraries."""
+__all__ = ["RecurrentModule"]
 
 log = logging.getLogger(__name__)
 
 
-class TokenMean(Metric):
-    """Mean of a quantity over the labelled tokens of all batches and ranks, each token weighing the same.
-
-    Sums are in float64 (float32 on MPS, which lacks it), so that rounding does not decide about annealing.
-    NaN goes through: a diverged run must not report the loss of the batches that did not diverge.
-    torchmetrics' MeanMetric cannot do this: with ``nan_strategy="disable"`` it forgets its weights (1.9).
-
-    Example:
-        >>> mean = TokenMean()
-        >>> mean.update(torch.tensor([[2.0, 4.0, 9.0]]), labels=torch.tensor([[5, 6, -100]]))
-        >>> mean.compute()
-        tensor(3., dtype=torch.float64)
-    """
-
-    total: Tensor
-    tokens: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        precision = torch.float32 if torch.backends.mps.is_available() else torch.float64
-        self.add_state("total", torch.zeros((), dtype=precision), dist_reduce_fx="sum")
-        self.add_state("tokens", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, values: Tensor, labels: Int[Tensor, "batch time"]) -> None:
-        """Add the values of the tokens that have a label."""
-        labelled = labels != IGNORED
-        self.total += values.to(self.total.dtype).where(labelled, 0.0).sum()
-        self.tokens += labelled.sum()
-
-    def compute(self) -> Tensor:
-        """The mean; NaN where no token had a label."""
-        return self.total / self.tokens
-
-
-class RecurrentModule(L.LightningModule):
+class RecurrentModule(LanguageModule):
     """Embedding, stacked LSTM, linear decoder, and the published recipe of training them.
 
     The recipe: mean cross-entropy, back-propagation truncated to the window while the state goes on where the
@@ -85,7 +47,7 @@ class RecurrentModule(L.LightningModule):
         init_range: float,
         tie_weights: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
         if tie_weights and embedding_size != hidden_size:
             raise ValueError(
                 f"tie_weights expects embedding_size == hidden_size, got {embedding_size} and {hidden_size}; "
@@ -93,15 +55,12 @@ class RecurrentModule(L.LightningModule):
             )
         if anneal_factor is not None and anneal_factor <= 1:
             raise ValueError(f"expected anneal_factor above 1, or null for no annealing, got {anneal_factor}")
-        self.vocab_size = vocab_size
         self.embedding_size = embedding_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
         self.tie_weights = tie_weights
         self.init_range = init_range
-        self.optimizer = optimizer
         self.anneal_factor = anneal_factor
-        self.gradient_clip_val = gradient_clip_val
         self.dropout = nn.Dropout(dropout)
         self.best_val_loss: float | None = None
         self._carried: State | None = None  # of training
@@ -141,21 +100,8 @@ class RecurrentModule(L.LightningModule):
         if hasattr(self, "decoder"):
             return
         if self.vocab_size is None:
-            self.vocab_size = len(self.from_datamodule("tokenizer", "vocab_size"))
-            self.hparams["vocab_size"] = self.vocab_size
+            self.find_vocab_size()
         self.build()
-
-    def from_datamodule(self, name: str, size: str) -> Any:
-        """Attribute ``name`` of the datamodule, from which the unknown ``size`` is read."""
-        datamodule = None if self._trainer is None else getattr(self._trainer, "datamodule", None)
-        found = getattr(datamodule, name, None)
-        if found is None:
-            owner = "no datamodule" if datamodule is None else f"a {type(datamodule).__name__} without it"
-            raise ValueError(
-                f"{type(self).__name__}(vocab_size={self.vocab_size}) expects a trainer with a datamodule that "
-                f"has a `{name}`, got {owner}; give {size} a number"
-            )
-        return found
 
     # Running ----------------------------------------------------------------------------------------------
 
@@ -211,29 +157,8 @@ class RecurrentModule(L.LightningModule):
         losses = F.cross_entropy(output.logits.flatten(0, 1), labels.flatten(), reduction="sum")
         loss = losses / (labels != IGNORED).sum().clamp(min=1)
         self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
-        # The loss of the weights after `step` updates; .item() waits for the device, so not in each step.
-        step = self.trainer.global_step
-        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if every and step % every == 0 and batch_idx % self.trainer.accumulate_grad_batches == 0:
-            self.write({"train_loss": loss.item()})
+        self.write_now_and_then({"train_loss": loss.detach()}, batch_idx)
         return loss
-
-    def write(self, metrics: dict[str, float]) -> None:
-        """To every logger, at the number of updates done (what ``self.log`` writes is one step behind)."""
-        for logger in self.loggers:
-            logger.log_metrics(metrics, step=self.trainer.global_step)
-
-    def configure_gradient_clipping(
-        self,
-        optimizer: torch.optim.Optimizer,
-        gradient_clip_val: int | float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Clip by the norm of all gradients, unless the Trainer has a setting of its own, which wins."""
-        if gradient_clip_val is None:
-            gradient_clip_val = self.gradient_clip_val
-        if gradient_clip_val is not None:
-            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm or "norm")
 
     # Evaluation -------------------------------------------------------------------------------------------
 
@@ -263,21 +188,6 @@ class RecurrentModule(L.LightningModule):
         """The metrics over all batches and ranks since they were reset: at least ``loss``."""
         loss = self.evaluation_loss.compute()
         return {"loss": loss, "perplexity": loss.exp()}
-
-    def finish_evaluation(self, prefix: str) -> dict[str, float]:
-        """Log each metric as ``<prefix>_<name>`` and start the sums anew."""
-        metrics = {name: float(value) for name, value in self.compute_metrics().items()}
-        for metric in self.children():
-            if isinstance(metric, Metric):
-                metric.reset()
-        named = {f"{prefix}_{name}": value for name, value in metrics.items()}
-        fitting = self.trainer.state.fn == TrainerFn.FITTING
-        # The same on each rank already; sync_dist only tells Lightning so. trainer.validate() and test()
-        # return what goes to the loggers; in a fit we write ourselves, at our step.
-        self.log_dict(named, prog_bar=True, logger=False if fitting else None, sync_dist=True)
-        if fitting and not self.trainer.sanity_checking:
-            self.write(named)
-        return metrics
 
     def on_validation_epoch_start(self) -> None:
         """An evaluation starts from zero."""

@@ -8,7 +8,8 @@ from jaxtyping import Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
-from lmdyn.models.recurrent import IGNORED, RecurrentModule, TokenMean
+from lmdyn.models.module import IGNORED, TokenMean
+from lmdyn.models.recurrent import RecurrentModule
 
 __all__ = ["LSTMTagger"]
 

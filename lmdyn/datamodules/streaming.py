@@ -1,0 +1,338 @@
+"""Text larger than memory or disk: a Hugging Face dataset, read as it comes, cut into rows, resumable exactly."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from transformers import PreTrainedTokenizerFast
+
+from lmdyn.datamodules.tokenization import plain_backend
+from lmdyn.datamodules.windows import RowMaker, row_generator
+
+__all__ = ["StreamLoaderOfRows", "StreamedText"]
+
+_START: dict[str, Any] = {
+    "pass": 0, "stream": None, "tokens": [], "word_start": [], "block": 0, "batch": 0,
+}  # fmt: skip
+"""Where a worker begins."""
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
+
+
+class StreamedText:
+    """Names a dataset to stream: Wikipedia, OpenWebText, files of any size.
+
+    Args:
+        dataset: arguments of ``datasets.load_dataset``: ``path``, ``name``, ``data_files``, …; it is streamed.
+        split: of the dataset.
+        text_column: the column that holds a document's text.
+        tokenizer: folder or hub name; None takes that of the corpus beside the stream.
+        epoch_batches: batches of an epoch, for each rank: a stream has no length of its own. When the text ends, it
+            begins again, in rows of another order, with other masks.
+        block_rows: rows that are gathered and put in random order at a time.
+
+    Raises:
+        ValueError: sizes below 1; with the first batch, a dataset that cannot be opened or read.
+
+    Example:
+        >>> StreamedText({"path": "wikimedia/wikipedia", "name": "20231101.en"}, epoch_batches=1000).text_column
+        'text'
+    """
+
+    def __init__(
+        self,
+        dataset: dict[str, Any],
+        *,
+        epoch_batches: int,
+        split: str = "train",
+        text_column: str = "text",
+        tokenizer: str | None = None,
+        block_rows: int = 2048,
+    ) -> None:
+        if epoch_batches < 1 or block_rows < 1:
+            raise ValueError(
+                f"epoch_batches and block_rows are at least 1, got {epoch_batches}, {block_rows}"
+            )
+        if "path" not in dataset:
+            raise ValueError(f"dataset needs a `path`, as datasets.load_dataset does, got {sorted(dataset)}")
+        self.dataset = dict(dataset)
+        self.split = split
+        self.text_column = text_column
+        self.tokenizer = tokenizer
+        self.epoch_batches = epoch_batches
+        self.block_rows = block_rows
+
+    def required_tokenizer(self) -> str:
+        """The tokenizer's name.
+
+        Raises:
+            ValueError: none was given.
+        """
+        if self.tokenizer is None:
+            raise ValueError(
+                "a stream without a corpus beside it needs a `tokenizer`: a folder or a hub name"
+            )
+        return self.tokenizer
+
+    def open(self) -> Any:
+        """The streaming dataset.
+
+        Raises:
+            ValueError: it cannot be opened, or lacks the column.
+        """
+        import datasets
+
+        try:
+            stream = datasets.load_dataset(**self.dataset, split=self.split, streaming=True)
+        except Exception as error:  # the hub's errors have no common base
+            raise ValueError(
+                f"dataset {self.dataset} cannot be opened ({type(error).__name__}: {error}): give the path of local "
+                "files (path: text, parquet or json, with data_files), or a hub name that can be reached"
+            ) from error
+        columns = stream.column_names
+        if columns is not None and self.text_column not in columns:
+            raise ValueError(
+                f"the dataset has no column {self.text_column!r}: set text_column to one of {columns}"
+            )
+        return stream
+
+
+@dataclass
+class _Block:
+    """Some documents in memory; see :class:`~lmdyn.datamodules.windows.Text`."""
+
+    tokens: npt.NDArray[np.int64]
+    word_start: npt.NDArray[np.bool_]
+    sentence_starts: npt.NDArray[np.int64]
+    document_starts: npt.NDArray[np.int64]
+
+    def layer(self, layer: str) -> npt.NDArray[Any]:
+        raise ValueError(f"a stream has no gold layers, so none {layer!r}: leave `layers` out")
+
+
+class _Gatherer:
+    """Documents of a stream, one after the other, as arrays that grow."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._backend = plain_backend(tokenizer)
+        self.clear([], [])
+
+    def clear(self, tokens: list[int], word_start: list[int]) -> None:
+        """Start with what the block before left over, as a document of its own."""
+        self.tokens, self.word_start = list(tokens), list(word_start)
+        self.sentences, self.documents = ([0], [0]) if tokens else ([], [])
+
+    def add(self, text: str) -> None:
+        """Add a document."""
+        sentences = [s for s in _SENTENCE_END.split(text) if s.strip()]
+        encodings = self._backend.encode_batch(sentences, add_special_tokens=False)
+        encodings = [e for e in encodings if e.ids]
+        if not encodings:
+            return
+        self.documents.append(len(self.sentences))
+        for e in encodings:
+            self.sentences.append(len(self.tokens))
+            self.tokens.extend(e.ids)
+            before = [None, *e.word_ids[:-1]]
+            self.word_start.extend(int(a != b) for a, b in zip(before, e.word_ids, strict=True))
+
+    def block(self) -> _Block:
+        """What was added."""
+        return _Block(
+            np.array(self.tokens, np.int64),
+            np.array(self.word_start, np.bool_),
+            np.array(self.sentences, np.int64),
+            np.array(self.documents, np.int64),
+        )
+
+
+class _RowStream(IterableDataset[tuple[dict[str, Tensor], dict[str, Any]]]):
+    """Endless batches of one reader, each with the state from which the next one follows.
+
+    The text is read in blocks of rows. A block's rows come in an order, and with masks, drawn by (seed, reader, number
+    of the block). A state is where the stream stood when the block began, what the block before had left over, and how
+    many batches of the block are out.
+    """
+
+    def __init__(
+        self,
+        text: StreamedText,
+        maker: RowMaker,
+        tokenizer: PreTrainedTokenizerFast,
+        batch_size: int,
+        seed: int,
+        first_reader: int,
+        readers: int,
+    ) -> None:
+        self.text, self.maker, self.tokenizer = text, maker, tokenizer
+        self.batch_size, self.seed = batch_size, seed
+        self.first_reader, self.readers = first_reader, readers
+        self.states: list[dict[str, Any]] = []
+
+    def __iter__(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
+        info = get_worker_info()
+        # `datasets` would divide the documents among the workers once more, by files, of which there may be too few
+        torch.utils.data._utils.worker._worker_info = None
+        return self.batches(0 if info is None else info.id)
+
+    def batches(self, worker: int) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
+        """Batches of a worker, from the state set for it on."""
+        state = self.states[worker]
+        reader = self.first_reader + state["worker"]
+        per_block = max(1, self.text.block_rows // self.batch_size)
+        width = self.maker.format.width
+        gatherer = _Gatherer(self.tokenizer)
+        documents = self._documents(reader, state)
+        while True:
+            gatherer.clear(state["tokens"], state["word_start"])
+            while len(gatherer.tokens) < per_block * self.batch_size * width:
+                text, after = next(documents)
+                gatherer.add(text)
+            block = gatherer.block()
+            key = (self.seed, reader, state["block"])
+            order = row_generator(*key, 0).permutation(per_block * self.batch_size)
+            for number in range(state["batch"], per_block):
+                rows = order[number * self.batch_size : (number + 1) * self.batch_size]
+                generators = [row_generator(*key, 1, int(row)) for row in rows]
+                batch = self.maker.batch(block, rows * width, generators)
+                state = {**state, "batch": number + 1}
+                if number + 1 == per_block:
+                    used = per_block * self.batch_size * width
+                    state = {
+                        **state, **after, "block": state["block"] + 1, "batch": 0,
+                        "tokens": gatherer.tokens[used:], "word_start": gatherer.word_start[used:],
+                    }  # fmt: skip
+                yield batch, state
+
+    def _documents(self, reader: int, state: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Texts from a state on, each with the state of the stream after it; begins again when they end."""
+        from datasets.distributed import split_dataset_by_node
+
+        whole = self.text.open()
+        number, position = int(state["pass"]), state["stream"]
+        while True:
+            stream = split_dataset_by_node(whole, rank=reader, world_size=self.readers)
+            if position is not None:
+                stream.load_state_dict(position)
+            some = position is not None
+            try:
+                for row in stream:
+                    some = True
+                    yield row[self.text.text_column] or "", {"pass": number, "stream": stream.state_dict()}
+            except (OSError, ValueError) as error:
+                raise ValueError(f"dataset {self.text.dataset} cannot be read: {error}") from error
+            if not some:
+                raise ValueError(
+                    f"dataset {self.text.dataset} has no document for reader {reader} of {self.readers}: it has fewer "
+                    "documents than ranks × workers"
+                )
+            number, position = number + 1, None
+
+
+class StreamLoaderOfRows:
+    """Serves a stream as rows of fixed length: sized by ``epoch_batches``, sharded by rank and worker, resumable.
+
+    Each rank and worker reads its own share of the documents, and every rank has ``epoch_batches`` batches. The next
+    epoch goes on where this one ended. Memory holds a block of rows for each worker, whatever the corpus.
+
+    The state holds where each worker of each rank stands, so a run resumes at the very example, on as many ranks and
+    workers.
+
+    Args:
+        text: what to stream.
+        maker: makes rows.
+        tokenizer: encodes the text.
+        batch_size: rows of a batch of this process.
+        seed: of everything that is drawn.
+        num_workers: processes that read and encode; 0 does it in this one.
+        rank: this process.
+        world_size: number of processes.
+    """
+
+    def __init__(
+        self,
+        text: StreamedText,
+        maker: RowMaker,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        num_workers: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self._workers = max(1, num_workers)
+        self._processes = num_workers > 0
+        self._rank, self._world_size = rank, world_size
+        self._dataset = _RowStream(
+            text, maker, tokenizer, batch_size, seed, rank * self._workers, world_size * self._workers
+        )
+        self._length = text.epoch_batches
+        self._position = 0
+        self._states: list[dict[str, Any] | None] = [None] * self._workers
+        """Where each logical worker stands; None at its start."""
+        self._turn = 0
+        """Which of them makes the next batch."""
+        self.label_names: dict[str, list[str]] = {}
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        if self._position >= self._length:
+            self._position = 0
+        # processes take turns from the first on: give it the state of the one whose turn it is
+        turns = [(self._turn + k) % self._workers for k in range(self._workers)]
+        self._dataset.states = [self._states[t] or {**_START, "worker": t} for t in turns]
+        made: Any
+        if self._processes:
+            made = DataLoader(
+                self._dataset, batch_size=None, num_workers=self._workers,
+                pin_memory=torch.cuda.is_available(), generator=torch.Generator(),
+            )  # fmt: skip
+        else:
+            made = self._dataset.batches(0)
+        if self._position >= self._length:
+            return
+        for batch, state in made:
+            self._states[self._turn] = state
+            self._turn = (self._turn + 1) % self._workers
+            self._position += 1  # before the yield: the trainer saves while it works on this batch
+            yield batch
+            if self._position >= self._length:
+                return
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where every worker of every rank stands; with a process group, every rank must ask."""
+        mine = {"position": self._position, "turn": self._turn, "states": list(self._states)}
+        ranks: list[Any] = [mine]
+        if self._world_size > 1 and torch.distributed.is_initialized():
+            ranks = [None] * self._world_size
+            torch.distributed.all_gather_object(ranks, mine)
+        return {"ranks": ranks}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at a saved state with the next iteration.
+
+        Raises:
+            ValueError: a state of other numbers of ranks or workers.
+        """
+        if len(state["ranks"]) != self._world_size:
+            raise ValueError(
+                f"the stream was read by {len(state['ranks'])} ranks, this run has {self._world_size}: exact resuming "
+                "needs as many"
+            )
+        mine = state["ranks"][self._rank]
+        if len(mine["states"]) != self._workers:
+            raise ValueError(
+                f"the stream was read by {len(mine['states'])} workers a rank, this run has {self._workers}: set "
+                "num_workers as it was"
+            )
+        self._position, self._turn = int(mine["position"]), int(mine["turn"])
+        self._states = list(mine["states"])

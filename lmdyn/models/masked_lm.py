@@ -1,0 +1,483 @@
+"""ALBERT, BERT and ELECTRA, pretrained: transformers' own models with their published objectives."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from transformers import (
+    AlbertConfig,
+    AlbertForPreTraining,
+    BertConfig,
+    BertForPreTraining,
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from lmdyn.models.allocator import keep_freed_memory
+from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
+
+__all__ = ["MaskedLMOutput", "MaskedLanguageModel", "decay_groups", "truncated_normal", "warmup_decay"]
+
+Family = Literal["albert", "bert", "electra"]
+
+_CONFIGS: dict[str, type[PreTrainedConfig]] = {
+    "albert": AlbertConfig,
+    "bert": BertConfig,
+    "electra": ElectraConfig,
+}
+_PAIR_KEYS = ("sentence_order_label", "next_sentence_label")
+_DISCRIMINATOR_WEIGHT = 50.0  # Clark et al. 2020, section 3
+
+
+@dataclass
+class MaskedLMOutput:
+    """What a :class:`MaskedLanguageModel` answers.
+
+    Attributes:
+        logits: (batch, time, vocab) of the token at each position, or (n, vocab) at the positions asked for; of
+            ELECTRA, the generator's.
+        pair_logits: (batch, 2) sentence order (ALBERT) or next sentence (BERT); None of ELECTRA.
+        discriminator_logits: (batch, time) of a token having been replaced; None but of ELECTRA.
+    """
+
+    logits: Tensor
+    pair_logits: Tensor | None = None
+    discriminator_logits: Tensor | None = None
+
+
+class MaskedLanguageModel(LanguageModule):
+    """Pretrains transformers' ALBERT, BERT or ELECTRA, from scratch or from published weights.
+
+    The objectives: masked tokens, mean cross-entropy over the batch's labelled positions; for ALBERT also sentence
+    order, for BERT next sentence, the mean cross-entropy over pairs where the batch has such labels. ELECTRA trains a
+    generator on the masked tokens, and a discriminator to tell which tokens of the text are the generator's samples:
+    its mean binary cross-entropy over all tokens counts 50 times. The two share their embeddings. The vocabulary
+    projection is computed only where something is predicted.
+
+    Losses and logits are those of transformers' ``AlbertForPreTraining``, ``BertForPreTraining``,
+    ``ElectraForMaskedLM`` and ``ElectraForPreTraining`` with the same weights.
+
+    Batches: ``input_ids``, ``token_type_ids``, ``attention_mask`` where there is padding, ``labels`` (−100 but where a
+    token is to be predicted), ``sentence_order_label`` or ``next_sentence_label``, and ``masked_positions`` (batch, P),
+    where the labels are, −100 where there are fewer: with it, all shapes are static and no step waits for a GPU.
+
+    Observe ``layer_sites(module)``: ``layer@0`` … of ALBERT, whose layers share their weights, ``layer1`` … of BERT and
+    of ELECTRA's discriminator. ELECTRA's generator answers for tokens, as ``.logits``.
+
+    Logged: ``train_loss`` (the sum), ``train_mlm_loss``, ``train_pair_loss`` or ``train_discriminator_loss``;
+    ``val_loss`` (of the masked tokens), ``val_perplexity``, ``val_accuracy``, ``val_pair_accuracy`` or
+    ``val_discriminator_loss`` (mean binary cross-entropy of a token), and the same with ``test_``; in nats.
+
+    Args:
+        family: ``albert``, ``bert`` or ``electra``.
+        config: arguments of the family's transformers configuration; its defaults are the published base sizes but
+            for ALBERT's, which are those of xxlarge. ``vocab_size`` comes from the tokenizer.
+        pretrained: instead of ``config``, a hub name or a folder of ``save_pretrained`` to start from. Of ELECTRA, the
+            folder that :meth:`save_pretrained` wrote, or what ``-generator`` and ``-discriminator`` are put behind
+            (``google/electra-base``).
+        generator_size: hidden size, heads and feed-forward size of ELECTRA's generator, as a share of the
+            discriminator's.
+        vocab_size: number of token types; None takes the datamodule's tokenizer's, which is then recorded.
+        optimizer: makes the optimizer from two groups of parameters: with and without weight decay (biases and norms).
+        warmup_steps: the learning rate rises linearly over these updates.
+        decay_power: after them it falls to 0 at ``decay_steps`` as ((N − t) / (N − warmup))^power: 1 is linear; None
+            stays constant.
+        decay_steps: updates until the rate is 0; None: the Trainer's own number of updates.
+        gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
+        compile: compile the encoders with ``torch.compile`` for training.
+        checkpoint_activations: compute activations again in the backward pass instead of keeping them.
+
+    Raises:
+        ValueError: an unknown family; both or neither of ``config`` and ``pretrained``; a configuration that
+            transformers refuses; weights that cannot be loaded.
+
+    Reference: Devlin et al. 2019; Lan et al. 2020; Clark et al. 2020; Chiang, Huang & Lee 2020, section 2, appendix B.
+
+    Example:
+        >>> sizes = dict(embedding_size=8, hidden_size=8, intermediate_size=16, num_attention_heads=2)
+        >>> model = MaskedLanguageModel("albert", config=sizes, vocab_size=20)
+        >>> model(torch.tensor([[2, 5, 3]])).logits.shape
+        torch.Size([1, 3, 20])
+        >>> model(torch.tensor([[2, 5, 3]]), predict=torch.tensor([[False, True, False]])).logits.shape
+        torch.Size([1, 20])
+    """
+
+    def __init__(
+        self,
+        family: Family = "albert",
+        config: dict[str, Any] | None = None,
+        pretrained: str | None = None,
+        generator_size: float = 0.25,
+        vocab_size: int | None = None,
+        optimizer: OptimizerCallable = lambda params: torch.optim.AdamW(params, lr=1e-4),
+        warmup_steps: int = 0,
+        decay_power: float | None = 1.0,
+        decay_steps: int | None = None,
+        gradient_clip_val: float | None = 1.0,
+        compile: bool = False,
+        checkpoint_activations: bool = False,
+    ) -> None:
+        super().__init__(vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
+        if family not in get_args(Family):
+            raise ValueError(f"family is one of {list(get_args(Family))}, got {family!r}")
+        if (config is None) == (pretrained is None):
+            raise ValueError("give either a config, to start from scratch, or pretrained weights")
+        if warmup_steps < 0 or (decay_power is not None and decay_power <= 0):
+            raise ValueError(
+                f"expected warmup_steps from 0 and decay_power above 0, got {warmup_steps}, {decay_power}"
+            )
+        self.save_hyperparameters(ignore=["optimizer"])
+        self.family = family
+        self.config = config
+        self.pretrained = pretrained
+        self.generator_size = generator_size
+        self.warmup_steps = warmup_steps
+        self.decay_power = decay_power
+        self.decay_steps = decay_steps
+        self.compile_encoders = compile
+        self.checkpoint_activations = checkpoint_activations
+        self.evaluation_loss = TokenMean()
+        self.evaluation_accuracy = TokenMean()
+        self.evaluation_extra = TokenMean()
+        if vocab_size is not None or pretrained is not None:
+            self.build()
+
+    # Building ---------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Make transformers' models, with truncated normal weights, or load them."""
+        self.model: Any
+        if self.family == "electra":
+            self.generator, self.model = self._electra()
+            # all of it is shared: tables of words, positions and types, and their norm
+            self.generator.electra.embeddings = self.model.electra.embeddings
+            self.generator.tie_weights()
+        else:
+            cls = AlbertForPreTraining if self.family == "albert" else BertForPreTraining
+            self.model = (
+                self._load(cls, self.pretrained) if self.pretrained else cls(cast(Any, self._config()))
+            )
+        if self.pretrained is None:
+            truncated_normal(self.model)
+            if self.family == "electra":
+                truncated_normal(self.generator)
+        self.vocab_size = int(self.model.config.vocab_size)
+        self.hparams["vocab_size"] = self.vocab_size
+
+    def _config(self, **changes: Any) -> PreTrainedConfig:
+        settings = {**(self.config or {}), "vocab_size": self.vocab_size, **changes}
+        known = set(_CONFIGS[self.family]().to_dict())
+        if unknown := sorted(set(settings) - known):
+            raise ValueError(f"{_CONFIGS[self.family].__name__} has no {unknown}: it has {sorted(known)}")
+        return _CONFIGS[self.family](**settings)
+
+    def _electra(self) -> tuple[Any, Any]:
+        if self.pretrained is not None:
+            folder = Path(self.pretrained)
+            join = "/" if folder.is_dir() else "-"
+            return (
+                self._load(ElectraForMaskedLM, f"{self.pretrained}{join}generator"),
+                self._load(ElectraForPreTraining, f"{self.pretrained}{join}discriminator"),
+            )
+        whole = self._config()
+        smaller = {
+            name: max(1, round(getattr(whole, name) * self.generator_size))
+            for name in ("hidden_size", "num_attention_heads", "intermediate_size")
+        }
+        generator = self._config(**smaller)
+        return ElectraForMaskedLM(cast(Any, generator)), ElectraForPreTraining(cast(Any, whole))
+
+    @staticmethod
+    def _load(cls: type[PreTrainedModel], name: str) -> PreTrainedModel:
+        try:
+            return cls.from_pretrained(name)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"pretrained {name!r} cannot be loaded as {cls.__name__} ({error}): give a folder written by "
+                "save_pretrained, or a hub name that can be reached"
+            ) from error
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write what transformers' ``from_pretrained`` reads; of ELECTRA, two folders: generator and discriminator."""
+        if self.family == "electra":
+            self.generator.save_pretrained(Path(folder) / "generator")
+            self.model.save_pretrained(Path(folder) / "discriminator")
+        else:
+            self.model.save_pretrained(folder)
+
+    def configure_model(self) -> None:
+        """Build the layers with the datamodule's vocabulary, once."""
+        if not hasattr(self, "model"):
+            self.find_vocab_size()
+            self.build()
+
+    @property
+    def encoder(self) -> PreTrainedModel:
+        """The transformer without heads; of ELECTRA, the discriminator's."""
+        return cast(PreTrainedModel, self.model.base_model)
+
+    # Running ----------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch time"],
+        attention_mask: Int[Tensor, "batch time"] | None = None,
+        token_type_ids: Int[Tensor, "batch time"] | None = None,
+        predict: Bool[Tensor, "batch time"] | None = None,
+    ) -> MaskedLMOutput:
+        """Logits of the token at each position.
+
+        Args:
+            input_ids: tokens.
+            attention_mask: 1, 0 on padding; None: there is none.
+            token_type_ids: 0 in the first and 1 in the second segment; None: all 0.
+            predict: project only these positions onto the vocabulary, in row-major order; of ELECTRA, run the generator
+                only.
+        """
+        inputs = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        if self.family != "electra":
+            hidden, pooled = self._encode(self.model, input_ids, inputs)
+            chosen = hidden if predict is None else hidden[predict]
+            return MaskedLMOutput(self._token_logits(chosen), self._pair_logits(pooled))
+        hidden, _ = self._encode(self.generator, input_ids, inputs)
+        if predict is not None:
+            return MaskedLMOutput(self._token_logits(hidden[predict]))
+        return MaskedLMOutput(
+            self._token_logits(hidden), discriminator_logits=self._discriminate(input_ids, inputs)
+        )
+
+    @staticmethod
+    def _encode(model: Any, input_ids: Tensor, inputs: Mapping[str, Any]) -> tuple[Tensor, Any]:
+        output = model.base_model(input_ids=input_ids, **inputs)
+        return output.last_hidden_state, getattr(output, "pooler_output", None)
+
+    def _token_logits(self, hidden: Tensor) -> Tensor:
+        if self.family == "albert":
+            return cast(Tensor, self.model.predictions(hidden))
+        if self.family == "bert":
+            return cast(Tensor, self.model.cls.predictions(hidden))
+        return cast(Tensor, self.generator.generator_lm_head(self.generator.generator_predictions(hidden)))
+
+    def _pair_logits(self, pooled: Tensor) -> Tensor:
+        head = self.model.sop_classifier if self.family == "albert" else self.model.cls.seq_relationship
+        return cast(Tensor, head(pooled))
+
+    def _discriminate(self, input_ids: Tensor, inputs: Mapping[str, Any]) -> Tensor:
+        hidden, _ = self._encode(self.model, input_ids, inputs)
+        return cast(Tensor, self.model.discriminator_predictions(hidden))
+
+    # Training ---------------------------------------------------------------------------------------------
+
+    def on_fit_start(self) -> None:
+        """Compile, checkpoint activations, if that was asked for."""
+        if self.trainer.strategy.root_device.type == "cpu":
+            keep_freed_memory()
+        for model in (self.model, *([self.generator] if self.family == "electra" else [])):
+            if self.checkpoint_activations:
+                model.activation_checkpointing_enable()
+            if self.compile_encoders:
+                model.base_model.compile()
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """The optimizer that was asked for, over two groups, and a rate that changes with each update."""
+        optimizer = self.optimizer(cast(Any, decay_groups(self)))
+        if not self.warmup_steps and self.decay_power is None:
+            return optimizer
+        total = self.decay_steps or int(self.trainer.estimated_stepping_batches)
+
+        def factor(step: int) -> float:
+            return warmup_decay(step, self.warmup_steps, total, self.decay_power)
+
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def losses(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The parts of the training loss of a batch: ``mlm``, and ``pair`` or ``discriminator``; means in nats."""
+        inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
+        labels = batch["labels"]
+        encoder = self.generator if self.family == "electra" else self.model
+        hidden, pooled = self._encode(encoder, batch["input_ids"], inputs)
+        positions = batch.get("masked_positions")
+        if positions is None:
+            positions = _positions(labels)
+        there, at = positions != IGNORED, positions.clamp(min=0)
+        wanted = labels.gather(1, at).masked_fill(~there, IGNORED)
+        logits = self._token_logits(hidden.gather(1, at[..., None].expand(-1, -1, hidden.shape[-1])))
+        total = F.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten(), reduction="sum")
+        parts = {"mlm": total / there.sum().clamp(min=1)}
+        if self.family == "electra":
+            parts["discriminator"] = self._discriminator_loss(batch, inputs, logits, at, wanted)
+        elif (key := next((k for k in _PAIR_KEYS if k in batch), None)) is not None:
+            parts["pair"] = F.cross_entropy(self._pair_logits(pooled).float(), batch[key])
+        return parts
+
+    def _discriminator_loss(
+        self,
+        batch: Mapping[str, Tensor],
+        inputs: Mapping[str, Any],
+        logits: Tensor,
+        at: Tensor,
+        wanted: Tensor,
+    ) -> Tensor:
+        """Mean binary cross-entropy over all tokens of the text, masked ones replaced by the generator's samples."""
+        labels = batch["labels"]
+        original = torch.where(labels == IGNORED, batch["input_ids"], labels)
+        with torch.no_grad():
+            noise = -torch.empty_like(logits, dtype=torch.float32).exponential_().log()  # Gumbel
+            drawn = (logits.float() + noise).argmax(-1)
+            # places that predict nothing point at position 0, whose token they must not change
+            drawn = torch.where(wanted == IGNORED, original.gather(1, at), drawn)
+            corrupted = original.scatter(1, at, drawn)
+        replaced = corrupted != original
+        told = self._discriminate(corrupted, inputs).float()
+        loss = F.binary_cross_entropy_with_logits(told, replaced.to(told.dtype), reduction="none")
+        mask = batch.get("attention_mask")
+        if mask is None:
+            return loss.mean()
+        return (loss * mask).sum() / mask.sum()
+
+    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
+        """The sum of the losses (nats); logged as ``train_loss``, and its parts."""
+        parts = self.losses(batch)
+        loss = sum(
+            (_DISCRIMINATOR_WEIGHT * p if name == "discriminator" else p for name, p in parts.items()),
+            start=torch.zeros((), device=batch["input_ids"].device),
+        )
+        self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
+        written = {"train_loss": loss.detach()}
+        written |= {f"train_{name}_loss": value.detach() for name, value in parts.items()}
+        self.write_now_and_then(written, batch_idx)
+        return loss
+
+    # Evaluation -------------------------------------------------------------------------------------------
+
+    def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
+        """Add a batch to the sums."""
+        inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
+        labels = batch["labels"]
+        predict = labels != IGNORED
+        output = self(batch["input_ids"], predict=predict, **inputs)
+        wanted = labels[predict][None]
+        losses = F.cross_entropy(output.logits.float(), wanted[0], reduction="none")
+        self.evaluation_loss.update(losses[None], wanted)
+        self.evaluation_accuracy.update((output.logits.argmax(-1) == wanted), wanted)
+        if self.family == "electra":
+            at = _positions(labels)
+            wanted = labels.gather(1, at.clamp(min=0)).masked_fill(at == IGNORED, IGNORED)
+            logits = output.logits.new_zeros(*at.shape, output.logits.shape[-1])
+            logits[at != IGNORED] = output.logits
+            loss = self._discriminator_loss(batch, inputs, logits, at.clamp(min=0), wanted)
+            tokens = batch["input_ids"] if inputs["attention_mask"] is None else inputs["attention_mask"]
+            count = int(tokens.numel() if inputs["attention_mask"] is None else tokens.sum())
+            self.evaluation_extra.update(loss.expand(1, count), torch.zeros(1, count, dtype=torch.int64))
+        elif (key := next((k for k in _PAIR_KEYS if k in batch), None)) is not None:
+            assert output.pair_logits is not None
+            self.evaluation_extra.update(
+                (output.pair_logits.argmax(-1) == batch[key])[None], batch[key][None]
+            )
+
+    def compute_metrics(self) -> dict[str, Tensor]:
+        """Loss, perplexity and accuracy of masked tokens, and of the other objective."""
+        loss = self.evaluation_loss.compute()
+        metrics = {"loss": loss, "perplexity": loss.exp(), "accuracy": self.evaluation_accuracy.compute()}
+        extra = self.evaluation_extra.compute()
+        name = "discriminator_loss" if self.family == "electra" else "pair_accuracy"
+        return metrics | ({} if extra.isnan() else {name: extra})
+
+    def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Add a batch to the validation metrics."""
+        self.evaluation_step(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log ``val_loss`` and the other metrics."""
+        self.finish_evaluation("val")
+
+    def test_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Add a batch to the test metrics."""
+        self.evaluation_step(batch)
+
+    def on_test_epoch_end(self) -> None:
+        """Log ``test_loss`` and the other metrics."""
+        self.finish_evaluation("test")
+
+    def predict_step(
+        self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
+    ) -> Float[Tensor, "batch time"]:
+        """Surprisal of each token to be predicted, −log p(labels), in nats; NaN where there is none."""
+        inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
+        labels = batch["labels"]
+        predict = labels != IGNORED
+        logits = self(batch["input_ids"], predict=predict, **inputs).logits.float()
+        surprisal = torch.full(labels.shape, torch.nan, device=labels.device)
+        surprisal[predict] = F.cross_entropy(logits, labels[predict], reduction="none")
+        return surprisal
+
+
+def _positions(labels: Int[Tensor, "batch time"]) -> Int[Tensor, "batch p"]:
+    """Where the labels are, −100 where a row has fewer than others; waits for the device."""
+    there = labels != IGNORED
+    most = int(there.sum(1).max())
+    order = torch.argsort((~there).long(), dim=1, stable=True)[:, :most]
+    return torch.where(there.gather(1, order), order, IGNORED)
+
+
+@torch.no_grad()
+def truncated_normal(model: PreTrainedModel) -> None:
+    """Draw weights of matrices and tables anew: normal with the configuration's deviation, cut at two deviations.
+
+    Biases are 0; norms, and the row of the padding token (0), stay as transformers made them.
+
+    Example:
+        >>> config = BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
+        >>> model = BertForPreTraining(config)
+        >>> truncated_normal(model)
+        >>> model.bert.embeddings.word_embeddings.weight.abs().max().item() <= 0.04
+        True
+    """
+    deviation = float(getattr(model.config, "initializer_range", 0.02))
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            module.weight[module.padding_idx].zero_()
+
+
+def decay_groups(module: nn.Module) -> list[dict[str, Any]]:
+    """Two groups of trainable parameters: with the optimizer's weight decay, and without: biases and norms.
+
+    Example:
+        >>> [len(group["params"]) for group in decay_groups(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)))]
+        [1, 3]
+    """
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in parameters if p.ndim > 1]},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def warmup_decay(step: int, warmup_steps: int, total_steps: int, power: float | None) -> float:
+    """Factor of the learning rate for the update after ``step`` updates, in [0, 1].
+
+    (t + 1) / warmup in the warmup, so that the first update does something; then ((N − t) / (N − warmup))^power.
+
+    Example:
+        >>> [warmup_decay(step, 2, 6, 1.0) for step in range(7)]
+        [0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
+    """
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    if power is None:
+        return 1.0
+    left = max(0, total_steps - step) / max(1, total_steps - warmup_steps)
+    return float(min(1.0, left) ** power)

@@ -1,0 +1,139 @@
+"""What all of our models share: sizes from the data, clipping, and how they are evaluated and logged."""
+
+from typing import Any
+
+import lightning as L
+import torch
+from jaxtyping import Int
+from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
+from torchmetrics import Metric
+
+__all__ = ["IGNORED", "LanguageModule", "TokenMean"]
+
+IGNORED = -100
+"""The label of a token that has none, as everywhere in Hugging Face's libraries."""
+
+
+class TokenMean(Metric):
+    """Mean of a quantity over the labelled tokens of all batches and ranks, each token weighing the same.
+
+    Sums are in float64 (float32 on MPS, which lacks it), so that rounding does not decide about annealing.
+    NaN goes through: a diverged run must not report the loss of the batches that did not diverge.
+    torchmetrics' MeanMetric cannot do this: with ``nan_strategy="disable"`` it forgets its weights (1.9).
+
+    Example:
+        >>> mean = TokenMean()
+        >>> mean.update(torch.tensor([[2.0, 4.0, 9.0]]), labels=torch.tensor([[5, 6, -100]]))
+        >>> mean.compute()
+        tensor(3., dtype=torch.float64)
+    """
+
+    total: Tensor
+    tokens: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        precision = torch.float32 if torch.backends.mps.is_available() else torch.float64
+        self.add_state("total", torch.zeros((), dtype=precision), dist_reduce_fx="sum")
+        self.add_state("tokens", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, values: Tensor, labels: Int[Tensor, "batch time"]) -> None:
+        """Add the values of the tokens that have a label."""
+        labelled = labels != IGNORED
+        self.total += values.to(self.total.dtype).where(labelled, 0.0).sum()
+        self.tokens += labelled.sum()
+
+    def compute(self) -> Tensor:
+        """The mean; NaN where no token had a label."""
+        return self.total / self.tokens
+
+
+class LanguageModule(L.LightningModule):
+    """A language model whose vocabulary may be the datamodule's, with evaluation by torchmetrics.
+
+    A subclass calls ``save_hyperparameters(ignore=["optimizer"])`` in its own ``__init__``.
+
+    Args:
+        vocab_size: number of token types; None takes the datamodule's tokenizer's.
+        optimizer: makes the optimizer from the parameters.
+        gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
+    """
+
+    def __init__(
+        self, *, vocab_size: int | None, optimizer: OptimizerCallable, gradient_clip_val: float | None
+    ) -> None:
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.optimizer = optimizer
+        self.gradient_clip_val = gradient_clip_val
+
+    # Sizes ------------------------------------------------------------------------------------------------
+
+    def find_vocab_size(self) -> None:
+        """Take the vocabulary's size from the datamodule's tokenizer, and record it."""
+        self.vocab_size = len(self.from_datamodule("tokenizer", "vocab_size"))
+        self.hparams["vocab_size"] = self.vocab_size
+
+    def from_datamodule(self, name: str, size: str) -> Any:
+        """Attribute ``name`` of the datamodule, from which the unknown ``size`` is read."""
+        datamodule = None if self._trainer is None else getattr(self._trainer, "datamodule", None)
+        found = getattr(datamodule, name, None)
+        if found is None:
+            owner = "no datamodule" if datamodule is None else f"a {type(datamodule).__name__} without it"
+            raise ValueError(
+                f"{type(self).__name__}(vocab_size={self.vocab_size}) expects a trainer with a datamodule that "
+                f"has a `{name}`, got {owner}; give {size} a number"
+            )
+        return found
+
+    # Training ---------------------------------------------------------------------------------------------
+
+    def write(self, metrics: dict[str, float]) -> None:
+        """To every logger, at the number of updates done (what ``self.log`` writes is one step behind)."""
+        for logger in self.loggers:
+            logger.log_metrics(metrics, step=self.trainer.global_step)
+
+    def write_now_and_then(self, metrics: dict[str, Tensor], batch_idx: int) -> None:
+        """In a training step: write every ``log_every_n_steps`` updates, of the weights after so many.
+
+        ``.item()`` waits for the device, so not in each step.
+        """
+        step = self.trainer.global_step
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if every and step % every == 0 and batch_idx % self.trainer.accumulate_grad_batches == 0:
+            self.write({name: value.item() for name, value in metrics.items()})
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip by the norm of all gradients, unless the Trainer has a setting of its own, which wins."""
+        if gradient_clip_val is None:
+            gradient_clip_val = self.gradient_clip_val
+        if gradient_clip_val is not None:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm or "norm")
+
+    # Evaluation -------------------------------------------------------------------------------------------
+
+    def compute_metrics(self) -> dict[str, Tensor]:
+        """The metrics over all batches and ranks since they were reset: at least ``loss``."""
+        raise NotImplementedError
+
+    def finish_evaluation(self, prefix: str) -> dict[str, float]:
+        """Log each metric as ``<prefix>_<name>`` and start the sums anew."""
+        metrics = {name: float(value) for name, value in self.compute_metrics().items()}
+        for metric in self.children():
+            if isinstance(metric, Metric):
+                metric.reset()
+        named = {f"{prefix}_{name}": value for name, value in metrics.items()}
+        fitting = self.trainer.state.fn == TrainerFn.FITTING
+        # The same on each rank already; sync_dist only tells Lightning so. trainer.validate() and test()
+        # return what goes to the loggers; in a fit we write ourselves, at our step.
+        self.log_dict(named, prog_bar=True, logger=False if fitting else None, sync_dist=True)
+        if fitting and not self.trainer.sanity_checking:
+            self.write(named)
+        return metrics

@@ -1,0 +1,243 @@
+"""Rows for masked language models: what is in them, that each epoch is a pure function, that resuming is exact."""
+
+import numpy as np
+import pytest
+import torch
+
+from lmdyn.datamodules import GrammarCorpus, MaskedCorpus, Masking, TextCorpus
+
+# a machine, or a test's share of it, may have one core
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+SMALL = {
+    "n_train_tokens": 6000, "n_validation_tokens": 1500, "n_test_tokens": 300, "n_nouns": 60, "n_verbs": 40,
+    "n_adjectives": 20, "n_adverbs": 10, "n_names": 30, "n_facts": 10,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("cache"))
+
+
+def make(cache, vocabulary="wordpiece", **settings):
+    corpus = GrammarCorpus(**SMALL, vocabulary=vocabulary, vocab_size=300, cache_dir=cache)
+    data = MaskedCorpus(corpus, **{"sequence_length": 32, "batch_size": 8, **settings})
+    data.prepare_data()
+    data.setup()
+    return data
+
+
+def original(batch):
+    return torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
+
+
+@pytest.mark.parametrize("vocabulary", ["wordpiece", "unigram"])
+def test_rows_are_windows_of_the_text(cache, vocabulary):
+    data = make(cache, vocabulary, masking=Masking(max_ngram=3))
+    text, tokenizer = data.corpus.encoded("validation"), data.tokenizer
+    assert tokenizer.sep_token_id not in text.tokens  # no end-of-sentence tokens
+    seen = []
+    for batch in data.val_dataloader():
+        ids = original(batch)
+        assert (ids[:, 0] == tokenizer.cls_token_id).all()
+        assert (ids[:, -1] == tokenizer.sep_token_id).all()
+        assert (batch["token_type_ids"] == 0).all()
+        assert "attention_mask" not in batch
+        for row, number in zip(ids, batch["example"].tolist(), strict=True):
+            np.testing.assert_array_equal(row[1:-1], text.tokens[30 * number : 30 * number + 30])
+            seen.append(number)
+    assert sorted(seen) == list(range(len(text.tokens) // 30))
+
+
+def test_masks_and_positions_agree(cache):
+    data = make(cache)
+    for batch in data.train_dataloader():
+        labels, positions = batch["labels"], batch["masked_positions"]
+        assert positions.shape[1] == round(0.15 * 32)
+        for row in range(len(labels)):
+            there = positions[row][positions[row] >= 0]
+            assert torch.equal(there, torch.nonzero(labels[row] != -100)[:, 0])
+            assert len(there) > 0
+        special = torch.isin(original(batch), torch.tensor([2, 3, 4, 0]))
+        assert (labels[special] == -100).all()
+
+
+def test_sentence_order(cache):
+    data = make(cache, pairs="order")
+    text, tokenizer = data.corpus.encoded("validation"), data.tokenizer
+    sentences = set(text.sentence_starts.tolist())
+    documents = {int(text.sentence_starts[i]) for i in text.document_starts}
+    labels = []
+    for batch in data.val_dataloader():
+        ids, swapped = original(batch), batch["sentence_order_label"]
+        labels += swapped.tolist()
+        for row in range(len(ids)):
+            kinds = batch["token_type_ids"][row]
+            first, second = ids[row][kinds == 0], ids[row][kinds == 1]
+            assert first[-1] == second[-1] == tokenizer.sep_token_id
+            a, b = first[1:-1], second[:-1]
+            start = 29 * int(batch["example"][row])
+            window = text.tokens[start : start + 29]
+            joined = torch.cat([b, a] if swapped[row] else [a, b])
+            np.testing.assert_array_equal(joined, window)
+            cut = start + len(b if swapped[row] else a)
+            inside = [s for s in range(start + 1, start + 29) if s in sentences - documents]
+            assert cut in inside or not inside
+    assert 0.3 < np.mean(labels) < 0.7
+
+
+def test_next_sentence_comes_from_another_document(cache):
+    data = make(cache, pairs="next")
+    text = data.corpus.encoded("train")
+    starts = text.sentence_starts[np.asarray(text.document_starts)]
+    document = np.searchsorted(starts, np.arange(len(text.tokens)), side="right")
+    joined = "".join(map(chr, text.tokens))
+    loader = data.train_dataloader()
+    checked = 0
+    for batch in loader:
+        ids, random = original(batch), batch["next_sentence_label"]
+        for row in range(len(ids)):
+            kinds = batch["token_type_ids"][row]
+            a = "".join(map(chr, ids[row][kinds == 0][1:-1].tolist()))
+            b = "".join(map(chr, ids[row][kinds == 1][:-1].tolist()))
+            assert len(a) + len(b) == 29
+            if not random[row]:
+                assert a + b in joined
+            elif joined.count(a) == 1 and joined.count(b) == 1 and len(b) > 8:
+                at, there = joined.index(a), joined.index(b)
+                assert document[there] != document[at + len(a) - 1]
+                checked += 1
+    assert checked > 10
+
+
+def test_short_rows_are_padded(cache):
+    data = make(cache, pairs="order", short_share=0.5)
+    lengths = []
+    for batch in data.train_dataloader():
+        mask = batch["attention_mask"]
+        lengths += mask.sum(1).tolist()
+        assert (batch["input_ids"][mask == 0] == data.tokenizer.pad_token_id).all()
+        assert (batch["labels"][mask == 0] == -100).all()
+        counts = (batch["labels"] != -100).sum(1)
+        assert (counts <= (0.15 * mask.sum(1)).round().clamp(min=1)).all()
+    short = np.mean(np.array(lengths) < 32)
+    assert 0.35 < short < 0.6
+
+
+def test_epochs_differ_and_are_pure_functions(cache):
+    def epochs(loader, n):
+        return [[{k: v.clone() for k, v in b.items()} for b in loader] for _ in range(n)]
+
+    data = make(cache, pairs="order")
+    torch.manual_seed(1)
+    first = epochs(data.train_dataloader(), 3)
+    torch.manual_seed(2)
+    state = torch.get_rng_state()
+    second = epochs(data.train_dataloader(), 3)
+    assert torch.equal(state, torch.get_rng_state())
+    for a, b in zip(first, second, strict=True):
+        for x, y in zip(a, b, strict=True):
+            assert all(torch.equal(x[k], y[k]) for k in x)
+    assert not torch.equal(first[0][0]["input_ids"], first[1][0]["input_ids"])
+    assert not torch.equal(first[1][0]["input_ids"], first[2][0]["input_ids"])
+    validation = epochs(data.val_dataloader(), 2)
+    assert torch.equal(validation[0][0]["input_ids"], validation[1][0]["input_ids"])
+    other = make(cache, pairs="order", seed=1).train_dataloader()
+    assert not torch.equal(next(iter(other))["input_ids"], first[0][0]["input_ids"])
+
+
+def test_resuming_goes_on_with_the_same_batches(cache):
+    def take(loader, n):
+        taken = []
+        while len(taken) < n:
+            for batch in loader:
+                taken.append(batch["input_ids"])
+                if len(taken) == n:
+                    break
+        return taken
+
+    data = make(cache)
+    length = len(data.train_dataloader())
+    for stop in (1, length - 1, length, length + 3):
+        whole = data.train_dataloader()
+        reference = take(whole, 2 * length + 2)
+        loader = data.train_dataloader()
+        take(loader, stop)
+        state = loader.state_dict()
+        resumed = data.train_dataloader()
+        iter(resumed)  # Lightning opens iterators that it never reads
+        resumed.load_state_dict(state)
+        rest = take(resumed, 2 * length + 2 - stop)
+        assert all(torch.equal(a, b) for a, b in zip(reference[stop:], rest, strict=True)), stop
+
+
+def test_workers_make_the_same_batches(cache):
+    alone = list(make(cache).train_dataloader())
+    helped = list(make(cache, num_workers=2).train_dataloader())
+    assert len(alone) == len(helped)
+    assert all(torch.equal(a[k], b[k]) for a, b in zip(alone, helped, strict=True) for k in a)
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_ranks_share_the_rows(cache, split):
+    whole = make(cache).loader(split)
+    shards = [whole.shard(rank, 3) for rank in range(3)]
+    got = {
+        int(e): row
+        for shard in shards
+        for b in shard
+        for e, row in zip(b["example"], b["input_ids"], strict=True)
+    }
+    expected = {int(e): row for b in whole for e, row in zip(b["example"], b["input_ids"], strict=True)}
+    assert got.keys() == expected.keys()
+    assert all(torch.equal(got[e], expected[e]) for e in got)
+    if split == "train":
+        assert len({len(list(shard)) for shard in shards}) == 1
+    assert whole.fingerprint == shards[1].fingerprint
+    if split == "validation":
+        limited = whole.limit(200)
+        assert sum(len(b["example"]) for b in limited) == 6
+        assert limited.fingerprint != whole.fingerprint
+
+
+def test_gold_layers_stand_at_the_labels(cache):
+    data = make(cache, layers=["upos"])
+    text = data.corpus.encoded("validation")
+    batch = next(iter(data.val_dataloader()))
+    for row, number in enumerate(batch["example"].tolist()):
+        gold = text.layer("upos")[30 * number : 30 * number + 30]
+        expected = np.where(batch["labels"][row][1:-1] == -100, -100, gold)
+        np.testing.assert_array_equal(batch["target_upos"][row][1:-1], expected)
+    assert data.val_dataloader().label_names["upos"] == data.corpus.label_names["upos"]
+
+
+def test_bad_settings_are_refused(cache, tmp_path):
+    with pytest.raises(ValueError, match="give a corpus"):
+        MaskedCorpus()
+    with pytest.raises(ValueError, match="pairs is one of"):
+        make(cache, pairs="previous")
+    with pytest.raises(ValueError, match="sequence_length"):
+        make(cache, sequence_length=4)
+    with pytest.raises(ValueError, match="batch_size"):
+        make(cache, batch_size=0)
+    with pytest.raises(ValueError, match="do not fill a batch"):
+        make(cache, batch_size=100_000).train_dataloader()
+    with pytest.raises(ValueError, match="no layers"):
+        make(cache, layers=["nonsense"]).val_dataloader()
+    words = MaskedCorpus(GrammarCorpus(**SMALL, cache_dir=cache))
+    with pytest.raises(ValueError, match="mask_token"):
+        words.prepare_data()
+    (tmp_path / "t.txt").write_text("a b c d e f g\n" * 3)
+    short = MaskedCorpus(
+        TextCorpus(
+            str(tmp_path / "t.txt"),
+            layout="paragraphs",
+            vocabulary="wordpiece",
+            vocab_size=40,
+            cache_dir=cache,
+        )
+    )
+    short.prepare_data()
+    with pytest.raises(ValueError, match="fewer than rows"):
+        short.train_dataloader()

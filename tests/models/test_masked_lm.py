@@ -1,0 +1,222 @@
+"""Our wrapped models against transformers' own, on the same weights."""
+
+import copy
+
+import pytest
+import torch
+from transformers import (
+    AlbertForPreTraining,
+    BertForPreTraining,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
+)
+
+from lmdyn.models import MaskedLanguageModel
+from lmdyn.models.masked_lm import decay_groups, truncated_normal, warmup_decay
+
+VOCAB = 50
+SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
+CONFIGS = {
+    "albert": {**SIZES, "embedding_size": 8, "classifier_dropout_prob": 0.0},
+    "bert": {**SIZES, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    "electra": {
+        **SIZES,
+        "embedding_size": 8,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    },
+}
+
+
+def make(family, **changes):
+    torch.manual_seed(0)
+    return MaskedLanguageModel(
+        family, CONFIGS[family], vocab_size=VOCAB, generator_size=0.5, **changes
+    ).eval()
+
+
+def batch_of(padded=False, positions=False, generator=None):
+    g = torch.Generator().manual_seed(1)
+    ids = torch.randint(5, VOCAB, (4, 12), generator=g)
+    labels = torch.where(
+        torch.rand(4, 12, generator=g) < 0.3, torch.randint(5, VOCAB, (4, 12), generator=g), -100
+    )
+    types = (torch.arange(12) > 5).long().expand(4, 12).contiguous()
+    batch = {"input_ids": ids, "token_type_ids": types, "labels": labels}
+    if padded:
+        batch["attention_mask"] = (torch.arange(12) < torch.tensor([[12], [9], [5], [12]])).long()
+        batch["labels"] = labels.masked_fill(batch["attention_mask"] == 0, -100)
+    if positions:
+        most = int((batch["labels"] != -100).sum(1).max()) + 2
+        rows = [torch.nonzero(row != -100)[:, 0] for row in batch["labels"]]
+        padding = [torch.full((most - len(row),), -100) for row in rows]
+        batch["masked_positions"] = torch.stack([torch.cat(both) for both in zip(rows, padding, strict=True)])
+    return batch
+
+
+@pytest.mark.parametrize("positions", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("family", ["albert", "bert"])
+def test_loss_and_logits_are_those_of_transformers(family, padded, positions):
+    module, batch = make(family), batch_of(padded, positions)
+    key = {"albert": "sentence_order_label", "bert": "next_sentence_label"}[family]
+    batch[key] = torch.tensor([0, 1, 1, 0])
+    keys = ("input_ids", "token_type_ids", "attention_mask", "labels", key)
+    expected = module.model(**{k: batch[k] for k in keys if k in batch})
+    inputs = {k: batch[k] for k in ("input_ids", "token_type_ids", "attention_mask") if k in batch}
+    output = module(**inputs)
+    torch.testing.assert_close(output.logits, expected.prediction_logits, rtol=0, atol=1e-6)
+    pair = expected.sop_logits if family == "albert" else expected.seq_relationship_logits
+    torch.testing.assert_close(output.pair_logits, pair, rtol=0, atol=1e-6)
+    parts = module.losses(batch)
+    torch.testing.assert_close(parts["mlm"] + parts["pair"], expected.loss, rtol=0, atol=1e-6)
+    predict = batch["labels"] != -100
+    some = module(**inputs, predict=predict).logits
+    torch.testing.assert_close(some, output.logits[predict], rtol=0, atol=1e-6)
+    without = {k: v for k, v in batch.items() if k != key}
+    assert set(module.losses(without)) == {"mlm"}
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_electra_is_transformers_generator_and_discriminator(padded):
+    module, batch = make("electra"), batch_of(padded, positions=True)
+    inputs = {k: batch[k] for k in ("input_ids", "token_type_ids", "attention_mask") if k in batch}
+    generated = module.generator(**inputs, labels=batch["labels"])
+    told = module.model(**inputs)
+    output = module(**inputs)
+    torch.testing.assert_close(output.logits, generated.logits, rtol=0, atol=1e-6)
+    torch.testing.assert_close(output.discriminator_logits, told.logits, rtol=0, atol=1e-6)
+    seen = {}
+
+    def spy(corrupted, given):
+        seen["corrupted"] = corrupted
+        return type(module)._discriminate(module, corrupted, given)
+
+    module._discriminate = spy
+    parts = module.losses(batch)
+    torch.testing.assert_close(parts["mlm"], generated.loss, rtol=0, atol=1e-6)
+    masked = batch["labels"] != -100
+    original = torch.where(masked, batch["labels"], batch["input_ids"])
+    # where nothing was masked the text is the original, and what was masked shows the generator's samples
+    assert torch.equal(seen["corrupted"][~masked], original[~masked])
+    replaced = seen["corrupted"] != original
+    assert replaced.any()
+    expected = module.model(**{**inputs, "input_ids": seen["corrupted"]}, labels=replaced.long()).loss
+    torch.testing.assert_close(parts["discriminator"], expected, rtol=0, atol=1e-6)
+
+
+def test_electra_samples_from_the_generator():
+    """Frequencies of the samples at one place, against the softmax of its logits."""
+    module = make("electra")
+    ids = torch.randint(5, VOCAB, (1, 6))
+    batch = {"input_ids": ids.expand(4000, 6), "labels": torch.full((4000, 6), -100)}
+    batch["labels"][:, 2] = 7
+    probabilities = module(ids).logits[0, 2].mul(40).softmax(-1)
+    drawn = []
+    module._discriminate = lambda corrupted, given: drawn.append(corrupted) or torch.zeros(4000, 6)
+    at, wanted = torch.full((4000, 1), 2), batch["labels"][:, 2:3]
+    logits = module(ids).logits[:, 2:3].mul(40).expand(4000, 1, VOCAB)
+    module._discriminator_loss(batch, {}, logits, at, wanted)
+    frequencies = torch.bincount(drawn[-1][:, 2], minlength=VOCAB) / 4000
+    assert (frequencies - probabilities).abs().max() < 4 * (0.25 / 4000) ** 0.5
+    assert (drawn[-1][:, [0, 1, 3, 4, 5]] == batch["input_ids"][:, [0, 1, 3, 4, 5]]).all()
+
+
+def test_electra_shares_its_embeddings():
+    module = make("electra")
+    table = module.model.electra.embeddings.word_embeddings.weight
+    assert module.generator.electra.embeddings is module.model.electra.embeddings
+    assert module.generator.generator_lm_head.weight is table
+    assert module.generator.config.hidden_size == 8
+    assert sum(p is table for p in module.parameters()) == 1
+    sum(module.losses(batch_of()).values()).backward()
+    assert all(p.grad is not None for p in module.parameters())
+
+
+@pytest.mark.parametrize("family", ["albert", "bert", "electra"])
+def test_save_pretrained_both_ways(family, tmp_path):
+    module = make(family)
+    module.save_pretrained(tmp_path / "ours")
+    batch = batch_of()
+    ids = batch["input_ids"]
+    again = MaskedLanguageModel(family, pretrained=str(tmp_path / "ours")).eval()
+    assert again.vocab_size == VOCAB
+    torch.testing.assert_close(again(ids).logits, module(ids).logits, rtol=0, atol=0)
+    if family == "electra":
+        generator = ElectraForMaskedLM.from_pretrained(tmp_path / "ours" / "generator").eval()
+        torch.testing.assert_close(generator(ids).logits, module(ids).logits, rtol=0, atol=1e-6)
+        discriminator = ElectraForPreTraining.from_pretrained(tmp_path / "ours" / "discriminator").eval()
+        torch.testing.assert_close(
+            discriminator(ids).logits, module(ids).discriminator_logits, rtol=0, atol=1e-6
+        )
+        return
+    cls = AlbertForPreTraining if family == "albert" else BertForPreTraining
+    theirs = cls.from_pretrained(tmp_path / "ours").eval()
+    torch.testing.assert_close(theirs(ids).prediction_logits, module(ids).logits, rtol=0, atol=1e-6)
+    torch.manual_seed(5)
+    other = cls(theirs.config).eval()
+    other.save_pretrained(tmp_path / "theirs")
+    mine = MaskedLanguageModel(family, pretrained=str(tmp_path / "theirs")).eval()
+    torch.testing.assert_close(mine(ids).logits, other(ids).prediction_logits, rtol=0, atol=1e-6)
+    assert not torch.equal(mine(ids).logits, module(ids).logits)
+
+
+@pytest.mark.parametrize("family", ["albert", "bert", "electra"])
+def test_weights_start_truncated(family):
+    module = make(family)
+    for name, p in module.named_parameters():
+        if p.ndim > 1:
+            assert p.abs().max() <= 0.04 + 1e-7, name
+            assert p.std() > 0.012, name  # 0.88 of 0.02 when cut at two deviations
+    control = copy.deepcopy(module.model)
+    control.apply(control._init_weights)
+    with torch.no_grad():
+        for p in control.parameters():
+            p.normal_(std=0.02)
+    assert any(p.abs().max() > 0.04 for p in control.parameters())
+    truncated_normal(control)
+    assert all(p.abs().max() <= 0.04 + 1e-7 for p in control.parameters() if p.ndim > 1)
+
+
+def test_no_decay_of_biases_and_norms():
+    module = make("albert")
+    decayed, others = (group["params"] for group in decay_groups(module))
+    names = {id(p): n for n, p in module.named_parameters()}
+    assert all(("bias" in names[id(p)]) or ("norm" in names[id(p)].lower()) for p in others)
+    assert not any(("bias" in names[id(p)]) or ("norm" in names[id(p)].lower()) for p in decayed)
+    assert len(decayed) + len(others) == len(list(module.parameters()))
+
+
+def test_warmup_and_decay():
+    assert [warmup_decay(t, 4, 10, 2.0) for t in (0, 3, 4, 7, 10, 11)] == [0.25, 1.0, 1.0, 0.25, 0.0, 0.0]
+    assert warmup_decay(1000, 4, 10, None) == 1.0
+    assert warmup_decay(0, 0, 10, 1.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"family": "gpt"}, "family is one of"),
+        ({"family": "bert"}, "either a config"),
+        ({"family": "bert", "config": {}, "pretrained": "x"}, "either a config"),
+        ({"family": "bert", "config": {"hiden_size": 3}, "vocab_size": 9}, "hiden_size"),
+        ({"family": "bert", "config": {"hidden_size": 3}, "vocab_size": 9}, "multiple"),
+        ({"family": "bert", "pretrained": "/nowhere/at/all"}, "cannot be loaded as BertForPreTraining"),
+        ({"family": "bert", "config": {}, "warmup_steps": -1}, "warmup_steps"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        MaskedLanguageModel(**settings)
+
+
+def test_activation_checkpointing_does_not_change_gradients():
+    plain, saving = make("bert"), make("bert")
+    saving.model.activation_checkpointing_enable()
+    for module in (plain, saving):
+        module.train()
+        module.losses(batch_of())["mlm"].backward()
+    for a, b in zip(plain.parameters(), saving.parameters(), strict=True):
+        assert (a.grad is None) == (b.grad is None)
+        if a.grad is not None:
+            torch.testing.assert_close(a.grad, b.grad)

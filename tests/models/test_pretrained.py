@@ -1,0 +1,254 @@
+"""PretrainedLM: transformers' own logits, positions to predict, training, and what it refuses."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning.pytorch import Trainer
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch.utils.data import DataLoader
+from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    AlbertForPreTraining,
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertModel,
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    MobileBertConfig,
+    MobileBertForMaskedLM,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
+
+from lmdyn.analysis.transformer import encoder_of, layer_sites
+from lmdyn.models.pretrained import PretrainedLM
+
+SIZES = {
+    "vocab_size": 30,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
+MODELS = {
+    "gpt2": (GPT2LMHeadModel, GPT2Config(vocab_size=30, n_embd=16, n_layer=2, n_head=2, n_positions=40)),
+    "gpt_neox": (GPTNeoXForCausalLM, GPTNeoXConfig(**SIZES, max_position_embeddings=40)),
+    "bert": (BertForMaskedLM, BertConfig(**SIZES)),
+    "bert_pretraining": (BertForPreTraining, BertConfig(**SIZES)),
+    "albert": (AlbertForMaskedLM, AlbertConfig(**SIZES, embedding_size=8)),
+    "albert_pretraining": (AlbertForPreTraining, AlbertConfig(**SIZES, embedding_size=8)),
+    "roberta": (RobertaForMaskedLM, RobertaConfig(**SIZES, max_position_embeddings=40, type_vocab_size=1)),
+    "electra_generator": (ElectraForMaskedLM, ElectraConfig(**SIZES, embedding_size=8)),
+}
+
+
+def saved(kind, folder, seed=0):
+    """A model with weights far from their initial size, and its folder."""
+    cls, config = MODELS[kind]
+    torch.manual_seed(seed)
+    model = cls(config).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.2 * torch.randn_like(p))
+    model.save_pretrained(folder)
+    return model
+
+
+def batch(seed=0):
+    g = torch.Generator().manual_seed(seed)
+    mask = torch.ones(3, 7, dtype=torch.int64)
+    mask[1, 5:] = 0
+    labels = torch.randint(0, 30, (3, 7), generator=g)
+    labels[:, ::2] = -100
+    labels[1, 5:] = -100
+    return {"input_ids": torch.randint(3, 30, (3, 7), generator=g), "attention_mask": mask, "labels": labels}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_logits_are_those_of_transformers(kind, tmp_path):
+    own = saved(kind, tmp_path)
+    module = PretrainedLM(str(tmp_path)).eval()
+    assert module.objective == ("causal" if kind.startswith("gpt") else "masked")
+    assert type(module.model) is type(own)
+    inputs = {k: v for k, v in batch().items() if k != "labels"}
+    with torch.no_grad():
+        theirs = own(**inputs)
+        theirs = theirs.get("prediction_logits", theirs.get("logits"))
+        torch.testing.assert_close(module(**inputs).logits, theirs, atol=1e-6, rtol=0)
+        # the control: the mask is handed on
+        assert not torch.allclose(
+            module(inputs["input_ids"]).logits[1], theirs[1], atol=1e-3
+        ) or kind.startswith("gpt")
+    assert encoder_of(module) is module.encoder is module.model.base_model
+    assert len(layer_sites(module)) == (1 if "albert" in kind else 2)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_positions_to_predict_are_rows_of_all(kind, tmp_path):
+    saved(kind, tmp_path)
+    module = PretrainedLM(str(tmp_path)).eval()
+    inputs = {k: v for k, v in batch().items() if k != "labels"}
+    predict = batch()["labels"] != -100
+    rows = []
+    hook = module.model.get_output_embeddings().register_forward_hook(
+        lambda m, a, out: rows.append(out.shape)
+    )
+    with torch.no_grad():
+        some = module(**inputs, predict=predict).logits
+        hook.remove()
+        torch.testing.assert_close(some, module(**inputs).logits[predict], atol=1e-5, rtol=1e-5)
+        assert module(**inputs, predict=torch.zeros(3, 7, dtype=torch.bool)).logits.shape == (0, 30)
+    assert rows == [(int(predict.sum()), 30)]  # no more was projected
+    assert not module.model.get_output_embeddings()._forward_pre_hooks
+
+
+def test_a_head_that_is_not_called_projects_all_and_answers_the_same(tmp_path):
+    """MobileBERT multiplies by the weights of its decoder."""
+    torch.manual_seed(0)
+    sizes = {**SIZES, "embedding_size": 8, "intra_bottleneck_size": 16, "true_hidden_size": 16}
+    MobileBertForMaskedLM(MobileBertConfig(**sizes)).save_pretrained(tmp_path)
+    module = PretrainedLM(str(tmp_path)).eval()
+    predict = batch()["labels"] != -100
+    with torch.no_grad():
+        some = module(batch()["input_ids"], predict=predict).logits
+        torch.testing.assert_close(some, module(batch()["input_ids"]).logits[predict])
+
+
+def test_token_types_reach_those_that_have_them(tmp_path):
+    ids, types = batch()["input_ids"], torch.tensor([[0, 0, 0, 1, 1, 1, 1]]).expand(3, 7)
+    for kind, reads in (("bert", True), ("albert", True), ("roberta", False), ("gpt2", False)):
+        saved(kind, tmp_path / kind)
+        module = PretrainedLM(str(tmp_path / kind)).eval()
+        with torch.no_grad():
+            same = torch.equal(module(ids).logits, module(ids, token_type_ids=types).logits)
+        assert same != reads, kind
+
+
+def test_half_precision_is_loaded_as_float32_and_without_a_shift(tmp_path):
+    own = saved("gpt_neox", tmp_path)
+    own.half().save_pretrained(tmp_path)
+    module = PretrainedLM(str(tmp_path))
+    assert {p.dtype for p in module.parameters()} == {torch.float32}
+    assert module.training
+    assert all(m.training for m in module.modules())
+    ids = torch.randint(3, 30, (2, 9))
+    labels = F.pad(ids[:, 1:], (0, 1), value=-100)
+    module.eval()
+    logits, wanted = module._predict_labels({"input_ids": ids, "labels": labels})
+    loss = F.cross_entropy(logits, wanted)
+    torch.testing.assert_close(loss, own.float()(ids, labels=ids).loss)  # theirs shifts inside
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "albert_pretraining"])
+def test_training_lowers_the_loss_and_reloads(kind, tmp_path):
+    saved(kind, tmp_path)
+    module = PretrainedLM(str(tmp_path), optimizer=lambda params: torch.optim.AdamW(params, lr=1e-2))
+    loader = DataLoader([{k: v[0] for k, v in batch(0).items()}] * 8, batch_size=4)
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=6, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=tmp_path, inference_mode=False,
+    )  # fmt: skip
+    before = trainer.validate(module, loader, verbose=False)[0]["val_loss"]
+    trainer.fit(module, loader, loader)
+    assert float(trainer.callback_metrics["val_loss"]) < 0.5 * before
+    logits, labels = module.eval()._predict_labels(batch(0))
+    # the mean over labelled tokens of all that was seen: all batches hold the same example
+    logits, labels = logits.detach()[:3], labels[:3]
+    assert float(trainer.callback_metrics["val_loss"]) == pytest.approx(
+        F.cross_entropy(logits, labels).item(), abs=1e-4
+    )
+    trainer.save_checkpoint(tmp_path / "x.ckpt")
+    again = PretrainedLM.load_from_checkpoint(tmp_path / "x.ckpt", weights_only=True)
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), again.parameters(), strict=True))
+
+
+def test_the_tokenizer_beside_the_weights(tmp_path):
+    saved("bert", tmp_path)
+    module = PretrainedLM(str(tmp_path))
+    with pytest.raises(ValueError, match="has no tokenizer: expected one of"):
+        _ = module.tokenizer
+    backend = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]").save_pretrained(tmp_path)
+    assert PretrainedLM(str(tmp_path)).tokenizer("a b")["input_ids"] == [1, 0]
+
+
+# --------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_a_hub_name_that_cannot_be_reached(offline, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    if offline:
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    else:  # as without a network
+
+        def fail(*args, **kwargs):
+            raise ConnectionError("Name or service not known")
+
+        monkeypatch.setattr("lmdyn.models.pretrained.snapshot_download", fail)
+    message = (
+        r"'nobody/no-lm' at revision 'step3' cannot be reached \(.+hf download nobody/no-lm --revision step3"
+    )
+    with pytest.raises(ValueError, match=message) as error:
+        PretrainedLM("nobody/no-lm", revision="step3")
+    assert "\n" not in str(error.value)
+
+
+def test_a_hub_model_in_the_local_cache(tmp_path, monkeypatch):
+    """What was fetched once is there without a network."""
+    cache = tmp_path / "models--nobody--lm"
+    commit = "0" * 40
+    own = saved("gpt2", cache / "snapshots" / commit)
+    (cache / "refs").mkdir()
+    (cache / "refs" / "step3").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    module = PretrainedLM("nobody/lm", revision="step3")
+    assert torch.equal(module.model.transformer.wte.weight, own.transformer.wte.weight)
+    with pytest.raises(ValueError, match="at revision 'main' cannot be reached"):
+        PretrainedLM("nobody/lm")
+
+
+def test_what_is_no_language_model_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="is a folder, which has no revision 'step3'"):
+        PretrainedLM(str(tmp_path), revision="step3")
+    with pytest.raises(ValueError, match="is no model of transformers'"):
+        PretrainedLM(str(tmp_path))
+    BertModel(BertConfig(**SIZES)).save_pretrained(tmp_path / "encoder")
+    with pytest.raises(ValueError, match=r"is a BertModel, which does not tell .* give the objective"):
+        PretrainedLM(str(tmp_path / "encoder"))
+    with pytest.raises(ValueError, match=r"lacks weights of BertForMaskedLM: .*cls.predictions"):
+        PretrainedLM(str(tmp_path / "encoder"), objective="masked")
+    ElectraForPreTraining(ElectraConfig(**SIZES)).save_pretrained(tmp_path / "discriminator")
+    with pytest.raises(ValueError, match="predicts no tokens"):
+        PretrainedLM(str(tmp_path / "discriminator"))
+    saved("bert", tmp_path / "cut")
+    (tmp_path / "cut" / "model.safetensors").write_bytes(b"cut short")
+    with pytest.raises(ValueError, match="cannot be loaded as a masked language model"):
+        PretrainedLM(str(tmp_path / "cut"))
+
+
+def test_pickled_code_is_not_run(tmp_path):
+    """A .bin is unpickled as weights only."""
+    own = saved("bert", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(own.state_dict(), tmp_path / "pytorch_model.bin")
+    PretrainedLM(str(tmp_path))
+
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "harm"), "w"))
+
+    torch.save({"x": Evil()}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        PretrainedLM(str(tmp_path))
+    assert not (tmp_path / "harm").exists()
