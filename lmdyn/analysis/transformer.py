@@ -69,11 +69,7 @@ def layer_sites(module: nn.Module) -> dict[str, str]:
     encoder = encoder_of(module)
     prefix = next(name for name, m in module.named_modules() if m is encoder)
     prefix = f"{prefix}." if prefix else ""
-    paths = [
-        f"{prefix}{name}"
-        for name, _ in encoder.named_modules()
-        if _LAYER.fullmatch(name)
-    ]
+    paths = [f"{prefix}{name}" for name, _ in encoder.named_modules() if _LAYER.fullmatch(name)]
     paths = [p for p in paths if not any(p != q and p.startswith(f"{q}.") for q in paths)]
     if not paths:
         raise ValueError(

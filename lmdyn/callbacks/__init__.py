@@ -1,7 +1,10 @@
 """Observers and what they stand on: when to look, what to gather, which analysis to call, what to log."""
 
+from lmdyn.callbacks.attention_patterns import AttentionPatterns
 from lmdyn.callbacks.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.diagnostic_probe import DiagnosticProbe
+from lmdyn.callbacks.downstream import Downstream
+from lmdyn.callbacks.edge_probe import EdgeProbe
 from lmdyn.callbacks.interdependence import Interdependence
 from lmdyn.callbacks.learning_curves import LearningCurves
 from lmdyn.callbacks.observer import Observer, StreamingObserver
@@ -14,12 +17,17 @@ from lmdyn.callbacks.schedule import Progress, Steps
 from lmdyn.callbacks.similarity import Similarity
 from lmdyn.callbacks.sparsity import Sparsity
 from lmdyn.callbacks.store import ObservationStore
+from lmdyn.callbacks.token_learning import TokenLearning
+from lmdyn.callbacks.world_knowledge import WorldKnowledge
 
 __all__ = [
     "Accumulator",
+    "AttentionPatterns",
     "Checkpoint",
     "DiagnosticProbe",
+    "Downstream",
     "Earlier",
+    "EdgeProbe",
     "Interdependence",
     "Itself",
     "LearningCurves",
@@ -39,4 +47,6 @@ __all__ = [
     "Sparsity",
     "Steps",
     "StreamingObserver",
+    "TokenLearning",
+    "WorldKnowledge",
 ]

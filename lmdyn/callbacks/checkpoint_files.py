@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.forward import dotted
 from lmdyn.callbacks.checkpoint import checkpoint_step
+from lmdyn.callbacks.hub_checkpoints import is_pretrained, name_step, read_pretrained
 
 __all__ = [
     "build_module",
@@ -25,11 +26,13 @@ __all__ = [
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A Lightning checkpoint on the CPU, read with ``weights_only=True``.
+    """A checkpoint on the CPU: a file of Lightning's, read with ``weights_only=True``, or a folder of Hugging Face's.
 
     Raises:
-        ValueError: a file that cannot be read, or that is no checkpoint.
+        ValueError: a file or folder that cannot be read, or that is no checkpoint.
     """
+    if is_pretrained(path):
+        return read_pretrained(path)
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -44,25 +47,30 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 def find_checkpoints(pattern: str) -> dict[int, Path]:
     """Checkpoints of a folder or glob by step, in the order of steps.
 
-    The step is the one in the file name (``step=000000123.ckpt``), else the checkpoint's own ``global_step``.
+    These are files ``*.ckpt``, and folders ``checkpoint-*`` as transformers' Trainer writes them. The step is the one
+    in the name (``step=000000123.ckpt``, ``checkpoint-123``), else the file's own ``global_step``.
 
     Raises:
         FileNotFoundError: there are none.
-        ValueError: two checkpoints of one step.
+        ValueError: two checkpoints of one step; a folder whose name tells no step.
     """
     folder = Path(pattern)
     found = sorted(
-        folder.glob("*.ckpt")
+        [*folder.glob("*.ckpt"), *(p for p in folder.glob("checkpoint-*") if p.is_dir())]
         if folder.is_dir()
         else Path(folder.anchor).glob(str(folder.relative_to(folder.anchor)))
-    )
+    ) or ([folder] if is_pretrained(folder) else [])
     if not found:
         raise FileNotFoundError(
-            f"no checkpoints: {pattern} is neither a folder that holds *.ckpt nor a glob of files"
+            f"no checkpoints: {pattern} is neither a folder that holds *.ckpt or checkpoint-*/ nor a glob of these"
         )
     steps: dict[int, Path] = {}
     for path in found:
-        step = checkpoint_step(path)
+        step = name_step(path.name) if _of_trainer(path) else checkpoint_step(path)
+        if step is None and _of_trainer(path):
+            raise ValueError(
+                f"{path} tells no step: expected a folder's name that ends in it, checkpoint-123"
+            )
         if step is None:
             step = int(read_checkpoint(path)["global_step"])
         if step in steps:
@@ -73,18 +81,23 @@ def find_checkpoints(pattern: str) -> dict[int, Path]:
     return dict(sorted(steps.items()))
 
 
+def _of_trainer(path: Path) -> bool:
+    """Whether it is of Hugging Face's format, or was meant to be."""
+    return path.is_dir() and (is_pretrained(path) or path.name.startswith("checkpoint-"))
+
+
 def newest_checkpoint(path: str) -> Path:
     """The checkpoint that a path stands for: a file, or the last step in a run's or another folder.
 
     Args:
-        path: a checkpoint, a run's folder (``checkpoints/`` in it is looked at) or a folder of checkpoints;
-            ``$VAR`` and ``~`` are expanded.
+        path: a checkpoint (of Hugging Face's format too), a run's folder (``checkpoints/`` in it is looked at) or a
+            folder of checkpoints; ``$VAR`` and ``~`` are expanded.
 
     Raises:
         FileNotFoundError: nothing there.
     """
     found = Path(os.path.expandvars(path)).expanduser()
-    if found.is_file():
+    if found.is_file() or is_pretrained(found):
         return found
     folder = found / "checkpoints" if (found / "checkpoints").is_dir() else found
     checkpoints = find_checkpoints(str(folder))

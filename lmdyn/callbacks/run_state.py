@@ -35,6 +35,7 @@ class RunState(L.Callback):
         self._tokens: Tensor | int = 0  # of this rank, since the start or the resumption
         self._base = 0  # of all ranks, before the resumption
         self._restored: dict[str, Any] | None = None
+        self._loaders: list[dict[str, Any]] = []
 
     @property
     def tokens(self) -> int:
@@ -51,6 +52,14 @@ class RunState(L.Callback):
         log_dir = trainer.log_dir  # a broadcast: every rank must ask
         if trainer.is_global_zero and log_dir is not None:
             save_tokenizer(Path(log_dir) / "tokenizer", trainer, pl_module)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Tell the loaders where they stood at the end of an epoch, which Lightning does in its midst only."""
+        if self._restored is not None and self._loaders and at_epoch_start(trainer):
+            loader = trainer.fit_loop._combined_loader
+            assert loader is not None
+            loader._load_state_dicts(self._loaders)
+        self._loaders = []
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -101,6 +110,7 @@ class RunState(L.Callback):
                 "needs as many; to start anew from its weights, load them in the model instead of resuming"
             )
         self._restored = state
+        self._loaders = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", [])
 
 
 def at_epoch_start(trainer: L.Trainer) -> bool:

@@ -1,4 +1,4 @@
-"""Replay: observers over a folder of checkpoints."""
+"""Replay: observers over checkpoints, of our runs and of Hugging Face's."""
 
 import argparse
 import logging
@@ -12,10 +12,10 @@ import pandas as pd
 import pyarrow as pa
 import torch
 import yaml
+from huggingface_hub import list_repo_refs
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 from rich.progress import track
-from torch import Tensor
 from transformers import AutoTokenizer
 
 from lmdyn.analysis.forward import dotted
@@ -23,12 +23,14 @@ from lmdyn.callbacks.checkpoint_files import (
     find_checkpoints,
     load_weights,
     read_checkpoint,
-    weights_digest,
 )
+from lmdyn.callbacks.hub_checkpoints import MODULE as PRETRAINED
+from lmdyn.callbacks.hub_checkpoints import HubCheckpoints, is_pretrained, stamp
 from lmdyn.callbacks.observer import Observer, observe_together
 from lmdyn.callbacks.publishing import publish
 from lmdyn.callbacks.run import Run, callbacks_of, takes_tokenizer
 from lmdyn.callbacks.schedule import Progress
+from lmdyn.cli.weights_record import WeightsRecord
 
 __all__ = ["analyze", "analyze_command"]
 
@@ -36,13 +38,25 @@ log = logging.getLogger(__name__)
 
 
 def analyze_command(args: Sequence[str]) -> None:
-    """``lmdyn analyze RUN [--checkpoints GLOB] [--config FILE …] [--out DIR] [--shard i/n] [--device DEVICE]``."""
+    """``lmdyn analyze RUN [--checkpoints GLOB] [--config FILE …] [--out DIR] [--shard i/n] [--device DEVICE]``.
+
+    RUN may also be a folder of ``checkpoint-*`` that transformers' Trainer wrote, or, with ``--revisions``, the name
+    of a hub model; then ``--config`` and ``--out`` are needed.
+    """
     parser = argparse.ArgumentParser(
         "lmdyn analyze",
         description="Replay observers over checkpoints. Observations that are there already are skipped.",
     )
-    parser.add_argument("run", type=Path, help="run folder: its config.yaml says model, data and observers")
+    parser.add_argument(
+        "run",
+        help="run folder: its config.yaml says model, data and observers; or a folder of checkpoint-*, or a hub model",
+    )
     parser.add_argument("--checkpoints", help="folder or glob of checkpoints; default: RUN/checkpoints")
+    parser.add_argument(
+        "--revisions",
+        help="of a hub model: step0,step1000 or a pattern, 'step*', or all; where {} in the name stands for each of "
+        "several models: what it stands for, e.g. 0k,20k",
+    )
     parser.add_argument(
         "--config", action="append", default=[], type=Path,
         help="yaml over the run's own, e.g. other observers under trainer.callbacks (`callbacks+:` appends)",
@@ -56,6 +70,7 @@ def analyze_command(args: Sequence[str]) -> None:
     analyze(
         options.run,
         checkpoints=options.checkpoints,
+        revisions=options.revisions,
         configs=options.config,
         out=options.out,
         shard=parse_shard(options.shard),
@@ -89,20 +104,27 @@ def parse_shard(text: str | None) -> tuple[int, int]:
 
 
 def analyze(
-    run: Path,
+    run: Path | str,
     *,
     checkpoints: str | None = None,
+    revisions: str | None = None,
     configs: Sequence[Path] = (),
     out: Path | None = None,
     shard: tuple[int, int] = (0, 1),
     device: str = "cpu",
 ) -> int:
-    """Replay the observers of a run's configuration over its checkpoints.
+    """Replay observers over checkpoints: those of a run, in a folder of transformers' Trainer, or of a hub model.
+
+    The weights are audited on the way (:mod:`lmdyn.analysis.weights_audit`): identical weights at two steps and steps
+    out of order are warned of and recorded in ``<out>/weights_audit.parquet``. A checkpoint is read once for this, even
+    if all its observations are there, and not again as long as its files stay what they are.
 
     Args:
-        run: run folder with ``config.yaml``.
+        run: run folder with ``config.yaml``; a folder of ``checkpoint-*``; the name of a hub model.
         checkpoints: folder or glob; ``<run>/checkpoints`` by default.
-        configs: yaml files over the run's own configuration.
+        revisions: of a hub model, see :class:`~lmdyn.callbacks.hub_checkpoints.HubCheckpoints`.
+        configs: yaml files over the run's own configuration. For checkpoints of Hugging Face's they are all there is:
+            observers under ``trainer.callbacks``, each with a ``probe:``, or ``data:`` whose validation set they share.
         out: folder that receives ``observations/``; the run's by default.
         shard: (i, n): take every n-th checkpoint from the i-th.
         device: where to observe.
@@ -113,29 +135,39 @@ def analyze(
     Raises:
         FileNotFoundError: no configuration or no checkpoint.
         ValueError: a checkpoint that does not fit the model, with the names that do not; no observer; an observation
-            that cannot be read.
+            that cannot be read; a hub model that cannot be reached.
     """
-    paths = find_checkpoints(checkpoints or str(run / "checkpoints"))
-    first = read_checkpoint(next(iter(paths.values())))
-    cli = _instantiate(run, configs, first.get("hyper_parameters", {}), first.get("state_dict", {}))
+    folder = Path(run)
+    paths = _checkpoints(str(run), checkpoints, revisions)
+    own = (folder / "config.yaml").exists()
+    if not own and out is None:
+        raise ValueError(f"{run} is no run of ours: say by --out where its observations shall go")
+    out = out or folder
+    first = paths[next(iter(paths))]
+    cli = _instantiate(_run_config(folder, first) if own else _pretrained_config(first), configs, out)
     module, datamodule = cli.model, cli.datamodule
     observers = [c for c in callbacks_of(cli.trainer) if isinstance(c, Observer)]
     if not observers:
         raise ValueError("no observer is configured: add one under trainer.callbacks, e.g. with --config")
-    _attach(observers, run, out or run, datamodule, paths)
+    tokenizer = _run_tokenizer(folder) if own else _pretrained_tokenizer(module)
+    _attach(observers, folder, out, datamodule, tokenizer, paths)
     module.to(device)
-    logger = TensorBoardLogger(str(out or run), name="", version="replay")
-    seen: dict[str, int] = {}
+    logger = TensorBoardLogger(str(out), name="", version="replay")
+    record = WeightsRecord(out)
+    stamps = {s: paths.stamp(s) if isinstance(paths, HubCheckpoints) else stamp(paths[s]) for s in paths}
     made = there = 0
-    for i, (step, path) in enumerate(track(list(paths.items()), description="replay")):
+    for i, step in enumerate(track(list(paths), description="replay")):
         if i % shard[1] != shard[0]:
             continue
-        checkpoint = read_checkpoint(path)
-        twin = seen.setdefault(weights_digest(checkpoint["state_dict"]), step)
-        if twin != step:
-            log.warning("steps %d and %d hold identical weights (%s)", twin, step, path)
         due = [o for o in observers if not o.store.has(step)]
         there += len(observers) - len(due)
+        known = record.has(step, stamps[step])
+        if known and not due:
+            continue
+        path = paths[step]
+        checkpoint = read_checkpoint(path)
+        if not known:
+            record.add(step, stamps[step], checkpoint["state_dict"])
         if not due:
             continue
         load_weights(module, checkpoint["state_dict"], path)
@@ -148,35 +180,88 @@ def analyze(
             publish(observer, table, [logger], step)
             made += 1
     logger.finalize("success")
+    _, sentences = record.audit(stamps)
+    for sentence in sentences:
+        log.warning("weights audit: %s", sentence)
     log.info("%d observations made, %d were there already", made, there)
     return made
 
 
-def _instantiate(
-    run: Path, configs: Sequence[Path], hparams: dict[str, Any], weights: dict[str, Tensor]
-) -> Any:
-    """Model, data and observers of the run's configuration, for one process and one device."""
-    from lmdyn.cli.fit import LmdynCLI
+def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Mapping[int, Path]:
+    """What to replay over, by step."""
+    folder = Path(run)
+    if revisions is not None:
+        if folder.is_dir() or checkpoints is not None:
+            raise ValueError(
+                f"--revisions are those of a hub model, and {checkpoints or run} is on this machine: leave them out"
+            )
+        from lmdyn.models.pretrained import hub_folder
 
-    path = run / "config.yaml"
-    if not path.exists():
+        return HubCheckpoints(run, revisions, hub_folder, _hub_refs)
+    if (folder / "config.yaml").exists():
+        return find_checkpoints(checkpoints or str(folder / "checkpoints"))
+    if checkpoints is None and not any(p.is_dir() for p in folder.glob("checkpoint-*")):
         raise FileNotFoundError(
-            f"{path} is missing: expected the folder of a run that was trained by `lmdyn fit`"
+            f"{folder / 'config.yaml'} is missing, and there is no {folder}/checkpoint-*: expected the folder of a run "
+            "that was trained by `lmdyn fit` or by transformers' Trainer, or a hub model with --revisions"
         )
-    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    paths = find_checkpoints(checkpoints or run)
+    if strange := [p for p in paths.values() if not is_pretrained(p)]:
+        raise FileNotFoundError(
+            f"{folder / 'config.yaml'} is missing, and {strange[0]} is no model of transformers' (no config.json "
+            "in it): expected a run that was trained by `lmdyn fit`, or folders written by save_pretrained"
+        )
+    return paths
+
+
+def _hub_refs(name: str) -> list[str]:
+    """Branches and tags of a hub model."""
+    try:
+        refs = list_repo_refs(name)
+    except Exception as error:  # of the hub's library, of its HTTP client
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(
+            f"the revisions of {name!r} cannot be listed ({reason[0]}): check name and connection, or list them "
+            "yourself, --revisions step0,step1000"
+        ) from error
+    return [ref.name for ref in (*refs.branches, *refs.tags)]
+
+
+def _run_config(run: Path, first: Path) -> dict[str, Any]:
+    """The configuration of a run of ours, with what its first checkpoint knows."""
+    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     config = {key: config[key] for key in ("seed_everything", "trainer", "model", "data") if key in config}
-    config["trainer"] |= {
-        "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "logger": False, "plugins": None,
-        "enable_checkpointing": False, "default_root_dir": str(run),
-    }  # fmt: skip
     callbacks = config["trainer"].get("callbacks") or []
     if isinstance(callbacks, Mapping):  # a single one needs no list
         callbacks = [callbacks]
     config["trainer"]["callbacks"] = [c for c in callbacks if not _saves_checkpoints(c["class_path"])]
     # what was found in training, as the size of the vocabulary, is in the checkpoint
+    hparams = read_checkpoint(first).get("hyper_parameters", {})
     arguments = config["model"].get("init_args", {})
     arguments |= {k: hparams[k] for k, v in arguments.items() if v is None and k in hparams}
-    merged = run / f".analyze-{os.getpid()}.yaml"
+    return config
+
+
+def _pretrained_config(first: Path) -> dict[str, Any]:
+    """What there is to say of checkpoints of Hugging Face's: the model."""
+    return {
+        "seed_everything": 0,
+        "trainer": {"callbacks": []},
+        "model": {"class_path": PRETRAINED, "init_args": {"name": str(first)}},
+        "data": {"class_path": "lightning.LightningDataModule"},  # holds nothing
+    }
+
+
+def _instantiate(config: dict[str, Any], configs: Sequence[Path], out: Path) -> Any:
+    """Model, data and observers of the configuration, for one process and one device."""
+    from lmdyn.cli.fit import LmdynCLI
+
+    config["trainer"] |= {
+        "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "logger": False, "plugins": None,
+        "enable_checkpointing": False, "default_root_dir": str(out),
+    }  # fmt: skip
+    out.mkdir(parents=True, exist_ok=True)
+    merged = out / f".analyze-{os.getpid()}.yaml"
     try:
         merged.write_text(yaml.safe_dump(config), encoding="utf-8")
         args = ["--config", str(merged)]
@@ -196,17 +281,31 @@ def _saves_checkpoints(class_path: str) -> bool:
     return isinstance(cls, type) and issubclass(cls, Checkpoint)
 
 
+def _run_tokenizer(run: Path) -> Any:
+    """The tokenizer that is saved with a run, None where there is none."""
+    folder = run / "tokenizer"
+    return AutoTokenizer.from_pretrained(str(folder)) if folder.is_dir() else None
+
+
+def _pretrained_tokenizer(module: Any) -> Any:
+    """The tokenizer beside the weights of a model of Hugging Face's."""
+    try:
+        return module.tokenizer
+    except ValueError as error:
+        log.warning("%s; what needs no tokenizer goes on", error)
+        return None
+
+
 def _attach(
     observers: Sequence[Observer],
     run: Path,
     out: Path,
     datamodule: L.LightningDataModule,
+    tokenizer: Any,
     checkpoints: Mapping[int, Path],
 ) -> None:
-    """What a Trainer's setup does: tokenizer and counts come from the run's folder."""
-    folder = run / "tokenizer"
-    tokenizer = AutoTokenizer.from_pretrained(str(folder)) if folder.is_dir() else None
-    counts_path = folder / "token_counts.parquet"
+    """What a Trainer's setup does: tokenizer and counts come from the run's folder, or with the model."""
+    counts_path = run / "tokenizer" / "token_counts.parquet"
     try:
         counts = pd.read_parquet(counts_path) if counts_path.exists() else None
     except (pa.ArrowException, OSError) as error:

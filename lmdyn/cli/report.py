@@ -3,6 +3,7 @@
 import argparse
 import base64
 import html
+import io
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import pandas as pd
 import yaml
 from matplotlib.figure import Figure
+from PIL import Image
 
 from lmdyn.analysis.forward import dotted
 from lmdyn.callbacks.observer import Observer
@@ -21,6 +23,8 @@ from lmdyn.callbacks.store import ObservationStore
 __all__ = ["report_command", "write_report"]
 
 log = logging.getLogger(__name__)
+
+_FRAME_MS = 500  # of an animated image
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1080px; margin: 2em auto; padding: 0 1em }
@@ -52,6 +56,9 @@ def report_command(args: Sequence[str]) -> None:
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write ``<out>/index.html``, self-contained, and each figure as ``<out>/<observer>_<figure>.{png,svg}``.
+
+    An observer with a static method ``animations(observations, settings)``, which answers lists of figures by name,
+    gives an animated image of each, ``<out>/<observer>_<name>.gif``.
 
     Args:
         runs: run folders; those with a ``test.json`` (``lmdyn test``) give a row of a table, with or without
@@ -155,6 +162,9 @@ def _run_section(
         alone = {} if folder.name in drawn else observer.figures(observations, about["settings"])
         for name, figure in alone.items():
             parts.append(_figure(figure, out / f"{prefix}{folder.name}_{name}", name))
+        moving = getattr(observer, "animations", None)  # of those that have some
+        for name, frames in (moving(observations, about["settings"]) if moving else {}).items():
+            parts.append(_animation(frames, out / f"{prefix}{folder.name}_{name}.gif", name))
         parts.append(_last_values(observer, observations))
         settings = json.dumps(about["settings"], indent=1, ensure_ascii=False)
         parts.append(
@@ -211,6 +221,27 @@ def _figure(figure: Figure, path: Path, name: str) -> str:
     return (
         f"<figure><img alt='{title}' src='data:image/png;base64,{encoded}'>"
         f"<figcaption>{title} ({links})</figcaption></figure>"
+    )
+
+
+def _animation(frames: Sequence[Figure], path: Path, name: str) -> str:
+    """Write figures as the frames of an animated GIF, and answer it as part of the page."""
+    pictures = []
+    for figure in frames:
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=110)
+        pictures.append(Image.open(buffer).convert("RGB"))
+    # one palette for all frames, or the colours would flicker; the last frame has the most of them
+    palette = pictures[-1].quantize(256)
+    first, *others = (picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures)
+    durations = [_FRAME_MS] * len(others) + [4 * _FRAME_MS]
+    first.save(path, save_all=True, append_images=others, duration=durations, loop=0)
+    encoded = base64.b64encode(path.read_bytes()).decode()
+    title = html.escape(name.replace("_", " "))
+    return (
+        f"<figure><img alt='{title}' src='data:image/gif;base64,{encoded}'>"
+        f"<figcaption>{title}, {len(pictures)} observations (<a href='{html.escape(path.name)}'>GIF</a>)</figcaption>"
+        "</figure>"
     )
 
 

@@ -277,7 +277,7 @@ class MaskedCorpus(L.LightningDataModule):
             raise ValueError(
                 f"expected batch_size from 1 and num_workers from 0, got {batch_size}, {num_workers}"
             )
-        self.save_hyperparameters(logger=False, ignore=["corpus", "stream"])
+        self.save_hyperparameters(logger=False, ignore=["corpus", "stream", "masking"])
         self.format = RowFormat(sequence_length, pairs, masking, short_share)
         self.corpus, self.stream = corpus, stream
         if corpus is not None:

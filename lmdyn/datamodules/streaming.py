@@ -189,6 +189,7 @@ class _RowStream(IterableDataset[tuple[dict[str, Tensor], dict[str, Any]]]):
         width = self.maker.format.width
         gatherer = _Gatherer(self.tokenizer)
         documents = self._documents(reader, state)
+        after: dict[str, Any] = {}
         while True:
             gatherer.clear(state["tokens"], state["word_start"])
             while len(gatherer.tokens) < per_block * self.batch_size * width:

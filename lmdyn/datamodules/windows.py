@@ -57,10 +57,12 @@ class Text(Protocol):
 class RowFormat:
     """What rows look like: ``[CLS] A [SEP] B [SEP]``, or ``[CLS] A [SEP]`` without pairs.
 
-    A row is a window of consecutive tokens, without padding, whatever sentences and documents it cuts. For pairs, it
-    is divided at the start of a sentence in the midst of a document (of a word, where there is none), drawn at
-    random. ``order``: A and B are exchanged in half of the rows (label 1). ``next``: in half of the rows (label 1), B
-    is replaced by as much text of another document.
+    A row is full of text, without padding, whatever documents it cuts. Without pairs it is a window of consecutive
+    tokens. For pairs, A begins with the first sentence of the window and B with a later sentence of the same document
+    (a word, where there is none), drawn at random; B goes on to the end of the sentence with which the row is full, and
+    what is too much is taken off from either end of A or of B, at random. So nothing but the content tells the label.
+    ``order``: A and B are exchanged in half of the rows (label 1). ``next``: in half of the rows (label 1), B begins
+    with a sentence of another document.
 
     Attributes:
         sequence_length: positions of a row, special tokens included.
@@ -209,17 +211,38 @@ class RowMaker:
         self, text: Text, start: int, width: int, rng: np.random.Generator
     ) -> tuple[list[npt.NDArray[np.int64]], int]:
         """Positions in the text of each segment of a row, and the pair's label."""
-        window = np.arange(start, start + width)
         if self.format.pairs is None:
-            return [window], 0
-        cut = self._boundary(text, start, width, rng)
-        first, second = window[:cut], window[cut:]
+            return [np.arange(start, start + width)], 0
         changed = bool(rng.random() < 0.5)
+        total, sentences = len(text.tokens), text.sentence_starts
+
+        def sentence_end(at: int) -> int:
+            i = int(np.searchsorted(sentences, at))
+            return int(sentences[i]) if i < len(sentences) else total
+
+        begin = sentence_end(start)  # the first sentence that starts here or later
+        if begin - start >= width or begin + width > total:
+            begin = min(start, total - width)
+        for _ in range(10):
+            cut = second = self._boundary(text, begin, width, rng)
+            if changed and self.format.pairs == "next":
+                second = self._elsewhere(text, cut, width, rng)
+            end = min(total, sentence_end(second + begin + width - cut))
+            segments = [np.arange(begin, cut), np.arange(second, end)]
+            # whole sentences are too many tokens: what is too much goes from either end of either segment, so that
+            # where sentences are cut does not tell the label
+            excess = cut - begin + end - second - width
+            if min(map(len, segments)) > excess:
+                break
+        which, front = int(rng.integers(2)), bool(rng.integers(2))
+        if len(segments[which]) <= excess:
+            which = int(len(segments[1]) >= len(segments[0]))
+        segments[which] = (
+            segments[which][excess:] if front else segments[which][: len(segments[which]) - excess]
+        )
         if changed and self.format.pairs == "order":
-            first, second = second, first
-        elif changed:
-            second = self._elsewhere(text, start + cut, len(second), rng)
-        return [first, second], int(changed)
+            segments.reverse()
+        return segments, int(changed)
 
     @staticmethod
     def _boundary(text: Text, start: int, width: int, rng: np.random.Generator) -> int:
@@ -229,25 +252,27 @@ class RowMaker:
         documents = text.document_starts
         k = np.searchsorted(documents, sentences)
         begins = documents[np.minimum(k, len(documents) - 1)] == sentences
-        cuts = np.asarray(text.sentence_starts[i:j])[~begins] - start
+        cuts = np.asarray(text.sentence_starts[i:j])[~begins]
         if not len(cuts):
-            cuts = np.flatnonzero(text.word_start[start + 1 : start + width]) + 1
-        return int(cuts[rng.integers(len(cuts))]) if len(cuts) else width // 2
+            cuts = np.flatnonzero(text.word_start[start + 1 : start + width]) + start + 1
+        return int(cuts[rng.integers(len(cuts))]) if len(cuts) else start + width // 2
 
     @staticmethod
-    def _elsewhere(text: Text, position: int, length: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """So many positions of another document; of the same one where the text has no other."""
+    def _elsewhere(text: Text, position: int, length: int, rng: np.random.Generator) -> int:
+        """Where a sentence of another document begins; of the same one where the text has no other."""
 
-        def document(at: int) -> int:
-            sentence = np.searchsorted(text.sentence_starts, at, side="right") - 1
+        def document(sentence: int) -> int:
             return int(np.searchsorted(text.document_starts, sentence, side="right"))
 
-        start = 0
+        sentences = text.sentence_starts
+        here = document(int(np.searchsorted(sentences, position, side="right")) - 1)
+        usable = max(1, int(np.searchsorted(sentences, len(text.tokens) - length, side="right")))
+        sentence = 0
         for _ in range(10):
-            start = int(rng.integers(max(1, len(text.tokens) - length)))
-            if document(start) != document(position):
+            sentence = int(rng.integers(usable))
+            if document(sentence) != here:
                 break
-        return np.arange(start, start + length)
+        return int(sentences[sentence])
 
 
 def rows_of(text: Text, width: int, offset: int = 0) -> int:

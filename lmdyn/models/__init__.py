@@ -3,6 +3,7 @@
 from lmdyn.models.lamb import LAMB
 from lmdyn.models.lstm import LSTMLanguageModel
 from lmdyn.models.masked_lm import MaskedLanguageModel
+from lmdyn.models.pretrained import PretrainedLM
 from lmdyn.models.stacked_lstm import RecurrentOutput, StackedLSTM, carry_state
 from lmdyn.models.tagger import LSTMTagger
 
@@ -11,6 +12,7 @@ __all__ = [
     "LSTMLanguageModel",
     "LSTMTagger",
     "MaskedLanguageModel",
+    "PretrainedLM",
     "RecurrentOutput",
     "StackedLSTM",
     "carry_state",

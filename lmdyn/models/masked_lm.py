@@ -293,9 +293,10 @@ class MaskedLanguageModel(LanguageModule):
         optimizer = self.optimizer(cast(Any, decay_groups(self)))
         if not self.warmup_steps and self.decay_power is None:
             return optimizer
-        total = self.decay_steps or int(self.trainer.estimated_stepping_batches)
 
         def factor(step: int) -> float:
+            # Lightning forgets where the data of a resumed run stood if it has to count batches before it restores
+            total = self.decay_steps or (int(self.trainer.estimated_stepping_batches) if step else 1)
             return warmup_decay(step, self.warmup_steps, total, self.decay_power)
 
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
@@ -379,7 +380,9 @@ class MaskedLanguageModel(LanguageModule):
             loss = self._discriminator_loss(batch, inputs, logits, at.clamp(min=0), wanted)
             tokens = batch["input_ids"] if inputs["attention_mask"] is None else inputs["attention_mask"]
             count = int(tokens.numel() if inputs["attention_mask"] is None else tokens.sum())
-            self.evaluation_extra.update(loss.expand(1, count), torch.zeros(1, count, dtype=torch.int64))
+            self.evaluation_extra.update(
+                loss.expand(1, count), torch.zeros(1, count, dtype=torch.int64, device=loss.device)
+            )
         elif (key := next((k for k in _PAIR_KEYS if k in batch), None)) is not None:
             assert output.pair_logits is not None
             self.evaluation_extra.update(
@@ -390,6 +393,10 @@ class MaskedLanguageModel(LanguageModule):
         """Loss, perplexity and accuracy of masked tokens, and of the other objective."""
         loss = self.evaluation_loss.compute()
         metrics = {"loss": loss, "perplexity": loss.exp(), "accuracy": self.evaluation_accuracy.compute()}
+        nothing = torch.full(
+            (1, 1), IGNORED, device=self.device
+        )  # a metric warns where it was never told anything
+        self.evaluation_extra.update(torch.zeros(1, 1, device=self.device), nothing)
         extra = self.evaluation_extra.compute()
         name = "discriminator_loss" if self.family == "electra" else "pair_accuracy"
         return metrics | ({} if extra.isnan() else {name: extra})
@@ -480,4 +487,4 @@ def warmup_decay(step: int, warmup_steps: int, total_steps: int, power: float | 
     if power is None:
         return 1.0
     left = max(0, total_steps - step) / max(1, total_steps - warmup_steps)
-    return float(min(1.0, left) ** power)
+    return 1.0 if step == warmup_steps else float(left**power)

@@ -63,52 +63,73 @@ def test_masks_and_positions_agree(cache):
         assert (labels[special] == -100).all()
 
 
+def segments(batch, row):
+    """The tokens of A and of B, without special ones."""
+    ids, kinds = original(batch)[row], batch["token_type_ids"][row]
+    first, second = ids[kinds == 0], ids[kinds == 1]
+    assert first[-1] == second[-1] == 3
+    return first[1:-1].tolist(), second[:-1].tolist()
+
+
+def at(joined, part):
+    """Where a segment stands in the text; None where that is in doubt."""
+    part = "".join(map(chr, part))
+    return joined.index(part) if joined.count(part) == 1 else None
+
+
 def test_sentence_order(cache):
-    data = make(cache, pairs="order")
-    text, tokenizer = data.corpus.encoded("validation"), data.tokenizer
+    data = make(cache, pairs="order", sequence_length=96)
+    text = data.corpus.encoded("train")
+    joined = "".join(map(chr, text.tokens))
     sentences = set(text.sentence_starts.tolist())
     documents = {int(text.sentence_starts[i]) for i in text.document_starts}
-    labels = []
-    for batch in data.val_dataloader():
-        ids, swapped = original(batch), batch["sentence_order_label"]
-        labels += swapped.tolist()
-        for row in range(len(ids)):
-            kinds = batch["token_type_ids"][row]
-            first, second = ids[row][kinds == 0], ids[row][kinds == 1]
-            assert first[-1] == second[-1] == tokenizer.sep_token_id
-            a, b = first[1:-1], second[:-1]
-            start = 29 * int(batch["example"][row])
-            window = text.tokens[start : start + 29]
-            joined = torch.cat([b, a] if swapped[row] else [a, b])
-            np.testing.assert_array_equal(joined, window)
-            cut = start + len(b if swapped[row] else a)
-            inside = [s for s in range(start + 1, start + 29) if s in sentences - documents]
-            assert cut in inside or not inside
-    assert 0.3 < np.mean(labels) < 0.7
+    labels, boundaries, cuts = [], [], {0: [], 1: []}
+    loader = data.train_dataloader()
+    for _ in range(20):
+        for batch in loader:
+            swapped = batch["sentence_order_label"]
+            labels += swapped.tolist()
+            for row in range(len(swapped)):
+                a, b = segments(batch, row)
+                assert len(a) + len(b) == 93
+                if swapped[row]:
+                    a, b = b, a
+                i, j = at(joined, a), at(joined, b)
+                if i is None or j is None:
+                    continue
+                assert i + len(a) <= j < i + 200  # B follows A, at most what was taken off lies between
+                whole = [i in sentences, i + len(a) in sentences, j in sentences, j + len(b) in sentences]
+                boundaries.append(j in documents)
+                read = whole[2:] + whole[:2] if swapped[row] else whole
+                cuts[int(swapped[row])].append(read)
+    assert 0.4 < np.mean(labels) < 0.6
+    assert np.mean(boundaries) < 0.05  # where a row has no sentence that continues its document
+    # where sentences are cut, in the order in which they are read, does not tell the label
+    shares = [np.mean(cuts[label], axis=0) for label in (0, 1)]
+    assert np.abs(shares[0] - shares[1]).max() < 0.08, shares
 
 
 def test_next_sentence_comes_from_another_document(cache):
-    data = make(cache, pairs="next")
+    data = make(cache, pairs="next", sequence_length=48)
     text = data.corpus.encoded("train")
+    joined = "".join(map(chr, text.tokens))
     starts = text.sentence_starts[np.asarray(text.document_starts)]
     document = np.searchsorted(starts, np.arange(len(text.tokens)), side="right")
-    joined = "".join(map(chr, text.tokens))
-    loader = data.train_dataloader()
-    checked = 0
-    for batch in loader:
-        ids, random = original(batch), batch["next_sentence_label"]
-        for row in range(len(ids)):
-            kinds = batch["token_type_ids"][row]
-            a = "".join(map(chr, ids[row][kinds == 0][1:-1].tolist()))
-            b = "".join(map(chr, ids[row][kinds == 1][:-1].tolist()))
-            assert len(a) + len(b) == 29
-            if not random[row]:
-                assert a + b in joined
-            elif joined.count(a) == 1 and joined.count(b) == 1 and len(b) > 8:
-                at, there = joined.index(a), joined.index(b)
-                assert document[there] != document[at + len(a) - 1]
-                checked += 1
-    assert checked > 10
+    checked = {0: 0, 1: 0}
+    for batch in data.train_dataloader():
+        random = batch["next_sentence_label"]
+        for row in range(len(random)):
+            a, b = segments(batch, row)
+            assert len(a) + len(b) == 45
+            i, j = at(joined, a), at(joined, b)
+            if i is None or j is None:
+                continue
+            checked[int(random[row])] += 1
+            if random[row]:
+                assert document[j] != document[i + len(a) - 1]
+            else:
+                assert i + len(a) <= j < i + 150
+    assert min(checked.values()) > 10
 
 
 def test_short_rows_are_padded(cache):

@@ -1,0 +1,52 @@
+# A chain that studies with one kind of model share: train each run → observe its checkpoints → one report of all.
+#
+# A profile's config.yaml names its runs and what each lays over lm.yaml ("{HERE}" is the profile's folder);
+# observers.yaml says what is observed of them. A chain that was interrupted is started again by the same command: runs
+# that are done are kept, the others resume. After kill -9 of Snakemake itself first see that no run is left (pgrep -f
+# lmdyn.cli), then give --unlock once. On a cluster: --executor slurm (snakemake-executor-plugin-slurm) with
+# --default-resources.
+include: "runs.smk"
+
+
+CHANGES = {run: (changes or "").replace("{HERE}", HERE) for run, changes in config["runs"].items()}
+
+
+rule all:
+    input:
+        f"{RUNS}/report/index.html",
+
+
+rule language_model:
+    output:
+        touch(f"{RUNS}/done/trained_{{run}}"),
+    log:
+        f"{RUNS}/logs/{{run}}.log",
+    params:
+        fit=lambda w: fit(w.run, f"--config {HERE}/lm.yaml {CHANGES[w.run]}"),
+    shell:
+        "( {params.fit} ) > {log} 2>&1"
+
+
+rule observe:
+    input:
+        f"{RUNS}/done/trained_{{run}}",
+    output:
+        touch(f"{RUNS}/done/observed_{{run}}"),
+    log:
+        f"{RUNS}/logs/observe_{{run}}.log",
+    priority: 1
+    shell:
+        f"{LMDYN} analyze {RUNS}/{{wildcards.run}} --config {HERE}/observers.yaml > {{log}} 2>&1"
+
+
+rule report:
+    input:
+        expand(f"{RUNS}/done/observed_{{run}}", run=CHANGES),
+    output:
+        f"{RUNS}/report/index.html",
+    log:
+        f"{RUNS}/logs/report.log",
+    params:
+        runs=[f"{RUNS}/{run}" for run in CHANGES],
+    shell:
+        f"{LMDYN} report {{params.runs}} --out {RUNS}/report > {{log}} 2>&1"

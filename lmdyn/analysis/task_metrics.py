@@ -1,0 +1,283 @@
+"""How well downstream tasks are done: the metrics of GLUE and SQuAD 2.0, and the one score of a task."""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy import stats
+from sklearn.metrics import f1_score, matthews_corrcoef
+from torch import Tensor
+
+__all__ = [
+    "Metrics",
+    "Spans",
+    "best_spans",
+    "classification_metrics",
+    "exact_match",
+    "normalized_answer",
+    "regression_metrics",
+    "span_metrics",
+    "task_score",
+    "token_f1",
+]
+
+Metrics = Literal["chiang2020", "glue"]
+"""Whose scores: those of Chiang, Huang & Lee 2020, or GLUE's own."""
+
+_SCORES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "chiang2020": {
+        "MRPC": ("f1",),
+        "QQP": ("f1",),
+    },
+    "glue": {
+        "CoLA": ("matthews",),
+        "acceptability": ("matthews",),
+        "MRPC": ("f1", "accuracy"),
+        "QQP": ("f1", "accuracy"),
+        "STS-B": ("pearson", "spearman"),
+        "similarity": ("pearson", "spearman"),
+    },
+}
+_BY_KIND = {"classification": ("accuracy",), "regression": ("spearman",), "span": ("f1", "exact_match")}
+
+
+def task_score(
+    task: str, kind: str, values: Mapping[str, Mapping[str, float]], metrics: Metrics = "chiang2020"
+) -> float:
+    """The one number of a task: the mean of its metrics, and over its evaluation sets (MNLI's two).
+
+    ============== ===================== ===========================
+    task           ``chiang2020``        ``glue``
+    ============== ===================== ===========================
+    CoLA           accuracy              Matthews correlation
+    MRPC, QQP      F1                    mean of F1 and accuracy
+    STS-B          Spearman              mean of Pearson and Spearman
+    SQuAD2.0       mean of F1 and EM     mean of F1 and EM
+    others         accuracy              accuracy
+    ============== ===================== ===========================
+
+    Other regressions have Spearman's correlation; with ``glue``, the grammar's ``acceptability`` counts as CoLA and its
+    ``similarity`` as STS-B.
+
+    Args:
+        task: name.
+        kind: ``classification``, ``regression`` or ``span``.
+        values: evaluation set to metric to value.
+        metrics: whose scores.
+
+    Returns:
+        In [0, 1] but for correlations, in [−1, 1].
+
+    Raises:
+        ValueError: unknown ``metrics`` or kind; no evaluation set.
+
+    Reference: Chiang, Huang & Lee 2020, figures 5 and 12; Wang et al. 2018, section 3.
+
+    Example:
+        >>> task_score("MRPC", "classification", {"": {"accuracy": 0.8, "f1": 0.9}})
+        0.9
+        >>> task_score("MNLI", "classification", {"matched": {"accuracy": 0.5}, "mismatched": {"accuracy": 1.0}})
+        0.75
+    """
+    if metrics not in get_args(Metrics) or kind not in _BY_KIND or not values:
+        raise ValueError(
+            f"expected metrics of {list(get_args(Metrics))}, a kind of {list(_BY_KIND)} and values, got {metrics!r}, "
+            f"{kind!r} and {dict(values)}"
+        )
+    wanted = _SCORES[metrics].get(task, _BY_KIND[kind])
+    return float(np.mean([[of_set[metric] for metric in wanted] for of_set in values.values()]))
+
+
+def classification_metrics(
+    predictions: Int[Tensor, "n"], labels: Int[Tensor, "n"], num_labels: int
+) -> dict[str, float]:
+    """Accuracy; of two labels also the F1 of label 1 and Matthews' correlation (0 where it is undefined).
+
+    Args:
+        predictions: (n,) labels that were predicted.
+        labels: (n,) true labels.
+        num_labels: number of labels that there are.
+
+    Raises:
+        ValueError: nothing to evaluate.
+
+    Example:
+        >>> classification_metrics(torch.tensor([1, 1, 0]), torch.tensor([1, 0, 0]), 2)["accuracy"]
+        0.666...
+    """
+    if not len(labels):
+        raise ValueError("expected at least one example, got none")
+    values = {"accuracy": float((predictions == labels).double().mean())}
+    if num_labels == 2:
+        true, predicted = labels.cpu().numpy(), predictions.cpu().numpy()
+        values["f1"] = float(f1_score(true, predicted, zero_division=0.0))
+        constant = len(set(true.tolist())) < 2 or len(set(predicted.tolist())) < 2
+        values["matthews"] = 0.0 if constant else float(matthews_corrcoef(true, predicted))
+    return values
+
+
+def regression_metrics(predictions: Float[Tensor, "n"], labels: Float[Tensor, "n"]) -> dict[str, float]:
+    """Pearson's and Spearman's correlation, 0 where either side is constant: it then orders nothing.
+
+    Example:
+        >>> regression_metrics(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([0.0, 1.0, 2.0]))["spearman"]
+        1.0
+    """
+    a, b = predictions.double().cpu().numpy(), labels.double().cpu().numpy()
+    return {
+        "pearson": _correlation(a, b),
+        "spearman": _correlation(stats.rankdata(a), stats.rankdata(b)),  # ties share their mean rank
+    }
+
+
+def _correlation(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return 0.0
+    r = float(np.corrcoef(a, b)[0, 1])
+    # what differs by rounding only is constant too: its variance underflows
+    return min(1.0, max(-1.0, r)) if np.isfinite(r) else 0.0
+
+
+# ------------------------------------------------------------------------------------------------ spans
+
+
+def normalized_answer(text: str) -> str:
+    """An answer as SQuAD compares it: lower case, without punctuation and articles, single spaces.
+
+    Reference: Rajpurkar et al. 2016, section 6.
+
+    Example:
+        >>> normalized_answer("The  U.S. Army,")
+        'us army'
+    """
+    letters = "".join(c for c in text.lower() if c not in string.punctuation)
+    return " ".join(re.sub(r"\b(?:a|an|the)\b", " ", letters).split())
+
+
+def exact_match(prediction: str, answers: Sequence[str]) -> float:
+    """1 where the prediction is one of the answers, as they are compared; an empty one says that there is none.
+
+    Example:
+        >>> exact_match("the cat", ["Cat.", "dog"]), exact_match("", []), exact_match("cat", [])
+        (1.0, 1.0, 0.0)
+    """
+    return max(float(normalized_answer(prediction) == a) for a in _gold(answers))
+
+
+def token_f1(prediction: str, answers: Sequence[str]) -> float:
+    """Harmonic mean of precision and recall of the words, for the best of the answers; 1 or 0 where there is none.
+
+    Example:
+        >>> round(token_f1("a black cat", ["the cat"]), 3), token_f1("", [])
+        (0.667, 1.0)
+    """
+    return max(_f1(normalized_answer(prediction).split(), a.split()) for a in _gold(answers))
+
+
+def _gold(answers: Sequence[str]) -> list[str]:
+    """The answers as they are compared; one that nothing is left of does not count; no answer is the empty one."""
+    return [a for a in map(normalized_answer, answers) if a] or [""]
+
+
+def _f1(predicted: list[str], gold: list[str]) -> float:
+    if not predicted or not gold:
+        return float(predicted == gold)
+    common = sum((Counter(predicted) & Counter(gold)).values())
+    return 2 * common / (len(predicted) + len(gold))
+
+
+def span_metrics(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Exact match and F1 of SQuAD 2.0: means over all questions, each in [0, 1].
+
+    Args:
+        predictions: an answer to each question, empty where it says that there is none.
+        answers: the answers to each, empty where there are none.
+
+    Raises:
+        ValueError: nothing to evaluate, or another number of predictions than questions.
+
+    Reference: Rajpurkar, Jia & Liang 2018, section 5.
+
+    Example:
+        >>> span_metrics(["cat", ""], [["the cat"], ["dog"]])
+        {'exact_match': 0.5, 'f1': 0.5}
+    """
+    if not answers or len(predictions) != len(answers):
+        raise ValueError(
+            f"expected one prediction a question, got {len(predictions)} for {len(answers)} questions"
+        )
+    pairs = list(zip(predictions, answers, strict=True))
+    return {
+        "exact_match": float(np.mean([exact_match(p, a) for p, a in pairs])),
+        "f1": float(np.mean([token_f1(p, a) for p, a in pairs])),
+    }
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The best span of each window; see :func:`best_spans`.
+
+    Attributes:
+        start: (n,) first position.
+        end: (n,) last position.
+        score: (n,) sum of its logits, -inf where the window has no span.
+        null: (n,) the same of no answer: both logits at position 0.
+    """
+
+    start: Int[Tensor, "n"]
+    end: Int[Tensor, "n"]
+    score: Float[Tensor, "n"]
+    null: Float[Tensor, "n"]
+
+
+def best_spans(
+    start: Float[Tensor, "n time"],
+    end: Float[Tensor, "n time"],
+    inside: Bool[Tensor, "n time"],
+    max_length: int = 30,
+) -> Spans:
+    """The span with the highest sum of logits of start and end, start ≤ end, at most ``max_length`` positions.
+
+    A question has no answer where ``null - score > 0`` (a threshold of 0), the lowest null and the best span of all
+    windows of its text.
+
+    Args:
+        start: (n, time) logits of each position being the first.
+        end: (n, time) logits of each being the last.
+        inside: (n, time) positions where an answer can begin and end.
+        max_length: positions of the longest span.
+
+    Raises:
+        ValueError: ``max_length`` below 1.
+
+    Reference: Devlin et al. 2019, section 4.3.
+
+    Example:
+        >>> start, end = torch.tensor([[9.0, 1.0, 3.0, 2.0]]), torch.tensor([[9.0, 5.0, 0.0, 4.0]])
+        >>> spans = best_spans(start, end, torch.tensor([[False, True, True, True]]))
+        >>> spans.start.item(), spans.end.item(), spans.score.item(), spans.null.item()
+        (2, 3, 7.0, 18.0)
+    """
+    if max_length < 1:
+        raise ValueError(f"max_length is {max_length}: expected at least 1")
+    time = start.shape[1]
+    low = torch.full_like(start, -torch.inf)
+    first, last = torch.where(inside, start, low), torch.where(inside, end, low)
+    score, at, length = (
+        low[:, 0].clone(),
+        torch.zeros_like(low[:, 0]).long(),
+        torch.zeros_like(low[:, 0]).long(),
+    )
+    for d in range(min(max_length, time)):
+        best = (first[:, : time - d] + last[:, d:]).max(1)
+        better = best.values > score
+        score = torch.where(better, best.values, score)
+        at, length = torch.where(better, best.indices, at), torch.where(better, d, length)
+    return Spans(at, at + length, score, start[:, 0] + end[:, 0])

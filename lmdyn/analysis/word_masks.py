@@ -1,0 +1,178 @@
+"""Words that are made of several tokens: masking each of them in a copy of its sentence, and when a word is right."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from lmdyn.analysis.hashing import splitmix64
+
+__all__ = ["BatchWords", "MaskedCopies", "masked_copies", "number_words", "word_hash", "words_right"]
+
+
+@dataclass(frozen=True)
+class BatchWords:
+    """The words of a batch of sentences, numbered through in row-major order.
+
+    Attributes:
+        number: (batch, time) number in the batch of the word that each token is a piece of, -1 where there is none.
+        row: (words,) row of each word.
+        word: (words,) index of each word in its sentence.
+        first: (words,) position of each word's first piece.
+        pieces: (words,) number of pieces, from 1.
+    """
+
+    number: Int[Tensor, "batch time"]
+    row: Int[Tensor, "words"]
+    word: Int[Tensor, "words"]
+    first: Int[Tensor, "words"]
+    pieces: Int[Tensor, "words"]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+def number_words(words: Int[Tensor, "batch time"]) -> BatchWords:
+    """Number the words of a batch through.
+
+    Args:
+        words: index of the word in its sentence of which a token is a piece; negative where there is none (special
+            tokens, padding). Words without any token do not count.
+
+    Example:
+        >>> number_words(torch.tensor([[-100, 0, 0, 2], [-100, 0, -100, -100]])).number
+        tensor([[-1,  0,  0,  1],
+                [-1,  2, -1, -1]])
+    """
+    inside = words >= 0
+    rows, positions = inside.nonzero(as_tuple=True)
+    index = words[inside].long()
+    size = int(index.max()) + 1 if len(index) else 1
+    keys, inverse, pieces = (rows * size + index).unique(return_inverse=True, return_counts=True)
+    number = torch.full(words.shape, -1, dtype=torch.int64, device=words.device)
+    number[inside] = inverse
+    first = torch.full((len(keys),), words.shape[1], dtype=torch.int64, device=words.device)
+    first.scatter_reduce_(0, inverse, positions, "amin")
+    return BatchWords(number, keys // size, keys % size, first, pieces)
+
+
+def word_hash(
+    examples: Int[Tensor, "words"], words: Int[Tensor, "words"], seed: int = 0
+) -> Int[Tensor, "words"]:
+    """A pseudo-random number from 0 to 2⁶³ − 1 of each word of each sentence, wherever and in whatever order it is met.
+
+    Args:
+        examples: number of each word's sentence.
+        words: index of each word in its sentence.
+        seed: another one, another number.
+
+    Example:
+        >>> a = word_hash(torch.tensor([4, 5]), torch.tensor([0, 2]))
+        >>> bool((a.flip(0) == word_hash(torch.tensor([5, 4]), torch.tensor([2, 0]))).all())
+        True
+    """
+    of_sentence = splitmix64(examples + seed * -0x61C8864680B583EB % 2**63)
+    return splitmix64(of_sentence + words) & (2**63 - 1)
+
+
+@dataclass(frozen=True)
+class MaskedCopies:
+    """Copies of sentences, each with all pieces of one word masked.
+
+    Attributes:
+        batch: (copies, time) tensors by name, cut to the longest copy.
+        masked: (copies, time) which positions were masked; at least one in each row.
+        words: (copies,) the number of the word that each row masks.
+        targets: (n,) the masked tokens in row-major order.
+    """
+
+    batch: dict[str, Tensor]
+    masked: Bool[Tensor, "copies time"]
+    words: Int[Tensor, "copies"]
+    targets: Int[Tensor, "n"]
+
+    @property
+    def word_of_target(self) -> Int[Tensor, "n"]:
+        """(n,) the row of each masked token, in row-major order."""
+        return self.masked.nonzero()[:, 0]
+
+
+def masked_copies(
+    batch: Mapping[str, Tensor],
+    words: BatchWords,
+    chosen: Int[Tensor, "chosen"],
+    mask_id: int,
+    *,
+    batch_tokens: int,
+    max_words: int = 512,
+) -> Iterator[MaskedCopies]:
+    """One copy of the sentence for each chosen word, with all its pieces masked, many copies in a batch.
+
+    Args:
+        batch: ``input_ids`` and whatever else has one entry a token, (batch, time); other entries are left out. Columns
+            that are padding in all copies of a batch (``attention_mask``) are cut off.
+        words: the words of the batch.
+        chosen: numbers of the words to mask.
+        mask_id: id of the mask token.
+        batch_tokens: positions of a batch of copies, padding included; a longer sentence is a batch of its own.
+        max_words: at most so many words in a batch, whose logits over the vocabulary are in memory at once.
+
+    Raises:
+        ValueError: ``batch_tokens`` or ``max_words`` below 1.
+
+    Example:
+        >>> ids = torch.tensor([[1, 7, 8, 9, 2]])
+        >>> words = number_words(torch.tensor([[-100, 0, 0, 1, -100]]))
+        >>> copies = next(masked_copies({"input_ids": ids}, words, torch.arange(2), 3, batch_tokens=64))
+        >>> copies.batch["input_ids"], copies.targets
+        (tensor([[1, 3, 3, 9, 2],
+                 [1, 7, 8, 3, 2]]), tensor([7, 8, 9]))
+    """
+    if batch_tokens < 1 or max_words < 1:
+        raise ValueError(f"batch_tokens and max_words are at least 1, got {batch_tokens}, {max_words}")
+    shape = batch["input_ids"].shape
+    tensors = {
+        name: value for name, value in batch.items() if isinstance(value, Tensor) and value.shape == shape
+    }
+    lengths = torch.full(shape[:1], shape[1], device=chosen.device)
+    if "attention_mask" in tensors:
+        steps = torch.arange(1, shape[1] + 1, device=chosen.device)
+        lengths = (tensors["attention_mask"].ne(0) * steps).amax(1)
+    chosen = chosen[lengths[words.row[chosen]].argsort(stable=True)]  # like lengths together: little padding
+    ends = lengths[words.row[chosen]].cpu()
+    start = 0
+    while start < len(chosen):
+        longest = ends[start : start + max_words]
+        fits = longest * torch.arange(1, len(longest) + 1) <= batch_tokens  # true, then false: lengths rise
+        stop = start + max(1, int(fits.sum()))
+        part = chosen[start:stop]
+        rows, time = words.row[part], max(1, int(ends[stop - 1]))
+        copies = {name: value[rows, :time] for name, value in tensors.items()}
+        masked = words.number[rows, :time] == part[:, None]
+        targets = copies["input_ids"][masked]
+        copies["input_ids"] = copies["input_ids"].masked_fill(masked, mask_id)
+        yield MaskedCopies(copies, masked, part, targets)
+        start = stop
+
+
+def words_right(
+    hits: Bool[Tensor, "pieces"], word_of_piece: Int[Tensor, "pieces"], n_words: int
+) -> Bool[Tensor, "words"]:
+    """Which words are right: those all of whose pieces are.
+
+    Args:
+        hits: whether each piece is right.
+        word_of_piece: number of the word that each is a piece of.
+        n_words: number of words; one without pieces is right.
+
+    Reference: Chiang, Huang & Lee 2020, section 3: "the predicted token(s) should exactly match the original token(s)
+    to be deemed an accurate prediction".
+
+    Example:
+        >>> words_right(torch.tensor([True, False, True]), torch.tensor([0, 0, 1]), 2)
+        tensor([False,  True])
+    """
+    misses = torch.zeros(n_words, dtype=torch.int64, device=hits.device)
+    return misses.index_add_(0, word_of_piece, (~hits).long()) == 0

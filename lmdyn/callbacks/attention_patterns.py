@@ -1,0 +1,149 @@
+"""What the heads of a transformer attend to as it is trained: mean maps, their scores, and an animation."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.compute as pc
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from lmdyn.analysis.activations import resolve_sites
+from lmdyn.analysis.attention import AttentionPatternSums
+from lmdyn.analysis.transformer import attention_sites
+from lmdyn.callbacks.attention_figures import attention_figures, diagonal_animation
+from lmdyn.callbacks.observer import StreamingObserver
+from lmdyn.callbacks.probe import Seen
+
+__all__ = ["AttentionPatterns"]
+
+log = logging.getLogger(__name__)
+
+_SPECIAL = ("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
+
+
+class AttentionPatterns(StreamingObserver):
+    """Mean attention map of each head, and its entropy, diagonal, vertical and block scores.
+
+    The scores are means over all tokens of the probe set, as :func:`lmdyn.analysis.attention.attention_scores`
+    defines them; special tokens are those that begin or end a sentence or a text, segments are ``token_type_ids``.
+    There is no vertical score where the tokenizer has no such tokens (a warning says so), and no block score where
+    no sequence has two segments. The probe set is read as it is served: the validation set of a masked language
+    model has its masks.
+
+    Besides the scores the records hold rows ``map``: the mean weight of a ``query`` position on a ``key`` position,
+    both from 0, over all sequences that have the two.
+
+    Args:
+        attention_sites: display name to the path of an attention module; None takes those of all layers. A layer
+            that is run again and again (ALBERT's) gives the sites ``layer@0``, ``layer@1``, …
+        size: positions of the maps, from the start of the sequences.
+        max_tokens: look at about this many tokens only; None for all.
+        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+
+    Logged tags:
+        ``attention_patterns/entropy/<site>/head=<head>``: mean entropy of a query's attention in nats.
+        ``attention_patterns/diagonal/<site>/head=<head>``: mean weight on the previous and the following token.
+        ``attention_patterns/itself/<site>/head=<head>``: mean weight on the token itself.
+        ``attention_patterns/vertical/<site>/head=<head>``: mean weight on special tokens.
+        ``attention_patterns/block/<site>/head=<head>``: mean weight within the segment, less its share of the tokens.
+
+    Raises:
+        ValueError: sites that name no module, a size below 1, a module whose attention is not found.
+        RuntimeError: in an observation, a module that answers no attention weights.
+
+    Reference: Kovaleva et al. 2019; Chiang et al. 2020, figure 4.
+    """
+
+    def __init__(
+        self,
+        *,
+        attention_sites: Mapping[str, str] | None = None,
+        size: int = 32,
+        max_tokens: int | None = 20_000,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(max_tokens=max_tokens, **kwargs)
+        if size < 1:
+            raise ValueError(f"size is {size}: a map has at least 1 position")
+        self._every_layer = attention_sites is None
+        self.attention_sites = dict(attention_sites or {})
+        self.size = size
+        self._special: tuple[int, ...] = ()
+
+    def prepare(self) -> None:
+        """Find the special tokens."""
+        ids = {getattr(self.run.tokenizer, name, None) for name in _SPECIAL}
+        self._special = tuple(sorted(i for i in ids if i is not None))
+        if not self._special:
+            log.warning(
+                "%s: the run's tokenizer has no token that begins or ends a text: no vertical score",
+                self.name,
+            )
+
+    def check_module(self, module: nn.Module) -> None:
+        """Find the attention of all layers, or refuse sites that name no module."""
+        if self._every_layer:
+            self.attention_sites = attention_sites(module)
+        resolve_sites(module, self.attention_sites)
+
+    def accumulator(self, module: nn.Module, step: int) -> "_Sums":
+        """Sums of scores and maps."""
+        self.check_module(module)
+        # of a running training's maps only the newest are drawn: all of them would not fit into memory
+        self.figure_rows = (pc.field("quantity") != "map") | (pc.field("step") == step)
+        return _Sums(self)
+
+    @staticmethod
+    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
+        """All but the maps."""
+        return observations["quantity"] != "map"
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Scores by layer over steps; scores and maps of all heads at the last step."""
+        return attention_figures(observations)
+
+    @staticmethod
+    def animations(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, list[Figure]]:
+        """A picture a step of the heads that become diagonal, by name; the report makes animated images of them."""
+        frames = diagonal_animation(observations)
+        return {"diagonal_heads": frames} if len(frames) > 1 else {}
+
+
+class _Sums:
+    def __init__(self, observer: AttentionPatterns) -> None:
+        self._sites = tuple(observer.attention_sites)
+        self._special = torch.tensor(observer._special)
+        self._sums = AttentionPatternSums(observer.size)
+
+    def update(self, seen: Seen) -> None:
+        special: Tensor | None = None
+        if len(self._special) and "input_ids" in seen.batch:
+            special = torch.isin(seen.batch["input_ids"], self._special.to(seen.batch["input_ids"].device))
+        # other observers of the same pass may want other sites
+        mine = {k: v for k, v in seen.attentions.items() if k.split("@")[0] in self._sites}
+        self._sums.update(mine, seen.tokens, special, seen.batch.get("token_type_ids"))
+
+    def table(self) -> pd.DataFrame:
+        self._sums.reduce()
+        scores, maps = [], []
+        for site, patterns in self._sums.result().items():
+            for quantity, values in patterns.scores.items():
+                scores += [(quantity, site, head, float(v)) for head, v in enumerate(values) if not v.isnan()]
+            weights = patterns.map.numpy()
+            there = np.argwhere(~np.isnan(weights))
+            maps.append(
+                pd.DataFrame(there, columns=["head", "query", "key"]).assign(
+                    quantity="map", site=site, value=weights[tuple(there.T)]
+                )
+            )
+        table = pd.concat(
+            [pd.DataFrame(scores, columns=["quantity", "site", "head", "value"]), *maps], ignore_index=True
+        )
+        groups = ["head", "query", "key"]
+        table = table.reindex(columns=["quantity", "site", *groups, "value"])
+        return table.astype(dict.fromkeys(groups, "Int64"))

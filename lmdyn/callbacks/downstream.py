@@ -1,0 +1,323 @@
+"""What fine-tuning would make of the model as it is: GLUE, SQuAD 2.0 and other tasks, as it is trained."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+
+from lmdyn.analysis.distributed import gather, rank_and_world_size
+from lmdyn.analysis.task_metrics import (
+    Metrics,
+    classification_metrics,
+    regression_metrics,
+    span_metrics,
+    task_score,
+)
+from lmdyn.analysis.transformer import encoder_of
+from lmdyn.callbacks.downstream_figures import downstream_figures
+from lmdyn.callbacks.fine_tuning import Budget, FineTuning, answers, fine_tune, settings_of
+from lmdyn.callbacks.observer import Observer
+
+__all__ = ["PUBLISHED_INIT", "Downstream"]
+
+log = logging.getLogger(__name__)
+
+PUBLISHED_INIT: Mapping[str, str] = {"RTE": "MNLI", "STS-B": "MNLI", "MRPC": "MNLI"}
+"""Tasks that start from the encoder that was fine-tuned on another: Chiang, Huang & Lee 2020, appendix E.2."""
+
+_NOT_AVERAGED = ("WNLI",)
+
+
+class Downstream(Observer):
+    """Scores of copies of the encoder that are fine-tuned, from the weights as they are, on each task.
+
+    The probe is a datamodule with ``tasks`` (``GlueTasks``, ``GrammarTasks``). Each task trains a copy of its own, with
+    the published settings (table 7 of the publication) or within a ``budget``; training is not touched. Of ELECTRA the
+    discriminator is fine-tuned. Fine-tuning runs in float32, from a seed of its own: each step, and each way of
+    observing, has the same heads, orders and dropout.
+
+    ``init_from`` says which tasks start from the encoder fine-tuned on another in the same observation; their heads are
+    new. The publication says so of ALBERT; whether BERT and ELECTRA did so too, it leaves open.
+
+    Several processes share the tasks, not the examples; those of ``init_from`` stay with their parent.
+
+    The score of a task is the publication's, or GLUE's own; see :func:`~lmdyn.analysis.task_metrics.task_score`. The
+    average is over all tasks but WNLI and those of spans (SQuAD 2.0), and names the tasks. ``baseline`` is the score of
+    answering without reading: the most frequent of the training labels, their mean, or, of spans, "no answer". Scores
+    are NaN, with a warning, where a fine-tuned model answers something that is not finite.
+
+    Args:
+        tasks: some of the probe's; None for all.
+        fine_tuning: changes to the published settings: attributes of
+            :class:`~lmdyn.callbacks.fine_tuning.FineTuning`, by the name of the task, or ``all``.
+        budget: less training than published.
+        metrics: ``chiang2020`` or ``glue``.
+        init_from: task to the task whose encoder it starts from; None: as published, where both are there.
+        seed: of heads, orders and dropout.
+        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`; ``probe`` is needed. To look at fewer examples, set
+            the probe's ``train_limit`` and ``evaluation_limit``.
+
+    Logged tags:
+        ``downstream/score/<task>``: the score, on the development set.
+        ``downstream/baseline/<task>``: the same without any model.
+        ``downstream/average/<tasks>``: mean score of these tasks, joined by +.
+        ``downstream/average_baseline/<tasks>``: mean of their baselines.
+        ``downstream/<metric>/<task>``: each metric (``accuracy``, ``f1``, ``matthews``, ``pearson``, ``spearman``,
+            ``exact_match``); of MNLI, by set: ``MNLI-matched``, ``MNLI-mismatched``.
+        ``downstream/train_loss/<task>``: mean loss of the last tenth of the fine-tuning.
+
+    Raises:
+        ValueError: a probe without tasks, unknown tasks, ``init_from`` in a circle or between tasks that are not there,
+            examples longer than the model reads.
+
+    Reference: Chiang, Huang & Lee 2020, section 5 and appendix E, figures 5, 12 and 13; Wang et al. 2018.
+    """
+
+    several_runs = True
+
+    def __init__(
+        self,
+        *,
+        tasks: Sequence[str] | None = None,
+        fine_tuning: Mapping[str, Mapping[str, Any]] | None = None,
+        budget: Budget = Budget(),  # noqa: B008 (frozen)
+        metrics: Metrics = "chiang2020",
+        init_from: Mapping[str, str] | None = None,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if metrics not in get_args(Metrics):
+            raise ValueError(f"metrics is one of {list(get_args(Metrics))}, got {metrics!r}")
+        if self.max_tokens is not None or self.forward is not None or self.split != "validation":
+            raise ValueError(
+                f"{self.name} calls the encoder itself and evaluates on development sets: leave max_tokens, forward "
+                "and split as they are; the probe's train_limit and evaluation_limit say how many examples"
+            )
+        self.wanted = None if tasks is None else tuple(tasks)
+        self.fine_tuning = fine_tuning
+        self.budget = budget
+        self.metrics: Metrics = metrics
+        self.asked_init = init_from
+        self.seed = seed
+        self.tasks: dict[str, Any] = {}
+        self.init_from: dict[str, str] = {}
+
+    def prepare(self) -> None:
+        """Find the tasks, and check the settings of each."""
+        there = getattr(self.probe, "tasks", None)
+        if not isinstance(there, Mapping) or not there:
+            raise ValueError(
+                f"{self.name} has no tasks: give the observer `probe:` a datamodule with `tasks`, such as GlueTasks or "
+                "GrammarTasks"
+            )
+        names = list(there) if self.wanted is None else list(self.wanted)
+        if not names or (set(names) - set(there)):
+            raise ValueError(f"{self.name}: expected tasks of {list(there)}, got {names}")
+        self.tasks = {name: there[name] for name in there if name in names}
+        unknown = sorted(set(self.fine_tuning or {}) - {"all", *there})
+        if unknown:
+            raise ValueError(
+                f"{self.name}: fine_tuning is by name of the task, or 'all', got {unknown}; there are {list(there)}"
+            )
+        self.init_from = self._checked_init()
+        for name in self.tasks:
+            self._how(name)
+
+    def _checked_init(self) -> dict[str, str]:
+        if self.asked_init is None:
+            missing = [
+                t for t, parent in PUBLISHED_INIT.items() if t in self.tasks and parent not in self.tasks
+            ]
+            if missing:
+                log.warning(
+                    "%s: %s start from the pretrained weights, not from an MNLI encoder as published: MNLI is not "
+                    "among the tasks",
+                    self.name,
+                    missing,
+                )
+            published = PUBLISHED_INIT.items()
+            return {t: parent for t, parent in published if t in self.tasks and parent in self.tasks}
+        chosen = dict(self.asked_init)
+        unknown = sorted({*chosen, *chosen.values()} - set(self.tasks))
+        spans = [t for t in {*chosen, *chosen.values()} & set(self.tasks) if self.tasks[t].kind == "span"]
+        if unknown or spans:
+            raise ValueError(
+                f"{self.name}: init_from names {unknown or spans}: expected tasks of sentences among {list(self.tasks)}"
+            )
+        for task in chosen:
+            if _root(task, chosen) is None:
+                raise ValueError(f"{self.name}: init_from goes in a circle at {task!r}: {chosen}")
+        return chosen
+
+    def _how(self, name: str) -> FineTuning:
+        task = self.tasks[name]
+        how = self.budget.of(settings_of(name, task.kind, self.fine_tuning), len(task.train))
+        longest = self._longest(name)
+        if longest > how.max_sequence_length:
+            raise ValueError(
+                f"{self.name}: {name} has examples of {longest} positions, expected at most "
+                f"{how.max_sequence_length}: lower the probe's max_sequence_length, or raise that of `fine_tuning`"
+            )
+        return how
+
+    def _longest(self, name: str) -> int:
+        task = self.tasks[name]
+        return int(max(e.lengths.max() for e in (task.train, *task.evaluation.values())))
+
+    def check_module(self, module: nn.Module) -> None:
+        """Refuse a module without an encoder, or one that cannot read examples as long as the tasks'."""
+        config: Any = encoder_of(module).config
+        most = getattr(config, "max_position_embeddings", None)
+        longest = {name: self._longest(name) for name in self.tasks}
+        too_long = {name: n for name, n in longest.items() if most is not None and n > most}
+        if too_long:
+            raise ValueError(
+                f"{self.name}: the model reads {most} positions, and examples have more: {too_long}; set the probe's "
+                f"max_sequence_length to {most} at most"
+            )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments, what each task is fine-tuned with, and the content of all tasks."""
+        return {
+            **super().settings,
+            "fine_tuning": {name: vars(self._how(name)) for name in self.tasks},
+            "init_from": self.init_from,
+            "probe_set": {name: task.fingerprint for name, task in self.tasks.items()},
+        }
+
+    # ---------------------------------------------------------------- measuring
+
+    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+        """Fine-tune on this process's tasks, evaluate, and bring all processes' numbers together."""
+        self.check_module(module)
+        rank, world_size = rank_and_world_size()
+        mine = [name for name, r in self._ranks(world_size).items() if r == rank]
+        found = {
+            name: values for part in gather(self._fine_tune(module, mine)) for name, values in part.items()
+        }
+        return self._table(found, step)
+
+    def _ranks(self, world_size: int) -> dict[str, int]:
+        """The process that fine-tunes each task, parents before those that start from them."""
+        cost = {name: self._how(name).updates * self._how(name).batch_size for name in self.tasks}
+        families: dict[str, list[str]] = {}
+        for name in self.tasks:
+            root = _root(name, self.init_from)
+            assert root is not None
+            families.setdefault(root, []).append(name)
+        load = [0] * world_size
+        ranks = {}
+        total = {root: sum(cost[name] for name in names) for root, names in families.items()}
+        for root in sorted(families, key=lambda root: (-total[root], root)):  # the longest first
+            rank = load.index(min(load))
+            load[rank] += total[root]
+            for name in sorted(families[root], key=lambda name: _depth(name, self.init_from)):
+                ranks[name] = rank
+        return ranks
+
+    def _fine_tune(self, module: nn.Module, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        encoder = encoder_of(module)
+        tuned: dict[str, nn.Module] = {}
+        found = {}
+        for i, name in enumerate(names):
+            task = self.tasks[name]
+            parent = self.init_from.get(name)
+            start = encoder if parent is None else tuned[parent]
+            model, loss = fine_tune(start, task, self._how(name), self.seed)
+            tuned[name] = model.encoder
+            metrics = {}
+            for part, examples in task.evaluation.items():
+                values, texts = answers(model, task, examples)
+                metrics[part] = _metrics(task, examples, values, texts)
+            found[name] = {"train_loss": loss, "metrics": metrics}
+            needed = {self.init_from.get(later) for later in names[i + 1 :]}
+            tuned = {name: kept for name, kept in tuned.items() if name in needed}
+        return found
+
+    def _table(self, found: Mapping[str, Any], step: int) -> pd.DataFrame:
+        rows: list[tuple[str, str, float]] = []
+        scores, baselines = {}, {}
+        for name, task in self.tasks.items():
+            metrics = found[name]["metrics"]
+            scores[name] = task_score(name, task.kind, metrics, self.metrics)
+            baselines[name] = task_score(name, task.kind, _baseline(task), self.metrics)
+            rows += [("score", name, scores[name]), ("baseline", name, baselines[name])]
+            rows += [
+                (metric, f"{name}-{part}" if part else name, value)
+                for part, values in metrics.items()
+                for metric, value in values.items()
+            ]
+            rows.append(("train_loss", name, found[name]["train_loss"]))
+        broken = [name for name, score in scores.items() if score != score]
+        if broken and rank_and_world_size()[0] == 0:
+            log.warning(
+                "%s at step %d: fine-tuning on %s ended in answers that are not finite: no score",
+                self.name,
+                step,
+                broken,
+            )
+        averaged = [n for n, task in self.tasks.items() if n not in _NOT_AVERAGED and task.kind != "span"]
+        if averaged:
+            together = "+".join(averaged)
+            for quantity, values in (("average", scores), ("average_baseline", baselines)):
+                rows.append((quantity, together, sum(values[n] for n in averaged) / len(averaged)))
+        table = pd.DataFrame(rows, columns=["quantity", "task", "value"]).assign(site="")
+        return table[["quantity", "site", "task", "value"]].astype({"value": "float64"})
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Scores and their average over steps, the best point of each marked; of several runs, one line each."""
+        return downstream_figures(observations)
+
+
+def _metrics(task: Any, examples: Any, values: torch.Tensor, texts: Sequence[str]) -> dict[str, float]:
+    """The metrics of one set; NaN, all of them, where an answer is not finite."""
+    finite = bool(values.isfinite().all())
+    if not finite:
+        values = values.nan_to_num(0.0)
+    if task.kind == "span":
+        metrics = span_metrics(texts, examples.answers)
+    else:
+        labels = torch.tensor([float(e["label"]) for e in examples], dtype=torch.float64)
+        metrics = (
+            regression_metrics(values, labels)
+            if task.kind == "regression"
+            else classification_metrics(values.long(), labels.long(), task.num_labels)
+        )
+    return metrics if finite else dict.fromkeys(metrics, float("nan"))
+
+
+def _baseline(task: Any) -> dict[str, dict[str, float]]:
+    """The metrics of whom knows the training labels only."""
+    constant = 0.0
+    if task.kind != "span":
+        labels = torch.tensor([float(e["label"]) for e in task.train])
+        constant = float(labels.mean() if task.kind == "regression" else labels.mode().values)
+    found = {}
+    for part, examples in task.evaluation.items():
+        n = len(examples.contexts) if task.kind == "span" else len(examples)
+        values = torch.full((n,), constant, dtype=torch.float64)
+        found[part] = _metrics(task, examples, values, [""] * n)
+    return found
+
+
+def _root(task: str, init_from: Mapping[str, str]) -> str | None:
+    """The first of the tasks that a task starts from; None where they go in a circle."""
+    for _ in range(len(init_from) + 1):
+        if task not in init_from:
+            return task
+        task = init_from[task]
+    return None
+
+
+def _depth(task: str, init_from: Mapping[str, str]) -> int:
+    depth = 0
+    while task in init_from:
+        task, depth = init_from[task], depth + 1
+    return depth

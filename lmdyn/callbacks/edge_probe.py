@@ -1,0 +1,251 @@
+"""Edge probing, step by step: what a frozen model's layers tell of words, phrases, roles and reference."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import lightning as L
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from lmdyn.analysis.activations import capture, resolve_sites
+from lmdyn.analysis.distributed import gather, rank_and_world_size
+from lmdyn.analysis.edge_probe_training import EdgeClassifier
+from lmdyn.analysis.edge_probes import EdgeData, edge_probes
+from lmdyn.analysis.forward import call_module
+from lmdyn.analysis.transformer import encoder_of, layer_sites
+from lmdyn.callbacks.edge_probe_figures import layer_figure, task_figure
+from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.probe import ProbeSet, to_device, token_vectors
+
+__all__ = ["EdgeProbe"]
+
+log = logging.getLogger(__name__)
+
+_PARTS = ("train", "validation", "test")
+_SPANS = "spans_"
+
+
+class EdgeProbe(Observer):
+    """Test micro-F1 of classifiers that label spans from a frozen model's activations, for each layer and task.
+
+    Classifiers are trained on the ``train`` part of the probe data, stopped on its ``validation`` part and tested on
+    its ``test`` part. One pass of the frozen model over each part serves all layers and tasks, whose classifiers are
+    then trained together. They have a seed of their own, so that every step trains from the same start, in the same
+    order of examples, for any number of ranks.
+
+    The probe data is a datamodule whose batches hold independent sentences with ``spans_<task>``, such as
+    ``SpanCorpus``. Tasks of several corpora take an observer for each, with a ``name`` of its own. Where sites are
+    null or lie within the one model of transformers that the module holds, that model is run without its heads;
+    otherwise the module is called.
+
+    Where the activations of a site are NaN or infinite at a step, its values are NaN and a warning says so.
+
+    Args:
+        tasks: such as ``pos``, ``constituents``, ``roles``, ``coreference``; null for all that the data has.
+        sites: display name to module path; null for all layers of the model of transformers in the module.
+        classifier: kind (``linear``; ``tenney``, with projection, attention pooling and a hidden layer) and training.
+        train_tokens: train on sentences of about so many pieces; null for all.
+        validation_tokens: stop by sentences of about so many; null for all.
+        test_tokens: test on sentences of about so many; null for all.
+        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+
+    Logged tags:
+        ``edge_probe/f1/<site>/<task>``: micro-F1 on the test part.
+        ``edge_probe/validation_f1/<site>/<task>``: the best micro-F1 on the development part, of the same weights.
+        ``edge_probe/majority/<task>``: micro-F1 of answering the most frequent training label each time.
+
+    Raises:
+        ValueError: data without one of the parts, or without a task; a part without a span of a task.
+
+    Reference: Tenney et al. 2018; Chiang, Huang & Lee 2020, section 4 and figures 2b, 3, 10 and 11.
+    """
+
+    def __init__(
+        self,
+        *,
+        tasks: Sequence[str] | None = None,
+        sites: Mapping[str, str] | None = None,
+        classifier: EdgeClassifier = EdgeClassifier(),  # noqa: B008 (frozen)
+        train_tokens: int | None = 50_000,
+        validation_tokens: int | None = 20_000,
+        test_tokens: int | None = 20_000,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(split="test", max_tokens=test_tokens, **kwargs)
+        if tasks is not None and not tasks:
+            raise ValueError("expected tasks, or null for all that the data has, got none")
+        self.sites = None if sites is None else dict(sites)
+        self.classifier = classifier
+        self.limits = {"train": train_tokens, "validation": validation_tokens, "test": test_tokens}
+        self.tasks: tuple[str, ...] = tuple(tasks or ())
+        self._all_tasks = tasks is None
+        self._parts: dict[str, ProbeSet] = {}
+
+    def prepare(self) -> None:
+        """Find the parts, and the tasks in all of them."""
+        self._parts = {"test": self.probe_set}
+        for split in ("train", "validation"):
+            try:
+                self._parts[split] = self.part(split, self.limits[split])
+            except (ValueError, AttributeError, NotImplementedError) as error:
+                raise ValueError(
+                    f"{self.name} trains, stops and tests on the three parts of its data, of which {split} cannot be "
+                    f"had: {error}"
+                ) from error
+        if not isinstance(self.probe or self.run.datamodule, (L.LightningDataModule, L.LightningModule)):
+            raise ValueError(
+                f"{self.name} trains on one part of its data and tests on another: give `probe` a datamodule, not a "
+                "loader"
+            )
+        there = {split: _tasks_of(part) for split, part in self._parts.items()}
+        if self._all_tasks:
+            self.tasks = tuple(t for t in there["train"] if all(t in tasks for tasks in there.values()))
+        for split, tasks in there.items():
+            missing = [task for task in self.tasks if task not in tasks]
+            if missing or not self.tasks:
+                raise ValueError(
+                    f"{self.name}: the {split} part has no tasks {missing}, it has {tasks}: choose `tasks` among "
+                    "these, or give `probe` a SpanCorpus (a loader of your own has `spans_<task>` in its batches, and "
+                    "an attribute `label_names`, task to list of names)"
+                )
+
+    def check_module(self, module: nn.Module) -> None:
+        """Refuse sites that name no module."""
+        resolve_sites(module, self._sites(module))
+
+    def _sites(self, module: nn.Module) -> dict[str, str]:
+        return layer_sites(module) if self.sites is None else self.sites
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments, and the content of all parts."""
+        parts = {split: part.fingerprint for split, part in self._parts.items()}
+        return {**super().settings, "parts": {split: parts.get(split) for split in _PARTS}}
+
+    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+        """A pass over each part, then all classifiers at once."""
+        data = {split: self._features(module, self._parts[split]) for split in _PARTS}
+        sites = list(data["train"].activations)
+        finite = [
+            site
+            for site in sites
+            if all(bool(part.activations[site].isfinite().all()) for part in data.values())
+        ]
+        broken = [site for site in sites if site not in finite]
+        if broken and rank_and_world_size()[0] == 0:
+            log.warning("%s at step %d: activations of %s are not finite: no value", self.name, step, broken)
+        rows: list[tuple[str, str, str, float]] = []
+        if finite:
+            train, validation, test = (
+                EdgeData({site: data[s].activations[site] for site in finite}, data[s].spans, data[s].labels)
+                for s in _PARTS
+            )
+            names = self.probe_set.label_names
+            classes = {task: max(2, len(names[task])) for task in self.tasks}
+            try:
+                result = edge_probes(train, validation, test, classes, classifier=self.classifier)
+            except ValueError as error:
+                raise ValueError(f"{self.name} at step {step}: {error}") from error
+            for j, task in enumerate(result.tasks):
+                rows.append(("majority", "", task, float(result.majority[j])))
+                for quantity, values in (("f1", result.f1), ("validation_f1", result.validation_f1)):
+                    rows += [
+                        (quantity, site, task, float(values[i, j])) for i, site in enumerate(result.sites)
+                    ]
+        rows += [
+            (quantity, site, task, float("nan"))
+            for task in self.tasks
+            for quantity in ("f1", "validation_f1")
+            for site in broken
+        ]
+        table = pd.DataFrame(rows, columns=["quantity", "site", "task", "value"])
+        return table.astype({"value": "float64"})
+
+    def _features(self, module: nn.Module, part: ProbeSet) -> EdgeData:
+        """Activations of all pieces of words of a part, and the spans over them, in the order of the examples."""
+        sites = self._sites(module)
+        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        read = module if self.forward is not None else _without_heads(module, sites)
+        collected: list[dict[str, Tensor]] = []
+        with capture(module, sites) as seen, torch.no_grad():
+            for batch in part.batches(*rank_and_world_size()):
+                batch = to_device(batch, device)
+                seen.clear()
+                call_module(read, batch, forward=self.forward)
+                collected.append(self._collect(batch, seen.activations))
+        if rank_and_world_size()[1] > 1:
+            mine = [{k: v.cpu() for k, v in found.items()} for found in collected]
+            collected = [found for rank in gather(mine) for found in rank]
+        return _in_order(collected, self.tasks, device)
+
+    def _collect(self, batch: Mapping[str, Tensor], activations: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What one batch has: pieces of words, and spans counted in those of their example."""
+        needed = ["example", "labels", *(f"{_SPANS}{task}" for task in self.tasks)]
+        if missing := [key for key in needed if key not in batch]:
+            raise ValueError(f"{self.name}: the probe set's batches have no {missing}, only {sorted(batch)}")
+        pieces, number = batch["labels"] >= 0, batch["example"]
+        before = F.pad(
+            pieces.long().cumsum(1), (1, 0)
+        )  # pieces of words before each position, and at the end
+        time = torch.arange(pieces.shape[1], device=pieces.device)
+        found = {"order": ((number[:, None] << 24) + time)[pieces]}
+        for site, activation in activations.items():
+            found[f"x {site}"] = token_vectors(site, activation, pieces)[pieces].float()
+        for task in self.tasks:
+            spans = batch[f"{_SPANS}{task}"]
+            row, at = (spans[..., 4] >= 0).nonzero().unbind(1)
+            edges, label = spans[row, at, :4], spans[row, at, 4]
+            counted = torch.where(edges >= 0, before[row[:, None], edges.clamp(min=0)], edges)
+            order = (number[row] << 24) + at
+            found[f"y {task}"] = torch.cat([order[:, None], counted, label[:, None]], 1)
+        return found
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """F1 by task at the best layer, and by layer for each task, over steps."""
+        rows = observations[observations["quantity"].eq("f1") & observations["value"].notna()]
+        if rows.empty:
+            return {}
+        return {"tasks": task_figure(observations), "layers": layer_figure(observations)}
+
+
+def _tasks_of(part: ProbeSet) -> list[str]:
+    """Tasks whose spans are in the batches, and whose labels have names."""
+    batch = next(iter(part.batches()), {})
+    found = [key.removeprefix(_SPANS) for key in batch if key.startswith(_SPANS)]
+    return [task for task in found if task in part.label_names]
+
+
+def _without_heads(module: nn.Module, sites: Mapping[str, str]) -> nn.Module:
+    """The model of transformers that has all sites, which spares a projection to the vocabulary; else the module."""
+    try:
+        encoder = encoder_of(module)
+    except ValueError:
+        return module
+    inside = {id(m) for m in encoder.modules()}
+    found = resolve_sites(module, sites)
+    return encoder if all(id(m) in inside for m in found.values()) else module
+
+
+def _in_order(
+    collected: Sequence[Mapping[str, Tensor]], tasks: Sequence[str], device: torch.device
+) -> EdgeData:
+    """Put together what batches and ranks have, in one order for any number of ranks."""
+    if not collected:
+        raise ValueError("a part of the probe data is empty")
+    whole = {key: torch.cat([found[key].to(device) for found in collected]) for key in collected[0]}
+    order, rank = whole.pop("order").sort()
+    of_piece = order >> 24
+    spans, labels = {}, {}
+    for task in tasks:
+        rows = whole.pop(f"y {task}")
+        rows = rows[rows[:, 0].argsort()]
+        start = torch.searchsorted(of_piece, rows[:, 0] >> 24)[:, None]  # the first piece of the example
+        edges = rows[:, 1:5]
+        spans[task] = torch.where(edges >= 0, edges + start, edges)
+        labels[task] = rows[:, 5]
+    return EdgeData({key[2:]: x[rank] for key, x in whole.items()}, spans, labels)

@@ -1,0 +1,362 @@
+"""Fine-tuning a copy of an encoder on a task: settings as published, the loop, and the answers of the result."""
+
+import copy
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lmdyn.analysis.task_metrics import best_spans
+
+__all__ = ["PUBLISHED", "Budget", "Classifier", "FineTuning", "answers", "fine_tune", "settings_of"]
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """How a task is fine-tuned on: AdamW (β 0.9 and 0.999, ε 1e-8), the rate rising and falling linearly.
+
+    Attributes:
+        learning_rate: the highest.
+        batch_size: examples of an update.
+        updates: number of updates.
+        warmup: updates in which the rate rises from 0; then it falls to 0 at the end.
+        dropout: within the encoder.
+        classifier_dropout: of the classifier; none is applied to spans.
+        max_sequence_length: positions of the longest example that this was published for.
+        weight_decay: 0, the default of transformers' example scripts, which the publication used.
+        clip_norm: highest norm of the gradient, the same scripts' default.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    learning_rate: float
+    batch_size: int
+    updates: int
+    warmup: int
+    dropout: float = 0.0
+    classifier_dropout: float = 0.1
+    max_sequence_length: int = 512
+    weight_decay: float = 0.0
+    clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.learning_rate <= 0 or min(self.batch_size, self.updates) < 1:
+            raise ValueError(f"expected learning_rate above 0, batch_size and updates from 1, got {self}")
+        if not 0 <= self.warmup <= self.updates or self.clip_norm <= 0 or self.weight_decay < 0:
+            raise ValueError(
+                f"expected warmup from 0 to updates, clip_norm above 0, weight_decay from 0, got {self}"
+            )
+        if not (0 <= self.dropout < 1 and 0 <= self.classifier_dropout < 1):
+            raise ValueError(f"expected dropout rates in [0, 1), got {self}")
+
+
+PUBLISHED: Mapping[str, FineTuning] = {
+    "CoLA": FineTuning(1e-5, 16, 5336, 320),
+    "STS-B": FineTuning(2e-5, 16, 3598, 214),
+    "SST-2": FineTuning(1e-5, 32, 20935, 1256),
+    "MNLI": FineTuning(3e-5, 128, 10000, 1000),
+    "QNLI": FineTuning(1e-5, 32, 33112, 1986),
+    "QQP": FineTuning(5e-5, 128, 14000, 1000),
+    "RTE": FineTuning(3e-5, 32, 800, 200),
+    "MRPC": FineTuning(2e-5, 32, 800, 200),
+    "SQuAD2.0": FineTuning(3e-5, 48, 8144, 814),
+}
+"""Chiang, Huang & Lee 2020, table 7 ("Hyperparameters for ALBERT in downstream tasks"), used for BERT and ELECTRA too
+(appendix E.4). WNLI is not among them."""
+
+_BY_KIND = {"classification": "CoLA", "regression": "STS-B", "span": "SQuAD2.0"}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Less than the published training: fewer updates, the warmup shortened in proportion.
+
+    Attributes:
+        max_updates: at most so many for each task; None: no limit.
+        epochs: at most so many passes over each task's examples, at least one update; None: no limit.
+
+    Raises:
+        ValueError: a limit that is not above 0.
+    """
+
+    max_updates: int | None = None
+    epochs: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.max_updates is not None and self.max_updates < 1) or (
+            self.epochs is not None and self.epochs <= 0
+        ):
+            raise ValueError(
+                f"expected max_updates from 1 and epochs above 0, or null for no limit, got {self}"
+            )
+
+    def of(self, how: FineTuning, n_examples: int) -> FineTuning:
+        """``how`` within this budget.
+
+        Example:
+            >>> how = Budget(max_updates=80).of(PUBLISHED["RTE"], 2490)
+            >>> how.updates, how.warmup
+            (80, 20)
+        """
+        limits = [how.updates]
+        if self.max_updates is not None:
+            limits.append(self.max_updates)
+        if self.epochs is not None:
+            limits.append(max(1, math.ceil(self.epochs * n_examples / how.batch_size)))
+        updates = min(limits)
+        return replace(how, updates=updates, warmup=how.warmup * updates // how.updates)
+
+
+def settings_of(task: str, kind: str, changed: Mapping[str, Mapping[str, Any]] | None = None) -> FineTuning:
+    """The published settings of a task, with changes.
+
+    A task that is not in table 7 has those of CoLA, or of STS-B if it is a regression, of SQuAD 2.0 if of spans.
+
+    Args:
+        task: name.
+        kind: ``classification``, ``regression`` or ``span``.
+        changed: attributes of :class:`FineTuning` by name of the task, or ``all``.
+
+    Example:
+        >>> settings_of("RTE", "classification", {"all": {"batch_size": 8}, "RTE": {"learning_rate": 1e-3}}).batch_size
+        8
+    """
+    published = PUBLISHED.get(task, PUBLISHED[_BY_KIND[kind]])
+    changed = changed or {}
+    try:
+        return replace(published, **{**changed.get("all", {}), **changed.get(task, {})})
+    except TypeError as error:
+        raise ValueError(
+            f"fine_tuning of {task}: expected attributes of {list(vars(published))}, got {changed} ({error})"
+        ) from error
+
+
+class Classifier(nn.Module):
+    """An encoder of transformers with the head that transformers' own models for such tasks have.
+
+    Classification and regression: dropout and a linear layer on the pooled output (BERT, ALBERT); where the encoder
+    has no pooler, ELECTRA's head on the first position: dropout, linear, GELU, dropout, linear. Spans: a linear layer
+    on each position. Heads start from N(0, ``initializer_range``), biases from 0.
+
+    Args:
+        encoder: it becomes part of this; give a copy.
+        num_labels: outputs.
+        span: whether each position answers.
+        how: dropout rates.
+        seed: of the head's weights.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, num_labels: int, span: bool, how: FineTuning, seed: int = 0
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        config = cast(Any, encoder).config
+        for m in encoder.modules():
+            if isinstance(m, nn.Dropout):  # attention reads its rate there too
+                m.p = how.dropout
+        size = int(config.hidden_size)
+        self.span = span
+        self.pooled = not span and getattr(encoder, "pooler", None) is not None
+        self.dropout = nn.Dropout(how.classifier_dropout)
+        self.dense = None if span or self.pooled else nn.Linear(size, size)
+        self.out = nn.Linear(size, num_labels)
+        generator = torch.Generator().manual_seed(seed)
+        spread = float(getattr(config, "initializer_range", 0.02))
+        for layer in (self.dense, self.out):
+            if layer is not None:
+                with torch.no_grad():
+                    layer.weight.copy_(
+                        torch.empty(layer.weight.shape).normal_(0, spread, generator=generator)
+                    )
+                    layer.bias.zero_()
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+    ) -> Float[Tensor, "batch *time labels"]:
+        """Logits of each example, or of each position."""
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if getattr(cast(Any, self.encoder).config, "type_vocab_size", 0) > 1:
+            inputs["token_type_ids"] = token_type_ids
+        output = self.encoder(**inputs)
+        hidden = output.last_hidden_state
+        if self.span:
+            return cast(Tensor, self.out(hidden))
+        if self.dense is None:
+            return cast(Tensor, self.out(self.dropout(output.pooler_output)))
+        return cast(Tensor, self.out(self.dropout(F.gelu(self.dense(self.dropout(hidden[:, 0]))))))
+
+
+def fine_tune(encoder: nn.Module, task: Any, how: FineTuning, seed: int = 0) -> tuple[Classifier, float]:
+    """Train a copy of ``encoder`` on a task; the encoder, and all random states, stay as they are.
+
+    In float32, without autocast, all weights are trained. The loss is the mean cross-entropy of a batch; of a
+    regression, the mean squared error; of spans, the mean of the cross-entropies of start and end, position 0 where
+    there is no answer. Head, order and dropout depend on ``seed`` and the task's name only: on a CPU the result is the
+    same each time; on a GPU, up to the order of its sums.
+
+    Args:
+        encoder: a model of transformers, without head.
+        task: ``name, kind, num_labels, train, pad_id``; see ``lmdyn.datamodules.tasks.Task``.
+        how: the settings.
+        seed: another one, another run.
+
+    Returns:
+        The trained model, in eval mode, and the mean loss of the last tenth of its updates.
+    """
+    device = next(encoder.parameters()).device
+    seed = int.from_bytes(hashlib.blake2b(f"{seed} {task.name}".encode(), digest_size=4).digest(), "big")
+    devices = [device.index or 0] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.enable_grad():
+        torch.manual_seed(seed)
+        span = task.kind == "span"
+        model = Classifier(_copy(encoder), task.num_labels, span, how, seed).to(device)
+        model.train()
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=how.learning_rate, eps=1e-8, weight_decay=how.weight_decay
+        )
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, how))
+        losses = []
+        for rows in _batches(task.train.lengths, how, np.random.default_rng(seed)):
+            batch = _collate([task.train[i] for i in rows], task.pad_id, device)
+            loss = _loss(model(*_inputs(batch)), batch, task.kind)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), how.clip_norm)
+            optimizer.step()
+            scheduler.step()
+            losses.append(loss.detach())
+        last = torch.stack(losses[-max(1, len(losses) // 10) :])
+    return model.eval(), float(last.mean())
+
+
+def _copy(encoder: nn.Module) -> nn.Module:
+    copied = copy.deepcopy(encoder).float()
+    for parameter in copied.parameters():
+        parameter.requires_grad_(True)
+        parameter.grad = None
+    return copied
+
+
+def _rate(step: int, how: FineTuning) -> float:
+    if step < how.warmup:
+        return step / how.warmup
+    return max(0.0, (how.updates - step) / max(1, how.updates - how.warmup))
+
+
+def _batches(
+    lengths: npt.NDArray[np.int64], how: FineTuning, random: np.random.Generator
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Rows of each update: every epoch in another order, examples of like length together, little padding."""
+    size, done = how.batch_size, 0
+    while True:
+        order = random.permutation(len(lengths))
+        batches = []
+        for start in range(
+            0, len(order), 50 * size
+        ):  # sorting all would make batches the same in every epoch
+            some = order[start : start + 50 * size]
+            some = some[np.argsort(lengths[some], kind="stable")]
+            batches += [some[i : i + size] for i in range(0, len(some), size)]
+        for i in random.permutation(len(batches)):
+            yield batches[i]
+            done += 1
+            if done == how.updates:
+                return
+
+
+def _collate(examples: Sequence[Mapping[str, Any]], pad_id: int, device: torch.device) -> dict[str, Tensor]:
+    longest = max(len(e["input_ids"]) for e in examples)
+    shape = (len(examples), longest)
+    batch: dict[str, npt.NDArray[Any]] = {
+        "input_ids": np.full(shape, pad_id, np.int64),
+        "token_type_ids": np.zeros(shape, np.int64),
+        "attention_mask": np.zeros(shape, np.int64),
+    }
+    if "offsets" in examples[0]:
+        batch["offsets"] = np.full((*shape, 2), -1, np.int64)
+    for i, e in enumerate(examples):
+        n = len(e["input_ids"])
+        batch["attention_mask"][i, :n] = 1
+        for name in ("input_ids", "token_type_ids", "offsets"):
+            if name in batch:
+                batch[name][i, :n] = e[name]
+    for name, value in examples[0].items():
+        if value.ndim == 0:
+            batch[name] = np.stack([e[name] for e in examples])
+    return {name: torch.from_numpy(values).to(device) for name, values in batch.items()}
+
+
+def _inputs(batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    return batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]
+
+
+def _loss(logits: Tensor, batch: Mapping[str, Tensor], kind: str) -> Tensor:
+    if kind == "regression":
+        return F.mse_loss(logits[:, 0], batch["label"].to(logits.dtype))
+    if kind == "classification":
+        return F.cross_entropy(logits, batch["label"].long())
+    masked = logits.masked_fill(~batch["attention_mask"].bool()[..., None], -torch.inf)
+    start, end = masked.unbind(-1)
+    return (F.cross_entropy(start, batch["start"]) + F.cross_entropy(end, batch["end"])) / 2
+
+
+@torch.no_grad()
+def answers(
+    model: Classifier, task: Any, examples: Any, batch_tokens: int = 16384
+) -> tuple[Tensor, list[str]]:
+    """What a fine-tuned model answers to some examples.
+
+    Args:
+        model: in eval mode.
+        task: ``kind, pad_id``.
+        examples: of the task; see ``lmdyn.datamodules.tasks.TaskExamples``.
+        batch_tokens: positions of a batch, padding included; the answers do not depend on it but for rounding.
+
+    Returns:
+        (n,) labels, or numbers of a regression, float64, NaN where a logit is not finite; and, of a span task, the text
+        that answers each question, empty where there is none: the numbers are then 1, or NaN if any logit was not
+        finite.
+    """
+    device = next(model.parameters()).device
+    order = np.argsort(examples.lengths, kind="stable")
+    found = torch.full((len(examples),), torch.nan, dtype=torch.float64)
+    best: dict[int, tuple[float, int, int]] = {}
+    null: dict[int, float] = {}
+    first, all_finite = 0, True
+    while first < len(order):
+        last = first + 1
+        while last < len(order) and (last + 1 - first) * examples.lengths[order[last]] <= batch_tokens:
+            last += 1
+        rows, first = order[first:last], last
+        batch = _collate([examples[i] for i in rows], task.pad_id, device)
+        logits = model(*_inputs(batch))
+        finite = logits.flatten(1).isfinite().all(1)
+        if task.kind != "span":
+            values = logits[:, 0].double() if task.kind == "regression" else logits.argmax(-1).double()
+            found[torch.from_numpy(rows)] = torch.where(finite, values, torch.nan).cpu()
+            continue
+        all_finite &= bool(finite.all())
+        spans = best_spans(logits[..., 0], logits[..., 1], batch["offsets"][..., 0] >= 0)
+        at = torch.arange(len(rows), device=device)
+        characters = (batch["offsets"][at, spans.start, 0], batch["offsets"][at, spans.end, 1])
+        columns = (batch["question"], spans.null, spans.score, *characters)
+        for q, none, score, left, right in zip(*(c.tolist() for c in columns), strict=True):
+            null[q] = min(null.get(q, math.inf), none)
+            best[q] = max(best.get(q, (-math.inf, 0, 0)), (score, left, right))
+    if task.kind != "span":
+        return found, []
+    texts = [
+        "" if null[q] - best[q][0] > 0 else context[best[q][1] : best[q][2]]
+        for q, context in enumerate(examples.contexts)
+    ]
+    return torch.full((len(texts),), 1.0 if all_finite else torch.nan, dtype=torch.float64), texts

@@ -1,0 +1,155 @@
+"""Checkpoints in Hugging Face's format: folders of them, hub models with revisions, and reading either."""
+
+import fnmatch
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lmdyn.analysis.forward import dotted
+
+__all__ = ["HubCheckpoints", "is_pretrained", "name_step", "read_pretrained", "stamp"]
+
+log = logging.getLogger(__name__)
+
+MODULE = "lmdyn.models.pretrained.PretrainedLM"
+"""The class that reads such checkpoints, by its path, as every checkpoint names its own."""
+
+
+def is_pretrained(path: Path) -> bool:
+    """Whether a folder holds one model in Hugging Face's format."""
+    return (path / "config.json").is_file()
+
+
+def name_step(name: str) -> int | None:
+    """The step that a name tells: the number after ``step``, else the one at its end; ``k`` and ``M`` multiply.
+
+    Example:
+        >>> [name_step(name) for name in ("checkpoint-500", "step143000", "stage1-step1000-tokens4B", "20k", "main")]
+        [500, 143000, 1000, 20000, None]
+    """
+    match = re.search(r"step[_\-=]?(\d+)([kM]?)(?![A-Za-z\d])", name) or re.search(r"(\d+)([kM]?)$", name)
+    return int(match[1]) * {"": 1, "k": 1000, "M": 10**6}[match[2]] if match else None
+
+
+def read_pretrained(path: Path) -> dict[str, Any]:
+    """A checkpoint in Hugging Face's format, as :func:`~lmdyn.callbacks.checkpoint_files.read_checkpoint` answers.
+
+    Weights bear the names that they have in a ``PretrainedLM``: transformers renames those of older files, and ties
+    those that are stored once. Tokens seen are those that the Trainer counted, if it did.
+
+    Raises:
+        ValueError: a folder that transformers cannot load as a language model.
+    """
+    module: Any = dotted(MODULE)(name=str(path))
+    about: dict[str, Any] = {}
+    state = path / "trainer_state.json"
+    if state.is_file():
+        try:
+            seen = json.loads(state.read_text(encoding="utf-8")).get("num_input_tokens_seen")
+        except ValueError as error:
+            raise ValueError(f"{state} cannot be read ({error}): write it anew, or remove it") from error
+        about["tokens"] = int(seen) if seen else None
+    return {
+        "state_dict": module.state_dict(),
+        "hyper_parameters": {"_class_path": MODULE, "name": str(path)},
+        "lmdyn": about,
+    }
+
+
+def stamp(path: Path) -> str:
+    """What changes when a checkpoint is written anew, found without reading it: names, sizes and times of its files."""
+    files = [path]
+    if path.is_dir():
+        weights = (f for pattern in ("*.safetensors", "*.bin", "config.json") for f in path.glob(pattern))
+        files = sorted(weights) or sorted(path.iterdir())  # a sharded strategy's folder
+    facts = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+    return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
+
+
+class HubCheckpoints(Mapping[int, Path]):
+    """Checkpoints of a hub model by step; each is fetched when it is asked for.
+
+    Args:
+        name: hub name, with ``{}`` where each checkpoint is a model of its own (``google/multiberts-seed_0-step_{}``).
+        revisions: what to look at, separated by commas: revisions (or what replaces ``{}``) that tell their step, as
+            ``step1000`` or ``20k``; ``7=main`` for one that does not; patterns such as ``step*``, or ``all``.
+        fetch: answers the folder of (name, revision).
+        refs: answers the branches and tags of a model; asked only where there are patterns.
+
+    Raises:
+        ValueError: no revision, one that tells no step, two of one step, a pattern that nothing matches, or a pattern
+            where the models differ.
+
+    Example:
+        >>> checkpoints = HubCheckpoints("org/lm", "step0,step500", lambda n, r: Path("cache", n, r), lambda n: [])
+        >>> checkpoints[500].as_posix()
+        'cache/org/lm/step500'
+    """
+
+    def __init__(
+        self,
+        name: str,
+        revisions: str,
+        fetch: Callable[[str, str | None], Path],
+        refs: Callable[[str], Sequence[str]],
+    ) -> None:
+        self.name = name
+        self._fetch = fetch
+        self._revisions: dict[int, str] = {}
+        there: Sequence[str] | None = None
+        for item in (part.strip() for part in revisions.split(",") if part.strip()):
+            pattern = "*" if item == "all" else item
+            if not set(pattern) & set("*?["):
+                self._add(item)
+                continue
+            if "{}" in name:
+                raise ValueError(
+                    f"--revisions {item!r} is a pattern, but {name} stands for many models: list them"
+                )
+            there = refs(name) if there is None else there
+            found = [ref for ref in there if fnmatch.fnmatchcase(ref, pattern)]
+            steps = [ref for ref in found if name_step(ref) is not None]
+            if not steps:
+                raise ValueError(
+                    f"no revision of {name} that tells a step matches {item!r}: it has {sorted(there)}"
+                )
+            if others := sorted(set(found) - set(steps)):
+                log.info("%s: revisions that tell no step are left out: %s", name, ", ".join(others))
+            for ref in steps:
+                self._add(ref)
+        if not self._revisions:
+            raise ValueError("--revisions is empty: list some, as step0,step1000, or `all`")
+
+    def _add(self, item: str) -> None:
+        given = re.fullmatch(r"(\d+)=(.+)", item)
+        step, revision = (int(given[1]), given[2]) if given else (name_step(item), item)
+        if step is None:
+            raise ValueError(f"revision {item!r} of {self.name} tells no step: write it as STEP={item}")
+        if self._revisions.setdefault(step, revision) != revision:
+            raise ValueError(
+                f"revisions {self._revisions[step]!r} and {revision!r} of {self.name} are both of step {step}: leave "
+                "one out"
+            )
+
+    def model(self, step: int) -> tuple[str, str | None]:
+        """Name and revision of a step."""
+        revision = self._revisions[step]
+        return (self.name.replace("{}", revision), None) if "{}" in self.name else (self.name, revision)
+
+    def stamp(self, step: int) -> str:
+        """Name and revision: what a hub serves under them is taken to stay."""
+        name, revision = self.model(step)
+        return f"{name}@{revision or 'main'}"
+
+    def __getitem__(self, step: int) -> Path:
+        return self._fetch(*self.model(step))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._revisions))
+
+    def __len__(self) -> int:
+        return len(self._revisions)

@@ -1,0 +1,374 @@
+"""When a masked language model learns which words: reconstruction of words that it sees, prediction of masked ones."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, get_args
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Int
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
+from lmdyn.analysis.grouped import GroupedMeans
+from lmdyn.analysis.predictions import logits_at
+from lmdyn.analysis.word_masks import BatchWords, masked_copies, number_words, word_hash, words_right
+from lmdyn.callbacks.frequency import FrequencySource, frequency_ranks, special_tokens, token_frequencies
+from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.probe import to_device
+from lmdyn.callbacks.token_learning_figures import token_learning_figures
+
+__all__ = ["POS_GROUPS", "VERB_FORMS", "TokenLearning"]
+
+log = logging.getLogger(__name__)
+
+POS_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "conjunction": ("CC",),
+    "determiner": ("DT",),
+    "preposition": ("IN",),
+    "adjective": ("JJ", "JJR", "JJS"),
+    "adverb": ("RB", "RBR", "RBS"),
+    "verb": ("VB", "VBD", "VBG", "VBN", "VBZ"),
+    "noun": ("NN", "NNS"),
+    "proper_noun": ("NNP", "NNPS"),
+}
+"""The groups of Chiang, Huang & Lee 2020, table 3, by Penn Treebank tag. Its 21,405 verbs are the sum of table 4, which
+has no VBP."""
+
+VERB_FORMS = ("VB", "VBD", "VBG", "VBN", "VBZ", "VBP")
+"""The forms of their table 4, and VBP, which is not in it."""
+
+_QUANTITIES = ("reconstruction", "prediction")
+_GROUPINGS = {
+    "pos": "xpos",
+    "upos": "upos",
+    "verb_form": "xpos",
+    "rank": None,
+}  # and the layer that each needs
+# of a batch of masked copies: on CPU as many as its caches hold, elsewhere as many as keep it busy
+_BATCH_TOKENS = {"cpu": 1024, "other": 32768}
+_LOGITS = 4096  # at most so many positions are predicted at once: each has logits over the vocabulary
+
+
+class TokenLearning(Observer):
+    """How well a masked language model reconstructs words and predicts masked ones, by part of speech and frequency.
+
+    - ``reconstruction``: the model reads the sentence as it is, and is to answer each word at its own place.
+    - ``prediction``: it reads a copy of the sentence in which all pieces of one word are masked, and is to answer this
+      word; a copy for each word, many copies in a batch, and logits at the masked pieces only.
+
+    A word is right when the highest logits over the whole vocabulary are right for all its pieces. Where logits are not
+    finite nothing is right, with a warning. Accuracy is the share of right words, from 0 to 1. Figures show it, and it
+    over that of the last observation, as in the publication, with the step at which half of that is reached
+    (:func:`~lmdyn.analysis.learning_order.learning_order`). To look at both at different steps, attach two
+    observers under two names.
+
+    Groupings (column ``by``), of which a word is in at most one group (column ``group``):
+
+    - ``pos``: conjunction, determiner, preposition, adjective, adverb, verb, noun, proper noun by the Penn Treebank tag
+      ``xpos`` (:data:`POS_GROUPS`);
+    - ``upos``: Universal POS;
+    - ``verb_form``: VB, VBD, VBG, VBN, VBZ as in table 4, and VBP;
+    - ``rank``: frequency bands. Ranks are those of *tokens* ("the top 50 to top 99 occurring tokens"), 1 for the most
+      frequent; a word is in a band if it is one piece whose rank is. Special tokens and what never occurs have no rank.
+
+    The probe is to serve sentences with ``words``, the word that each token is a piece of: a
+    :class:`~lmdyn.datamodules.spans.SpanCorpus`. Further rows, not logged: ``words`` and ``masked_words``, the number
+    of words in each group that were reconstructed and predicted.
+
+    Args:
+        quantities: what to measure, ``reconstruction``, ``prediction`` or both.
+        by: groupings; by default ``pos`` and ``verb_form``, or ``upos`` where the probe set has no ``xpos``, and
+            ``rank`` unless ``bands`` is empty. Overall accuracy is always there.
+        bands: first and last rank of each band, rising.
+        frequency: count tokens in the training data (``train``) or in the probe set (``probe``).
+        max_words: mask at most so many words, drawn by ``seed``; None masks each. Reconstruction has all.
+        seed: of the draw.
+        batch_tokens: positions of a batch of masked copies, by default 1,024 on CPU and 32,768 elsewhere; the numbers
+            do not depend on it.
+        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+
+    Logged tags:
+        ``token_learning/reconstruction``: share of words that are reconstructed.
+        ``token_learning/prediction``: share of words that are predicted when masked.
+        ``token_learning/reconstruction/<by>/<group>``: the first, of a group of words.
+        ``token_learning/prediction/<by>/<group>``: the second.
+
+    Raises:
+        ValueError: unknown quantities or groupings, bands that do not rise; when attached, a tokenizer without mask
+            token, a probe set without ``words`` or the layer of a grouping, or training counts that nobody made.
+
+    Reference: Chiang, Huang & Lee 2020, section 3 and appendix C.
+
+    Example:
+        >>> observer = TokenLearning(quantities=["prediction"], bands=[(1, 9), (10, 99)], frequency="probe")
+        >>> observer.band_names
+        ['1-9', '10-99']
+    """
+
+    _not_settings = Observer._not_settings | {"batch_tokens"}
+
+    def __init__(
+        self,
+        *,
+        quantities: Sequence[str] = _QUANTITIES,
+        by: Sequence[str] | None = None,
+        bands: Sequence[tuple[int, int]] = ((50, 99), (300, 349), (1550, 1599)),
+        frequency: FrequencySource = "train",
+        max_words: int | None = None,
+        seed: int = 0,
+        batch_tokens: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        _check_names("quantities", quantities, _QUANTITIES)
+        _check_names("by", by or (), tuple(_GROUPINGS))
+        if not quantities:
+            raise ValueError(f"quantities is empty: expected some of {list(_QUANTITIES)}")
+        edges = [rank for band in bands for rank in band]
+        if (
+            any(len(band) != 2 or band[0] > band[1] for band in bands)
+            or edges != sorted(edges)
+            or any(a[1] >= b[0] for a, b in pairwise(bands))
+            or (edges and edges[0] < 1)
+        ):
+            raise ValueError(
+                f"bands are {list(bands)}: expected [first, last] frequency ranks from 1, one band above the other"
+            )
+        if by is not None and "rank" in by and not bands:
+            raise ValueError("by has 'rank' and bands is empty: give `bands`, or leave 'rank' out")
+        if frequency not in get_args(FrequencySource):
+            raise ValueError(f"frequency is {frequency!r}: expected one of {list(get_args(FrequencySource))}")
+        for name, value in (("max_words", max_words), ("batch_tokens", batch_tokens)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}: expected a number from 1")
+        self.quantities = tuple(q for q in _QUANTITIES if q in quantities)
+        self.by = None if by is None else tuple(by)
+        self.bands = tuple((int(first), int(last)) for first, last in bands)
+        self.frequency = frequency
+        self.max_words = max_words
+        self.seed = seed
+        self.batch_tokens = batch_tokens
+        self._groupings: dict[str, _Grouping] = {}
+        self._highest_hash: int | None = None
+
+    @property
+    def band_names(self) -> list[str]:
+        """Names of the frequency bands."""
+        return [f"{first}-{last}" for first, last in self.bands]
+
+    # ---------------------------------------------------------------- before training
+
+    def prepare(self) -> None:
+        """Check tokenizer and batches, find the group of each tag and token, draw the words to mask."""
+        if getattr(self.run.tokenizer, "mask_token_id", None) is None:
+            raise ValueError(
+                f"{self.name}: expected the tokenizer of a masked language model, got one without mask token "
+                f"({type(self.run.tokenizer).__name__}): a causal model predicts the next word and reconstructs none; "
+                "look at it with LearningCurves, or give the tokenizer a mask_token"
+            )
+        batch = next(iter(self.probe_set.batches()), None)
+        if batch is None or not {"input_ids", "words"} <= batch.keys():
+            raise ValueError(
+                f"{self.name}: expected batches with `input_ids` and `words` (the word that each token is a piece of), "
+                f"got {sorted(batch or ())}: give it a `probe` that serves them, a SpanCorpus"
+            )
+        self._groupings = {by: self._grouping(by) for by in self._chosen_groupings(batch)}
+        self._highest_hash = None
+        if self.max_words is not None:
+            hashes = torch.cat(
+                [
+                    self._hashes(batch, number_words(batch["words"]), number)
+                    for number, batch in enumerate(self.probe_set.batches())
+                ]
+            )
+            if len(hashes) > self.max_words:
+                self._highest_hash = int(hashes.kthvalue(self.max_words).values)
+
+    def _chosen_groupings(self, batch: Mapping[str, Any]) -> list[str]:
+        layers = [name for name in ("xpos", "upos") if name in self.probe_set.label_names and name in batch]
+        by = self.by
+        if by is None:
+            if not layers:
+                raise ValueError(
+                    f"{self.name}: the probe set has no layer 'xpos' or 'upos' to group words by, it has "
+                    f"{sorted(self.probe_set.label_names)}: choose groupings by `by`, such as ['rank'] or []"
+                )
+            by = (
+                *(("pos", "verb_form") if "xpos" in layers else ("upos",)),
+                *(("rank",) if self.bands else ()),
+            )
+        missing = sorted({layer for b in by if (layer := _GROUPINGS[b]) is not None and layer not in layers})
+        if missing:
+            raise ValueError(
+                f"{self.name}: groupings {list(by)} need layers {missing}, the probe set has "
+                f"{sorted(self.probe_set.label_names)}: choose others by `by`"
+            )
+        return list(by)
+
+    def _grouping(self, by: str) -> "_Grouping":
+        layer = _GROUPINGS[by]
+        if layer is None:
+            counts = token_frequencies(self, self.frequency)
+            ranks = frequency_ranks(counts, special_tokens(self, len(counts)))
+            ranks = torch.where(counts > 0, ranks, 0)
+            if self.bands and int(ranks.max()) < self.bands[-1][1]:
+                log.warning(
+                    "%s: %d different tokens occur: bands above have no words, of %s",
+                    self.name, int(ranks.max()), self.band_names,
+                )  # fmt: skip
+            of_token = torch.full_like(ranks, -1)
+            for i, (first, last) in enumerate(self.bands):
+                of_token[(ranks >= first) & (ranks <= last)] = i
+            return _Grouping(self.band_names, None, of_token)
+        labels = self.probe_set.label_names[layer]
+        if by == "upos":
+            return _Grouping(list(labels), layer, torch.arange(len(labels)))
+        groups = POS_GROUPS if by == "pos" else {form: (form,) for form in VERB_FORMS}
+        of_tag = {tag: i for i, tags in enumerate(groups.values()) for tag in tags}
+        if not any(tag in of_tag for tag in labels):
+            raise ValueError(
+                f"{self.name}: grouping {by!r} expects Penn Treebank tags in the layer 'xpos', got {labels[:10]}…: "
+                "choose other groupings by `by`, such as ['upos']"
+            )
+        return _Grouping(list(groups), layer, torch.tensor([of_tag.get(tag, -1) for tag in labels]))
+
+    def _hashes(
+        self, batch: Mapping[str, Any], words: BatchWords, number: int, rank: int = 0, world_size: int = 1
+    ) -> Int[Tensor, "words"]:
+        """A number for each word, the same for any number of ranks."""
+        examples = batch.get("example")
+        if examples is None:
+            size = len(batch["words"])
+            examples = self.probe_set.rows(number, size, rank, world_size, streams=False)
+        return word_hash(examples.to(words.row.device)[words.row], words.word, self.seed)
+
+    # ---------------------------------------------------------------- an observation
+
+    @torch.no_grad()
+    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+        """One pass over the sentences, and one over their masked copies."""
+        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        rank, world_size = rank_and_world_size()
+        names = {"": [""], **{by: grouping.names for by, grouping in self._groupings.items()}}
+        means = {by: GroupedMeans(len(groups)) for by, groups in names.items()}
+        broken = torch.zeros((), dtype=torch.int64)
+        for number, batch in enumerate(self.probe_set.batches(rank, world_size)):
+            batch = to_device(batch, device)
+            words = number_words(batch["words"])
+            groups = {by: grouping.of(batch, words) for by, grouping in self._groupings.items()}
+            groups[""] = torch.zeros_like(words.row)
+            if "reconstruction" in self.quantities:
+                right, lost = self._reconstruct(module, batch, words)
+                broken += lost
+                for by, sums in means.items():
+                    sums.update(groups[by], {"reconstruction": right.double()})
+            if "prediction" in self.quantities:
+                chosen = torch.arange(len(words), device=device)
+                if self._highest_hash is not None:
+                    hashes = self._hashes(batch, words, number, rank, world_size)
+                    chosen = chosen[hashes <= self._highest_hash]
+                right, lost = self._predict(module, batch, words, chosen)
+                broken += lost
+                for by, sums in means.items():
+                    sums.update(groups[by][chosen], {"prediction": right.double()})
+        if int(all_reduce_sum(broken)) and rank == 0:
+            log.warning("%s: logits are not finite at step %d: the model has diverged", self.name, step)
+        return _table(means, names)
+
+    def _batch_tokens(self, device: torch.device) -> int:
+        return self.batch_tokens or _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["other"])
+
+    def _reconstruct(
+        self, module: nn.Module, batch: dict[str, Any], words: BatchWords
+    ) -> tuple[Bool[Tensor, "words"], int]:
+        """Which words are reconstructed, and how many logits are not finite."""
+        size, length = batch["input_ids"].shape
+        hits, broken = [], 0
+        for rows in torch.arange(size).split(
+            max(1, min(self._batch_tokens(words.row.device), _LOGITS) // length)
+        ):
+            part = {
+                k: v[rows[0] : rows[-1] + 1] if isinstance(v, Tensor) and v.shape[:1] == (size,) else v
+                for k, v in batch.items()
+            }
+            positions = part["words"] >= 0
+            right, lost = _hits(
+                logits_at(module, part, positions, self.forward), part["input_ids"][positions]
+            )
+            hits.append(right)
+            broken += lost
+        return words_right(torch.cat(hits), words.number[words.number >= 0], len(words)), broken
+
+    def _predict(
+        self, module: nn.Module, batch: dict[str, Any], words: BatchWords, chosen: Int[Tensor, "chosen"]
+    ) -> tuple[Bool[Tensor, "chosen"], int]:
+        """Which of the chosen words are predicted, and how many logits are not finite."""
+        found = torch.zeros(len(words), dtype=torch.bool, device=chosen.device)
+        batch_tokens = self._batch_tokens(chosen.device)
+        mask_id, broken = int(self.run.tokenizer.mask_token_id), 0
+        for copies in masked_copies(
+            batch, words, chosen, mask_id, batch_tokens=batch_tokens, max_words=_LOGITS // 4
+        ):
+            right, lost = _hits(logits_at(module, copies.batch, copies.masked, self.forward), copies.targets)
+            found[copies.words] = words_right(right, copies.word_of_target, len(copies.words))
+            broken += lost
+        return found[chosen], broken
+
+    # ---------------------------------------------------------------- what is shown of it
+
+    @staticmethod
+    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
+        """All but the numbers of words, which stay the same."""
+        return ~observations["quantity"].isin(["words", "masked_words"])
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Accuracy and rescaled accuracy over steps, overall and by each grouping, and the order of learning."""
+        return token_learning_figures(observations)
+
+
+class _Grouping:
+    """The group of each word: by the label of a layer, or by the token where there is no layer."""
+
+    def __init__(self, names: list[str], layer: str | None, table: Int[Tensor, "labels"]) -> None:
+        self.names = names
+        self.layer = layer
+        self._table = torch.cat([table, table.new_full((1,), -1)])  # the last entry: no label
+
+    def of(self, batch: Mapping[str, Any], words: BatchWords) -> Int[Tensor, "words"]:
+        """The group of each word, -1 where it has none."""
+        self._table = self._table.to(words.row.device)
+        first = batch[self.layer or "input_ids"][words.row, words.first]
+        if self.layer is None:
+            first = torch.where(words.pieces == 1, first, -1)
+        return self._table[torch.where(first < 0, len(self._table) - 1, first)]
+
+
+def _hits(logits: Tensor, targets: Int[Tensor, "n"]) -> tuple[Bool[Tensor, "n"], int]:
+    """Where the highest logit is the target's, and how many highest logits are not finite (NaN wins)."""
+    best, token = logits.max(-1)
+    finite = best.isfinite()
+    return (token == targets) & finite, int((~finite).sum())
+
+
+def _table(means: Mapping[str, GroupedMeans], names: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    rows = []
+    for by, sums in means.items():
+        sums.reduce()
+        for quantity, count_name in zip(_QUANTITIES, ("words", "masked_words"), strict=True):
+            if quantity not in sums.names:
+                continue
+            mean, count = sums.mean(quantity), sums.count(quantity)
+            for i, group in enumerate(names[by]):
+                if count[i] > 0:
+                    rows.append((quantity, "", by, group, float(mean[i])))
+                    rows.append((count_name, "", by, group, float(count[i])))
+    return pd.DataFrame(rows, columns=["quantity", "site", "by", "group", "value"])
+
+
+def _check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    if isinstance(names, str) or len(set(names)) != len(names) or not set(names) <= set(known):
+        raise ValueError(f"expected {what} to be some of {list(known)}, each once: got {names!r}")

@@ -1,0 +1,187 @@
+"""The figures of Chiang, Huang & Lee 2020, section 3 and appendix C, from observations."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lmdyn.analysis.learning_order import learning_order, rescaled
+from lmdyn.callbacks.figures import line_style, new_figure, outer_legend, set_step_axis
+
+__all__ = ["half_steps", "token_learning_figures"]
+
+_GROUPED_BY = {
+    "pos": "part of speech", "upos": "Universal POS", "verb_form": "verb form", "rank": "frequency rank of the token",
+}  # fmt: skip
+LEAST = 0.01
+"""A group of which no more is right at the last step was not learned: what is rescaled by next to nothing is noise."""
+
+_TITLES = {"reconstruction": "reconstruction of unmasked words", "prediction": "prediction of masked words"}
+_LONG = {
+    "VB": "base form (VB)",
+    "VBD": "past tense (VBD)",
+    "VBG": "gerund or present participle (VBG)",
+    "VBN": "past participle (VBN)",
+    "VBZ": "3rd person singular present (VBZ)",
+    "VBP": "other present (VBP)",
+    "proper_noun": "proper noun",
+}
+
+
+def token_learning_figures(observations: pd.DataFrame) -> dict[str, Figure]:
+    """Accuracy, and accuracy rescaled by the last, over steps (figures 1, 7, 8 and 9); the order of learning.
+
+    Returns:
+        ``overall``; ``<quantity>_by_<grouping>``; from two steps on ``order_by_<grouping>``.
+    """
+    rows = observations[observations["quantity"].isin(_TITLES) & observations["value"].notna()]
+    if rows.empty:
+        return {}
+    figures = {"overall": _overall(rows)}
+    for by in [b for b in _GROUPED_BY if rows["by"].eq(b).any()]:
+        for quantity in _quantities(rows):
+            figures[f"{quantity}_by_{by}"] = _by_group(_wide(rows, quantity, by), quantity, by)
+        if len(set(rows["step"])) > 1:
+            figures[f"order_by_{by}"] = _order(rows, by)
+    return figures
+
+
+def half_steps(
+    observations: pd.DataFrame, quantity: str, by: str, least: float = LEAST
+) -> "pd.Series[float]":
+    """The step at which each group reaches half of its last accuracy, in this order.
+
+    Groups that were not learned have NaN and come last.
+
+    Args:
+        observations: of ``TokenLearning``, of one run.
+        quantity: ``reconstruction`` or ``prediction``.
+        by: a grouping; empty for all words.
+        least: see :func:`~lmdyn.analysis.learning_order.learning_order`.
+    """
+    return _half_steps(_wide(observations, quantity, by), least)
+
+
+def _quantities(rows: pd.DataFrame) -> list[str]:
+    there = set(rows["quantity"])
+    return [quantity for quantity in _TITLES if quantity in there]
+
+
+def _wide(rows: pd.DataFrame, quantity: str, by: str) -> pd.DataFrame:
+    """Steps × groups, groups in the order of the table."""
+    rows = rows[rows["quantity"].eq(quantity) & rows["by"].eq(by)]
+    groups = list(dict.fromkeys(rows["group"].astype(str)))
+    table = rows.pivot_table(index="step", columns="group", values="value", observed=True)
+    return table.reindex(columns=groups).sort_index()
+
+
+def _half_steps(table: pd.DataFrame, least: float = LEAST) -> "pd.Series[float]":
+    steps = torch.from_numpy(table.index.to_numpy(dtype="int64").copy())
+    reached = learning_order(steps, torch.from_numpy(table.to_numpy(dtype="float64").copy()), least=least)
+    return pd.Series(reached.numpy(), index=table.columns).sort_values(kind="stable", na_position="last")
+
+
+def _rescaled(table: pd.DataFrame) -> pd.DataFrame:
+    values = torch.from_numpy(table.to_numpy(dtype="float64").copy())
+    values[:, values[-1] <= LEAST] = torch.nan
+    return pd.DataFrame(rescaled(values).numpy(), index=table.index, columns=table.columns)
+
+
+def _step(value: float) -> str:
+    return "not learned" if np.isnan(value) else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _axes(several: bool, height: float = 4.0, legend: float = 3.2) -> tuple[Figure, Sequence[Axes]]:
+    figure, axes = new_figure((8.4 if several else 4.4) + legend, height, ncols=1 + several, squeeze=False)
+    return figure, list(axes[0])
+
+
+def _lines(
+    axes: Sequence[Axes], table: pd.DataFrame, labels: dict[str, str], styles: dict[str, dict[str, Any]]
+) -> None:
+    """Accuracy on the left, rescaled on the right; in the order of ``labels``."""
+    for ax, values in zip(axes, (table, _rescaled(table)), strict=False):
+        for group, label in labels.items():
+            line = values[group].dropna()
+            ax.plot(line.index, line, marker=".", ms=4, lw=1.2, label=label, **styles[group])
+
+
+def _finish(axes: Sequence[Axes], steps: Sequence[int]) -> None:
+    for ax, label in zip(
+        axes, ("accuracy (share of words)", "accuracy / accuracy at the last step"), strict=False
+    ):
+        ax.set_ylabel(label)
+        set_step_axis(ax, steps)
+    axes[0].set_ylim(0, max(0.02, axes[0].get_ylim()[1]))
+    for ax in axes[1:]:
+        ax.set_ylim(0, min(1.5, ax.get_ylim()[1]))  # what ends near 0 was many times that by chance
+        ax.axhline(0.5, color="0.6", lw=0.8, ls=":", zorder=0)
+
+
+def _overall(rows: pd.DataFrame) -> Figure:
+    steps = sorted(set(rows["step"]))
+    figure, axes = _axes(len(steps) > 1, 3.4)
+    for i, quantity in enumerate(_quantities(rows)):
+        table = _wide(rows, quantity, "")
+        half = float(_half_steps(table).iloc[0])
+        label = f"{quantity} ({_step(half)})" if len(steps) > 1 else quantity
+        _lines(axes, table, {"": label}, {"": line_style(i)})
+    _finish(axes, steps)
+    axes[0].set_title("all words", fontsize=10, loc="left")
+    outer_legend(axes[-1], title=_legend_title(len(steps)))
+    return figure
+
+
+def _legend_title(steps: int) -> str | None:
+    return "(step of half the last accuracy)" if steps > 1 else None
+
+
+def _by_group(table: pd.DataFrame, quantity: str, by: str) -> Figure:
+    several = len(table) > 1
+    figure, axes = _axes(several)
+    half = _half_steps(table)
+    labels = {
+        str(group): f"{_LONG.get(str(group), group)} ({_step(value)})" if several else _LONG.get(str(group), str(group))
+        for group, value in half.items()
+    }  # fmt: skip
+    styles = {str(group): line_style(i) for i, group in enumerate(table.columns)}  # as in the other figures
+    _lines(axes, table, labels, styles)
+    _finish(axes, list(table.index))
+    axes[0].set_title(f"{_TITLES[quantity]}, by {_GROUPED_BY[by]}", fontsize=10, loc="left")
+    outer_legend(axes[-1], title=_legend_title(len(table)))
+    return figure
+
+
+def _order(rows: pd.DataFrame, by: str) -> Figure:
+    """The step of half the last accuracy: a row for each group, a mark for each quantity."""
+    halves = {quantity: _half_steps(_wide(rows, quantity, by)) for quantity in _quantities(rows)}
+    first = next(iter(halves.values()))
+    groups = list(dict.fromkeys([*first.index, *(g for half in halves.values() for g in half.index)]))
+    figure, ax = new_figure(6.4, 1.4 + 0.27 * len(groups))
+    for i, (quantity, half) in enumerate(halves.items()):
+        known = half.dropna()
+        if known.empty:
+            continue
+        ax.plot(
+            known,
+            [groups.index(g) for g in known.index],
+            "os"[i],
+            ms=6,
+            color=f"C{i}",
+            label=quantity,
+            clip_on=False,
+        )
+    ax.set_yticks(range(len(groups)), [_LONG.get(str(g), str(g)) for g in groups])
+    ax.set_ylim(len(groups) - 0.5, -0.5)
+    steps = sorted(set(rows["step"]))
+    set_step_axis(ax, steps)
+    ax.set_xlabel("training step at which half of the last accuracy is reached")
+    ax.grid(axis="y", color="0.9", lw=0.8)
+    ax.set_axisbelow(True)
+    ax.set_title(f"order of learning, by {_GROUPED_BY[by]}", fontsize=10, loc="left")
+    outer_legend(ax)
+    return figure

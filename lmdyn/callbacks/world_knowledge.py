@@ -1,0 +1,203 @@
+"""What a masked language model knows about the world, fact by fact, as it is trained."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.compute as pc
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from lmdyn.analysis.distributed import gather, rank_and_world_size
+from lmdyn.analysis.predictions import logits_at
+from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.probe import to_device
+from lmdyn.callbacks.world_knowledge_figures import knowledge_figures
+
+__all__ = ["WorldKnowledge"]
+
+log = logging.getLogger(__name__)
+
+_NEEDED = ("queries", "templates", "relation_kinds", "candidates")
+_EXAMPLES = 12  # facts of a relation whose predictions the figures of a running training can show
+
+
+class WorldKnowledge(Observer):
+    """Precision at 1 of cloze questions about facts: by relation, by kind of relation, and the mean over relations.
+
+    The probe set is a ``FactCorpus``: questions with one mask. A fact is known where its object has the highest
+    logit at the mask, of the whole vocabulary (``p_at_1``) or of the candidates only (``p_at_1_candidates``; facts
+    whose object is no candidate are left out). Means are over facts within a relation and over relations above it,
+    each relation weighing the same. Logits that are not finite are no hit.
+
+    For each fact the records hold a row ``hit`` (1 or 0) with the ``prediction``, the piece of the whole vocabulary
+    that came first. Facts gained and lost are those whose hit differs from the preceding observation's; figures and
+    report find them there.
+
+    Only the masked positions are projected to the vocabulary where the module's forward takes ``predict``.
+
+    Args:
+        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`; ``probe`` is needed.
+
+    Logged tags:
+        ``world_knowledge/p_at_1``: mean over relations, in [0, 1].
+        ``world_knowledge/p_at_1/<kind>``: mean over the relations of a kind, such as N-1.
+        ``world_knowledge/p_at_1/<relation>``: share of the relation's facts that are known.
+        ``world_knowledge/p_at_1_candidates``: the same, where only candidates compete.
+        ``world_knowledge/p_at_1_candidates/<kind>``: by kind.
+        ``world_knowledge/p_at_1_candidates/<relation>``: by relation.
+        ``world_knowledge/facts``: number of facts asked.
+        ``world_knowledge/facts/<relation>``: number asked of each relation.
+        ``world_knowledge/known``: number of facts known, of the whole vocabulary.
+
+    Raises:
+        ValueError: a probe set that asks no facts.
+
+    Reference: Petroni et al. 2019; Chiang et al. 2020, section 6, figures 6 and 14, tables 8 and 9.
+    """
+
+    def prepare(self) -> None:
+        """Find the questions."""
+        loader = self.probe_set.loader
+        missing = [name for name in _NEEDED if not hasattr(loader, name)]
+        missing += [name for name in ("relation", "fact") if name not in self.probe_set.label_names]
+        if missing:
+            raise ValueError(
+                f"{self.name}: the probe set asks no facts, it lacks {missing}: give the observer `probe:` a FactCorpus"
+            )
+        # what the figures of a running training read: what is known, and some examples in full
+        some = [name for names in self._names_by_relation().values() for name in _spread(names, _EXAMPLES)]
+        self.figure_rows = (
+            (pc.field("quantity") != "hit") | (pc.field("value") == 1) | pc.field("fact").isin(some)
+        )
+
+    def _names_by_relation(self) -> dict[str, list[str]]:
+        loader, names = self.probe_set.loader, self.probe_set.label_names
+        by_relation: dict[str, list[str]] = {relation: [] for relation in names["relation"]}
+        for example in loader.examples:  # type: ignore[attr-defined]
+            by_relation[names["relation"][int(example["relation"])]].append(
+                names["fact"][int(example["fact"])]
+            )
+        return by_relation
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments, the content of the probe set, and the wording of the questions."""
+        if self._probe_set is None:
+            return super().settings
+        loader: Any = self.probe_set.loader
+        return {
+            **super().settings, "templates": loader.templates, "relation_kinds": loader.relation_kinds,
+            "candidates": len(loader.candidates),
+        }  # fmt: skip
+
+    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+        """Ask all facts."""
+        loader: Any = self.probe_set.loader
+        asked = self._ask(module, torch.tensor(loader.candidates))
+        if len(asked.broken):
+            log.warning(
+                "%s at step %d: the logits of %d facts are not finite: no hit",
+                self.name,
+                step,
+                asked.broken.sum(),
+            )
+        return self._table(asked, loader.relation_kinds)
+
+    @torch.no_grad()
+    def _ask(self, module: nn.Module, candidates: Tensor) -> "_Answers":
+        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        candidates = candidates.to(device)
+        parts = []
+        for batch in self.probe_set.batches(*rank_and_world_size()):
+            batch = to_device(batch, device)
+            masked = batch["labels"] >= 0
+            if not bool((masked.sum(1) == 1).all()):
+                raise ValueError(f"{self.name}: each question has one mask, got {masked.sum(1).tolist()}")
+            objects = batch["labels"][masked]
+            logits = logits_at(module, batch, masked, self.forward).float()
+            highest = logits.max(-1)
+            finite = highest.values.isfinite()
+            among = candidates[logits[:, candidates].argmax(-1)]
+            candidate = torch.isin(objects, candidates)
+            parts.append(
+                torch.stack(
+                    [
+                        batch["example"], batch["relation"], batch["fact"], highest.indices,
+                        (highest.indices == objects) & finite,
+                        torch.where(candidate, ((among == objects) & finite).long(), -1),
+                        ~finite,
+                    ],
+                    dim=1,
+                ).cpu()
+            )  # fmt: skip
+        mine = torch.cat(parts) if parts else torch.zeros(0, 7, dtype=torch.int64)
+        return _Answers(torch.cat(gather(mine)))
+
+    def _table(self, asked: "_Answers", kinds: Mapping[str, str]) -> pd.DataFrame:
+        names = self.probe_set.label_names
+        pieces = self.run.tokenizer.convert_ids_to_tokens if self.run.tokenizer is not None else None
+        relations = np.array(names["relation"], dtype=object)[asked.relation]
+        facts = pd.DataFrame(
+            {
+                "quantity": "hit",
+                "relation": relations,
+                "fact": np.array(names["fact"], dtype=object)[asked.fact],
+                "prediction": pieces(asked.prediction.tolist()) if pieces else asked.prediction.astype(str),
+                "value": asked.hit.astype(float),
+            }
+        )
+        rows: list[tuple[str, str, str, float]] = [
+            ("facts", "", "", len(facts)),
+            ("known", "", "", float(asked.hit.sum())),
+        ]
+        for quantity, hits in (
+            ("p_at_1", asked.hit.astype(float)),
+            ("p_at_1_candidates", np.where(asked.candidate_hit < 0, np.nan, asked.candidate_hit)),
+        ):
+            # pandas' mean leaves out NaN, the facts that have no part in it
+            by_relation = pd.Series(hits).groupby(relations, sort=False).mean().dropna()
+            order = [relation for relation in names["relation"] if relation in by_relation.index]
+            rows += [(quantity, "", relation, float(by_relation[relation])) for relation in order]
+            for kind in dict.fromkeys(kinds[relation] for relation in order):
+                of_kind = [by_relation[relation] for relation in order if kinds[relation] == kind]
+                rows.append((quantity, kind, "", float(np.mean(of_kind))))
+            if order:
+                rows.append((quantity, "", "", float(by_relation.mean())))
+        counts = pd.Series(relations).value_counts()
+        rows += [("facts", "", r, float(counts[r])) for r in names["relation"] if r in counts]
+        means = pd.DataFrame(rows, columns=["quantity", "kind", "relation", "value"])
+        table = pd.concat([means, facts], ignore_index=True).assign(site="")
+        columns = ["kind", "relation", "fact", "prediction"]
+        table[columns] = table[columns].fillna("")
+        return table[["quantity", "site", *columns, "value"]]
+
+    @staticmethod
+    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
+        """All but the rows of single facts."""
+        return observations["quantity"] != "hit"
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Precision by relation and in the mean, facts gained and lost, and predictions for some facts over steps."""
+        return knowledge_figures(observations, settings.get("templates", {}))
+
+
+class _Answers:
+    """Columns of the answers of all ranks, in the order of the facts."""
+
+    def __init__(self, rows: Tensor) -> None:
+        rows = rows[rows[:, 0].argsort()]
+        columns = rows.numpy().T
+        self.relation, self.fact, self.prediction = columns[1:4]
+        self.hit = columns[4].astype(bool)
+        self.candidate_hit = columns[5]
+        self.broken = columns[6][columns[6] > 0]
+
+
+def _spread(names: Sequence[str], n: int) -> list[str]:
+    """At most ``n`` of the names, evenly spread."""
+    return [names[i] for i in np.unique(np.linspace(0, len(names) - 1, min(n, len(names))).astype(int))]

@@ -1,0 +1,218 @@
+"""Figures of world knowledge: precision by relation, facts gained and lost, predictions for some facts."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from lmdyn.callbacks.figures import line_style, new_figure, outer_legend, set_step_axis
+
+__all__ = ["changes", "knowledge_figures"]
+
+_LINES = 10  # relations that one panel can tell apart
+_EXAMPLES = 3  # of facts learned, forgotten, oscillating
+_COLUMNS = 7  # steps of the table of predictions
+
+
+def knowledge_figures(observations: pd.DataFrame, templates: Mapping[str, str]) -> dict[str, Figure]:
+    """All figures that the observations allow.
+
+    Args:
+        observations: the records; of the facts' rows those that are known are enough for all but the table.
+        templates: the wording of each relation.
+    """
+    figures = {"mean": _mean(observations), "by_relation": _lines(observations, templates)}
+    steps = sorted(observations["step"].unique())
+    if len(steps) > 1:
+        figures["all_relations"] = _map(observations, templates)
+        figures["gained_lost"] = _gained_lost(observations, steps)
+        examples = _examples(observations, templates)
+        if examples is not None:
+            figures["examples"] = examples
+    return figures
+
+
+def changes(observations: pd.DataFrame) -> pd.DataFrame:
+    """Facts known at each step, and gained and lost since the preceding observation.
+
+    Returns:
+        Columns ``step, known, gained, lost``; gained and lost are NaN at the first step.
+    """
+    rows = observations[observations["quantity"].eq("hit")]
+    rows = rows[rows["value"].eq(1)]
+    facts = rows.groupby(["relation", "fact"], sort=False, observed=True).ngroup()
+    known = {step: facts[rows["step"].eq(step)].to_numpy() for step in sorted(observations["step"].unique())}
+    table, before = [], None
+    for step, now in known.items():
+        gained, lost = (
+            (np.nan, np.nan)
+            if before is None
+            else (len(np.setdiff1d(now, before)), len(np.setdiff1d(before, now)))
+        )
+        table.append((step, len(now), gained, lost))
+        before = now
+    return pd.DataFrame(table, columns=["step", "known", "gained", "lost"])
+
+
+def _mean(observations: pd.DataFrame) -> Figure:
+    figure, ax = new_figure(7.5, 3.8)
+    rows = observations[observations["relation"].eq("") & observations["fact"].eq("")].sort_values("step")
+    names = {"p_at_1": "whole vocabulary", "p_at_1_candidates": "candidates only"}
+    for colour, (quantity, name) in enumerate(names.items()):
+        for dash, kind in zip(("-", "--", ":", "-."), sorted(rows["kind"].unique()), strict=False):
+            line = rows[rows["quantity"].eq(quantity) & rows["kind"].eq(kind)]
+            ax.plot(
+                line["step"], line["value"], ls=dash, color=f"C{colour}", marker=".", ms=4,
+                lw=1.0 if kind else 1.8, label=f"{name}, {kind or 'all'}",
+            )  # fmt: skip
+    ax.set_ylabel("P@1, mean over relations")
+    ax.set_ylim(bottom=0)
+    set_step_axis(ax, list(rows["step"]))
+    outer_legend(ax)
+    return figure
+
+
+def _by_relation(observations: pd.DataFrame) -> pd.DataFrame:
+    """P@1 of the whole vocabulary: steps by relations."""
+    rows = observations[observations["quantity"].eq("p_at_1") & observations["relation"].ne("")]
+    table = rows.pivot_table(index="step", columns="relation", values="value", sort=False, observed=True)
+    return table.sort_index()
+
+
+def _worded(relation: str, templates: Mapping[str, str]) -> str:
+    return f"{relation}  {templates[relation]}" if relation in templates else relation
+
+
+def _lines(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figure:
+    table = _by_relation(observations)
+    title = "P@1 by relation"
+    if table.shape[1] > _LINES:
+        moved = (table.max() - table.min()).sort_values(ascending=False, kind="stable")
+        title = f"P@1 of the {_LINES} of {table.shape[1]} relations that change most"
+        table = table[moved.index[:_LINES]]
+    table = table[table.iloc[-1].sort_values(ascending=False, kind="stable").index]
+    figure, ax = new_figure(10, 4.2)
+    for i, relation in enumerate(table.columns):
+        ax.plot(
+            table.index, table[relation], marker=".", ms=4, lw=1.2,
+            label=_worded(str(relation), templates), **line_style(i),
+        )  # fmt: skip
+    ax.set_ylabel("P@1, whole vocabulary")
+    ax.set_ylim(bottom=0)
+    ax.set_title(title, fontsize=10, loc="left")
+    set_step_axis(ax, list(table.index))
+    outer_legend(ax)
+    return figure
+
+
+def _map(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figure:
+    """All relations: a row each, a column an observation."""
+    table = _by_relation(observations)
+    table = table[table.iloc[-1].sort_values(ascending=False, kind="stable").index]
+    figure, ax = new_figure(10, 1.4 + 0.24 * table.shape[1])
+    image = ax.imshow(table.T.to_numpy(dtype=float), aspect="auto", cmap="viridis", vmin=0)
+    ax.set_yticks(range(table.shape[1]), [_worded(str(r), templates) for r in table.columns], fontsize=8)
+    _observation_axis(ax, list(table.index))
+    figure.colorbar(image, ax=ax, label="P@1, whole vocabulary")
+    return figure
+
+
+def _gained_lost(observations: pd.DataFrame, steps: Sequence[int]) -> Figure:
+    table = changes(observations)
+    asked = observations[observations["quantity"].eq("facts") & observations["relation"].eq("")]["value"]
+    figure, axes = new_figure(8, 5.2, nrows=2, sharex=True, height_ratios=(2, 3))
+    at = np.arange(len(table))
+    axes[0].plot(at, table["known"], marker=".", color="C0")
+    axes[0].set_ylabel("facts known")
+    axes[0].set_ylim(bottom=0)
+    axes[0].set_title(f"of {int(asked.max()):,} facts asked, whole vocabulary", fontsize=10, loc="left")
+    axes[1].bar(at, table["gained"], color="C2", label="gained since the observation before")
+    axes[1].bar(at, -table["lost"], color="C3", label="lost since the observation before")
+    axes[1].axhline(0, color="0.3", lw=0.8)
+    axes[1].set_ylabel("facts")
+    axes[1].yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
+    for ax in axes:
+        ax.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes[1].legend(frameon=False, fontsize=8)
+    _observation_axis(axes[1], steps)
+    return figure
+
+
+def _observation_axis(ax: Axes, steps: Sequence[int]) -> None:
+    """Observations at equal distances, named by their steps."""
+    shown = np.unique(np.linspace(0, len(steps) - 1, min(12, len(steps))).astype(int))
+    ax.set_xticks(shown, [f"{steps[i]:,}" for i in shown], rotation=45, ha="right", fontsize=8)
+    ax.set_xlabel("training step (optimizer updates), one column an observation")
+
+
+def _examples(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figure | None:
+    """A table of predictions, after table 9 of the publication; None where no fact's are there at every step."""
+    rows = observations[observations["quantity"].eq("hit")]
+    every = sorted(observations["step"].unique())
+    steps = [
+        every[i] for i in np.unique(np.linspace(0, len(every) - 1, min(_COLUMNS, len(every))).astype(int))
+    ]
+    rows = rows[rows["step"].isin(steps)]
+    whole = rows.groupby(["relation", "fact"], observed=True)["step"].transform("size") == len(steps)
+    rows = rows[whole].sort_values(["relation", "fact", "step"], kind="stable")
+    hits = rows["value"].to_numpy().reshape(-1, len(steps)).astype(bool)
+    predictions = rows["prediction"].to_numpy(dtype=object).reshape(-1, len(steps))
+    facts = rows[["relation", "fact"]].to_numpy(dtype=object)[:: len(steps)]
+    chosen = _chosen(hits, facts[:, 0])
+    if not chosen:
+        return None
+    labels, cells, colours = [], [], []
+    for i, story in chosen:
+        relation, fact = facts[i]
+        subject, _, answer = str(fact).rpartition(" → ")
+        query = templates.get(relation, f"{relation}: [X] [Y]").replace("[Y]", "____").replace("[X]", subject)
+        labels.append(["\n".join(textwrap.wrap(query, 42)), answer, story])
+        cells.append([_word(p) for p in predictions[i]])
+        colours.append(["#cde8cd" if hit else "white" for hit in hits[i]])
+    figure, ax = new_figure(5.2 + 0.95 * len(steps), 0.7 + 0.42 * len(chosen))
+    ax.set_axis_off()
+    head = ["query", "answer", "", *(f"{step:,}" for step in steps)]
+    widths = np.array([3.4, 0.9, 0.8, *[0.95] * len(steps)])
+    table = ax.table(
+        [head, *(a + b for a, b in zip(labels, cells, strict=True))],
+        cellColours=[["#eeeeee"] * len(head), *(["white"] * 3 + c for c in colours)],
+        colWidths=list(widths / widths.sum()), bbox=(0, 0, 1, 1), cellLoc="left",
+    )  # fmt: skip
+    table.auto_set_font_size(False)
+    for cell in table.get_celld().values():
+        cell.set_fontsize(7.5)
+        cell.get_text().set_parse_math(False)  # names hold dollar signs
+        cell.set_edgecolor("0.8")
+        cell.PAD = 0.03
+    ax.set_title("first prediction at the mask by training step; green where right", fontsize=10, loc="left")
+    return figure
+
+
+def _chosen(hits: npt.NDArray[np.bool_], relations: npt.NDArray[np.object_]) -> list[tuple[int, str]]:
+    """Some facts that were learned and kept, learned and forgotten, and that oscillate, of different relations."""
+    turns = (hits[:, 1:] != hits[:, :-1]).sum(1)
+    first, last = hits[:, 0], hits[:, -1]
+    known = hits.sum(1)
+    stories = {
+        "learned": (~first & last & (turns == 1), -known),
+        "forgotten": (hits.any(1) & ~last & (turns <= 2), -known),
+        "oscillating": (turns >= 3, -turns),
+    }
+    chosen = []
+    for story, (fits, order) in stories.items():
+        candidates = np.flatnonzero(fits)
+        candidates = candidates[np.argsort(order[candidates], kind="stable")]
+        firsts = np.unique(relations[candidates].astype(str), return_index=True)[1]
+        different = [*np.sort(firsts), *np.setdiff1d(np.arange(len(candidates)), firsts)][:_EXAMPLES]
+        chosen += [(int(candidates[i]), story) for i in different]
+    return chosen
+
+
+def _word(piece: str) -> str:
+    """A piece as a reader sees it: without the mark of a word's beginning."""
+    return str(piece).lstrip("▁Ġ") or str(piece)

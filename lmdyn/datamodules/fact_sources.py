@@ -1,0 +1,262 @@
+"""Where facts come from: T-REx as in LAMA, or the knowledge base of the synthetic grammar."""
+
+import json
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from lmdyn.datamodules.corpus import expand_paths, read_lines
+from lmdyn.datamodules.grammar import GrammarCorpus
+from lmdyn.datamodules.grammar_lexicon import RELATIONS
+
+__all__ = ["Cloze", "FactSource", "GrammarFacts", "TrexFacts"]
+
+logger = logging.getLogger(__name__)
+
+PUBLICATION: Mapping[str, str] = MappingProxyType(
+    {
+        "P140": "[X] is affiliated with the [Y] religion .",
+        "P103": "The native language of [X] is [Y] .",
+        "P276": "[X] is located in [Y] .",
+        "P176": "[X] is produced by [Y] .",
+        "P264": "[X] is represented by music label [Y] .",
+        "P30": "[X] is located in [Y] .",
+        "P138": "[X] is named after [Y] .",
+        "P279": "[X] is a subclass of [Y] .",
+        "P131": "[X] is located in [Y] .",
+        "P407": "[X] was written in [Y] .",
+        "P36": "The capital of [X] is [Y] .",
+        "P159": "The headquarter of [X] is in [Y] .",
+        "P17": "[X] is located in [Y] .",
+        "P495": "[X] was created in [Y] .",
+        "P20": "[X] died in [Y] .",
+        "P136": "[X] plays [Y] music .",
+        "P740": "[X] was founded in [Y] .",
+        "P1376": "[X] is the capital of [Y] .",
+        "P361": "[X] is part of [Y] .",
+        "P364": "The original language of [X] is [Y] .",
+        "P37": "The official language of [X] is [Y] .",
+        "P127": "[X] is owned by [Y] .",
+        "P19": "[X] was born in [Y] .",
+        "P413": "[X] plays in [Y] position .",
+        "P449": "[X] was originally aired on [Y] .",
+    }
+)
+"""Templates of the 25 relations of Chiang et al. 2020, table 8, in its order."""
+
+_ONE_TO_ONE = ("P1376", "P36")  # appendix F.1 of the publication; the others are N-1
+
+
+@dataclass(frozen=True, slots=True)
+class Cloze:
+    """A fact to be asked for.
+
+    Attributes:
+        relation: name of the relation.
+        subject: words separated by white space.
+        object: the answer, one word.
+        template: a sentence with ``[X]`` for the subject and, as a word of its own, ``[Y]`` for the object.
+
+    Raises:
+        ValueError: an empty subject or object, a template without both places.
+
+    Example:
+        >>> Cloze("P36", "France", "Paris", "The capital of [X] is [Y] .").query
+        'The capital of France is [MASK] .'
+    """
+
+    relation: str
+    subject: str
+    object: str
+    template: str
+
+    def __post_init__(self) -> None:
+        if not self.subject.split() or not self.object.split():
+            raise ValueError(f"subject and object are words, got {self.subject!r} and {self.object!r}")
+        if self.template.count("[X]") != 1 or self.template.split().count("[Y]") != 1:
+            raise ValueError(
+                f"template {self.template!r} of {self.relation}: expected one [X], and one [Y] between spaces"
+            )
+
+    @property
+    def query(self) -> str:
+        """The question as text."""
+        return self.template.replace("[Y]", "[MASK]").replace("[X]", self.subject)
+
+    @property
+    def name(self) -> str:
+        """Subject and object as text."""
+        return f"{self.subject} → {self.object}"
+
+    def words(self, lowercase: bool = False) -> tuple[list[str], int]:
+        """The words of the sentence with the object in it, and the index of the object's first word."""
+        before, after = self.template.split("[Y]")
+        texts = (before.replace("[X]", self.subject), self.object, after.replace("[X]", self.subject))
+        parts = [(text.lower() if lowercase else text).split() for text in texts]
+        return [word for part in parts for word in part], len(parts[0])
+
+
+# ------------------------------------------------------------------------------------------ sources
+
+
+class FactSource(ABC):
+    """Where facts come from. A subclass gives facts, kinds of relations, and candidates."""
+
+    @abstractmethod
+    def facts(self) -> Iterator[Cloze]:
+        """The facts, relation by relation."""
+
+    @abstractmethod
+    def relation_kinds(self) -> dict[str, str]:
+        """Relation to its kind, ``1-1``, ``N-1`` or ``N-M``."""
+
+    @abstractmethod
+    def candidates(self) -> list[str]:
+        """Words among which an object is chosen when only these compete."""
+
+
+class TrexFacts(FactSource):
+    """T-REx in the files of LAMA (Petroni et al. 2019): ``trex_lms_vocab/<relation>.jsonl`` in a folder.
+
+    Each line has a ``sub_label`` and an ``obj_label``. Of facts that say the same only the first is asked; how many
+    others there are is logged.
+
+    Args:
+        folder: it holds ``trex_lms_vocab``; ``$VAR`` and ``~`` are expanded.
+        relations: names such as ``P36``; the 25 of Chiang et al. 2020, table 8, by default.
+        templates: those of table 8 (``publication``; its 1-1 relations are P1376 and P36, all others N-1), or those
+            of ``LAMA_relations.jsonl`` in the folder, with its kinds (``lama``). The two agree on the 25 relations.
+        common_vocabulary: path of the candidates, a word a line; ``common_vocab_cased.txt`` in the folder by default.
+
+    Raises:
+        FileNotFoundError: a missing file.
+        ValueError: a relation without template; when read, a line that is no fact, with file and number.
+
+    Reference: Chiang et al. 2020, section 6 and appendix F; Elsahar et al. 2018.
+    """
+
+    def __init__(
+        self,
+        folder: str = "$LMDYN_DATA/trex",
+        relations: Sequence[str] | None = None,
+        templates: Literal["publication", "lama"] = "publication",
+        common_vocabulary: str | None = None,
+    ) -> None:
+        if templates not in ("publication", "lama"):
+            raise ValueError(f"templates is {templates!r}: expected 'publication' or 'lama'")
+        self.folder = folder
+        self.relations = list(PUBLICATION if relations is None else relations)
+        self.templates = templates
+        self.common_vocabulary = common_vocabulary
+        if templates == "publication":
+            self._check_relations(PUBLICATION)
+
+    def _check_relations(self, known: Mapping[str, str]) -> None:
+        unknown = [relation for relation in self.relations if relation not in known]
+        if unknown or not self.relations or len(set(self.relations)) < len(self.relations):
+            hint = " (templates: lama has more)" if self.templates == "publication" else ""
+            raise ValueError(
+                f"relations are {self.relations}: expected some of {sorted(known)}{hint}, each once"
+            )
+
+    def _lama(self) -> dict[str, tuple[str, str]]:
+        """Relation to template and kind."""
+        (path,) = expand_paths(f"{self.folder}/LAMA_relations.jsonl")
+        entries = (entry for _, entry in _read_json_lines(path, ("relation", "template", "type")))
+        found = {entry["relation"]: (entry["template"], entry["type"]) for entry in entries}
+        self._check_relations({relation: template for relation, (template, _) in found.items()})
+        return {relation: found[relation] for relation in self.relations}
+
+    def facts(self) -> Iterator[Cloze]:
+        """The facts of each relation, in the order of the files."""
+        if self.templates == "lama":
+            templates = {relation: template for relation, (template, _) in self._lama().items()}
+        else:
+            templates = {relation: PUBLICATION[relation] for relation in self.relations}
+        again = 0
+        for relation, template in templates.items():
+            (path,) = expand_paths(f"{self.folder}/trex_lms_vocab/{relation}.jsonl")
+            seen: set[tuple[str, str]] = set()
+            for number, entry in _read_json_lines(path, ("sub_label", "obj_label")):
+                subject, answer = entry["sub_label"], entry["obj_label"]
+                if (subject, answer) in seen:
+                    again += 1
+                    continue
+                seen.add((subject, answer))
+                try:
+                    yield Cloze(relation, subject, answer, template)
+                except ValueError as error:
+                    raise ValueError(f"{path}:{number}: {error}") from error
+        if again:
+            logger.warning("T-REx: %d facts are there twice, with the same words: asked once", again)
+
+    def relation_kinds(self) -> dict[str, str]:
+        """Kinds by the publication, or by LAMA."""
+        if self.templates == "lama":
+            return {relation: kind for relation, (_, kind) in self._lama().items()}
+        return {relation: "1-1" if relation in _ONE_TO_ONE else "N-1" for relation in self.relations}
+
+    def candidates(self) -> list[str]:
+        """The common vocabulary."""
+        (path,) = expand_paths(self.common_vocabulary or f"{self.folder}/common_vocab_cased.txt")
+        return [line.strip() for _, line in read_lines(path) if line.strip()]
+
+
+class GrammarFacts(FactSource):
+    """The knowledge base of the synthetic grammar, asked for in the words in which its sentences state it.
+
+    All relations are N-1: an object may serve several subjects. The candidates are the grammar's names.
+
+    Args:
+        corpus: the corpus that the model is trained on; only its grammar is used.
+        template: which of the two statements of each relation to ask, 0 or 1.
+
+    Raises:
+        ValueError: another template.
+
+    Example:
+        >>> facts = GrammarFacts(GrammarCorpus(n_facts=6, n_names=60))
+        >>> next(facts.facts()).template
+        'the capital of [X] is [Y] .'
+    """
+
+    def __init__(self, corpus: GrammarCorpus, template: Literal[0, 1] = 0) -> None:
+        if template not in (0, 1):
+            raise ValueError(f"template is {template!r}: each relation has two statements, 0 and 1")
+        self.corpus = corpus
+        self.template = template
+
+    def facts(self) -> Iterator[Cloze]:
+        """The knowledge base, relation by relation."""
+        for fact in sorted(self.corpus.grammar.facts, key=lambda f: list(RELATIONS).index(f.relation)):
+            template = fact.templates[self.template].format(subject="[X]", object="[Y]")
+            yield Cloze(fact.relation, fact.subject, fact.object, template)
+
+    def relation_kinds(self) -> dict[str, str]:
+        """N-1 for all."""
+        stated = {fact.relation for fact in self.corpus.grammar.facts}
+        return {relation: "N-1" for relation in RELATIONS if relation in stated}
+
+    def candidates(self) -> list[str]:
+        """All names of the lexicon."""
+        return [lexeme.lemma for lexeme in self.corpus.grammar.lexemes["PROPN"]]
+
+
+def _read_json_lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Objects of a file that have these keys, with text in them, and the numbers of their lines."""
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{number}: no JSON ({error}): expected an object a line") from error
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(k), str) for k in keys):
+            raise ValueError(
+                f"{path}:{number}: expected an object with {list(keys)} as text, got {line[:100]!r}"
+            )
+        yield number, entry

@@ -1,0 +1,242 @@
+"""Cloze questions about facts: one masked piece a sentence, encoded and batched."""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import lightning as L
+import numpy as np
+from tokenizers import Encoding, Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from lmdyn.datamodules.examples import Example, ExampleLoader
+from lmdyn.datamodules.fact_sources import Cloze, FactSource, GrammarFacts, TrexFacts
+from lmdyn.datamodules.tokenization import load_tokenizer, plain_backend
+
+__all__ = ["Cloze", "FactCorpus", "FactSource", "GrammarFacts", "TrexFacts"]
+
+logger = logging.getLogger(__name__)
+
+_CHUNK = 1000  # facts that are encoded together
+
+
+class FactCorpus(L.LightningDataModule):
+    """Cloze questions with one masked piece, each a sentence of its own, as validation and as test set.
+
+    A question is ``[CLS]``, the template with the subject in it and a mask in place of the object, ``[SEP]`` (as far
+    as the tokenizer has these two). Words are separated by spaces before the tokenizer sees them, as in the training
+    text. The object must be one piece of the tokenizer, found by encoding the whole sentence; facts whose object is
+    unknown or of several pieces are left out, and a warning counts them by relation.
+
+    Batches hold, besides what :class:`~lmdyn.datamodules.examples.ExampleLoader` adds:
+
+    ============== ======= ==================================================================
+    ``input_ids``  (B, T)  the question
+    ``labels``     (B, T)  id of the object at the mask, -100 elsewhere
+    ``relation``   (B,)    index into ``label_names["relation"]``
+    ``fact``       (B,)    index into ``label_names["fact"]`` (subject → object) and ``queries``
+    ============== ======= ==================================================================
+
+    The loader has the attributes ``queries`` (texts), ``templates`` and ``relation_kinds`` (by relation), and
+    ``candidates``, the sorted ids of the source's candidates that are one piece.
+
+    Args:
+        source: where the facts come from.
+        tokenizer: folder, hub name or ``tokenizer.json``; not needed where an observer hands over its run's.
+        batch_tokens: positions of a batch, padding included.
+        lowercase: lowercase all words, for models of lower-cased text whose tokenizer does not do it by itself.
+
+    Raises:
+        ValueError: in ``setup``: a tokenizer without mask, a malformed file, no fact left, no candidate left.
+        FileNotFoundError: in ``setup``, a missing file.
+        RuntimeError: neither a tokenizer given nor one assigned.
+
+    Reference: Petroni et al. 2019; Chiang et al. 2020, section 6.
+    """
+
+    splits: tuple[str, ...] = ("validation", "test")
+
+    def __init__(
+        self,
+        source: FactSource,
+        tokenizer: str | None = None,
+        batch_tokens: int = 4096,
+        lowercase: bool = False,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters(ignore=["source"], logger=False)
+        if batch_tokens < 1:
+            raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
+        self.source = source
+        self.batch_tokens = batch_tokens
+        self.lowercase = lowercase
+        self._tokenizer_name = tokenizer
+        self._tokenizer: PreTrainedTokenizerFast | None = None
+        self._loader: ExampleLoader | None = None
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """The tokenizer; an observer assigns its run's before ``setup``."""
+        if self._tokenizer is None:
+            if self._tokenizer_name is None:
+                raise RuntimeError(
+                    "FactCorpus has no tokenizer: give it `tokenizer`, or assign one before setup()"
+                )
+            self._tokenizer = load_tokenizer(self._tokenizer_name)
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._tokenizer = tokenizer
+        self._loader = None
+
+    def setup(self, stage: str | None = None) -> None:
+        """Encode the questions; ``stage`` plays no part."""
+        if self._loader is None:
+            self._loader = self._build()
+
+    def _build(self) -> ExampleLoader:
+        tokenizer = self.tokenizer
+        if tokenizer.mask_token_id is None:
+            raise ValueError(
+                "facts are asked for by a mask, and the tokenizer has none: expected a mask_token, got "
+                f"{sorted(tokenizer.special_tokens_map)}; causal models cannot be asked so"
+            )
+        encoder = _Encoder(tokenizer, self.lowercase)
+        kinds = self.source.relation_kinds()
+        relations = list(kinds)
+        examples: list[Example] = []
+        names: list[str] = []
+        queries: list[str] = []
+        templates: dict[str, str] = {}
+        asked: Counter[str] = Counter()
+        skipped: Counter[str] = Counter()
+        facts = self.source.facts()
+        while chunk := list(islice(facts, _CHUNK)):
+            for fact, question in zip(chunk, encoder.questions(chunk), strict=True):
+                asked[fact.relation] += 1
+                templates[fact.relation] = fact.template
+                if question is None:
+                    skipped[fact.relation] += 1
+                    continue
+                question["relation"] = np.array(relations.index(fact.relation))
+                question["fact"] = np.array(len(examples))
+                examples.append(question)
+                names.append(fact.name)
+                queries.append(fact.query)
+        self._report_skipped(asked, skipped)
+        return ExampleLoader(
+            examples,
+            batch_tokens=self.batch_tokens,
+            pad_id=0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id),
+            label_names={"relation": relations, "fact": names},
+            attributes={
+                "queries": queries,
+                "templates": templates,
+                "relation_kinds": kinds,
+                "candidates": self._candidates(encoder, examples),
+            },
+        )
+
+    def _report_skipped(self, asked: Counter[str], skipped: Counter[str]) -> None:
+        total = asked.total()
+        if skipped.total() == total:
+            raise ValueError(
+                f"none of {total} facts can be asked: no object is exactly one known piece of the tokenizer, which has "
+                f"{len(self.tokenizer)}: choose other facts, or a vocabulary that holds their objects"
+            )
+        if skipped:
+            logger.warning(
+                "left out %d of %d facts, whose object is not exactly one known piece of the tokenizer: %s",
+                skipped.total(), total, ", ".join(f"{r} {n} of {asked[r]}" for r, n in skipped.items()),
+            )  # fmt: skip
+
+    def _candidates(self, encoder: "_Encoder", examples: Sequence[Example]) -> list[int]:
+        words = self.source.candidates()
+        pieces = encoder.single_pieces(words)
+        candidates = sorted({piece for piece in pieces if piece is not None})
+        if not candidates:
+            raise ValueError(
+                f"none of {len(words)} candidates is one known piece of the tokenizer: give another common_vocabulary"
+            )
+        among = set(candidates)
+        outside = sum(int(example["labels"].max()) not in among for example in examples)
+        logger.info(
+            "%d candidates (%d of %d words are not one known piece)",
+            len(candidates), pieces.count(None), len(words),
+        )  # fmt: skip
+        if outside:
+            logger.warning(
+                "the objects of %d of %d facts are not among the candidates: these facts are left out where only "
+                "candidates compete",
+                outside, len(examples),
+            )  # fmt: skip
+        return candidates
+
+    def loader(self) -> ExampleLoader:
+        """All questions.
+
+        Raises:
+            RuntimeError: before ``setup``.
+        """
+        if self._loader is None:
+            raise RuntimeError("the facts are not set up: call setup() first")
+        return self._loader
+
+    def val_dataloader(self) -> ExampleLoader:
+        """All questions."""
+        return self.loader()
+
+    def test_dataloader(self) -> ExampleLoader:
+        """All questions."""
+        return self.loader()
+
+
+class _Encoder:
+    """Words to pieces, and which piece is the object."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, lowercase: bool) -> None:
+        self._backend: Tokenizer = plain_backend(tokenizer)
+        self._lowercase = lowercase
+        self._unk = tokenizer.unk_token_id
+        self._mask = int(tokenizer.mask_token_id)
+        self._start = [] if tokenizer.cls_token_id is None else [int(tokenizer.cls_token_id)]
+        self._end = [] if tokenizer.sep_token_id is None else [int(tokenizer.sep_token_id)]
+
+    def _encode(self, sentences: list[list[str]]) -> list[Encoding]:
+        return list(self._backend.encode_batch(sentences, is_pretokenized=True, add_special_tokens=False))
+
+    def _single(self, encoding: Encoding, word: int, n_words: int) -> int | None:
+        """The position of the only piece of words ``word`` … ``word + n_words - 1``, if it is known."""
+        positions = [
+            i for i, w in enumerate(encoding.word_ids) if w is not None and word <= w < word + n_words
+        ]
+        if len(positions) != 1 or encoding.ids[positions[0]] == self._unk:
+            return None
+        return positions[0]
+
+    def questions(self, facts: Sequence[Cloze]) -> list[dict[str, np.ndarray[Any, Any]] | None]:
+        """The arrays of each fact, None where the object is not one known piece."""
+        sentences, at = zip(*(fact.words(self._lowercase) for fact in facts), strict=True)
+        found: list[dict[str, np.ndarray[Any, Any]] | None] = []
+        for fact, encoding, word in zip(facts, self._encode(list(sentences)), at, strict=True):
+            position = self._single(encoding, word, len(fact.object.split()))
+            if position is None:
+                found.append(None)
+                continue
+            ids = np.array([*self._start, *encoding.ids, *self._end], dtype=np.int64)
+            position += len(self._start)
+            labels = np.full_like(ids, -100)
+            labels[position], ids[position] = ids[position], self._mask
+            found.append({"input_ids": ids, "labels": labels})
+        return found
+
+    def single_pieces(self, words: Sequence[str]) -> list[int | None]:
+        """The piece of each word within a sentence, None where it is unknown or several pieces."""
+        words = [word.lower() if self._lowercase else word for word in words]
+        # after another word: byte-level tokenizers write the first of a text without a space
+        encodings = self._encode([["a", word] for word in words])
+        positions = [self._single(encoding, 1, 1) for encoding in encodings]
+        return [None if p is None else e.ids[p] for e, p in zip(encodings, positions, strict=True)]

@@ -1,0 +1,277 @@
+"""GLUE and SQuAD 2.0, to fine-tune on, from their own files or from the hub."""
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmdyn.datamodules.squad import questions_of_rows, read_squad
+from lmdyn.datamodules.tasks import RawTask, TaskData, TextExample
+
+__all__ = ["GLUE_LAYOUTS", "SQUAD", "GlueLayout", "GlueTasks"]
+
+logger = logging.getLogger(__name__)
+
+SQUAD = "SQuAD2.0"
+"""Name of the one task that is not GLUE's."""
+
+
+@dataclass(frozen=True)
+class GlueLayout:
+    """Where a GLUE task has its text and its labels.
+
+    Attributes:
+        label_names: labels in the order of their numbers on the hub; empty for a regression.
+        columns: column of the first and, where there is one, of the second sentence: names, or numbers where the file
+            has no header.
+        label: column of the label.
+        config: name of the hub's configuration.
+        hub_columns: columns of the sentences there; the label's is ``label``.
+        evaluation: set to the stem of its file, and the hub's split.
+        n_columns: of a file without header.
+        skip_short: whether rows of too few columns are counted and left out, instead of refused.
+    """
+
+    label_names: tuple[str, ...]
+    columns: tuple[str, ...] | tuple[int, ...]
+    label: str | int
+    config: str
+    hub_columns: tuple[str, ...]
+    evaluation: Mapping[str, tuple[str, str]]
+    n_columns: int | None = None
+    skip_short: bool = False
+
+
+_ONE = {"": ("dev", "validation")}
+_PAIR = ("sentence1", "sentence2")
+_NLI = ("entailment", "not_entailment")
+
+GLUE_LAYOUTS: Mapping[str, GlueLayout] = {
+    "CoLA": GlueLayout(("0", "1"), (3,), 1, "cola", ("sentence",), _ONE, n_columns=4),
+    "SST-2": GlueLayout(("0", "1"), ("sentence",), "label", "sst2", ("sentence",), _ONE),
+    "MRPC": GlueLayout(("0", "1"), ("#1 String", "#2 String"), "Quality", "mrpc", _PAIR, _ONE),
+    # questions with line breaks have broken rows of the published file in two
+    "QQP": GlueLayout(
+        ("0", "1"),
+        ("question1", "question2"),
+        "is_duplicate",
+        "qqp",
+        ("question1", "question2"),
+        _ONE,
+        skip_short=True,
+    ),
+    "STS-B": GlueLayout((), _PAIR, "score", "stsb", _PAIR, _ONE),
+    "MNLI": GlueLayout(
+        ("entailment", "neutral", "contradiction"),
+        _PAIR,
+        "gold_label",
+        "mnli",
+        ("premise", "hypothesis"),
+        {
+            "matched": ("dev_matched", "validation_matched"),
+            "mismatched": ("dev_mismatched", "validation_mismatched"),
+        },
+    ),
+    "QNLI": GlueLayout(_NLI, ("question", "sentence"), "label", "qnli", ("question", "sentence"), _ONE),
+    "RTE": GlueLayout(_NLI, _PAIR, "label", "rte", _PAIR, _ONE),
+    "WNLI": GlueLayout(("0", "1"), _PAIR, "label", "wnli", _PAIR, _ONE),
+}
+"""The tasks of GLUE, in its own tsv files (quoting off) and on the hub."""
+
+
+class GlueTasks(TaskData):
+    """Tasks of GLUE, and SQuAD 2.0, from a folder in GLUE's own layout or from the hub.
+
+    A folder holds ``<task>/train.tsv`` and ``<task>/dev.tsv`` (MNLI: ``dev_matched.tsv``, ``dev_mismatched.tsv``), and
+    ``SQuAD2.0/train-v2.0.json`` and ``SQuAD2.0/dev-v2.0.json``. The sets that are evaluated on are the development
+    sets: GLUE keeps the labels of its test sets.
+
+    Args:
+        tasks: names of GLUE's, or ``SQuAD2.0``.
+        folder: of the files; environment variables are filled in.
+        dataset: instead of a folder, arguments of ``datasets.load_dataset``, such as ``{"path": "nyu-mll/glue"}``; the
+            configuration's ``name`` is each task's own.
+        squad_dataset: the same for SQuAD 2.0.
+        **kwargs: see :class:`~lmdyn.datamodules.tasks.TaskData`.
+
+    Raises:
+        ValueError: an unknown task, both or neither of ``folder`` and ``dataset``; in ``setup``, a malformed row (with
+            file and line), a dataset that cannot be opened.
+        FileNotFoundError: in ``setup``, a file is missing.
+
+    Reference: Wang et al. 2018; Rajpurkar, Jia & Liang 2018; Chiang, Huang & Lee 2020, appendix E.
+
+    Example:
+        >>> tasks = GlueTasks(["CoLA", "RTE"], folder="$LMDYN_DATA/glue", train_limit=1000)
+        >>> tasks.names
+        ('CoLA', 'RTE')
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[str] = ("CoLA", "MRPC", "RTE", "SST-2", "STS-B"),
+        folder: str | None = None,
+        dataset: dict[str, Any] | None = None,
+        squad_dataset: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        known = [*GLUE_LAYOUTS, SQUAD]
+        if not tasks or len(set(tasks)) < len(tasks) or (set(tasks) - set(known)):
+            raise ValueError(f"expected different tasks of {known}, got {list(tasks)}: choose among them")
+        if (folder is None) == (dataset is None and squad_dataset is None):
+            raise ValueError("give either a folder in GLUE's layout, or a dataset of the hub")
+        if folder is None:
+            missing = [t for t in tasks if (squad_dataset if t == SQUAD else dataset) is None]
+            if missing:
+                raise ValueError(
+                    f"{missing} cannot be read without a folder: give `dataset` for GLUE's tasks (path: nyu-mll/glue), "
+                    "`squad_dataset` for SQuAD2.0 (path: rajpurkar/squad_v2)"
+                )
+        self.names = tuple(tasks)
+        self.folder = folder
+        self.dataset = dataset
+        self.squad_dataset = squad_dataset
+
+    def prepare_data(self) -> None:
+        """Fetch what comes from the hub into its cache, on one process."""
+        for name in self.names:
+            if name == SQUAD and self.squad_dataset is not None:
+                _load(self.squad_dataset)
+            elif name != SQUAD and self.dataset is not None:
+                _load(self._config(name))
+
+    def _config(self, name: str) -> dict[str, Any]:
+        return {"name": GLUE_LAYOUTS[name].config, **(self.dataset or {})}
+
+    def read(self) -> Iterator[RawTask]:
+        """The tasks as text."""
+        return (self._read_squad() if name == SQUAD else self._read_glue(name) for name in self.names)
+
+    def _read_glue(self, name: str) -> RawTask:
+        layout = GLUE_LAYOUTS[name]
+        kind: Any = "classification" if layout.label_names else "regression"
+        if self.dataset is not None:
+            splits = _load(self._config(name))
+            rows = {
+                split: _hub_examples(_split(splits, split, layout.config), layout, f"{name}, {split}")
+                for split in ("train", *(s for _, s in layout.evaluation.values()))
+            }
+            sets = {key: rows[split] for key, (_, split) in layout.evaluation.items()}
+            return RawTask(name, kind, rows["train"], sets, layout.label_names)
+        folder = self._folder() / name
+        train = _read_tsv(folder / "train.tsv", layout)
+        sets = {
+            key: _read_tsv(folder / f"{stem}.tsv", layout) for key, (stem, _) in layout.evaluation.items()
+        }
+        return RawTask(name, kind, train, sets, layout.label_names)
+
+    def _read_squad(self) -> RawTask:
+        if self.squad_dataset is not None:
+            splits = _load(self.squad_dataset)
+            train, dev = (
+                questions_of_rows(_split(splits, s, SQUAD), f"{SQUAD}, {s}") for s in ("train", "validation")
+            )
+        else:
+            train, dev = (read_squad(self._folder() / SQUAD / f"{s}-v2.0.json") for s in ("train", "dev"))
+        return RawTask(SQUAD, "span", train, {"": dev})
+
+    def _folder(self) -> Path:
+        assert self.folder is not None
+        return Path(os.path.expandvars(self.folder)).expanduser()
+
+
+def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} is not there: expected GLUE's own layout, <folder>/<task>/train.tsv and dev.tsv (MNLI: "
+            "dev_matched.tsv and dev_mismatched.tsv); look at `folder`, or name a `dataset` of the hub"
+        )
+    # no csv module: quotes are letters, and a form feed or U+2028 within a text ends no line
+    lines = path.read_bytes().decode("utf-8-sig").split("\n")
+    first = 0
+    columns: Iterable[int]
+    if layout.n_columns is None:
+        header = lines[0].rstrip("\r").split("\t")
+        wanted = [*layout.columns, layout.label]
+        missing = [c for c in wanted if c not in header]
+        if missing:
+            raise ValueError(f"{path}:1: expected columns {wanted}, got {header}: {missing} are missing")
+        columns, n_columns, first = [header.index(str(c)) for c in wanted], len(header), 1
+    else:
+        columns, n_columns = [int(c) for c in (*layout.columns, layout.label)], layout.n_columns
+    examples, short = [], 0
+    for number, line in enumerate(lines[first:], start=first + 1):
+        if not line.strip() and number == len(lines):
+            continue
+        fields = line.rstrip("\r").split("\t")
+        if len(fields) != n_columns:
+            if layout.skip_short and len(fields) < n_columns:
+                short += 1
+                continue
+            raise ValueError(
+                f"{path}:{number}: expected {n_columns} columns between tabs, got {len(fields)}: look at this row"
+            )
+        *texts, label = (fields[c] for c in columns)
+        examples.append(_example(texts, _label(label, layout, f"{path}:{number}")))
+    if short:
+        logger.warning("%s: %d rows of fewer than %d columns left out", path, short, n_columns)
+    return examples
+
+
+def _example(texts: Sequence[str], label: float) -> TextExample:
+    return TextExample(texts[0], texts[1] if len(texts) > 1 else None, label)
+
+
+def _label(label: str, layout: GlueLayout, where: str) -> float:
+    if layout.label_names:
+        if label not in layout.label_names:
+            raise ValueError(f"{where}: expected a label of {list(layout.label_names)}, got {label!r}")
+        return layout.label_names.index(label)
+    try:
+        return _in_range(float(label), where)
+    except ValueError as error:
+        raise ValueError(f"{where}: expected a score from 0 to 5, got {label!r}") from error
+
+
+def _in_range(score: float, where: str) -> float:
+    if not 0 <= score <= 5:
+        raise ValueError(f"{where}: expected a score from 0 to 5, got {score}")
+    return score
+
+
+def _hub_examples(rows: Iterable[Mapping[str, Any]], layout: GlueLayout, where: str) -> list[TextExample]:
+    examples = []
+    for i, row in enumerate(rows):
+        missing = [c for c in (*layout.hub_columns, "label") if row.get(c) is None]
+        if missing:
+            raise ValueError(f"{where}, row {i}: expected columns {missing}, got {sorted(row)}")
+        label = float(row["label"])
+        if not layout.label_names:
+            _in_range(label, f"{where}, row {i}")
+        elif label not in range(len(layout.label_names)):
+            raise ValueError(
+                f"{where}, row {i}: expected a label below {len(layout.label_names)}, got {row['label']}"
+            )
+        examples.append(_example([str(row[c]) for c in layout.hub_columns], label))
+    return examples
+
+
+def _load(dataset: Mapping[str, Any]) -> Any:
+    import datasets
+
+    try:
+        return datasets.load_dataset(**dataset)
+    except Exception as error:  # the hub's errors have no common base
+        raise ValueError(
+            f"dataset {dict(dataset)} cannot be opened ({type(error).__name__}: {error}): give a hub name that can be "
+            "reached, a local copy of its folder, or `folder`, files in GLUE's own layout"
+        ) from error
+
+
+def _split(splits: Any, split: str, name: str) -> Any:
+    if split not in splits:
+        raise ValueError(f"the dataset of {name} has no split {split!r}, it has {list(splits)}")
+    return splits[split]

@@ -1,0 +1,411 @@
+"""Tasks to fine-tune on: what each holds, how text becomes examples, and the datamodule that serves them."""
+
+import hashlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, overload
+
+import lightning as L
+import numpy as np
+import numpy.typing as npt
+from transformers import PreTrainedTokenizerFast
+
+from lmdyn.datamodules.examples import Example, ExampleLoader
+from lmdyn.datamodules.tokenization import digest, load_tokenizer, plain_backend, tokenizer_digest
+
+__all__ = ["PairEncoder", "Question", "RawTask", "Task", "TaskData", "TaskExamples", "TextExample"]
+
+logger = logging.getLogger(__name__)
+
+Kind = Literal["classification", "regression", "span"]
+
+# ---------------------------------------------------------------------------------------------- as text
+
+
+@dataclass(frozen=True, slots=True)
+class TextExample:
+    """A sentence, or two, with its label: an index into the task's names, or a number."""
+
+    first: str
+    second: str | None
+    label: float
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question on a text, with its answers: each with the character at which it starts; none where there is none."""
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class RawTask:
+    """A task as text; see :class:`Task`."""
+
+    name: str
+    kind: Kind
+    train: Sequence[TextExample] | Sequence[Question]
+    evaluation: Mapping[str, Sequence[TextExample] | Sequence[Question]]
+    label_names: tuple[str, ...] = ()
+
+
+# ------------------------------------------------------------------------------------------- as numbers
+
+
+class TaskExamples(Sequence[Example]):
+    """Encoded examples, slices of flat arrays.
+
+    Each has ``input_ids`` and ``token_type_ids`` of one axis, time, and scalars: ``label``; or, of a span task,
+    ``start`` and ``end`` (first and last position of the answer, both 0 where there is none), ``question`` (its
+    number), and ``offsets`` (time, 2), the characters of the context that a position stands for, -1 outside of it.
+
+    Args:
+        tokens: flat arrays by name, one entry a position.
+        lengths: positions of each example.
+        scalars: arrays by name, one entry an example.
+        contexts: of a span task, the context of each question.
+        answers: of a span task, the texts of the answers to each question, empty where there is none.
+    """
+
+    def __init__(
+        self,
+        tokens: Mapping[str, npt.NDArray[Any]],
+        lengths: npt.NDArray[np.int64],
+        scalars: Mapping[str, npt.NDArray[Any]],
+        contexts: Sequence[str] = (),
+        answers: Sequence[tuple[str, ...]] = (),
+    ) -> None:
+        self._tokens = dict(tokens)
+        self._scalars = dict(scalars)
+        self._ends = np.cumsum(lengths)
+        self.lengths = lengths
+        self.contexts = tuple(contexts)
+        self.answers = tuple(answers)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Example]: ...
+    def __getitem__(self, index: int | slice) -> Example | list[Example]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        i = int(index) % len(self)
+        here = slice(self._ends[i] - self.lengths[i], self._ends[i])
+        return {
+            **{name: values[here].astype(np.int64) for name, values in self._tokens.items()},
+            **{name: np.asarray(values[i]) for name, values in self._scalars.items()},
+        }
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of all of it."""
+        h = hashlib.blake2b(digest([self.contexts, self.answers]).encode(), digest_size=16)
+        for name, values in sorted({**self._tokens, **self._scalars, "lengths": self.lengths}.items()):
+            h.update(name.encode() + np.ascontiguousarray(values).tobytes())
+        return h.hexdigest()
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task to fine-tune on, encoded: what an observer is told of it.
+
+    Attributes:
+        name: ``CoLA``, ``MNLI``, …
+        kind: ``classification``, ``regression``, or ``span`` (where in a text the answer is).
+        train: examples to train on.
+        evaluation: examples to evaluate on, by the name of the set; one set is called ``""``.
+        label_names: of a classification, the name of each label; the second of two is the positive one.
+        pad_id: token id on padding.
+    """
+
+    name: str
+    kind: Kind
+    train: TaskExamples
+    evaluation: Mapping[str, TaskExamples]
+    label_names: tuple[str, ...] = ()
+    pad_id: int = 0
+    max_length: int = field(default=0, compare=False)
+
+    @property
+    def regression(self) -> bool:
+        """Whether labels are numbers."""
+        return self.kind == "regression"
+
+    @property
+    def num_labels(self) -> int:
+        """Outputs of a classifier: labels; 1 of a regression; 2 of a span, its start and its end."""
+        return {"classification": len(self.label_names), "regression": 1, "span": 2}[self.kind]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of what it is, and of all its examples."""
+        sets = {name: examples.fingerprint for name, examples in self.evaluation.items()}
+        return digest([self.name, self.kind, self.label_names, self.train.fingerprint, sets])
+
+
+class PairEncoder:
+    """Encodes a sentence, or two, by the tokenizer's own template: [CLS] first [SEP] second [SEP].
+
+    Args:
+        tokenizer: one that has a [CLS] and a [SEP], and puts them around texts.
+        max_length: positions of an example; of two sentences the longer one is cut first.
+        stride: of a span task, the positions by which the windows of a long context overlap; None: 128, or a quarter
+            of ``max_length`` if that is less.
+        max_question: of a span task, positions of the question, the rest is cut off; None: 64, or a quarter.
+
+    Raises:
+        ValueError: a tokenizer without these tokens, or that does not put them around a text.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        max_length: int,
+        stride: int | None = None,
+        max_question: int | None = None,
+    ) -> None:
+        self._backend = plain_backend(tokenizer)
+        self.max_length = max_length
+        self._stride = min(128, max_length // 4) if stride is None else stride
+        self._max_question = min(64, max_length // 4) if max_question is None else max_question
+        self.pad_id = 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
+        probe = self._backend.encode("a", "a").ids
+        cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+        if cls is None or sep is None or probe[0] != cls or probe.count(sep) < 2:
+            raise ValueError(
+                "fine-tuning reads a pair as [CLS] first [SEP] second [SEP], and the tokenizer does not write it so: "
+                "expected one with cls_token and sep_token, such as those of `vocabulary: unigram` or `wordpiece`; "
+                f"this one has {sorted(tokenizer.special_tokens_map)}"
+            )
+
+    def texts(self, examples: Sequence[TextExample]) -> tuple[TaskExamples, int]:
+        """Encoded examples, and how many of them had to be cut."""
+        self._backend.enable_truncation(self.max_length, strategy="longest_first")
+        inputs = [e.first if e.second is None else (e.first, e.second) for e in examples]
+        encodings = self._backend.encode_batch(inputs)
+        cut = sum(bool(e.overflowing) for e in encodings)
+        labels = np.array([e.label for e in examples], dtype=np.float64)
+        return _flat(encodings, {"label": labels}), cut
+
+    def questions(self, questions: Sequence[Question]) -> tuple[TaskExamples, int]:
+        """Each question with each window of its context, and how many had to be cut into windows."""
+        self._backend.no_truncation()
+        asked = []
+        for q, e in zip(
+            questions,
+            self._backend.encode_batch([q.question for q in questions], add_special_tokens=False),
+            strict=True,
+        ):
+            long = len(e.ids) > self._max_question
+            asked.append(q.question[: e.offsets[self._max_question - 1][1]] if long else q.question)
+        self._backend.enable_truncation(self.max_length, stride=self._stride, strategy="only_second")
+        found = self._backend.encode_batch([(a, q.context) for a, q in zip(asked, questions, strict=True)])
+        windows, number, offsets, ends = [], [], [], []
+        for i, (question, first) in enumerate(zip(questions, found, strict=True)):
+            for e in (first, *first.overflowing):
+                inside = np.array(e.sequence_ids, dtype=object) == 1
+                of = np.where(inside[:, None], np.array(e.offsets), -1)
+                windows.append(e)
+                number.append(i)
+                offsets.append(of)
+                ends.append(_answer_positions(question, of))
+        start, end = np.array(ends, dtype=np.int64).T
+        encoded = _flat(
+            windows,
+            {"question": np.array(number, dtype=np.int64), "start": start, "end": end},
+            {"offsets": np.concatenate(offsets).astype(np.int32)},
+            [q.context for q in questions],
+            [tuple(text for text, _ in q.answers) for q in questions],
+        )
+        return encoded, sum(bool(e.overflowing) for e in found)
+
+
+def _flat(
+    encodings: Sequence[Any],
+    scalars: Mapping[str, npt.NDArray[Any]],
+    tokens: Mapping[str, npt.NDArray[Any]] | None = None,
+    contexts: Sequence[str] = (),
+    answers: Sequence[tuple[str, ...]] = (),
+) -> TaskExamples:
+    lengths = np.array([len(e.ids) for e in encodings], dtype=np.int64)
+
+    def flat(values: Iterable[Sequence[int]], dtype: Any) -> npt.NDArray[Any]:
+        return np.fromiter((x for row in values for x in row), dtype, int(lengths.sum()))
+
+    ids = flat((e.ids for e in encodings), np.int32)
+    types = flat((e.type_ids for e in encodings), np.int8)
+    return TaskExamples(
+        {"input_ids": ids, "token_type_ids": types, **(tokens or {})}, lengths, scalars, contexts, answers
+    )
+
+
+def _answer_positions(question: Question, offsets: npt.NDArray[Any]) -> tuple[int, int]:
+    """First and last position of the first answer; (0, 0) where there is none, or not all of it in this window."""
+    if not question.answers:
+        return 0, 0
+    text, start = question.answers[0]
+    inside = (offsets[:, 1] > start) & (offsets[:, 0] < start + len(text)) & (offsets[:, 0] >= 0)
+    if not inside.any():
+        return 0, 0
+    first, last = int(inside.argmax()), int(len(inside) - 1 - inside[::-1].argmax())
+    if offsets[first, 0] > start or offsets[last, 1] < start + len(text):  # an end is in another window
+        return 0, 0
+    return first, last
+
+
+# ------------------------------------------------------------------------------------------- datamodule
+
+
+class TaskData(L.LightningDataModule, ABC):
+    """Tasks to fine-tune on, read by a subclass and encoded here; the ``probe`` of the observer ``Downstream``.
+
+    :attr:`tasks` has what is fine-tuned on. The loader of the validation set serves the ``input_ids`` of all examples
+    that are evaluated on, with ``task``, for observers that look at text; its fingerprint covers them.
+
+    Args:
+        max_sequence_length: positions of an example; what is longer is cut, which a warning counts.
+        train_limit: train on so many examples of each task, drawn by a fixed seed; None for all.
+        evaluation_limit: evaluate on so many of each set, drawn by a fixed seed; None for all.
+        tokenizer: folder or hub name; an observer gives the run's own.
+        batch_tokens: positions of a batch of the loader, padding included.
+
+    Raises:
+        ValueError: limits below 1.
+    """
+
+    splits = ("validation",)
+
+    def __init__(
+        self,
+        *,
+        max_sequence_length: int = 512,
+        train_limit: int | None = None,
+        evaluation_limit: int | None = None,
+        tokenizer: str | None = None,
+        batch_tokens: int = 4096,
+    ) -> None:
+        super().__init__()
+        for name, value, least in (
+            ("max_sequence_length", max_sequence_length, 8),
+            ("train_limit", train_limit, 1),
+            ("evaluation_limit", evaluation_limit, 1),
+        ):
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}: expected at least {least}")
+        self.max_sequence_length = max_sequence_length
+        self.train_limit = train_limit
+        self.evaluation_limit = evaluation_limit
+        self.batch_tokens = batch_tokens
+        self._tokenizer_name = tokenizer
+        self._tokenizer: PreTrainedTokenizerFast | None = None
+        self._tasks: dict[str, Task] | None = None
+
+    @abstractmethod
+    def read(self) -> Iterable[RawTask]:
+        """The tasks as text, whole."""
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """The tokenizer; assign another one before ``setup`` to encode with it.
+
+        Raises:
+            RuntimeError: read before one is there.
+        """
+        if self._tokenizer is None:
+            raise RuntimeError(
+                "there is no tokenizer yet: assign one, or name one by `tokenizer` and call setup()"
+            )
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        if self._tokenizer is not None and tokenizer_digest(self._tokenizer) != tokenizer_digest(tokenizer):
+            self._tasks = None
+        self._tokenizer = tokenizer
+
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        """The tasks, encoded, by name.
+
+        Raises:
+            RuntimeError: before ``setup``.
+        """
+        if self._tasks is None:
+            raise RuntimeError("the tasks are not set up: call setup() first")
+        return self._tasks
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read and encode, unless it is done; ``stage`` plays no part."""
+        if self._tasks is not None:
+            return
+        if self._tokenizer is None:
+            if self._tokenizer_name is None:
+                raise ValueError(
+                    f"{type(self).__name__} needs a `tokenizer`: a folder or a hub name, or the run's"
+                )
+            self._tokenizer = load_tokenizer(self._tokenizer_name)
+        encoder = PairEncoder(self._tokenizer, self.max_sequence_length)
+        self._tasks = {raw.name: self._encoded(raw, encoder) for raw in self.read()}
+
+    def _encoded(self, raw: RawTask, encoder: PairEncoder) -> Task:
+        encode: Any = encoder.questions if raw.kind == "span" else encoder.texts
+        sets: dict[str, TaskExamples] = {}
+        for name, limit, rows in (
+            ("train", self.train_limit, raw.train),
+            *(
+                (f"evaluation {key}".strip(), self.evaluation_limit, rows)
+                for key, rows in raw.evaluation.items()
+            ),
+        ):
+            if not rows:
+                raise ValueError(f"{raw.name} has no examples in its set {name!r}: look at its files")
+            chosen = _some(rows, limit)
+            sets[name], cut = encode(chosen)
+            if cut:
+                what = (
+                    "read in several windows"
+                    if raw.kind == "span"
+                    else f"cut to {encoder.max_length} positions"
+                )
+                logger.warning("%s, %s: %d of %d examples are %s", raw.name, name, cut, len(chosen), what)
+        return Task(
+            raw.name,
+            raw.kind,
+            sets["train"],
+            {key: sets[f"evaluation {key}".strip()] for key in raw.evaluation},
+            raw.label_names,
+            encoder.pad_id,
+            encoder.max_length,
+        )
+
+    def val_dataloader(self) -> ExampleLoader:
+        """What is evaluated on: ``input_ids``, and ``task``, an index into ``label_names["task"]``."""
+        names = list(self.tasks)
+        examples: list[Example] = [
+            {"input_ids": e["input_ids"], "task": np.asarray(number)}
+            for number, task in enumerate(self.tasks.values())
+            for some in task.evaluation.values()
+            for e in some
+        ]
+        pad_id = next(iter(self.tasks.values())).pad_id
+        return ExampleLoader(
+            examples, batch_tokens=self.batch_tokens, pad_id=pad_id, label_names={"task": names}
+        )
+
+
+def _some(rows: Sequence[Any], limit: int | None) -> Sequence[Any]:
+    if limit is None or len(rows) <= limit:
+        return rows
+    kept = np.sort(np.random.default_rng(0).permutation(len(rows))[:limit])
+    return [rows[i] for i in kept]

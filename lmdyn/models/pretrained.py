@@ -1,0 +1,347 @@
+"""Language models of the Hugging Face hub, causal and masked, as a thin LightningModule."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from huggingface_hub import snapshot_download
+from jaxtyping import Bool, Float, Int
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+from transformers.utils import logging as transformers_logging
+
+from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
+
+__all__ = ["PretrainedLM", "PretrainedOutput", "hub_folder", "objective_of"]
+
+log = logging.getLogger(__name__)
+
+Objective = Literal["causal", "masked"]
+
+_TEXT = ["*.json", "*.txt", "*.model"]
+_WEIGHTS = (["*.safetensors"], ["pytorch_model*.bin"])
+_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
+
+
+@dataclass
+class PretrainedOutput:
+    """What a :class:`PretrainedLM` answers.
+
+    Attributes:
+        logits: (batch, time, vocab) of the token at each position, or (n, vocab) at the positions asked for.
+    """
+
+    logits: Tensor
+
+
+class PretrainedLM(LanguageModule):
+    """A causal or masked language model that transformers can load: to observe it, or to train it on.
+
+    ``logits[b, t]`` is the prediction for ``labels[b, t]``: the data does the shift of causal models, whose own
+    forward is never given labels. The weights are loaded as float32 whatever they are stored as, from safetensors or
+    by ``torch.load(weights_only=True)``, and all of the model must be in the files. No code of the hub is run.
+
+    Batches: ``input_ids``, ``attention_mask`` where there is padding, ``token_type_ids`` (read by models that have
+    more than one type), ``labels`` (-100 but where a token is to be predicted).
+
+    Logged: ``train_loss``, ``val_loss``, ``val_perplexity``, ``test_loss``, ``test_perplexity``, in nats a token.
+
+    Args:
+        name: a folder that ``save_pretrained`` or transformers' Trainer wrote, or a name of the Hugging Face hub.
+        revision: branch, tag or commit of a hub model, such as ``step3000``; None is ``main``.
+        objective: ``causal``, ``masked``, or None: what the configuration's ``architectures`` say.
+        optimizer: makes the optimizer from the parameters.
+        gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
+
+    Attributes:
+        model: transformers' model.
+
+    Raises:
+        ValueError: a name that is no folder and cannot be reached on the hub, with the remedy; an objective that
+            cannot be told; files that cannot be read, or lack weights of the model.
+
+    Example:
+        >>> import tempfile
+        >>> from transformers import BertConfig, BertForMaskedLM
+        >>> folder = tempfile.mkdtemp()
+        >>> sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+        >>> BertForMaskedLM(BertConfig(vocab_size=20, **sizes)).save_pretrained(folder)
+        >>> module = PretrainedLM(folder)
+        >>> module.objective, module(torch.tensor([[2, 5, 3]])).logits.shape
+        ('masked', torch.Size([1, 3, 20]))
+        >>> module(torch.tensor([[2, 5, 3]]), predict=torch.tensor([[False, True, False]])).logits.shape
+        torch.Size([1, 20])
+    """
+
+    def __init__(
+        self,
+        name: str,
+        revision: str | None = None,
+        objective: Objective | None = None,
+        optimizer: OptimizerCallable = lambda params: torch.optim.AdamW(params, lr=5e-5),
+        gradient_clip_val: float | None = 1.0,
+    ) -> None:
+        super().__init__(vocab_size=None, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
+        self.save_hyperparameters(ignore=["optimizer"])
+        self.name = name
+        self.revision = revision
+        self.folder = hub_folder(name, revision)
+        self.objective, self.model = _load(self.folder, objective, self._label)
+        self.vocab_size = int(self.model.config.vocab_size)
+        self.evaluation_loss = TokenMean()
+
+    @property
+    def _label(self) -> str:
+        return self.name if self.revision is None else f"{self.name} at {self.revision}"
+
+    @property
+    def encoder(self) -> PreTrainedModel:
+        """The transformer without heads."""
+        return cast(PreTrainedModel, self.model.base_model)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """The tokenizer beside the weights, loaded when first asked for.
+
+        Raises:
+            ValueError: there is none, or it is no fast one.
+        """
+        # without its files, AutoTokenizer may make an empty one up from config.json
+        if not any(any(self.folder.glob(pattern)) for pattern in _TOKENIZERS):
+            raise ValueError(
+                f"{self._label} has no tokenizer: expected one of {list(_TOKENIZERS)} in {self.folder}; save it there, "
+                "`tokenizer.save_pretrained(FOLDER)`"
+            )
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(self.folder))
+        except Exception as error:  # OSError, ValueError, and plain Exception from the rust side
+            raise ValueError(f"the tokenizer of {self._label} cannot be loaded ({error})") from error
+        if not isinstance(tokenizer, PreTrainedTokenizerFast):
+            raise ValueError(
+                f"the tokenizer of {self._label} is a {type(tokenizer).__name__}: expected a fast one; save one there"
+            )
+        return tokenizer
+
+    # Running ----------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch time"],
+        attention_mask: Int[Tensor, "batch time"] | Bool[Tensor, "batch time"] | None = None,
+        token_type_ids: Int[Tensor, "batch time"] | None = None,
+        predict: Bool[Tensor, "batch time"] | None = None,
+    ) -> PretrainedOutput:
+        """Logits of the token at each position.
+
+        Args:
+            input_ids: tokens.
+            attention_mask: 1, 0 on padding; None: there is none.
+            token_type_ids: 0 in the first and 1 in the second segment; models of one type do not read them.
+            predict: project only these positions onto the vocabulary, in row-major order.
+        """
+        inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
+        # GPT-2 would add the embeddings of words 0 and 1, RoBERTa has one type only
+        if getattr(self.model.config, "type_vocab_size", 0) > 1:
+            inputs["token_type_ids"] = token_type_ids
+        if self.objective == "causal":
+            inputs["use_cache"] = False
+        if predict is None:
+            return PretrainedOutput(_token_logits(self.model(**inputs)))
+        with _projecting(self.model, predict) as projected:
+            logits = _token_logits(self.model(**inputs))
+        return PretrainedOutput(logits if projected else logits[predict])
+
+    # Training and evaluation ------------------------------------------------------------------------------
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The optimizer that was asked for."""
+        return self.optimizer(self.parameters())
+
+    def _predict_labels(
+        self, batch: Mapping[str, Tensor]
+    ) -> tuple[Float[Tensor, "n vocab"], Int[Tensor, "n"]]:
+        """Logits and labels of the labelled tokens."""
+        if "labels" not in batch:
+            raise ValueError(
+                f"expected `labels` in the batch, got {sorted(batch)}: take a datamodule that makes them"
+            )
+        labels = batch["labels"]
+        predict = labels != IGNORED
+        inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
+        return self(batch["input_ids"], predict=predict, **inputs).logits.float(), labels[predict]
+
+    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
+        """Mean cross-entropy over the labelled tokens, in nats; 0 of a batch without any."""
+        logits, labels = self._predict_labels(batch)
+        loss = F.cross_entropy(logits, labels, reduction="sum") / max(1, len(labels))
+        self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
+        self.write_now_and_then({"train_loss": loss.detach()}, batch_idx)
+        return loss
+
+    def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
+        """Add a batch to the sums."""
+        logits, labels = self._predict_labels(batch)
+        losses = F.cross_entropy(logits, labels, reduction="none")
+        self.evaluation_loss.update(losses[None], labels[None])
+
+    def compute_metrics(self) -> dict[str, Tensor]:
+        """Loss and perplexity over all batches and ranks."""
+        loss = self.evaluation_loss.compute()
+        return {"loss": loss, "perplexity": loss.exp()}
+
+    def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Add a batch to the validation loss."""
+        self.evaluation_step(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log ``val_loss`` and ``val_perplexity``."""
+        self.finish_evaluation("val")
+
+    def test_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Add a batch to the test loss."""
+        self.evaluation_step(batch)
+
+    def on_test_epoch_end(self) -> None:
+        """Log ``test_loss`` and ``test_perplexity``."""
+        self.finish_evaluation("test")
+
+
+# Loading ----------------------------------------------------------------------------------------------------
+
+
+def hub_folder(name: str, revision: str | None = None) -> Path:
+    """The folder of a model: ``name`` where it is one, else the hub model's, fetched into Hugging Face's cache.
+
+    Only configuration, tokenizer and weights are fetched, these as safetensors where there are any.
+
+    Raises:
+        ValueError: no such folder, and the hub cannot be reached or has no such model or revision.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if revision is not None:
+            raise ValueError(f"{name} is a folder, which has no revision {revision!r}: leave it out")
+        return path
+    folder = path
+    for weights in _WEIGHTS:
+        try:
+            folder = Path(
+                snapshot_download(
+                    name, revision=revision, allow_patterns=[*_TEXT, *weights], ignore_patterns=["*/*"]
+                )
+            )
+        except Exception as error:  # of the hub's library, of its HTTP client, of the file system
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise ValueError(
+                f"{name!r} at revision {revision or 'main'!r} cannot be reached ({reason[0]}): it is no folder here, "
+                "and the Hugging Face hub does not answer with it nor is it in the local cache; check name, revision "
+                f"and connection, or run `hf download {name} --revision {revision or 'main'}` where there is one, and "
+                "name the folder that it prints"
+            ) from error
+        if any(folder.glob(weights[0])):
+            return folder
+    raise ValueError(f"{name!r} at revision {revision or 'main'!r} holds no weights of torch: {folder}")
+
+
+def objective_of(architecture: str | None) -> Objective | None:
+    """The objective that the name of one of transformers' classes tells; None where it tells none.
+
+    Example:
+        >>> objective_of("GPTNeoXForCausalLM"), objective_of("AlbertForPreTraining"), objective_of("BertModel")
+        ('causal', 'masked', None)
+    """
+    if architecture is not None and architecture.endswith(("ForCausalLM", "LMHeadModel")):
+        return "causal"
+    if architecture is not None and architecture.endswith(("ForMaskedLM", "ForPreTraining")):
+        return "masked"
+    return None
+
+
+def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Objective, Any]:
+    try:
+        config = AutoConfig.from_pretrained(str(folder))
+    except Exception as error:  # as the tokenizer's
+        raise ValueError(f"{label} is no model of transformers' ({error})") from error
+    architecture = (getattr(config, "architectures", None) or [None])[0]
+    objective = objective or objective_of(architecture)
+    if objective is None:
+        raise ValueError(
+            f"{label} is a {architecture}, which does not tell whether it is causal or masked: give the objective"
+        )
+    auto: Any = AutoModelForCausalLM if objective == "causal" else AutoModelForMaskedLM
+    if objective == "masked" and architecture is not None and architecture.endswith("ForPreTraining"):
+        auto = AutoModelForPreTraining  # with its second head
+    try:
+        with _quiet():
+            model, info = auto.from_pretrained(
+                str(folder), config=config, dtype=torch.float32, weights_only=True, output_loading_info=True
+            )
+    except Exception as error:  # as the tokenizer's
+        raise ValueError(f"{label} cannot be loaded as a {objective} language model ({error})") from error
+    if model.get_output_embeddings() is None:
+        raise ValueError(
+            f"{label} is a {architecture}, which predicts no tokens (ELECTRA's discriminator): take the generator"
+        )
+    if info["missing_keys"]:
+        raise ValueError(
+            f"{label} lacks weights of {type(model).__name__}: {sorted(info['missing_keys'])}: was it saved as another "
+            "kind of model?"
+        )
+    return objective, model.train()  # as any module before fit; observers set eval
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without a progress bar for each checkpoint."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
+# Projecting -------------------------------------------------------------------------------------------------
+
+
+def _token_logits(output: Any) -> Tensor:
+    logits = getattr(output, "prediction_logits", None)
+    return cast(Tensor, output.logits if logits is None else logits)
+
+
+@contextmanager
+def _projecting(model: Any, predict: Bool[Tensor, "batch time"]) -> Iterator[list[bool]]:
+    """Within, the output embeddings see only the positions of ``predict``; the list stays empty where they do not run.
+
+    A hook on them serves every architecture, with whatever its forward does before and after; the few that multiply
+    by their weights without calling them project everything.
+    """
+    done: list[bool] = []
+
+    def choose(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if not args or args[0].shape[:2] != predict.shape:
+            return None
+        done.append(True)
+        return (args[0][predict], *args[1:])
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(choose)
+    try:
+        yield done
+    finally:
+        handle.remove()

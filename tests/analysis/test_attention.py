@@ -1,0 +1,207 @@
+"""Attention scores: closed forms, invariances, a naive second implementation, sums over batches and ranks."""
+
+import math
+
+import pytest
+import torch
+
+from lmdyn.analysis import attention as module
+from lmdyn.analysis.attention import AttentionPatternSums, attention_scores
+
+N = 6
+ALL = torch.ones(1, N, dtype=torch.bool)
+SPECIAL = torch.tensor([[True, False, False, True, False, True]])
+SEGMENTS = torch.tensor([[0, 0, 0, 0, 1, 1]])
+HALVES = torch.tensor([[0, 0, 0, 1, 1, 1]])
+
+
+def scores(p, tokens=ALL, special=SPECIAL, segments=SEGMENTS):
+    return {k: v[0, 0] for k, v in attention_scores(p[None, None], tokens, special, segments).items()}
+
+
+def same(actual, expected):
+    torch.testing.assert_close(
+        actual, torch.as_tensor(expected, dtype=actual.dtype).expand_as(actual), equal_nan=True
+    )
+
+
+def test_uniform_attention():
+    found = scores(torch.full((N, N), 1 / N))
+    same(found["entropy"], math.log(N))
+    same(found["diagonal"], [1 / N, *[2 / N] * (N - 2), 1 / N])
+    same(found["itself"], 1 / N)
+    same(found["vertical"], 3 / N)  # the share of special tokens
+    same(found["block"], 0.0)
+
+
+def test_each_token_attends_to_itself():
+    found = scores(torch.eye(N))
+    same(found["entropy"], 0.0)
+    same(found["diagonal"], 0.0)
+    same(found["itself"], 1.0)
+    same(found["vertical"], SPECIAL[0].float())
+    same(found["block"], [1 - 4 / N] * 4 + [1 - 2 / N] * 2)
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_previous_and_following_token(shift):
+    found = scores(torch.eye(N).roll(shift, 1))
+    same(found["itself"], 0.0)
+    expected = torch.ones(N)
+    expected[0 if shift == -1 else -1] = 0  # it went round the edge
+    same(found["diagonal"], expected)
+
+
+def test_one_column():
+    p = torch.zeros(N, N)
+    p[:, 0] = 1
+    found = scores(p)
+    same(found["vertical"], 1.0)
+    same(found["diagonal"], [0, 1, 0, 0, 0, 0])
+    same(scores(p.roll(1, 1))["vertical"], 0.0)  # the control: the column of a word
+
+
+def test_two_blocks():
+    within = torch.block_diag(torch.full((3, 3), 1 / 3), torch.full((3, 3), 1 / 3))
+    same(scores(within, segments=HALVES)["block"], 0.5)
+    same(scores(within.roll(3, 1), segments=HALVES)["block"], -0.5)
+    same(scores(within)["entropy"], math.log(3))
+
+
+def random(batch=3, heads=2, time=N, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return torch.softmax(2 * torch.randn(batch, heads, time, time, generator=g), -1)
+
+
+def naive(p, tokens, special, segments):
+    """One row at a time, in plain Python."""
+    found = {name: torch.full(p.shape[:3], math.nan) for name in module.SCORES}
+    for b in range(p.shape[0]):
+        keys = [j for j in range(p.shape[3]) if tokens[b, j]]
+        for h in range(p.shape[1]):
+            for i in keys:
+                total = sum(float(p[b, h, i, j]) for j in keys)
+                row = {j: float(p[b, h, i, j]) / total for j in keys}
+                own = [j for j in keys if segments[b, j] == segments[b, i]]
+                found["entropy"][b, h, i] = -sum(w * math.log(w) for w in row.values() if w)
+                found["diagonal"][b, h, i] = row.get(i - 1, 0) + row.get(i + 1, 0)
+                found["itself"][b, h, i] = row[i]
+                found["vertical"][b, h, i] = sum(w for j, w in row.items() if special[b, j])
+                if len(own) < len(keys):
+                    found["block"][b, h, i] = sum(row[j] for j in own) - len(own) / len(keys)
+    return found
+
+
+def batch(seed=0):
+    tokens = torch.arange(N) < torch.tensor([[6], [4], [1]])
+    segments = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1]])
+    return random(seed=seed), tokens, SPECIAL.expand(3, N), segments
+
+
+def test_against_a_naive_implementation():
+    arguments = batch()
+    found, expected = attention_scores(*arguments), naive(*arguments)
+    assert found.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], equal_nan=True)
+    assert found["entropy"][1, :, 4:].isnan().all()  # padding asks nothing
+    assert found["block"][2].isnan().all()  # one token, one segment
+
+
+def test_padding_plays_no_part():
+    p, tokens, special, segments = batch()
+    short = attention_scores(p[:, :, :4, :4], tokens[:, :4], special[:, :4], segments[:, :4])
+    masked = p.clone()
+    masked[1:, :, :, 4:] = 0  # as a model that masks padding
+    for weights in (p, masked):
+        found = attention_scores(weights, tokens, special, segments)
+        for name, expected in short.items():
+            torch.testing.assert_close(found[name][1, :, :4], expected[1], equal_nan=True)
+
+
+def test_order_matters_to_the_diagonal_alone():
+    p, tokens, special, segments = batch()
+    order = torch.tensor([2, 0, 1, 5, 3, 4])
+    before = attention_scores(p, tokens, special, segments)
+    after = attention_scores(
+        p[:, :, order][..., order], tokens[:, order], special[:, order], segments[:, order]
+    )
+    for name in module.SCORES:
+        equal = torch.allclose(before[name][:, :, order], after[name], equal_nan=True)
+        assert equal == (name != "diagonal")
+
+
+def test_without_special_tokens_or_segments():
+    assert attention_scores(random(1), ALL).keys() == {"entropy", "diagonal", "itself"}
+
+
+def test_a_row_on_padding_alone_has_no_score():
+    p = torch.zeros(1, 1, 2, 2)
+    p[..., 1] = 1
+    found = attention_scores(p, torch.tensor([[True, False]]))
+    assert found["entropy"].isnan().all()
+
+
+def filled(batches, size=4):
+    sums = AttentionPatternSums(size)
+    for p, tokens, special, segments in batches:
+        sums.update({"a": p, "b": p.flip(1)}, tokens, special, segments)
+    return sums
+
+
+def test_streaming_means():
+    batches = [batch(seed) for seed in range(3)]
+    result = filled(batches).result()
+    for name in module.SCORES:
+        values = torch.cat([naive(*b)[name].double() for b in batches])
+        torch.testing.assert_close(result["a"].scores[name], values.nanmean((0, 2)), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(result["b"].scores[name], result["a"].scores[name].flip(0))
+    for query in range(4):
+        for key in range(4):
+            there = [
+                b[0][i, :, query, key] / b[0][i, :, query, b[1][i]].sum(-1)
+                for b in batches
+                for i in range(3)
+                if b[1][i, query] and b[1][i, key]
+            ]
+            expected = torch.stack(there).double().mean(0)
+            torch.testing.assert_close(result["a"].map[:, query, key], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_positions_that_no_sequence_has():
+    result = filled([batch()], size=9).result()["a"]
+    assert result.map.shape == (2, 9, 9)
+    assert result.map[:, 6:].isnan().all()
+    assert result.map[:, :, 6:].isnan().all()
+    assert result.map[:, :6, :6].isfinite().all()
+
+
+def test_two_ranks_give_the_sums_of_one(monkeypatch):
+    batches = [batch(seed) for seed in range(4)]
+    whole, mine, other = filled(batches), filled(batches[::2]), filled(batches[1::2])
+    theirs = iter([t.clone() for held in other._sites.values() for t in held.tensors()])
+    monkeypatch.setattr(module, "gather", lambda mine: [mine, mine])
+    monkeypatch.setattr(module, "all_reduce_sum", lambda tensor: tensor + next(theirs))
+    mine.reduce()
+    for site, expected in whole.result().items():
+        torch.testing.assert_close(mine.result()[site].map, expected.map, rtol=1e-12, atol=1e-12)
+        for name in module.SCORES:
+            torch.testing.assert_close(
+                mine.result()[site].scores[name], expected.scores[name], rtol=1e-12, atol=1e-12
+            )
+
+
+def test_a_rank_without_data_takes_part(monkeypatch):
+    full, empty = filled([batch()]), AttentionPatternSums(4)
+    theirs = iter([t for held in full._sites.values() for t in held.tensors()])
+    monkeypatch.setattr(module, "gather", lambda _: [{"a": 2, "b": 2}, {}])
+    monkeypatch.setattr(module, "all_reduce_sum", lambda tensor: tensor + next(theirs))
+    empty.reduce()
+    torch.testing.assert_close(empty.result()["a"].map, full.result()["a"].map)
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="size is 0"):
+        AttentionPatternSums(0)
+    with pytest.raises(ValueError, match=r"attention of 'x' is \(1, 2, 6, 6\), the tokens \(1, 5\)"):
+        AttentionPatternSums(2).update({"x": random(1)}, torch.ones(1, 5, dtype=torch.bool))

@@ -1,0 +1,218 @@
+"""The audit of weights: what sketches keep, and which trajectories are found out of order."""
+
+import numpy as np
+import pytest
+import torch
+
+from lmdyn.analysis.weights_audit import audit_weights, out_of_order, squared_distances, weights_sketch
+
+D = 1500
+
+
+def walk(n, seed, drift=0.0, spread=None):
+    """A random walk in many dimensions with drift, the steps of given sizes."""
+    g = torch.Generator().manual_seed(seed)
+    sizes = torch.ones(n) if spread is None else spread
+    direction = torch.randn(D, generator=g, dtype=torch.float64)
+    noise = torch.randn(n, D, generator=g, dtype=torch.float64)
+    return (sizes[:, None] * (noise + drift * direction)).cumsum(0)
+
+
+def found(points):
+    return out_of_order(squared_distances(points)).nonzero().flatten().tolist()
+
+
+# ------------------------------------------------------------------------------------------------ sketches
+
+
+def naive_sketch(weights, size):
+    """Weight by weight."""
+    import hashlib
+
+    sketch = np.zeros(size)
+    for name, tensor in weights.items():
+        key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+        flat = tensor.flatten().double().numpy()
+        bits = np.random.PCG64(key).random_raw(-(-len(flat) // 64))
+        signs = [
+            1 if int(bits[i // 64]) >> (8 * (i % 64 // 8)) >> (7 - i % 8) & 1 else -1
+            for i in range(len(flat))
+        ]
+        for i, value in enumerate(flat):
+            sketch[(i + key) % size] += signs[i] * value
+    return torch.from_numpy(sketch)
+
+
+def test_the_sketch_is_what_a_loop_over_weights_gives():
+    g = torch.Generator().manual_seed(0)
+    weights = {"a": torch.randn(300, 7, generator=g), "b": torch.randn(5, generator=g), "n": torch.tensor(3)}
+    # 11 numbers: several blocks (2816 weights each) for "c"
+    weights["c"] = torch.randn(3000, generator=g)
+    torch.testing.assert_close(weights_sketch(weights, 11), naive_sketch(weights, 11))
+    assert not torch.equal(weights_sketch(weights), weights_sketch(weights | {"b": weights["b"] + 1e-6}))
+    assert torch.equal(weights_sketch(weights), weights_sketch(dict(reversed(weights.items()))))
+    tied = weights | {"z": weights["a"], "empty": torch.zeros(0)}
+    assert torch.equal(weights_sketch(weights), weights_sketch(tied))
+    assert not torch.equal(weights_sketch(weights), weights_sketch(weights | {"z": weights["a"].clone()}))
+
+
+@pytest.mark.parametrize("kind", ["dense", "one row", "one column", "small beside large"])
+def test_distances_of_sketches_are_those_of_the_weights(kind):
+    """√(2 / 4093) = 2.2 % of a squared distance: within 5 deviations, wherever the weights have moved."""
+    g = torch.Generator().manual_seed(1)
+    before = torch.randn(600, 512, generator=g)
+    change = torch.randn(600, 512, generator=g)
+    if kind == "one row":
+        change[torch.arange(600) != 7] = 0
+    if kind == "one column":
+        change[:, torch.arange(512) != 100] = 0
+    if kind == "small beside large":
+        change *= 1e-4
+    after = before + change
+    moved = (after.double() - before.double()).square().sum()
+    names = [f"layer.{i}" for i in range(5)]
+    for name in names:
+        sketched = (weights_sketch({name: after}) - weights_sketch({name: before})).square().sum()
+        assert sketched / moved == pytest.approx(1, abs=0.35 if kind in ("one row", "one column") else 0.11)
+
+
+def test_the_sketch_of_many_small_tensors_is_unbiased():
+    g = torch.Generator().manual_seed(2)
+    weights = {f"norm.{i}.bias": torch.randn(16, generator=g) for i in range(2000)}
+    norm = sum(w.double().square().sum() for w in weights.values())
+    assert weights_sketch(weights).square().sum() / norm == pytest.approx(1, abs=0.11)
+
+
+# --------------------------------------------------------------------------------------- trajectories in order
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("drift", [0.0, 0.3, 3.0])
+@pytest.mark.parametrize("spread", ["even", "log", "uneven", "decaying"])
+def test_walks_and_lines_are_in_order(seed, drift, spread):
+    n = 24
+    g = torch.Generator().manual_seed(100 + seed)
+    sizes = {
+        "even": torch.ones(n),
+        "log": 1.6 ** torch.arange(n),
+        "uneven": 10 ** (2 * torch.rand(n, generator=g) - 1),
+        "decaying": 0.7 ** torch.arange(n),
+    }[spread]
+    assert found(walk(n, seed, drift, sizes)) == []
+
+
+def test_a_straight_line_and_an_arc_are_in_order():
+    t = torch.linspace(0, 1, 30, dtype=torch.float64)
+    assert found(t[:, None] ** 3) == []
+    assert found(torch.stack([torch.cos(3 * t), torch.sin(3 * t)], 1)) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_around_a_point_is_in_order_annealed_or_not(seed):
+    """Quotients are 1, and 1/2 at ends that are the mean itself."""
+    g = torch.Generator().manual_seed(seed)
+    noise = torch.randn(20, D, generator=g, dtype=torch.float64)
+    assert found(noise) == []
+    assert found(noise * torch.linspace(1, 0, 20)[:, None]) == []
+    noise[0] = 0  # begins with the mean
+    assert found(noise) == []
+    assert found(noise.flip(0)) == []  # ends annealed
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_real_training_in_order_and_seen_through_sketches(seed):
+    """Adam on a small network at a constant rate, checkpoints log-spaced."""
+    torch.manual_seed(seed)
+    net = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.Tanh(), torch.nn.Linear(64, 5))
+    x, y = torch.randn(256, 20), torch.randint(0, 5, (256,))
+    optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
+    sketches = []
+    for step in range(400):
+        if step in (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 399):
+            sketches.append(weights_sketch(net.state_dict(), 997))
+        rows = torch.randint(0, 256, (16,))
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+        optimizer.step()
+    sketches = torch.stack(sketches)
+    assert found(sketches) == []
+    for i in range(1, len(sketches) - 2):  # the control: any two neighbours exchanged
+        order = list(range(len(sketches)))
+        order[i], order[i + 1] = order[i + 1], order[i]
+        assert set(found(sketches[order])) & {i, i + 1}, i
+
+
+# ------------------------------------------------------------------------------------ trajectories out of order
+
+
+@pytest.mark.parametrize("drift", [0.0, 3.0])
+@pytest.mark.parametrize("at", [1, 5, 9])
+def test_two_neighbours_exchanged_are_found(drift, at):
+    order = list(range(12))
+    order[at], order[at + 1] = order[at + 1], order[at]
+    assert found(walk(12, 0, drift)[order]) == [at, at + 1]
+
+
+@pytest.mark.parametrize("at", [0, 10])
+def test_at_the_ends_an_exchange_is_found_on_a_line(at):
+    order = list(range(12))
+    order[at], order[at + 1] = order[at + 1], order[at]
+    assert found(walk(12, 0, 30.0)[order]) == [at, at + 1]
+
+
+@pytest.mark.parametrize("drift", [0.0, 3.0])
+def test_two_far_checkpoints_exchanged_and_a_stretch_turned_are_found(drift):
+    points = walk(16, 3, drift)
+    order = list(range(16))
+    order[3], order[10] = order[10], order[3]
+    assert found(points[order]) == [3, 10]
+    assert found(points[[*range(4), 8, 7, 6, 5, 4, *range(9, 16)]]) == [4, 5, 7, 8]  # 6 stays where it was
+
+
+@pytest.mark.parametrize("at", [1, 6, 10])
+def test_a_checkpoint_of_another_run_is_found(at):
+    points, other = walk(12, 0), walk(12, 99)
+    points[at] = other[at] + 4
+    assert found(points) == [at]
+
+
+@pytest.mark.parametrize(("more", "flagged"), [(2.0, []), (4.0, [6])])
+def test_a_checkpoint_of_more_noise_is_a_stranger_from_seven_times_on(more, flagged):
+    g = torch.Generator().manual_seed(0)
+    noise = torch.randn(12, D, generator=g, dtype=torch.float64)
+    noise[6] *= more  # quotients 2 / (more² + 1): 0.4 and 0.12
+    assert found(noise) == flagged
+
+
+def test_few_checkpoints():
+    for n in range(3):
+        assert found(torch.arange(float(n))[:, None]) == []
+    assert found(torch.tensor([[0.0], [2.0], [1.0]])) == [1, 2]
+
+
+# -------------------------------------------------------------------------------------------------- the audit
+
+
+def test_the_audit_of_a_series():
+    points = walk(6, 0)
+    points[4] = points[1]
+    points[5, 3] = torch.nan
+    audit = audit_weights([0, 1, 2, 4, 8, 16], list("abcdbe"), points)
+    assert audit.identical_to == (None, None, None, None, 1, None)
+    assert audit.finite == (True,) * 5 + (False,)
+    assert audit.to_previous[2] == pytest.approx((points[2] - points[1]).norm().item())
+    assert np.isnan(audit.to_previous[0])
+    assert audit.to_first[0] == 0
+    assert audit.to_first[4] == audit.to_first[1] > 0
+    assert not audit.out_of_order[5]
+
+
+def test_the_audit_of_nothing_and_its_errors():
+    empty = audit_weights([], [], torch.zeros(0, 5, dtype=torch.float64))
+    assert empty.steps == empty.to_first == empty.to_previous == ()
+    one = audit_weights([3], ["a"], torch.zeros(1, 5, dtype=torch.float64))
+    assert one.to_first == (0.0,)
+    with pytest.raises(ValueError, match="expected as many digests and sketches as steps"):
+        audit_weights([1], [], torch.zeros(1, 5, dtype=torch.float64))
+    with pytest.raises(ValueError, match="expected steps that increase"):
+        audit_weights([2, 1], ["a", "b"], torch.zeros(2, 5, dtype=torch.float64))

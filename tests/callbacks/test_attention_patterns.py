@@ -1,0 +1,253 @@
+"""AttentionPatterns on ALBERT and BERT against transformers' own attention weights, and its animation."""
+
+import logging
+
+import lightning as L
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+from transformers import AlbertConfig, AlbertForMaskedLM, BertConfig, BertForMaskedLM
+
+from lmdyn.analysis.attention import attention_scores
+from lmdyn.callbacks import Run, ScheduledCheckpoint, Steps
+from lmdyn.callbacks.attention_patterns import AttentionPatterns
+from lmdyn.callbacks.observer import observe_together
+from lmdyn.cli.report import write_report
+from tests.callbacks.observing import assert_leaves_alone
+
+V, CLS, SEP, PAD = 30, 1, 2, 0
+SIZES = {
+    "vocab_size": V, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2,
+}  # fmt: skip
+
+
+class Tokenizer:
+    cls_token_id, sep_token_id, bos_token_id, eos_token_id = CLS, SEP, None, None
+
+
+class Model(L.LightningModule):
+    def __init__(self, kind="albert"):
+        super().__init__()
+        torch.manual_seed(0)
+        self.lm = (
+            AlbertForMaskedLM(AlbertConfig(**SIZES, embedding_size=8))
+            if kind == "albert"
+            else BertForMaskedLM(BertConfig(**SIZES))
+        )
+        for p in self.parameters():  # sharper than at the start of training
+            torch.nn.init.normal_(p, std=0.5)
+
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None):
+        return self.lm(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+
+
+def batches(n=2, lengths=(10, 10, 7)):
+    g = torch.Generator().manual_seed(1)
+    found = []
+    for _ in range(n):
+        ids = torch.randint(3, V, (len(lengths), 10), generator=g)
+        mask = (torch.arange(10) < torch.tensor(lengths)[:, None]).long()
+        ids[:, 0], ids[:, 4] = CLS, SEP
+        ids[mask == 0] = PAD
+        types = (torch.arange(10) > 4).long().expand(len(lengths), 10)
+        labels = ids.where(mask == 1, -100)
+        found.append({"input_ids": ids, "labels": labels, "attention_mask": mask, "token_type_ids": types})
+    return found
+
+
+def attach(folder, probe=None, tokenizer=Tokenizer, **settings):
+    observer = AttentionPatterns(**{"size": 6, **settings})
+    observer.probe = batches() if probe is None else probe
+    observer.attach(Run(folder, tokenizer=tokenizer))
+    return observer
+
+
+@pytest.mark.parametrize(
+    ("kind", "sites"),
+    [("albert", ["layer@0", "layer@1", "layer@2"]), ("bert", ["layer1", "layer2", "layer3"])],
+)
+def test_values_are_those_of_transformers_attentions(tmp_path, kind, sites):
+    model = Model(kind)
+    table = attach(tmp_path).observe(model, 0)
+    assert table["site"].unique().tolist() == sites
+    model.eval()
+    model.lm.set_attn_implementation("eager")
+    parts = {site: [] for site in sites}
+    maps = {site: [] for site in sites}
+    with torch.no_grad():
+        for b in batches():
+            inputs = {k: b[k] for k in ("input_ids", "attention_mask", "token_type_ids")}
+            special = (b["input_ids"] == CLS) | (b["input_ids"] == SEP)
+            for site, p in zip(sites, model.lm(**inputs, output_attentions=True).attentions, strict=True):
+                tokens = b["attention_mask"].bool()
+                parts[site].append(attention_scores(p, tokens, special, b["token_type_ids"]))
+                maps[site].append(p[:, :, :6, :6])
+    for site in sites:
+        for quantity in parts[site][0]:
+            expected = torch.cat([part[quantity] for part in parts[site]]).nanmean((0, 2))
+            rows = table[table["site"].eq(site) & table["quantity"].eq(quantity)].sort_values("head")
+            assert rows["head"].tolist() == [0, 1]
+            assert rows["value"].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+        rows = table[table["site"].eq(site) & table["quantity"].eq("map")].sort_values(
+            ["head", "query", "key"]
+        )
+        expected = torch.cat(maps[site]).mean(0).flatten()
+        assert rows["value"].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_invisible_and_back_to_its_own_attention(tmp_path):
+    model = Model()
+    model.lm.set_attn_implementation("sdpa")
+    table = assert_leaves_alone(attach(tmp_path), model.train())
+    assert model.lm.config._attn_implementation == "sdpa"
+    assert table.dtypes[["head", "query", "key"]].astype(str).tolist() == ["Int64"] * 3
+    assert not table.duplicated(["quantity", "site", "head", "query", "key"]).any()
+    assert set(table[AttentionPatterns.is_scalar(table)]["quantity"]) == {
+        "entropy", "diagonal", "itself", "vertical", "block"
+    }  # fmt: skip
+
+
+class Sharded:
+    """Cut by rank as lmdyn's loaders are."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+    def shard(self, rank, world_size):
+        return Sharded([{k: v[rank::world_size] for k, v in b.items()} for b in self.batches])
+
+
+def test_two_ranks_give_the_numbers_of_one(tmp_path):
+    """Sums of the shards, added up, are those of the whole (their reduction is tested with the sums)."""
+    model, whole = Model(), attach(tmp_path / "whole", Sharded(batches()), max_tokens=None)
+    of_whole = whole.observe(model, 0)
+    counts = {0: 2 * 17, 1: 2 * 10}  # tokens of rows 0 and 2, and of row 1
+    of_ranks = []
+    for rank in (0, 1):
+        probe = Sharded(batches()).shard(rank, 2)
+        of_ranks.append(attach(tmp_path / str(rank), probe, max_tokens=None).observe(model, 0))
+    scores = ["entropy", "diagonal", "itself", "vertical", "block"]
+    key = ["quantity", "site", "head"]
+    values = [t[t["quantity"].isin(scores)].set_index(key)["value"] for t in (of_whole, *of_ranks)]
+    together = (values[1] * counts[0] + values[2] * counts[1]) / sum(counts.values())
+    pd.testing.assert_series_equal(values[0], together, rtol=1e-5, check_names=False)
+
+
+def test_keys_that_a_batch_may_lack(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+    probe = [{k: b[k] for k in ("input_ids", "labels")} for b in batches(lengths=(10, 10))]
+    table = attach(tmp_path, probe, tokenizer=None).observe(Model(), 0)
+    assert set(table["quantity"]) == {"entropy", "diagonal", "itself", "map"}
+    assert "no vertical score" in caplog.text
+
+
+def test_sites_of_ones_own(tmp_path):
+    model = Model("bert")
+    path = "lm.bert.encoder.layer.1.attention.self"
+    own = attach(tmp_path, attention_sites={"second": path}).observe(model, 0)
+    every = attach(tmp_path / "other").observe(model, 0)
+    assert own["site"].unique().tolist() == ["second"]
+    pd.testing.assert_series_equal(
+        own["value"], every[every["site"].eq("layer2")]["value"], check_index=False, check_exact=True
+    )
+    with pytest.raises(ValueError, match="has no module 'nowhere'"):
+        attach(tmp_path / "wrong", attention_sites={"x": "nowhere"}).check_module(model)
+    with pytest.raises(ValueError, match="holds 0 models of transformers"):
+        attach(tmp_path / "none").check_module(torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="size is 0"):
+        AttentionPatterns(size=0)
+
+
+def test_observers_that_share_a_pass(tmp_path):
+    model, probe = Model("bert"), batches()
+    a, b = attach(tmp_path / "a", probe), attach(tmp_path / "b", probe, size=3)
+    alone = [o.observe(model, 0) for o in (a, b)]
+    for table, expected in zip(observe_together([a, b], model, 0), alone, strict=True):
+        pd.testing.assert_frame_equal(table, expected, check_exact=True)
+
+
+class Trained(Model):
+    def training_step(self, batch, batch_idx):
+        logits = self(batch["input_ids"], batch["attention_mask"]).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=1e-2)
+
+
+def fit(folder, observers):
+    trainer = L.Trainer(
+        default_root_dir=folder, max_steps=4, accelerator="cpu", logger=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[*observers, ScheduledCheckpoint(schedule=Steps(at=(0, 2)))],
+    )  # fmt: skip
+    model = Trained()
+    model.tokenizer = Tokenizer
+    trainer.fit(model, DataLoader(batches(4), batch_size=None))
+    return model
+
+
+def test_live_equals_replayed_and_training_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(Tokenizer, "save_pretrained", lambda folder: None, raising=False)
+    observer = AttentionPatterns(size=4, schedule=Steps(at=(0, 2)))
+    observer.probe = batches()
+    observed, plain = fit(tmp_path / "observed", [observer]), fit(tmp_path / "plain", [])
+    for name, weights in plain.state_dict().items():
+        assert torch.equal(weights, observed.state_dict()[name])
+    live = observer.store.read()
+    paths = list((tmp_path / "observed").rglob("step=*.ckpt"))
+    assert len(paths) == live["step"].nunique() == 3
+    replay = attach(tmp_path / "replay", size=4)
+    for path in paths:
+        checkpoint = torch.load(path, weights_only=True)
+        observed.load_state_dict(checkpoint["state_dict"])
+        now = replay.observe(observed, checkpoint["global_step"]).drop(columns="tokens")
+        then = live[live["step"].eq(checkpoint["global_step"]) & live["quantity"].ne("learning_rate")]
+        then = then.drop(columns="tokens").reset_index(drop=True)
+        pd.testing.assert_frame_equal(now, then, check_exact=True, check_dtype=False)
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    observer, model = attach(folder), Model()
+    for step in (0, 5, 20):
+        observer.store.write(step, observer.observe(model, step))
+        for p in model.parameters():
+            torch.nn.init.normal_(p, std=0.5)
+    return folder, observer
+
+
+def test_report_has_figures_and_an_animation(observed, tmp_path):
+    folder, _ = observed
+    page = write_report([folder], tmp_path).read_text()
+    with Image.open(tmp_path / "attention_patterns_diagonal_heads.gif") as gif:
+        assert gif.n_frames == 3
+        assert gif.info["loop"] == 0
+    assert page.count("data:image/gif;base64,") == 1
+    assert page.count("data:image/png;base64,") == 3
+    assert "http" not in page
+
+
+def test_frames_name_step_and_head(observed):
+    _, observer = observed
+    table = observer.store.read()
+    frames = AttentionPatterns.animations(table, observer.settings)["diagonal_heads"]
+    assert [f.get_suptitle().split(":")[0] for f in frames] == ["step 0", "step 5", "step 20"]
+    diagonal = table[table["quantity"].eq("diagonal") & table["site"].eq("layer@1")]
+    values = diagonal.pivot_table(index="step", columns="head", values="value")
+    head = int((values.loc[20] - values.loc[0]).astype(float).idxmax())
+    assert frames[0].axes[1].get_title() == f"layer@1, head {head}"
+
+
+def test_live_figures_read_the_newest_maps_only(observed):
+    _, observer = observed
+    observer.observe(Model(), 20)
+    table = observer.store.read(where=observer.figure_rows)
+    assert table[table["quantity"].eq("map")]["step"].unique().tolist() == [20]
+    assert set(table["step"]) == {0, 5, 20}
+    assert observer.figures(table, observer.settings).keys() == {"by_layer", "heads", "maps"}

@@ -1,0 +1,549 @@
+"""Downstream: fine-tuning against transformers' own models, tasks with a known answer, and that nothing is touched."""
+
+import copy
+import hashlib
+import logging
+from dataclasses import replace
+
+import lightning as L
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import (
+    AlbertConfig,
+    AlbertForPreTraining,
+    AlbertForSequenceClassification,
+    BertConfig,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    ElectraConfig,
+    ElectraForPreTraining,
+    ElectraForSequenceClassification,
+    get_linear_schedule_with_warmup,
+)
+
+from lmdyn.callbacks import downstream
+from lmdyn.callbacks.downstream import Downstream
+from lmdyn.callbacks.downstream_figures import downstream_figures
+from lmdyn.callbacks.fine_tuning import (
+    PUBLISHED,
+    Budget,
+    Classifier,
+    FineTuning,
+    _batches,
+    _rate,
+    answers,
+    fine_tune,
+    settings_of,
+)
+from lmdyn.callbacks.run import Run
+from lmdyn.datamodules.tasks import Question, RawTask, TaskData, TextExample
+from lmdyn.datamodules.tokenization import subword_tokenizer
+from tests.callbacks.observing import assert_leaves_alone
+
+WORDS = "good bad red blue cat dog sat ran here there who what it . ?".split()  # noqa: SIM905
+TOKENIZER = subword_tokenizer("wordpiece", [WORDS] * 20, vocab_size=100)
+SIZES = {
+    "vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+    "max_position_embeddings": 40,
+}  # fmt: skip
+FAST = FineTuning(5e-3, 16, 60, 6)
+QUICK = {"all": {"learning_rate": 5e-3, "batch_size": 16, "updates": 60, "warmup": 6}}
+
+
+def sentences(n, seed, shuffled=False):
+    """A sentence is good or bad; with shuffled labels, nothing can be told."""
+    random = np.random.default_rng(seed)
+    labels = np.arange(n) % 2
+    found = []
+    for label in labels:
+        words = random.choice(WORDS[2:], 4 + random.integers(4)).tolist()
+        words[random.integers(len(words))] = WORDS[label]
+        found.append(" ".join(words))
+    if shuffled:
+        labels = random.permutation(labels)
+    return [TextExample(text, None, float(y)) for text, y in zip(found, labels, strict=True)]
+
+
+def amounts(n, seed):
+    """How often a sentence says good."""
+    random = np.random.default_rng(seed)
+    found = []
+    for _ in range(n):
+        k = int(random.integers(6))
+        words = random.permutation(["good"] * k + random.choice(WORDS[2:], 5 - k).tolist())
+        found.append(TextExample(" ".join(words), "it .", float(k)))
+    return found
+
+
+def questions(n, seed):
+    """The answer is the animal, if there is one."""
+    random = np.random.default_rng(seed)
+    found = []
+    for i in range(n):
+        words = random.choice(["red", "blue", "sat", "here", "there"], 6).tolist()
+        answer = ()
+        if i % 2:
+            at, animal = int(random.integers(6)), WORDS[4 + random.integers(2)]
+            words[at] = animal
+            answer = ((animal, len(" ".join([*words[:at], ""]))),)
+        found.append(Question(str(i), "who sat ?", " ".join(words), answer))
+    return found
+
+
+class Toys(TaskData):
+    """Small tasks under the names of published ones."""
+
+    def __init__(self, names=("CoLA", "STS-B", "SQuAD2.0"), seed=0):
+        super().__init__(max_sequence_length=40)
+        self.names, self.seed, self.tokenizer = names, seed, TOKENIZER
+
+    def read(self):
+        a, b = self.seed, self.seed + 100
+        for name in self.names:
+            if name == "STS-B":
+                yield RawTask(name, "regression", amounts(200, a), {"": amounts(60, b)})
+            elif name == "SQuAD2.0":
+                yield RawTask(name, "span", questions(200, a), {"": questions(60, b)})
+            elif name == "MNLI":
+                sets = {"matched": sentences(60, b), "mismatched": sentences(40, b + 1)}
+                yield RawTask(name, "classification", sentences(200, a), sets, ("0", "1"))
+            else:
+                train = sentences(200, a, shuffled=name == "WNLI")
+                evaluation = sentences(60, b, shuffled=name == "WNLI")
+                yield RawTask(name, "classification", train, {"": evaluation}, ("0", "1"))
+
+
+class Model(L.LightningModule):
+    def __init__(self, cls=BertForPreTraining, config=BertConfig, **changes):
+        super().__init__()
+        torch.manual_seed(0)
+        self.lm = cls(config(**{**SIZES, **changes}))
+        self.pretend_compiled = torch.nn.Dropout(0.5)
+
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None):
+        return self.lm(input_ids, attention_mask, token_type_ids)
+
+
+def attach(folder, names=("CoLA", "STS-B", "SQuAD2.0"), *, toys=None, **settings):
+    observer = Downstream(probe=toys or Toys(names), **{"fine_tuning": QUICK, **settings})
+    observer.attach(Run(folder, tokenizer=TOKENIZER))
+    return observer
+
+
+def value(table, quantity, task):
+    rows = table[table["quantity"].eq(quantity) & table["task"].eq(task)]
+    assert len(rows) == 1, table
+    return float(rows["value"].iloc[0])
+
+
+def tasks_of(*names):
+    toys = Toys(names)
+    toys.setup()
+    return list(toys.tasks.values())
+
+
+# ------------------------------------------------------------------------------------------ the settings
+
+
+def test_table_7():
+    """Learning rate, batch size, training and warmup steps as printed; dropout 0 and 0.1, length 512 throughout."""
+    printed = """CoLA 1e-5 16 5336 320 | STS-B 2e-5 16 3598 214 | SST-2 1e-5 32 20935 1256 | MNLI 3e-5 128 10000 1000
+        | QNLI 1e-5 32 33112 1986 | QQP 5e-5 128 14000 1000 | RTE 3e-5 32 800 200 | MRPC 2e-5 32 800 200
+        | SQuAD2.0 3e-5 48 8144 814"""
+    rows = [row.split() for row in printed.split("|")]
+    assert [name for name, *_ in rows] == list(PUBLISHED)
+    for name, rate, size, updates, warmup in rows:
+        how = PUBLISHED[name]
+        assert how == FineTuning(float(rate), int(size), int(updates), int(warmup), 0.0, 0.1, 512, 0.0, 1.0)
+
+
+def test_budgets_shorten_the_warmup_in_proportion():
+    rte = PUBLISHED["RTE"]
+    assert Budget().of(rte, 2490) == rte
+    assert Budget(max_updates=80).of(rte, 2490) == replace(rte, updates=80, warmup=20)
+    assert Budget(epochs=3).of(rte, 320) == replace(rte, updates=30, warmup=7)
+    assert Budget(epochs=3, max_updates=4).of(rte, 320).updates == 4
+    assert Budget(epochs=0.001).of(rte, 320) == replace(rte, updates=1, warmup=0)
+    assert Budget(epochs=1000).of(rte, 2490) == rte  # never more than published
+    for bad in ({"max_updates": 0}, {"epochs": 0.0}):
+        with pytest.raises(ValueError, match="expected max_updates"):
+            Budget(**bad)
+
+
+def test_settings_by_task():
+    changed = {"all": {"batch_size": 4}, "x": {"learning_rate": 1.0}}
+    assert settings_of("x", "regression", changed) == replace(
+        PUBLISHED["STS-B"], batch_size=4, learning_rate=1.0
+    )
+    assert settings_of("RTE", "classification", changed) == replace(PUBLISHED["RTE"], batch_size=4)
+    with pytest.raises(ValueError, match="expected attributes of"):
+        settings_of("x", "span", {"all": {"rate": 1}})
+    for bad in ({"updates": 0}, {"warmup": 999_999}, {"dropout": 1.0}, {"clip_norm": 0.0}):
+        with pytest.raises(ValueError, match="expected"):
+            settings_of("x", "span", {"all": bad})
+
+
+def test_the_rate_is_transformers_linear_schedule():
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    schedule = get_linear_schedule_with_warmup(optimizer, 6, 60)
+    for step in range(61):
+        assert _rate(step, FAST) == pytest.approx(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+
+
+def test_each_epoch_sees_each_example_once_in_another_order():
+    lengths = np.random.default_rng(0).integers(3, 40, 70)
+    how = replace(FAST, batch_size=8, updates=18)
+    found = list(_batches(lengths, how, np.random.default_rng(1)))
+    assert len(found) == 18
+    epochs = [np.concatenate(found[:9]), np.concatenate(found[9:])]
+    assert all(sorted(e) == list(range(70)) for e in epochs)
+    assert (epochs[0] != epochs[1]).any()
+    waste = np.mean([lengths[b].max() - lengths[b].mean() for b in found])
+    assert waste < 5 < np.mean(lengths.max() - lengths)  # like lengths are together
+
+
+# ------------------------------------------------------------------------------------------- the model
+
+
+@pytest.mark.parametrize(
+    ("cls", "config"),
+    [
+        (BertForSequenceClassification, BertConfig),
+        (AlbertForSequenceClassification, AlbertConfig),
+        (ElectraForSequenceClassification, ElectraConfig),
+    ],
+)
+def test_classifiers_are_transformers_own(cls, config):
+    torch.manual_seed(0)
+    reference = cls(config(**SIZES, num_labels=3)).eval()
+    model = Classifier(copy.deepcopy(reference.base_model), 3, False, FAST).eval()
+    head = reference.classifier
+    model.out.load_state_dict(getattr(head, "out_proj", head).state_dict())
+    if config is ElectraConfig:
+        model.dense.load_state_dict(head.dense.state_dict())
+    batch = {
+        "input_ids": torch.randint(5, 90, (3, 9)), "attention_mask": torch.ones(3, 9, dtype=torch.long),
+        "token_type_ids": torch.randint(0, 2, (3, 9)),
+    }  # fmt: skip
+    batch["attention_mask"][1, 6:] = 0
+    torch.testing.assert_close(model(**batch), reference(**batch).logits)
+    assert (model.dense is None) == (config is not ElectraConfig)
+
+
+def test_spans_are_transformers_own():
+    torch.manual_seed(0)
+    reference = BertForQuestionAnswering(BertConfig(**SIZES)).eval()
+    model = Classifier(copy.deepcopy(reference.base_model), 2, True, FAST).eval()
+    model.out.load_state_dict(reference.qa_outputs.state_dict())
+    ids = torch.randint(5, 90, (3, 9))
+    start, end = model(ids, torch.ones_like(ids), torch.zeros_like(ids)).unbind(-1)
+    torch.testing.assert_close(start, reference(ids).start_logits)
+    torch.testing.assert_close(end, reference(ids).end_logits)
+
+
+def test_dropout_is_the_published():
+    encoder = Model().lm.base_model
+    assert {m.p for m in encoder.modules() if isinstance(m, torch.nn.Dropout)} == {0.1}
+    model = Classifier(encoder, 2, False, FAST).train()
+    assert {m.p for m in model.encoder.modules() if isinstance(m, torch.nn.Dropout)} == {0.0}
+    ids = torch.randint(5, 90, (3, 9))
+    inputs = (ids, torch.ones_like(ids), torch.zeros_like(ids))
+    hidden = [model.encoder(ids).last_hidden_state for _ in range(2)]
+    assert torch.equal(*hidden)
+    assert not torch.equal(model(*inputs), model(*inputs))  # the classifier's is 0.1
+
+
+def test_an_update_is_that_of_a_plain_loop():
+    """Two updates by hand, without dropout: AdamW, the rates 0.5 and 1 of the highest, gradients clipped to norm 1."""
+    (task,) = tasks_of("CoLA")
+    how = FineTuning(1e-3, 200, 4, 2, classifier_dropout=0.0)  # a batch has everything
+    encoder = Model().lm.base_model
+    tuned, _ = fine_tune(encoder, task, replace(how, updates=2, warmup=2), seed=3)
+    by_hand = Classifier(copy.deepcopy(encoder), 2, False, how, seed=tuned_seed(3, "CoLA")).train()
+    optimizer = torch.optim.AdamW(by_hand.parameters(), lr=1e-3, weight_decay=0.0)
+    text = [TOKENIZER.decode(e["input_ids"][1:-1]) for e in task.train]
+    batch = TOKENIZER(text, padding=True, return_tensors="pt", return_token_type_ids=True)
+    labels = torch.tensor([int(e["label"]) for e in task.train])
+    for rate in (0.0, 0.5):
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * rate
+        loss = torch.nn.functional.cross_entropy(by_hand(**batch), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(by_hand.parameters(), 1.0)
+        optimizer.step()
+    before = dict(encoder.named_parameters())
+    for name, p in by_hand.encoder.named_parameters():
+        torch.testing.assert_close(dict(tuned.encoder.named_parameters())[name], p, atol=2e-5, rtol=0)
+    moved = max((p - before[n]).abs().max() for n, p in by_hand.encoder.named_parameters())
+    assert moved > 3e-4
+
+
+def tuned_seed(seed, name):
+    return int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=4).digest(), "big")
+
+
+def test_fine_tuning_is_repeatable_and_leaves_all_alone():
+    task = tasks_of("CoLA")[0]
+    encoder = Model().lm.base_model.train()
+    before, state = copy.deepcopy(encoder.state_dict()), torch.get_rng_state()
+    how = replace(FAST, updates=5, warmup=1)
+    (one, loss), (two, again) = fine_tune(encoder, task, how), fine_tune(encoder, task, how)
+    torch.rand(1)
+    other, _ = fine_tune(encoder, task, how, seed=1)
+    assert loss == again
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert not torch.equal(one.out.weight, other.out.weight)
+    assert all(torch.equal(v, before[k]) for k, v in encoder.state_dict().items())
+    torch.set_rng_state(state)
+    assert encoder.training
+    assert not one.training
+
+
+def test_frozen_and_half_precision_weights_are_trained_in_float32():
+    encoder = Model().lm.base_model.to(torch.bfloat16).requires_grad_(False)
+    tuned, loss = fine_tune(encoder, tasks_of("CoLA")[0], replace(FAST, updates=3, warmup=1))
+    assert {p.dtype for p in tuned.parameters()} == {torch.float32}
+    assert loss == loss
+    start = encoder.embeddings.word_embeddings.weight.float()
+    assert not torch.equal(tuned.encoder.embeddings.word_embeddings.weight, start)
+
+
+def test_answers_do_not_depend_on_batches():
+    for task in tasks_of("CoLA", "STS-B", "SQuAD2.0"):
+        model, _ = fine_tune(Model().lm.base_model, task, replace(FAST, updates=10, warmup=1))
+        one, some = (answers(model, task, task.evaluation[""], n) for n in (1, 300))
+        torch.testing.assert_close(one[0], some[0])
+        assert one[1] == some[1]
+
+
+# ----------------------------------------------------------------------------------------- the observer
+
+
+def test_what_can_be_learnt_is_and_what_cannot_is_not(tmp_path):
+    table = attach(tmp_path, ("CoLA", "STS-B", "SQuAD2.0", "WNLI"), fine_tuning={
+        "all": {**QUICK["all"], "updates": 80, "warmup": 8},
+    }).observe(Model(), 7)  # fmt: skip
+    assert value(table, "score", "CoLA") == value(table, "accuracy", "CoLA") == 1
+    assert value(table, "score", "STS-B") == value(table, "spearman", "STS-B") > 0.9
+    assert value(table, "score", "SQuAD2.0") > 0.9
+    f1, exact = value(table, "f1", "SQuAD2.0"), value(table, "exact_match", "SQuAD2.0")
+    assert value(table, "score", "SQuAD2.0") == pytest.approx((f1 + exact) / 2)
+    assert value(table, "score", "WNLI") < 0.75  # the control: shuffled labels
+    for task, baseline in (("CoLA", 0.5), ("STS-B", 0), ("SQuAD2.0", 0.5), ("WNLI", 0.5)):
+        assert value(table, "baseline", task) == pytest.approx(baseline)
+    # neither spans nor WNLI are averaged over
+    scores = [value(table, "score", task) for task in ("CoLA", "STS-B")]
+    assert value(table, "average", "CoLA+STS-B") == pytest.approx(np.mean(scores))
+    assert value(table, "average_baseline", "CoLA+STS-B") == pytest.approx(0.25)
+    assert list(table.columns) == ["step", "tokens", "quantity", "site", "task", "value"]
+
+
+def test_observation_is_invisible(tmp_path):
+    observer = attach(tmp_path, budget=Budget(max_updates=3))
+    table = assert_leaves_alone(observer, Model())
+    moved = Model()
+    with torch.no_grad():
+        moved.lm.base_model.embeddings.word_embeddings.weight.mul_(-1)
+    # a control: another model, other numbers
+    assert (observer.observe(moved, 5)["value"] != table["value"]).any()
+
+
+@pytest.mark.parametrize(
+    ("cls", "config"), [(AlbertForPreTraining, AlbertConfig), (ElectraForPreTraining, ElectraConfig)]
+)
+def test_families(tmp_path, cls, config):
+    table = attach(tmp_path, budget=Budget(max_updates=3)).observe(Model(cls, config), 0)
+    assert table["value"].notna().all()
+
+
+def test_tasks_that_start_from_another(tmp_path):
+    names = ("RTE", "MNLI", "CoLA")
+    observer = attach(tmp_path, names, budget=Budget(max_updates=25))
+    assert observer.init_from == {"RTE": "MNLI"}
+    module = Model()
+    table = observer.observe(module, 0)
+    rte, mnli, _ = tasks_of(*names)
+    parent, _ = fine_tune(module.lm.base_model, mnli, observer._how("MNLI"))
+    _, loss = fine_tune(parent.encoder, rte, observer._how("RTE"))
+    assert value(table, "train_loss", "RTE") == pytest.approx(loss)
+    alone = attach(tmp_path / "alone", names, budget=Budget(max_updates=25), init_from={}).observe(module, 0)
+    assert value(alone, "train_loss", "RTE") != pytest.approx(loss, rel=1e-2)
+    for task in ("MNLI", "CoLA"):
+        assert value(alone, "train_loss", task) == value(table, "train_loss", task)
+    both = [value(table, "accuracy", f"MNLI-{part}") for part in ("matched", "mismatched")]
+    assert value(table, "score", "MNLI") == pytest.approx(np.mean(both))
+
+
+def test_a_missing_parent_is_said(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+    assert attach(tmp_path, ("RTE", "CoLA")).init_from == {}
+    assert "['RTE'] start from the pretrained weights" in caplog.text
+    with pytest.raises(ValueError, match=r"init_from names \['MNLI'\]"):
+        attach(tmp_path, ("RTE",), init_from={"RTE": "MNLI"})
+    with pytest.raises(ValueError, match="init_from goes in a circle"):
+        attach(tmp_path, ("RTE", "CoLA"), init_from={"RTE": "CoLA", "CoLA": "RTE"})
+    with pytest.raises(ValueError, match=r"init_from names \['SQuAD2.0'\]"):
+        attach(tmp_path, ("RTE", "SQuAD2.0"), init_from={"RTE": "SQuAD2.0"})
+
+
+def test_processes_share_the_tasks(tmp_path):
+    names = ("RTE", "CoLA", "MNLI", "SST-2", "QNLI")
+    observer = attach(tmp_path, names, init_from={"RTE": "MNLI", "SST-2": "RTE"})
+    for world_size in (1, 2, 3, 9):
+        ranks = observer._ranks(world_size)
+        assert sorted(ranks) == sorted(names)
+        assert ranks["SST-2"] == ranks["RTE"] == ranks["MNLI"]
+        order = list(ranks)
+        assert order.index("MNLI") < order.index("RTE") < order.index("SST-2")
+        assert len(set(ranks.values())) == min(world_size, 3)
+
+
+def test_two_ranks_answer_as_one(tmp_path, monkeypatch):
+    """Each process fine-tunes on its own tasks; together they have the numbers of one."""
+    names = ("RTE", "MNLI", "CoLA", "STS-B")
+    observer, module = attach(tmp_path, names, budget=Budget(max_updates=4)), Model()
+    expected = observer.observe(module, 2)
+    whose = observer._ranks(2)
+    parts = [observer._fine_tune(module, [name for name, rank in whose.items() if rank == r]) for r in (0, 1)]
+    assert all(parts)
+    assert not set(parts[0]) & set(parts[1])
+    for rank in (0, 1):
+        asked = []
+
+        def gather(mine, rank=rank, asked=asked):
+            asked.append(mine == parts[rank])
+            return parts
+
+        monkeypatch.setattr(downstream, "rank_and_world_size", lambda rank=rank: (rank, 2))
+        monkeypatch.setattr(downstream, "gather", gather)
+        pd.testing.assert_frame_equal(observer.observe(module, 2), expected, check_exact=True)
+        assert asked == [True]
+
+
+def test_glues_own_metrics(tmp_path):
+    settings = {"budget": Budget(max_updates=8)}
+    table = attach(tmp_path, ("CoLA", "MRPC", "STS-B"), metrics="glue", **settings).observe(Model(), 0)
+    assert value(table, "score", "CoLA") == value(table, "matthews", "CoLA")
+    for task, parts in (("MRPC", ("f1", "accuracy")), ("STS-B", ("pearson", "spearman"))):
+        mean = np.mean([value(table, part, task) for part in parts])
+        assert value(table, "score", task) == pytest.approx(mean)
+
+
+def test_a_broken_model_has_no_score_and_says_so(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+    module = Model()
+    with torch.no_grad():
+        module.lm.base_model.embeddings.LayerNorm.bias.fill_(torch.nan)
+    table = attach(tmp_path, budget=Budget(max_updates=2)).observe(module, 3)
+    for task in ("CoLA", "STS-B", "SQuAD2.0"):
+        assert np.isnan(value(table, "score", task))
+        assert not np.isnan(value(table, "baseline", task))
+    assert np.isnan(value(table, "average", "CoLA+STS-B"))
+    assert "at step 3: fine-tuning on ['CoLA', 'STS-B', 'SQuAD2.0'] ended" in caplog.text
+
+
+def test_settings_cover_data_and_training(tmp_path):
+    base = attach(tmp_path).settings
+    assert base["fine_tuning"]["CoLA"]["updates"] == 60
+    assert base == attach(tmp_path).settings
+    for i, other in enumerate(
+        [{"toys": Toys(seed=1)}, {"seed": 1}, {"budget": Budget(max_updates=9)}, {"names": ("CoLA",)}]
+    ):
+        assert attach(tmp_path / str(i), **other).settings != base
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tasks": ["MNLI"]}, r"expected tasks of \['CoLA', 'STS-B', 'SQuAD2.0'\], got \['MNLI'\]"),
+        ({"tasks": []}, "expected tasks of"),
+        ({"fine_tuning": {"Cola": {}}}, r"got \['Cola'\]"),
+        ({"metrics": "own"}, "metrics is one of"),
+        ({"max_tokens": 9}, "leave max_tokens, forward and split"),
+        ({"fine_tuning": {"all": {"max_sequence_length": 5}}}, "has examples of .* expected at most 5"),
+    ],
+)
+def test_bad_settings(tmp_path, settings, message):
+    with pytest.raises(ValueError, match=message):
+        attach(tmp_path, **settings)
+
+
+def test_what_is_no_data_for_it_or_no_model(tmp_path):
+    class Other(L.LightningDataModule):
+        def val_dataloader(self):
+            return [{"labels": torch.zeros(1, 1)}]
+
+    with pytest.raises(ValueError, match="has no tasks"):
+        attach(tmp_path, toys=Other())
+    with pytest.raises(ValueError, match="holds 0 models of transformers"):
+        attach(tmp_path).check_module(L.LightningModule())
+    with pytest.raises(ValueError, match="the model reads 8 positions"):
+        attach(tmp_path).check_module(Model(max_position_embeddings=8))
+
+
+# ------------------------------------------------------------------------------------------- figures
+
+
+def observations(tasks, seed=0, top=0.8):
+    random = np.random.default_rng(seed)
+    rows = []
+    for step in (0, 10, 100, 1000, 5000, 10_000):
+        scores = {
+            t: 0.5 + (top - 0.5 - 0.03 * i) * step / (step + 300) + 0.01 * random.normal()
+            for i, t in enumerate(tasks)
+        }
+        rows += [(step, "score", t, s) for t, s in scores.items()] + [
+            (step, "baseline", t, 0.5) for t in tasks
+        ]
+        rows += [(step, "average", "+".join(tasks), np.mean(list(scores.values())))]
+        rows += [(step, "average_baseline", "+".join(tasks), 0.5)]
+    return pd.DataFrame(rows, columns=["step", "quantity", "task", "value"]).assign(site="", tokens=None)
+
+
+GLUE = ("CoLA", "MRPC", "RTE", "SST-2", "STS-B", "MNLI", "QNLI", "QQP")
+
+
+def test_figures_of_a_run():
+    table = observations(GLUE)
+    figures = downstream_figures(table)
+    assert list(figures) == ["tasks", "average"]
+    ax = figures["tasks"].axes[0]
+    assert {t.get_text() for t in ax.get_legend().get_texts()} == {*GLUE, "best", "baseline"}
+    scores = table[table["quantity"].eq("score")]
+    best = {
+        (r["step"], r["value"])
+        for _, g in scores.groupby("task")
+        for _, r in g.nlargest(1, "value").iterrows()
+    }
+    crosses = [line for line in ax.lines if line.get_marker() == "x" and len(line.get_xdata())]
+    assert {(line.get_xdata()[0], line.get_ydata()[0]) for line in crosses} == best
+    assert list(downstream_figures(table[table["step"].eq(0)])) == ["tasks", "average"]
+    assert downstream_figures(table[table["quantity"].eq("baseline")]) == {}
+
+
+def test_figures_of_several_runs():
+    runs = {
+        "runs/organism/albert": (GLUE, 0.8),
+        "runs/organism/bert": (GLUE, 0.85),
+        "runs/organism/electra": (GLUE[:5], 0.9),
+    }
+    tables = [
+        observations(tasks, i, top).assign(run=run) for i, (run, (tasks, top)) in enumerate(runs.items())
+    ]
+    figures = downstream_figures(pd.concat(tables, ignore_index=True))
+    one, other = figures["average"].axes
+    labels = [{t.get_text() for t in ax.get_legend().get_texts()} for ax in (one, other)]
+    # averages over different tasks are never in one panel
+    assert labels == [{"albert", "bert", "best", "baseline"}, {"electra", "best", "baseline"}]
+    assert "QQP" in one.get_title(loc="left")
+    assert "QQP" not in other.get_title(loc="left")
+    assert [ax.get_title(loc="left") for ax in figures["tasks"].axes[:8]] == list(GLUE)
+    missing = tables[0].assign(value=np.nan)
+    assert downstream_figures(missing)["tasks"].axes  # nothing that is best

@@ -1,0 +1,503 @@
+"""TokenLearning against a loop over single words, and on models whose answers are known."""
+
+import logging
+import math
+from types import SimpleNamespace
+
+import lightning as L
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import nn
+from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+from lmdyn.analysis.word_masks import number_words
+from lmdyn.callbacks import Run, Steps
+from lmdyn.callbacks.token_learning import POS_GROUPS, VERB_FORMS, TokenLearning
+from lmdyn.callbacks.token_learning_figures import half_steps
+from lmdyn.datamodules.examples import ExampleLoader
+from lmdyn.datamodules.grammar import GrammarCorpus
+from lmdyn.datamodules.spans import SpanCorpus
+from lmdyn.datamodules.tokenization import word_tokenizer
+from tests.callbacks.observing import assert_leaves_alone
+
+WORDS = {  # pieces, xpos, upos
+    "the": ("DT", "DET"), "a": ("DT", "DET"), "and": ("CC", "CCONJ"), "of": ("IN", "ADP"), "red": ("JJ", "ADJ"),
+    "soon": ("RB", "ADV"), "cat": ("NN", "NOUN"), "cat ##s": ("NNS", "NOUN"), "rome": ("NNP", "PROPN"),
+    "walk": ("VBP", "VERB"), "to ##walk": ("VB", "VERB"), "walk ##ed": ("VBD", "VERB"),
+    "walk ##ing ##s": ("VBG", "VERB"), "gone": ("VBN", "VERB"), "walk ##s": ("VBZ", "VERB"), "!": (None, None),
+}  # fmt: skip
+PIECES = sorted({p for word in WORDS for p in word.split()})
+VOCABULARY = {p: i for i, p in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES])}
+XPOS, UPOS = (sorted({tags[i] for tags in WORDS.values() if tags[i]}) for i in (0, 1))
+SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+
+
+def tokenizer(**changes):
+    backend = Tokenizer(models.WordPiece(VOCABULARY, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {f"{role}_token": token for role, token in SPECIAL.items()} | changes
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **{k: v for k, v in special.items() if v})
+
+
+def example(words):
+    rows = [(VOCABULARY[piece], i, *WORDS[word]) for i, word in enumerate(words) for piece in word.split()]
+    ids = np.array([VOCABULARY["[CLS]"], *(r[0] for r in rows), VOCABULARY["[SEP]"]])
+
+    def column(values):
+        return np.array([-100, *values, -100])
+
+    return {
+        "input_ids": ids,
+        "labels": column([r[0] for r in rows]),
+        "words": column([r[1] for r in rows]),
+        "xpos": column([XPOS.index(r[2]) if r[2] else -100 for r in rows]),
+        "upos": column([UPOS.index(r[3]) if r[3] else -100 for r in rows]),
+    }
+
+
+def sentences(n=30, seed=0):
+    g = np.random.default_rng(seed)
+    shares = 1 / np.arange(2, len(WORDS) + 2)
+    shares /= shares.sum()
+    return [list(g.choice(list(WORDS), g.integers(1, 8), p=shares)) for _ in range(n)]
+
+
+def loader(texts=None, **settings):
+    settings = {"batch_tokens": 60, "label_names": {"xpos": XPOS, "upos": UPOS}, **settings}
+    return ExampleLoader([example(words) for words in texts or sentences()], **settings)
+
+
+class Model(nn.Module):
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        config = BertConfig(
+            vocab_size=len(VOCABULARY), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+            intermediate_size=32, max_position_embeddings=32, initializer_range=0.2,
+        )  # fmt: skip
+        self.bert = BertForMaskedLM(config)
+        self.calls = []
+
+    def forward(self, input_ids, attention_mask=None, predict=None):
+        self.calls.append(input_ids.shape)
+        hidden = self.bert.bert(input_ids, attention_mask=attention_mask).last_hidden_state
+        return SimpleNamespace(logits=self.bert.cls(hidden if predict is None else hidden[predict]))
+
+
+class Copies(nn.Module):
+    """Answers what it reads, and ``guess`` where that is the mask."""
+
+    def __init__(self, guess="[UNK]"):
+        super().__init__()
+        self.guess = VOCABULARY[guess]
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, input_ids):
+        ids = input_ids.masked_fill(input_ids == VOCABULARY["[MASK]"], self.guess)
+        return SimpleNamespace(logits=self.scale * nn.functional.one_hot(ids, len(VOCABULARY)).float())
+
+
+def attach(folder, probe=None, run_tokenizer=None, **settings):
+    observer = TokenLearning(**{"frequency": "probe", "bands": [(1, 2), (3, 5)], **settings})
+    observer.probe = loader() if probe is None else probe
+    observer.attach(Run(folder, tokenizer=tokenizer() if run_tokenizer is None else run_tokenizer))
+    return observer
+
+
+def values(table, quantity, by=""):
+    rows = table[table["quantity"].eq(quantity) & table["by"].eq(by)]
+    return dict(zip(rows["group"], rows["value"], strict=True))
+
+
+def naive(module, texts):
+    """(word, reconstructed, predicted) of each word, a sentence and a mask at a time, full logits."""
+    found = []
+    for text in texts:
+        row = example(text)
+        ids, words = torch.from_numpy(row["input_ids"])[None], row["words"]
+        with torch.no_grad():
+            seen = module(ids).logits.argmax(-1)
+            for i, word in enumerate(text):
+                at = torch.from_numpy(words == i)
+                masked = ids.clone()
+                masked[0, at] = VOCABULARY["[MASK]"]
+                predicted = module(masked).logits.argmax(-1)
+                found.append((word, *(bool((a[0, at] == ids[0, at]).all()) for a in (seen, predicted))))
+    return pd.DataFrame(found, columns=["word", "reconstruction", "prediction"])
+
+
+def groups_of(word, ranks):
+    """The groups of a word, once more."""
+    xpos, upos = WORDS[word]
+    groups = {"": "", "upos": upos, "verb_form": xpos if xpos in VERB_FORMS else None}
+    groups["pos"] = next((name for name, tags in POS_GROUPS.items() if xpos in tags), None)
+    rank = ranks.get(word)  # of single pieces
+    groups["rank"] = None if rank is None or rank > 5 else "1-2" if rank <= 2 else "3-5"
+    return groups
+
+
+def token_ranks(texts):
+    pieces = [p for words in texts for w in words for p in w.split()]
+    counts = pd.Series(pieces).value_counts()
+    order = sorted(counts.index, key=lambda p: (-counts[p], VOCABULARY[p]))
+    return {piece: i for i, piece in enumerate(order, start=1)}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A model that knows some words, and not all: by chance it would know too few."""
+    module = Model().eval()
+    optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
+    g = torch.Generator().manual_seed(0)
+    for _ in range(7):
+        for batch in loader(batch_tokens=400):
+            ids, labels = batch["input_ids"], batch["labels"]
+            masked = (torch.rand(ids.shape, generator=g) < 0.3) & (labels >= 0)
+            logits = module(ids.masked_fill(masked, VOCABULARY["[MASK]"]), batch["attention_mask"]).logits
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return module
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 50, None])
+def test_values_are_those_of_one_word_at_a_time(tmp_path, trained, batch_tokens):
+    module, texts = trained, sentences()
+    table = attach(tmp_path, by=["pos", "upos", "verb_form", "rank"], batch_tokens=batch_tokens).observe(
+        module, 5
+    )
+    words, ranks = naive(module, texts), token_ranks(texts)
+    assert 0.1 < words["prediction"].mean() < words["reconstruction"].mean() < 1
+    for by in ("", "pos", "upos", "verb_form", "rank"):
+        group = words["word"].map(lambda w, by=by: groups_of(w, ranks)[by])
+        for quantity, count in (("reconstruction", "words"), ("prediction", "masked_words")):
+            right = words.groupby(group)[quantity]
+            assert values(table, quantity, by) == right.mean().to_dict()
+            assert values(table, count, by) == right.count().to_dict()
+    assert set(values(table, "prediction", "verb_form")) == set(VERB_FORMS)
+    assert set(values(table, "prediction", "pos")) == set(POS_GROUPS)
+
+
+def test_a_model_that_copies_reconstructs_all_and_predicts_what_it_guesses(tmp_path):
+    texts = sentences()
+    table = attach(tmp_path).observe(Copies("the"), 0)
+    assert values(table, "reconstruction") == {"": 1.0}
+    the = sum(w == "the" for words in texts for w in words) / sum(map(len, texts))
+    assert values(table, "prediction")[""] == pytest.approx(the)
+    # the other half of the determiners is "a"; all pieces are masked, and "walk" alone does not make "walk ##s"
+    assert 0 < values(table, "prediction", "pos")["determiner"] < 1
+    assert values(attach(tmp_path).observe(Copies("walk"), 0), "prediction", "verb_form")["VBZ"] == 0
+    assert values(attach(tmp_path).observe(Copies("walk"), 0), "prediction", "verb_form")["VBP"] == 1
+    # in no group of the publication's verbs
+    assert values(attach(tmp_path).observe(Copies("walk"), 0), "prediction", "pos")["verb"] == 0
+
+
+def test_many_masks_share_a_batch(tmp_path):
+    module = Model().eval()
+    attach(tmp_path, quantities=["prediction"]).observe(module, 0)
+    rows = sum(shape[0] for shape in module.calls)
+    assert rows == sum(map(len, sentences()))  # a copy a word
+    assert len(module.calls) == len(loader())  # one forward of each batch's words
+    small = Model().eval()
+    attach(tmp_path, quantities=["prediction"], batch_tokens=30, name="small").observe(small, 0)
+    assert all(b == 1 or b * t <= 30 for b, t in small.calls)
+
+
+def test_a_module_that_names_no_predict_gives_the_same(tmp_path):
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Model().eval()
+
+        def forward(self, input_ids, attention_mask):
+            return self.inner(input_ids, attention_mask)
+
+    tables = [attach(tmp_path).observe(m, 1) for m in (Model().eval(), Plain())]
+    pd.testing.assert_frame_equal(*tables)
+
+
+def test_leaves_no_trace(tmp_path):
+    assert_leaves_alone(attach(tmp_path, max_words=20), Model().train())
+
+
+def test_one_quantity_alone(tmp_path):
+    table = attach(tmp_path, quantities=["reconstruction"]).observe(Copies(), 0)
+    assert set(table["quantity"]) == {"reconstruction", "words"}
+    scalars = table[TokenLearning.is_scalar(table)]
+    assert set(scalars["quantity"]) == {"reconstruction"}
+
+
+class Trained(L.LightningModule):
+    """Trains as masked language models do; dropout draws from the global generator."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = Model()
+        self.tokenizer = tokenizer()
+
+    def forward(self, input_ids, attention_mask=None, predict=None):
+        return self.model(input_ids, attention_mask, predict)
+
+    def training_step(self, batch, batch_idx):
+        logits = self(batch["input_ids"], batch["attention_mask"]).logits
+        return nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=1e-2)
+
+
+def fit(folder, *observers):
+    L.seed_everything(0, verbose=False)
+    module = Trained()
+    trainer = L.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=folder, callbacks=list(observers),
+    )  # fmt: skip
+    trainer.fit(module, loader())
+    return module, trainer.global_step
+
+
+def test_live_is_invisible_and_what_is_observed_afterwards(tmp_path):
+    observer = TokenLearning(frequency="probe", bands=[(1, 5)], max_words=30, schedule=Steps(at=(0, 2)))
+    observer.probe = loader()
+    (plain, _), (module, last) = fit(tmp_path / "plain"), fit(tmp_path, observer)
+    assert all(torch.equal(v, module.state_dict()[k]) for k, v in plain.state_dict().items())
+    live = observer.store.read()
+    assert sorted(set(live["step"])) == [0, 2, last]
+    again = observer.observe(module, last)
+    there = live[live["step"].eq(last) & live["quantity"].ne("learning_rate")].reset_index(drop=True)
+    pd.testing.assert_frame_equal(
+        there[["quantity", "by", "group", "value"]], again[["quantity", "by", "group", "value"]],
+        check_exact=True, check_dtype=False,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------ sample and ranks
+
+
+def sampled(observer, world_size):
+    """(example, word) of the masked words of all ranks."""
+    found = []
+    for rank in range(world_size):
+        for number, batch in enumerate(observer.probe_set.batches(rank, world_size)):
+            words = number_words(batch["words"])
+            kept = observer._hashes(batch, words, number, rank, world_size) <= observer._highest_hash
+            rows = batch["example"][words.row[kept]].tolist()
+            found += zip(rows, words.word[kept].tolist(), strict=True)
+    return found
+
+
+def test_a_sample_of_words_is_the_same_for_any_number_of_ranks(tmp_path):
+    observer = attach(tmp_path, max_words=40)
+    one, three = (sampled(observer, n) for n in (1, 3))
+    assert len(one) == 40 == len(set(one))
+    assert sorted(one) == sorted(three)
+    other = attach(tmp_path, max_words=40, seed=1, name="other")
+    assert set(sampled(other, 1)) != set(one)
+    table = observer.observe(Copies("the"), 0)
+    assert values(table, "masked_words")[""] == 40
+    assert values(table, "words")[""] == sum(map(len, sentences()))
+    texts = sentences()
+    the = np.mean([texts[i][w] == "the" for i, w in one])
+    assert values(table, "prediction")[""] == pytest.approx(the)
+
+
+def test_more_words_than_there_are_is_all_of_them(tmp_path):
+    whole = attach(tmp_path).observe(Copies("the"), 0)
+    pd.testing.assert_frame_equal(
+        whole, attach(tmp_path, max_words=10_000, name="b").observe(Copies("the"), 0)
+    )
+
+
+def test_ranks_add_up_to_one(tmp_path, trained, monkeypatch):
+    """Each rank's counts, summed, are those of one process, with more ranks than some batches have rows."""
+    import lmdyn.callbacks.token_learning as file
+
+    observer = attach(tmp_path, max_words=60)
+    whole = observer.observe(trained, 3)
+    parts = []
+    for rank in range(3):
+        monkeypatch.setattr(file, "rank_and_world_size", lambda rank=rank: (rank, 3))
+        parts.append(observer.observe(trained, 3))
+    totals = {}
+    for table in parts:
+        for quantity, count in (("reconstruction", "words"), ("prediction", "masked_words")):
+            for by in set(table["by"]):
+                counts = values(table, count, by)
+                for group, value in values(table, quantity, by).items():
+                    total = totals.setdefault((quantity, by, group), [0.0, 0.0])
+                    total[0] += value * counts[group]
+                    total[1] += counts[group]
+    expected = whole[whole["quantity"].isin(["reconstruction", "prediction"])]
+    assert len(expected) == len(totals)
+    for row in expected.itertuples():
+        hits, count = totals[row.quantity, row.by, row.group]
+        assert row.value == pytest.approx(hits / count)
+
+
+# ------------------------------------------------------------------------------------------ groups
+
+
+def test_without_treebank_tags_universal_ones_are_taken(tmp_path):
+    table = attach(tmp_path, loader(label_names={"upos": UPOS}), bands=[]).observe(Copies("the"), 0)
+    assert set(table["by"]) == {"", "upos"}
+    with pytest.raises(ValueError, match="need layers \\['xpos'\\]"):
+        attach(tmp_path, loader(label_names={"upos": UPOS}), by=["verb_form"])
+    with pytest.raises(ValueError, match="no layer 'xpos' or 'upos'"):
+        attach(tmp_path, loader(label_names={}))
+    assert set(attach(tmp_path, loader(label_names={}), by=[]).observe(Copies(), 0)["by"]) == {""}
+
+
+def test_tags_of_another_treebank_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="Penn Treebank"):
+        attach(tmp_path, loader(label_names={"xpos": ["N", "V"] * 7}))
+
+
+def test_frequencies_of_the_training_data(tmp_path):
+    counts = pd.DataFrame({"token": list(VOCABULARY), "count": 0})
+    counts.loc[[VOCABULARY[p] for p in ("red", "walk")], "count"] = [9, 5]
+    observer = TokenLearning(bands=[(1, 1), (2, 2), (3, 9)])
+    observer.probe = loader()
+    observer.attach(Run(tmp_path, tokenizer=tokenizer(), token_counts=counts))
+    table = observer.observe(Copies("red"), 0)
+    assert values(table, "prediction", "rank") == {
+        "1-1": 1.0,
+        "2-2": 0.0,
+    }  # tokens that do not occur have no rank
+    n = sum(w == "walk" for words in sentences() for w in words)
+    assert values(table, "words", "rank")["2-2"] == n  # and not "walk ##s", which has two pieces
+    with pytest.raises(ValueError, match="needs training frequencies"):
+        attach(tmp_path, frequency="train", name="none")
+
+
+def test_bands_beyond_the_vocabulary_are_logged(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        attach(tmp_path, bands=[(1, 5), (300, 349)])
+    assert "bands above have no words" in caplog.text
+
+
+# ------------------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"quantities": ["recall"]}, "quantities to be some of"),
+        ({"quantities": []}, "quantities is empty"),
+        ({"by": ["xpos"]}, "by to be some of"),
+        ({"bands": [(5, 9), (9, 12)]}, "one band above the other"),
+        ({"bands": [(0, 9)]}, "from 1"),
+        ({"bands": [(9, 5)]}, "bands are"),
+        ({"by": ["rank"], "bands": []}, "bands is empty"),
+        ({"max_words": 0}, "max_words is 0"),
+        ({"frequency": "corpus"}, "expected one of"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, message):
+    with pytest.raises(ValueError, match=message):
+        TokenLearning(**settings)
+
+
+@pytest.mark.parametrize("quantity", ["prediction", "reconstruction"])
+def test_a_causal_model_is_refused(tmp_path, quantity):
+    with pytest.raises(ValueError, match="a causal model predicts the next word"):
+        attach(tmp_path, run_tokenizer=tokenizer(mask_token=None), quantities=[quantity])
+
+
+def test_batches_without_words_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"got \['attention_mask', 'example', 'input_ids'\]"):
+        attach(tmp_path, ExampleLoader([{"input_ids": np.arange(3)}]))
+
+
+def test_a_model_that_diverged_gets_nothing_right(tmp_path, caplog):
+    module = Copies()
+    nn.init.constant_(module.scale, math.nan)
+    with caplog.at_level(logging.WARNING):
+        table = attach(tmp_path).observe(module, 7)
+    assert "not finite at step 7" in caplog.text
+    assert values(table, "reconstruction") == values(table, "prediction") == {"": 0.0}
+
+
+# ------------------------------------------------------------------------------------------ with SpanCorpus, figures
+
+
+def test_sentences_of_a_span_corpus(tmp_path):
+    grammar = GrammarCorpus(n_train_tokens=600, n_validation_tokens=200, n_test_tokens=50)
+    run_tokenizer = word_tokenizer(grammar.word_counts())
+    run_tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    observer = TokenLearning(probe=SpanCorpus(grammar), bands=[(1, 5)], frequency="probe", batch_tokens=500)
+    observer.attach(Run(tmp_path, tokenizer=run_tokenizer))
+
+    class Most(nn.Module):
+        """Answers the token that occurs most often."""
+
+        def forward(self, input_ids):
+            return torch.zeros(*input_ids.shape, len(run_tokenizer)).index_fill(-1, most, 1.0)
+
+    ids = torch.cat([b["labels"][b["labels"] >= 0] for b in observer.probe_set.batches()])
+    most = ids.bincount().argmax()
+    table = observer.observe(Most(), 0)
+    for quantity in ("reconstruction", "prediction"):
+        assert values(table, quantity)[""] == pytest.approx(float((ids == most).double().mean()))
+
+
+def observations(steps=(0, 10, 100, 1000)):
+    rows = []
+    for step in steps:
+        for j, quantity in enumerate(("reconstruction", "prediction")):
+            for by, names in (
+                ("", [""]),
+                ("pos", list(POS_GROUPS)),
+                ("verb_form", VERB_FORMS),
+                ("rank", ["50-99"]),
+            ):
+                for i, group in enumerate(names):
+                    learned = 1 / (1 + math.exp(-3 * (math.log10(1 + step) - 0.5 - 0.2 * i - 0.7 * j)))
+                    rows.append((step, quantity, "", by, group, (0.9 - 0.3 * j) * learned))
+    return pd.DataFrame(rows, columns=["step", "quantity", "site", "by", "group", "value"])
+
+
+def test_figures():
+    figures = TokenLearning.figures(observations(), {})
+    assert {"overall", "reconstruction_by_pos", "prediction_by_verb_form", "order_by_pos"} <= set(figures)
+    left, right = figures["prediction_by_pos"].axes
+    assert left.get_ylabel() == "accuracy (share of words)"
+    curves = [line.get_ydata() for line in right.get_lines() if not line.get_label().startswith("_")]
+    assert len(curves) == len(POS_GROUPS)
+    assert all(len(curve) == 4 and curve[-1] == 1 and 0 < curve[0] < 1 for curve in curves)
+    labels = [t.get_text() for t in right.get_legend().get_texts()]
+    assert [label.split(" (")[0].replace(" ", "_") for label in labels] == list(
+        POS_GROUPS
+    )  # as they are learned
+    for figure in figures.values():
+        figure.canvas.draw()
+
+
+def test_figures_of_one_step_have_no_rescaled_accuracy():
+    figures = TokenLearning.figures(observations((5,)), {})
+    assert "order_by_pos" not in figures
+    assert len(figures["prediction_by_pos"].axes) == 1
+    assert TokenLearning.figures(observations().iloc[:0], {}) == {}
+
+
+def test_what_was_not_learned_is_not_rescaled():
+    table = observations()
+    table.loc[table["group"].eq("noun"), "value"] *= 0.01
+    figure = TokenLearning.figures(table, {})["prediction_by_pos"]
+    labels = [t.get_text() for t in figure.axes[1].get_legend().get_texts()]
+    assert labels[-1] == "noun (not learned)"
+    empty = [line.get_label() for line in figure.axes[1].get_lines() if len(line.get_ydata()) == 0]
+    assert empty == ["noun (not learned)"]
+    assert np.isnan(half_steps(table, "prediction", "pos")["noun"])
+    figure.canvas.draw()
+
+
+def test_half_steps_say_who_is_first():
+    table = observations()
+    order = half_steps(table, "reconstruction", "pos")
+    assert list(order.index) == list(POS_GROUPS)
+    assert (order < half_steps(table, "prediction", "pos")).all()

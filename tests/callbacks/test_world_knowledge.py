@@ -1,0 +1,329 @@
+"""WorldKnowledge against one question at a time, and what its figures say of facts gained and lost."""
+
+import logging
+
+import lightning as L
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from transformers import AlbertConfig, AlbertForMaskedLM
+
+from lmdyn.analysis.predictions import logits_at
+from lmdyn.callbacks import Run, ScheduledCheckpoint, Steps
+from lmdyn.callbacks import world_knowledge as world_knowledge_module
+from lmdyn.callbacks.publishing import scalar_tags
+from lmdyn.callbacks.world_knowledge import WorldKnowledge
+from lmdyn.callbacks.world_knowledge_figures import changes
+from lmdyn.cli.report import write_report
+from lmdyn.datamodules.facts import Cloze, FactCorpus, FactSource
+from lmdyn.datamodules.tokenization import word_tokenizer
+from tests.callbacks.observing import assert_leaves_alone
+
+PLACES = [f"place{i}" for i in range(12)]
+THINGS = [f"thing{i}" for i in range(9)]
+TEMPLATES = {"in": "[X] is in [Y] .", "by": "[Y] made the new [X] here .", "twin": "[X] , [Y]"}
+KINDS = {"in": "N-1", "by": "N-1", "twin": "1-1"}
+
+
+class Facts(FactSource):
+    """Facts of three relations; 'thing' objects are no candidates."""
+
+    def facts(self):
+        for i, thing in enumerate(THINGS):
+            yield Cloze("in", f"the $A$ {thing}" if i % 2 else thing, PLACES[i % 5], TEMPLATES["in"])
+            yield Cloze("by", thing, (PLACES if i % 3 else THINGS)[-i - 1], TEMPLATES["by"])
+        for a, b in zip(PLACES[:4], PLACES[4:8], strict=True):
+            yield Cloze("twin", a, b, TEMPLATES["twin"])
+
+    def relation_kinds(self):
+        return KINDS
+
+    def candidates(self):
+        return PLACES
+
+
+def tokenizer():
+    words = [*PLACES, *THINGS, "is", "in", "made", "the", "new", "here", ".", ",", "$A$"]
+    made = word_tokenizer(dict.fromkeys(words, 1))
+    made.add_special_tokens({"mask_token": "[MASK]", "cls_token": "[CLS]", "sep_token": "[SEP]"})
+    return made
+
+
+class Model(L.LightningModule):
+    """Answers every position, or only those asked for."""
+
+    def __init__(self, size):
+        super().__init__()
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+        self.lm = AlbertForMaskedLM(AlbertConfig(vocab_size=size, embedding_size=8, **sizes))
+        for p in self.lm.parameters():
+            torch.nn.init.normal_(p, std=0.7)
+
+    def forward(self, input_ids, attention_mask=None):
+        return self.lm(input_ids=input_ids, attention_mask=attention_mask)
+
+
+class Sparing(Model):
+    def forward(self, input_ids, attention_mask=None, predict=None):
+        hidden = self.lm.albert(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        self.projected = int(predict.sum())
+        return self.lm.predictions(hidden[predict])
+
+
+def attach(folder, **settings):
+    observer = WorldKnowledge(**{"probe": FactCorpus(Facts(), batch_tokens=40), **settings})
+    observer.attach(Run(folder, tokenizer=tokenizer()))
+    return observer
+
+
+@pytest.fixture
+def observer(tmp_path):
+    return attach(tmp_path)
+
+
+@torch.no_grad()
+def one_at_a_time(model, loader, vocabulary):
+    """Hits and predictions of each fact, by relation."""
+    model.eval()
+    found = []
+    for example in loader.examples:
+        ids = torch.tensor(example["input_ids"])[None]
+        at = int((example["labels"] >= 0).nonzero()[0][0])
+        answer = int(example["labels"][at])
+        logits = model.lm(input_ids=ids).logits[0, at]
+        best = max(loader.candidates, key=lambda i: float(logits[i]))
+        relation = loader.label_names["relation"][int(example["relation"])]
+        prediction = vocabulary.convert_ids_to_tokens(int(logits.argmax()))
+        asked = answer in loader.candidates
+        found.append((relation, loader.label_names["fact"][int(example["fact"])], prediction,
+                      int(logits.argmax()) == answer, best == answer if asked else None))  # fmt: skip
+    return pd.DataFrame(found, columns=["relation", "fact", "prediction", "hit", "candidate_hit"])
+
+
+@pytest.mark.parametrize("kind", [Model, Sparing])
+def test_values_are_those_of_one_question_at_a_time(observer, kind):
+    model = kind(len(tokenizer()))
+    with torch.no_grad():  # something is known: answers get a head start
+        model.lm.predictions.bias[: len(tokenizer())] += (
+            4 * torch.eye(len(tokenizer()))[tokenizer().vocab["place2"]]
+        )
+    table = observer.observe(model, 7)
+    expected = one_at_a_time(model, observer.probe_set.loader, tokenizer())
+    assert 0 < expected["hit"].sum() < len(expected)
+
+    rows = table[table["quantity"].eq("hit")].reset_index(drop=True)
+    for column in ("relation", "fact", "prediction"):
+        assert rows[column].tolist() == expected[column].tolist()
+    assert rows["value"].tolist() == expected["hit"].astype(float).tolist()
+
+    tags = scalar_tags(observer.name, table[WorldKnowledge.is_scalar(table)])
+    for quantity, column in (("p_at_1", "hit"), ("p_at_1_candidates", "candidate_hit")):
+        asked = expected.dropna(subset=column)
+        mean = {r: float(np.mean(group[column].astype(float))) for r, group in asked.groupby("relation")}
+        for relation, value in mean.items():
+            assert tags[f"world_knowledge/{quantity}/{relation}"] == pytest.approx(value)
+        assert tags[f"world_knowledge/{quantity}"] == pytest.approx(np.mean(list(mean.values())))
+        assert tags[f"world_knowledge/{quantity}/1-1"] == pytest.approx(mean["twin"])
+        assert tags[f"world_knowledge/{quantity}/N-1"] == pytest.approx((mean["in"] + mean["by"]) / 2)
+    assert tags["world_knowledge/facts"] == 22
+    assert [tags[f"world_knowledge/facts/{r}"] for r in KINDS] == [9, 9, 4]
+    assert tags["world_knowledge/known"] == expected["hit"].sum()
+
+
+def test_objects_that_are_no_candidates(observer):
+    """Three objects of 'by' are things: left out where places compete, so that all of the six others may be known."""
+
+    class Oracle(Model):
+        def forward(self, input_ids, attention_mask=None, labels=None, *, example):
+            answers = torch.tensor([max(e["labels"]) for e in observer.probe_set.loader.examples])
+            logits = torch.nn.functional.one_hot(answers[example], self.lm.config.vocab_size).float()
+            return logits[:, None].expand(-1, input_ids.shape[1], -1)
+
+    table = observer.observe(Oracle(len(tokenizer())), 0)
+    tags = scalar_tags("", table[WorldKnowledge.is_scalar(table)])
+    assert all(v == 1 for tag, v in tags.items() if "p_at_1" in tag)
+    assert tags["/known"] == 22
+
+
+def test_only_masks_are_projected():
+    model = Sparing(len(tokenizer()))
+    ids = torch.arange(12).reshape(2, 6)
+    positions = torch.zeros(2, 6, dtype=torch.bool)
+    positions[0, 3] = positions[1, 1] = positions[1, 4] = True
+    whole = Model(len(tokenizer()))
+    whole.load_state_dict(model.state_dict())
+    few = logits_at(model.eval(), {"input_ids": ids}, positions)
+    assert model.projected == 3
+    torch.testing.assert_close(few, whole.eval()(ids).logits[positions])
+    torch.testing.assert_close(few, logits_at(whole, {"input_ids": ids}, positions))
+
+    class Deaf(Model):
+        def forward(self, input_ids, predict=None):
+            return self.lm(input_ids)
+
+    with pytest.raises(ValueError, match=r"answered logits \(2, 6, \d+\) for 3 positions"):
+        logits_at(Deaf(len(tokenizer())), {"input_ids": ids}, positions)
+
+
+def test_invisible_and_tidy(observer):
+    table = assert_leaves_alone(observer, Model(len(tokenizer())).train())
+    assert list(table.columns) == [
+        "step", "tokens", "quantity", "site", "kind", "relation", "fact", "prediction", "value"
+    ]  # fmt: skip
+    assert not table.duplicated(["quantity", "site", "kind", "relation", "fact", "prediction"]).any()
+
+
+def test_two_ranks_give_the_numbers_of_one(observer, monkeypatch):
+    model = Model(len(tokenizer()))
+    expected = observer.observe(model, 0)
+    parts = []
+    monkeypatch.setattr(world_knowledge_module, "gather", lambda mine: parts.append(mine) or [mine])
+    for rank in (1, 0):
+        monkeypatch.setattr(world_knowledge_module, "rank_and_world_size", lambda rank=rank: (rank, 2))
+        observer.observe(model, 0)
+    assert sum(map(len, parts)) == 22
+    monkeypatch.setattr(world_knowledge_module, "gather", lambda mine: [mine, parts[0]])
+    pd.testing.assert_frame_equal(observer.observe(model, 0), expected, check_exact=True)
+
+
+def test_a_model_that_diverged(observer, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+    model = Model(len(tokenizer()))
+    torch.nn.init.constant_(model.lm.predictions.bias, float("nan"))
+    table = observer.observe(model, 3)
+    assert table[table["quantity"].isin(["hit", "p_at_1", "p_at_1_candidates", "known"])]["value"].eq(0).all()
+    assert "step 3: the logits of 22 facts are not finite" in caplog.text
+
+
+def test_what_is_no_fact_corpus(tmp_path):
+    observer = WorldKnowledge()
+    observer.probe = [{"input_ids": torch.zeros(1, 2), "labels": torch.zeros(1, 2)}]
+    with pytest.raises(ValueError, match="asks no facts"):
+        observer.attach(Run(tmp_path))
+
+
+def test_settings_tell_the_questions(observer, tmp_path):
+    assert observer.settings["templates"] == TEMPLATES
+    assert observer.settings["relation_kinds"] == KINDS
+    fewer = attach(tmp_path / "fewer", max_tokens=60)
+    assert fewer.settings["probe_set"] != observer.settings["probe_set"]
+
+
+# ------------------------------------------------------------------------------------------ figures
+
+STORY = {0: "", 10: "ab", 20: "bc", 40: "bcd", 80: "ab"}  # facts known at each step
+
+
+def test_facts_gained_and_lost():
+    rows = [
+        (step, "hit", "r", fact, float(fact in known)) for step, known in STORY.items() for fact in "abcde"
+    ]
+    table = pd.DataFrame(rows, columns=["step", "quantity", "relation", "fact", "value"])
+    for part in (table, table[table["value"].eq(1) | table["fact"].eq("e")]):  # known facts are enough
+        found = changes(part.sample(frac=1, random_state=0))
+        assert found["step"].tolist() == list(STORY)
+        assert found["known"].tolist() == [0, 2, 2, 3, 2]
+        assert found["gained"].tolist()[1:] == [2, 1, 1, 1]
+        assert found["lost"].tolist()[1:] == [0, 1, 0, 2]
+        assert found.loc[0, ["gained", "lost"]].isna().all()
+        assert (found["known"].diff() == found["gained"] - found["lost"])[1:].all()
+
+
+@pytest.fixture
+def told(observer):
+    """Observations in which each fact has a story: learned, forgotten, oscillating, never known."""
+    stories = ["00111", "01100", "01011", "00000"]
+    table = observer.observe(Model(len(tokenizer())), 0)
+    facts = np.flatnonzero(table["quantity"].eq("hit"))
+    for i, step in enumerate(STORY):
+        table["step"] = step
+        for j, row in enumerate(facts):
+            table.loc[row, "value"] = float(stories[j % 4][i])
+            table.loc[row, "prediction"] = "$right$" if table.loc[row, "value"] else "wrong"
+        observer.store.write(step, table)
+    return observer
+
+
+def test_figures(told):
+    names = {"mean", "by_relation", "all_relations", "gained_lost", "examples"}
+    for where in (None, told.figure_rows):
+        figures = told.figures(told.store.read(where=where), told.settings)
+        assert figures.keys() == names
+    cells = figures["examples"].axes[0].tables[0].get_celld()
+    text = {key: cell.get_text().get_text() for key, cell in cells.items()}
+    assert [text[0, c] for c in range(3, 8)] == [str(step) for step in STORY]
+    stories = {text[row, 2] for row, _ in text if row > 0}
+    assert stories == {"learned", "forgotten", "oscillating"}
+    for row in {row for row, _ in text if row > 0}:
+        assert "____" in text[row, 0]
+        right = "".join("01"[text[row, c] == "$right$"] for c in range(3, 8))
+        assert right == {"learned": "00111", "forgotten": "01100", "oscillating": "01011"}[text[row, 2]]
+        assert [cells[row, c].get_facecolor()[0] < 1 for c in range(3, 8)] == [x == "1" for x in right]
+    assert told.figures(told.store.read(until=0), told.settings).keys() == {"mean", "by_relation"}
+
+
+def test_figures_read_what_is_known_and_some_examples(tmp_path, monkeypatch):
+    monkeypatch.setattr(world_knowledge_module, "_EXAMPLES", 2)
+    observer = attach(tmp_path)
+    table = observer.observe(Model(len(tokenizer())), 0)
+    observer.store.write(0, table)
+    kept = observer.store.read(where=observer.figure_rows)
+    facts = kept[kept["quantity"].eq("hit")]
+    assert len(facts) - facts["value"].sum() <= 2 * 3
+    assert facts.groupby("relation").size().ge(2).all()
+    assert len(kept[kept["quantity"].ne("hit")]) == len(table[table["quantity"].ne("hit")])
+
+
+def test_report(told, tmp_path):
+    page = write_report([told.run.log_dir], tmp_path / "report").read_text()
+    assert page.count("data:image/png;base64,") == 5
+
+
+# ------------------------------------------------------------------------------------------ in training
+
+
+class Trained(Sparing):
+    def training_step(self, batch, batch_idx):
+        return torch.nn.functional.cross_entropy(
+            logits_at(self, batch, batch["labels"] >= 0), batch["labels"][batch["labels"] >= 0]
+        )
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=1e-2)
+
+
+def fit(folder, observers):
+    corpus = FactCorpus(Facts(), batch_tokens=60)
+    corpus.tokenizer = tokenizer()
+    corpus.setup()
+    checkpoint = ScheduledCheckpoint(schedule=Steps(at=(0, 2)))
+    trainer = L.Trainer(
+        default_root_dir=folder, max_steps=4, accelerator="cpu", logger=False, callbacks=[*observers, checkpoint],
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    model = Trained(len(tokenizer()))
+    model.tokenizer = tokenizer()
+    trainer.fit(model, DataLoader(list(corpus.loader()), batch_size=None))
+    return model
+
+
+def test_live_equals_replayed_and_training_is_left_alone(tmp_path):
+    observer = WorldKnowledge(probe=FactCorpus(Facts()), schedule=Steps(at=(0, 2)))
+    observed, plain = fit(tmp_path / "observed", [observer]), fit(tmp_path / "plain", [])
+    for name, weights in plain.state_dict().items():
+        assert torch.equal(weights, observed.state_dict()[name])
+    live = observer.store.read()
+    assert sorted(live["step"].unique()) == [0, 2, 4]
+    replay = attach(tmp_path / "replay", probe=FactCorpus(Facts()))
+    paths = list((tmp_path / "observed").rglob("step=*.ckpt"))
+    assert len(paths) == 3
+    for path in paths:
+        checkpoint = torch.load(path, weights_only=True)
+        observed.load_state_dict(checkpoint["state_dict"])
+        step = checkpoint["global_step"]
+        now = replay.observe(observed, step).drop(columns="tokens")
+        then = live[live["step"].eq(step) & live["quantity"].ne("learning_rate")].drop(columns="tokens")
+        pd.testing.assert_frame_equal(now, then.reset_index(drop=True), check_exact=True, check_dtype=False)

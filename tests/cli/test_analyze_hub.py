@@ -1,0 +1,414 @@
+"""Replay over checkpoints of Hugging Face's format: folders of the Trainer, hub revisions; the audit of weights."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import lightning as L
+import pandas as pd
+import pytest
+import torch
+import yaml
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch.utils.data import DataLoader
+from transformers import (
+    AlbertConfig,
+    AlbertForPreTraining,
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from lmdyn.analysis.forward import token_losses
+from lmdyn.callbacks.checkpoint_files import (
+    build_module,
+    find_checkpoints,
+    newest_checkpoint,
+    read_checkpoint,
+)
+from lmdyn.callbacks.hub_checkpoints import HubCheckpoints, stamp
+from lmdyn.cli.__main__ import main
+from lmdyn.cli.analyze import analyze
+from lmdyn.models.pretrained import PretrainedLM
+
+SIZES = {
+    "vocab_size": 12,
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "intermediate_size": 8,
+}
+MODELS = {
+    "gpt2": (GPT2LMHeadModel, GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=1, n_positions=16)),
+    "gpt_neox": (GPTNeoXForCausalLM, GPTNeoXConfig(**SIZES, max_position_embeddings=16)),
+    "bert": (BertForMaskedLM, BertConfig(**SIZES)),
+    "albert": (AlbertForPreTraining, AlbertConfig(**SIZES, embedding_size=8)),
+}
+STEPS = (0, 10, 20, 40)
+
+
+class Sentences(L.LightningDataModule):
+    """A few sentences in the tokenizer's ids."""
+
+    tokenizer = None
+
+    def val_dataloader(self):
+        ids = torch.tensor(self.tokenizer(["a b c d", "d c b a", "b b c c"])["input_ids"])
+        return DataLoader([{"input_ids": row, "labels": row.roll(-1)} for row in ids], batch_size=2)
+
+
+class TrainSentences(Sentences):
+    """The same, with the tokenizer of the fixtures, to train on."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokenizer = tokenizer()
+
+    def train_dataloader(self):
+        return self.val_dataloader()
+
+
+def tokenizer():
+    backend = Tokenizer(
+        models.WordLevel({w: i for i, w in enumerate(["?", "a", "b", "c", "d"])}, unk_token="?")
+    )
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?")
+
+
+def write_series(folder, kind, steps=STEPS, name="checkpoint-{}"):
+    """Checkpoints of a random walk of weights."""
+    cls, config = MODELS[kind]
+    torch.manual_seed(0)
+    model = cls(config)
+    for step in steps:
+        model.save_pretrained(folder / name.format(step))
+        tokenizer().save_pretrained(folder / name.format(step))
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(0.3 * torch.randn_like(p))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("series")
+    for kind in MODELS:
+        write_series(folder / kind, kind)
+    return folder
+
+
+@pytest.fixture
+def observers(tmp_path):
+    path = tmp_path / "observers.yaml"
+    curves = {
+        "class_path": "LearningCurves",
+        "init_args": {
+            "probe": {"class_path": f"{__name__}.Sentences"},
+            "bands": [],
+            "layers": [],
+            "log_figures": False,
+        },
+    }
+    path.write_text(yaml.safe_dump({"trainer": {"callbacks": [curves]}}))
+    return path
+
+
+@pytest.fixture
+def warnings_of(monkeypatch):
+    records = []
+    monkeypatch.setattr(
+        logging.getLogger("lmdyn.cli.analyze"), "warning", lambda m, *a: records.append(m % a)
+    )
+    return records
+
+
+def losses(out):
+    table = pd.read_parquet(Path(out) / "observations" / "learning_curves")
+    return table[table["quantity"] == "loss"].set_index("step")["value"].to_dict()
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_folder_of_the_trainer(kind, series, observers, tmp_path, warnings_of):
+    main(["analyze", str(series / kind), "--config", str(observers), "--out", str(tmp_path / "out")])
+    found = losses(tmp_path / "out")
+    data = Sentences()
+    data.tokenizer = tokenizer()
+    for step in STEPS:  # transformers itself
+        model = MODELS[kind][0].from_pretrained(series / kind / f"checkpoint-{step}").eval()
+        with torch.no_grad():
+            pairs = [(model(input_ids=b["input_ids"]), b["labels"]) for b in data.val_dataloader()]
+        sums = [token_losses(o.get("prediction_logits", o.get("logits")), labels) for o, labels in pairs]
+        assert found[step] == pytest.approx(torch.cat(sums).mean().item(), rel=1e-5)
+    assert len(set(found.values())) == len(STEPS)
+    assert warnings_of == []
+    assert not any((tmp_path / "out").glob(".analyze*"))
+    audit = pd.read_parquet(tmp_path / "out" / "weights_audit.parquet")
+    assert audit["step"].tolist() == list(STEPS)
+    assert audit["flag"].tolist() == [""] * 4
+    assert audit["digest"].nunique() == 4
+    weights = [read_checkpoint(series / kind / f"checkpoint-{s}")["state_dict"] for s in STEPS]
+    for i, name in ((1, "distance_to_previous"), (3, "distance_to_first")):
+        other = weights[i - 1 if i == 1 else 0]
+        once = {t.data_ptr(): k for k, t in other.items()}.values()  # tied weights
+        exact = sum((weights[i][k].double() - other[k].double()).square().sum().item() for k in once) ** 0.5
+        assert audit[name][i] == pytest.approx(exact, rel=0.06)
+
+
+def test_what_is_there_is_neither_observed_nor_read_again(series, observers, tmp_path, monkeypatch):
+    folder = shutil.copytree(series / "gpt2", tmp_path / "gpt2")
+    out = tmp_path / "out"
+    arguments = {"configs": [observers], "out": out}
+    assert analyze(folder, shard=(1, 2), **arguments) == 2
+    assert pd.read_parquet(out / "weights_audit.parquet")["step"].tolist() == [10, 40]
+    assert analyze(folder, shard=(0, 2), **arguments) == 2
+    assert pd.read_parquet(out / "weights_audit.parquet")["step"].tolist() == list(STEPS)
+    read = []
+    monkeypatch.setattr(
+        "lmdyn.cli.analyze.read_checkpoint", lambda path: read.append(path) or read_checkpoint(path)
+    )
+    assert analyze(folder, **arguments) == 0
+    assert read == []
+    # the control: a checkpoint that was written anew is
+    model = GPT2LMHeadModel.from_pretrained(folder / "checkpoint-20")
+    model.save_pretrained(folder / "checkpoint-20")
+    assert analyze(folder, **arguments) == 0
+    assert [p.name for p in read] == ["checkpoint-20"]
+    (out / "weights_audit" / "000000010.parquet").write_bytes(b"cut short")
+    analyze(folder, **arguments)
+    assert [p.name for p in read] == ["checkpoint-20", "checkpoint-10"]
+
+
+def test_the_audit_of_a_broken_series(series, observers, tmp_path, warnings_of):
+    steps = [0, 1, 2, 3, 4, 5, 6]
+    folder = write_series(tmp_path / "lm", "bert", steps)
+    (folder / "checkpoint-3").rename(folder / "x")
+    (folder / "checkpoint-4").rename(folder / "checkpoint-3")
+    (folder / "x").rename(folder / "checkpoint-4")
+    shutil.rmtree(folder / "checkpoint-1")
+    shutil.copytree(folder / "checkpoint-0", folder / "checkpoint-1")
+    analyze(folder, configs=[observers], out=tmp_path / "out")
+    flags = pd.read_parquet(tmp_path / "out" / "weights_audit.parquet").set_index("step")["flag"].to_dict()
+    assert flags == {
+        0: "",
+        1: "identical to step 0",
+        2: "",
+        3: "out of order",
+        4: "out of order",
+        5: "",
+        6: "",
+    }
+    assert [w.split(":")[1].split(" (")[0].strip() for w in warnings_of] == [
+        "steps 0 and 1 hold identical weights",
+        "step 3 is out of order",
+        "step 4 is out of order",
+    ]
+
+
+def test_observers_may_share_the_validation_set_of_a_datamodule(series, tmp_path):
+    curves = {"class_path": "LearningCurves", "init_args": {"bands": [], "layers": [], "log_figures": False}}
+    config = {"trainer": {"callbacks": [curves]},
+              "data": {"class_path": f"{__name__}.Sentences"}}  # fmt: skip
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    pattern = str(series / "gpt2" / "checkpoint-[12]0")
+    analyze(series / "gpt2", checkpoints=pattern, configs=[tmp_path / "c.yaml"], out=tmp_path / "out")
+    assert sorted(losses(tmp_path / "out")) == [10, 20]
+
+
+def test_the_trainer_may_have_counted_tokens(series, observers, tmp_path):
+    folder = shutil.copytree(series / "gpt2", tmp_path / "lm")
+    (folder / "checkpoint-10" / "trainer_state.json").write_text(json.dumps({"num_input_tokens_seen": 640}))
+    analyze(folder, configs=[observers], out=tmp_path / "out")
+    table = pd.read_parquet(tmp_path / "out" / "observations" / "learning_curves")
+    assert table.loc[table["step"] == 10, "tokens"].unique().tolist() == [640]
+    assert table.loc[table["step"] == 20, "tokens"].isna().all()
+
+
+def test_references_read_such_checkpoints_too(series, tmp_path):
+    path = newest_checkpoint(str(series / "albert"))
+    assert path.name == "checkpoint-40"
+    assert newest_checkpoint(str(path)) == path
+    module = build_module(read_checkpoint(path), path)
+    assert isinstance(module, PretrainedLM)
+    assert list(find_checkpoints(str(path))) == [40]  # of itself
+    similarity = {"class_path": "Similarity", "init_args": {
+        "reference": {"class_path": "lmdyn.callbacks.reference.Previous"},
+        "probe": {"class_path": f"{__name__}.Sentences"},
+        "sites": {"layer": "model.albert.encoder.albert_layer_groups.0.albert_layers.0"}}}  # fmt: skip
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": [similarity]}}))
+    analyze(series / "albert", configs=[tmp_path / "c.yaml"], out=tmp_path / "out")
+    table = pd.read_parquet(next((tmp_path / "out" / "observations").iterdir()))
+    assert sorted(table["step"].unique()) == [10, 20, 40]
+
+
+# ------------------------------------------------------------------------------------------------ hub models
+
+
+@pytest.fixture
+def hub(series, tmp_path, monkeypatch):
+    """A hub cache with ``nobody/lm`` at step0 … step40, and no network."""
+    cache = tmp_path / "hub"
+    repo = cache / "models--nobody--lm"
+    (repo / "refs").mkdir(parents=True)
+    for i, step in enumerate(STEPS):
+        commit = f"{i:040d}"
+        shutil.copytree(series / "gpt_neox" / f"checkpoint-{step}", repo / "snapshots" / commit)
+        (repo / "refs" / f"step{step}").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return repo
+
+
+def test_revisions_of_a_hub_model(hub, series, observers, tmp_path):
+    main(
+        [
+            "analyze",
+            "nobody/lm",
+            "--revisions",
+            "step0,step20",
+            "--config",
+            str(observers),
+            "--out",
+            str(tmp_path / "a"),
+        ]
+    )
+    main(["analyze", str(series / "gpt_neox"), "--config", str(observers), "--out", str(tmp_path / "b")])
+    here, there = losses(tmp_path / "a"), losses(tmp_path / "b")
+    assert here == {step: there[step] for step in (0, 20)}
+    shutil.rmtree(hub / "snapshots" / f"{2:040d}")  # what is there is not fetched again
+    assert analyze("nobody/lm", revisions="step0,step20", configs=[observers], out=tmp_path / "a") == 0
+
+
+def test_patterns_of_revisions(hub, observers, tmp_path, monkeypatch):
+    refs = SimpleNamespace(
+        branches=[SimpleNamespace(name=n) for n in ("main", "step0", "step10", "step40")], tags=[]
+    )
+    monkeypatch.setattr("lmdyn.cli.analyze.list_repo_refs", lambda name: refs)
+    assert analyze("nobody/lm", revisions="step?0", configs=[observers], out=tmp_path / "a") == 2
+    assert analyze("nobody/lm", revisions="all", configs=[observers], out=tmp_path / "a") == 1
+    assert sorted(losses(tmp_path / "a")) == [0, 10, 40]
+
+
+def test_a_hub_that_cannot_be_reached(hub, observers, tmp_path, capsys):
+    arguments = ["--config", str(observers), "--out", str(tmp_path / "out")]
+    for revisions, said in (
+        ("step7", "error: 'nobody/lm' at revision 'step7' cannot be reached"),
+        ("step*", "error: the revisions of 'nobody/lm' cannot be listed"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["analyze", "nobody/lm", "--revisions", revisions, *arguments])
+        error = capsys.readouterr().err
+        assert said in error
+        assert "Traceback" not in error
+
+
+def test_steps_of_revisions():
+    def fetch(name, revision):
+        return Path(name) / (revision or "main")
+
+    def made(revisions, name="org/lm", refs=()):
+        return HubCheckpoints(name, revisions, fetch, lambda _: list(refs))
+
+    assert list(made("step10, step2,3=main")) == [2, 3, 10]
+    assert made("3=main")[3] == Path("org/lm/main")
+    many = made("0k,20k,2000k", "google/multiberts-seed_0-step_{}")
+    assert list(many) == [0, 20_000, 2_000_000]
+    assert many[20_000] == Path("google/multiberts-seed_0-step_20k/main")
+    assert many.stamp(20_000) == "google/multiberts-seed_0-step_20k@main"
+    assert list(made("all", refs=["main", "step5", "step1000-tokens2B"])) == [5, 1000]
+    for revisions, name, said in (
+        ("", "org/lm", "is empty"),
+        ("main", "org/lm", "tells no step: write it as STEP=main"),
+        ("step5,checkpoint-5", "org/lm", "are both of step 5"),
+        ("stage*", "org/lm", "no revision of org/lm that tells a step matches"),
+        ("all", "org/lm_{}", "stands for many models: list them"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            made(revisions, name, ["main", "step5"])
+
+
+# --------------------------------------------------------------------------------------------------- refusals
+
+
+def test_refusals(series, observers, tmp_path, warnings_of):
+    out = {"configs": [observers], "out": tmp_path / "out"}
+    with pytest.raises(ValueError, match="say by --out where"):
+        analyze(series / "gpt2", configs=[observers])
+    with pytest.raises(ValueError, match="no observer is configured"):
+        analyze(series / "gpt2", out=tmp_path / "out")
+    with pytest.raises(
+        FileNotFoundError, match=r"there is no .*/checkpoint-\*: expected .* hub model with --revisions"
+    ):
+        analyze("nobody/lm", **out)
+    with pytest.raises(ValueError, match="--revisions are those of a hub model"):
+        analyze(series / "gpt2", revisions="all", **out)
+    mixed = tmp_path / "mixed"
+    shutil.copytree(series / "gpt2" / "checkpoint-10", mixed / "checkpoint-10")
+    shutil.copytree(series / "bert" / "checkpoint-20", mixed / "checkpoint-20")
+    with pytest.raises(
+        ValueError, match="checkpoint-20 does not fit PretrainedLM: missing in the checkpoint"
+    ):
+        analyze(mixed, configs=[observers], out=tmp_path / "mixed_out")
+    (mixed / "checkpoint-20" / "config.json").unlink()
+    with pytest.raises(
+        FileNotFoundError, match=r"checkpoint-20 is no model of transformers' \(no config.json"
+    ):
+        analyze(mixed, **out)
+    (mixed / "checkpoint-20").rename(mixed / "checkpoint-final")
+    with pytest.raises(ValueError, match="tells no step"):
+        analyze(mixed, **out)
+    shutil.rmtree(mixed / "checkpoint-final")
+    (mixed / "checkpoint-10" / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match="the probe set needs the run's tokenizer"):
+        analyze(mixed, configs=[observers], out=tmp_path / "mixed_out")
+    assert "has no tokenizer: expected one of" in warnings_of[-1]
+    (mixed / "checkpoint-10" / "trainer_state.json").write_text("{")
+    with pytest.raises(ValueError, match=r"trainer_state.json cannot be read"):
+        read_checkpoint(mixed / "checkpoint-10")
+
+
+def test_a_stamp_changes_with_the_files(series, tmp_path):
+    folder = shutil.copytree(series / "gpt2" / "checkpoint-10", tmp_path / "x")
+    before = stamp(folder)
+    assert stamp(series / "gpt2" / "checkpoint-10") == before  # copied with its times
+    (folder / "optimizer.pt").write_bytes(b"x")
+    assert stamp(folder) == before
+    (folder / "model.safetensors").touch()
+    assert stamp(folder) != before
+
+
+# ------------------------------------------------------------------------------------------- runs of our own
+
+
+def test_a_pretrained_model_trained_on_is_replayed_as_it_was_observed(series, tmp_path):
+    """A run of ours over PretrainedLM: live equals replayed, and its audit is of its own checkpoints."""
+    config = {
+        "trainer": {
+            "max_steps": 4, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False,
+            "limit_val_batches": 1, "log_every_n_steps": 1,
+            "logger": {"class_path": "TensorBoardLogger",
+                       "init_args": {"save_dir": str(tmp_path), "name": None, "version": "run"}},
+            "callbacks": [
+                {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": {"at": [0, 2, 4]}}},
+                {"class_path": "LearningCurves", "init_args": {
+                    "schedule": {"at": [0, 2, 4]}, "bands": [], "layers": [], "log_figures": False}},
+            ],
+        },
+        "model": {"class_path": "lmdyn.models.pretrained.PretrainedLM",
+                  "init_args": {"name": str(series / "bert" / "checkpoint-40")}},
+        "data": {"class_path": f"{__name__}.TrainSentences"},
+    }  # fmt: skip
+    (tmp_path / "in.yaml").write_text(yaml.safe_dump(config))
+    main(["fit", "--config", str(tmp_path / "in.yaml")])
+    main(["analyze", str(tmp_path / "run"), "--out", str(tmp_path / "again")])
+    assert losses(tmp_path / "again") == losses(tmp_path / "run")
+    assert len(set(losses(tmp_path / "run").values())) == 3
+    audit = pd.read_parquet(tmp_path / "again" / "weights_audit.parquet")
+    assert audit["step"].tolist() == [0, 2, 4]
+    assert audit["flag"].tolist() == ["", "", ""]

@@ -1,0 +1,278 @@
+"""Cloze questions: what is masked, what is left out, and what the files may not hold."""
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import BertTokenizerFast, PreTrainedTokenizerFast
+
+from lmdyn.datamodules.fact_sources import PUBLICATION
+from lmdyn.datamodules.facts import Cloze, FactCorpus, FactSource, GrammarFacts, TrexFacts
+from lmdyn.datamodules.grammar import GrammarCorpus
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [
+    "the",
+    "capital",
+    "of",
+    "is",
+    "france",
+    "paris",
+    "berlin",
+    "germ",
+    "##any",
+    "bon",
+    "##n",
+    ".",
+    "in",
+    "[",
+    "a",
+]
+FACTS = {
+    "P36": [("France", "Paris"), ("Germany", "Berlin"), ("Germany", "Bonn"), ("the Germany", "Nowhere")],
+    "P17": [("Paris", "France"), ("Berlin", "Germany")],
+}
+LAMA = [
+    {"relation": "P36", "template": "The capital of [X] is [Y] .", "type": "1-1"},
+    {"relation": "P17", "template": "in [Y] is [X] .", "type": "N-M"},
+    {"relation": "P1", "template": "[X] is [Y] .", "type": "N-1"},
+]
+
+
+@pytest.fixture(autouse=True)
+def _propagate(monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*SPECIALS, *WORDS]))
+    return BertTokenizerFast(vocab=str(path))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """LAMA's layout."""
+    root = tmp_path / "trex"
+    (root / "trex_lms_vocab").mkdir(parents=True)
+    for relation, facts in FACTS.items():
+        lines = [
+            json.dumps({"sub_label": s, "obj_label": o, "uuid": str(i)}) for i, (s, o) in enumerate(facts)
+        ]
+        (root / "trex_lms_vocab" / f"{relation}.jsonl").write_text("\n".join(lines) + "\n")
+    (root / "LAMA_relations.jsonl").write_text("\n".join(map(json.dumps, LAMA)) + "\n")
+    (root / "common_vocab_cased.txt").write_text("Paris\nFrance\nGermany\nof\nsomewhere\n")
+    return root
+
+
+def corpus_of(source, tokenizer, **settings):
+    corpus = FactCorpus(source, **settings)
+    corpus.tokenizer = tokenizer
+    corpus.prepare_data()
+    corpus.setup("fit")
+    return corpus
+
+
+def test_questions(folder, tokenizer, caplog):
+    loader = corpus_of(TrexFacts(str(folder), ["P36", "P17"]), tokenizer).val_dataloader()
+    (batch,) = loader
+    found = {}
+    for i in range(len(batch["fact"])):
+        pieces = tokenizer.convert_ids_to_tokens(batch["input_ids"][i][batch["attention_mask"][i] == 1])
+        masked = batch["labels"][i] != -100
+        assert (batch["input_ids"][i][masked] == tokenizer.mask_token_id).all()
+        fact = int(batch["fact"][i])
+        found[loader.queries[fact]] = (
+            " ".join(pieces), tokenizer.convert_ids_to_tokens(batch["labels"][i][masked]),
+            loader.label_names["relation"][int(batch["relation"][i])], loader.label_names["fact"][fact],
+        )  # fmt: skip
+    assert found == {
+        "The capital of France is [MASK] .": (
+            "[CLS] the capital of france is [MASK] . [SEP]", ["paris"], "P36", "France → Paris"
+        ),
+        "The capital of Germany is [MASK] .": (
+            "[CLS] the capital of germ ##any is [MASK] . [SEP]", ["berlin"], "P36", "Germany → Berlin"
+        ),
+        "Paris is located in [MASK] .": (
+            "[CLS] paris is [UNK] in [MASK] . [SEP]", ["france"], "P17", "Paris → France"
+        ),
+    }  # fmt: skip
+    # Bonn and Germany are two pieces, Nowhere is unknown
+    assert "left out 3 of 6 facts" in caplog.text
+    assert "P36 2 of 4, P17 1 of 2" in caplog.text
+    assert "the objects of 1 of 3 facts are not among the candidates" in caplog.text  # Berlin
+    assert tokenizer.convert_ids_to_tokens(loader.candidates) == ["of", "france", "paris"]
+    assert loader.candidates == sorted(loader.candidates)
+    assert loader.relation_kinds == {"P36": "1-1", "P17": "N-1"}
+    assert loader.templates["P36"] == "The capital of [X] is [Y] ."
+
+
+def test_templates_of_lama(folder, tokenizer):
+    loader = corpus_of(TrexFacts(str(folder), ["P17"], templates="lama"), tokenizer).test_dataloader()
+    (batch,) = loader
+    assert tokenizer.decode(batch["input_ids"][0]) == "[CLS] in [MASK] is paris. [SEP]"
+    assert loader.relation_kinds == {"P17": "N-M"}
+
+
+def test_the_relations_of_the_publication():
+    assert len(PUBLICATION) == 25
+    kinds = TrexFacts().relation_kinds()
+    assert [relation for relation, kind in kinds.items() if kind == "1-1"] == ["P36", "P1376"]
+    assert set(kinds.values()) == {"1-1", "N-1"}
+    for relation, template in PUBLICATION.items():
+        Cloze(relation, "a", "b", template)
+
+
+def test_facts_that_say_the_same(folder, tokenizer, caplog):
+    path = folder / "trex_lms_vocab" / "P36.jsonl"
+    path.write_text(path.read_text() + path.read_text())
+    loader = corpus_of(TrexFacts(str(folder), ["P36"]), tokenizer).loader()
+    assert len(loader.examples) == 2
+    assert "4 facts are there twice" in caplog.text
+
+
+def test_two_ranks_see_each_question_once(folder, tokenizer):
+    loader = corpus_of(TrexFacts(str(folder), ["P36", "P17"]), tokenizer).loader()
+    shards = [[int(f) for b in loader.shard(rank, 2) for f in b["fact"]] for rank in (0, 1)]
+    assert sorted(shards[0] + shards[1]) == [0, 1, 2]
+    assert loader.shard(0, 2).candidates == loader.candidates  # attributes go with the shards
+    assert loader.fingerprint != corpus_of(TrexFacts(str(folder), ["P36"]), tokenizer).loader().fingerprint
+
+
+def test_lowercase(folder):
+    words = [*SPECIALS, "the", "capital", "of", "is", "france", "paris", "Paris", "."]
+    backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", mask_token="[MASK]")
+
+    def asked(lowercase):
+        loader = corpus_of(TrexFacts(str(folder), ["P36"]), tokenizer, lowercase=lowercase).loader()
+        return [[words[i] for i in e["input_ids"]] + [words[max(e["labels"])]] for e in loader.examples]
+
+    # without [CLS] and [SEP], which this tokenizer lacks
+    assert asked(True) == [["the", "capital", "of", "france", "is", "[MASK]", ".", "paris"]]
+    assert asked(False) == [["[UNK]", "capital", "of", "[UNK]", "is", "[MASK]", ".", "Paris"]]
+
+
+def test_unigram_pieces():
+    """Pieces as ALBERT's: a word's begins with ▁."""
+    pieces = [("<pad>", 0.0), ("<unk>", 0.0), ("[CLS]", 0.0), ("[SEP]", 0.0), ("[MASK]", 0.0)]
+    pieces += [(p, -1.0) for p in ("▁the", "▁capital", "▁of", "▁is", "▁france", "▁paris", "▁", ".", "s")]
+    backend = Tokenizer(models.Unigram(pieces, unk_id=1))
+    backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="<unk>", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]"
+    )
+
+    class One(FactSource):
+        def facts(self):
+            yield Cloze("P36", "France", "Paris", "The capital of [X] is [Y] .")
+
+        def relation_kinds(self):
+            return {"P36": "1-1"}
+
+        def candidates(self):
+            return ["Paris", "France", "frances"]
+
+    loader = corpus_of(One(), tokenizer).loader()
+    (example,) = loader.examples
+    expected = ["[CLS]", "▁the", "▁capital", "▁of", "▁france", "▁is", "[MASK]", "▁", ".", "[SEP]"]
+    assert tokenizer.convert_ids_to_tokens(example["input_ids"].tolist()) == expected
+    assert tokenizer.convert_ids_to_tokens(loader.candidates) == ["▁france", "▁paris"]
+
+
+def test_grammar_facts_are_worded_as_in_the_text():
+    data = GrammarCorpus(40_000, 100, 100, n_facts=12, n_names=40)
+    data.prepare_data()
+    stated = {f: set() for s in (0, 1) for f in (fact.id for fact in data.grammar.facts)}
+    for document in data.documents("train"):
+        for sentence in document:
+            for fact in sentence.facts or ():
+                stated[fact].add(" ".join(sentence.words))
+    seen = 0
+    for template in (0, 1):
+        for fact in GrammarFacts(data, template).facts():
+            words, at = fact.words()
+            assert words[at] == fact.object
+            texts = stated[f"{fact.relation}:{fact.subject}"]
+            seen += " ".join(words) in texts
+    assert seen > 20
+    tokenizer = data.tokenizer
+    tokenizer.add_special_tokens({"mask_token": "[MASK]"})
+    loader = corpus_of(GrammarFacts(data), tokenizer).loader()
+    assert set(loader.relation_kinds.values()) == {"N-1"}
+    objects = {int(max(e["labels"])) for e in loader.examples}
+    assert objects <= set(loader.candidates)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", r"P36.jsonl:5: no JSON"),
+        ("[1]", r"P36.jsonl:5: expected an object with \['sub_label', 'obj_label'\] as text"),
+        ('{"sub_label": "x"}', r"P36.jsonl:5: expected an object"),
+        ('{"sub_label": "x", "obj_label": 3}', r"P36.jsonl:5: expected an object"),
+        ('{"sub_label": " ", "obj_label": "x"}', r"P36.jsonl:5: subject and object are words"),
+    ],
+)
+def test_malformed_lines(folder, tokenizer, line, message):
+    with (folder / "trex_lms_vocab" / "P36.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ValueError, match=message):
+        corpus_of(TrexFacts(str(folder), ["P36"]), tokenizer)
+
+
+def test_errors(folder, tokenizer):
+    with pytest.raises(ValueError, match="templates: lama has more"):
+        TrexFacts(relations=["P1001"])
+    with pytest.raises(ValueError, match="expected 'publication' or 'lama'"):
+        TrexFacts(templates="own")
+    with pytest.raises(ValueError, match=r"expected some of \['P1', 'P17', 'P36'\]"):
+        corpus_of(TrexFacts(str(folder), ["P2"], templates="lama"), tokenizer)
+    with pytest.raises(FileNotFoundError, match=r"P19\.jsonl"):
+        corpus_of(TrexFacts(str(folder), ["P19"]), tokenizer)
+    with pytest.raises(ValueError, match=r"one \[Y\] between spaces"):
+        Cloze("P1", "a", "b", "[X] is [Y].")
+    with pytest.raises(ValueError, match="each relation has two statements"):
+        GrammarFacts(GrammarCorpus(n_facts=6, n_names=40), template=2)
+    with pytest.raises(ValueError, match="batch_tokens must be at least 1"):
+        FactCorpus(TrexFacts(), batch_tokens=0)
+    with pytest.raises(RuntimeError, match="no tokenizer"):
+        FactCorpus(TrexFacts()).setup()
+    with pytest.raises(RuntimeError, match="not set up"):
+        FactCorpus(TrexFacts()).val_dataloader()
+
+
+def test_nothing_left(folder, tokenizer, tmp_path):
+    (folder / "trex_lms_vocab" / "P36.jsonl").write_text('{"sub_label": "x", "obj_label": "Nowhere"}\n')
+    with pytest.raises(ValueError, match="none of 1 facts can be asked"):
+        corpus_of(TrexFacts(str(folder), ["P36"]), tokenizer)
+    (tmp_path / "none.txt").write_text("nowhere\n")
+    with pytest.raises(ValueError, match="none of 1 candidates"):
+        corpus_of(TrexFacts(str(folder), ["P17"], common_vocabulary=str(tmp_path / "none.txt")), tokenizer)
+
+
+def test_a_tokenizer_without_mask(folder):
+    backend = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    with pytest.raises(ValueError, match="the tokenizer has none"):
+        corpus_of(TrexFacts(str(folder), ["P36"]), PreTrainedTokenizerFast(tokenizer_object=backend))
+
+
+@pytest.mark.realdata
+def test_trex(monkeypatch):
+    if "LMDYN_DATA" not in os.environ:
+        pytest.skip("LMDYN_DATA is not set")
+    vocabulary = Path(os.environ["LMDYN_DATA"]) / "vocab" / "bert-base-uncased-vocab.txt"
+    tokenizer = BertTokenizerFast(vocab=str(vocabulary))
+    loader = corpus_of(TrexFacts(), tokenizer).loader()
+    assert len(loader.examples) == 18_368  # 18,382 lines, 14 of them twice; every object is one piece
+    assert len(loader.relation_kinds) == 25
+    batch = next(iter(loader))
+    assert ((batch["labels"] >= 0).sum(1) == 1).all()
+    assert torch.equal(batch["input_ids"] == tokenizer.mask_token_id, batch["labels"] >= 0)
