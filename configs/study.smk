@@ -8,6 +8,7 @@
 include: "runs.smk"
 
 
+OBSERVE = config.get("observe", "")  # arguments of `lmdyn analyze`
 CHANGES = {run: (changes or "").replace("{HERE}", HERE) for run, changes in config["runs"].items()}
 
 
@@ -36,7 +37,7 @@ rule observe:
         f"{RUNS}/logs/observe_{{run}}.log",
     priority: 1
     shell:
-        f"{LMDYN} analyze {RUNS}/{{wildcards.run}} --config {HERE}/observers.yaml > {{log}} 2>&1"
+        f"{LMDYN} analyze {RUNS}/{{wildcards.run}} --config {HERE}/observers.yaml {OBSERVE} > {{log}} 2>&1"
 
 
 rule report:

@@ -137,7 +137,9 @@ def test_killed_while_streaming_and_resumed(files, tmp_path):
             "data": {
                 "class_path": "MaskedCorpus",
                 "init_args": {
-                    "corpus": {"class_path": "GrammarCorpus", "init_args": {**GRAMMAR, "cache_dir": str(files / "cache")}},
+                    "corpus": {
+                        "class_path": "GrammarCorpus", "init_args": {**GRAMMAR, "cache_dir": str(files / "cache")},
+                    },
                     "stream": {
                         "class_path": "StreamedText",
                         "init_args": {

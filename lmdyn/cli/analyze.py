@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def analyze_command(args: Sequence[str]) -> None:
-    """``lmdyn analyze RUN [--checkpoints GLOB] [--config FILE …] [--out DIR] [--shard i/n] [--device DEVICE]``.
+    """``lmdyn analyze RUN [--checkpoints GLOB] [--config FILE …] [--out DIR] [--shard i/n] [--scheduled]``.
 
     RUN may also be a folder of ``checkpoint-*`` that transformers' Trainer wrote, or, with ``--revisions``, the name
     of a hub model; then ``--config`` and ``--out`` are needed.
@@ -65,6 +65,10 @@ def analyze_command(args: Sequence[str]) -> None:
     parser.add_argument(
         "--shard", help="i/n: take checkpoints i, i+n, … (i from 0); default: torchrun's or SLURM's"
     )
+    parser.add_argument(
+        "--scheduled", action="store_true",
+        help="ask each observer at the steps of its schedule only (the last checkpoint is its last step)",
+    )  # fmt: skip
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args(list(args))
     analyze(
@@ -74,6 +78,7 @@ def analyze_command(args: Sequence[str]) -> None:
         configs=options.config,
         out=options.out,
         shard=parse_shard(options.shard),
+        scheduled=options.scheduled,
         device=options.device,
     )
     log.info("report: python -m lmdyn.cli report %s", options.out or options.run)
@@ -111,6 +116,7 @@ def analyze(
     configs: Sequence[Path] = (),
     out: Path | None = None,
     shard: tuple[int, int] = (0, 1),
+    scheduled: bool = False,
     device: str = "cpu",
 ) -> int:
     """Replay observers over checkpoints: those of a run, in a folder of transformers' Trainer, or of a hub model.
@@ -127,6 +133,7 @@ def analyze(
             observers under ``trainer.callbacks``, each with a ``probe:``, or ``data:`` whose validation set they share.
         out: folder that receives ``observations/``; the run's by default.
         shard: (i, n): take every n-th checkpoint from the i-th.
+        scheduled: ask each observer at the steps of its schedule only; otherwise all observers at each checkpoint.
         device: where to observe.
 
     Returns:
@@ -159,8 +166,9 @@ def analyze(
     for i, step in enumerate(track(list(paths), description="replay")):
         if i % shard[1] != shard[0]:
             continue
-        due = [o for o in observers if not o.store.has(step)]
-        there += len(observers) - len(due)
+        asked = [o for o in observers if not scheduled or _in_schedule(o, step, last=max(paths))]
+        due = [o for o in asked if not o.store.has(step)]
+        there += len(asked) - len(due)
         known = record.has(step, stamps[step])
         if known and not due:
             continue
@@ -185,6 +193,10 @@ def analyze(
         log.warning("weights audit: %s", sentence)
     log.info("%d observations made, %d were there already", made, there)
     return made
+
+
+def _in_schedule(observer: Observer, step: int, last: int) -> bool:
+    return step in observer.schedule or (observer.schedule.last and step == last)
 
 
 def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Mapping[int, Path]:

@@ -136,8 +136,10 @@ def _choose(present: Mapping[str, set[str]], asked: Asked) -> tuple[tuple[str, .
                 raise ValueError(
                     f"split {split!r} of the corpus has no {what} {missing}: it has {exist}, choose among these"
                 )
-    chosen = asked.tasks or tuple(t for t in SPAN_TASKS if all(t in there for there in tasks.values()))
-    if not chosen:
+    chosen = asked.tasks
+    if chosen is None:
+        chosen = tuple(t for t in SPAN_TASKS if all(t in there for there in tasks.values()))
+    if not chosen and asked.tasks is None:
         raise ValueError(f"the corpus has no annotation of spans in all splits: it has {tasks}")
     layers = asked.layers
     if layers is None:

@@ -53,7 +53,8 @@ class SpanCorpus(L.LightningDataModule):
 
     Args:
         corpus: where the sentences come from.
-        tasks: some of ``pos``, ``constituents``, ``roles``, ``coreference``; None for all that each split has.
+        tasks: some of ``pos``, ``constituents``, ``roles``, ``coreference``; None for all that each split has; empty
+            for none, where only tokens are looked at.
         layers: layers with one label a word (``upos``, ``xpos``, ``semtag``, …); None for all that each split has.
         pos_layer: layer of the task ``pos``; None for ``xpos``, or ``upos`` where the corpus has no ``xpos``.
         tokenizer: folder or hub name, or path of a ``tokenizer.json``.

@@ -25,6 +25,7 @@ from transformers import (
 
 from lmdyn.models.allocator import keep_freed_memory
 from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
+from lmdyn.models.pretrained import hub_folder, load_model
 
 __all__ = ["MaskedLMOutput", "MaskedLanguageModel", "decay_groups", "truncated_normal", "warmup_decay"]
 
@@ -165,7 +166,9 @@ class MaskedLanguageModel(LanguageModule):
         else:
             cls = AlbertForPreTraining if self.family == "albert" else BertForPreTraining
             self.model = (
-                self._load(cls, self.pretrained) if self.pretrained else cls(cast(Any, self._config()))
+                load_model(cls, hub_folder(self.pretrained), self.pretrained)
+                if self.pretrained
+                else cls(cast(Any, self._config()))
             )
         if self.pretrained is None:
             truncated_normal(self.model)
@@ -183,11 +186,11 @@ class MaskedLanguageModel(LanguageModule):
 
     def _electra(self) -> tuple[Any, Any]:
         if self.pretrained is not None:
-            folder = Path(self.pretrained)
-            join = "/" if folder.is_dir() else "-"
+            join = "/" if Path(self.pretrained).is_dir() else "-"
+            names = {kind: f"{self.pretrained}{join}{kind}" for kind in ("generator", "discriminator")}
             return (
-                self._load(ElectraForMaskedLM, f"{self.pretrained}{join}generator"),
-                self._load(ElectraForPreTraining, f"{self.pretrained}{join}discriminator"),
+                load_model(ElectraForMaskedLM, hub_folder(names["generator"]), names["generator"]),
+                load_model(ElectraForPreTraining, hub_folder(names["discriminator"]), names["discriminator"]),
             )
         whole = self._config()
         smaller = {
@@ -196,16 +199,6 @@ class MaskedLanguageModel(LanguageModule):
         }
         generator = self._config(**smaller)
         return ElectraForMaskedLM(cast(Any, generator)), ElectraForPreTraining(cast(Any, whole))
-
-    @staticmethod
-    def _load(cls: type[PreTrainedModel], name: str) -> PreTrainedModel:
-        try:
-            return cls.from_pretrained(name)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ValueError(
-                f"pretrained {name!r} cannot be loaded as {cls.__name__} ({error}): give a folder written by "
-                "save_pretrained, or a hub name that can be reached"
-            ) from error
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write what transformers' ``from_pretrained`` reads; of ELECTRA, two folders: generator and discriminator."""

@@ -42,8 +42,9 @@ class TokenMean(Metric):
     def update(self, values: Tensor, labels: Int[Tensor, "batch time"]) -> None:
         """Add the values of the tokens that have a label."""
         labelled = labels != IGNORED
-        self.total += values.to(self.total.dtype).where(labelled, 0.0).sum()
-        self.tokens += labelled.sum()
+        # not in place: an evaluation before a fit leaves tensors of inference mode behind
+        self.total = self.total + values.to(self.total.dtype).where(labelled, 0.0).sum()
+        self.tokens = self.tokens + labelled.sum()
 
     def compute(self) -> Tensor:
         """The mean; NaN where no token had a label."""

@@ -27,7 +27,7 @@ from transformers.utils import logging as transformers_logging
 
 from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
 
-__all__ = ["PretrainedLM", "PretrainedOutput", "hub_folder", "objective_of"]
+__all__ = ["PretrainedLM", "PretrainedOutput", "hub_folder", "load_model", "objective_of"]
 
 log = logging.getLogger(__name__)
 
@@ -286,23 +286,39 @@ def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Object
     auto: Any = AutoModelForCausalLM if objective == "causal" else AutoModelForMaskedLM
     if objective == "masked" and architecture is not None and architecture.endswith("ForPreTraining"):
         auto = AutoModelForPreTraining  # with its second head
-    try:
-        with _quiet():
-            model, info = auto.from_pretrained(
-                str(folder), config=config, dtype=torch.float32, weights_only=True, output_loading_info=True
-            )
-    except Exception as error:  # as the tokenizer's
-        raise ValueError(f"{label} cannot be loaded as a {objective} language model ({error})") from error
+    model = load_model(auto, folder, label, config=config)
     if model.get_output_embeddings() is None:
         raise ValueError(
             f"{label} is a {architecture}, which predicts no tokens (ELECTRA's discriminator): take the generator"
         )
+    return objective, model
+
+
+def load_model(cls: Any, folder: Path, label: str, **kwargs: Any) -> Any:
+    """A model of transformers' from a folder, in float32 and in train mode; observers set eval.
+
+    Args:
+        cls: one of transformers' classes.
+        folder: what ``save_pretrained`` wrote.
+        label: what to call it in messages.
+        **kwargs: of ``from_pretrained``.
+
+    Raises:
+        ValueError: files that cannot be read, or lack weights of the model.
+    """
+    try:
+        with _quiet():
+            model, info = cls.from_pretrained(
+                str(folder), dtype=torch.float32, weights_only=True, output_loading_info=True, **kwargs
+            )
+    except Exception as error:  # as the tokenizer's
+        raise ValueError(f"{label} cannot be loaded by {cls.__name__} ({error})") from error
     if info["missing_keys"]:
         raise ValueError(
             f"{label} lacks weights of {type(model).__name__}: {sorted(info['missing_keys'])}: was it saved as another "
             "kind of model?"
         )
-    return objective, model.train()  # as any module before fit; observers set eval
+    return model.train()
 
 
 @contextmanager

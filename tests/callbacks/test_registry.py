@@ -1,6 +1,7 @@
 """Every exported observer: invisible, live = replayed, logs what it documents, builds from yaml."""
 
 import inspect
+import itertools
 import re
 from pathlib import Path
 
@@ -12,11 +13,29 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import lmdyn.callbacks
 from lmdyn.callbacks import Observer
+from lmdyn.callbacks.run import snake_case
 from lmdyn.cli.__main__ import main
+from lmdyn.datamodules import GrammarCorpus, MaskedCorpus
 
 SCHEDULE = {"at": [0, 3], "epochs": True}
 
-# Arguments with which each observer looks at the tiny model below: a new observer has to be entered here.
+GRAMMAR = {
+    "n_train_tokens": 2000, "n_validation_tokens": 600, "n_test_tokens": 100, "n_nouns": 40, "n_verbs": 30,
+    "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10,
+}  # fmt: skip
+PROBED = {"class_path": "GrammarCorpus", "init_args": {**GRAMMAR, "fact_rate": 0.3}}
+WORDPIECE = {
+    **PROBED["init_args"],
+    "vocabulary": "wordpiece",
+    "vocab_size": 300,
+}  # some names are one piece of it
+
+
+def probe(class_path: str, **arguments: object) -> dict[str, object]:
+    return {"class_path": class_path, "init_args": arguments}
+
+
+# Arguments with which each observer looks at the tiny models below: a new observer has to be entered here.
 OBSERVERS = {
     "Sparsity": {"matched_size": 4, "matched_tolerance": 0.5, "class_min_count": 5},
     "LearningCurves": {"layers": ["upos", "semtag_coarse"], "bands": [5, 50]},
@@ -33,6 +52,29 @@ OBSERVERS = {
     },
     "Interdependence": {"max_distance": 3, "min_pairs": 5},
     "ScaffoldRule": {"instances": 20, "context": 4},
+    "TokenLearning": {
+        "max_words": 40,
+        "bands": [[5, 20], [30, 90]],
+        "probe": probe("SpanCorpus", tasks=[], corpus=PROBED),
+    },
+    "EdgeProbe": {
+        "train_tokens": 300,
+        "classifier": {"max_updates": 20, "evaluate_every": 10},
+        "probe": probe("SpanCorpus", corpus=PROBED),
+    },
+    "WorldKnowledge": {"probe": probe("FactCorpus", source=probe("GrammarFacts", corpus=PROBED))},
+    "AttentionPatterns": {"max_tokens": 600, "size": 8},
+    "Downstream": {
+        "budget": {"max_updates": 2},
+        "probe": probe("GrammarTasks", n_train=32, n_evaluation=20, corpus=PROBED),
+    },
+}
+# What they look at, where it is not the LSTM on the grammar.
+LANGUAGE_OF = {
+    "ScaffoldRule": "scaffold",
+    **dict.fromkeys(
+        ["TokenLearning", "EdgeProbe", "WorldKnowledge", "AttentionPatterns", "Downstream"], "masked"
+    ),
 }
 
 CONFIG = {
@@ -44,52 +86,74 @@ CONFIG = {
         "enable_model_summary": False,
         "log_every_n_steps": 1,
     },
-    "model": {
-        "class_path": "LSTMLanguageModel",
-        "init_args": {"embedding_size": 12, "hidden_size": 12, "dropout": 0.3, "anneal_factor": 1.5},
-    },
-    "data": {
-        "class_path": "GrammarCorpus",
-        "init_args": {
-            "n_train_tokens": 2000,
-            "n_validation_tokens": 600,
-            "n_test_tokens": 100,
-            "batch_size": 8,
-            "sequence_length": 20,
-            "n_nouns": 40,
-            "n_verbs": 30,
-            "n_adjectives": 20,
-            "n_adverbs": 10,
-            "n_names": 20,
-            "n_facts": 10,
-        },
-    },
 }
-
+LSTM = {
+    "class_path": "LSTMLanguageModel",
+    "init_args": {"embedding_size": 12, "hidden_size": 12, "dropout": 0.3, "anneal_factor": 1.5},
+}
+ALBERT = {
+    "class_path": "MaskedLanguageModel",
+    "init_args": {
+        "family": "albert",
+        "config": {
+            "embedding_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "max_position_embeddings": 64, "hidden_dropout_prob": 0.1,
+        },
+        "optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.01}},
+        "warmup_steps": 3,
+    },
+}  # fmt: skip
+MASKED = {"sequence_length": 24, "batch_size": 8, "pairs": "order"}
 
 LANGUAGES = {
-    "grammar": CONFIG["data"],
+    "grammar": {
+        "model": LSTM,
+        "data": {
+            "class_path": "GrammarCorpus",
+            "init_args": {**GRAMMAR, "batch_size": 8, "sequence_length": 20},
+        },
+    },
     "scaffold": {
-        "class_path": "ScaffoldCorpus",
-        "init_args": {
-            "familiar": True,
-            "length": 2,
-            "n_rules": 20,
-            "n_phrases": 10,
-            "n_outside": 5,
-            "n_types": 20,
-            "n_train_tokens": 2000,
-            "n_validation_tokens": 600,
-            "n_test_tokens": 100,
-            "batch_size": 8,
-            "sequence_length": 20,
+        "model": LSTM,
+        "data": {
+            "class_path": "ScaffoldCorpus",
+            "init_args": {
+                "familiar": True,
+                "length": 2,
+                "n_rules": 20,
+                "n_phrases": 10,
+                "n_outside": 5,
+                "n_types": 20,
+                "n_train_tokens": 2000,
+                "n_validation_tokens": 600,
+                "n_test_tokens": 100,
+                "batch_size": 8,
+                "sequence_length": 20,
+            },
+        },
+    },
+    "masked": {
+        "model": ALBERT,
+        "data": {
+            "class_path": "MaskedCorpus",
+            "init_args": {"corpus": {"class_path": "GrammarCorpus", "init_args": WORDPIECE}, **MASKED},
         },
     },
 }
+
+
+def labels_of(language: str, batches: int) -> int:
+    """How many tokens are predicted in the first batches."""
+    if language != "masked":
+        return batches * 8 * 20
+    data = MaskedCorpus(GrammarCorpus(**WORDPIECE), **MASKED)
+    data.prepare_data()
+    first = itertools.islice(data.train_dataloader(), batches)
+    return sum(int((batch["labels"] != -100).sum()) for batch in first)
 
 
 def language_of(name: str) -> str:
-    return "scaffold" if name == "ScaffoldRule" else "grammar"
+    return LANGUAGE_OF.get(name, "grammar")
 
 
 def exported() -> dict[str, type[Observer]]:
@@ -109,7 +173,7 @@ def fit(folder: Path, callbacks: list[dict], language: str = "grammar") -> Path:
     }
     config = {
         **CONFIG,
-        "data": LANGUAGES[language],
+        **LANGUAGES[language],
         "trainer": {**CONFIG["trainer"], "logger": logger, "callbacks": [*callbacks, checkpoint]},
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,8 +217,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def folder_of(run: Path, name: str) -> Path:
-    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
-    return run / "observations" / snake
+    return run / "observations" / snake_case(name)
 
 
 def test_every_exported_observer_is_in_the_registry():
@@ -180,7 +243,8 @@ def test_the_invisibility_test_can_fail(plain, tmp_path):
 
 @pytest.mark.parametrize("name", OBSERVERS)
 def test_observations_are_tidy(observed, name):
-    table = pd.read_parquet(folder_of(observed[language_of(name)], name))
+    language = language_of(name)
+    table = pd.read_parquet(folder_of(observed[language], name))
     assert list(table.columns[:4]) == ["step", "tokens", "quantity", "site"]
     assert table.columns[-1] == "value"
     steps = sorted(table["step"].unique())
@@ -188,7 +252,7 @@ def test_observations_are_tidy(observed, name):
     assert steps == [0, 3, per_epoch, 2 * per_epoch]
     tokens = table.groupby("step")["tokens"].unique()
     assert tokens[0].tolist() == [0]
-    assert tokens[3].tolist() == [3 * 8 * 20]
+    assert tokens[3].tolist() == [labels_of(language, 3)]
     key = [c for c in table.columns if c not in ("tokens", "value")]
     assert not table.duplicated(key).any()
 
@@ -213,7 +277,7 @@ def test_logged_tags_are_the_documented_ones(observed, name):
     section = re.search(r"Logged tags:\n(.*?)\n\n", inspect.getdoc(exported()[name]) + "\n\n", re.S)
     documented = re.findall(r"^\s+``(.+?)``:", section[1], re.M)
     # attention sites are no part of an LSTM: their tags are asserted in the observer's own tests
-    documented = [tag for tag in documented if "attention" not in tag]
+    documented = [tag for tag in documented if "attention" not in tag.partition("/")[2]]
     patterns = {tag: re.compile(re.sub(r"<\w+>", "[^/]+", tag)) for tag in documented}
     for tag in logged:
         assert any(p.fullmatch(tag) for p in patterns.values()), f"{tag} is logged but not documented"

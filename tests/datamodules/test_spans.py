@@ -300,3 +300,16 @@ def test_real_corpora():
     assert counts["ewt"] == {"spans_pos": 25147}
     assert counts["gum"]["spans_pos"] == 28119
     assert counts["gum"]["spans_coreference"] == 6899
+
+
+def test_no_task_serves_tokens_only(tmp_path):
+    from lmdyn.datamodules.grammar import GrammarCorpus
+
+    grammar = GrammarCorpus(
+        n_train_tokens=300, n_validation_tokens=100, n_test_tokens=100, cache_dir=str(tmp_path / "cache")
+    )
+    spans = SpanCorpus(grammar, tasks=[], layers=["upos"])
+    spans.setup()
+    assert sorted(next(iter(spans.val_dataloader()))) == [
+        "attention_mask", "example", "input_ids", "labels", "upos", "words",
+    ]  # fmt: skip

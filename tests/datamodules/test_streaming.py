@@ -144,7 +144,7 @@ def test_other_numbers_of_ranks_or_workers_are_refused(folder):
 
 
 def test_bad_sources_are_clear_errors(folder, monkeypatch):
-    with pytest.raises(ValueError, match="no column 'body'.*text"):
+    with pytest.raises(ValueError, match=r"no column 'body'.*text"):
         take(make(folder, column="body"), 1)
     with pytest.raises(ValueError, match="cannot be opened"):
         take(make(folder, files="nothing.parquet"), 1)
@@ -156,7 +156,7 @@ def test_bad_sources_are_clear_errors(folder, monkeypatch):
         MaskedCorpus(stream=StreamedText({"path": "text"}, epoch_batches=1)).prepare_data()
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     stream = StreamedText({"path": "someone/no-such-dataset"}, epoch_batches=1)
-    with pytest.raises(ValueError, match="someone/no-such-dataset.*can be reached"):
+    with pytest.raises(ValueError, match=r"someone/no-such-dataset.*can be reached"):
         stream.open()
     (folder / "few.jsonl").write_text('{"text": "one document"}\n')
     with pytest.raises(ValueError, match="fewer documents than ranks"):

@@ -233,7 +233,7 @@ def test_what_is_no_language_model_is_refused(tmp_path):
         PretrainedLM(str(tmp_path / "discriminator"))
     saved("bert", tmp_path / "cut")
     (tmp_path / "cut" / "model.safetensors").write_bytes(b"cut short")
-    with pytest.raises(ValueError, match="cannot be loaded as a masked language model"):
+    with pytest.raises(ValueError, match="cannot be loaded by AutoModelForMaskedLM"):
         PretrainedLM(str(tmp_path / "cut"))
 
 
