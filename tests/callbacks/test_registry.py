@@ -97,7 +97,7 @@ ALBERT = {
         "family": "albert",
         "config": {
             "embedding_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
-            "num_attention_heads": 2, "max_position_embeddings": 64, "hidden_dropout_prob": 0.1,
+            "num_attention_heads": 2, "max_position_embeddings": 128, "hidden_dropout_prob": 0.1,
         },
         "optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.01}},
         "warmup_steps": 3,
