@@ -8,11 +8,12 @@ Run: ``python benchmarks/memory.py --words 10000000 --reps 5`` (Linux; half an h
 Compared: TextCorpus (two passes to count words and drop rare sentences, one to encode) over generated files in the
 layout of WikiText, articles of 3,000 words, one vocabulary of 2,000 words for both sizes; then one epoch of a tiny
 LSTMLanguageModel (16 units, so that the text, not the weights, is the memory to look at) with validation, fit by
-L.Trainer over the encoded files.
+L.Trainer over the encoded files; then (``streaming``) the rows of a StreamedText over the same words as JSON, read to
+the end and encoded on the way, as pretraining reads them.
 
-Counts: each of encoding and training in a fresh process, sampled every 5 ms by a thread, from before lmdyn is
-imported to the end. ``grown`` is the difference in MB, to be seen beside what torch and lightning take by themselves
-(``imports``); titles of articles are kept as names of the layer ``topic``, and do grow.
+Counts: each of encoding, training and streaming in a fresh process, sampled every 5 ms by a thread, from before lmdyn
+is imported to the end. ``grown`` is the difference in MB, to be seen beside what torch and lightning take by
+themselves (``imports``); titles of articles are kept as names of the layer ``topic``, and do grow.
 """
 
 import argparse
@@ -59,13 +60,23 @@ def write_text(path: Path, words: int, types: int, seed: int) -> None:
     vocabulary = np.array([f"word{i}" for i in range(types)])
     shares = 1 / (np.arange(types) + 2.7)
     shares /= shares.sum()
-    with path.open("w", encoding="utf-8") as file:
+    with path.open("w", encoding="utf-8") as file, path.with_suffix(".jsonl").open("w") as documents:
         for article in range(-(-words // ARTICLE)):
             drawn = vocabulary[random.choice(types, ARTICLE, p=shares)]
             drawn[SENTENCE - 1 :: SENTENCE] = "."
+            documents.write(json.dumps({"text": " ".join(drawn)}) + "\n")
             file.write(f" \n = Article {article} of {path.stem} = \n \n")
             for start in range(0, ARTICLE, PARAGRAPH):
                 file.write(f" {' '.join(drawn[start : start + PARAGRAPH])} \n")
+
+
+def write_tokenizer(folder: Path, types: int) -> None:
+    """The vocabulary of the text, with the special tokens of masked language models."""
+    from lmdyn.datamodules.tokenization import word_tokenizer
+
+    tokenizer = word_tokenizer({f"word{i}": types - i for i in range(types)} | {".": types})
+    tokenizer.add_special_tokens({"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"})
+    tokenizer.save_pretrained(str(folder))
 
 
 def work(stage: str, folder: Path, size: int) -> dict[str, float]:
@@ -84,6 +95,15 @@ def work(stage: str, folder: Path, size: int) -> dict[str, float]:
     torch.set_num_threads(1)  # a model as small as this one waits for its threads, more than it works
     imports = peak.now()
     start = time.perf_counter()
+    if stage == "streaming":
+        tokens = stream(folder)
+        peak.now()
+        return {
+            "peak": peak.peak,
+            "imports": imports,
+            "tokens": tokens,
+            "seconds": time.perf_counter() - start,
+        }
     corpus = TextCorpus(
         train=str(folder / "train.txt"),
         validation=str(folder / "validation.txt"),
@@ -110,6 +130,20 @@ def work(stage: str, folder: Path, size: int) -> dict[str, float]:
     return {"peak": peak.peak, "imports": imports, "tokens": tokens, "seconds": time.perf_counter() - start}
 
 
+def stream(folder: Path) -> int:
+    """Read the text to its end in rows of 128 tokens; the number of tokens."""
+    from lmdyn.datamodules import MaskedCorpus, StreamedText
+
+    words = sum(len(line.split()) for line in (folder / "train.jsonl").open(encoding="utf-8"))
+    text = StreamedText(
+        {"path": "json", "data_files": str(folder / "train.jsonl")}, tokenizer=str(folder / "tokenizer"),
+        epoch_batches=max(1, words // (32 * 126)), block_rows=256,
+    )  # fmt: skip
+    data = MaskedCorpus(stream=text, sequence_length=128, batch_size=32)
+    data.prepare_data()
+    return sum(batch["input_ids"].numel() for batch in data.train_dataloader())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
@@ -129,7 +163,8 @@ def main() -> None:
     from common import machine, spread, table
 
     words, reps, types, size = (60_000, 1, 100, 4) if args.smoke else (args.words, args.reps, 2_000, 16)
-    stages = ("training",) if args.smoke else ("encoding", "training")  # training encodes what is not there
+    # training encodes what is not there
+    stages = ("training", "streaming") if args.smoke else ("encoding", "training", "streaming")
     print(machine())
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as temporary:
@@ -138,6 +173,7 @@ def main() -> None:
             folder.mkdir()
             write_text(folder / "train.txt", n, types, seed=1)
             write_text(folder / "validation.txt", n // 10, types, seed=2)
+            write_tokenizer(folder / "tokenizer", types)
         for rep in range(reps):
             for n, folder in folders.items():
                 for stage in stages:

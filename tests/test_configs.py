@@ -1,6 +1,8 @@
 """Every shipped yaml parses, makes its classes, and trains where its data can be had."""
 
+import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +21,38 @@ CONFIGS = sorted(set((ROOT / "configs").rglob("*.yaml")) - set(PROFILES))
 OVERLAYS = [
     path
     for path in CONFIGS
-    if "class_path: LightningModule" not in path.read_text() and "\nmodel:" not in path.read_text()
+    if "class_path" not in yaml.safe_load(path.read_text(encoding="utf-8")).get("model", {})
 ]
 EXPERIMENTS = [path for path in CONFIGS if path not in OVERLAYS]
 BASE = (
     ROOT / "configs" / "quickstart.yaml"
 )  # what overlays are laid over that have no language model beside them
 
+ON_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.strategy=auto"]
 SMALL = [
-    "--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.max_steps=2", "--trainer.limit_val_batches=1",
-    "--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false",
-    "--model.init_args.embedding_size=4", "--model.init_args.hidden_size=4",
+    *ON_CPU, "--trainer.max_steps=2", "--trainer.limit_val_batches=1", "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
 ]  # fmt: skip
-SMALL_GRAMMAR = [
-    "--data.init_args.n_train_tokens=20000", "--data.init_args.n_validation_tokens=1000",
-    "--data.init_args.n_test_tokens=1000", "--data.init_args.batch_size=4",
-]  # fmt: skip
-
-
-SMALL_SCAFFOLD = [
-    "--data.init_args.n_train_tokens=2000", "--data.init_args.n_validation_tokens=400",
-    "--data.init_args.n_test_tokens=400", "--data.init_args.n_rules=10", "--data.init_args.n_outside=1",
-    "--data.init_args.n_types=100", "--data.init_args.batch_size=4",
-]  # fmt: skip
+SMALL_LSTM = ["--model.init_args.embedding_size=4", "--model.init_args.hidden_size=4"]
+SMALL_TRANSFORMER = {
+    "hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "max_position_embeddings": 16,
+}  # fmt: skip
+SMALL_SPLITS = {"n_train_tokens": 20000, "n_validation_tokens": 1000, "n_test_tokens": 1000}
+SMALL_SCAFFOLD = {
+    "n_train_tokens": 2000, "n_validation_tokens": 400, "n_test_tokens": 400, "n_rules": 10, "n_outside": 1,
+    "n_types": 100, "batch_size": 4,
+}  # fmt: skip
+SMALL_MASKED = {"sequence_length": 16, "batch_size": 4}
+SMALL_DATA = {
+    "GrammarCorpus": {**SMALL_SPLITS, "batch_size": 4},
+    "ScaffoldCorpus": SMALL_SCAFFOLD,
+    "MaskedCorpus of GrammarCorpus": {
+        **SMALL_MASKED,
+        **{f"corpus.init_args.{k}": v for k, v in {**SMALL_SPLITS, "vocab_size": 300}.items()},
+    },
+    "MaskedCorpus of TextCorpus": {**SMALL_MASKED, "corpus.init_args.vocab_size": 500},
+}
 
 
 def base_of(path: Path) -> Path:
@@ -50,14 +61,19 @@ def base_of(path: Path) -> Path:
 
 
 def files_of(path: Path) -> list[str]:
-    files = [base_of(path), path] if path in OVERLAYS else [path]
+    """As the command of its header has them, where it trains with this overlay; else over its base."""
+    command = re.search(
+        r"lmdyn\.cli fit (.*?)(?:\n# \w+:|python -m)", path.read_text(encoding="utf-8"), re.DOTALL
+    )
+    named = [ROOT / file for file in re.findall(r"--config (\S+)", command[1])] if command else []
+    files = [path] if path not in OVERLAYS else named if path in named else [base_of(path), path]
     return [argument for file in files for argument in ("--config", str(file))]
 
 
 def small(file: str, folder: Path) -> str:
     """A copy of a configuration for a tiny corpus: small samples, a short look, no figures at each step."""
     document = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    for callbacks in document["trainer"].values():
+    for callbacks in document.get("trainer", {}).values():
         for callback in callbacks if isinstance(callbacks, list) else []:
             if callback["class_path"] in ("Sparsity", "LearningCurves"):
                 callback["init_args"] |= {"log_figures": False, "max_tokens": 1000}
@@ -72,9 +88,29 @@ def small_files_of(path: Path, folder: Path) -> list[str]:
     return [file if file == "--config" else small(file, folder) for file in files_of(path)]
 
 
+def base_document(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(
+        (base_of(path) if path in OVERLAYS else path).read_text(encoding="utf-8")
+    )
+    return document
+
+
 def data_class(path: Path) -> str:
-    document = yaml.safe_load((base_of(path) if path in OVERLAYS else path).read_text(encoding="utf-8"))
-    return str(document["data"]["class_path"])
+    data = base_document(path)["data"]
+    inner = data["init_args"].get("corpus")
+    return str(data["class_path"] if inner is None else f"{data['class_path']} of {inner['class_path']}")
+
+
+def small_arguments(path: Path) -> list[str]:
+    """Arguments that make model and data of a configuration small."""
+    arguments = [*SMALL]
+    if base_document(path)["model"]["class_path"] == "MaskedLanguageModel":
+        family = yaml.safe_load(path.read_text(encoding="utf-8"))["model"]["init_args"]["family"]
+        config = {**SMALL_TRANSFORMER, **({} if family == "bert" else {"embedding_size": 4})}
+        arguments.append(f"--model.init_args.config={json.dumps(config)}")
+    else:
+        arguments += SMALL_LSTM
+    return arguments + [f"--data.init_args.{k}={v}" for k, v in SMALL_DATA.get(data_class(path), {}).items()]
 
 
 def name(path: Path) -> str:
@@ -92,12 +128,21 @@ def plain(value: Any) -> Any:
     )
 
 
+def made_of(value: Any) -> Any:
+    """The settings of a datamodule, with those of the corpora, streams and sources in it."""
+    if not type(value).__module__.startswith("lmdyn."):
+        return plain(value)
+    public = {k: made_of(v) for k, v in vars(value).items() if not k.startswith("_") and k != "trainer"}
+    return type(value).__qualname__, public
+
+
 def settings(cli: LmdynCLI) -> dict[str, Any]:
     """What the instances were made with."""
     described = {type(o).__qualname__: plain(dict(o.hparams)) for o in (cli.model, cli.datamodule)}
+    described["data"] = made_of(cli.datamodule)
     for callback in callbacks_of(cli.trainer):
         if isinstance(callback, Observer):
-            described[callback.name] = plain(dict(callback.hparams))
+            described[callback.name] = plain(dict(callback.hparams)), made_of(callback.probe)
         elif hasattr(callback, "schedule"):
             described[str(callback.state_key)] = plain(vars(callback))
     return described
@@ -126,7 +171,7 @@ def test_opens_with_its_origin(path):
 
 @pytest.mark.parametrize("path", CONFIGS, ids=name)
 def test_saved_configuration_gives_the_same_types_and_values(path, in_tmp):
-    first = LmdynCLI(files_of(path), run=False)
+    first = LmdynCLI([*files_of(path), *ON_CPU], run=False)
     first.parser.save(first.config, in_tmp / "saved.yaml", skip_none=False, overwrite=True, multifile=False)
     again = LmdynCLI(["--config", str(in_tmp / "saved.yaml")], run=False)
     assert settings(again) == settings(first)
@@ -147,26 +192,28 @@ def own_vocabulary(path: Path) -> list[str]:
     return ["--data.init_args.tokenizer=null"] if "tokenizer: runs/" in path.read_text() else []
 
 
-SMALL_DATA = {"GrammarCorpus": SMALL_GRAMMAR, "ScaffoldCorpus": SMALL_SCAFFOLD}
-
+NEEDS = re.compile(r"\$\{?LMDYN_DATA")  # real text
 # what observes a chain's models needs all of them: test_workflows.py
 ALONE = [p for p in CONFIGS if p.name != "observers.yaml"]
 
 
-@pytest.mark.parametrize("path", [p for p in ALONE if data_class(p) in SMALL_DATA], ids=name)
+@pytest.mark.parametrize(
+    "path", [p for p in ALONE if data_class(p) in SMALL_DATA and not NEEDS.search(p.read_text())], ids=name
+)
 def test_trains_and_observes(path, in_tmp):
-    sizes = SMALL_DATA[data_class(path)]
-    cli = LmdynCLI(["fit", *small_files_of(path, in_tmp), *SMALL, *sizes, *own_vocabulary(path)])
+    cli = LmdynCLI(["fit", *small_files_of(path, in_tmp), *small_arguments(path), *own_vocabulary(path)])
     check_run(cli)
 
 
 @pytest.mark.realdata
 @pytest.mark.parametrize(
-    "path", [p for p in EXPERIMENTS if "${LMDYN_DATA}" in p.read_text(encoding="utf-8")], ids=name
+    "path",
+    [p for p in EXPERIMENTS if NEEDS.search(p.read_text()) and "\n    stream:" not in p.read_text()],
+    ids=name,
 )
 @pytest.mark.skipif("LMDYN_DATA" not in os.environ, reason="LMDYN_DATA is not set")
 def test_trains_and_observes_real_data(path, in_tmp):
-    cli = LmdynCLI(["fit", *small_files_of(path, in_tmp), *SMALL, *own_vocabulary(path)])
+    cli = LmdynCLI(["fit", *small_files_of(path, in_tmp), *small_arguments(path), *own_vocabulary(path)])
     check_run(cli)
 
 

@@ -134,6 +134,7 @@ def subword_tokenizer(
         cls_token="[CLS]",
         sep_token="[SEP]",
         mask_token="[MASK]",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
         padding_side="right",
     )

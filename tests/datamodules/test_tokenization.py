@@ -47,3 +47,45 @@ def test_load_tokenizer(tmp_path):
     assert (bare.sep_token, bare.unk_token, bare.eos_token) == ("[SEP]", "[UNK]", None)
     with pytest.raises(ValueError, match=r"cannot be loaded .* give a folder"):
         load_tokenizer(str(tmp_path / "nothing"))
+
+
+# ---------------------------------------------------------------- word pieces, trained on the spot
+
+SENTENCES = [
+    w.split()
+    for w in ("the cats sat .", "the cat sits , Élan vital", "a dog U.S. sat <unk> down", "dogs sit")
+]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
+def test_word_pieces_of_each_kind(kind, tmp_path):
+    from lmdyn.datamodules.tokenization import load_tokenizer, subword_tokenizer, tokenizer_digest
+
+    tokenizer = subword_tokenizer(kind, SENTENCES * 20, vocab_size=60)
+    assert tokenizer.convert_tokens_to_ids(["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]) == [0, 1, 2, 3, 4]
+    assert len(tokenizer) <= 60
+    words = ["The", "cats", "<unk>", "elan", "zzz", "."]
+    encoded = tokenizer(words, is_split_into_words=True, add_special_tokens=False)
+    ids, of = encoded["input_ids"], encoded.word_ids()
+    assert sorted(set(of)) == list(range(6))  # each word has pieces of its own
+    assert [i for i, w in zip(ids, of, strict=True) if w == 2] == [1]
+    assert tokenizer.tokenize("élan") == tokenizer.tokenize("Elan")
+    assert 1 in [i for i, w in zip(ids, of, strict=True) if w == 4]  # unknown letters
+    pair = tokenizer("the cat", "a dog")
+    assert pair["input_ids"][0] == 2
+    assert pair["input_ids"].count(3) == 2
+    assert set(pair["token_type_ids"]) == {0, 1}
+    tokenizer.save_pretrained(str(tmp_path))
+    again = load_tokenizer(str(tmp_path))
+    assert tokenizer_digest(again) == tokenizer_digest(tokenizer)
+    assert (
+        again(words, is_split_into_words=True)["input_ids"]
+        == tokenizer(words, is_split_into_words=True)["input_ids"]
+    )
+
+
+def test_other_kinds_of_pieces_are_refused():
+    from lmdyn.datamodules.tokenization import subword_tokenizer
+
+    with pytest.raises(ValueError, match="kind is one of"):
+        subword_tokenizer("bpe", SENTENCES)

@@ -1,0 +1,285 @@
+"""Masked models' observers and data over two gloo processes: the numbers of one, each example seen once.
+
+Run as a script by its own fixture: ``python test_distributed_embryology.py FOLDER``, once for each rank. Without a
+Trainer: what is split by ranks is the observation, and the rows to train on.
+"""
+
+import faulthandler
+import json
+import sys
+import warnings
+from collections import defaultdict
+from itertools import islice
+from pathlib import Path
+from unittest import mock
+
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+
+import lmdyn.callbacks.downstream as downstream
+from lmdyn.analysis.distributed import rank_and_world_size
+from lmdyn.analysis.edge_probes import EdgeClassifier
+from lmdyn.callbacks import (
+    AttentionPatterns,
+    Downstream,
+    EdgeProbe,
+    ProbeSet,
+    Run,
+    TokenLearning,
+    WorldKnowledge,
+)
+from lmdyn.callbacks.fine_tuning import Budget
+from lmdyn.datamodules import (
+    FactCorpus,
+    GrammarCorpus,
+    GrammarFacts,
+    GrammarTasks,
+    MaskedCorpus,
+    SpanCorpus,
+    StreamedText,
+)
+from lmdyn.models import MaskedLanguageModel
+from tests.ranks import run_two_ranks
+
+GRAMMAR = {
+    "n_train_tokens": 1000, "n_validation_tokens": 400, "n_test_tokens": 200, "n_topics": 3, "n_nouns": 40,
+    "n_verbs": 20, "n_adjectives": 10, "n_adverbs": 3, "n_names": 20, "n_facts": 11, "fact_rate": 0.3,
+}  # fmt: skip
+SIZES = {
+    "embedding_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "max_position_embeddings": 128,
+}  # fmt: skip
+BATCH = 3
+OBSERVERS = ("token_learning", "edge_probe", "world_knowledge", "attention_patterns", "downstream")
+
+
+def grammar():
+    return GrammarCorpus(**GRAMMAR)
+
+
+def text(rank=0, world_size=1, batch_size=BATCH, stream=None):
+    """Pretraining text as a Trainer's rank has it."""
+    corpus = GrammarCorpus(**GRAMMAR, vocabulary="wordpiece", vocab_size=300)
+    data = MaskedCorpus(corpus, stream, sequence_length=24, batch_size=batch_size, pairs="order")
+    data.trainer = mock.Mock(
+        global_rank=rank, world_size=world_size, limit_train_batches=1.0, overfit_batches=0.0
+    )
+    data.prepare_data()
+    return data
+
+
+def observers():
+    """Small batches: more of them than ranks, an odd number of rows in some, a single row in others."""
+    return [
+        TokenLearning(
+            bands=[(5, 20), (30, 90)], max_words=151, probe=SpanCorpus(grammar(), tasks=[], batch_tokens=70)
+        ),
+        EdgeProbe(
+            classifier=EdgeClassifier(learning_rate=0.02, max_updates=30, evaluate_every=10), train_tokens=700,
+            probe=SpanCorpus(grammar(), batch_tokens=70),
+        ),
+        WorldKnowledge(probe=FactCorpus(GrammarFacts(grammar()), batch_tokens=30)),
+        AttentionPatterns(size=8),
+        Downstream(budget=Budget(max_updates=3), probe=GrammarTasks(grammar(), n_train=40, n_evaluation=21)),
+    ]  # fmt: skip
+
+
+def model(weights=None):
+    torch.manual_seed(0)
+    module = MaskedLanguageModel("albert", SIZES, vocab_size=300)
+    if weights is not None:
+        module.load_state_dict(torch.load(weights, weights_only=True))
+    # the rounding of float32 depends on the number of rows in a batch, which ranks change
+    return module.double().eval()
+
+
+def train(module, data):
+    """Until some words and facts are known, and others are not."""
+    facts = FactCorpus(GrammarFacts(grammar()))
+    facts.tokenizer = data.tokenizer
+    facts.setup()
+    (some,) = [{k: v[::2] for k, v in batch.items()} for batch in facts.loader().shard(0, 1)]
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+    loader = data.train_dataloader()
+    for batch in (batch for _ in range(5) for batch in loader):
+        read = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
+        F.cross_entropy(module(batch["input_ids"]).logits.flatten(0, 1), read.flatten()).backward()
+        asked = module(some["input_ids"], some["attention_mask"]).logits.flatten(0, 1)
+        F.cross_entropy(asked, some["labels"].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return module
+
+
+def observe(folder, rank_zero=True):
+    """What each observer answers, and what was served to this process meanwhile."""
+    data, module = text(), model(folder / "weights.pt")
+    data.trainer = None
+    served, tuned, serve, fine_tune = defaultdict(list), [], ProbeSet.batches, downstream.fine_tune
+
+    def batches(probe_set, rank=0, world_size=1):
+        for batch in serve(probe_set, rank, world_size):
+            served[probe_set.fingerprint] += batch["example"].tolist()
+            yield batch
+
+    def noted(encoder, task, *settings):
+        tuned.append(task.name)
+        return fine_tune(encoder, task, *settings)
+
+    found = {}
+    for observer in observers():
+        log_dir = folder / "runs" / observer.name
+        observer.attach(Run(log_dir, data.tokenizer, data.token_counts, datamodule=data), rank_zero=rank_zero)
+        served.clear()
+        with (
+            mock.patch.object(ProbeSet, "batches", batches),
+            mock.patch.object(downstream, "fine_tune", noted),
+        ):
+            found[observer.name] = observer.observe(module, 3)
+        found[observer.name].attrs["served"] = dict(served) or {"tasks": list(tuned)}
+    return found
+
+
+def streamed(folder, rank, world_size):
+    """Of a stream: what was read before it was saved, what comes after, and what follows when it is resumed."""
+
+    def loader():
+        stream = StreamedText(
+            {"path": "parquet", "data_files": str(folder / "text-*.parquet")}, epoch_batches=6, block_rows=9
+        )
+        return text(rank, world_size, stream=stream).train_dataloader()
+
+    def take(loader, n):
+        rows = []
+        while len(rows) < n:
+            rows += [batch["input_ids"].tolist() for batch in islice(loader, n - len(rows))]
+        return rows
+
+    whole, resumed = loader(), loader()
+    before = take(whole, 4)
+    state = whole.state_dict()
+    resumed.load_state_dict(json.loads(json.dumps(state)))
+    return {"before": before, "state": state, "after": take(whole, 5), "resumed": take(resumed, 5)}
+
+
+def rank_main(folder):
+    warnings.simplefilter("error")
+    torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(170, exit=True)
+    torch.distributed.init_process_group("gloo")
+    rank, world_size = rank_and_world_size()
+    assert world_size == 2
+    for name, table in observe(folder, rank == 0).items():
+        table.to_pickle(folder / f"{name}{rank}.pickle")
+    rows = text(rank, world_size).train_dataloader()
+    torch.save(list(rows), folder / f"rows{rank}.pt")
+    (folder / f"stream{rank}.json").write_text(json.dumps(streamed(folder, rank, world_size)))
+    torch.distributed.destroy_process_group()
+
+
+# ---------------------------------------------------------------- the tests
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LMDYN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield tmp_path_factory.getbasetemp() / "cache"
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory, cache):
+    """Folder of what the two processes found, with the weights that they looked at."""
+    folder = tmp_path_factory.mktemp("two")
+    torch.save(train(model(), text()).state_dict(), folder / "weights.pt")
+    texts = [" ".join(" ".join(s.words) for s in d) for d in grammar().documents("train")]
+    for part in range(2):
+        pd.DataFrame({"text": texts[part::2]}).to_parquet(folder / f"text-{part}.parquet")
+    run_two_ranks(__file__, folder, cache, timeout=180)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one(two, cache):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the two: sums depend on it
+    try:
+        return observe(two)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", OBSERVERS)
+def test_two_ranks_observe_what_one_observes(two, one, name):
+    ranks = [pd.read_pickle(two / f"{name}{rank}.pickle") for rank in (0, 1)]
+    pd.testing.assert_frame_equal(*ranks, check_exact=True)
+    # only the sums of attention are added in another order
+    exact = {"rtol": 0, "atol": 1e-12 if name == "attention_patterns" else 0}
+    pd.testing.assert_frame_equal(ranks[0], one[name], **exact)
+
+
+@pytest.mark.parametrize("name", OBSERVERS)
+def test_every_example_is_seen_once(two, one, name):
+    whole = one[name].attrs["served"]
+    ranks = [pd.read_pickle(two / f"{name}{rank}.pickle").attrs["served"] for rank in (0, 1)]
+    assert len(whole) == (3 if name == "edge_probe" else 1)
+    for part, examples in whole.items():
+        assert len(examples) == len(set(examples)) > 1
+        shares = [rank[part] for rank in ranks]
+        assert min(len(share) for share in shares) > 0
+        assert sorted(shares[0] + shares[1]) == sorted(examples)
+
+
+def test_there_is_something_to_see(one):
+    """The control: numbers that a rank's own share would not give."""
+
+    def value(name, quantity, **groups):
+        rows = one[name].query("quantity == @quantity")
+        for column in rows.columns[4:-1]:
+            rows = rows[rows[column].fillna("") == groups.get(column, "")]
+        return rows["value"].item()
+
+    assert 0.2 < value("token_learning", "reconstruction") < 1
+    assert 0 < value("token_learning", "prediction") < 1
+    assert value("token_learning", "masked_words") == 151
+    assert 0 < value("world_knowledge", "known") < value("world_knowledge", "facts")
+    f1 = one["edge_probe"].query("quantity == 'f1'")["value"]
+    assert f1.between(0.05, 1).all()
+    assert set(one["attention_patterns"]["quantity"]) == {
+        "entropy",
+        "diagonal",
+        "itself",
+        "vertical",
+        "block",
+        "map",
+    }
+    assert set(one["downstream"].query("quantity == 'score'")["task"]) == {"acceptability", "similarity"}
+
+
+def test_ranks_train_on_halves_of_the_same_batches(two, cache):
+    ranks = [torch.load(two / f"rows{rank}.pt", weights_only=True) for rank in (0, 1)]
+    whole = list(text(batch_size=2 * BATCH).train_dataloader())
+    assert len(ranks[0]) == len(ranks[1]) == len(whole) > 3
+    seen = torch.cat([batch["example"] for rank in ranks for batch in rank])
+    assert len(seen.unique()) == len(seen) == 2 * BATCH * len(whole)
+    for rank in (0, 1):
+        for mine, batch in zip(ranks[rank], whole, strict=True):
+            assert all(torch.equal(mine[key], batch[key][rank::2]) for key in mine)
+
+
+def test_a_stream_of_two_ranks_resumes_as_it_was(two):
+    ranks = [json.loads((two / f"stream{rank}.json").read_text()) for rank in (0, 1)]
+    assert ranks[0]["state"] == ranks[1]["state"]
+    assert len(ranks[0]["state"]["ranks"]) == 2
+    for rank in ranks:
+        assert rank["resumed"] == rank["after"]
+        assert rank["after"][0] != rank["before"][0]
+    rows = [{tuple(row) for batch in rank["before"] for row in batch} for rank in ranks]
+    assert len(rows[0]) == len(rows[1]) == 4 * BATCH
+    assert not rows[0] & rows[1]
+
+
+if __name__ == "__main__":
+    rank_main(Path(sys.argv[1]))
