@@ -14,6 +14,7 @@ import yaml
 from lmdyn.callbacks import Observer
 from lmdyn.callbacks.run import callbacks_of
 from lmdyn.cli.fit import LmdynCLI
+from lmdyn.datamodules.grammar import Grammar
 
 ROOT = Path(__file__).parents[1]
 PROFILES = sorted((ROOT / "configs").rglob("config.yaml"))  # Snakemake's settings, see test_workflows.py
@@ -88,11 +89,13 @@ def small_files_of(path: Path, folder: Path) -> list[str]:
     return [file if file == "--config" else small(file, folder) for file in files_of(path)]
 
 
+def document(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return found
+
+
 def base_document(path: Path) -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load(
-        (base_of(path) if path in OVERLAYS else path).read_text(encoding="utf-8")
-    )
-    return document
+    return document(base_of(path) if path in OVERLAYS else path)
 
 
 def data_class(path: Path) -> str:
@@ -101,11 +104,20 @@ def data_class(path: Path) -> str:
     return str(data["class_path"] if inner is None else f"{data['class_path']} of {inner['class_path']}")
 
 
+def real_text(path: Path) -> bool:
+    return "$LMDYN_DATA" in str(base_document(path)) or "${LMDYN_DATA}" in str(base_document(path))
+
+
+def streamed(path: Path) -> bool:
+    """Whether its text is on the hub."""
+    return "stream" in base_document(path)["data"]["init_args"]
+
+
 def small_arguments(path: Path) -> list[str]:
     """Arguments that make model and data of a configuration small."""
     arguments = [*SMALL]
     if base_document(path)["model"]["class_path"] == "MaskedLanguageModel":
-        family = yaml.safe_load(path.read_text(encoding="utf-8"))["model"]["init_args"]["family"]
+        family = {**base_document(path), **document(path)}["model"]["init_args"]["family"]
         config = {**SMALL_TRANSFORMER, **({} if family == "bert" else {"embedding_size": 4})}
         arguments.append(f"--model.init_args.config={json.dumps(config)}")
     else:
@@ -130,10 +142,12 @@ def plain(value: Any) -> Any:
 
 def made_of(value: Any) -> Any:
     """The settings of a datamodule, with those of the corpora, streams and sources in it."""
+    if isinstance(value, Grammar):
+        return None  # large, and a function of the corpus's hyperparameters
     if not type(value).__module__.startswith("lmdyn."):
         return plain(value)
     public = {k: made_of(v) for k, v in vars(value).items() if not k.startswith("_") and k != "trainer"}
-    return type(value).__qualname__, public
+    return type(value).__qualname__, plain(dict(getattr(value, "hparams", {}))), public
 
 
 def settings(cli: LmdynCLI) -> dict[str, Any]:
@@ -174,10 +188,11 @@ def test_saved_configuration_gives_the_same_types_and_values(path, in_tmp):
     first = LmdynCLI([*files_of(path), *ON_CPU], run=False)
     first.parser.save(first.config, in_tmp / "saved.yaml", skip_none=False, overwrite=True, multifile=False)
     again = LmdynCLI(["--config", str(in_tmp / "saved.yaml")], run=False)
-    assert settings(again) == settings(first)
+    described = settings(first)
+    assert settings(again) == described
     observers = [c for c in callbacks_of(first.trainer) if isinstance(c, Observer)]
     assert bool(observers) == (path.with_name("config.yaml") not in PROFILES or path.name == "observers.yaml")
-    assert all(o.name in settings(first) for o in observers)
+    assert all(o.name in described for o in observers)
 
 
 def test_settings_can_differ(in_tmp):
@@ -192,13 +207,12 @@ def own_vocabulary(path: Path) -> list[str]:
     return ["--data.init_args.tokenizer=null"] if "tokenizer: runs/" in path.read_text() else []
 
 
-NEEDS = re.compile(r"\$\{?LMDYN_DATA")  # real text
 # what observes a chain's models needs all of them: test_workflows.py
 ALONE = [p for p in CONFIGS if p.name != "observers.yaml"]
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in ALONE if data_class(p) in SMALL_DATA and not NEEDS.search(p.read_text())], ids=name
+    "path", [p for p in ALONE if data_class(p) in SMALL_DATA and not real_text(p)], ids=name
 )
 def test_trains_and_observes(path, in_tmp):
     cli = LmdynCLI(["fit", *small_files_of(path, in_tmp), *small_arguments(path), *own_vocabulary(path)])
@@ -208,7 +222,7 @@ def test_trains_and_observes(path, in_tmp):
 @pytest.mark.realdata
 @pytest.mark.parametrize(
     "path",
-    [p for p in EXPERIMENTS if NEEDS.search(p.read_text()) and "\n    stream:" not in p.read_text()],
+    [p for p in EXPERIMENTS if real_text(p) and not streamed(p)],
     ids=name,
 )
 @pytest.mark.skipif("LMDYN_DATA" not in os.environ, reason="LMDYN_DATA is not set")

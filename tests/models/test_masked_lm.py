@@ -2,6 +2,7 @@
 
 import copy
 
+import lightning as L
 import pytest
 import torch
 from transformers import (
@@ -11,7 +12,8 @@ from transformers import (
     ElectraForPreTraining,
 )
 
-from lmdyn.models import MaskedLanguageModel
+from lmdyn.datamodules import GrammarCorpus, MaskedCorpus
+from lmdyn.models import LAMB, MaskedLanguageModel
 from lmdyn.models.masked_lm import decay_groups, truncated_normal, warmup_decay
 
 VOCAB = 50
@@ -220,3 +222,47 @@ def test_activation_checkpointing_does_not_change_gradients():
         assert (a.grad is None) == (b.grad is None)
         if a.grad is not None:
             torch.testing.assert_close(a.grad, b.grad)
+
+
+GRAMMAR = {
+    "n_train_tokens": 600, "n_validation_tokens": 300, "n_test_tokens": 100, "n_topics": 3, "n_nouns": 40, "n_verbs": 20,
+    "n_adjectives": 10, "n_adverbs": 3, "n_names": 20, "n_facts": 5, "vocabulary": "wordpiece", "vocab_size": 200,
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:GPU available but not used")
+@pytest.mark.parametrize(("family", "pairs"), [("albert", "order"), ("bert", "next"), ("electra", None)])
+def test_validates_before_and_after_a_fit(family, pairs, tmp_path):
+    data = MaskedCorpus(
+        GrammarCorpus(**GRAMMAR, cache_dir=str(tmp_path)), sequence_length=24, batch_size=8, pairs=pairs
+    )
+    torch.manual_seed(0)
+    module = MaskedLanguageModel(
+        family, CONFIGS[family], warmup_steps=2, optimizer=lambda params: LAMB(params, lr=0.02)
+    )
+    trainer = L.Trainer(
+        accelerator="cpu", max_epochs=3, logger=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    before = trainer.validate(module, datamodule=data, verbose=False)[0]
+    total, count, right = 0.0, 0, 0
+    module.eval()
+    with torch.no_grad():
+        for batch in data.val_dataloader():
+            logits = module(batch["input_ids"], token_type_ids=batch["token_type_ids"]).logits
+            wanted = batch["labels"] != -100
+            losses = torch.nn.functional.cross_entropy(
+                logits[wanted], batch["labels"][wanted], reduction="none"
+            )
+            total, count = total + float(losses.sum()), count + int(wanted.sum())
+            right += int((logits[wanted].argmax(-1) == batch["labels"][wanted]).sum())
+    assert before["val_loss"] == pytest.approx(total / count, abs=1e-5)
+    assert before["val_accuracy"] == pytest.approx(right / count)
+    module.train()
+    trainer.fit(module, datamodule=data)  # the metrics of the evaluation before are no obstacle
+    after = trainer.validate(module, datamodule=data, verbose=False)[0]
+    assert after["val_loss"] < before["val_loss"] - 0.05
+    extra = "val_discriminator_loss" if family == "electra" else "val_pair_accuracy"
+    assert set(after) == {"val_loss", "val_perplexity", "val_accuracy", extra}
+    # the schedule: two updates of warmup, then down to 0 at the last one
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-9)
