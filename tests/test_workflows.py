@@ -1,5 +1,6 @@
 """Chains of runs: Snakemake plans every profile, and the smallest chain runs in miniature from end to end."""
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from lmdyn.callbacks.run import snake_case
 from lmdyn.cli.__main__ import main
 
 ROOT = Path(__file__).parents[1]
@@ -167,3 +169,54 @@ def test_the_small_scaffold_study_in_miniature(tmp_path, monkeypatch):
     main(["report", str(runs / "familiar_2"), str(runs / "unfamiliar_2"), "--out", str(report)])
     assert (report / "scaffold_rule_probability.png").stat().st_size > 5000
     assert "scaffold_rule of 2 runs" in (report / "index.html").read_text(encoding="utf-8")
+
+
+def small_embryology(path, folder):
+    """Its observers with little to look at."""
+
+    def shrink(value):
+        for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            shrink(part)
+        if isinstance(value, dict):
+            value |= {k: v for k, v in SMALL_EMBRYOLOGY.items() if k in value}
+
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    shrink(document)
+    copy = folder / "observers.yaml"
+    copy.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return copy
+
+
+SMALL_EMBRYOLOGY = {
+    "n_train_tokens": 4000, "n_validation_tokens": 1000, "n_test_tokens": 1000, "max_words": 50, "max_tokens": 500,
+    "train_tokens": 500, "validation_tokens": 300, "test_tokens": 300, "max_updates": 2, "n_train": 20,
+    "n_evaluation": 10,
+}  # fmt: skip
+
+
+def test_the_organism_of_the_embryology_in_miniature(tmp_path, monkeypatch):
+    """Its three families by the commands of the chain: pretraining, observations, one report of all."""
+    monkeypatch.chdir(tmp_path)
+    here, runs = EMBRYOLOGY / "organism", Path("runs/chiang2020_embryology/organism")
+    chain = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]
+    observers = small_embryology(here / "observers.yaml", tmp_path)
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    splits = {k: v for k, v in SMALL_EMBRYOLOGY.items() if k.endswith("_tokens") and k.startswith("n_")}
+    small = [
+        *(argument for argument in SMALL if argument.startswith("--trainer")), "--data.init_args.batch_size=4",
+        *(f"--data.init_args.corpus.init_args.{k}={v}" for k, v in splits.items()),
+    ]  # fmt: skip
+    assert set(chain["runs"]) == {"albert", "bert", "electra"}
+    for run, changes in chain["runs"].items():
+        overlay = changes.replace("{HERE}", str(here)).split()
+        config = {**sizes, **({} if run == "bert" else {"embedding_size": 8})}
+        main(["fit", "--config", str(here / "lm.yaml"), *overlay, *small,
+              f"--model.init_args.config={json.dumps(config)}", f"--trainer.logger.init_args.version={run}"])  # fmt: skip
+        main(["analyze", str(runs / run), "--config", str(observers), *chain["observe"].split()])
+        found = {path.name: pd.read_parquet(path) for path in (runs / run / "observations").iterdir()}
+        asked = yaml.safe_load(observers.read_text(encoding="utf-8"))["trainer"]["callbacks"]
+        assert set(found) == {snake_case(c["class_path"]) for c in asked}
+        assert all(set(table["step"]) == {0, 3} for table in found.values())
+    main(["report", *(str(runs / run) for run in chain["runs"]), "--out", str(runs / "report")])
+    page = (runs / "report" / "index.html").read_text(encoding="utf-8")
+    assert "downstream of 3 runs" in page  # figure 13c of the publication

@@ -1,7 +1,8 @@
 """ALBERT, BERT and ELECTRA, pretrained: transformers' own models with their published objectives."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -11,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import (
     AlbertConfig,
     AlbertForPreTraining,
@@ -27,7 +29,14 @@ from lmdyn.models.allocator import keep_freed_memory
 from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
 from lmdyn.models.pretrained import hub_folder, load_model
 
-__all__ = ["MaskedLMOutput", "MaskedLanguageModel", "decay_groups", "truncated_normal", "warmup_decay"]
+__all__ = [
+    "MaskedLMOutput",
+    "MaskedLanguageModel",
+    "checkpoint_activations",
+    "decay_groups",
+    "truncated_normal",
+    "warmup_decay",
+]
 
 Family = Literal["albert", "bert", "electra"]
 
@@ -277,7 +286,7 @@ class MaskedLanguageModel(LanguageModule):
             keep_freed_memory()
         for model in (self.model, *([self.generator] if self.family == "electra" else [])):
             if self.checkpoint_activations:
-                model.activation_checkpointing_enable()
+                checkpoint_activations(model)
             if self.compile_encoders:
                 model.base_model.compile()
 
@@ -429,6 +438,25 @@ def _positions(labels: Int[Tensor, "batch time"]) -> Int[Tensor, "batch p"]:
     most = int(there.sum(1).max())
     order = torch.argsort((~there).long(), dim=1, stable=True)[:, :most]
     return torch.where(there.gather(1, order), order, IGNORED)
+
+
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Keep no activations within layers while training, but compute them again in the backward pass.
+
+    transformers does it for BERT and ELECTRA; ALBERT's groups of layers are wrapped here.
+    """
+    if model.supports_gradient_checkpointing:
+        model.activation_checkpointing_enable()
+        return
+    for group in cast(Any, model.base_model).encoder.albert_layer_groups:
+        plain = group.forward
+        group.forward = partial(_checkpointed, group, plain)
+
+
+def _checkpointed(module: nn.Module, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return (
+        checkpoint(plain, *args, use_reentrant=False, **kwargs) if module.training else plain(*args, **kwargs)
+    )
 
 
 @torch.no_grad()

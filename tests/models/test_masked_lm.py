@@ -14,7 +14,7 @@ from transformers import (
 
 from lmdyn.datamodules import GrammarCorpus, MaskedCorpus
 from lmdyn.models import LAMB, MaskedLanguageModel
-from lmdyn.models.masked_lm import decay_groups, truncated_normal, warmup_decay
+from lmdyn.models.masked_lm import checkpoint_activations, decay_groups, truncated_normal, warmup_decay
 
 VOCAB = 50
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
@@ -212,21 +212,34 @@ def test_bad_settings_are_refused(settings, message):
         MaskedLanguageModel(**settings)
 
 
-def test_activation_checkpointing_does_not_change_gradients():
-    plain, saving = make("bert"), make("bert")
-    saving.model.activation_checkpointing_enable()
+@pytest.mark.parametrize("family", ["albert", "bert", "electra"])
+def test_activation_checkpointing_changes_no_gradient(family):
+    plain, saving = make(family), make(family)
+    checkpoint_activations(saving.model)
+    runs = []
+    layer = next(
+        m for name, m in saving.model.named_modules() if name.endswith(("albert_layers.0", "layer.0"))
+    )
+    layer.register_forward_pre_hook(lambda *_: runs.append(1))
     for module in (plain, saving):
         module.train()
-        module.losses(batch_of())["mlm"].backward()
+        torch.manual_seed(1)
+        sum(module.losses(batch_of()).values()).backward()
+    forward = 3 if family == "albert" else 1  # runs of the module in a forward pass
+    assert len(runs) == 2 * forward  # once more in the backward pass
     for a, b in zip(plain.parameters(), saving.parameters(), strict=True):
         assert (a.grad is None) == (b.grad is None)
         if a.grad is not None:
             torch.testing.assert_close(a.grad, b.grad)
+    runs.clear()
+    saving.eval()(batch_of()["input_ids"])
+    assert len(runs) == forward
 
 
 GRAMMAR = {
-    "n_train_tokens": 600, "n_validation_tokens": 300, "n_test_tokens": 100, "n_topics": 3, "n_nouns": 40, "n_verbs": 20,
-    "n_adjectives": 10, "n_adverbs": 3, "n_names": 20, "n_facts": 5, "vocabulary": "wordpiece", "vocab_size": 200,
+    "n_train_tokens": 600, "n_validation_tokens": 300, "n_test_tokens": 100, "n_topics": 3, "n_nouns": 40,
+    "n_verbs": 20, "n_adjectives": 10, "n_adverbs": 3, "n_names": 20, "n_facts": 5, "vocabulary": "wordpiece",
+    "vocab_size": 200,
 }  # fmt: skip
 
 
