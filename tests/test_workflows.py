@@ -210,8 +210,11 @@ def test_the_organism_of_the_embryology_in_miniature(tmp_path, monkeypatch):
     for run, changes in chain["runs"].items():
         overlay = changes.replace("{HERE}", str(here)).split()
         config = {**sizes, **({} if run == "bert" else {"embedding_size": 8})}
-        main(["fit", "--config", str(here / "lm.yaml"), *overlay, *small,
-              f"--model.init_args.config={json.dumps(config)}", f"--trainer.logger.init_args.version={run}"])  # fmt: skip
+        settings = [
+            f"--model.init_args.config={json.dumps(config)}",
+            f"--trainer.logger.init_args.version={run}",
+        ]
+        main(["fit", "--config", str(here / "lm.yaml"), *overlay, *small, *settings])
         main(["analyze", str(runs / run), "--config", str(observers), *chain["observe"].split()])
         found = {path.name: pd.read_parquet(path) for path in (runs / run / "observations").iterdir()}
         asked = yaml.safe_load(observers.read_text(encoding="utf-8"))["trainer"]["callbacks"]
