@@ -217,7 +217,7 @@ def test_activation_checkpointing_changes_no_gradient(family):
     plain, saving = make(family), make(family)
     checkpoint_activations(saving.model)
     runs = []
-    layer = next(
+    within = next(
         m
         for name, m in saving.model.named_modules()
         if name.endswith(("albert_layers.0.attention", "layer.0.attention"))
