@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lmdyn.analysis.transformer import layer_number
-from lmdyn.callbacks.figures import new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.figures import new_figure, outer_legend, set_step_axis, site_label
 
 __all__ = ["attention_figures", "diagonal_animation"]
 
@@ -62,7 +62,7 @@ def _by_layer(observations: pd.DataFrame, sites: Sequence[str], scores: Sequence
             if (score, site) in means.columns:
                 line = means[score, site].dropna()
                 colour = colormaps["viridis"](i / max(1, len(sites) - 1) * 0.92)
-                ax.plot(line.index, line, marker=".", ms=3, lw=1.1, color=colour, label=site)
+                ax.plot(line.index, line, marker=".", ms=3, lw=1.1, color=colour, label=site_label(site))
         ax.set_ylabel(_LABELS[score], fontsize=9)
         set_step_axis(ax, sorted(observations["step"].unique()))
     for ax in axes.flat[len(scores) :]:
@@ -90,7 +90,7 @@ def _heads(last: pd.DataFrame, sites: Sequence[str], scores: Sequence[str]) -> F
         ax.set_title(_LABELS[score], fontsize=9, loc="left")
         ax.set_xlabel("head", fontsize=9)
         ax.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-        ax.set_yticks(range(len(sites)), sites, fontsize=7)
+        ax.set_yticks(range(len(sites)), [site_label(site) for site in sites], fontsize=7)
         figure.colorbar(image, ax=ax)
     for ax in axes.flat[len(scores) :]:
         ax.set_axis_off()
@@ -126,7 +126,7 @@ def _maps(last: pd.DataFrame, sites: Sequence[str]) -> Figure:
             if (site, head) in squares:
                 image = ax.imshow(squares[site, head], norm=_SCALE, cmap="magma", interpolation="nearest")
             if head == 0:
-                (ax.set_title if across else ax.set_ylabel)(site, fontsize=7)
+                (ax.set_title if across else ax.set_ylabel)(site_label(site), fontsize=7)
             if i == 0:
                 (ax.set_ylabel if across else ax.set_title)(f"head {head}", fontsize=7)
     _colour_bar(figure, image, axes)
@@ -165,7 +165,7 @@ def diagonal_animation(observations: pd.DataFrame) -> list[Figure]:
         figure, axes = new_figure(2.9 * len(chosen) + 1, 3.6, ncols=len(chosen), squeeze=False)
         for ax, square, (site, head) in zip(axes[0], squares, chosen, strict=True):
             image = ax.imshow(_square(square), norm=_SCALE, cmap="magma", interpolation="nearest")
-            ax.set_title(f"{site}, head {head}", fontsize=9)
+            ax.set_title(f"{site_label(site)}, head {head}", fontsize=9)
             ax.set_xlabel("key position", fontsize=8)
             ax.tick_params(labelsize=7)
         axes[0, 0].set_ylabel("query position", fontsize=8)

@@ -1,25 +1,19 @@
 """Figures of edge probing: F1 by task, and by layer, over training."""
 
-import re
-
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lmdyn.analysis.transformer import layer_number
-from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.figures import (
+    line_style,
+    mark_rate_drops,
+    new_figure,
+    outer_legend,
+    set_step_axis,
+    site_label,
+)
 
-__all__ = ["best_site", "layer_figure", "site_title", "task_figure"]
-
-
-def site_title(site: str) -> str:
-    """A layer by its number, any other site by its name.
-
-    Example:
-        >>> site_title("layer@7"), site_title("layer8"), site_title("embedding")
-        ('layer 8', 'layer 8', 'embedding')
-    """
-    return f"layer {layer_number(site)}" if re.fullmatch(r"layer@?\d+", site) else site
+__all__ = ["best_site", "layer_figure", "task_figure"]
 
 
 def best_site(observations: pd.DataFrame) -> str:
@@ -43,7 +37,7 @@ def task_figure(observations: pd.DataFrame) -> Figure:
             axes.axhline(float(share.iloc[-1]), color=color, lw=0.9, ls=":")
     axes.plot([], [], color="0.4", lw=0.9, ls=":", label="most frequent label")
     axes.set_title(
-        f"{site_title(site)}: highest mean over tasks at step {rows['step'].max():,}", fontsize=10, loc="left"
+        f"{site_label(site)}: highest mean over tasks at step {rows['step'].max():,}", fontsize=10, loc="left"
     )
     axes.set_ylabel("test micro-F1")
     axes.set_ylim(0, 1)
@@ -70,7 +64,7 @@ def layer_figure(observations: pd.DataFrame) -> Figure:
             line = here[here["site"].eq(site)]
             color = colors(0.95 * i / max(1, len(sites) - 1))
             ax.plot(
-                line["step"], line["value"], marker=".", ms=4, lw=1.2, color=color, label=site_title(site)
+                line["step"], line["value"], marker=".", ms=4, lw=1.2, color=color, label=site_label(site)
             )
         share = majority[majority["task"].eq(task)]["value"]
         if len(share):

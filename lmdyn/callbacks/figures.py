@@ -1,5 +1,6 @@
 """What the observers' figures have in common, and their way to the loggers."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-__all__ = ["line_style", "log_figure", "mark_rate_drops", "new_figure", "outer_legend", "set_step_axis"]
+from lmdyn.analysis.transformer import layer_number
+
+__all__ = [
+    "line_style",
+    "log_figure",
+    "mark_rate_drops",
+    "new_figure",
+    "outer_legend",
+    "set_step_axis",
+    "site_label",
+]
 
 
 def new_figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[Figure, Any]:
@@ -45,6 +56,16 @@ def outer_legend(axes: Axes, of: Sequence[Axes] = (), title: str | None = None, 
         entries.values(), entries.keys(), title=title, frameon=False, fontsize=fontsize, title_fontsize=fontsize,
         loc="center left", bbox_to_anchor=(1.0, 0.5),
     )  # fmt: skip
+
+
+def site_label(site: str) -> str:
+    """What figures call a site: layers by their number from 1, also those that share one module.
+
+    Example:
+        >>> site_label("layer@0"), site_label("layer3"), site_label("embedding")
+        ('layer 1', 'layer 3', 'embedding')
+    """
+    return f"layer {layer_number(site)}" if re.fullmatch(r"layer@?\d+", site) else site
 
 
 def line_style(i: int) -> dict[str, str]:

@@ -168,8 +168,11 @@ def exported() -> dict[str, type[Observer]]:
 
 
 def publish_sparingly(observer: Observer, *args: object) -> None:
-    """Figures take most of the time here: draw them at the first and the last of the four observations."""
-    n = len(list((observer.run.log_dir / "observations" / observer.name).glob("*.parquet")))
+    """Figures take most of the time here: draw them live, at the first and the last of the four observations."""
+    n = (
+        len(list((observer.run.log_dir / "observations" / observer.name).glob("*.parquet")))
+        * observer.run.live
+    )
     with mock.patch.object(observer, "log_figures", n in (1, 4)):
         publish(observer, *args)
 
@@ -272,7 +275,8 @@ def test_live_equals_replayed(observed, tmp_path_factory, name):
     observed = observed[language_of(name)]
     out = observed.parent / "replayed"
     if not out.exists():
-        main(["analyze", str(observed), "--out", str(out)])
+        with mock.patch("lmdyn.cli.analyze.publish", publish_sparingly):
+            main(["analyze", str(observed), "--out", str(out)])
     live, replayed = (pd.read_parquet(folder_of(root, name)) for root in (observed, out))
     pd.testing.assert_frame_equal(live, replayed, check_exact=True)
 
