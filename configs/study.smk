@@ -12,11 +12,6 @@ OBSERVE = config.get("observe", "")  # arguments of `lmdyn analyze`
 CHANGES = {run: (changes or "").replace("{HERE}", HERE) for run, changes in config["runs"].items()}
 
 
-rule all:
-    input:
-        f"{RUNS}/report/index.html",
-
-
 rule language_model:
     output:
         touch(f"{RUNS}/done/trained_{{run}}"),
