@@ -17,7 +17,7 @@ from lmdyn.analysis.edge_probe_training import EdgeClassifier
 from lmdyn.analysis.edge_probes import EdgeData, edge_probes
 from lmdyn.analysis.forward import call_module
 from lmdyn.analysis.transformer import encoder_of, layer_sites
-from lmdyn.callbacks.edge_probe_figures import layer_figure, task_figure
+from lmdyn.callbacks.edge_probe_figures import language_model_figure, layer_figure, task_figure
 from lmdyn.callbacks.observer import Observer
 from lmdyn.callbacks.probe import ProbeSet, to_device, token_vectors
 
@@ -211,6 +211,15 @@ class EdgeProbe(Observer):
         if rows.empty:
             return {}
         return {"tasks": task_figure(observations), "layers": layer_figure(observations)}
+
+    @staticmethod
+    def figures_beside(observations: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
+        """Loss and accuracy of the language model beside F1 by task (figure 2), where LearningCurves looked too."""
+        curves = others.get("LearningCurves")
+        if curves is None or not observations["quantity"].eq("f1").any():
+            return {}
+        whole = curves[curves["by"].eq("")]
+        return {"beside_learning_curves": language_model_figure(observations, whole)}
 
 
 def _tasks_of(part: ProbeSet) -> list[str]:

@@ -13,7 +13,7 @@ from lmdyn.callbacks.figures import (
     site_label,
 )
 
-__all__ = ["best_site", "layer_figure", "task_figure"]
+__all__ = ["best_site", "language_model_figure", "layer_figure", "task_figure"]
 
 
 def best_site(observations: pd.DataFrame) -> str:
@@ -44,6 +44,44 @@ def task_figure(observations: pd.DataFrame) -> Figure:
     mark_rate_drops(axes, observations)
     set_step_axis(axes, list(rows["step"]))
     outer_legend(axes, title="edge probing task")
+    return figure
+
+
+def language_model_figure(observations: pd.DataFrame, curves: pd.DataFrame) -> Figure:
+    """Loss over steps, and accuracy of the predicted tokens beside F1 of each task at :func:`best_site`.
+
+    Args:
+        observations: of edge probing.
+        curves: ``loss`` and ``accuracy`` over all tokens, of the same run.
+
+    Reference: Chiang, Huang & Lee 2020, figure 2.
+    """
+    site = best_site(observations)
+    rows = observations[observations["quantity"].eq("f1") & observations["site"].eq(site)].sort_values("step")
+    figure, (left, right) = new_figure(10, 3.8, ncols=2)
+    loss, accuracy = (curves[curves["quantity"].eq(q)].sort_values("step") for q in ("loss", "accuracy"))
+    left.plot(loss["step"], loss["value"], marker=".", color="0.2")
+    left.set_ylabel("loss (nats per predicted token)")
+    right.plot(
+        accuracy["step"],
+        accuracy["value"],
+        marker=".",
+        color="0.2",
+        ls="--",
+        label="predicted tokens, accuracy",
+    )
+    for i, task in enumerate(rows["task"].unique()):
+        line = rows[rows["task"].eq(task)]
+        right.plot(
+            line["step"], line["value"], marker=".", ms=5, lw=1.4, label=f"{task}, F1", **line_style(i)
+        )
+    right.set_ylabel("accuracy, test micro-F1")
+    right.set_ylim(0, 1)
+    right.set_title(f"probes of {site_label(site)}", fontsize=10, loc="left")
+    for ax, steps in ((left, loss["step"]), (right, [*rows["step"], *accuracy["step"]])):
+        mark_rate_drops(ax, observations)
+        set_step_axis(ax, list(steps))
+    outer_legend(right)
     return figure
 
 

@@ -74,10 +74,16 @@ def line_style(i: int) -> dict[str, str]:
 
 
 def mark_rate_drops(axes: Axes, observations: pd.DataFrame) -> None:
-    """A vertical dashed line at each observation whose learning rate is below the one before, with one legend entry."""
+    """A vertical dashed line at each observation whose learning rate is below the one before, with one legend entry.
+
+    None where the rate falls all the time after its height, as by a warmup and decay.
+    """
     rates = (
         observations[observations["quantity"] == "learning_rate"].drop_duplicates("step").sort_values("step")
     )
+    values = rates["value"].reset_index(drop=True)
+    if len(values) == 0 or (len(values) > 2 and (values[values.idxmax() :].diff().dropna() < 0).all()):
+        return
     drops = rates["step"][rates["value"].diff() < 0]
     for i, step in enumerate(drops):
         axes.axvline(

@@ -57,7 +57,9 @@ def report_command(args: Sequence[str]) -> None:
 def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write ``<out>/index.html``, self-contained, and each figure as ``<out>/<observer>_<figure>.{png,svg}``.
 
-    An observer with a static method ``animations(observations, settings)``, which answers lists of figures by name,
+    An observer with a static method ``figures_beside(observations, others)`` draws its figures beside what other
+    observers recorded of the run, by their class.
+    One with a static method ``animations(observations, settings)``, which answers lists of figures by name,
     gives an animated image of each, ``<out>/<observer>_<name>.gif``.
 
     Args:
@@ -160,6 +162,9 @@ def _run_section(
             f"<h2 id='{prefix}{folder.name}'>{html.escape(folder.name)}</h2><p>{html.escape(summary)}</p>"
         )
         alone = {} if folder.name in drawn else observer.figures(observations, about["settings"])
+        beside = getattr(observer, "figures_beside", None)
+        if beside and folder.name not in drawn:
+            alone |= beside(observations, _others(folder, folders))
         for name, figure in alone.items():
             parts.append(_figure(figure, out / f"{prefix}{folder.name}_{name}", name))
         moving = getattr(observer, "animations", None)  # of those that have some
@@ -178,6 +183,18 @@ def _run_section(
             f"<pre>{html.escape(_tidy_yaml(config))}</pre></details>"
         )
     return "".join(parts)
+
+
+def _others(folder: Path, folders: Sequence[Path]) -> dict[str, pd.DataFrame]:
+    """What other observers recorded of the same run, by their class: scalars only, and one of each class."""
+    tables: dict[str, pd.DataFrame] = {}
+    for other in folders:
+        store = ObservationStore(other)
+        observer = _observer_of(store)
+        if other != folder and observer.__name__ not in tables:
+            table = store.read()
+            tables[observer.__name__] = table[observer.is_scalar(table)]
+    return tables
 
 
 def _short_names(runs: Sequence[Path]) -> dict[Path, str]:
