@@ -19,6 +19,7 @@ rule language_model:
         f"{RUNS}/logs/{{run}}.log",
     params:
         fit=lambda w: fit(w.run, f"--config {HERE}/lm.yaml {CHANGES[w.run]}"),
+    priority: 1 # the longest jobs first
     shell:
         "( {params.fit} ) > {log} 2>&1"
 
@@ -30,7 +31,6 @@ rule observe:
         touch(f"{RUNS}/done/observed_{{run}}"),
     log:
         f"{RUNS}/logs/observe_{{run}}.log",
-    priority: 1
     shell:
         f"{LMDYN} analyze {RUNS}/{{wildcards.run}} --config {HERE}/observers.yaml {OBSERVE} > {{log}} 2>&1"
 
