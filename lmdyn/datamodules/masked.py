@@ -197,22 +197,27 @@ class RowLoader:
         """About ``max_tokens`` positions of the split, in windows evenly spread over it."""
         return self._replace(max_tokens=max_tokens)
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Epoch and number of batches handed out in it, the one that is being worked on included."""
         epoch, position = (self._epoch, self._position) if self._resume is None else self._resume
-        return {"epoch": epoch, "position": position}
+        return {"epoch": epoch, "position": position, "settings": self._resumable}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    @property
+    def _resumable(self) -> dict[str, int]:
+        settings = {name: int(self._settings[name]) for name in ("batch_size", "seed", "world_size")}
+        return {**settings, "sequence_length": self._maker.format.sequence_length, "rows": self._rows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a saved position with the next iteration; a position at the end is the next epoch's start.
 
         Raises:
-            ValueError: a position beyond the end, of a loader with other settings.
+            ValueError: a state of a loader with other settings.
         """
         epoch, position = int(state["epoch"]), int(state["position"])
-        if not 0 <= position <= len(self):
+        if state["settings"] != self._resumable:
             raise ValueError(
-                f"position {position} lies outside of an epoch of {len(self)} batches: resume with the batch_size, "
-                "sequence_length, number of processes and text of the saved run"
+                f"the saved run read its rows with {state['settings']}, this one has {self._resumable}: exact resuming "
+                "needs the same"
             )
         ended = position >= min(self.epoch_batches, len(self))
         self._resume = (epoch + 1, 0) if ended else (epoch, position)
@@ -351,11 +356,18 @@ class MaskedCorpus(L.LightningDataModule):
             (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
         )
         train = split == "train"
-        loader: RowLoader | StreamLoaderOfRows
+        # the trainer may end its epochs earlier; the loader must know where, to restart after the last batch
+        limit: int | float | None = None
+        if train and self.trainer is not None:
+            limit = getattr(self.trainer, "overfit_batches", 0) or getattr(
+                self.trainer, "limit_train_batches", 1.0
+            )
         if train and self.stream is not None:
+            if isinstance(limit, float):
+                limit = math.floor(self.stream.epoch_batches * limit)
             return StreamLoaderOfRows(
                 self.stream, self.maker(), self.tokenizer, batch_size=self.batch_size, seed=self.seed,
-                num_workers=self.num_workers, rank=rank, world_size=world_size,
+                num_workers=self.num_workers, limit=limit, rank=rank, world_size=world_size,
             )  # fmt: skip
         if self.corpus is None:
             raise ValueError(
@@ -368,9 +380,7 @@ class MaskedCorpus(L.LightningDataModule):
             text, self.maker(), batch_size=self.batch_size * (world_size if train else 1), shuffle=train,
             seed=self.seed, num_workers=self.num_workers if train else 0, rank=rank, world_size=world_size,
         )  # fmt: skip
-        if train and self.trainer is not None:
-            # the trainer may end its epochs earlier; the loader must know where, to restart after the last batch
-            limit = getattr(self.trainer, "overfit_batches", 0) or self.trainer.limit_train_batches
+        if limit is not None:
             loader.epoch_batches = limit if isinstance(limit, int) else math.floor(len(loader) * limit)
         return loader
 

@@ -1,7 +1,8 @@
 """Text larger than memory or disk: a Hugging Face dataset, read as it comes, cut into rows, resumable exactly."""
 
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from lmdyn.datamodules.tokenization import plain_backend
 from lmdyn.datamodules.windows import RowMaker, row_generator
 
 __all__ = ["StreamLoaderOfRows", "StreamedText"]
+
+logger = logging.getLogger(__name__)
 
 _START: dict[str, Any] = {
     "pass": 0, "stream": None, "tokens": [], "word_start": [], "block": 0, "batch": 0,
@@ -123,10 +126,10 @@ class _Gatherer:
         self._backend = plain_backend(tokenizer)
         self.clear([], [])
 
-    def clear(self, tokens: list[int], word_start: list[int]) -> None:
+    def clear(self, tokens: Sequence[int], word_start: Sequence[int]) -> None:
         """Start with what the block before left over, as a document of its own."""
-        self.tokens, self.word_start = list(tokens), list(word_start)
-        self.sentences, self.documents = ([0], [0]) if tokens else ([], [])
+        self.tokens, self.word_start = [int(t) for t in tokens], [int(w) for w in word_start]
+        self.sentences, self.documents = ([0], [0]) if self.tokens else ([], [])
 
     def add(self, text: str) -> None:
         """Add a document."""
@@ -207,9 +210,10 @@ class _RowStream(IterableDataset[tuple[dict[str, Tensor], dict[str, Any]]]):
                     used = per_block * self.batch_size * width
                     state = {
                         **state, **after, "block": state["block"] + 1, "batch": 0,
-                        "tokens": gatherer.tokens[used:], "word_start": gatherer.word_start[used:],
+                        "tokens": block.tokens[used:], "word_start": block.word_start[used:],
                     }  # fmt: skip
-                yield batch, state
+                # what is left over may be long, and is the same all through a block
+                yield batch, state if number + 1 == per_block else {"batch": number + 1}
 
     def _documents(self, reader: int, state: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Texts from a state on, each with the state of the stream after it; begins again when they end."""
@@ -221,19 +225,34 @@ class _RowStream(IterableDataset[tuple[dict[str, Tensor], dict[str, Any]]]):
             stream = split_dataset_by_node(whole, rank=reader, world_size=self.readers)
             if position is not None:
                 stream.load_state_dict(position)
-            some = position is not None
+            some, empty = position is not None, 0
             try:
                 for row in stream:
-                    some = True
-                    yield row[self.text.text_column] or "", {"pass": number, "stream": stream.state_dict()}
-            except (OSError, ValueError) as error:
+                    text = self._text_of(row)
+                    some = some or bool(text)
+                    empty += not text
+                    yield text, {"pass": number, "stream": stream.state_dict()}
+            except OSError as error:
                 raise ValueError(f"dataset {self.text.dataset} cannot be read: {error}") from error
+            if empty and number == 0:
+                logger.warning("%s: %d documents without text are left out", self.text.dataset, empty)
             if not some:
                 raise ValueError(
-                    f"dataset {self.text.dataset} has no document for reader {reader} of {self.readers}: it has fewer "
-                    "documents than ranks × workers"
+                    f"dataset {self.text.dataset} has no text for reader {reader} of {self.readers}: it is empty, or "
+                    "has fewer documents than ranks × workers"
                 )
             number, position = number + 1, None
+
+    def _text_of(self, row: dict[str, Any]) -> str:
+        """The text of a document; empty where it has none."""
+        column = self.text.text_column
+        text = row.get(column)
+        if text is not None and not isinstance(text, str):
+            raise ValueError(
+                f"dataset {self.text.dataset}: column {column!r} holds {type(text).__name__}, expected text: set "
+                f"text_column to one of {sorted(row)}"
+            )
+        return (text or "").strip()
 
 
 class StreamLoaderOfRows:
@@ -252,6 +271,7 @@ class StreamLoaderOfRows:
         batch_size: rows of a batch of this process.
         seed: of everything that is drawn.
         num_workers: processes that read and encode; 0 does it in this one.
+        limit: fewer batches in an epoch than ``text`` says.
         rank: this process.
         world_size: number of processes.
     """
@@ -265,6 +285,7 @@ class StreamLoaderOfRows:
         batch_size: int,
         seed: int = 0,
         num_workers: int = 0,
+        limit: int | None = None,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
@@ -274,7 +295,8 @@ class StreamLoaderOfRows:
         self._dataset = _RowStream(
             text, maker, tokenizer, batch_size, seed, rank * self._workers, world_size * self._workers
         )
-        self._length = text.epoch_batches
+        self._length = text.epoch_batches if limit is None else min(limit, text.epoch_batches)
+        self._settings = {"batch_size": batch_size, "block_rows": text.block_rows, "seed": seed}
         self._position = 0
         self._states: list[dict[str, Any] | None] = [None] * self._workers
         """Where each logical worker stands; None at its start."""
@@ -302,7 +324,8 @@ class StreamLoaderOfRows:
         if self._position >= self._length:
             return
         for batch, state in made:
-            self._states[self._turn] = state
+            before = self._states[self._turn] or {**_START, "worker": self._turn}
+            self._states[self._turn] = {**before, **state}
             self._turn = (self._turn + 1) % self._workers
             self._position += 1  # before the yield: the trainer saves while it works on this batch
             yield batch
@@ -311,12 +334,13 @@ class StreamLoaderOfRows:
 
     def state_dict(self) -> dict[str, Any]:
         """Where every worker of every rank stands; with a process group, every rank must ask."""
-        mine = {"position": self._position, "turn": self._turn, "states": list(self._states)}
+        states = [None if s is None else {**s, **_packed(s)} for s in self._states]
+        mine = {"position": self._position, "turn": self._turn, "states": states}
         ranks: list[Any] = [mine]
         if self._world_size > 1 and torch.distributed.is_initialized():
             ranks = [None] * self._world_size
             torch.distributed.all_gather_object(ranks, mine)
-        return {"ranks": ranks}
+        return {"ranks": ranks, "settings": self._settings}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a saved state with the next iteration.
@@ -324,6 +348,11 @@ class StreamLoaderOfRows:
         Raises:
             ValueError: a state of other numbers of ranks or workers.
         """
+        if state["settings"] != self._settings:
+            raise ValueError(
+                f"the stream was read with {state['settings']}, this run has {self._settings}: exact resuming needs "
+                "the same"
+            )
         if len(state["ranks"]) != self._world_size:
             raise ValueError(
                 f"the stream was read by {len(state['ranks'])} ranks, this run has {self._world_size}: exact resuming "
@@ -336,4 +365,16 @@ class StreamLoaderOfRows:
                 "num_workers as it was"
             )
         self._position, self._turn = int(mine["position"]), int(mine["turn"])
-        self._states = list(mine["states"])
+        self._states = [None if s is None else {**s, **_unpacked(s)} for s in mine["states"]]
+
+
+def _packed(state: dict[str, Any]) -> dict[str, Tensor]:
+    """What is left over, as tensors, which checkpoints hold in little space."""
+    return {
+        "tokens": torch.tensor(np.asarray(state["tokens"], np.int32)),
+        "word_start": torch.tensor(np.asarray(state["word_start"], np.bool_)),
+    }
+
+
+def _unpacked(state: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    return {name: np.asarray(state[name]) for name in ("tokens", "word_start")}

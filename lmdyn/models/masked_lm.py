@@ -1,5 +1,6 @@
 """ALBERT, BERT and ELECTRA, pretrained: transformers' own models with their published objectives."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -142,6 +143,8 @@ class MaskedLanguageModel(LanguageModule):
             raise ValueError(f"family is one of {list(get_args(Family))}, got {family!r}")
         if (config is None) == (pretrained is None):
             raise ValueError("give either a config, to start from scratch, or pretrained weights")
+        if "vocab_size" in (config or {}):
+            raise ValueError("vocab_size is an argument of its own, not of the config: move it there")
         if warmup_steps < 0 or (decay_power is not None and decay_power <= 0):
             raise ValueError(
                 f"expected warmup_steps from 0 and decay_power above 0, got {warmup_steps}, {decay_power}"
@@ -218,10 +221,17 @@ class MaskedLanguageModel(LanguageModule):
             self.model.save_pretrained(folder)
 
     def configure_model(self) -> None:
-        """Build the layers with the datamodule's vocabulary, once."""
+        """Build the layers with the datamodule's vocabulary, once; published weights must fit it."""
         if not hasattr(self, "model"):
             self.find_vocab_size()
             self.build()
+        datamodule = None if self._trainer is None else getattr(self._trainer, "datamodule", None)
+        tokenizer = getattr(datamodule, "tokenizer", None)
+        if tokenizer is not None and len(tokenizer) > int(self.model.config.vocab_size):
+            raise ValueError(
+                f"the tokenizer has {len(tokenizer)} token types, the model {self.model.config.vocab_size}: give the "
+                "corpus the tokenizer that the weights were trained with"
+            )
 
     @property
     def encoder(self) -> PreTrainedModel:
@@ -246,6 +256,7 @@ class MaskedLanguageModel(LanguageModule):
             predict: project only these positions onto the vocabulary, in row-major order; of ELECTRA, run the generator
                 only.
         """
+        self._check_length(input_ids)
         inputs = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
         if self.family != "electra":
             hidden, pooled = self._encode(self.model, input_ids, inputs)
@@ -257,6 +268,14 @@ class MaskedLanguageModel(LanguageModule):
         return MaskedLMOutput(
             self._token_logits(hidden), discriminator_logits=self._discriminate(input_ids, inputs)
         )
+
+    def _check_length(self, input_ids: Tensor) -> None:
+        most = int(self.model.config.max_position_embeddings)
+        if input_ids.shape[1] > most:
+            raise ValueError(
+                f"rows of {input_ids.shape[1]} positions are longer than the model's max_position_embeddings, {most}: "
+                "take shorter rows (sequence_length; max_pieces of a SpanCorpus), or a larger max_position_embeddings"
+            )
 
     @staticmethod
     def _encode(model: Any, input_ids: Tensor, inputs: Mapping[str, Any]) -> tuple[Tensor, Any]:
@@ -298,14 +317,19 @@ class MaskedLanguageModel(LanguageModule):
 
         def factor(step: int) -> float:
             # Lightning forgets where the data of a resumed run stood if it has to count batches before it restores
-            total = self.decay_steps or (int(self.trainer.estimated_stepping_batches) if step else 1)
-            return warmup_decay(step, self.warmup_steps, total, self.decay_power)
+            total = self.decay_steps or (self.trainer.estimated_stepping_batches if step else 1)
+            if math.isinf(total):
+                raise ValueError(
+                    "how long training lasts is not known: give max_steps, decay_steps, or no decay_power"
+                )
+            return warmup_decay(step, self.warmup_steps, int(total), self.decay_power)
 
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def losses(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The parts of the training loss of a batch: ``mlm``, and ``pair`` or ``discriminator``; means in nats."""
+        self._check_length(batch["input_ids"])
         inputs = {key: batch.get(key) for key in ("attention_mask", "token_type_ids")}
         labels = batch["labels"]
         encoder = self.generator if self.family == "electra" else self.model
@@ -331,12 +355,15 @@ class MaskedLanguageModel(LanguageModule):
         logits: Tensor,
         at: Tensor,
         wanted: Tensor,
+        generator: torch.Generator | None = None,
     ) -> Tensor:
         """Mean binary cross-entropy over all tokens of the text, masked ones replaced by the generator's samples."""
         labels = batch["labels"]
         original = torch.where(labels == IGNORED, batch["input_ids"], labels)
         with torch.no_grad():
-            noise = -torch.empty_like(logits, dtype=torch.float32).exponential_().log()  # Gumbel
+            noise = (
+                -torch.empty_like(logits, dtype=torch.float32).exponential_(generator=generator).log()
+            )  # Gumbel
             drawn = (logits.float() + noise).argmax(-1)
             # places that predict nothing point at position 0, whose token they must not change
             drawn = torch.where(wanted == IGNORED, original.gather(1, at), drawn)
@@ -379,7 +406,10 @@ class MaskedLanguageModel(LanguageModule):
             wanted = labels.gather(1, at.clamp(min=0)).masked_fill(at == IGNORED, IGNORED)
             logits = output.logits.new_zeros(*at.shape, output.logits.shape[-1])
             logits[at != IGNORED] = output.logits
-            loss = self._discriminator_loss(batch, inputs, logits, at.clamp(min=0), wanted)
+            own = torch.Generator(labels.device).manual_seed(
+                0
+            )  # an evaluation leaves training's numbers alone
+            loss = self._discriminator_loss(batch, inputs, logits, at.clamp(min=0), wanted, own)
             tokens = batch["input_ids"] if inputs["attention_mask"] is None else inputs["attention_mask"]
             count = int(tokens.numel() if inputs["attention_mask"] is None else tokens.sum())
             self.evaluation_extra.update(
@@ -463,7 +493,7 @@ def _checkpointed(module: nn.Module, plain: Callable[..., Any], *args: Any, **kw
 def truncated_normal(model: PreTrainedModel) -> None:
     """Draw weights of matrices and tables anew: normal with the configuration's deviation, cut at two deviations.
 
-    Biases are 0; norms, and the row of the padding token (0), stay as transformers made them.
+    Biases and norms stay as transformers made them (0; 1 and 0), and the row of the padding token is 0.
 
     Example:
         >>> config = BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
@@ -476,6 +506,7 @@ def truncated_normal(model: PreTrainedModel) -> None:
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+    for module in model.modules():  # a decoder may share the table, and comes later
         if isinstance(module, nn.Embedding) and module.padding_idx is not None:
             module.weight[module.padding_idx].zero_()
 

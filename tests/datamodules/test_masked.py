@@ -193,6 +193,14 @@ def test_resuming_goes_on_with_the_same_batches(cache):
         assert all(torch.equal(a, b) for a, b in zip(reference[stop:], rest, strict=True)), stop
 
 
+def test_resuming_with_other_settings_is_refused(cache):
+    loader = make(cache).train_dataloader()
+    next(iter(loader))
+    for settings in ({"batch_size": 4}, {"seed": 9}, {"sequence_length": 24}):
+        with pytest.raises(ValueError, match="exact resuming needs the same"):
+            make(cache, **settings).train_dataloader().load_state_dict(loader.state_dict())
+
+
 def test_workers_make_the_same_batches(cache):
     alone = list(make(cache).train_dataloader())
     helped = list(make(cache, num_workers=2).train_dataloader())

@@ -1,5 +1,6 @@
 """Streams of text: each document once, ranks alike, resumed at the very row."""
 
+import io
 import json
 
 import pandas as pd
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from lmdyn.datamodules import MaskedCorpus, StreamedText
+from lmdyn.datamodules.streaming import _START
 from lmdyn.datamodules.tokenization import subword_tokenizer
 
 # a machine, or a test's share of it, may have one core
@@ -72,6 +74,18 @@ def take(loader, n):
     return taken
 
 
+def through_a_checkpoint(state):
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+def states_of(loader):
+    loader._dataset.states = [{**_START, "worker": 0}]
+    return loader._dataset.batches(0)
+
+
 def equal(a, b):
     return len(a) == len(b) and all(torch.equal(x[k], y[k]) for x, y in zip(a, b, strict=True) for k in x)
 
@@ -121,7 +135,7 @@ def test_resuming_goes_on_with_the_same_batches(folder, workers):
     for stop in (1, 5, 7, 12, 23):  # within a block, at the end of an epoch, beyond the end of the text
         loader = make(folder, workers=workers)
         take(loader, stop)
-        state = json.loads(json.dumps(loader.state_dict()))  # plain types, so that checkpoints load
+        state = through_a_checkpoint(loader.state_dict())
         resumed = make(folder, workers=workers)
         iter(resumed)
         resumed.load_state_dict(state)
@@ -158,6 +172,45 @@ def test_bad_sources_are_clear_errors(folder, monkeypatch):
     stream = StreamedText({"path": "someone/no-such-dataset"}, epoch_batches=1)
     with pytest.raises(ValueError, match=r"someone/no-such-dataset.*can be reached"):
         stream.open()
+    for line, message in (('{"text": 3}', "holds int, expected text"), ('{"text": "  "}', "has no text")):
+        (folder / "strange.jsonl").write_text(5 * f"{line}\n")
+        with pytest.raises(ValueError, match=message):
+            take(make(folder, files="strange.jsonl", path="json"), 1)
     (folder / "few.jsonl").write_text('{"text": "one document"}\n')
     with pytest.raises(ValueError, match="fewer documents than ranks"):
         take(make(folder, files="few.jsonl", path="json", rank=1, ranks=2), 1)
+
+
+def test_documents_without_text_are_counted(folder, caplog):
+    lines = [json.dumps({"text": document(i) if i % 3 else None}) + "\n" for i in range(12)]
+    (folder / "gaps.jsonl").write_text("".join(lines))
+    take(make(folder, files="gaps.jsonl", path="json"), 12)
+    assert "4 documents without text are left out" in caplog.text
+
+
+def test_other_settings_are_refused(folder):
+    loader = make(folder)
+    take(loader, 2)
+    state = loader.state_dict()
+    other = make(folder)
+    other._settings = {**other._settings, "batch_size": 16}
+    with pytest.raises(ValueError, match=r"batch_size.*needs the same"):
+        other.load_state_dict(state)
+
+
+def test_a_trainer_may_end_epochs_earlier(folder):
+    stream = StreamedText(
+        {"path": "parquet", "data_files": str(folder / "part-*.parquet")}, tokenizer=str(folder / "tokenizer"),
+        epoch_batches=7, block_rows=12,
+    )  # fmt: skip
+    data = MaskedCorpus(stream=stream, sequence_length=24, batch_size=4)
+    data.trainer = type("Trainer", (), {"global_rank": 0, "world_size": 1, "limit_train_batches": 3})()
+    data.prepare_data()
+    loader = data.train_dataloader()
+    assert [len(list(loader)) for _ in range(3)] == [3, 3, 3]
+
+
+def test_what_is_left_over_is_sent_once_a_block(folder):
+    loader = make(folder)
+    sent = [state for _, (_, state) in zip(range(7), states_of(loader), strict=False)]
+    assert [sorted(state) == ["batch"] for state in sent] == [True, True, False] * 2 + [True]

@@ -205,6 +205,7 @@ def test_warmup_and_decay():
         ({"family": "bert", "config": {"hidden_size": 3}, "vocab_size": 9}, "multiple"),
         ({"family": "bert", "pretrained": "/nowhere/at/all"}, "cannot be reached"),
         ({"family": "bert", "config": {}, "warmup_steps": -1}, "warmup_steps"),
+        ({"family": "bert", "config": {"vocab_size": 9}}, "argument of its own"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):
@@ -236,6 +237,32 @@ def test_activation_checkpointing_changes_no_gradient(family):
     runs.clear()
     saving.eval()(batch_of()["input_ids"])
     assert len(runs) == forward
+
+
+def test_rows_longer_than_the_model_are_refused():
+    module = MaskedLanguageModel(
+        "albert", {**CONFIGS["albert"], "max_position_embeddings": 8}, vocab_size=VOCAB
+    )
+    for call in (lambda: module(batch_of()["input_ids"]), lambda: module.losses(batch_of())):
+        with pytest.raises(ValueError, match=r"12 positions.*max_position_embeddings, 8"):
+            call()
+
+
+def test_the_row_of_the_padding_token_is_zero():
+    for family in ("albert", "bert", "electra"):
+        assert not make(family).encoder.get_input_embeddings().weight[0].any()
+
+
+def test_an_evaluation_of_electra_draws_from_no_generator_of_training():
+    module, batch = make("electra"), batch_of()
+    before = torch.get_rng_state()
+    values = []
+    for _ in range(2):
+        module.evaluation_extra.reset()
+        module.evaluation_step(batch)
+        values.append(float(module.evaluation_extra.compute()))
+    assert values[0] == values[1]
+    assert torch.equal(before, torch.get_rng_state())
 
 
 GRAMMAR = {
