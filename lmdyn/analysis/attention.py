@@ -48,7 +48,7 @@ def attention_scores(
 
     Returns:
         Score to its value for each query; NaN for queries that are padding or attend to nothing but padding, and for
-        ``block`` where the row of the batch has one segment only.
+        ``block`` where the row of the batch has one segment only; NaN too where the weights are.
 
     Example:
         >>> uniform = torch.full((1, 1, 4, 4), 0.25)
@@ -56,7 +56,8 @@ def attention_scores(
         >>> scores["entropy"][0, 0].exp(), scores["diagonal"][0, 0]
         (tensor([4., 4., 4., 4.]), tensor([0.2500, 0.5000, 0.5000, 0.2500]))
     """
-    return _scores(*_rows(attention, tokens), tokens, special, segments)
+    scores = _scores(*_rows(attention, tokens), tokens, special, segments)
+    return {name: score.where(there, torch.nan) for name, (score, there) in scores.items()}
 
 
 def _scores(
@@ -65,7 +66,8 @@ def _scores(
     tokens: Bool[Tensor, "batch time"],
     special: Bool[Tensor, "batch time"] | None,
     segments: Int[Tensor, "batch time"] | None,
-) -> dict[str, Float[Tensor, "batch heads time"]]:
+) -> dict[str, tuple[Float[Tensor, "batch heads time"], Bool[Tensor, "batch heads time"]]]:
+    """Score to its value for each query, and which queries have it: NaN among these is that of the weights."""
     scores = {
         "entropy": torch.special.entr(p).sum(-1),
         "diagonal": _neighbours(p),
@@ -73,22 +75,23 @@ def _scores(
     }
     if special is not None:
         scores["vertical"] = torch.einsum("bhqk,bk->bhq", p, (special & tokens).to(p.dtype))
+    found = {name: (score, valid) for name, score in scores.items()}
     if segments is not None:
         same = (segments[:, :, None] == segments[:, None, :]) & tokens[:, None, :]
         within = torch.einsum("bhqk,bqk->bhq", p, same.to(p.dtype))
         share = same.sum(-1) / tokens.sum(-1, keepdim=True)
         several = (tokens[:, None, :] & ~same).any(-1)  # there is a token of another segment
-        scores["block"] = (within - share[:, None]).where(several[:, None], torch.nan)
-    return {name: score.where(valid, torch.nan) for name, score in scores.items()}
+        found["block"] = (within - share[:, None], valid & several[:, None])
+    return found
 
 
 def _rows(
     attention: Float[Tensor, "batch heads time time"], tokens: Bool[Tensor, "batch time"]
 ) -> tuple[Float[Tensor, "batch heads time time"], Bool[Tensor, "batch heads time"]]:
-    """Weights on tokens only, adding up to 1, and which rows do."""
-    p = attention * tokens[:, None, None, :]
+    """Weights on tokens only, adding up to 1, and which rows have any; NaN stays NaN."""
+    p = attention.where(tokens[:, None, None, :], 0)
     total = p.sum(-1)
-    valid = tokens[:, None, :] & (total > 0)
+    valid = tokens[:, None, :] & (total != 0)  # true of NaN
     return p / total.where(valid, 1)[..., None], valid
 
 
@@ -104,12 +107,15 @@ class HeadPatterns:
     """The patterns of the heads of one attention site.
 
     Attributes:
-        scores: score to its mean over all queries, (heads,); NaN where no query has it.
-        map: (heads, size, size) mean weight of query on key over the sequences that have both; NaN where none has.
+        scores: score to its mean over all queries, (heads,); NaN where no query has it, or where weights are NaN.
+        map: (heads, size, size) mean weight of query on key over the sequences that have both; NaN where none has, or
+            where weights are NaN.
+        counts: score to the number of queries that have it, (heads,).
     """
 
     scores: dict[str, Float[Tensor, "heads"]]
     map: Float[Tensor, "heads size size"]
+    counts: dict[str, Float[Tensor, "heads"]]
 
 
 @dataclass
@@ -186,9 +192,9 @@ class AttentionPatternSums:
             scores = _scores(p, valid, tokens, special, segments)
             for i, name in enumerate(SCORES):
                 if name in scores:
-                    score = scores[name].double()
-                    held.sums[i] += score.nansum((0, 2))
-                    held.counts[i] += (~score.isnan()).sum((0, 2))
+                    score, there = scores[name]
+                    held.sums[i] += score.double().where(there, 0).sum((0, 2))
+                    held.counts[i] += there.sum((0, 2))
             n = min(self.size, queries)
             both = (valid[..., None] & tokens[:, None, None, :])[:, :, :n, :n]
             held.map_sum[:, :n, :n] += p[:, :, :n, :n].where(both, 0).double().sum(0)
@@ -209,7 +215,8 @@ class AttentionPatternSums:
         for site, held in self._sites.items():
             means = (held.sums / held.counts).cpu()
             scores = {name: means[i] for i, name in enumerate(SCORES)}
-            found[site] = HeadPatterns(scores, (held.map_sum / held.map_count).cpu())
+            counts = {name: held.counts[i].cpu() for i, name in enumerate(SCORES)}
+            found[site] = HeadPatterns(scores, (held.map_sum / held.map_count).cpu(), counts)
         return found
 
 

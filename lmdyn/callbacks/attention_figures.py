@@ -27,17 +27,28 @@ _SCALE = LogNorm(1e-3, 1, clip=True)  # of all maps: the same at each step
 
 
 def attention_figures(observations: pd.DataFrame) -> dict[str, Figure]:
-    """All figures of the observations; of the maps the last step's are enough."""
+    """All figures of the finite observations, none without; of the maps the last step's are enough."""
+    observations = _finite(observations)
+    if observations.empty:
+        return {}
     sites = _in_order(list(observations["site"].unique()))
     scores = [name for name in _LABELS if observations["quantity"].eq(name).any()]
     last = observations[observations["step"].eq(observations["step"].max())]
     figures = {
         "by_layer": _by_layer(observations, sites, scores),
-        "heads": _heads(last, sites, scores),
+        "heads": _heads(last, sites, [name for name in scores if last["quantity"].eq(name).any()]),
     }
     if last["quantity"].eq("map").any():
         figures["maps"] = _maps(last, sites)
     return figures
+
+
+def _finite(observations: pd.DataFrame) -> pd.DataFrame:
+    """Scores and maps without those of a diverged model."""
+    ours = observations["quantity"].isin([*_LABELS, "map"])
+    finite = np.isfinite(observations["value"].to_numpy(dtype=float))
+    kept: pd.DataFrame = observations[ours & finite]
+    return kept
 
 
 def _in_order(sites: Sequence[str]) -> list[str]:
@@ -145,6 +156,7 @@ def _colour_bar(figure: Figure, image: Any, axes: Any) -> None:
 
 def diagonal_animation(observations: pd.DataFrame) -> list[Figure]:
     """One frame a step: in the first, a middle and the last layer the head whose diagonal score rises most."""
+    observations = _finite(observations)
     steps = sorted(observations["step"].unique())
     rows = observations[observations["quantity"].eq("diagonal")]
     sites = _in_order(list(rows["site"].unique()))
@@ -154,7 +166,8 @@ def diagonal_animation(observations: pd.DataFrame) -> list[Figure]:
             rows[rows["site"].eq(site)].pivot_table(index="step", columns="head", values="value").sort_index()
         )
         rise = (of.iloc[-1] - of.iloc[0]).to_numpy(dtype=float)
-        chosen.append((site, int(of.columns[int(np.nanargmax(rise))])))
+        if not np.isnan(rise).all():
+            chosen.append((site, int(of.columns[int(np.nanargmax(rise))])))
     maps = observations[observations["quantity"].eq("map")]
     frames = []
     for step in steps:

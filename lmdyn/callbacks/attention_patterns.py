@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.activations import resolve_sites
 from lmdyn.analysis.attention import AttentionPatternSums
+from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.analysis.transformer import attention_sites
 from lmdyn.callbacks.attention_figures import attention_figures, diagonal_animation
 from lmdyn.callbacks.observer import StreamingObserver
@@ -32,7 +33,8 @@ class AttentionPatterns(StreamingObserver):
     defines them; special tokens are those that begin or end a sentence or a text, segments are ``token_type_ids``.
     There is no vertical score where the tokenizer has no such tokens (a warning says so), and no block score where
     no sequence has two segments. The probe set is read as it is served: the validation set of a masked language
-    model has its masks.
+    model has its masks. Scores of a diverged model, whose attention is NaN, are NaN, with a warning; its maps have no
+    rows.
 
     Besides the scores the records hold rows ``map``: the mean weight of a ``query`` position on a ``key`` position,
     both from 0, over all sequences that have the two.
@@ -95,7 +97,7 @@ class AttentionPatterns(StreamingObserver):
         self.check_module(module)
         # of a running training's maps only the newest are drawn: all of them would not fit into memory
         self.figure_rows = (pc.field("quantity") != "map") | (pc.field("step") == step)
-        return _Sums(self)
+        return _Sums(self, step)
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
@@ -115,7 +117,8 @@ class AttentionPatterns(StreamingObserver):
 
 
 class _Sums:
-    def __init__(self, observer: AttentionPatterns) -> None:
+    def __init__(self, observer: AttentionPatterns, step: int) -> None:
+        self._name, self._step = observer.name, step
         self._sites = tuple(observer.attention_sites)
         self._special = torch.tensor(observer._special)
         self._sums = AttentionPatternSums(observer.size)
@@ -130,17 +133,26 @@ class _Sums:
 
     def table(self) -> pd.DataFrame:
         self._sums.reduce()
-        scores, maps = [], []
+        scores, maps, broken = [], [], []
         for site, patterns in self._sums.result().items():
             for quantity, values in patterns.scores.items():
-                scores += [(quantity, site, head, float(v)) for head, v in enumerate(values) if not v.isnan()]
+                there = (patterns.counts[quantity] > 0).nonzero()[:, 0].tolist()
+                scores += [(quantity, site, head, float(values[head])) for head in there]
+                if bool(values[there].isnan().any()) and site not in broken:
+                    broken.append(site)
             weights = patterns.map.numpy()
-            there = np.argwhere(~np.isnan(weights))
-            maps.append(
-                pd.DataFrame(there, columns=["head", "query", "key"]).assign(
-                    quantity="map", site=site, value=weights[tuple(there.T)]
+            finite = np.argwhere(~np.isnan(weights))
+            if len(finite):
+                maps.append(
+                    pd.DataFrame(finite, columns=["head", "query", "key"]).assign(
+                        quantity="map", site=site, value=weights[tuple(finite.T)]
+                    )
                 )
-            )
+        if broken and rank_and_world_size()[0] == 0:
+            log.warning(
+                "%s: attention is not finite at step %d in %s: the model has diverged",
+                self._name, self._step, broken,
+            )  # fmt: skip
         table = pd.concat(
             [pd.DataFrame(scores, columns=["quantity", "site", "head", "value"]), *maps], ignore_index=True
         )

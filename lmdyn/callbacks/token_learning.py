@@ -65,6 +65,9 @@ class TokenLearning(Observer):
     (:func:`~lmdyn.analysis.learning_order.learning_order`). To look at both at different steps, attach two
     observers under two names.
 
+    Words of which a piece is the tokenizer's unknown token are left out of both (a warning tells how many): nobody
+    can tell whether a model that answers this token has the word right.
+
     Groupings (column ``by``), of which a word is in at most one group (column ``group``):
 
     - ``pos``: conjunction, determiner, preposition, adjective, adverb, verb, noun, proper noun by the Penn Treebank tag
@@ -84,7 +87,8 @@ class TokenLearning(Observer):
             ``rank`` unless ``bands`` is empty. Overall accuracy is always there.
         bands: first and last rank of each band, rising.
         frequency: count tokens in the training data (``train``) or in the probe set (``probe``).
-        max_words: mask at most so many words, drawn by ``seed``; None masks each. Reconstruction has all.
+        max_words: mask at most so many words, drawn by ``seed``; None masks each. Reconstruction has all. Words with
+            the unknown token take part in the draw, and are then left out.
         seed: of the draw.
         batch_tokens: positions of a batch of masked copies, by default 1,024 on CPU and 32,768 elsewhere; the numbers
             do not depend on it.
@@ -177,15 +181,28 @@ class TokenLearning(Observer):
             )
         self._groupings = {by: self._grouping(by) for by in self._chosen_groupings(batch)}
         self._highest_hash = None
-        if self.max_words is not None:
-            hashes = torch.cat(
-                [
-                    self._hashes(batch, number_words(batch["words"]), number)
-                    for number, batch in enumerate(self.probe_set.batches())
-                ]
-            )
-            if len(hashes) > self.max_words:
-                self._highest_hash = int(hashes.kthvalue(self.max_words).values)
+        hashes, unknown, total = [], 0, 0
+        for number, batch in enumerate(self.probe_set.batches()):
+            words = number_words(batch["words"])
+            unknown += int((~self._known(batch, words)).sum())
+            total += len(words)
+            if self.max_words is not None:
+                hashes.append(self._hashes(batch, words, number))
+        if self.max_words is not None and total > self.max_words:
+            self._highest_hash = int(torch.cat(hashes).kthvalue(self.max_words).values)
+        if unknown and rank_and_world_size()[0] == 0:
+            log.warning(
+                "%s: %d of %d words have a piece that is the unknown token %r: they are left out",
+                self.name, unknown, total, self.run.tokenizer.unk_token,
+            )  # fmt: skip
+
+    def _known(self, batch: Mapping[str, Any], words: BatchWords) -> Bool[Tensor, "words"]:
+        """Which words have no piece that is the unknown token."""
+        known = torch.ones(len(words), dtype=torch.bool, device=words.row.device)
+        unk_id = getattr(self.run.tokenizer, "unk_token_id", None)
+        if unk_id is not None:
+            known[words.number[(batch["input_ids"] == unk_id) & (words.number >= 0)]] = False
+        return known
 
     def _chosen_groupings(self, batch: Mapping[str, Any]) -> list[str]:
         layers = [name for name in ("xpos", "upos") if name in self.probe_set.label_names and name in batch]
@@ -260,17 +277,19 @@ class TokenLearning(Observer):
             words = number_words(batch["words"])
             groups = {by: grouping.of(batch, words) for by, grouping in self._groupings.items()}
             groups[""] = torch.zeros_like(words.row)
+            known = self._known(batch, words)
+            groups = {by: group.where(known, -1) for by, group in groups.items()}  # -1: in no group
             if "reconstruction" in self.quantities:
                 right, lost = self._reconstruct(module, batch, words)
                 broken += lost
                 for by, sums in means.items():
                     sums.update(groups[by], {"reconstruction": right.double()})
             if "prediction" in self.quantities:
-                chosen = torch.arange(len(words), device=device)
+                chosen = known
                 if self._highest_hash is not None:
                     hashes = self._hashes(batch, words, number, rank, world_size)
-                    chosen = chosen[hashes <= self._highest_hash]
-                right, lost = self._predict(module, batch, words, chosen)
+                    chosen = known & (hashes <= self._highest_hash)
+                right, lost = self._predict(module, batch, words, chosen.nonzero()[:, 0])
                 broken += lost
                 for by, sums in means.items():
                     sums.update(groups[by][chosen], {"prediction": right.double()})

@@ -100,7 +100,7 @@ def read_conll(path: Path, layout: ConllLayout = "conll2012", lowercase: bool = 
     sentences: list[Sentence] = []
     entities: dict[str, int] = {}
     for of, block in blocks:
-        if of != name:
+        if block is None or of != name:  # None begins a document, be its name that of the one before
             if sentences and name is not None:
                 yield Document(name, tuple(sentences))
             name, sentences, entities = of, [], {}

@@ -205,3 +205,26 @@ def test_errors():
         AttentionPatternSums(0)
     with pytest.raises(ValueError, match=r"attention of 'x' is \(1, 2, 6, 6\), the tokens \(1, 5\)"):
         AttentionPatternSums(2).update({"x": random(1)}, torch.ones(1, 5, dtype=torch.bool))
+
+
+def test_nan_attention_stays_nan():
+    p, tokens, special, segments = batch()
+    row = int(tokens.all(1).nonzero()[0])
+    p[row, 0, 2] = math.nan  # one query of one head
+    found = attention_scores(p, tokens, special, segments)
+    assert found["entropy"][row, 0].isnan().tolist() == [False, False, True, False, False, False]
+    result = filled([(p, tokens, special, segments)]).result()["a"]
+    for name in module.SCORES:
+        assert result.scores[name].isnan().tolist() == [True, False]
+        assert (result.counts[name] > 0).all()
+    assert result.map[0].isnan().any(1).tolist() == result.map[0].isnan().all(1).tolist()
+    assert result.map[0].isnan().all(1).tolist() == [False, False, True, False]
+    assert not result.map[1].isnan().any()
+
+
+def test_nan_on_padding_does_no_harm():
+    p = torch.full((1, 1, 3, 3), 1 / 2)
+    p[..., 2] = math.nan
+    p[..., 2, :] = math.nan
+    found = attention_scores(p, torch.tensor([[True, True, False]]))
+    same(found["entropy"][0, 0], [math.log(2), math.log(2), math.nan])

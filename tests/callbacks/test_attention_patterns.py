@@ -13,6 +13,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM, BertConfig, BertForMas
 from lmdyn.analysis.attention import attention_scores
 from lmdyn.callbacks import Run, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.attention_patterns import AttentionPatterns
+from lmdyn.callbacks.figures import site_label
 from lmdyn.callbacks.observer import observe_together
 from lmdyn.cli.report import write_report
 from tests.callbacks.observing import assert_leaves_alone
@@ -241,7 +242,7 @@ def test_frames_name_step_and_head(observed):
     diagonal = table[table["quantity"].eq("diagonal") & table["site"].eq("layer@1")]
     values = diagonal.pivot_table(index="step", columns="head", values="value")
     head = int((values.loc[20] - values.loc[0]).astype(float).idxmax())
-    assert frames[0].axes[1].get_title() == f"layer@1, head {head}"
+    assert frames[0].axes[1].get_title() == f"{site_label('layer@1')}, head {head}"
 
 
 def test_live_figures_read_the_newest_maps_only(observed):
@@ -251,3 +252,27 @@ def test_live_figures_read_the_newest_maps_only(observed):
     assert table[table["quantity"].eq("map")]["step"].unique().tolist() == [20]
     assert set(table["step"]) == {0, 5, 20}
     assert observer.figures(table, observer.settings).keys() == {"by_layer", "heads", "maps"}
+
+
+def test_a_model_that_diverged_is_seen(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+    model, observer = Model("bert"), attach(tmp_path)
+    healthy = observer.observe(model, 0)
+    assert "not finite" not in caplog.text
+    for p in model.lm.bert.encoder.layer[1].parameters():
+        torch.nn.init.constant_(p, float("nan"))
+    table = observer.observe(model, 7)
+    assert "attention_patterns: attention is not finite at step 7 in ['layer2', 'layer3']" in caplog.text
+    scores = table[AttentionPatterns.is_scalar(table)]
+    assert len(scores) == AttentionPatterns.is_scalar(healthy).sum()
+    assert set(scores[scores["value"].isna()]["site"]) == {"layer2", "layer3"}
+    assert set(scores[scores["value"].notna()]["site"]) == {"layer1"}
+    both = pd.concat([healthy.assign(step=0), table.assign(step=7)], ignore_index=True)
+    assert AttentionPatterns.figures(both, {}).keys() == {"by_layer", "heads", "maps"}
+    AttentionPatterns.animations(both, {})
+    for p in model.parameters():
+        torch.nn.init.constant_(p, float("nan"))
+    table = observer.observe(model, 9).assign(step=9)
+    assert len(table) == len(scores)
+    assert table["value"].isna().all()
+    assert AttentionPatterns.figures(table, {}) == AttentionPatterns.animations(table, {}) == {}

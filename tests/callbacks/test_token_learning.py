@@ -439,6 +439,7 @@ def test_sentences_of_a_span_corpus(tmp_path):
             return torch.zeros(*input_ids.shape, len(run_tokenizer)).index_fill(-1, most, 1.0)
 
     ids = torch.cat([b["labels"][b["labels"] >= 0] for b in observer.probe_set.batches()])
+    ids = ids[ids != run_tokenizer.unk_token_id]  # these words are left out
     most = ids.bincount().argmax()
     table = observer.observe(Most(), 0)
     for quantity in ("reconstruction", "prediction"):
@@ -501,3 +502,32 @@ def test_half_steps_say_who_is_first():
     order = half_steps(table, "reconstruction", "pos")
     assert list(order.index) == list(POS_GROUPS)
     assert (order < half_steps(table, "prediction", "pos")).all()
+
+
+@pytest.mark.parametrize("max_words", [None, 40])
+def test_words_with_the_unknown_token_are_left_out(tmp_path, caplog, max_words):
+    """Their numbers are those of the set without them; a model that answers the unknown token has nothing right."""
+    texts = sentences()
+    whole = attach(tmp_path / "whole", max_words=max_words, by=["pos"])
+    examples = [example(words) for words in texts]
+    gone = set()
+    for n, text in enumerate(texts):
+        for i, word in enumerate(text):
+            if word in ("cat", "walk ##ed"):  # of the second its last piece alone
+                gone.add((n, i))
+                examples[n]["input_ids"][np.flatnonzero(examples[n]["words"] == i)[-1]] = VOCABULARY["[UNK]"]
+    probe = ExampleLoader(examples, batch_tokens=60, label_names={"xpos": XPOS, "upos": UPOS})
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        observer = attach(tmp_path, probe, max_words=max_words, by=["pos"])
+        table = observer.observe(Copies("[UNK]"), 0)
+    n_words = sum(map(len, texts))
+    assert caplog.text.count(f"{len(gone)} of {n_words} words have a piece that is the unknown token") == 1
+    assert values(table, "words")[""] == n_words - len(gone)
+    assert values(table, "reconstruction")[""] == 1
+    assert values(table, "prediction")[""] == 0
+    if max_words is None:
+        assert values(table, "masked_words")[""] == n_words - len(gone)
+    else:
+        assert sampled(observer, 1) == sampled(whole, 1)  # the draw is the same
+        assert values(table, "masked_words")[""] == len(set(sampled(whole, 1)) - gone) < max_words

@@ -99,6 +99,14 @@ def test_gum_and_ewt_propbank(tmp_path):
     assert two.sentences[0].roles == ()
 
 
+def test_consecutive_documents_of_one_name_are_two(tmp_path):
+    text = GUM.replace("; part 000", "")
+    one, two = read_conll(write(tmp_path, text + text.replace("(3)", "(4)")), "gum")
+    assert (one.name, two.name) == ("GUM_bio_x", "GUM_bio_x")
+    assert one.sentences == two.sentences  # chains are counted from 0 in each
+    assert one.sentences[0].mentions == (Mention(0, 1, 0),)
+
+
 def test_a_sentence_without_parse_or_tags_lacks_the_layer(tmp_path):
     text = (
         GUM.replace("(ROOT(S(NP-SBJ*)", "*").replace("(VP*)))", "*").replace("NNP", "-").replace("VBD", "-")
