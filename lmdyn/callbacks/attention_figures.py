@@ -184,7 +184,7 @@ def diagonal_animation(observations: pd.DataFrame) -> list[Figure]:
         axes[0, 0].set_ylabel("query position", fontsize=8)
         _colour_bar(figure, image, axes)
         figure.suptitle(
-            f"step {int(step):,}: of the first, a middle and the last layer the head whose diagonal score rises most",
+            f"step {int(step):,}: in the first, a middle and the last layer, the head whose diagonal score rises most",
             fontsize=9,
         )  # fmt: skip
         frames.append(figure)

@@ -323,6 +323,14 @@ def _attach(
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{counts_path} cannot be read ({error})") from error
     if any(o.probe is None for o in observers):  # they look at the run's own validation set
+        named = getattr(datamodule, "hparams", {}).get("tokenizer")
+        own = (run / "config.yaml").exists()
+        if not own and tokenizer is None and named is None and takes_tokenizer(datamodule):
+            raise ValueError(
+                f"there is no tokenizer beside the weights, and {type(datamodule).__name__} would make up its own: "
+                "save the one that the model was trained with there (tokenizer.save_pretrained), or give "
+                "data.init_args.tokenizer"
+            )
         if tokenizer is not None and takes_tokenizer(datamodule):
             cast(Any, datamodule).tokenizer = tokenizer
         datamodule.prepare_data()

@@ -412,3 +412,17 @@ def test_a_pretrained_model_trained_on_is_replayed_as_it_was_observed(series, tm
     audit = pd.read_parquet(tmp_path / "again" / "weights_audit.parquet")
     assert audit["step"].tolist() == [0, 2, 4]
     assert audit["flag"].tolist() == ["", "", ""]
+
+
+def test_data_that_would_make_up_a_tokenizer_is_refused(series, tmp_path):
+    folder = tmp_path / "without"
+    for step in (10, 20):
+        model = GPT2LMHeadModel.from_pretrained(series / "gpt2" / f"checkpoint-{step}")
+        model.save_pretrained(folder / f"checkpoint-{step}")
+    curves = {"class_path": "LearningCurves", "init_args": {"bands": [], "layers": []}}
+    corpus = {"class_path": "GrammarCorpus", "init_args": {"n_train_tokens": 100, "n_validation_tokens": 100}}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": [curves]}, "data": corpus}))
+    with pytest.raises(
+        ValueError, match="no tokenizer beside the weights, and GrammarCorpus would make up its own"
+    ):
+        analyze(folder, configs=[tmp_path / "c.yaml"], out=tmp_path / "out")
