@@ -112,14 +112,18 @@ def train(module: nn.Module, loader: ExampleLoader, mask_id: int, updates: int) 
 
 
 @torch.no_grad()
-def one_at_a_time(module: nn.Module, sentences: list[dict[str, Tensor]], mask_id: int) -> dict[str, int]:
-    """How many words are right: a forward pass for each sentence and for each masked word."""
+def one_at_a_time(
+    module: nn.Module, sentences: list[dict[str, Tensor]], mask_id: int, unk_id: int
+) -> dict[str, int]:
+    """How many known words are right: a forward pass for each sentence and for each masked word."""
     right = {"reconstruction": 0, "prediction": 0}
     for sentence in sentences:
         ids, mask, word = (sentence[key] for key in ("input_ids", "attention_mask", "words"))
         seen = module(ids, mask).logits.argmax(-1)
         for i in sorted(set(word[word >= 0].tolist())):
             at = word == i
+            if bool((ids[at] == unk_id).any()):
+                continue
             right["reconstruction"] += bool((seen[at] == ids[at]).all())
             best = module(ids.masked_fill(at, mask_id), mask).logits.argmax(-1)
             right["prediction"] += bool((best[at] == ids[at]).all())
@@ -154,7 +158,7 @@ def run(args: argparse.Namespace, folder: Path) -> None:
 
     def naive() -> dict[str, int]:
         with observing(module):
-            return one_at_a_time(module, sentences, mask_id)
+            return one_at_a_time(module, sentences, mask_id, int(tokenizer.unk_token_id))
 
     ways = {"one at a time": naive, "TokenLearning": observed}
     observed()  # warms up

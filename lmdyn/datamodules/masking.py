@@ -77,8 +77,8 @@ def choose_positions(
 
     Example:
         >>> starts, maskable = np.array([1, 1, 0, 0, 1], bool), np.array([0, 1, 1, 1, 1], bool)
-        >>> choose_positions(np.random.default_rng(0), Masking(), starts, maskable, 3)
-        array([1, 2, 3])
+        >>> choose_positions(np.random.default_rng(0), Masking(), starts, maskable, 4)
+        array([1, 2, 3, 4])
     """
     places = np.flatnonzero(maskable)
     if len(places) == 0:
