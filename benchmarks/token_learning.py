@@ -162,7 +162,7 @@ def run(args: argparse.Namespace, folder: Path) -> None:
 
     ways = {"one at a time": naive, "TokenLearning": observed}
     observed()  # warms up
-    one_at_a_time(module, sentences[:2], mask_id)
+    one_at_a_time(module, sentences[:2], mask_id, int(tokenizer.unk_token_id))
     times: dict[str, list[Seconds]] = {way: [] for way in ways}
     results: dict[str, dict[str, int]] = {}
     for _ in range(args.reps):
