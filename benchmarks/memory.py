@@ -132,14 +132,14 @@ def work(stage: str, folder: Path, size: int) -> dict[str, float]:
 
 def stream(folder: Path) -> int:
     """Read the text to its end in rows of 128 tokens; the number of tokens."""
-    from lmdyn.datamodules import MaskedCorpus, StreamedText
+    from lmdyn.datamodules import PretrainingCorpus, StreamedText
 
     words = sum(len(line.split()) for line in (folder / "train.jsonl").open(encoding="utf-8"))
     text = StreamedText(
         {"path": "json", "data_files": str(folder / "train.jsonl")}, tokenizer=str(folder / "tokenizer"),
         epoch_batches=max(1, words // (32 * 126)), block_rows=256,
     )  # fmt: skip
-    data = MaskedCorpus(stream=text, sequence_length=128, batch_size=32)
+    data = PretrainingCorpus(stream=text, sequence_length=128, batch_size=32)
     data.prepare_data()
     return sum(batch["input_ids"].numel() for batch in data.train_dataloader())
 

@@ -1,6 +1,6 @@
 """How fast does lmdyn pretrain a masked language model, against transformers' Trainer?
 
-Question: tokens per second of ``MaskedLanguageModel`` on ``MaskedCorpus`` under Lightning's Trainer, over those of
+Question: tokens per second of ``MaskedLanguageModel`` on ``PretrainingCorpus`` under Lightning's Trainer, over those of
 ``AlbertForMaskedLM`` (or BERT's) under ``transformers.Trainer`` with its ``DataCollatorForLanguageModeling``: the same
 sizes, text, length, batch, optimizer, precision and machine, in one run. Goal: at least 1.
 
@@ -37,7 +37,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from lmdyn.datamodules import MaskedCorpus
+from lmdyn.datamodules import PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel
 
 GOAL = 1.0
@@ -193,7 +193,7 @@ class Steps(L.Callback):
 def lmdyn_trainer(
     args: argparse.Namespace, corpus: ZipfCorpus, folder: Path, device: torch.device
 ) -> Seconds:
-    data = MaskedCorpus(corpus, sequence_length=args.length, batch_size=args.batch)
+    data = PretrainingCorpus(corpus, sequence_length=args.length, batch_size=args.batch)
     torch.manual_seed(0)
     module = MaskedLanguageModel(args.family, config_of(args), compile=args.compile)
     clock = Steps()

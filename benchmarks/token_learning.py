@@ -73,7 +73,7 @@ def sample(args: argparse.Namespace, folder: Path) -> tuple[ExampleLoader, Any]:
         tokenizer = word_tokenizer(corpus.word_counts())
         tokenizer.add_special_tokens({"mask_token": "<mask>"})
     else:
-        data = Path(os.environ.get("LMDYN_DATA", "/work/shared/data"))
+        data = Path(os.environ["LMDYN_DATA"])
         treebank = data / "ud_ewt"
         corpus = ConlluCorpus(
             **{

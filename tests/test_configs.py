@@ -39,6 +39,10 @@ SMALL_TRANSFORMER = {
     "hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 2, "num_attention_heads": 2,
     "max_position_embeddings": 16,
 }  # fmt: skip
+SMALL_TOWERS = [
+    "--model.init_args.hidden_size=4", "--model.init_args.num_layers=1", "--model.init_args.num_attention_heads=2",
+    "--model.init_args.intermediate_size=4", "--model.init_args.max_position_embeddings=16",
+]  # fmt: skip
 SMALL_SPLITS = {"n_train_tokens": 20000, "n_validation_tokens": 1000, "n_test_tokens": 1000}
 SMALL_SCAFFOLD = {
     "n_train_tokens": 2000, "n_validation_tokens": 400, "n_test_tokens": 400, "n_rules": 10, "n_outside": 1,
@@ -48,11 +52,11 @@ SMALL_MASKED = {"sequence_length": 16, "batch_size": 4}
 SMALL_DATA = {
     "GrammarCorpus": {**SMALL_SPLITS, "batch_size": 4},
     "ScaffoldCorpus": SMALL_SCAFFOLD,
-    "MaskedCorpus of GrammarCorpus": {
+    "PretrainingCorpus of GrammarCorpus": {
         **SMALL_MASKED,
         **{f"corpus.init_args.{k}": v for k, v in {**SMALL_SPLITS, "vocab_size": 300}.items()},
     },
-    "MaskedCorpus of TextCorpus": {**SMALL_MASKED, "corpus.init_args.vocab_size": 500},
+    "PretrainingCorpus of TextCorpus": {**SMALL_MASKED, "corpus.init_args.vocab_size": 500},
 }
 
 
@@ -120,6 +124,8 @@ def small_arguments(path: Path) -> list[str]:
         family = {**base_document(path), **document(path)}["model"]["init_args"]["family"]
         config = {**SMALL_TRANSFORMER, **({} if family == "bert" else {"embedding_size": 4})}
         arguments.append(f"--model.init_args.config={json.dumps(config)}")
+    elif base_document(path)["model"]["class_path"] == "TwoTowerLanguageModel":
+        arguments += SMALL_TOWERS
     else:
         arguments += SMALL_LSTM
     return arguments + [f"--data.init_args.{k}={v}" for k, v in SMALL_DATA.get(data_class(path), {}).items()]
@@ -193,6 +199,24 @@ def test_saved_configuration_gives_the_same_types_and_values(path, in_tmp):
     observers = [c for c in callbacks_of(first.trainer) if isinstance(c, Observer)]
     assert bool(observers) == (path.with_name("config.yaml") not in PROFILES or path.name == "observers.yaml")
     assert all(o.name in described for o in observers)
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments"),
+    [
+        ("LSTMLanguageModel", []),
+        ("MaskedLanguageModel", ["--model.init_args.config={hidden_size: 8}"]),
+        ("TwoTowerLanguageModel", []),
+    ],
+)
+def test_default_optimizers_are_saved_and_read_again(model, arguments, in_tmp):
+    first = LmdynCLI(["--model", model, "--data", "GrammarCorpus", *arguments, *ON_CPU], run=False)
+    first.parser.save(first.config, in_tmp / "saved.yaml", skip_none=False, overwrite=True, multifile=False)
+    again = LmdynCLI(["--config", str(in_tmp / "saved.yaml")], run=False)
+    weights = [torch.nn.Parameter(torch.zeros(1))]
+    one, two = (cli.model.optimizer(weights) for cli in (first, again))
+    assert type(one) is type(two)
+    assert one.defaults == two.defaults
 
 
 def test_settings_can_differ(in_tmp):

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 import lmdyn.callbacks.downstream as downstream
 from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.analysis.edge_probes import EdgeClassifier
+from lmdyn.analysis.tower_heads import HeadTraining
 from lmdyn.callbacks import (
     AttentionPatterns,
     Downstream,
@@ -29,6 +30,8 @@ from lmdyn.callbacks import (
     ProbeSet,
     Run,
     TokenLearning,
+    TowerPreference,
+    WordClusters,
     WorldKnowledge,
 )
 from lmdyn.callbacks.fine_tuning import Budget
@@ -37,7 +40,7 @@ from lmdyn.datamodules import (
     GrammarCorpus,
     GrammarFacts,
     GrammarTasks,
-    MaskedCorpus,
+    PretrainingCorpus,
     SpanCorpus,
     StreamedText,
 )
@@ -53,7 +56,10 @@ SIZES = {
     "max_position_embeddings": 128,
 }  # fmt: skip
 BATCH = 3
-OBSERVERS = ("token_learning", "edge_probe", "world_knowledge", "attention_patterns", "downstream")
+OBSERVERS = (
+    "token_learning", "edge_probe", "world_knowledge", "attention_patterns", "downstream", "tower_preference",
+    "word_clusters",
+)  # fmt: skip
 
 
 def grammar():
@@ -63,7 +69,7 @@ def grammar():
 def text(rank=0, world_size=1, batch_size=BATCH, stream=None):
     """Pretraining text as a Trainer's rank has it."""
     corpus = GrammarCorpus(**GRAMMAR, vocabulary="wordpiece", vocab_size=300)
-    data = MaskedCorpus(corpus, stream, sequence_length=24, batch_size=batch_size, pairs="order")
+    data = PretrainingCorpus(corpus, stream, sequence_length=24, batch_size=batch_size, pairs="order")
     data.trainer = mock.Mock(
         global_rank=rank, world_size=world_size, limit_train_batches=1.0, overfit_batches=0.0
     )
@@ -84,6 +90,13 @@ def observers():
         WorldKnowledge(probe=FactCorpus(GrammarFacts(grammar()), batch_tokens=30)),
         AttentionPatterns(size=8),
         Downstream(budget=Budget(max_updates=3), probe=GrammarTasks(grammar(), n_train=40, n_evaluation=21)),
+        TowerPreference(  # any two sites may be called towers
+            sites={"embedding": "model.albert.encoder.embedding_hidden_mapping_in", "top": "model.albert.encoder"},
+            training=HeadTraining(updates=9), batch_rows=5, min_count=1,
+        ),
+        WordClusters(
+            embedding="model.albert.embeddings.word_embeddings", components=5, words=100, learning_rate=0.1
+        ),
     ]  # fmt: skip
 
 
@@ -218,16 +231,16 @@ def one(two, cache):
 def test_two_ranks_observe_what_one_observes(two, one, name):
     ranks = [pd.read_pickle(two / f"{name}{rank}.pickle") for rank in (0, 1)]
     pd.testing.assert_frame_equal(*ranks, check_exact=True)
-    # only the sums of attention are added in another order
-    exact = {"rtol": 0, "atol": 1e-12 if name == "attention_patterns" else 0}
+    # sums of attention, and gradients of the towers' heads, are added in another order
+    exact = {"rtol": 0, "atol": {"attention_patterns": 1e-12, "tower_preference": 1e-9}.get(name, 0)}
     pd.testing.assert_frame_equal(ranks[0], one[name], **exact)
 
 
-@pytest.mark.parametrize("name", OBSERVERS)
+@pytest.mark.parametrize("name", [name for name in OBSERVERS if name != "word_clusters"])  # reads no text
 def test_every_example_is_seen_once(two, one, name):
     whole = one[name].attrs["served"]
     ranks = [pd.read_pickle(two / f"{name}{rank}.pickle").attrs["served"] for rank in (0, 1)]
-    assert len(whole) == (3 if name == "edge_probe" else 1)
+    assert len(whole) == {"edge_probe": 3, "tower_preference": 2}.get(name, 1)
     for part, examples in whole.items():
         assert len(examples) == len(set(examples)) > 1
         shares = [rank[part] for rank in ranks]
@@ -258,6 +271,7 @@ def test_there_is_something_to_see(one):
         "block",
         "map",
     }
+    assert one["tower_preference"].query("quantity == 'preference' and by == 'token'")["value"].std() > 0.01
     assert set(one["downstream"].query("quantity == 'score'")["task"]) == {"acceptability", "similarity"}
 
 

@@ -90,8 +90,9 @@ def test_two_ranks_observe_what_one_observes(two, tmp_path, monkeypatch):
     for name, table in expected.items():
         ranks = [pd.read_pickle(two / f"{name}{rank}.pickle") for rank in (0, 1)]
         pd.testing.assert_frame_equal(*ranks, check_exact=True)
-        # DI of a pair is found by one rank; sums of instances are added in another order
-        pd.testing.assert_frame_equal(ranks[0], table, rtol=0 if "rule" not in name else 1e-12, atol=0)
+        # DI of a pair is found by one rank, sums of instances are added in another order, and this process may
+        # have more threads than a rank, which split the float32 products otherwise
+        pd.testing.assert_frame_equal(ranks[0], table, rtol=1e-7, atol=0)
         assert table["value"].notna().any()
     assert set(expected["no_logits"]["site"]) == {"hidden"}
 

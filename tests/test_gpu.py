@@ -4,11 +4,14 @@ import lightning as L
 import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
 
-from lmdyn.callbacks import Interdependence, LearningCurves, Run, RunState, Sparsity, Steps
+from lmdyn.analysis.linear_cross_entropy import linear_cross_entropy
+from lmdyn.analysis.tower_heads import HeadTraining
+from lmdyn.callbacks import Interdependence, LearningCurves, Run, RunState, Sparsity, Steps, TowerPreference
 from lmdyn.callbacks.observer import observe_together
-from lmdyn.datamodules import GrammarCorpus
-from lmdyn.models import LSTMLanguageModel
+from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
+from lmdyn.models import LSTMLanguageModel, TwoTowerLanguageModel
 
 pytestmark = [
     pytest.mark.gpu,
@@ -66,3 +69,45 @@ def test_observation_is_invisible_on_the_gpu(tmp_path, precision):
     finally:
         torch.use_deterministic_algorithms(False)
     assert all(torch.equal(plain[k], observed[k]) for k in plain)
+
+
+def test_the_loss_waits_for_nothing_and_is_that_of_all_logits():
+    torch.manual_seed(0)
+    hidden, weight, bias = (
+        torch.randn(*s, device="cuda", requires_grad=True) for s in ((50, 8), (90, 8), (90,))
+    )
+    labels = torch.randint(90, (50,), device="cuda")
+    plain = F.cross_entropy(F.linear(hidden, weight, bias), labels, reduction="sum")
+    expected = torch.autograd.grad(plain, (hidden, weight, bias))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        loss = linear_cross_entropy(hidden, weight, bias, labels, chunk=90 * 20)
+        found = torch.autograd.grad(loss, (hidden, weight, bias))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.testing.assert_close(loss, plain)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("tower", "objective"), [("elmo", "cloze"), ("gpt", "causal"), ("bert", "masked")])
+def test_two_towers_on_cpu_and_gpu(tmp_path, tower, objective):
+    corpus = GrammarCorpus(
+        **{k: v for k, v in SIZES.items() if k != "batch_size"}, vocabulary="wordpiece", vocab_size=300
+    )
+    data = PretrainingCorpus(corpus, sequence_length=16, batch_size=8, objective=objective)
+    data.prepare_data()
+    torch.manual_seed(0)
+    model = TwoTowerLanguageModel(
+        tower, hidden_size=16, vocab_size=len(data.tokenizer), init_range=0.2, dropout=0.0
+    )
+    batch = next(iter(data.train_dataloader()))
+    observer = TowerPreference(training=HeadTraining(updates=20), min_count=2, batch_rows=8)
+    observer.attach(Run(tmp_path, data.tokenizer, data.token_counts, data))
+    on_cpu, table = model.loss(batch), observer.observe(model, 0)
+    model.cuda()
+    on_gpu = model.loss({k: v.cuda() for k, v in batch.items()})
+    torch.testing.assert_close(on_gpu.cpu(), on_cpu, rtol=1e-4, atol=1e-4)
+    pd.testing.assert_frame_equal(
+        table.query("by == 'tower'"), observer.observe(model, 0).query("by == 'tower'"), rtol=1e-2
+    )

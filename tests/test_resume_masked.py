@@ -14,7 +14,7 @@ import yaml
 
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
 from lmdyn.cli.__main__ import main
-from lmdyn.datamodules import GrammarCorpus, MaskedCorpus, StreamedText
+from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus, StreamedText
 from lmdyn.models import LAMB, MaskedLanguageModel
 
 pytestmark = [
@@ -46,12 +46,12 @@ def data_of(source, files):
     settings = {"sequence_length": 24, "batch_size": 4}
     corpus = GrammarCorpus(**GRAMMAR, cache_dir=str(files / "cache"))
     if source == "corpus":
-        return MaskedCorpus(corpus, **settings)
+        return PretrainingCorpus(corpus, **settings)
     stream = StreamedText(
         {"path": "parquet", "data_files": str(files / "*.parquet")}, tokenizer=str(files / "tokenizer"),
         epoch_batches=7, block_rows=12,
     )  # fmt: skip
-    return MaskedCorpus(corpus, stream, **settings, num_workers=2 * (source == "stream with workers"))
+    return PretrainingCorpus(corpus, stream, **settings, num_workers=2 * (source == "stream with workers"))
 
 
 class Watch(L.Callback):
@@ -135,7 +135,7 @@ def test_killed_while_streaming_and_resumed(files, tmp_path):
                 "init_args": {"family": "electra", "config": {**SIZES, "embedding_size": 8}, "generator_size": 0.5},
             },
             "data": {
-                "class_path": "MaskedCorpus",
+                "class_path": "PretrainingCorpus",
                 "init_args": {
                     "corpus": {
                         "class_path": "GrammarCorpus", "init_args": {**GRAMMAR, "cache_dir": str(files / "cache")},

@@ -18,6 +18,7 @@ PROFILES = sorted((ROOT / "configs").rglob("config.yaml"))
 STUDY = ROOT / "configs" / "saphra2019_svcca"
 INTERDEPENDENCE = ROOT / "configs" / "saphra2020_di"
 EMBRYOLOGY = ROOT / "configs" / "chiang2020_embryology"
+TWO_TOWERS = ROOT / "configs" / "he2022_twotower"
 SECOND_PHASES = {"bert_512.yaml"}  # laid over a run that has ended, by hand
 TASKS = ("upos", "xpos", "semtag_coarse", "semtag", "topic")
 
@@ -27,6 +28,7 @@ def test_there_are_profiles():
         (STUDY, {"organism", "wikitext2", "paper"}),
         (INTERDEPENDENCE, {"english", "organism", "scaffold", "scaffold_small"}),
         (EMBRYOLOGY, {"organism", "wikitext2", "paper"}),
+        (TWO_TOWERS, {"organism", "wikitext2", "paper"}),
     ):
         assert {p.parent.name for p in PROFILES if p.parent.parent == study} == names
 
@@ -225,3 +227,47 @@ def test_the_organism_of_the_embryology_in_miniature(tmp_path, monkeypatch):
     some = [str(runs / run) for run in ("albert", "electra")]  # each has many figures
     main(["report", *some, "--out", str(runs / "report")])
     assert "downstream of 2 runs" in (runs / "report" / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_organism_of_two_towers_in_miniature(tmp_path, monkeypatch):
+    """Instances of each kind by the commands of the chain: training, observations, one report that compares them."""
+    monkeypatch.chdir(tmp_path)
+    here, runs = TWO_TOWERS / "organism", Path("runs/he2022_twotower/organism")
+    chain = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]
+    document = yaml.safe_load((here / "observers.yaml").read_text(encoding="utf-8"))
+    small_ones = {
+        "TowerPreference": {"training": {"updates": 3}, "min_count": 1},
+        "WordClusters": {"words": 100, "components": 5, "max_iterations": 50},
+    }
+    for callback in document["trainer"]["callbacks"]:
+        callback["init_args"] |= small_ones[callback["class_path"]]
+    observers = tmp_path / "observers.yaml"
+    observers.write_text(yaml.safe_dump(document), encoding="utf-8")
+    splits = {"n_train_tokens": 4000, "n_validation_tokens": 1000, "n_test_tokens": 100, "vocab_size": 300}
+    small = [
+        *(argument for argument in SMALL if argument.startswith("--trainer")), "--data.init_args.batch_size=4",
+        *(f"--data.init_args.corpus.init_args.{k}={v}" for k, v in splits.items()),
+        "--model.init_args.hidden_size=6", "--model.init_args.num_layers=1",
+    ]  # fmt: skip
+    assert len(chain["runs"]) == 7
+    some = ("bert_1", "bert_large", "elmo_2", "gpt_1")
+    for run in some:
+        overlay = chain["runs"][run].replace("{HERE}", str(here)).split()
+        version = f"--trainer.logger.init_args.version={run}"
+        main(["fit", "--config", str(here / "lm.yaml"), *overlay, *small, version])
+        main(["analyze", str(runs / run), "--config", str(observers), *chain["observe"].split()])
+        found = {path.name: pd.read_parquet(path) for path in (runs / run / "observations").iterdir()}
+        assert set(found) == {"tower_preference", "word_clusters"}
+        assert set(found["word_clusters"]["step"]) == {3}
+        assert set(found["tower_preference"]["step"]) == {0, 3}
+        assert found["tower_preference"].query("by == 'reference'")["group"].unique().tolist() == ["previous"]
+    report = runs / "report"
+    main(["report", *(str(runs / run) for run in some), "--out", str(report)])
+    page = (report / "index.html").read_text(encoding="utf-8")
+    assert "tower_preference of 4 runs" in page
+    table = pd.read_csv(report / "tower_preference_correlations.csv")
+    assert len(table) == 6
+    clusters = pd.read_csv(report / "word_clusters_preference.csv")
+    assert len(clusters) > 1
+    configurations = pd.read_csv(report / "configurations.csv")
+    assert set(configurations["tower"]) == {"bert", "elmo", "gpt"}

@@ -9,7 +9,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-__all__ = ["call_module", "dotted", "logits_of", "token_losses"]
+__all__ = ["IGNORED", "call_module", "dotted", "logits_of", "token_losses"]
+
+
+IGNORED = -100
+"""The label of a token that has none, as everywhere in Hugging Face's libraries."""
 
 
 def dotted(path: str) -> Callable[..., Any]:
@@ -118,5 +122,5 @@ def token_losses(
             f"logits are (batch, time, classes) = {tuple(logits.shape)}, labels {tuple(labels.shape)}: "
             "`logits[b, t]` must be the prediction for `labels[b, t]`"
         )
-    losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="none")
+    losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
     return losses.view(labels.shape)

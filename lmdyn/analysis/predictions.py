@@ -1,15 +1,17 @@
-"""Logits where something is predicted, and nowhere else: the vocabulary is the greater part of a small model's work."""
+"""Of a forward pass only what is asked for: the vocabulary is the greater part of a small model's work."""
 
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from lmdyn.analysis.activations import capture, resolve_sites
 from lmdyn.analysis.forward import call_module, logits_of
 
-__all__ = ["logits_at"]
+__all__ = ["activations_at", "logits_at"]
 
 
 def logits_at(
@@ -57,3 +59,70 @@ def logits_at(
             f"logits are {tuple(logits.shape)} for positions {tuple(positions.shape)}: expected (batch, time, vocab)"
         )
     return logits[positions]
+
+
+class _AllSeen(Exception):  # noqa: N818 (no error)
+    """Ends a forward pass of which nothing more is wanted."""
+
+
+@torch.no_grad()
+def activations_at(
+    module: nn.Module,
+    batch: Mapping[str, Any],
+    sites: Mapping[str, str],
+    forward: str | None = None,
+    *,
+    whole: bool = False,
+) -> dict[str, Tensor]:
+    """Activations of some sites for a batch, without computing what follows the last of them, such as logits.
+
+    Args:
+        module: the module.
+        batch: tensors by name, on the module's device.
+        sites: display name to the path of a module that runs once in a forward pass.
+        forward: dotted path to ``(module, batch) -> output`` for modules that are not called in Hugging Face's names.
+        whole: run the forward pass to its end, which finds sites that run several times.
+
+    Returns:
+        Activation of each site, detached.
+
+    Raises:
+        ValueError: a path that names no module; with ``whole``, a site that runs several times.
+        RuntimeError: a site that does not run.
+
+    Example:
+        >>> module = nn.Sequential(nn.Embedding(3, 5), nn.Linear(5, 100))
+        >>> module.forward = lambda input_ids: module[1](module[0](input_ids))
+        >>> found = activations_at(module, {"input_ids": torch.tensor([[0, 2]])}, {"embedding": "0"})
+        >>> found["embedding"].shape
+        torch.Size([1, 2, 5])
+    """
+    left = set(sites)
+
+    def seen_all(name: str) -> Any:
+        def hook(*_: Any) -> None:
+            left.discard(name)
+            if not left:
+                raise _AllSeen
+
+        return hook
+
+    with capture(module, sites) as seen:
+        handles = []
+        if not whole:  # registered after those of the capture, so that they run after them
+            handles = [
+                m.register_forward_hook(seen_all(name)) for name, m in resolve_sites(module, sites).items()
+            ]
+        try:
+            call_module(module, batch, forward=forward)
+        except _AllSeen:
+            pass
+        finally:
+            for handle in handles:
+                handle.remove()
+        found = dict(seen.activations)
+    if several := sorted(set(found) - set(sites)):
+        raise ValueError(
+            f"sites that run once in a forward pass are expected, and there are {several}: name modules that run once"
+        )
+    return found

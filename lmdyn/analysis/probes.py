@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lmdyn.analysis.forward import IGNORED
 from lmdyn.analysis.hashing import splitmix64
 from lmdyn.analysis.probe_training import (
     DiagnosticClassifier,
@@ -37,7 +38,6 @@ __all__ = [
     "diagnostic_probe",
 ]
 
-IGNORED = -100
 _CHUNK = 2048  # tokens that are scored at once
 
 _FRACTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)

@@ -5,15 +5,15 @@ import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy import stats
 from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
+
+from lmdyn.analysis.correlation import pearson, spearman
 
 __all__ = [
     "Metrics",
@@ -124,25 +124,18 @@ def classification_metrics(
 
 
 def regression_metrics(predictions: Float[Tensor, "n"], labels: Float[Tensor, "n"]) -> dict[str, float]:
-    """Pearson's and Spearman's correlation, 0 where either side is constant: it then orders nothing.
+    """Pearson's and Spearman's correlation, 0 where they are undefined: what is constant orders nothing.
+
+    See :mod:`lmdyn.analysis.correlation`; Pearson's is undefined of fewer than 3 examples too.
 
     Example:
-        >>> regression_metrics(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([0.0, 1.0, 2.0]))["spearman"]
+        >>> found = regression_metrics(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([0.0, 1.0, 2.0]))
+        >>> round(found["spearman"], 6)
         1.0
     """
     a, b = predictions.double().cpu().numpy(), labels.double().cpu().numpy()
-    return {
-        "pearson": _correlation(a, b),
-        "spearman": _correlation(stats.rankdata(a), stats.rankdata(b)),  # ties share their mean rank
-    }
-
-
-def _correlation(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
-    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return 0.0
-    r = float(np.corrcoef(a, b)[0, 1])
-    # what differs by rounding only is constant too: its variance underflows
-    return min(1.0, max(-1.0, r)) if np.isfinite(r) else 0.0
+    values = {"pearson": pearson(a, b), "spearman": spearman(a, b)}
+    return {name: value if np.isfinite(value) else 0.0 for name, value in values.items()}
 
 
 # ------------------------------------------------------------------------------------------------ spans

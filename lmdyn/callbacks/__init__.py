@@ -17,7 +17,10 @@ from lmdyn.callbacks.schedule import Progress, Steps
 from lmdyn.callbacks.similarity import Similarity
 from lmdyn.callbacks.sparsity import Sparsity
 from lmdyn.callbacks.store import ObservationStore
+from lmdyn.callbacks.time_budget import TimeBudget
 from lmdyn.callbacks.token_learning import TokenLearning
+from lmdyn.callbacks.tower_preference import TowerPreference
+from lmdyn.callbacks.word_clusters import WordClusters
 from lmdyn.callbacks.world_knowledge import WorldKnowledge
 
 __all__ = [
@@ -47,6 +50,9 @@ __all__ = [
     "Sparsity",
     "Steps",
     "StreamingObserver",
+    "TimeBudget",
     "TokenLearning",
+    "TowerPreference",
+    "WordClusters",
     "WorldKnowledge",
 ]

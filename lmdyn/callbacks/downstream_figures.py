@@ -1,29 +1,26 @@
 """Figures of downstream scores over the steps of pretraining."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.figures import line_style, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.figures import line_style, named_runs, new_figure, outer_legend, set_step_axis
 
 __all__ = ["downstream_figures"]
 
 
 def downstream_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """Scores by task and their average, of one run or of several (a column ``run``); see the observer."""
-    if "run" in observations:
-        names = _short([str(run) for run in observations["run"].unique()])
-        observations = observations.assign(run=observations["run"].astype(str).map(names))
+    several = "run" in observations
+    observations = named_runs(observations)
     figures = {}
     if observations["quantity"].eq("score").any():
-        several = "run" in observations
         figures["tasks"] = _tasks_of_runs(observations) if several else _tasks(observations)
     if observations["quantity"].eq("average").any():
-        figures["average"] = _averages(observations)
+        figures["average"] = _averages(observations, several)
     return figures
 
 
@@ -70,19 +67,17 @@ def _tasks_of_runs(observations: pd.DataFrame) -> Figure:
     return figure
 
 
-def _averages(observations: pd.DataFrame) -> Figure:
+def _averages(observations: pd.DataFrame, several: bool) -> Figure:
     """A panel for each set of tasks that is averaged over, in it a line for each run (figure 13c)."""
     rows = observations[observations["quantity"].eq("average")]
     baselines = observations[observations["quantity"].eq("average_baseline")]
     sets = list(rows["task"].unique())
-    several = "run" in rows
-    runs = list(rows["run"].unique()) if several else [""]
+    runs = list(rows["run"].unique())
     figure, axes = new_figure(6.4 + 2.0 * several, 3.6 * len(sets) + 0.4, nrows=len(sets), squeeze=False)
     for ax, tasks in zip(axes[:, 0], sets, strict=True):
         here = rows[rows["task"].eq(tasks)]
         for i, run in enumerate(runs):
-            line = here[here["run"].eq(run)] if several else here
-            _line(ax, line, run if several else "average", line_style(i))
+            _line(ax, here[here["run"].eq(run)], run if several else "average", line_style(i))
         values = baselines[baselines["task"].eq(tasks)]["value"]
         for value in values.unique():
             ax.axhline(float(value), color="0.4", lw=0.8, ls=":", zorder=0)
@@ -116,14 +111,3 @@ def _legend_of_marks(ax: Axes) -> None:
 def _folded(names: Sequence[str]) -> str:
     lines = [", ".join(names[i : i + 6]) for i in range(0, len(names), 6)]
     return ",\n".join(lines)
-
-
-def _short(runs: Sequence[str]) -> dict[str, str]:
-    """The last part of each run's path, or as many as tell all runs apart."""
-    parts = {run: PurePath(run).parts for run in runs}
-    longest = max(map(len, parts.values()))
-    for length in range(1, longest + 1):
-        names = {run: "/".join(p[-length:]) for run, p in parts.items()}
-        if len(set(names.values())) == len(names):
-            break
-    return names

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ __all__ = [
     "line_style",
     "log_figure",
     "mark_rate_drops",
+    "named_runs",
     "new_figure",
     "outer_legend",
     "set_step_axis",
+    "short_names",
     "site_label",
 ]
 
@@ -89,6 +92,37 @@ def mark_rate_drops(axes: Axes, observations: pd.DataFrame) -> None:
         axes.axvline(
             step, color="0.6", lw=0.8, ls="--", zorder=0, label=None if i else "learning rate reduced"
         )
+
+
+def short_names(runs: Sequence[str]) -> dict[str, str]:
+    """What figures and tables call runs: the last part of each one's path, or as many as tell all apart.
+
+    Example:
+        >>> short_names(["runs/a/gpt", "runs/b/gpt"])
+        {'runs/a/gpt': 'a/gpt', 'runs/b/gpt': 'b/gpt'}
+    """
+    parts = {run: PurePath(run).parts for run in runs}
+    names = {run: run for run in runs}
+    for length in range(1, max(map(len, parts.values()), default=0) + 1):
+        names = {run: "/".join(p[-length:]) for run, p in parts.items()}
+        if len(set(names.values())) == len(names):
+            break
+    return names
+
+
+def named_runs(observations: pd.DataFrame) -> pd.DataFrame:
+    """With short names (:func:`short_names`) in the column ``run``: ``this run`` where there is none.
+
+    Example:
+        >>> named_runs(pd.DataFrame({"run": ["runs/a/gpt", "runs/a/bert"]}))["run"].tolist()
+        ['gpt', 'bert']
+        >>> named_runs(pd.DataFrame({"step": [0]}))["run"].tolist()
+        ['this run']
+    """
+    if "run" not in observations:
+        return observations.assign(run="this run")
+    runs = observations["run"].astype(str)
+    return observations.assign(run=runs.map(short_names(list(runs.unique()))))
 
 
 def log_figure(loggers: Sequence[Any], tag: str, figure: Figure, step: int) -> None:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lmdyn.analysis.schedules import warmup_decay_factor
 from lmdyn.analysis.task_metrics import best_spans
 
 __all__ = ["PUBLISHED", "Budget", "Classifier", "FineTuning", "answers", "fine_tune", "settings_of"]
@@ -224,7 +225,9 @@ def fine_tune(encoder: nn.Module, task: Any, how: FineTuning, seed: int = 0) -> 
         optimizer = torch.optim.AdamW(
             model.parameters(), lr=how.learning_rate, eps=1e-8, weight_decay=how.weight_decay
         )
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, how))
+        scheduler = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: warmup_decay_factor(step / how.updates, how.warmup / how.updates)
+        )
         losses = []
         for rows in _batches(task.train.lengths, how, np.random.default_rng(seed)):
             batch = _collate([task.train[i] for i in rows], task.pad_id, device)
@@ -245,12 +248,6 @@ def _copy(encoder: nn.Module) -> nn.Module:
         parameter.requires_grad_(True)
         parameter.grad = None
     return copied
-
-
-def _rate(step: int, how: FineTuning) -> float:
-    if step < how.warmup:
-        return step / how.warmup
-    return max(0.0, (how.updates - step) / max(1, how.updates - how.warmup))
 
 
 def _batches(

@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.clustered import clustered_means
+from lmdyn.analysis.correlation import spearman
 from lmdyn.analysis.decomposition import Variant
 from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.interdependence import pairwise_interdependence
-from lmdyn.analysis.rank_correlation import spearman
 from lmdyn.callbacks.interdependence_figures import interdependence_figures
 from lmdyn.callbacks.lstm_parts import LSTMParts
 from lmdyn.callbacks.observer import Observer

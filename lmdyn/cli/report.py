@@ -6,19 +6,23 @@ import html
 import io
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
 from lmdyn.analysis.forward import dotted
+from lmdyn.callbacks.figures import short_names
 from lmdyn.callbacks.observer import Observer
 from lmdyn.callbacks.publishing import scalar_tags
 from lmdyn.callbacks.store import ObservationStore
+from lmdyn.cli.configurations import model_configurations
 
 __all__ = ["report_command", "write_report"]
 
@@ -29,9 +33,9 @@ _FRAME_MS = 500  # of an animated image
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1080px; margin: 2em auto; padding: 0 1em }
 h1 { font-size: 1.5em } h2 { font-size: 1.2em; border-bottom: 1px solid #ddd; margin-top: 2.2em }
-figure { margin: 1.2em 0 } figcaption { color: #555; font-size: .9em } img { max-width: 100% }
+figure { margin: 1.2em 0; overflow-x: auto } figcaption { color: #555; font-size: .9em } img { max-width: 100% }
 table { border-collapse: collapse; font-size: .9em } td, th { padding: .15em .8em .15em 0; text-align: left }
-td.n { text-align: right; font-variant-numeric: tabular-nums }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
 pre { background: #f6f6f6; padding: 1em; overflow-x: auto }
 details { margin: .6em 0 } nav a { margin-right: 1em }
 """
@@ -41,7 +45,7 @@ def report_command(args: Sequence[str]) -> None:
     """``lmdyn report RUN [RUN …] [--out DIR]``."""
     parser = argparse.ArgumentParser(
         "lmdyn report",
-        description="Draw the figures of all observations of a run into one page, PNG and SVG.",
+        description="Draw the figures and tables of all observations into one page; PNG, SVG and CSV beside it.",
     )
     parser.add_argument("run", nargs="+", type=Path, help="run folder (it holds observations/)")
     parser.add_argument(
@@ -57,10 +61,19 @@ def report_command(args: Sequence[str]) -> None:
 def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write ``<out>/index.html``, self-contained, and each figure as ``<out>/<observer>_<figure>.{png,svg}``.
 
-    An observer with a static method ``figures_beside(observations, others)`` draws its figures beside what other
-    observers recorded of the run, by their class.
-    One with a static method ``animations(observations, settings)``, which answers lists of figures by name,
-    gives an animated image of each, ``<out>/<observer>_<name>.gif``.
+    Observers may have more static methods than ``figures``; each answers what it makes by name:
+
+    - ``tables(observations, settings)`` answers data frames: each is a table of the page, and
+      ``<out>/<observer>_<name>.csv`` in full precision.
+    - ``figures_beside(observations, others)`` and ``tables_beside(observations, others)`` also have what other
+      observers recorded of the run, whole and by their class (of one class the first folder by name). A table of
+      ``others`` is read when it is asked for.
+    - ``animations(observations, settings)`` answers lists of figures: each is an animated image,
+      ``<out>/<observer>_<name>.gif``. Of single runs only.
+
+    Observers with ``several_runs`` make them once for all runs that they looked at; observations, and those of
+    others, then have a column ``run``, the run's folder. Several runs begin with a table of what tells their models
+    apart, ``<out>/configurations.csv``.
 
     Args:
         runs: run folders; those with a ``test.json`` (``lmdyn test``) give a row of a table, with or without
@@ -77,9 +90,11 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     observed = [run for run in runs if run not in tested or (run / "observations").is_dir()]
     folders = {run: _observed(run) for run in observed}  # before anything is made
     out.mkdir(parents=True, exist_ok=True)
-    names = _short_names(runs)
+    shortened = short_names([str(run.resolve()) for run in runs])
+    names = {run: shortened[str(run.resolve())] for run in runs}
     together = _shared(folders) if len(observed) > 1 else {}
-    sections = [_together_section(name, shared, out) for name, shared in together.items()]
+    sections = [_configurations({names[run]: run for run in runs}, out)] if len(runs) > 1 else []
+    sections += [_together_section(name, shared, folders, out) for name, shared in together.items()]
     sections += [
         _run_section(
             run,
@@ -134,14 +149,55 @@ def _shared(folders: Mapping[Path, Sequence[Path]]) -> dict[str, list[Observatio
     }
 
 
-def _together_section(name: str, stores: Sequence[ObservationStore], out: Path) -> str:
-    """The figures of several runs."""
-    tables = [store.read().assign(run=str(store.folder.parents[1])) for store in stores]
-    observations = pd.concat(tables, ignore_index=True)
-    figures = _observer_of(stores[0]).figures(observations, stores[0].about()["settings"])
+def _together_section(
+    name: str, stores: Sequence[ObservationStore], folders: Mapping[Path, Sequence[Path]], out: Path
+) -> str:
+    """The figures and tables of several runs."""
+    observer, settings = _observer_of(stores[0]), stores[0].about()["settings"]
+    shared = {str(store.folder.parents[1]): store.folder for store in stores}
+    others = _Others({run: (shared[str(run)], found) for run, found in folders.items() if str(run) in shared})
     parts = [f"<h1>{html.escape(name)} of {len(stores)} runs</h1>"]
-    parts += [_figure(figure, out / f"{name}_{title}", title) for title, figure in figures.items()]
+    settings_of = [store.about()["settings"] for store in stores]
+    if different := _different_settings(settings_of, ("probe_set", "train_set", "references", "previous")):
+        told = "; ".join(f"{name}: {', '.join(values)}" for name, values in different.items())
+        parts.append(f"<p><strong>Observed with different settings</strong>: {html.escape(told)}.</p>")
+    data = [{name: one.get(name) for name in ("probe_set", "train_set")} for one in settings_of]
+    if texts := _different_settings(data):
+        parts.append(f"<p>Observed on different data: {html.escape(', '.join(texts))}.</p>")
+    parts += _drawn(observer, _together(shared), settings, others, out / name)
     return "".join(parts)
+
+
+def _different_settings(
+    settings: Sequence[Mapping[str, Any]], but: Sequence[str] = ()
+) -> dict[str, list[str]]:
+    """Settings that are not the same in all runs, with their values, as JSON."""
+    names = dict.fromkeys(name for one in settings for name in one if name not in but)
+    values = {n: list(dict.fromkeys(json.dumps(one.get(n)) for one in settings)) for n in names}
+    return {name: found for name, found in values.items() if len(found) > 1}
+
+
+def _together(folders: Mapping[str, Path]) -> pd.DataFrame:
+    """The observations of several runs, one after the other."""
+    tables = [ObservationStore(folder).read().assign(run=run) for run, folder in folders.items()]
+    return pd.concat(tables, ignore_index=True)
+
+
+def _drawn(
+    observer: type[Observer],
+    observations: pd.DataFrame,
+    settings: Mapping[str, Any],
+    others: Mapping[str, pd.DataFrame],
+    base: Path,
+) -> Iterator[str]:
+    """Figures and tables of an observer, those beside other observers' too; files begin with ``base``."""
+    for kind, about in (("", settings), ("_beside", others)):
+        draw = getattr(observer, f"figures{kind}", None)
+        for name, figure in (draw(observations, about) if draw else {}).items():
+            yield _figure(figure, base.with_name(f"{base.name}_{name}"), name)
+        tabulate = getattr(observer, f"tables{kind}", None)
+        for name, table in (tabulate(observations, about) if tabulate else {}).items():
+            yield _table(table, base.with_name(f"{base.name}_{name}.csv"), name)
 
 
 def _run_section(
@@ -161,12 +217,9 @@ def _run_section(
         parts.append(
             f"<h2 id='{prefix}{folder.name}'>{html.escape(folder.name)}</h2><p>{html.escape(summary)}</p>"
         )
-        alone = {} if folder.name in drawn else observer.figures(observations, about["settings"])
-        beside = getattr(observer, "figures_beside", None)
-        if beside and folder.name not in drawn:
-            alone |= beside(observations, _others(folder, folders))
-        for name, figure in alone.items():
-            parts.append(_figure(figure, out / f"{prefix}{folder.name}_{name}", name))
+        if folder.name not in drawn:
+            others, base = _Others({run: (folder, folders)}), out / f"{prefix}{folder.name}"
+            parts += _drawn(observer, observations, about["settings"], others, base)
         moving = getattr(observer, "animations", None)  # of those that have some
         for name, frames in (moving(observations, about["settings"]) if moving else {}).items():
             parts.append(_animation(frames, out / f"{prefix}{folder.name}_{name}.gif", name))
@@ -185,26 +238,52 @@ def _run_section(
     return "".join(parts)
 
 
-def _others(folder: Path, folders: Sequence[Path]) -> dict[str, pd.DataFrame]:
-    """What other observers recorded of the same run, by their class: scalars only, and one of each class."""
-    tables: dict[str, pd.DataFrame] = {}
-    for other in folders:
-        store = ObservationStore(other)
-        observer = _observer_of(store)
-        if other != folder and observer.__name__ not in tables:
-            table = store.read()
-            tables[observer.__name__] = table[observer.is_scalar(table)]
-    return tables
+class _Others(Mapping[str, pd.DataFrame]):
+    """What other observers recorded of the same runs, by their class and one of each; read when asked for.
+
+    Args:
+        runs: for each run the observer's own folder, and those of all.
+    """
+
+    def __init__(self, runs: Mapping[Path, tuple[Path, Sequence[Path]]]) -> None:
+        self._runs = runs
+        self._read: dict[str, pd.DataFrame] = {}
+
+    @cached_property
+    def _folders(self) -> dict[str, dict[str, Path]]:
+        """By class, the folder in each run that has one."""
+        found: dict[str, dict[str, Path]] = {}
+        for run, (own, folders) in self._runs.items():
+            for folder in folders:
+                if folder != own:
+                    found.setdefault(_observer_of(ObservationStore(folder)).__name__, {}).setdefault(
+                        str(run), folder
+                    )
+        return found
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        if name not in self._read:
+            folders = self._folders[name]
+            together = _together(folders)
+            self._read[name] = together if len(self._runs) > 1 else together.drop(columns="run")
+        return self._read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._folders
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._folders)
+
+    def __len__(self) -> int:
+        return len(self._folders)
 
 
-def _short_names(runs: Sequence[Path]) -> dict[Path, str]:
-    """The last part of each run's path, or as many as tell all runs apart."""
-    parts = {run: run.resolve().parts for run in runs}
-    for length in range(1, max(map(len, parts.values()), default=0) + 1):
-        names = {run: "/".join(p[-length:]) for run, p in parts.items()}
-        if len(set(names.values())) == len(names):
-            break
-    return names
+def _configurations(runs: Mapping[str, Path], out: Path) -> str:
+    """What tells the models of the runs apart; nothing where no run has a configuration."""
+    table = model_configurations(runs)
+    if table["class"].isna().all():
+        return ""
+    return "<h2>configurations</h2>" + _table(table, out / "configurations.csv", "models that were trained")
 
 
 def _test_table(runs: Mapping[str, Path]) -> str:
@@ -215,14 +294,48 @@ def _test_table(runs: Mapping[str, Path]) -> str:
     metrics = list(
         dict.fromkeys(name for found in numbers.values() for name, v in found.items() if isinstance(v, float))
     )
-    head = "".join(f"<th>{html.escape(name.removeprefix('test_'))}</th>" for name in metrics)
-    rows = "".join(
-        f"<tr><td>{html.escape(run)}</td>"
-        + "".join(f"<td class='n'>{_number(found.get(name))}</td>" for name in metrics)
-        + "</tr>"
-        for run, found in numbers.items()
-    )
-    return f"<h2>test</h2><table><tr><th>run</th>{head}</tr>{rows}</table>"
+    head = ["run", *(name.removeprefix("test_") for name in metrics)]
+    rows = [[run, *(found.get(name) for name in metrics)] for run, found in numbers.items()]
+    return f"<h2>test</h2>{_rows(head, rows)}"
+
+
+def _table(table: pd.DataFrame, path: Path, name: str) -> str:
+    """Write a table as CSV, and answer it as part of the page; an index of names is its first column."""
+    if not isinstance(table.index, pd.RangeIndex):
+        table = table.reset_index(names=None if any(table.index.names) else "")
+    table.to_csv(path, index=False)
+    title = html.escape(name.replace("_", " "))
+    rows = _rows([str(c) for c in table.columns], table.astype(object).to_numpy())
+    return f"<figure>{rows}<figcaption>{title} (<a href='{html.escape(path.name)}'>CSV</a>)</figcaption></figure>"
+
+
+def _rows(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """An HTML table; columns of numbers are right aligned, also their names."""
+    cells = [list(row) for row in rows]
+    numeric = [any(_is_number(row[i]) for row in cells) for i in range(len(head))]
+    kinds = [" class='n'" if number else "" for number in numeric]
+    lines = [
+        "".join(f"<{tag}{kind}>{text}</{tag}>" for kind, text in zip(kinds, texts, strict=True))
+        for tag, texts in [
+            ("th", [html.escape(name) for name in head]),
+            *(("td", [_text(value) for value in row]) for row in cells),
+        ]
+    ]
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _is_number(value: Any) -> bool:
+    # a text that is missing is NaN too
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and value == value
+
+
+def _text(value: Any) -> str:
+    """A cell: whole numbers as they are, others with four digits, what is missing empty."""
+    if value is None or value is pd.NA or value != value:
+        return ""
+    if isinstance(value, (float, np.floating)):
+        return _number(value)
+    return html.escape(str(value))
 
 
 def _figure(figure: Figure, path: Path, name: str) -> str:

@@ -7,8 +7,8 @@ from lmdyn.datamodules.facts import FactCorpus, FactSource, GrammarFacts, TrexFa
 from lmdyn.datamodules.glue import GlueTasks
 from lmdyn.datamodules.grammar import GrammarCorpus
 from lmdyn.datamodules.grammar_tasks import GrammarTasks
-from lmdyn.datamodules.masked import MaskedCorpus
 from lmdyn.datamodules.masking import Masking
+from lmdyn.datamodules.pretraining import PretrainingCorpus
 from lmdyn.datamodules.scaffold import ScaffoldCorpus
 from lmdyn.datamodules.semtags import SemtagCorpus
 from lmdyn.datamodules.sentence import TOKEN_LAYERS, Constituent, Document, Mention, Role, Sentence
@@ -32,9 +32,9 @@ __all__ = [
     "GrammarFacts",
     "GrammarTasks",
     "LexiconTagger",
-    "MaskedCorpus",
     "Masking",
     "Mention",
+    "PretrainingCorpus",
     "Role",
     "ScaffoldCorpus",
     "SemtagCorpus",

@@ -111,6 +111,9 @@ class Corpus(L.LightningDataModule, ABC):
         FileNotFoundError: a missing file.
     """
 
+    objective: ClassVar[str] = "causal"
+    """What its own batches predict: the next token."""
+
     splits: tuple[str, ...] = SPLITS
     """The splits that there are, of "train", "validation" and "test"."""
 

@@ -1,9 +1,10 @@
 """Batches of independent examples of different lengths: sentences with spans, cloze questions, pairs to classify."""
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +13,29 @@ from torch import Tensor
 
 from lmdyn.datamodules.tokenization import digest
 
-__all__ = ["Example", "ExampleLoader"]
+__all__ = ["Example", "ExampleLoader", "ExampleSequence"]
 
 Example = Mapping[str, npt.NDArray[Any]]
 """Arrays by name. ``input_ids`` is there and has one axis, time; scalars have none; the first axis of others varies."""
+
+
+class ExampleSequence(Sequence[Example], ABC):
+    """Examples made when they are asked for, out of flat arrays: a subclass gives ``__len__`` and :meth:`at`."""
+
+    @abstractmethod
+    def at(self, index: int) -> Example:
+        """Example ``index``, from 0."""
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Example]: ...
+    def __getitem__(self, index: int | slice) -> Example | list[Example]:
+        if isinstance(index, slice):
+            return [self.at(i) for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return self.at(int(index) % len(self))
 
 
 class ExampleLoader:

@@ -5,7 +5,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpus import Corpus
 from lmdyn.datamodules.encoding import IGNORED, merge_label_names
-from lmdyn.datamodules.examples import Example
+from lmdyn.datamodules.examples import Example, ExampleSequence
 from lmdyn.datamodules.sentence import TOKEN_LAYERS, Sentence
 from lmdyn.datamodules.tokenization import plain_backend
 
@@ -44,7 +43,7 @@ class Asked:
     max_pairs: int
 
 
-class _Examples(Sequence[Example]):
+class _Examples(ExampleSequence):
     """Examples as slices of flat arrays: by token, and by span."""
 
     def __init__(
@@ -60,20 +59,12 @@ class _Examples(Sequence[Example]):
     def __len__(self) -> int:
         return len(self._starts) - 1
 
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-    def __getitem__(self, index: int | slice) -> Example | list[Example]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        i = int(index) % len(self)
-        start, end = self._starts[i], self._starts[i + 1]
+    def at(self, index: int) -> Example:
+        """Example ``index``."""
+        start, end = self._starts[index], self._starts[index + 1]
         example = {name: values[start:end] for name, values in self._tokens.items()}
         for task, (rows, starts) in self._spans.items():
-            example[f"spans_{task}"] = rows[starts[i] : starts[i + 1]]
+            example[f"spans_{task}"] = rows[starts[index] : starts[index + 1]]
         return example
 
 

@@ -1,4 +1,4 @@
-"""Text larger than memory or disk: a Hugging Face dataset, read as it comes, cut into rows, resumable exactly."""
+"""Text larger than memory or disk: Hugging Face datasets, read as they come, cut into rows, resumable exactly."""
 
 import logging
 import re
@@ -21,7 +21,7 @@ __all__ = ["StreamLoaderOfRows", "StreamedText"]
 logger = logging.getLogger(__name__)
 
 _START: dict[str, Any] = {
-    "pass": 0, "stream": None, "tokens": [], "word_start": [], "block": 0, "batch": 0,
+    "pass": 0, "shares": None, "tokens": [], "word_start": [], "block": 0, "batch": 0,
 }  # fmt: skip
 """Where a worker begins."""
 
@@ -29,28 +29,40 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
 
 
 class StreamedText:
-    """Names a dataset to stream: Wikipedia, OpenWebText, files of any size.
+    """Names a dataset to stream, or several to mix: Wikipedia, OpenWebText, books, files of any size.
+
+    Several datasets take turns: the next document is of the dataset that has given the least text so far in this pass
+    (in characters; at first, of the first one). Documents of one length so alternate, and where the documents of one
+    dataset are books and those of another sentences, each still gives as much as the other, in passages as long as a
+    document of the other. Nothing is drawn, and a pass reads each document of each dataset once: a dataset that has
+    ended leaves the rest of the pass to the others.
 
     Args:
-        dataset: arguments of ``datasets.load_dataset``: ``path``, ``name``, ``data_files``, …; it is streamed.
-        split: of the dataset.
-        text_column: the column that holds a document's text.
+        dataset: arguments of ``datasets.load_dataset``: ``path``, ``name``, ``data_files``, …; it is streamed. A list
+            of such for several datasets.
+        split: of every dataset that does not name its own ``split`` among these arguments.
+        text_column: the column that holds a document's text, in every dataset.
         tokenizer: folder or hub name; None takes that of the corpus beside the stream.
         epoch_batches: batches of an epoch, for each rank: a stream has no length of its own. When the text ends, it
             begins again, in rows of another order, with other masks.
         block_rows: rows that are gathered and put in random order at a time.
 
     Raises:
-        ValueError: sizes below 1; with the first batch, a dataset that cannot be opened or read.
+        ValueError: sizes below 1, no dataset, one without a ``path``; with the first batch, a dataset that cannot be
+            opened; with the batch that meets it, one that cannot be read, or has no text.
 
     Example:
-        >>> StreamedText({"path": "wikimedia/wikipedia", "name": "20231101.en"}, epoch_batches=1000).text_column
-        'text'
+        >>> wikipedia = {"path": "wikimedia/wikipedia", "name": "20231101.en"}
+        >>> StreamedText(wikipedia, epoch_batches=1000).datasets
+        [{'path': 'wikimedia/wikipedia', 'name': '20231101.en'}]
+        >>> books = {"path": "text", "data_files": "books/*.txt", "sample_by": "document"}
+        >>> len(StreamedText([wikipedia, books], epoch_batches=1000).datasets)
+        2
     """
 
     def __init__(
         self,
-        dataset: dict[str, Any],
+        dataset: dict[str, Any] | list[dict[str, Any]],
         *,
         epoch_batches: int,
         split: str = "train",
@@ -62,9 +74,12 @@ class StreamedText:
             raise ValueError(
                 f"epoch_batches and block_rows are at least 1, got {epoch_batches}, {block_rows}"
             )
-        if "path" not in dataset:
-            raise ValueError(f"dataset needs a `path`, as datasets.load_dataset does, got {sorted(dataset)}")
-        self.dataset = dict(dataset)
+        self.datasets = [dict(one) for one in (dataset if isinstance(dataset, list) else [dataset])]
+        if not self.datasets:
+            raise ValueError("dataset is an empty list, expected at least one dataset to stream")
+        for one in self.datasets:
+            if "path" not in one:
+                raise ValueError(f"dataset needs a `path`, as datasets.load_dataset does, got {sorted(one)}")
         self.split = split
         self.text_column = text_column
         self.tokenizer = tokenizer
@@ -83,27 +98,81 @@ class StreamedText:
             )
         return self.tokenizer
 
-    def open(self) -> Any:
-        """The streaming dataset.
+    def open(self) -> list[Any]:
+        """The streaming datasets.
 
         Raises:
-            ValueError: it cannot be opened, or lacks the column.
+            ValueError: one cannot be opened, or lacks the column.
         """
+        return [self._open(dataset) for dataset in self.datasets]
+
+    def _open(self, dataset: dict[str, Any]) -> Any:
         import datasets
 
         try:
-            stream = datasets.load_dataset(**self.dataset, split=self.split, streaming=True)
+            stream = datasets.load_dataset(**{"split": self.split, **dataset, "streaming": True})
         except Exception as error:  # the hub's errors have no common base
             raise ValueError(
-                f"dataset {self.dataset} cannot be opened ({type(error).__name__}: {error}): give the path of local "
+                f"dataset {dataset} cannot be opened ({type(error).__name__}: {error}): give the path of local "
                 "files (path: text, parquet or json, with data_files), or a hub name that can be reached"
             ) from error
         columns = stream.column_names
         if columns is not None and self.text_column not in columns:
             raise ValueError(
-                f"the dataset has no column {self.text_column!r}: set text_column to one of {columns}"
+                f"dataset {dataset} has no column {self.text_column!r}: set text_column to one of {columns}"
             )
         return stream
+
+
+class _Share:
+    """The documents of a dataset that one reader reads in one pass.
+
+    Args:
+        dataset: its arguments, which name it in errors.
+        stream: the documents, an iterable dataset of this reader's alone.
+        column: holds their text.
+        state: where to go on; None begins.
+    """
+
+    def __init__(
+        self, dataset: dict[str, Any], stream: Any, column: str, state: dict[str, Any] | None
+    ) -> None:
+        self._dataset, self._stream, self._column = dataset, stream, column
+        self.state: dict[str, Any] = state or {"stream": None, "given": 0}
+        """Where the stream stands, and the characters of text given so far in this pass."""
+        self.empty = 0
+        """Documents without text that were read."""
+        if self.state["stream"] is not None:
+            stream.load_state_dict(self.state["stream"])
+        self._rows = iter(stream)
+
+    def next(self) -> str | None:
+        """The text of the next document, empty where it has none; None at the end.
+
+        Raises:
+            ValueError: the dataset cannot be read, holds no text in the column, or ends without having given any.
+        """
+        try:
+            row = next(self._rows, None)
+        except OSError as error:
+            raise ValueError(f"dataset {self._dataset} cannot be read: {error}") from error
+        if row is None:
+            if not self.state["given"]:
+                raise ValueError(
+                    f"dataset {self._dataset} has no text for one of the readers: it is empty, or has fewer documents "
+                    "than ranks × workers"
+                )
+            return None
+        text = row.get(self._column)
+        if text is not None and not isinstance(text, str):
+            raise ValueError(
+                f"dataset {self._dataset}: column {self._column!r} holds {type(text).__name__}, expected text: set "
+                f"text_column to one of {sorted(row)}"
+            )
+        text = (text or "").strip()
+        self.empty += not text
+        self.state = {"stream": self._stream.state_dict(), "given": self.state["given"] + len(text)}
+        return text
 
 
 @dataclass
@@ -159,7 +228,7 @@ class _RowStream(IterableDataset[tuple[dict[str, Tensor], dict[str, Any]]]):
     """Endless batches of one reader, each with the state from which the next one follows.
 
     The text is read in blocks of rows. A block's rows come in an order, and with masks, drawn by (seed, reader, number
-    of the block). A state is where the stream stood when the block began, what the block before had left over, and how
+    of the block). A state is where the streams stood when the block began, what the block before had left over, and how
     many batches of the block are out.
     """
 
@@ -216,43 +285,32 @@ class _RowStream(IterableDataset[tuple[dict[str, Tensor], dict[str, Any]]]):
                 yield batch, state if number + 1 == per_block else {"batch": number + 1}
 
     def _documents(self, reader: int, state: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Texts from a state on, each with the state of the stream after it; begins again when they end."""
+        """Texts from a state on, each with the state of the streams after it; begins again when all end."""
         from datasets.distributed import split_dataset_by_node
 
         whole = self.text.open()
-        number, position = int(state["pass"]), state["stream"]
+        number, states = int(state["pass"]), state["shares"] or [None] * len(whole)
         while True:
-            stream = split_dataset_by_node(whole, rank=reader, world_size=self.readers)
-            if position is not None:
-                stream.load_state_dict(position)
-            some, empty = position is not None, 0
-            try:
-                for row in stream:
-                    text = self._text_of(row)
-                    some = some or bool(text)
-                    empty += not text
-                    yield text, {"pass": number, "stream": stream.state_dict()}
-            except OSError as error:
-                raise ValueError(f"dataset {self.text.dataset} cannot be read: {error}") from error
-            if empty and number == 0:
-                logger.warning("%s: %d documents without text are left out", self.text.dataset, empty)
-            if not some:
-                raise ValueError(
-                    f"dataset {self.text.dataset} has no text for reader {reader} of {self.readers}: it is empty, or "
-                    "has fewer documents than ranks × workers"
+            # each dataset is divided by itself: documents that alternate, dealt out to two readers in turn as
+            # `interleave_datasets` would have it, leave each reader with one dataset
+            shares = [
+                _Share(
+                    dataset, split_dataset_by_node(stream, reader, self.readers), self.text.text_column, begin
                 )
-            number, position = number + 1, None
-
-    def _text_of(self, row: dict[str, Any]) -> str:
-        """The text of a document; empty where it has none."""
-        column = self.text.text_column
-        text = row.get(column)
-        if text is not None and not isinstance(text, str):
-            raise ValueError(
-                f"dataset {self.text.dataset}: column {column!r} holds {type(text).__name__}, expected text: set "
-                f"text_column to one of {sorted(row)}"
-            )
-        return (text or "").strip()
+                for dataset, stream, begin in zip(self.text.datasets, whole, states, strict=True)
+            ]
+            left = list(shares)
+            while left:
+                share = min(left, key=lambda share: share.state["given"])
+                text = share.next()
+                if text is None:
+                    left.remove(share)
+                else:
+                    yield text, {"pass": number, "shares": [s.state for s in shares]}
+            for dataset, share in zip(self.text.datasets, shares, strict=True):
+                if share.empty and number == 0:
+                    logger.warning("%s: %d documents without text are left out", dataset, share.empty)
+            number, states = number + 1, [None] * len(whole)
 
 
 class StreamLoaderOfRows:
@@ -296,7 +354,10 @@ class StreamLoaderOfRows:
             text, maker, tokenizer, batch_size, seed, rank * self._workers, world_size * self._workers
         )
         self._length = text.epoch_batches if limit is None else min(limit, text.epoch_batches)
-        self._settings = {"batch_size": batch_size, "block_rows": text.block_rows, "seed": seed}
+        self._settings: dict[str, int | str] = {
+            "batch_size": batch_size, "block_rows": text.block_rows, "seed": seed, "objective": maker.format.objective,
+            "datasets": len(text.datasets),
+        }  # fmt: skip
         self._position = 0
         self._states: list[dict[str, Any] | None] = [None] * self._workers
         """Where each logical worker stands; None at its start."""
@@ -346,7 +407,7 @@ class StreamLoaderOfRows:
         """Continue at a saved state with the next iteration.
 
         Raises:
-            ValueError: a state of other numbers of ranks or workers.
+            ValueError: a state of other settings, or of other numbers of ranks or workers.
         """
         if state["settings"] != self._settings:
             raise ValueError(

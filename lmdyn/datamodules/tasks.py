@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import lightning as L
 import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.examples import Example, ExampleLoader
+from lmdyn.datamodules.examples import Example, ExampleLoader, ExampleSequence
 from lmdyn.datamodules.tokenization import digest, load_tokenizer, plain_backend, tokenizer_digest
 
 __all__ = ["PairEncoder", "Question", "RawTask", "Task", "TaskData", "TaskExamples", "TextExample"]
@@ -58,7 +58,7 @@ class RawTask:
 # ------------------------------------------------------------------------------------------- as numbers
 
 
-class TaskExamples(Sequence[Example]):
+class TaskExamples(ExampleSequence):
     """Encoded examples, slices of flat arrays.
 
     Each has ``input_ids`` and ``token_type_ids`` of one axis, time, and scalars: ``label``; or, of a span task,
@@ -91,20 +91,12 @@ class TaskExamples(Sequence[Example]):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-    def __getitem__(self, index: int | slice) -> Example | list[Example]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        i = int(index) % len(self)
-        here = slice(self._ends[i] - self.lengths[i], self._ends[i])
+    def at(self, index: int) -> Example:
+        """Example ``index``."""
+        here = slice(self._ends[index] - self.lengths[index], self._ends[index])
         return {
             **{name: values[here].astype(np.int64) for name, values in self._tokens.items()},
-            **{name: np.asarray(values[i]) for name, values in self._scalars.items()},
+            **{name: np.asarray(values[index]) for name, values in self._scalars.items()},
         }
 
     @cached_property

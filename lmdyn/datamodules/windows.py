@@ -1,8 +1,8 @@
-"""Rows of text of fixed length for pretraining: windows of one or two segments, with masks drawn anew."""
+"""Rows of text of fixed length for pretraining: windows of one or two segments, and what is predicted in them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from lmdyn.datamodules.encoding import IGNORED
 from lmdyn.datamodules.masking import Masking, choose_positions, mask_row
 
 __all__ = [
+    "Objective",
     "Pairs",
     "RowFormat",
     "RowMaker",
@@ -24,6 +25,7 @@ __all__ = [
     "special_ids",
 ]
 
+Objective = Literal["masked", "causal", "cloze"]
 Pairs = Literal["order", "next"]
 PAIR_LABELS = {"order": "sentence_order_label", "next": "next_sentence_label"}
 
@@ -64,28 +66,63 @@ class RowFormat:
     ``order``: A and B are exchanged in half of the rows (label 1). ``next``: in half of the rows (label 1), B begins
     with a sentence of another document.
 
+    The objective says what is predicted. ``labels[t]`` is always the token that the model's logits at ``t`` predict, so
+    the shift of causal models is made here, and models make none:
+
+    - ``masked`` (BERT, ALBERT, ELECTRA): the tokens that ``masking`` draws, each at its own position; the row that the
+      model reads has them replaced. ``masked_positions`` lists where they are.
+    - ``causal`` (GPT): every token of the text at the position before it, ``labels[t] = input_ids[t + 1]``. The first
+      is predicted from [CLS]; nothing predicts [SEP] or padding.
+    - ``cloze`` (ELMo): every token of the text at its own position, ``labels[t] = input_ids[t]``. The row is whole: it
+      is the model that must not see a token where it predicts it.
+
+    Elsewhere ``labels`` are -100. With ``causal`` and ``cloze`` each token of a window is predicted once, and labels
+    are dense, so there are no ``masked_positions``. Windows are the same with each objective.
+
     Attributes:
         sequence_length: positions of a row, special tokens included.
-        pairs: ``order`` (ALBERT), ``next`` (BERT), or None for one segment.
-        masking: which tokens are to be predicted.
+        pairs: ``order`` (ALBERT), ``next`` (BERT), or None for one segment; ``masked`` only.
+        masking: which tokens are to be predicted; ``masked`` only.
         short_share: share of rows with a random smaller number of tokens, the rest being padding.
+        objective: what is predicted.
 
     Raises:
-        ValueError: a length without room for text, a share outside of 0 to 1.
+        ValueError: a length without room for text, a share outside of 0 to 1, an unknown objective, pairs or a masking
+            of one's own with an objective that has none.
+
+    Reference: Devlin et al. 2019, section 3.1; Lan et al. 2020, section 3.1; He & Toyoizumi 2022, section 3.1 and
+        equation 1 (what each objective sees).
+
+    Example:
+        >>> RowFormat(128, objective="causal").width
+        126
     """
 
     sequence_length: int
     pairs: Pairs | None = None
     masking: Masking = Masking()  # noqa: RUF009 (frozen)
     short_share: float = 0.0
+    objective: Objective = "masked"
 
     def __post_init__(self) -> None:
+        if self.objective not in get_args(Objective):
+            raise ValueError(f"objective is one of {list(get_args(Objective))}, got {self.objective!r}")
         if self.pairs not in (None, *PAIR_LABELS):
             raise ValueError(f"pairs is one of {list(PAIR_LABELS)} or null, got {self.pairs!r}")
         if self.sequence_length < 8:
             raise ValueError(f"sequence_length is at least 8, got {self.sequence_length}")
         if not 0 <= self.short_share <= 1:
             raise ValueError(f"short_share is a share of 0 to 1, got {self.short_share}")
+        if self.objective != "masked" and self.pairs is not None:
+            raise ValueError(
+                f"sentence pairs belong to objective 'masked', got pairs {self.pairs!r} with objective "
+                f"{self.objective!r}: leave pairs out (null)"
+            )
+        if self.objective != "masked" and self.masking != Masking():
+            raise ValueError(
+                f"objective {self.objective!r} masks nothing, got {self.masking}: leave masking out, or take objective "
+                "'masked'"
+            )
 
     @property
     def width(self) -> int:
@@ -98,17 +135,19 @@ def row_generator(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
 
 
-def special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Ids of the special tokens that rows need.
+def special_ids(tokenizer: PreTrainedTokenizerFast, objective: Objective) -> dict[str, int]:
+    """Ids of the special tokens that rows need: cls, sep, pad; for ``masked`` also mask.
 
     Raises:
         ValueError: the tokenizer lacks one.
     """
     names = {"cls": "cls_token", "sep": "sep_token", "mask": "mask_token", "pad": "pad_token"}
+    if objective != "masked":
+        del names["mask"]
     ids = {short: getattr(tokenizer, f"{name}_id") for short, name in names.items()}
     if missing := [names[short] for short, i in ids.items() if i is None]:
         raise ValueError(
-            f"masked language modelling needs a tokenizer with {missing}, and this one has "
+            f"objective {objective!r} needs a tokenizer with {missing}, and this one has "
             f"{sorted(tokenizer.special_tokens_map)}: take one of BERT's kind, or train one "
             "(`vocabulary: wordpiece` or `unigram` of the corpus)"
         )
@@ -126,7 +165,7 @@ class RowMaker:
 
     Attributes:
         format: what rows look like.
-        special: ids of cls, sep, mask, pad; see :func:`special_ids`.
+        special: ids of cls, sep, pad and, for ``masked``, mask; see :func:`special_ids`.
         ordinary: ids that may replace a token at random.
         layers: gold layers to serve at the labels.
     """
@@ -142,9 +181,9 @@ class RowMaker:
         """The rows whose windows begin at ``starts``, each drawn by its own generator.
 
         Returns:
-            ``input_ids``, ``token_type_ids``, ``labels`` (batch, time); ``masked_positions`` (batch, P), -100 where a
-            row has fewer; the pair's label (batch,); ``attention_mask`` where rows may be short; ``target_<layer>``
-            (batch, time), at the labels.
+            ``input_ids``, ``token_type_ids``, ``labels`` (batch, time); of ``masked``, ``masked_positions`` (batch, P),
+            -100 where a row has fewer; the pair's label (batch,); ``attention_mask`` where rows may be short;
+            ``target_<layer>`` (batch, time), those of the tokens that ``labels`` hold.
         """
         shape = (len(starts), self.format.sequence_length)
         source = np.full(shape, -1, np.int64)  # position of each token in the text; special ones have none
@@ -168,44 +207,52 @@ class RowMaker:
             real[row, :at] = True
         there = source >= 0
         ids[there] = text.tokens[source[there]]
-        word_start = np.zeros(shape, np.bool_)
-        word_start[there] = text.word_start[source[there]]
-        labels, positions = self._mask(ids, word_start, there, real, generators)
-        batch = {
-            "input_ids": ids,
-            "token_type_ids": types,
-            "labels": labels,
-            "masked_positions": positions,
-        }
+        batch: dict[str, Array] = {"input_ids": ids, "token_type_ids": types}
+        target, positions = self._targets(text, ids, source, real, generators)
+        asked = target >= 0
+
+        def at_targets(values: Array) -> Array:
+            found = np.full(shape, IGNORED, np.int64)
+            found[asked] = values[target[asked]]
+            return found
+
+        batch["labels"] = at_targets(text.tokens)
+        if positions is not None:
+            batch["masked_positions"] = positions
         if self.format.pairs is not None:
             batch[PAIR_LABELS[self.format.pairs]] = pair
         if self.format.short_share:
             batch["attention_mask"] = real.astype(np.int64)
         for layer in self.layers:
-            values = np.full(shape, IGNORED, np.int64)
-            values[there] = text.layer(layer)[source[there]]
-            batch[f"target_{layer}"] = np.where(labels == IGNORED, IGNORED, values)
+            batch[f"target_{layer}"] = at_targets(text.layer(layer))
         return {name: torch.from_numpy(array) for name, array in batch.items()}
 
-    def _mask(
-        self,
-        ids: Array,
-        word_start: Array,
-        there: Array,
-        real: Array,
-        generators: Sequence[np.random.Generator],
-    ) -> tuple[Array, Array]:
-        """Mask rows in place; labels and positions."""
-        masking = self.format.masking
-        labels = np.full_like(ids, IGNORED)
+    def _targets(
+        self, text: Text, ids: Array, source: Array, real: Array, generators: Sequence[np.random.Generator]
+    ) -> tuple[Array, Array | None]:
+        """Which token is to be predicted at each position; of ``masked``, rows are masked in place.
+
+        Returns:
+            (batch, time) position in the text of the token, -1 where nothing is predicted; (batch, P) positions in the
+            row of ``masked``, else None.
+        """
+        if self.format.objective == "cloze":
+            return source, None
+        target = np.full_like(source, -1)
+        if self.format.objective == "causal":
+            target[:, :-1] = source[:, 1:]
+            return target, None
+        masking, there = self.format.masking, source >= 0
+        word_start = np.zeros(ids.shape, np.bool_)
+        word_start[there] = text.word_start[source[there]]
         positions = np.full((len(ids), masking.count(ids.shape[1])), IGNORED, np.int64)
         for row, rng in enumerate(generators):
             count = masking.count(int(real[row].sum()))
             chosen = choose_positions(rng, masking, word_start[row], there[row], count)
-            labels[row, chosen] = ids[row, chosen]
+            target[row, chosen] = source[row, chosen]
             ids[row] = mask_row(rng, masking, ids[row], chosen, self.special["mask"], self.ordinary)
             positions[row, : len(chosen)] = chosen
-        return labels, positions
+        return target, positions
 
     def _segments(
         self, text: Text, start: int, width: int, rng: np.random.Generator

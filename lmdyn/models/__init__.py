@@ -6,6 +6,7 @@ from lmdyn.models.masked_lm import MaskedLanguageModel
 from lmdyn.models.pretrained import PretrainedLM
 from lmdyn.models.stacked_lstm import RecurrentOutput, StackedLSTM, carry_state
 from lmdyn.models.tagger import LSTMTagger
+from lmdyn.models.two_tower import TwoTowerLanguageModel, TwoTowerOutput
 
 __all__ = [
     "LAMB",
@@ -15,5 +16,7 @@ __all__ = [
     "PretrainedLM",
     "RecurrentOutput",
     "StackedLSTM",
+    "TwoTowerLanguageModel",
+    "TwoTowerOutput",
     "carry_state",
 ]

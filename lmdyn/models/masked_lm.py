@@ -1,9 +1,7 @@
 """ALBERT, BERT and ELECTRA, pretrained: transformers' own models with their published objectives."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -12,8 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor
 from transformers import (
     AlbertConfig,
     AlbertForPreTraining,
@@ -29,15 +26,16 @@ from transformers import (
 from lmdyn.models.allocator import keep_freed_memory
 from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
 from lmdyn.models.pretrained import hub_folder, load_model
+from lmdyn.models.pretraining import (
+    check_schedule,
+    checkpoint_activations,
+    gather_labelled,
+    labelled_positions,
+    scheduled_optimizer,
+    truncated_normal,
+)
 
-__all__ = [
-    "MaskedLMOutput",
-    "MaskedLanguageModel",
-    "checkpoint_activations",
-    "decay_groups",
-    "truncated_normal",
-    "warmup_decay",
-]
+__all__ = ["MaskedLMOutput", "MaskedLanguageModel"]
 
 Family = Literal["albert", "bert", "electra"]
 
@@ -145,10 +143,7 @@ class MaskedLanguageModel(LanguageModule):
             raise ValueError("give either a config, to start from scratch, or pretrained weights")
         if "vocab_size" in (config or {}):
             raise ValueError("vocab_size is an argument of its own, not of the config: move it there")
-        if warmup_steps < 0 or (decay_power is not None and decay_power <= 0):
-            raise ValueError(
-                f"expected warmup_steps from 0 and decay_power above 0, got {warmup_steps}, {decay_power}"
-            )
+        check_schedule(warmup_steps, decay_power, decay_steps)
         self.save_hyperparameters(ignore=["optimizer"])
         self.family = family
         self.config = config
@@ -225,13 +220,8 @@ class MaskedLanguageModel(LanguageModule):
         if not hasattr(self, "model"):
             self.find_vocab_size()
             self.build()
-        datamodule = None if self._trainer is None else getattr(self._trainer, "datamodule", None)
-        tokenizer = getattr(datamodule, "tokenizer", None)
-        if tokenizer is not None and len(tokenizer) > int(self.model.config.vocab_size):
-            raise ValueError(
-                f"the tokenizer has {len(tokenizer)} token types, the model {self.model.config.vocab_size}: give the "
-                "corpus the tokenizer that the weights were trained with"
-            )
+        self.check_objective("masked")
+        self.check_vocabulary(int(self.model.config.vocab_size))
 
     @property
     def encoder(self) -> PreTrainedModel:
@@ -311,21 +301,7 @@ class MaskedLanguageModel(LanguageModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The optimizer that was asked for, over two groups, and a rate that changes with each update."""
-        optimizer = self.optimizer(cast(Any, decay_groups(self)))
-        if not self.warmup_steps and self.decay_power is None:
-            return optimizer
-
-        def factor(step: int) -> float:
-            # Lightning forgets where the data of a resumed run stood if it has to count batches before it restores
-            total = self.decay_steps or (self.trainer.estimated_stepping_batches if step else 1)
-            if math.isinf(total):
-                raise ValueError(
-                    "how long training lasts is not known: give max_steps, decay_steps, or no decay_power"
-                )
-            return warmup_decay(step, self.warmup_steps, int(total), self.decay_power)
-
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        return scheduled_optimizer(self, self.warmup_steps, self.decay_power, self.decay_steps)
 
     def losses(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The parts of the training loss of a batch: ``mlm``, and ``pair`` or ``discriminator``; means in nats."""
@@ -336,14 +312,15 @@ class MaskedLanguageModel(LanguageModule):
         hidden, pooled = self._encode(encoder, batch["input_ids"], inputs)
         positions = batch.get("masked_positions")
         if positions is None:
-            positions = _positions(labels)
-        there, at = positions != IGNORED, positions.clamp(min=0)
-        wanted = labels.gather(1, at).masked_fill(~there, IGNORED)
-        logits = self._token_logits(hidden.gather(1, at[..., None].expand(-1, -1, hidden.shape[-1])))
+            positions = labelled_positions(labels)
+        chosen, wanted = gather_labelled(hidden, labels, positions)
+        logits = self._token_logits(chosen)
         total = F.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten(), reduction="sum")
-        parts = {"mlm": total / there.sum().clamp(min=1)}
+        parts = {"mlm": total / (positions != IGNORED).sum().clamp(min=1)}
         if self.family == "electra":
-            parts["discriminator"] = self._discriminator_loss(batch, inputs, logits, at, wanted)
+            parts["discriminator"] = self._discriminator_loss(
+                batch, inputs, logits, positions.clamp(min=0), wanted
+            )
         elif (key := next((k for k in _PAIR_KEYS if k in batch), None)) is not None:
             parts["pair"] = F.cross_entropy(self._pair_logits(pooled).float(), batch[key])
         return parts
@@ -402,7 +379,7 @@ class MaskedLanguageModel(LanguageModule):
         self.evaluation_loss.update(losses[None], wanted)
         self.evaluation_accuracy.update((output.logits.argmax(-1) == wanted), wanted)
         if self.family == "electra":
-            at = _positions(labels)
+            at = labelled_positions(labels)
             wanted = labels.gather(1, at.clamp(min=0)).masked_fill(at == IGNORED, IGNORED)
             logits = output.logits.new_zeros(*at.shape, output.logits.shape[-1])
             logits[at != IGNORED] = output.logits
@@ -433,22 +410,6 @@ class MaskedLanguageModel(LanguageModule):
         name = "discriminator_loss" if self.family == "electra" else "pair_accuracy"
         return metrics | ({} if extra.isnan() else {name: extra})
 
-    def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Add a batch to the validation metrics."""
-        self.evaluation_step(batch)
-
-    def on_validation_epoch_end(self) -> None:
-        """Log ``val_loss`` and the other metrics."""
-        self.finish_evaluation("val")
-
-    def test_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Add a batch to the test metrics."""
-        self.evaluation_step(batch)
-
-    def on_test_epoch_end(self) -> None:
-        """Log ``test_loss`` and the other metrics."""
-        self.finish_evaluation("test")
-
     def predict_step(
         self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
     ) -> Float[Tensor, "batch time"]:
@@ -460,83 +421,3 @@ class MaskedLanguageModel(LanguageModule):
         surprisal = torch.full(labels.shape, torch.nan, device=labels.device)
         surprisal[predict] = F.cross_entropy(logits, labels[predict], reduction="none")
         return surprisal
-
-
-def _positions(labels: Int[Tensor, "batch time"]) -> Int[Tensor, "batch p"]:
-    """Where the labels are, −100 where a row has fewer than others; waits for the device."""
-    there = labels != IGNORED
-    most = int(there.sum(1).max())
-    order = torch.argsort((~there).long(), dim=1, stable=True)[:, :most]
-    return torch.where(there.gather(1, order), order, IGNORED)
-
-
-def checkpoint_activations(model: PreTrainedModel) -> None:
-    """Keep no activations within layers while training, but compute them again in the backward pass.
-
-    transformers does it for BERT and ELECTRA; ALBERT's groups of layers are wrapped here.
-    """
-    if model.supports_gradient_checkpointing:
-        model.activation_checkpointing_enable()
-        return
-    for group in cast(Any, model.base_model).encoder.albert_layer_groups:
-        plain = group.forward
-        group.forward = partial(_checkpointed, group, plain)
-
-
-def _checkpointed(module: nn.Module, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return (
-        checkpoint(plain, *args, use_reentrant=False, **kwargs) if module.training else plain(*args, **kwargs)
-    )
-
-
-@torch.no_grad()
-def truncated_normal(model: PreTrainedModel) -> None:
-    """Draw weights of matrices and tables anew: normal with the configuration's deviation, cut at two deviations.
-
-    Biases and norms stay as transformers made them (0; 1 and 0), and the row of the padding token is 0.
-
-    Example:
-        >>> config = BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
-        >>> model = BertForPreTraining(config)
-        >>> truncated_normal(model)
-        >>> model.bert.embeddings.word_embeddings.weight.abs().max().item() <= 0.04
-        True
-    """
-    deviation = float(getattr(model.config, "initializer_range", 0.02))
-    for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
-    for module in model.modules():  # a decoder may share the table, and comes later
-        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
-            module.weight[module.padding_idx].zero_()
-
-
-def decay_groups(module: nn.Module) -> list[dict[str, Any]]:
-    """Two groups of trainable parameters: with the optimizer's weight decay, and without: biases and norms.
-
-    Example:
-        >>> [len(group["params"]) for group in decay_groups(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)))]
-        [1, 3]
-    """
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in parameters if p.ndim > 1]},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-
-
-def warmup_decay(step: int, warmup_steps: int, total_steps: int, power: float | None) -> float:
-    """Factor of the learning rate for the update after ``step`` updates, in [0, 1].
-
-    (t + 1) / warmup in the warmup, so that the first update does something; then ((N − t) / (N − warmup))^power.
-
-    Example:
-        >>> [warmup_decay(step, 2, 6, 1.0) for step in range(7)]
-        [0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
-    """
-    if step < warmup_steps:
-        return (step + 1) / warmup_steps
-    if power is None:
-        return 1.0
-    left = max(0, total_steps - step) / max(1, total_steps - warmup_steps)
-    return 1.0 if step == warmup_steps else float(left**power)

@@ -1,5 +1,6 @@
 """What all of our models share: sizes from the data, clipping, and how they are evaluated and logged."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
@@ -79,7 +80,7 @@ class LanguageModule(L.LightningModule):
 
     def from_datamodule(self, name: str, size: str) -> Any:
         """Attribute ``name`` of the datamodule, from which the unknown ``size`` is read."""
-        datamodule = None if self._trainer is None else getattr(self._trainer, "datamodule", None)
+        datamodule = self._datamodule
         found = getattr(datamodule, name, None)
         if found is None:
             owner = "no datamodule" if datamodule is None else f"a {type(datamodule).__name__} without it"
@@ -88,6 +89,36 @@ class LanguageModule(L.LightningModule):
                 f"has a `{name}`, got {owner}; give {size} a number"
             )
         return found
+
+    @property
+    def _datamodule(self) -> Any:
+        return None if self._trainer is None else getattr(self._trainer, "datamodule", None)
+
+    def check_vocabulary(self, size: int) -> None:
+        """Refuse a datamodule whose tokenizer has more token types than the model.
+
+        Raises:
+            ValueError: it has.
+        """
+        tokenizer = getattr(self._datamodule, "tokenizer", None)
+        if tokenizer is not None and len(tokenizer) > size:
+            raise ValueError(
+                f"the tokenizer has {len(tokenizer)} token types, the model {size}: give the corpus the tokenizer that "
+                "the weights were trained with, or a new model vocab_size: null"
+            )
+
+    def check_objective(self, expected: str) -> None:
+        """Refuse a datamodule that says it is for another objective: a model that reads what it predicts only copies.
+
+        Raises:
+            ValueError: the datamodule's ``objective`` is another one.
+        """
+        found = getattr(self._datamodule, "objective", expected)
+        if found != expected:
+            raise ValueError(
+                f"this {type(self).__name__} is trained for the objective {expected!r}, the data is made for "
+                f"{found!r}: set data.init_args.objective to {expected}"
+            )
 
     # Training ---------------------------------------------------------------------------------------------
 
@@ -119,6 +150,26 @@ class LanguageModule(L.LightningModule):
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm or "norm")
 
     # Evaluation -------------------------------------------------------------------------------------------
+
+    def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
+        """Add a batch to the metrics."""
+        raise NotImplementedError
+
+    def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Add a batch to the validation metrics."""
+        self.evaluation_step(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log ``val_loss`` and the other metrics."""
+        self.finish_evaluation("val")
+
+    def test_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Add a batch to the test metrics."""
+        self.evaluation_step(batch)
+
+    def on_test_epoch_end(self) -> None:
+        """Log ``test_loss`` and the other metrics."""
+        self.finish_evaluation("test")
 
     def compute_metrics(self) -> dict[str, Tensor]:
         """The metrics over all batches and ranks since they were reset: at least ``loss``."""

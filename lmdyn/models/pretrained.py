@@ -204,22 +204,6 @@ class PretrainedLM(LanguageModule):
         loss = self.evaluation_loss.compute()
         return {"loss": loss, "perplexity": loss.exp()}
 
-    def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Add a batch to the validation loss."""
-        self.evaluation_step(batch)
-
-    def on_validation_epoch_end(self) -> None:
-        """Log ``val_loss`` and ``val_perplexity``."""
-        self.finish_evaluation("val")
-
-    def test_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Add a batch to the test loss."""
-        self.evaluation_step(batch)
-
-    def on_test_epoch_end(self) -> None:
-        """Log ``test_loss`` and ``test_perplexity``."""
-        self.finish_evaluation("test")
-
 
 # Loading ----------------------------------------------------------------------------------------------------
 

@@ -193,10 +193,6 @@ class RecurrentModule(LanguageModule):
         """An evaluation starts from zero."""
         self._evaluated = None
 
-    def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Add a batch to the validation loss."""
-        self.evaluation_step(batch)
-
     def on_validation_epoch_end(self) -> None:
         """Log ``val_loss`` and ``val_perplexity``; divide the learning rate if the loss did not improve."""
         loss = self.finish_evaluation("val")["loss"]
@@ -214,14 +210,6 @@ class RecurrentModule(LanguageModule):
 
     on_test_epoch_start = on_validation_epoch_start
     on_predict_epoch_start = on_validation_epoch_start
-
-    def test_step(self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Add a batch to the test loss."""
-        self.evaluation_step(batch)
-
-    def on_test_epoch_end(self) -> None:
-        """Log ``test_loss`` and ``test_perplexity``."""
-        self.finish_evaluation("test")
 
     # Checkpoints ------------------------------------------------------------------------------------------
 

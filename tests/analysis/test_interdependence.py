@@ -86,8 +86,8 @@ class TestDirect:
         )
         assert found[0].isnan().all()  # of neither word is there anything yet: 0 / 0
         assert found[1].isnan().all()
-        assert (found[2] == found[3]).all()
-        assert not found[3].any()  # all is of the first word
+        for at in (2, 3):  # all is of the first word: 0 but for rounding, which differs between processors
+            assert float(found[at].abs().max()) < 1e-14
         assert torch.equal(found[4], by_default)
         for earlier, later in itertools.pairwise(found[4:]):
             assert float((earlier - later).abs().min()) > 1e-4

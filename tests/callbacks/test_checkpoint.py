@@ -5,31 +5,17 @@ from torch import nn
 
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.checkpoint import checkpoint_step
+from tests.callbacks.loaders import Resumable
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
 ]
 
 
-class Windows:
-    """A sized loader that can be resumed, without randomness."""
-
-    position = 0
-
-    def __len__(self):
-        return 6
-
-    def __iter__(self):
-        first, self.position = self.position % 6, 0
-        for i in range(first, 6):
-            self.position = i + 1
-            yield {"x": torch.full((2, 3), float(i)), "labels": torch.zeros(2, dtype=torch.long)}
-
-    def state_dict(self):
-        return {"position": self.position}
-
-    def load_state_dict(self, state):
-        self.position = state["position"]
+def windows():
+    return Resumable(
+        6, lambda i: {"x": torch.full((2, 3), float(i)), "labels": torch.zeros(2, dtype=torch.long)}
+    )
 
 
 class Module(L.LightningModule):
@@ -50,7 +36,7 @@ def fit(folder, *savers, state=True, ckpt_path=None, **settings):
         enable_model_summary=False, callbacks=[*([RunState()] if state else []), *savers],
         **({"max_epochs": 2} | settings),
     )  # fmt: skip
-    trainer.fit(Module(), Windows(), ckpt_path=ckpt_path, weights_only=True)
+    trainer.fit(Module(), windows(), ckpt_path=ckpt_path, weights_only=True)
     return trainer
 
 

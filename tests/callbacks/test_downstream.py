@@ -24,6 +24,7 @@ from transformers import (
     get_linear_schedule_with_warmup,
 )
 
+from lmdyn.analysis.schedules import warmup_decay_factor
 from lmdyn.callbacks import downstream
 from lmdyn.callbacks.downstream import Downstream
 from lmdyn.callbacks.downstream_figures import downstream_figures
@@ -33,7 +34,6 @@ from lmdyn.callbacks.fine_tuning import (
     Classifier,
     FineTuning,
     _batches,
-    _rate,
     answers,
     fine_tune,
     settings_of,
@@ -191,7 +191,8 @@ def test_the_rate_is_transformers_linear_schedule():
     optimizer = torch.optim.SGD([parameter], lr=1.0)
     schedule = get_linear_schedule_with_warmup(optimizer, 6, 60)
     for step in range(61):
-        assert _rate(step, FAST) == pytest.approx(optimizer.param_groups[0]["lr"])
+        factor = warmup_decay_factor(step / 60, 6 / 60)
+        assert factor == pytest.approx(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
 

@@ -9,31 +9,16 @@ from torch import nn
 
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.run_state import _random_state, _set_random_state, progress
+from tests.callbacks.loaders import Resumable
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
 ]
 
 
-class Batches:
-    """A sized loader that can be resumed, without randomness."""
-
-    position = 0
-
-    def __len__(self):
-        return 4
-
-    def __iter__(self):
-        first, self.position = self.position % 4, 0
-        for i in range(first, 4):
-            self.position = i + 1
-            yield {"labels": torch.tensor([[1, 2, -100], [3, -100, -100]]), "x": torch.ones(2, 3)}
-
-    def state_dict(self):
-        return {"position": self.position}
-
-    def load_state_dict(self, state):
-        self.position = state["position"]
+def batches():
+    batch = {"labels": torch.tensor([[1, 2, -100], [3, -100, -100]]), "x": torch.ones(2, 3)}
+    return Resumable(4, lambda i: dict(batch))
 
 
 class Module(L.LightningModule):
@@ -63,7 +48,7 @@ def trainer(folder, *callbacks):
 def run(folder, ckpt_path=None):
     state, module = RunState(), Module()
     t = trainer(folder, state, ScheduledCheckpoint(Steps(every=1), weights_only=False))
-    t.fit(module, Batches(), ckpt_path=ckpt_path, weights_only=True)
+    t.fit(module, batches(), ckpt_path=ckpt_path, weights_only=True)
     return t, state, module
 
 
@@ -85,16 +70,16 @@ def test_another_fit_counts_from_its_own_start(tmp_path):
     state = RunState()
     for folder in ("first", "second"):
         t = trainer(tmp_path / folder, state)
-        t.fit(Module(), Batches())
+        t.fit(Module(), batches())
         assert (t.global_step, state.tokens) == (8, 24)
     t.fit_loop.max_epochs = 3  # the same Trainer goes on, and so does its count of steps
-    t.fit(Module(), Batches())
+    t.fit(Module(), batches())
     assert (t.global_step, state.tokens) == (12, 36)
 
 
 def test_progress_without_a_run_state(tmp_path):
     t = trainer(tmp_path)
-    t.fit(Module(), Batches())
+    t.fit(Module(), batches())
     assert progress(t).tokens is None
 
 
@@ -125,7 +110,7 @@ def test_another_number_of_ranks_is_refused(finished, tmp_path):
     with pytest.raises(ValueError, match="written by 2 ranks, this run has 1"):
         run(tmp_path / "again", path)
     # evaluation needs no resume state, whatever wrote the checkpoint
-    trainer(tmp_path, RunState()).test(Module(), Batches(), ckpt_path=path, weights_only=True, verbose=False)
+    trainer(tmp_path, RunState()).test(Module(), batches(), ckpt_path=path, weights_only=True, verbose=False)
 
 
 def test_a_checkpoint_without_resume_state_is_warned_of(finished, tmp_path, caplog):
@@ -147,7 +132,7 @@ def test_the_tokenizer_and_its_counts_are_saved_with_the_run(tmp_path):
         token_counts = pd.DataFrame({"token": ["a"], "count": [2]})
 
         def train_dataloader(self):
-            return Batches()
+            return batches()
 
     trainer(tmp_path, RunState()).fit(Module(), datamodule=Data())
     assert (tmp_path / "tokenizer" / "saved").exists()

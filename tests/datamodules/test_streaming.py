@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lmdyn.datamodules import MaskedCorpus, StreamedText
+from lmdyn.datamodules import PretrainingCorpus, StreamedText
 from lmdyn.datamodules.streaming import _START
 from lmdyn.datamodules.tokenization import subword_tokenizer
 
@@ -35,8 +35,35 @@ def folder(tmp_path_factory):
     for part in range(4):
         rows = pd.DataFrame({"text": texts[part * 60 : (part + 1) * 60]})
         rows.to_parquet(folder / f"part-{part}.parquet")
-    (folder / "one.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    write(folder / "one.jsonl", texts)
+    write(folder / "short.jsonl", texts[:30])
+    write(folder / "sentences.jsonl", SENTENCES)
     return folder
+
+
+SENTENCES = [f"{WORDS[i % len(WORDS)]} sentence{i} ." for i in range(100)]
+
+
+def write(file, texts):
+    file.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+
+
+def mixed(folder, *files):
+    """Datasets of these files: parquet in four parts is divided by files, json by documents."""
+    return [
+        {"path": "parquet" if file.endswith("parquet") else "json", "data_files": str(folder / file)}
+        for file in files
+    ]
+
+
+def a_pass(loader, reader=0, state=None):
+    """The documents of a reader's first pass from a state on, and the state after each."""
+    taken = []
+    for text, after in loader._dataset._documents(reader, {**_START, **(state or {})}):
+        if after["pass"] > 0:
+            return taken
+        taken.append((text, after))
+    raise AssertionError("a stream has no end")
 
 
 def make(
@@ -49,13 +76,14 @@ def make(
     column="text",
     rank=0,
     ranks=1,
+    dataset=None,
     **format,
 ):
     stream = StreamedText(
-        {"path": path, "data_files": str(folder / files)}, tokenizer=str(folder / "tokenizer"),
+        dataset or {"path": path, "data_files": str(folder / files)}, tokenizer=str(folder / "tokenizer"),
         epoch_batches=epoch_batches, block_rows=12, text_column=column,
     )  # fmt: skip
-    data = MaskedCorpus(
+    data = PretrainingCorpus(
         stream=stream, sequence_length=24, batch_size=4, num_workers=workers, **{"pairs": "order", **format}
     )
     if ranks > 1:
@@ -142,6 +170,96 @@ def test_resuming_goes_on_with_the_same_batches(folder, workers):
         assert equal(reference[stop:], take(resumed, 30 - stop)), stop
 
 
+@pytest.mark.parametrize("files", [("part-*.parquet", "sentences.jsonl"), ("short.jsonl", "sentences.jsonl")])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_pass_reads_every_document_of_every_dataset_once(folder, files, ranks):
+    """Two readers share the documents, and each reads of both datasets."""
+    articles = [document(i) for i in range(240 if "parquet" in files[0] else 30)]
+    dataset = mixed(folder, *files)
+    read = [
+        [text for text, _ in a_pass(make(folder, dataset=dataset, rank=r, ranks=ranks), r)]
+        for r in range(ranks)
+    ]
+    assert sorted(t for texts in read for t in texts) == sorted(articles + SENTENCES)
+    for texts in read:
+        assert len([t for t in texts if "sentence" in t]) == len(SENTENCES) // ranks
+        assert len([t for t in texts if "doc" in t]) == len(articles) // ranks
+
+
+def test_the_dataset_that_gave_least_text_is_next(folder):
+    """Documents of one length alternate until one dataset ends; to one of a long text come as many short ones."""
+    write(folder / "a.jsonl", ["a" * 10 for _ in range(3)])
+    write(folder / "b.jsonl", ["b" * 10 for _ in range(6)])
+    write(folder / "c.jsonl", ["c" * 4 for _ in range(9)])
+
+    def order(*files):
+        return "".join(text[0] for text, _ in a_pass(make(folder, dataset=mixed(folder, *files))))
+
+    assert order("a.jsonl", "b.jsonl") == "ababab" + "bbb"
+    assert order("b.jsonl", "a.jsonl") == "bababa" + "bbb"
+    #  given before: a 0, c 0; a 10, c 0, 4, 8, then 12; a 20, c 12, 16, then 20; a 20, c 20; a ends at 30; c 20, ...
+    assert order("a.jsonl", "c.jsonl") == "accc" + "acc" + "accc" + "c"
+    assert order("b.jsonl", "a.jsonl", "a.jsonl") == "baa" * 3 + "bbb"
+
+
+def test_two_datasets_resume_at_every_document(folder):
+    """Also where one of them has ended."""
+    write(folder / "few.jsonl", SENTENCES[:23])
+    for files in (("few.jsonl", "short.jsonl"), ("short.jsonl", "few.jsonl")):
+        dataset = mixed(folder, *files)
+        reference = a_pass(make(folder, dataset=dataset))
+        assert len(reference) == 53
+        for k, (_, state) in enumerate(reference):
+            assert a_pass(make(folder, dataset=dataset), state=state) == reference[k + 1 :], k
+
+
+@pytest.mark.parametrize(("workers", "ranks"), [(0, 1), (2, 1), (0, 2)])
+def test_two_datasets_resume_with_the_same_batches(folder, workers, ranks):
+    dataset = mixed(
+        folder, "short.jsonl", "sentences.jsonl"
+    )  # a pass is 13 batches, the sentences outlast the texts
+    for rank in range(ranks):
+        settings = {"dataset": dataset, "workers": workers, "rank": rank, "ranks": ranks}
+        reference = take(make(folder, **settings), 32)
+        for stop in (1, 5, 11, 14, 24):
+            loader = make(folder, **settings)
+            take(loader, stop)
+            state = loader.state_dict()
+            if ranks > 1:  # without a process group, which would gather the ranks' own
+                state["ranks"] *= ranks
+            resumed = make(folder, **settings)
+            resumed.load_state_dict(through_a_checkpoint(state))
+            assert equal(reference[stop:], take(resumed, 32 - stop)), stop
+    other = make(folder, dataset=dataset[:1])
+    with pytest.raises(ValueError, match=r"'datasets': 2.*'datasets': 1"):
+        other.load_state_dict(make(folder, dataset=dataset).state_dict())
+
+
+def test_errors_name_the_dataset_of_several(folder):
+    good = mixed(folder, "one.jsonl")[0]
+    (folder / "body.jsonl").write_text('{"body": "text"}\n')
+    write(folder / "blank.jsonl", ["", "  "])
+    for file, message in (
+        ("nothing.jsonl", r"nothing\.jsonl.*cannot be opened"),
+        ("body.jsonl", r"body\.jsonl.*no column 'text'"),
+        ("blank.jsonl", r"blank\.jsonl.*has no text"),
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            take(make(folder, dataset=[good, *mixed(folder, file)]), 1)
+        assert "one.jsonl" not in str(caught.value)
+    with pytest.raises(ValueError, match="empty list"):
+        StreamedText([], epoch_batches=1)
+    with pytest.raises(ValueError, match=r"`path`.*\['name'\]"):
+        StreamedText([good, {"name": "x"}], epoch_batches=1)
+
+
+def test_a_dataset_may_name_its_own_split(folder):
+    files = {"test": str(folder / "short.jsonl"), "train": str(folder / "sentences.jsonl")}
+    dataset = [{"path": "json", "data_files": files, "split": "test"}, {"path": "json", "data_files": files}]
+    texts = [text for text, _ in a_pass(make(folder, dataset=dataset))]
+    assert sorted(texts) == sorted([document(i) for i in range(30)] + SENTENCES)
+
+
 def test_the_global_generator_is_left_alone(folder):
     before = torch.get_rng_state()
     take(make(folder, workers=0), 9)
@@ -167,7 +285,7 @@ def test_bad_sources_are_clear_errors(folder, monkeypatch):
     with pytest.raises(ValueError, match="path"):
         StreamedText({"name": "x"}, epoch_batches=1)
     with pytest.raises(ValueError, match="tokenizer"):
-        MaskedCorpus(stream=StreamedText({"path": "text"}, epoch_batches=1)).prepare_data()
+        PretrainingCorpus(stream=StreamedText({"path": "text"}, epoch_batches=1)).prepare_data()
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     stream = StreamedText({"path": "someone/no-such-dataset"}, epoch_batches=1)
     with pytest.raises(ValueError, match=r"someone/no-such-dataset.*can be reached"):
@@ -203,7 +321,7 @@ def test_a_trainer_may_end_epochs_earlier(folder):
         {"path": "parquet", "data_files": str(folder / "part-*.parquet")}, tokenizer=str(folder / "tokenizer"),
         epoch_batches=7, block_rows=12,
     )  # fmt: skip
-    data = MaskedCorpus(stream=stream, sequence_length=24, batch_size=4)
+    data = PretrainingCorpus(stream=stream, sequence_length=24, batch_size=4)
     data.trainer = type("Trainer", (), {"global_rank": 0, "world_size": 1, "limit_train_batches": 3})()
     data.prepare_data()
     loader = data.train_dataloader()

@@ -12,9 +12,9 @@ from transformers import (
     ElectraForPreTraining,
 )
 
-from lmdyn.datamodules import GrammarCorpus, MaskedCorpus
+from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.models import LAMB, MaskedLanguageModel
-from lmdyn.models.masked_lm import checkpoint_activations, decay_groups, truncated_normal, warmup_decay
+from lmdyn.models.pretraining import checkpoint_activations, decay_groups, truncated_normal, warmup_decay
 
 VOCAB = 50
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
@@ -275,7 +275,7 @@ GRAMMAR = {
 @pytest.mark.filterwarnings("ignore:GPU available but not used")
 @pytest.mark.parametrize(("family", "pairs"), [("albert", "order"), ("bert", "next"), ("electra", None)])
 def test_validates_before_and_after_a_fit(family, pairs, tmp_path):
-    data = MaskedCorpus(
+    data = PretrainingCorpus(
         GrammarCorpus(**GRAMMAR, cache_dir=str(tmp_path)), sequence_length=24, batch_size=8, pairs=pairs
     )
     torch.manual_seed(0)

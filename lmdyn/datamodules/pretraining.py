@@ -1,4 +1,4 @@
-"""Text for masked language models: rows of fixed length with masks and sentence pairs, over any corpus or a stream."""
+"""Text to pretrain on, masked, causal or cloze: rows of fixed length, over any corpus or a stream."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -19,6 +19,7 @@ from lmdyn.datamodules.masking import Masking
 from lmdyn.datamodules.streaming import StreamedText, StreamLoaderOfRows
 from lmdyn.datamodules.tokenization import digest, load_tokenizer
 from lmdyn.datamodules.windows import (
+    Objective,
     Pairs,
     RowFormat,
     RowMaker,
@@ -28,7 +29,7 @@ from lmdyn.datamodules.windows import (
     special_ids,
 )
 
-__all__ = ["MaskedCorpus", "RowLoader"]
+__all__ = ["PretrainingCorpus", "RowLoader"]
 
 
 class _Batches(Dataset[dict[str, Tensor]]):
@@ -56,7 +57,7 @@ class _Batches(Dataset[dict[str, Tensor]]):
 
 
 class RowLoader:
-    """Serves a split as rows of fixed length, masked anew in each epoch; sized, sharded, resumable.
+    """Serves a split as rows of fixed length, cut and masked anew in each epoch; sized, sharded, resumable.
 
     Training (``shuffle``): the windows of an epoch begin at an offset drawn for it, and come in a random order; what
     does not fill a batch of all ranks is left out, so that ranks have equally many. Otherwise the windows are those
@@ -135,11 +136,12 @@ class RowLoader:
         """Hash of what all ranks together are served."""
         served = {k: v for k, v in self._settings.items() if k not in ("rank", "world_size", "num_workers")}
         layout = self._maker.format
+        predicted = vars_of(layout.masking) if layout.objective == "masked" else layout.objective
         return digest(
             [
                 self._text.fingerprint(self._maker.layers),
                 served,
-                [layout.sequence_length, layout.pairs, layout.short_share, vars_of(layout.masking)],
+                [layout.sequence_length, layout.pairs, layout.short_share, predicted],
                 self._maker.special,
             ]
         )
@@ -197,15 +199,22 @@ class RowLoader:
         """About ``max_tokens`` positions of the split, in windows evenly spread over it."""
         return self._replace(max_tokens=max_tokens)
 
+    def with_batch_size(self, rows: int) -> "RowLoader":
+        """The same rows in batches of another size, of all ranks together."""
+        return self._replace(batch_size=rows)
+
     def state_dict(self) -> dict[str, Any]:
         """Epoch and number of batches handed out in it, the one that is being worked on included."""
         epoch, position = (self._epoch, self._position) if self._resume is None else self._resume
         return {"epoch": epoch, "position": position, "settings": self._resumable}
 
     @property
-    def _resumable(self) -> dict[str, int]:
+    def _resumable(self) -> dict[str, int | str]:
         settings = {name: int(self._settings[name]) for name in ("batch_size", "seed", "world_size")}
-        return {**settings, "sequence_length": self._maker.format.sequence_length, "rows": self._rows}
+        layout = self._maker.format
+        return {
+            **settings, "sequence_length": layout.sequence_length, "rows": self._rows, "objective": layout.objective,
+        }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a saved position with the next iteration; a position at the end is the next epoch's start.
@@ -228,13 +237,13 @@ def vars_of(masking: Masking) -> list[float]:
     return [getattr(masking, name) for name in masking.__dataclass_fields__]
 
 
-class MaskedCorpus(L.LightningDataModule):
-    """Pretraining text for ALBERT, BERT and ELECTRA: any corpus of lmdyn, and a stream of text of any size.
+class PretrainingCorpus(L.LightningDataModule):
+    """Pretraining text for masked, causal and cloze models: any corpus of lmdyn, and a stream of text of any size.
 
-    Rows have a fixed length and hardly any padding; see :class:`~lmdyn.datamodules.windows.RowFormat`. Masks, pairs,
-    the windows and their order are drawn anew in each training epoch, from a seed that resuming restores, so that a
-    resumed run sees the very batches that an uninterrupted one would have seen. Validation has the same rows and masks
-    each time.
+    Rows have a fixed length and hardly any padding, and ``labels[t]`` is what logits at ``t`` predict; see
+    :class:`~lmdyn.datamodules.windows.RowFormat`. Masks, pairs, the windows and their order are drawn anew in each
+    training epoch, from a seed that resuming restores, so that a resumed run sees the very batches that an
+    uninterrupted one would have seen. Validation has the same rows and masks each time.
 
     Args:
         corpus: where the text comes from: TextCorpus, GrammarCorpus, … Its sentences are joined without an
@@ -242,23 +251,26 @@ class MaskedCorpus(L.LightningDataModule):
         stream: where the training text comes from instead of the corpus: a Hugging Face dataset of any size.
         sequence_length: positions of a row.
         batch_size: rows of a batch, for each process.
-        pairs: ``order`` (sentence order, ALBERT), ``next`` (next sentence, BERT) or null (ELECTRA).
-        masking: which tokens are to be predicted.
+        objective: ``masked`` (BERT, ALBERT, ELECTRA: some tokens, which the row hides), ``causal`` (GPT: each token, at
+            the position before it) or ``cloze`` (ELMo: each token at its own position, which the model hides itself).
+        pairs: ``order`` (sentence order, ALBERT), ``next`` (next sentence, BERT) or null (ELECTRA); ``masked`` only.
+        masking: which tokens are to be predicted; ``masked`` only.
         short_share: share of rows with fewer tokens, the rest being padding (0.1 in BERT's and ALBERT's code).
-        layers: gold layers of the corpus to serve as ``target_<layer>`` where there are labels.
+        layers: gold layers of the corpus to serve as ``target_<layer>``: those of the tokens that ``labels`` hold.
         num_workers: processes that make batches for training; for a GPU.
         seed: of everything that is drawn.
 
     Raises:
-        ValueError: neither corpus nor stream; a tokenizer without mask, separator, class or padding token; too little
-            text.
+        ValueError: neither corpus nor stream; pairs or masking with another objective than ``masked``; a tokenizer
+            without separator, class or padding token or, for ``masked``, mask token; too little text.
 
-    Reference: Devlin et al. 2019, section 3.1; Lan et al. 2020, sections 3.1 and 4.1; Clark et al. 2020.
+    Reference: Devlin et al. 2019, section 3.1; Lan et al. 2020, sections 3.1 and 4.1; Clark et al. 2020; He & Toyoizumi
+        2022, section 3.1 (the three objectives).
 
     Example:
         >>> from lmdyn.datamodules import GrammarCorpus
         >>> corpus = GrammarCorpus(n_train_tokens=10_000, vocabulary="wordpiece", vocab_size=500)
-        >>> data = MaskedCorpus(corpus, sequence_length=64, batch_size=8, pairs="order")
+        >>> data = PretrainingCorpus(corpus, sequence_length=64, batch_size=8, pairs="order")
     """
 
     def __init__(
@@ -268,6 +280,7 @@ class MaskedCorpus(L.LightningDataModule):
         *,
         sequence_length: int = 128,
         batch_size: int = 32,
+        objective: Objective = "masked",
         pairs: Pairs | None = None,
         masking: Masking = Masking(),  # noqa: B008 (frozen)
         short_share: float = 0.0,
@@ -283,7 +296,7 @@ class MaskedCorpus(L.LightningDataModule):
                 f"expected batch_size from 1 and num_workers from 0, got {batch_size}, {num_workers}"
             )
         self.save_hyperparameters(logger=False, ignore=["corpus", "stream", "masking"])
-        self.format = RowFormat(sequence_length, pairs, masking, short_share)
+        self.format = RowFormat(sequence_length, pairs, masking, short_share, objective)
         self.corpus, self.stream = corpus, stream
         if corpus is not None:
             corpus.eos = False
@@ -293,6 +306,11 @@ class MaskedCorpus(L.LightningDataModule):
         self.seed = seed
         self.allow_zero_length_dataloader_with_multiple_devices = True
         self._tokenizer: PreTrainedTokenizerFast | None = None
+
+    @property
+    def objective(self) -> Objective:
+        """What is predicted."""
+        return self.format.objective
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -336,7 +354,7 @@ class MaskedCorpus(L.LightningDataModule):
             ):
                 self.corpus.tokenizer = load_tokenizer(self.stream.tokenizer)
             self.corpus.prepare_data()
-        special_ids(self.tokenizer)
+        special_ids(self.tokenizer, self.format.objective)
 
     def setup(self, stage: str | None = None) -> None:
         """Open the corpus; ``stage`` plays no part."""
@@ -344,7 +362,8 @@ class MaskedCorpus(L.LightningDataModule):
 
     def maker(self) -> RowMaker:
         """What makes rows of the tokenizer's."""
-        return RowMaker(self.format, special_ids(self.tokenizer), ordinary_ids(self.tokenizer), self.layers)
+        special = special_ids(self.tokenizer, self.format.objective)
+        return RowMaker(self.format, special, ordinary_ids(self.tokenizer), self.layers)
 
     def loader(self, split: str) -> RowLoader | StreamLoaderOfRows:
         """Rows of a split: ``batch_size`` for each process in training, shared by all elsewhere.

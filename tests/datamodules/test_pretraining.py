@@ -1,10 +1,10 @@
-"""Rows for masked language models: what is in them, that each epoch is a pure function, that resuming is exact."""
+"""Rows to pretrain on: what is in them, that each epoch is a pure function, that resuming is exact."""
 
 import numpy as np
 import pytest
 import torch
 
-from lmdyn.datamodules import GrammarCorpus, MaskedCorpus, Masking, TextCorpus
+from lmdyn.datamodules import GrammarCorpus, Masking, PretrainingCorpus, TextCorpus
 
 # a machine, or a test's share of it, may have one core
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -22,7 +22,7 @@ def cache(tmp_path_factory):
 
 def make(cache, vocabulary="wordpiece", **settings):
     corpus = GrammarCorpus(**SMALL, vocabulary=vocabulary, vocab_size=300, cache_dir=cache)
-    data = MaskedCorpus(corpus, **{"sequence_length": 32, "batch_size": 8, **settings})
+    data = PretrainingCorpus(corpus, **{"sequence_length": 32, "batch_size": 8, **settings})
     data.prepare_data()
     data.setup()
     return data
@@ -243,7 +243,7 @@ def test_gold_layers_stand_at_the_labels(cache):
 
 def test_bad_settings_are_refused(cache, tmp_path):
     with pytest.raises(ValueError, match="give a corpus"):
-        MaskedCorpus()
+        PretrainingCorpus()
     with pytest.raises(ValueError, match="pairs is one of"):
         make(cache, pairs="previous")
     with pytest.raises(ValueError, match="sequence_length"):
@@ -254,11 +254,11 @@ def test_bad_settings_are_refused(cache, tmp_path):
         make(cache, batch_size=100_000).train_dataloader()
     with pytest.raises(ValueError, match="no layers"):
         make(cache, layers=["nonsense"]).val_dataloader()
-    words = MaskedCorpus(GrammarCorpus(**SMALL, cache_dir=cache))
+    words = PretrainingCorpus(GrammarCorpus(**SMALL, cache_dir=cache))
     with pytest.raises(ValueError, match="mask_token"):
         words.prepare_data()
     (tmp_path / "t.txt").write_text("a b c d e f g\n" * 3)
-    short = MaskedCorpus(
+    short = PretrainingCorpus(
         TextCorpus(
             str(tmp_path / "t.txt"),
             layout="paragraphs",

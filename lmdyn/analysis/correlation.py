@@ -1,0 +1,90 @@
+"""Pearson's and Spearman's correlation, with weights and with other variables held."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import rankdata
+
+__all__ = ["pearson", "spearman", "weighted_pearson"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def pearson(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> float:
+    """Pearson's correlation of x and y.
+
+    Args:
+        x: (n,) values.
+        y: (n,) values.
+
+    Returns:
+        A number from -1 to 1; NaN of fewer than 3 values, or where one of both is constant (but for rounding) or is not
+        finite.
+
+    Example:
+        >>> round(pearson(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])), 6)
+        1.0
+    """
+    if len(x) < 3 or not (np.isfinite(x).all() and np.isfinite(y).all()):
+        return float("nan")
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    return float(weighted_pearson(x, y, np.ones((1, len(x))))[0])
+
+
+def weighted_pearson(x: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray:
+    """Pearson's correlation of values that count w times, for each row of weights: one product of matrices.
+
+    Args:
+        x: (n,) finite values.
+        y: (n,) finite values.
+        weights: (r, n) how often each counts, such as in the resamplings of a bootstrap.
+
+    Returns:
+        (r,) numbers from -1 to 1; NaN where what counts of one of both is constant (but for rounding).
+
+    Example:
+        >>> x, y = np.array([1.0, 2.0, 3.0, 9.0]), np.array([3.0, 2.0, 1.0, 9.0])
+        >>> weighted_pearson(x, y, np.array([[1.0, 1.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]])).round(6).tolist()
+        [-1.0, 1.0]
+    """
+    # about the mean of all, from which that of a resampling is not far: no digits are lost
+    u, v = x - x.mean(), y - y.mean()
+    means = weights @ np.stack([u, v, u * u, v * v, u * v], axis=1) / weights.sum(1, keepdims=True)
+    variances = means[:, 2:4] - means[:, :2] ** 2
+    # a constant side is constant up to the rounding of its mean, or of the difference
+    raw = np.array([x @ x, y @ y]) / len(x)
+    variances[variances <= np.maximum(1e-12 * means[:, 2:4], 1e-24 * raw)] = np.nan
+    r = (means[:, 4] - means[:, 0] * means[:, 1]) / np.sqrt(variances.prod(1))
+    return np.asarray(np.clip(r, -1, 1))
+
+
+def spearman(x: npt.NDArray[Any], y: npt.NDArray[Any], given: Sequence[npt.NDArray[Any]] = ()) -> float:
+    """Spearman's rank correlation of x and y, partial where other variables are given.
+
+    Partial: Pearson's correlation of what is left of the ranks of x and y after a linear regression on the ranks of
+    the variables that are held (Conover & Iman 1981).
+
+    Args:
+        x: (n,) values.
+        y: (n,) values.
+        given: variables to hold, each (n,).
+
+    Returns:
+        A number from -1 to 1; NaN where one of both is constant, or is told by the others, or is not finite.
+
+    Example:
+        >>> x = np.arange(6.0)
+        >>> round(spearman(x, x**3), 6)
+        1.0
+    """
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        return float("nan")
+    ranks = [rankdata(values) for values in (x, y)]
+    held = np.stack([np.ones(len(x)), *(rankdata(values) for values in given)], axis=1)
+    left = [r - held @ np.linalg.lstsq(held, r, rcond=None)[0] for r in ranks]
+    norms = [np.linalg.norm(v) for v in left]
+    if any(n <= 1e-9 * np.linalg.norm(r) for n, r in zip(norms, ranks, strict=True)):
+        return float("nan")
+    return float(np.clip(left[0] @ left[1] / (norms[0] * norms[1]), -1, 1))

@@ -1,0 +1,208 @@
+"""Cross-entropy of a projection onto a large vocabulary, a bounded piece of the logits at a time."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lmdyn.analysis.forward import IGNORED
+
+__all__ = ["linear_cross_entropy", "probability_sums", "target_log_probabilities"]
+
+_CHUNK = {"cpu": 2**24, "other": 2**26}
+"""Logits that exist at once: 64 MiB on CPU, 256 MiB elsewhere. Each chunk is added to the gradient of the whole weight,
+so that small ones cost more than they save."""
+
+
+def linear_cross_entropy(
+    hidden: Float[Tensor, "n d"],
+    weight: Float[Tensor, "vocab _"],
+    bias: Float[Tensor, "_"] | None,
+    labels: Int[Tensor, "_"],
+    *,
+    chunk: int | None = None,
+) -> Float[Tensor, ""]:
+    """Sum over labelled positions of −ln softmax(W h + b)[label], in nats, without the logits of all positions.
+
+    Loss and gradients are those of ``F.cross_entropy(hidden @ weight.T + bias, labels, reduction="sum")``. The forward
+    pass computes the gradients along, one chunk of positions after the other, so that no logits are kept, nor computed
+    twice; the backward pass scales them. Products are in autocast's type where that is on, softmax and sums in
+    float32 (in float64 where ``hidden`` is).
+
+    Args:
+        hidden: (n, d) what is projected.
+        weight: (vocab, d) one row a token type.
+        bias: (vocab,) or None.
+        labels: (n,) token types; −100, and any negative number, is ignored, without waiting for the device.
+        chunk: most logits at once; by default 16 Mi on CPU, 64 Mi elsewhere. At least those of one position.
+
+    Returns:
+        The sum, 0 where nothing is labelled; divide it by the number of labels for the mean.
+
+    Raises:
+        ValueError: sizes that do not fit.
+
+    Example:
+        >>> linear_cross_entropy(torch.eye(2), torch.zeros(4, 2), None, torch.tensor([3, -100]))
+        tensor(1.3863)
+    """
+    chunks = _Chunks(hidden, weight, bias, labels, chunk)
+    wanted = [torch.is_grad_enabled() and t is not None and t.requires_grad for t in (hidden, weight, bias)]
+    total: Tensor = _LinearCrossEntropy.apply(hidden, weight, bias, labels, chunks, wanted)
+    return total
+
+
+def target_log_probabilities(
+    hidden: Float[Tensor, "n d"],
+    weight: Float[Tensor, "vocab _"],
+    bias: Float[Tensor, "_"] | None,
+    labels: Int[Tensor, "_"],
+    *,
+    chunk: int | None = None,
+) -> Float[Tensor, "n"]:
+    """Log-probability ln softmax(W h + b)[label] of each position, 0 where there is no label; no gradients.
+
+    Args:
+        hidden: (n, d) what is projected.
+        weight: (vocab, d) one row a token type.
+        bias: (vocab,) or None.
+        labels: (n,) token types, or −100.
+        chunk: see :func:`linear_cross_entropy`.
+
+    Example:
+        >>> target_log_probabilities(torch.eye(2), torch.zeros(4, 2), None, torch.tensor([3, -100]))
+        tensor([-1.3863,  0.0000])
+    """
+    found = []
+    with torch.no_grad():
+        for y, z, _ in _Chunks(hidden, weight, bias, labels, chunk).logits(hidden, weight, bias, labels):
+            log_p = z.log_softmax(1).gather(1, y.clamp(min=0)[:, None])[:, 0]
+            found.append(torch.where(y < 0, 0, log_p))
+    return torch.cat(found) if found else hidden.new_zeros(0)
+
+
+def probability_sums(
+    hidden: Float[Tensor, "n d"],
+    weight: Float[Tensor, "vocab _"],
+    bias: Float[Tensor, "_"] | None,
+    counted: Bool[Tensor, "n"],
+    *,
+    chunk: int | None = None,
+) -> Float[Tensor, "vocab"]:
+    """Sum of softmax(W h + b) over the positions that count, (vocab,) float64; without gradients.
+
+    Args:
+        hidden: (n, d) what is projected.
+        weight: (vocab, d) one row a token type.
+        bias: (vocab,) or None.
+        counted: (n,) which positions count.
+        chunk: see :func:`linear_cross_entropy`.
+
+    Example:
+        >>> probability_sums(torch.eye(2), torch.zeros(4, 2), None, torch.tensor([True, True]))
+        tensor([0.5000, 0.5000, 0.5000, 0.5000], dtype=torch.float64)
+    """
+    total = torch.zeros(len(weight), dtype=torch.float64, device=hidden.device)
+    labels = torch.where(counted, 0, IGNORED)
+    with torch.no_grad():
+        for y, z, _ in _Chunks(hidden, weight, bias, labels, chunk).logits(hidden, weight, bias, labels):
+            total += z.softmax(1).mul_((y >= 0)[:, None]).sum(0)
+    return total
+
+
+class _Chunks:
+    """How positions are cut, and in what types they are computed."""
+
+    def __init__(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk: int | None
+    ) -> None:
+        if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1]:
+            raise ValueError(
+                f"hidden is {tuple(hidden.shape)}, weight {tuple(weight.shape)}: expected (n, d) and (vocab, d)"
+            )
+        if bias is not None and bias.shape != weight.shape[:1]:
+            raise ValueError(
+                f"bias is {tuple(bias.shape)}, expected {tuple(weight.shape[:1])}: one for each type"
+            )
+        if labels.shape != hidden.shape[:1]:
+            raise ValueError(f"{len(hidden)} positions have {tuple(labels.shape)} labels: expected one each")
+        device = hidden.device.type
+        most = (_CHUNK.get(device, _CHUNK["other"])) if chunk is None else chunk
+        self.rows = max(1, most // len(weight))
+        self.exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        autocast = torch.is_autocast_enabled(device) and self.exact is torch.float32
+        self.product = torch.get_autocast_dtype(device) if autocast else hidden.dtype
+
+    def logits(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, tuple[Tensor, Tensor]]]:
+        """Labels and logits of each chunk, and what they are the product of; the logits until the next chunk."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            table = weight.to(self.product)
+            # one piece of memory for all chunks: new pages cost as much as the softmax
+            buffer = hidden.new_empty(min(self.rows, len(hidden)), len(weight), dtype=self.exact)
+            for h, y in zip(hidden.split(self.rows), labels.split(self.rows), strict=True):
+                h = h.to(self.product)
+                z = buffer[: len(h)]
+                if self.product == self.exact:
+                    torch.mm(h, table.T, out=z)
+                else:
+                    z.copy_(h @ table.T)
+                if bias is not None:
+                    z += bias
+                yield y, z, (h, table)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        chunks: _Chunks,
+        wanted: list[bool],
+    ) -> Tensor:
+        total = torch.zeros((), dtype=chunks.exact, device=hidden.device)
+        d_hidden: list[Tensor] | None = [] if wanted[0] else None
+        d_weight = torch.zeros_like(weight, dtype=chunks.exact) if wanted[1] else None
+        d_bias = torch.zeros_like(bias, dtype=chunks.exact) if bias is not None and wanted[2] else None
+        softmax: Tensor | None = None
+        for y, z, (h, table) in chunks.logits(hidden, weight, bias, labels):
+            labelled, at = y >= 0, y.clamp(min=0)[:, None]
+            if softmax is None:
+                softmax = torch.empty_like(z)
+            p = torch.softmax(z, 1, out=softmax[: len(z)])  # one pass; exp of what underflows would be slow
+            normalizer = z.amax(1) - p.amax(1).log()
+            total += torch.where(labelled, normalizer - z.gather(1, at)[:, 0], 0).sum()
+            if not any(wanted):
+                continue
+            # softmax less one-hot, 0 where nothing is to be predicted
+            p.scatter_add_(1, at, p.new_full((1, 1), -1).expand(len(p), 1))
+            p.mul_(labelled[:, None])
+            if d_bias is not None:
+                d_bias += p.sum(0)
+            g = p.to(chunks.product)
+            if d_hidden is not None:
+                d_hidden.append((g @ table).to(hidden.dtype))
+            if d_weight is not None:
+                if g.dtype == d_weight.dtype:
+                    d_weight.addmm_(g.T, h)
+                else:
+                    d_weight += g.T @ h
+        ctx.save_for_backward(
+            None if d_hidden is None else torch.cat(d_hidden) if d_hidden else torch.zeros_like(hidden),
+            None if d_weight is None else d_weight.to(weight.dtype),
+            None if d_bias is None or bias is None else d_bias.to(bias.dtype),
+        )
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_total: Tensor) -> Any:
+        gradients = [None if g is None else g * d_total.to(g.dtype) for g in ctx.saved_tensors]
+        return (*gradients, None, None, None)

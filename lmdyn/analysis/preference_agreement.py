@@ -1,0 +1,134 @@
+"""How far two instances of a model agree on what their towers prefer, and what of it word frequency tells."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import rankdata
+
+from lmdyn.analysis.bootstrap import basic_interval, draw_blocks
+from lmdyn.analysis.correlation import FloatArray, pearson, spearman, weighted_pearson
+
+__all__ = ["Agreement", "compare_preferences"]
+
+_ONE = 1 - 1e-12  # a correlation beyond is 1 but for rounding; Fisher's z of it is finite
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Correlations of two preferences over types, with bootstrap intervals and controls.
+
+    Every value is NaN where it is undefined: fewer than 3 types, or a constant preference.
+
+    Attributes:
+        types: number of types compared.
+        pearson: Pearson's correlation, in [−1, 1].
+        pearson_low: lower end of its interval.
+        pearson_high: upper end of its interval.
+        spearman: Spearman's rank correlation, in [−1, 1].
+        spearman_low: lower end of its interval.
+        spearman_high: upper end of its interval.
+        spearman_given_frequency: partial rank correlation, the frequency rank being held.
+        shuffled: mean of |Pearson's r| with the types of the second shuffled: what agreement by chance gives.
+        shuffled_high: the ``confidence`` quantile of |r| so shuffled.
+    """
+
+    types: int
+    pearson: float
+    pearson_low: float
+    pearson_high: float
+    spearman: float
+    spearman_low: float
+    spearman_high: float
+    spearman_given_frequency: float
+    shuffled: float
+    shuffled_high: float
+
+
+def compare_preferences(
+    first: npt.NDArray[Any],
+    second: npt.NDArray[Any],
+    frequency: npt.NDArray[Any],
+    *,
+    top: int = 5000,
+    resamplings: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Agreement:
+    """How far two instances agree in their preferences of the most frequent types (tables 2 and 4).
+
+    Intervals are basic bootstrap intervals over types, on the scale of Fisher's z = artanh r, where the spread of a
+    correlation hardly depends on it; transformed back they stay within [−1, 1], which plain basic intervals near 1 do
+    not. Spearman's takes the ranks among all types for resampled ones too, instead of ranking each resampling anew: for
+    bivariate normal values it is by 1 % (r = 0) to 6 % (r = 0.94) narrower for it. They tell how the correlation
+    varies over types, not over trainings.
+
+    Of the frequency rank that is held, 1 is the most frequent type, and types of equal frequency share a rank.
+
+    Args:
+        first: (n,) preferences of one instance.
+        second: (n,) preferences of the other, of the same types. Types that are not finite in both are left out.
+        frequency: (n,) counts of the types.
+        top: compare this many of the most frequent types; of equally frequent ones the first.
+        resamplings: of the bootstrap, and shufflings; 0 for neither (NaN).
+        confidence: of the intervals, between 0 and 1.
+        seed: of the resamplings.
+
+    Raises:
+        ValueError: different lengths; ``top`` below 1, ``resamplings`` below 0, a confidence outside of (0, 1); a
+            frequency that is not finite.
+
+    Reference: He & Toyoizumi 2022, sections 5.1 and 8.1; Fisher 1921; Davison & Hinkley 1997, equation 5.6.
+
+    Example:
+        >>> first, counts = np.array([0.1, 0.4, -0.2, 0.3, 9.0]), np.array([50, 40, 30, 20, 10])
+        >>> found = compare_preferences(first, -first, counts, top=4)
+        >>> found.types, round(found.pearson, 6), round(found.spearman, 6)
+        (4, -1.0, -1.0)
+    """
+    if not (first.ndim == 1 and first.shape == second.shape == frequency.shape):
+        raise ValueError(
+            f"expected a preference of both and a frequency for each type, got {first.shape}, {second.shape} and "
+            f"{frequency.shape}"
+        )
+    if top < 1 or resamplings < 0 or not 0 < confidence < 1:
+        raise ValueError(
+            f"expected top from 1, resamplings from 0 and a confidence between 0 and 1, got {top}, {resamplings} and "
+            f"{confidence}"
+        )
+    rarity = -frequency.astype(np.float64)
+    if not np.isfinite(rarity).all():
+        raise ValueError("a frequency is not finite: give the count of each type, 0 where it does not occur")
+    finite = np.flatnonzero(np.isfinite(first) & np.isfinite(second))
+    kept = finite[np.argsort(rarity[finite], kind="stable")[:top]]
+    x, y, rarity = first[kept].astype(np.float64), second[kept].astype(np.float64), rarity[kept]
+    n, nan = len(kept), float("nan")
+    if n < 3:
+        return Agreement(n, *[nan] * 9)
+    weights = draw_blocks(n, resamplings, seed).astype(np.float64)
+    x_ranks, y_ranks = rankdata(x), rankdata(y)
+    r, rho = pearson(x, y), spearman(x, y)
+    # a stream of its own: the shufflings do not depend on the draws. They leave means and variances as they are
+    random, u, v = np.random.default_rng([seed, 1]), x - x.mean(), y - y.mean()
+    norms = np.linalg.norm(u) * np.linalg.norm(v) if np.isfinite(r) else nan
+    chance = np.abs([u @ random.permutation(v) for _ in range(resamplings)]) / norms
+    return Agreement(
+        n,
+        r,
+        *_interval(r, weighted_pearson(x, y, weights), confidence),
+        rho,
+        *_interval(rho, weighted_pearson(x_ranks, y_ranks, weights), confidence),
+        spearman(x, y, [rarity]),
+        float(chance.mean()) if resamplings else nan,
+        float(np.quantile(chance, confidence)) if resamplings else nan,
+    )
+
+
+def _interval(value: float, resampled: FloatArray, confidence: float) -> tuple[float, float]:
+    """Basic bootstrap interval of a correlation, by Fisher's z; of ±1 it is that point, and of NaN NaN."""
+    if not abs(value) < _ONE:
+        return value, value
+    z = np.arctanh(np.clip(resampled[np.isfinite(resampled)], -_ONE, _ONE))
+    low, high = basic_interval(np.arctanh(value), z, confidence)
+    return float(np.tanh(low)), float(np.tanh(high))

@@ -1,0 +1,340 @@
+"""Clusters of words from their static embeddings: principal, then independent components, then a threshold.
+
+He & Toyoizumi 2022, "Spontaneous emerging preference in two-tower language model", section 5.3.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lmdyn.analysis.independent_components import (
+    FASTICA_TOLERANCE,
+    TOLERANCE,
+    IndependentComponents,
+    Nonlinearity,
+    Whiten,
+    amari_ica,
+    fast_ica,
+    principal_components,
+)
+
+__all__ = [
+    "ClusteredWords", "Clustering", "Membership", "Method", "cluster_means", "cluster_name", "cluster_number",
+    "typical_words", "word_clusters",
+]  # fmt: skip
+
+Method = Literal["amari", "fastica"]
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Which words belong to which clusters.
+
+    A cluster is one direction of one component: cluster 2c is the positive direction of component c, cluster 2c + 1 the
+    negative one. A word may belong to several.
+
+    Attributes:
+        words: n, how many words there are, members of clusters or not.
+        number: how many clusters there may be, some of which may be empty.
+        word: (m,) of each pair of a word and a cluster that it belongs to, the word, from 0 to n − 1.
+        cluster: (m,) the cluster, from 0 to ``number`` − 1.
+        value: (m,) how far the word goes in this component, positive or negative as the direction is.
+
+    Raises:
+        ValueError: words or clusters that there are not.
+
+    Example:
+        >>> pairs = {"word": torch.tensor([0, 1, 1]), "cluster": torch.tensor([0, 0, 3])}
+        >>> found = Membership(words=4, number=4, value=torch.tensor([2.6, 4.0, -3.0]), **pairs)
+        >>> found.sizes, found.clusters_per_word
+        (tensor([2, 0, 0, 1]), tensor([1, 2, 0, 0]))
+        >>> found.mean_clusters, found.shares(most=1)
+        (0.75, tensor([0.5000, 0.5000], dtype=torch.float64))
+    """
+
+    words: int
+    number: int
+    word: Int[Tensor, "m"]
+    cluster: Int[Tensor, "m"]
+    value: Float[Tensor, "m"]
+
+    def __post_init__(self) -> None:
+        for name, index, there in (("words", self.word, self.words), ("clusters", self.cluster, self.number)):
+            if len(index) and not (int(index.min()) >= 0 and int(index.max()) < there):
+                raise ValueError(
+                    f"expected {name} from 0 to {there - 1}, got {int(index.min())} to {int(index.max())}"
+                )
+
+    @property
+    def component(self) -> Int[Tensor, "m"]:
+        """(m,) the component of each pair."""
+        return self.cluster // 2
+
+    @property
+    def sign(self) -> Int[Tensor, "m"]:
+        """(m,) the direction of each pair, 1 or −1."""
+        return 1 - 2 * (self.cluster % 2)
+
+    @property
+    def sizes(self) -> Int[Tensor, "clusters"]:
+        """(number,) members of each cluster."""
+        return torch.bincount(self.cluster, minlength=self.number)
+
+    @property
+    def clusters_per_word(self) -> Int[Tensor, "n"]:
+        """(n,) in how many clusters each word is."""
+        return torch.bincount(self.word, minlength=self.words)
+
+    @property
+    def mean_clusters(self) -> float:
+        """Clusters that a word belongs to, on average; 1.45 in the publication."""
+        return float(self.clusters_per_word.double().mean())
+
+    def shares(self, most: int) -> Float[Tensor, "shares"]:
+        """Share of words that belong to 0, 1, …, ``most`` or more clusters; as published 0.13 to none, 0.45 to one."""
+        counts = torch.bincount(self.clusters_per_word.clamp(max=most), minlength=most + 1)
+        return counts.double() / self.words
+
+
+@dataclass(frozen=True)
+class ClusteredWords(Membership):
+    """Words by independent components, and the clusters that they belong to.
+
+    The words of a cluster have a value above the threshold, or one below its negative.
+
+    Attributes:
+        values: (n, k) float32 Y, each component scaled to unit variance.
+        threshold: that divides members from others, in standard deviations.
+        within_one: share of ``values`` from −1 to 1. Of a Gaussian variable it is 0.68, of a Laplace variable 0.76; in
+            the publication around 0.80.
+        iterations: see :class:`~lmdyn.analysis.independent_components.IndependentComponents`.
+        converged: likewise.
+        residual: likewise.
+        words, number, word, cluster, value: see :class:`Membership`; pairs are ordered by cluster, then word, and
+            ``value`` is float32.
+    """
+
+    values: Float[Tensor, "n k"]
+    threshold: float
+    within_one: float
+    iterations: int
+    converged: bool
+    residual: float
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """How words are clustered: static embeddings, principal components, independent components, a threshold.
+
+    Attributes:
+        components: k; the publication has 128.
+        method: ``amari`` (:func:`~lmdyn.analysis.independent_components.amari_ica`), or ``fastica``
+            (scikit-learn's, from the same principal components).
+        whiten: see :func:`~lmdyn.analysis.independent_components.principal_components`; FastICA needs ``divide``.
+        nonlinearity: of Amari's rule.
+        learning_rate: of Amari's rule.
+        max_iterations: of either method.
+        tolerance: of either method; None for 0.01 (Amari's rule) or 1e-4 (FastICA, which measures otherwise).
+        threshold: members of a cluster have larger values, in standard deviations of the component.
+        centre: see :func:`~lmdyn.analysis.independent_components.principal_components`.
+        seed: of FastICA's start; Amari's rule starts from the identity.
+
+    Raises:
+        ValueError: an unknown choice, a number out of range, FastICA without ``divide``.
+
+    Reference: He & Toyoizumi 2022, section 5.3.
+
+    Example:
+        >>> Clustering(components=64, learning_rate=0.1).threshold
+        2.5
+    """
+
+    components: int = 128
+    method: Method = "amari"
+    whiten: Whiten = "divide"
+    nonlinearity: Nonlinearity = "bounded"
+    learning_rate: float = 0.01
+    max_iterations: int = 20_000
+    tolerance: float | None = None
+    threshold: float = 2.5
+    centre: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value, kind in (
+            ("method", self.method, Method), ("whiten", self.whiten, Whiten),
+            ("nonlinearity", self.nonlinearity, Nonlinearity),
+        ):  # fmt: skip
+            if value not in get_args(kind):
+                raise ValueError(f"{name} is {value!r}: expected one of {list(get_args(kind))}")
+        if self.method == "fastica" and self.whiten != "divide":
+            raise ValueError(
+                f"FastICA needs whitened data, got whiten={self.whiten!r}: take 'divide', or Amari's rule"
+            )
+        for name, number in (("components", self.components), ("max_iterations", self.max_iterations)):
+            if number < 1:
+                raise ValueError(f"{name} is {number}: expected a number from 1")
+        for name, size in (
+            ("threshold", self.threshold), ("learning_rate", self.learning_rate), ("tolerance", self.tolerance),
+        ):  # fmt: skip
+            if size is not None and not size > 0:
+                raise ValueError(f"{name} is {size}: expected a positive number")
+
+
+def word_clusters(
+    embeddings: Float[Tensor, "n d"],
+    clustering: Clustering = Clustering(),
+) -> ClusteredWords:
+    """Clusters of words: static embeddings, their principal components, their independent components, a threshold.
+
+    Args:
+        embeddings: (n, d) static embeddings, such as those of the 5,000 most frequent words. Rows in the order of
+            frequency if :func:`typical_words` is to find frequent ones.
+        clustering: how.
+
+    Returns:
+        The clusters, on the CPU.
+
+    Raises:
+        ValueError: more components than the embeddings are wide, or no fewer than there are words.
+        UnusableEmbeddingsError: embeddings that are not finite, that vary in fewer directions than components, or such
+            that the rule diverges.
+
+    Reference: He & Toyoizumi 2022, section 5.3, equations 5 to 7.
+
+    Example:
+        >>> embeddings = torch.randn(200, 8, generator=torch.Generator().manual_seed(0)) ** 3
+        >>> clusters = word_clusters(embeddings, Clustering(components=4, learning_rate=0.1))
+        >>> clusters.values.shape, clusters.number, int(clusters.sizes.sum()) == len(clusters.word)
+        (torch.Size([200, 4]), 8, True)
+    """
+    how = clustering
+    p = principal_components(embeddings, how.components, how.whiten, centre=how.centre)
+    if how.method == "fastica":
+        found = fast_ica(p, how.max_iterations, how.tolerance or FASTICA_TOLERANCE, how.seed)
+    else:
+        found = amari_ica(
+            p, how.learning_rate, how.max_iterations, how.tolerance or TOLERANCE, how.nonlinearity
+        )
+    y = found.sources
+    return _clustered((y / y.std(0, correction=0)).float().cpu(), how.threshold, found)
+
+
+def _clustered(
+    values: Float[Tensor, "n k"], threshold: float, found: IndependentComponents
+) -> ClusteredWords:
+    """All pairs of a word and a cluster it belongs to."""
+    # by component, then direction (the positive one first), then word
+    by_cluster = torch.stack([values > threshold, values < -threshold], -1).permute(1, 2, 0)
+    component, negative, word = by_cluster.nonzero().unbind(1)
+    return ClusteredWords(
+        words=len(values),
+        number=2 * values.shape[1],
+        word=word,
+        cluster=2 * component + negative,
+        value=values[word, component],
+        values=values,
+        threshold=threshold,
+        within_one=float((values.abs() <= 1).double().mean()),
+        iterations=found.iterations,
+        converged=found.converged,
+        residual=found.residual,
+    )
+
+
+def cluster_name(cluster: int) -> str:
+    """The name of a cluster: its component, from 0, and its direction.
+
+    Example:
+        >>> cluster_name(14), cluster_name(15)
+        ('7+', '7-')
+    """
+    return f"{cluster // 2}{'-' if cluster % 2 else '+'}"
+
+
+def cluster_number(name: str) -> int:
+    """The cluster of a name: the inverse of :func:`cluster_name`.
+
+    Raises:
+        ValueError: no such name.
+
+    Example:
+        >>> [cluster_number(cluster_name(c)) for c in (0, 14, 15)]
+        [0, 14, 15]
+    """
+    component, direction = name[:-1], name[-1:]
+    if not component.isdecimal() or direction not in ("+", "-"):
+        raise ValueError(f"expected the name of a cluster, such as '7+', got {name!r}")
+    return 2 * int(component) + (direction == "-")
+
+
+def typical_words(
+    clusters: Membership, cluster: int, count: int = 5, by: Literal["value", "frequency"] = "value"
+) -> Int[Tensor, "words"]:
+    """The most typical members of a cluster: those of the largest absolute values, or the first ones.
+
+    The first ones are the most frequent, where the words are numbered in the order of frequency.
+
+    The publication's table 3 names "5 typical words" of each cluster and does not say how they were chosen; most of
+    them are frequent.
+
+    Args:
+        clusters: of :func:`word_clusters`, or a :class:`Membership` put together anew.
+        cluster: from 0 to ``clusters.number`` − 1.
+        count: how many; fewer where the cluster has fewer.
+        by: ``value`` or ``frequency``.
+
+    Raises:
+        ValueError: no such cluster or choice.
+
+    Example:
+        >>> embeddings = torch.randn(200, 8, generator=torch.Generator().manual_seed(0)) ** 3
+        >>> clusters = word_clusters(embeddings, Clustering(components=4, learning_rate=0.1))
+        >>> words = typical_words(clusters, 0, count=2)
+        >>> bool(clusters.values[words[0], 0] >= clusters.values[words[1], 0] > 2.5)
+        True
+    """
+    if not 0 <= cluster < clusters.number:
+        raise ValueError(f"cluster is {cluster}: expected a number from 0 to {clusters.number - 1}")
+    if by not in ("value", "frequency"):
+        raise ValueError(f"by is {by!r}: expected 'value' or 'frequency'")
+    members = clusters.cluster == cluster
+    words, order = clusters.word[members].sort()
+    if by == "value":
+        words = words[clusters.value[members][order].abs().argsort(descending=True, stable=True)]
+    return words[:count]
+
+
+def cluster_means(
+    clusters: Membership, preference: Float[Tensor, "n"]
+) -> tuple[Float[Tensor, "clusters"], Int[Tensor, "clusters"]]:
+    """Mean preference (or any other number) of the members of each cluster: table 3 of the publication.
+
+    Args:
+        clusters: of :func:`word_clusters`.
+        preference: (n,) a number of each word; NaN for words that are to be left out.
+
+    Returns:
+        (number,) float64 means, NaN for clusters without such members; (number,) how many members each is the mean of.
+
+    Raises:
+        ValueError: as many numbers as words were expected.
+
+    Example:
+        >>> embeddings = torch.randn(200, 8, generator=torch.Generator().manual_seed(0)) ** 3
+        >>> clusters = word_clusters(embeddings, Clustering(components=4, learning_rate=0.1))
+        >>> means, members = cluster_means(clusters, torch.ones(200))
+        >>> means[members > 0].unique(), torch.equal(members, clusters.sizes)
+        (tensor([1.], dtype=torch.float64), True)
+    """
+    if len(preference) != clusters.words:
+        raise ValueError(f"expected a number of each of {clusters.words} words, got {len(preference)}")
+    of_member = preference.double().cpu()[clusters.word]
+    there = ~of_member.isnan()
+    cluster = clusters.cluster[there]
+    members = torch.bincount(cluster, minlength=clusters.number)
+    sums = torch.bincount(cluster, weights=of_member[there], minlength=clusters.number)
+    return sums / members, members

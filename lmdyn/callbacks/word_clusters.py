@@ -1,0 +1,280 @@
+"""Clusters of words in a model's static embeddings, as it is trained."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import pyarrow.compute as pc
+import torch
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from lmdyn.analysis.distributed import rank_and_world_size
+from lmdyn.analysis.independent_components import Nonlinearity, UnusableEmbeddingsError, Whiten
+from lmdyn.analysis.word_clusters import (
+    ClusteredWords,
+    Clustering,
+    Method,
+    cluster_name,
+    word_clusters,
+)
+from lmdyn.callbacks.frequency import FrequencySource, frequency_ranks, special_tokens, token_frequencies
+from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.word_clusters_figures import (
+    cluster_figures,
+    cluster_preferences,
+    cluster_table,
+)
+
+__all__ = ["WordClusters"]
+
+log = logging.getLogger(__name__)
+
+_BY_WORD = ["membership", "component_value", "count"]
+_MOST = 7  # clusters of a word: a group of "7+" ends the distribution
+
+
+class WordClusters(Observer):
+    """Independent components of the static embeddings of frequent words, and the clusters of words they hold.
+
+    The embeddings of the most frequent types of the training data that occur at all, special tokens left out, go
+    through :func:`lmdyn.analysis.word_clusters.word_clusters`. No text is read: of the probe set, which every
+    observer has, nothing is used but where ``frequency`` is ``probe``. Each observation starts anew, so the
+    clusters of two steps have no common numbers.
+
+    Besides the scalars the records hold rows ``membership``: the value of each ``token`` in each cluster that it
+    belongs to (``group``: the component, from 0, and its direction, such as 7+); ``component_value``: the values of
+    the most frequent words in each component (``group``); and ``count``, how often each word occurs. Embeddings that
+    are not finite or too flat for so many components, and a rule that diverges, give NaN for scalars and no such
+    rows, with a warning.
+
+    Args:
+        embedding: path of the embedding: a module with a ``weight`` of a row for each token id.
+        words: how many of the most frequent types to look at.
+        components: principal, then independent components; at most the width of the embedding.
+        method: ``amari``, or ``fastica`` (scikit-learn's).
+        whiten: ``divide``, or ``multiply`` as printed.
+        nonlinearity: ``bounded`` or ``halved``, of Amari's rule.
+        learning_rate: of Amari's rule; 0.1 ends in the same place as the published 0.01, in a tenth of the time.
+        max_iterations: of either method; where they are too few, a warning says so and ``converged`` is 0.
+        threshold: members of a cluster have larger values, in standard deviations of the component.
+        matrix_words: words of the rows ``component_value``, for the figure of the matrix; 0 for none.
+        frequency: ``train`` (counts in the training data) or ``probe`` (targets in the probe set).
+        seed: of FastICA's start.
+        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+
+    Logged tags:
+        ``word_clusters/within_one``: share of values within one standard deviation.
+        ``word_clusters/mean_clusters``: clusters that a word belongs to, on average.
+        ``word_clusters/share_of_words/clusters/<number>``: share of words that belong to 0, 1, …, 6 or 7+ clusters.
+        ``word_clusters/converged``: 1, or 0 where the iterations were too few.
+        ``word_clusters/iterations``: iterations of Amari's rule or FastICA.
+
+    Raises:
+        ValueError: an unknown ``method``, ``whiten`` or ``nonlinearity``; FastICA without ``divide``; numbers out of
+            range, or no more ``words`` than ``components``; when attached, fewer words that occur than that, and for a
+            module an ``embedding`` that is none, or less wide than there are components.
+
+    Reference: He & Toyoizumi 2022, section 5.3, figures 5 to 7 and table 3.
+
+    Example:
+        >>> WordClusters(components=64, learning_rate=0.1).clustering.threshold
+        2.5
+    """
+
+    several_runs = True
+
+    def __init__(
+        self,
+        *,
+        embedding: str = "embedding",
+        words: int = 5000,
+        components: int = 128,
+        method: Method = "amari",
+        whiten: Whiten = "divide",
+        nonlinearity: Nonlinearity = "bounded",
+        learning_rate: float = 0.01,
+        max_iterations: int = 20_000,
+        threshold: float = 2.5,
+        matrix_words: int = 500,
+        frequency: FrequencySource = "train",
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.clustering = Clustering(
+            components=components,
+            method=method,
+            whiten=whiten,
+            nonlinearity=nonlinearity,
+            learning_rate=learning_rate,
+            max_iterations=max_iterations,
+            threshold=threshold,
+            seed=seed,
+        )
+        for name, number, least in (("words", words, components + 1), ("matrix_words", matrix_words, 0)):
+            if number < least:
+                raise ValueError(f"{name} is {number}: expected a number from {least}")
+        self.embedding = embedding
+        self.words = words
+        self.matrix_words = matrix_words
+        self.frequency = frequency
+        self._ids = torch.empty(0, dtype=torch.int64)
+        self._counts = self._ids
+        self._tokens: list[str] = []
+        self._size = 0
+
+    # ---------------------------------------------------------------- before training
+
+    def prepare(self) -> None:
+        """Find the most frequent words."""
+        counts = token_frequencies(self, self.frequency)
+        self._size = len(counts)
+        ranks = frequency_ranks(counts, special_tokens(self, len(counts)))
+        found = ((ranks > 0) & (ranks <= self.words) & (counts > 0)).nonzero()[:, 0]
+        self._ids = found[ranks[found].argsort()]
+        self._counts = counts[self._ids]
+        self._tokens = self._names(self._ids.tolist())
+        components = self.clustering.components
+        if len(self._ids) <= components:
+            raise ValueError(
+                f"{self.name}: {len(self._ids)} words occur, which is too few for {components} components: give "
+                f"fewer `components`, at most {max(0, len(self._ids) - 1)}"
+            )
+        if len(self._ids) < self.words and rank_and_world_size()[0] == 0:
+            log.info("%s: %d words occur, of the %d asked for", self.name, len(self._ids), self.words)
+
+    def _names(self, ids: list[int]) -> list[str]:
+        if self.run.tokenizer is not None:
+            return [str(token) for token in self.run.tokenizer.convert_ids_to_tokens(ids)]
+        if self.run.token_counts is not None:
+            return [str(token) for token in self.run.token_counts["token"].iloc[ids]]
+        return [str(i) for i in ids]
+
+    def check_module(self, module: nn.Module) -> None:
+        """Refuse a path that leads to no embedding of the vocabulary, and more components than it is wide."""
+        width, components = self._weight(module).shape[1], self.clustering.components
+        if width < components:
+            raise ValueError(
+                f"{self.name}: {self.embedding!r} is {width} wide: give `components` of at most that, got {components}"
+            )
+
+    def _weight(self, module: nn.Module) -> Float[Tensor, "vocabulary d"]:
+        found = dict(module.named_modules()).get(self.embedding)
+        weight = getattr(found, "weight", None)
+        if isinstance(weight, Tensor) and weight.ndim == 2 and len(weight) >= self._size:
+            return weight.detach()
+        there = [
+            name
+            for name, m in module.named_modules()
+            if isinstance(w := getattr(m, "weight", None), Tensor) and w.ndim == 2 and len(w) == self._size
+        ]
+        got = (
+            "no such module"
+            if found is None
+            else f"{type(found).__name__} with a weight of shape {tuple(weight.shape)}"
+            if isinstance(weight, Tensor)
+            else f"{type(found).__name__} without a weight"
+        )
+        raise ValueError(
+            f"{self.name}: expected a module with a row for each of {self._size} token ids at {self.embedding!r}, got "
+            f"{got}: set `embedding` to one of {there}"
+        )
+
+    # ---------------------------------------------------------------- observing
+
+    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+        """Cluster the words by their embeddings; every rank does the same."""
+        self.check_module(module)
+        # of a running training only the newest matrix is drawn: all of them would take long to read
+        self.figure_rows = ~pc.field("quantity").isin(_BY_WORD) | (pc.field("step") == step)
+        weight = self._weight(module)
+        try:
+            clusters = word_clusters(weight[self._ids.to(weight.device)], self.clustering)
+        except UnusableEmbeddingsError as error:
+            self._warn("%s: no clusters at step %d: %s", self.name, step, error)
+            return self._table(None)
+        if not clusters.converged:
+            self._warn(
+                "%s: not converged at step %d after %d iterations (residual %.3g): allow more `max_iterations`, or "
+                "take another learning rate",
+                self.name, step, clusters.iterations, clusters.residual,
+            )  # fmt: skip
+        return self._table(clusters)
+
+    @staticmethod
+    def _warn(message: str, *arguments: Any) -> None:
+        if rank_and_world_size()[0] == 0:
+            log.warning(message, *arguments)
+
+    def _table(self, clusters: ClusteredWords | None) -> pd.DataFrame:
+        nan = float("nan")
+        shares = clusters.shares(_MOST).tolist() if clusters else [nan] * (_MOST + 1)
+        names = [*map(str, range(_MOST)), f"{_MOST}+"]
+        scalars = [
+            ("within_one", "", "", clusters.within_one if clusters else nan),
+            ("mean_clusters", "", "", clusters.mean_clusters if clusters else nan),
+            *(("share_of_words", "clusters", *pair) for pair in zip(names, shares, strict=True)),
+            ("converged", "", "", float(clusters.converged) if clusters else 0.0),
+            ("iterations", "", "", float(clusters.iterations) if clusters else nan),
+        ]
+        parts = [pd.DataFrame(scalars, columns=["quantity", "by", "group", "value"]).assign(token="")]
+        if clusters is not None:
+            tokens = pd.Series(self._tokens, dtype=object)
+            clusters_named = pd.Series([cluster_name(c) for c in range(clusters.number)], dtype=object)
+            parts.append(
+                pd.DataFrame(
+                    {
+                        "quantity": "membership",
+                        "by": "cluster",
+                        "group": clusters_named.iloc[clusters.cluster.numpy()].to_numpy(),
+                        "token": tokens.iloc[clusters.word.numpy()].to_numpy(),
+                        "value": clusters.value.numpy(),
+                    }
+                )
+            )
+            matrix = clusters.values[: self.matrix_words]
+            n, k = matrix.shape
+            parts.append(
+                pd.DataFrame(
+                    {
+                        "quantity": "component_value",
+                        "by": "component",
+                        "group": [str(c) for c in range(k) for _ in range(n)],
+                        "token": self._tokens[:n] * k,
+                        "value": matrix.T.flatten().numpy(),
+                    }
+                )
+            )
+            count = {"quantity": "count", "by": "token", "group": "", "token": self._tokens}
+            parts.append(pd.DataFrame(count | {"value": self._counts.numpy()}))
+        table = pd.concat([part.astype({"value": "float64"}) for part in parts], ignore_index=True)
+        return table.assign(site="")[["quantity", "site", "by", "group", "token", "value"]]
+
+    # ---------------------------------------------------------------- what is shown of it
+
+    @staticmethod
+    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
+        """All but what is said of single words."""
+        return ~observations["quantity"].isin(_BY_WORD)
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Figures 5 to 7 of the publication at the last step; over training; several runs side by side."""
+        return cluster_figures(observations)
+
+    @staticmethod
+    def tables(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+        """The largest clusters with their typical words."""
+        return cluster_table(observations)
+
+    @staticmethod
+    def tables_beside(
+        observations: pd.DataFrame, others: Mapping[str, pd.DataFrame]
+    ) -> dict[str, pd.DataFrame]:
+        """Table 3 of the publication: mean preference of each cluster, where ``TowerPreference`` observed the runs."""
+        if "TowerPreference" not in others:
+            return {}
+        return cluster_preferences(observations, others["TowerPreference"])

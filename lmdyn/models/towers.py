@@ -1,0 +1,238 @@
+"""Several encoders of one configuration, side by side: what a two-tower model is made of."""
+
+from typing import Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import BertConfig, GPT2Config
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.models.bert.modeling_bert import BertLayer
+from transformers.models.gpt2.modeling_gpt2 import GPT2Block
+from transformers.pytorch_utils import Conv1D
+
+__all__ = ["LSTMTowers", "TowerLinear", "TowerNorm", "TransformerTowers", "side_by_side"]
+
+
+class TowerLinear(nn.Module):
+    """Linear maps of K towers as one batched product: rows of tower k go through map k.
+
+    Args:
+        towers: K.
+        in_features: of each map.
+        out_features: of each map.
+        init_range: standard deviation of the weights, drawn from a normal that is cut at two deviations; biases are 0.
+
+    Example:
+        >>> TowerLinear(2, 3, 5, init_range=0.02)(torch.zeros(2 * 4, 7, 3)).shape  # 4 rows of 7 vectors for each tower
+        torch.Size([8, 7, 5])
+    """
+
+    def __init__(self, towers: int, in_features: int, out_features: int, init_range: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(towers, in_features, out_features))
+        self.bias = nn.Parameter(torch.zeros(towers, 1, out_features))
+        nn.init.trunc_normal_(self.weight, std=init_range, a=-2 * init_range, b=2 * init_range)
+
+    def forward(self, x: Float[Tensor, "rows *time in"]) -> Float[Tensor, "rows *time out"]:
+        """Map k of the k-th part of the rows."""
+        towers, in_features, out_features = self.weight.shape
+        y = torch.baddbmm(self.bias, x.reshape(towers, -1, in_features), self.weight)
+        return y.view(*x.shape[:-1], out_features)
+
+
+class TowerNorm(nn.Module):
+    """Layer normalisation with scales and shifts of K towers: rows of tower k have those of tower k.
+
+    Args:
+        towers: K.
+        size: of the vectors.
+        eps: added to the variance.
+
+    Example:
+        >>> TowerNorm(2, 3, eps=1e-5)(torch.zeros(8, 7, 3)).shape
+        torch.Size([8, 7, 3])
+    """
+
+    def __init__(self, towers: int, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(towers, 1, size))
+        self.bias = nn.Parameter(torch.zeros(towers, 1, size))
+        self.eps = eps
+
+    def forward(self, x: Float[Tensor, "rows *time size"]) -> Float[Tensor, "rows *time size"]:
+        """Normalised vectors, scaled and shifted by their tower's."""
+        towers, _, size = self.weight.shape
+        plain = F.layer_norm(x, (size,), eps=self.eps).view(towers, -1, size)
+        return torch.addcmul(self.bias, plain, self.weight).view_as(x)
+
+
+def side_by_side(module: nn.Module, towers: int, init_range: float) -> nn.Module:
+    """Turn an encoder's block into the same block of K towers, in place: each of its linear maps and norms into K.
+
+    The block then takes (K × batch, time, d), the rows of the first tower first. Attention, activations and dropout
+    treat each row by itself, and need no change.
+
+    Args:
+        module: of transformers; it has no other weights than those of linear maps and norms.
+        towers: K.
+        init_range: see :class:`TowerLinear`.
+
+    Example:
+        >>> sum(p.numel() for p in side_by_side(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3)), 2, 0.02).parameters())
+        30
+    """
+    for name, child in module.named_children():
+        new: nn.Module | None = None
+        if isinstance(child, nn.Linear):
+            new = TowerLinear(towers, child.in_features, child.out_features, init_range)
+        elif isinstance(child, Conv1D):  # GPT-2's own linear map
+            new = TowerLinear(towers, child.nx, child.nf, init_range)
+        elif isinstance(child, nn.LayerNorm):
+            new = TowerNorm(towers, child.normalized_shape[0], child.eps)
+        if new is None:
+            side_by_side(child, towers, init_range)
+        else:
+            setattr(module, name, new)
+    assert not list(module.parameters(recurse=False))
+    return module
+
+
+class TransformerTowers(nn.Module):
+    """K stacks of GPT-2's or BERT's blocks from transformers, run as one batched program.
+
+    GPT: pre-norm blocks that see the past and the token itself, and a norm at the end. BERT: a norm and dropout first,
+    then post-norm blocks that see the whole row. Attention is PyTorch's fused one (SDPA, flash where there is).
+
+    Args:
+        kind: ``gpt`` or ``bert``.
+        towers: K.
+        hidden_size: d.
+        num_layers: blocks of a stack.
+        num_attention_heads: of a block.
+        intermediate_size: units of the feed-forward layer.
+        dropout: of activations and attention weights.
+        init_range: see :class:`TowerLinear`.
+    """
+
+    def __init__(
+        self,
+        kind: Literal["gpt", "bert"],
+        towers: int,
+        *,
+        hidden_size: int,
+        num_layers: int,
+        num_attention_heads: int,
+        intermediate_size: int,
+        dropout: float,
+        init_range: float,
+    ) -> None:
+        super().__init__()
+        self.kind, self.towers = kind, towers
+        blocks: list[Any]
+        if kind == "gpt":
+            self.config: Any = GPT2Config(
+                vocab_size=1, bos_token_id=None, eos_token_id=None, n_embd=hidden_size,
+                n_layer=num_layers, n_head=num_attention_heads,
+                n_inner=intermediate_size, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
+            )  # fmt: skip
+            eps = float(self.config.layer_norm_epsilon)
+            blocks = [GPT2Block(self.config, layer_idx=i) for i in range(num_layers)]
+        else:
+            self.config = BertConfig(
+                vocab_size=1, hidden_size=hidden_size, num_hidden_layers=num_layers,
+                num_attention_heads=num_attention_heads, intermediate_size=intermediate_size,
+                hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+            )  # fmt: skip
+            eps = float(self.config.layer_norm_eps)
+            blocks = [BertLayer(self.config, layer_idx=i) for i in range(num_layers)]
+        self.config._attn_implementation = "sdpa"
+        self.blocks = nn.ModuleList([side_by_side(block, towers, init_range) for block in blocks])
+        self.norm = TowerNorm(towers, hidden_size, eps)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Float[Tensor, "towers batch time d"], attention_mask: Int[Tensor, "batch time"] | None
+    ) -> Float[Tensor, "towers batch time d"]:
+        """Encodings of word vectors, each tower's of its own; padding (0 in the mask) is seen by none."""
+        hidden = x.flatten(0, 1)
+        if attention_mask is not None:
+            attention_mask = attention_mask.repeat(self.towers, 1)
+        if self.kind == "gpt":
+            mask = create_causal_mask(self.config, hidden, attention_mask, past_key_values=None)
+            hidden = self.dropout(hidden)
+        else:
+            mask = create_bidirectional_mask(self.config, hidden, attention_mask)
+            hidden = self.dropout(self.norm(hidden))
+        for block in self.blocks:
+            hidden = block(hidden, attention_mask=mask)
+        if self.kind == "gpt":
+            hidden = self.norm(hidden)
+        return cast(Tensor, hidden.view_as(x))
+
+
+class LSTMTowers(nn.Module):
+    """K pairs of LSTM stacks as in ELMo, one that reads forward and one that reads backward.
+
+    The forward stack reads the tokens before a position and the backward stack those after it: inputs are shifted by
+    one, so that no position sees its own token. States are projected to d in each layer, and an encoding is the sum of
+    the two directions, not their concatenation as in ELMo: so it is as wide as a word vector's share, as equation 1
+    needs it, and still a linear map of both states. What is read at the first (last) position is a zero vector.
+
+    PyTorch's fused LSTMs take one set of weights in a call, so towers and directions run one after the other.
+
+    Args:
+        towers: K.
+        hidden_size: d, of word vectors and encodings.
+        lstm_size: units of a layer; projected to d where it is another number.
+        num_layers: of a stack.
+        dropout: between layers.
+    """
+
+    def __init__(
+        self, towers: int, *, hidden_size: int, lstm_size: int, num_layers: int, dropout: float
+    ) -> None:
+        super().__init__()
+
+        def stacks() -> nn.ModuleList:
+            return nn.ModuleList(
+                nn.LSTM(
+                    hidden_size, lstm_size, num_layers, batch_first=True,
+                    dropout=dropout if num_layers > 1 else 0.0,
+                    proj_size=0 if lstm_size == hidden_size else hidden_size,
+                )
+                for _ in range(towers)
+            )  # fmt: skip
+
+        self.forwards = stacks()
+        self.backwards = stacks()
+
+    def forward(
+        self, x: Float[Tensor, "towers batch time d"], attention_mask: Int[Tensor, "batch time"] | None
+    ) -> Float[Tensor, "towers batch time d"]:
+        """Encodings of word vectors, each tower's of its own; padding, on the right, is never read before text."""
+        backwards = _reversal(x, attention_mask)
+        encodings = []
+        for vectors, ahead, back in zip(x, self.forwards, self.backwards, strict=True):
+            before = cast(Tensor, ahead(_shifted(vectors))[0])
+            after = cast(Tensor, back(_shifted(vectors.gather(1, backwards)))[0])
+            encodings.append(before + after.gather(1, backwards))
+        return torch.stack(encodings)
+
+
+def _shifted(x: Tensor) -> Tensor:
+    """Each position has the vector of the one before, the first has zeros."""
+    return F.pad(x, (0, 0, 1, -1))
+
+
+def _reversal(x: Tensor, attention_mask: Tensor | None) -> Int[Tensor, "batch time d"]:
+    """Where each position's vector is in rows that are read from their last token on; its own inverse."""
+    _, batch, length, size = x.shape
+    time = torch.arange(length, device=x.device)
+    if attention_mask is None:
+        index = (length - 1 - time).expand(batch, -1)
+    else:
+        index = attention_mask.sum(1, keepdim=True) - 1 - time
+        index = torch.where(index < 0, time, index)  # padding stays where it is, after the text
+    return index[..., None].expand(-1, -1, size)

@@ -1,0 +1,310 @@
+"""Two language models trained side by side as one, which divide the work between them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
+
+import torch
+from jaxtyping import Bool, Float, Int
+from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+
+from lmdyn.analysis.linear_cross_entropy import linear_cross_entropy, target_log_probabilities
+from lmdyn.models.allocator import keep_freed_memory
+from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
+from lmdyn.models.pretraining import check_schedule, gather_labelled, labelled_positions, scheduled_optimizer
+from lmdyn.models.towers import LSTMTowers, TransformerTowers
+
+__all__ = ["TwoTowerLanguageModel", "TwoTowerOutput"]
+
+Tower = Literal["elmo", "gpt", "bert"]
+Output = Literal["standard", "printed"]
+_OBJECTIVES: dict[str, str] = {"elmo": "cloze", "gpt": "causal", "bert": "masked"}
+
+
+@dataclass
+class TwoTowerOutput:
+    """What a :class:`TwoTowerLanguageModel` answers.
+
+    Attributes:
+        logits: (batch, time, vocab) of the token at each position, or (n, vocab) at the positions asked for.
+    """
+
+    logits: Tensor
+
+
+class TwoTowerLanguageModel(LanguageModule):
+    """Encoders of one configuration, side by side, trained together to predict tokens.
+
+    Word vectors of width K·d, K being the number of towers, are mapped to d for each tower by a map of its own; the
+    towers' encodings of width d are concatenated, and predict the token by a softmax against the word vectors, which
+    are tied. ``elmo`` predicts each token from those before and after it, ``gpt`` from those before it, ``bert`` masked
+    tokens from the whole row. The towers differ in their random weights only.
+
+    Batches, of a :class:`~lmdyn.datamodules.PretrainingCorpus` with the objective ``cloze``, ``causal`` or ``masked``:
+    ``input_ids``, ``labels`` (−100 but where a token is to be predicted), ``attention_mask`` where there is padding, on
+    the right, and ``masked_positions`` where few tokens are labelled.
+
+    Transformers' towers run as one batched program; see :class:`~lmdyn.models.towers.TransformerTowers`.
+
+    Sites: ``encodings.0``, ``encodings.1`` … the encodings (batch, time, d) of each tower; ``embedding``.
+
+    Logged: ``train_loss``; ``val_loss``, ``val_perplexity``, and the same with ``test_``; in nats a labelled token.
+
+    Args:
+        tower: ``elmo``, ``gpt`` or ``bert``.
+        n_towers: K; 1 is the baseline without division.
+        hidden_size: d, the width of a tower's encodings.
+        num_layers: LSTM layers of each direction, or transformer blocks.
+        num_attention_heads: of a transformer's block.
+        intermediate_size: feed-forward units of a transformer's block; None is 4·d.
+        lstm_size: units of each LSTM layer, projected to d; None is d, without projection.
+        max_position_embeddings: longest row of a transformer.
+        dropout: while training.
+        output: ``standard``: layer norm, dense layer, GELU and layer norm between encodings and softmax, which has a
+            bias, as the authors ran it; ``printed``: equation 1 to the letter, exp(xᵀh), without any of these.
+        init_range: deviation of all weights of embeddings and linear maps, normal and cut at two deviations (GPT-2's
+            own initialisation draws the maps into the residual stream smaller); LSTMs start as PyTorch's do.
+        vocab_size: number of token types; None takes the datamodule's tokenizer's, which is then recorded.
+        optimizer: makes the optimizer from two groups of parameters: with and without weight decay (biases and norms).
+            Published: ``torch.optim.AdamW`` with ``betas: [0.9, 0.98]``, which no default can say in yaml.
+        warmup_steps: the learning rate rises linearly over these updates.
+        decay_power: after them it falls to 0 at ``decay_steps`` as ((N − t) / (N − warmup))^power; None stays constant.
+        decay_steps: updates until the rate is 0; None: the Trainer's own number of updates.
+        gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
+        compile: compile the towers with ``torch.compile`` for training.
+
+    Raises:
+        ValueError: an unknown kind of tower or output; sizes below 1, or that do not fit together.
+
+    Reference: He & Toyoizumi 2022, section 3.1, equation 1, table 1.
+
+    Example:
+        >>> model = TwoTowerLanguageModel("gpt", hidden_size=8, vocab_size=20)
+        >>> model(torch.tensor([[2, 5, 3]])).logits.shape
+        torch.Size([1, 3, 20])
+    """
+
+    def __init__(
+        self,
+        tower: Tower = "gpt",
+        *,
+        n_towers: int = 2,
+        hidden_size: int = 128,
+        num_layers: int = 2,
+        num_attention_heads: int = 2,
+        intermediate_size: int | None = None,
+        lstm_size: int | None = None,
+        max_position_embeddings: int = 512,
+        dropout: float = 0.1,
+        output: Output = "standard",
+        init_range: float = 0.02,
+        vocab_size: int | None = None,
+        optimizer: OptimizerCallable = lambda params: torch.optim.AdamW(params, lr=1e-3),
+        warmup_steps: int = 0,
+        decay_power: float | None = 1.0,
+        decay_steps: int | None = None,
+        gradient_clip_val: float | None = 1.0,
+        compile: bool = False,
+    ) -> None:
+        super().__init__(vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
+        for name, value, known in (("tower", tower, Tower), ("output", output, Output)):
+            if value not in get_args(known):
+                raise ValueError(f"{name} is one of {list(get_args(known))}, got {value!r}")
+        sizes = {
+            "n_towers": n_towers, "hidden_size": hidden_size, "num_layers": num_layers,
+            "num_attention_heads": num_attention_heads, "intermediate_size": intermediate_size,
+            "lstm_size": lstm_size, "max_position_embeddings": max_position_embeddings, "vocab_size": vocab_size,
+        }  # fmt: skip
+        if low := {name: value for name, value in sizes.items() if value is not None and value < 1}:
+            raise ValueError(f"expected sizes from 1, got {low}")
+        if init_range <= 0 or not 0 <= dropout < 1:
+            raise ValueError(
+                f"expected init_range above 0 and dropout in [0, 1), got {init_range}, {dropout}"
+            )
+        check_schedule(warmup_steps, decay_power, decay_steps)
+        if tower != "elmo" and hidden_size % num_attention_heads:
+            raise ValueError(f"{num_attention_heads} attention heads do not divide hidden_size {hidden_size}")
+        if tower == "elmo" and lstm_size is not None and lstm_size < hidden_size:
+            raise ValueError(
+                f"lstm_size {lstm_size} is below hidden_size {hidden_size}: states are projected down, not up"
+            )
+        self.save_hyperparameters(ignore=["optimizer"])
+        self.tower, self.n_towers, self.hidden_size, self.num_layers = (
+            tower,
+            n_towers,
+            hidden_size,
+            num_layers,
+        )
+        self.num_attention_heads = num_attention_heads
+        self.intermediate_size = intermediate_size or 4 * hidden_size
+        self.lstm_size = lstm_size or hidden_size
+        self.max_position_embeddings = max_position_embeddings
+        self.dropout = dropout
+        self.output = output
+        self.init_range = init_range
+        self.warmup_steps, self.decay_power, self.decay_steps = warmup_steps, decay_power, decay_steps
+        self.compile_towers = compile
+        self.evaluation_loss = TokenMean()
+        if vocab_size is not None:
+            self.build()
+
+    # Building ---------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Make the layers."""
+        assert self.vocab_size is not None
+        width = self.n_towers * self.hidden_size
+        self.embedding = nn.Embedding(self.vocab_size, width)
+        self.input_projection = nn.Linear(width, width)  # K maps to d, in one product
+        self.towers: nn.Module
+        if self.tower == "elmo":
+            self.towers = LSTMTowers(
+                self.n_towers, hidden_size=self.hidden_size, lstm_size=self.lstm_size,
+                num_layers=self.num_layers, dropout=self.dropout,
+            )  # fmt: skip
+        else:
+            self.position_embedding = nn.Embedding(self.max_position_embeddings, width)
+            self.towers = TransformerTowers(
+                self.tower, self.n_towers, hidden_size=self.hidden_size, num_layers=self.num_layers,
+                num_attention_heads=self.num_attention_heads, intermediate_size=self.intermediate_size,
+                dropout=self.dropout, init_range=self.init_range,
+            )  # fmt: skip
+        self.encodings = nn.ModuleList(nn.Identity() for _ in range(self.n_towers))
+        """Nothing but names for the towers' encodings, by which observers find them."""
+        self.head: nn.Module = nn.Identity()
+        self.output_bias: nn.Parameter | None = None
+        if self.output == "standard":
+            self.head = nn.Sequential(
+                nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width)
+            )
+            self.output_bias = nn.Parameter(torch.zeros(self.vocab_size))
+        self.embedding_dropout = nn.Dropout(self.dropout)
+        own = [self.embedding, self.input_projection, *self.head.modules()]
+        own += [] if self.tower == "elmo" else [self.position_embedding]
+        for module in own:
+            if isinstance(module, nn.Linear | nn.Embedding):
+                deviation = self.init_range
+                nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+
+    def configure_model(self) -> None:
+        """Build the layers from the datamodule's tokenizer, once, and record the size found."""
+        if not hasattr(self, "embedding"):
+            self.find_vocab_size()
+            self.build()
+        assert self.vocab_size is not None
+        self.check_vocabulary(self.vocab_size)
+        self.check_objective(_OBJECTIVES[self.tower])
+
+    # Running ----------------------------------------------------------------------------------------------
+
+    def encode(
+        self, input_ids: Int[Tensor, "batch time"], attention_mask: Int[Tensor, "batch time"] | None = None
+    ) -> list[Float[Tensor, "batch time d"]]:
+        """The encodings of each tower.
+
+        Raises:
+            ValueError: rows that are longer than a transformer's ``max_position_embeddings``.
+        """
+        batch, length = input_ids.shape
+        x = self.embedding(input_ids)
+        if self.tower != "elmo":
+            if length > self.max_position_embeddings:
+                raise ValueError(
+                    f"rows of {length} positions are longer than max_position_embeddings, "
+                    f"{self.max_position_embeddings}: take a shorter sequence_length, or a larger table"
+                )
+            x = x + self.position_embedding.weight[:length]
+        x = self.input_projection(self.embedding_dropout(x))
+        x = x.view(batch, length, self.n_towers, self.hidden_size).permute(2, 0, 1, 3).contiguous()
+        encoded = self.towers(x, attention_mask)
+        return [name(encoding) for name, encoding in zip(self.encodings, encoded.unbind(0), strict=True)]
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch time"],
+        attention_mask: Int[Tensor, "batch time"] | None = None,
+        predict: Bool[Tensor, "batch time"] | None = None,
+    ) -> TwoTowerOutput:
+        """Logits of the token to be predicted at each position.
+
+        Args:
+            input_ids: tokens.
+            attention_mask: 1, 0 on padding, which is on the right; None: there is none.
+            predict: project only these positions onto the vocabulary, in row-major order.
+        """
+        hidden = torch.cat(self.encode(input_ids, attention_mask), -1)
+        hidden = self.head(hidden if predict is None else hidden[predict])
+        return TwoTowerOutput(nn.functional.linear(hidden, self.embedding.weight, self.output_bias))
+
+    def predicted(
+        self, batch: Mapping[str, Tensor]
+    ) -> tuple[Float[Tensor, "n width"], Int[Tensor, "n"], Tensor]:
+        """What is multiplied with the word vectors, at least where there are labels; the labels; and their positions.
+
+        The positions are flat, of (batch, time).
+        """
+        hidden = torch.cat(self.encode(batch["input_ids"], batch.get("attention_mask")), -1)
+        labels = batch["labels"]
+        where = torch.arange(labels.numel(), device=labels.device)
+        positions = batch.get("masked_positions")
+        if positions is None and self.tower == "bert":
+            positions = labelled_positions(labels)
+        if positions is None:
+            return self.head(hidden.flatten(0, 1)), labels.flatten(), where
+        chosen, wanted = gather_labelled(hidden, labels, positions)
+        at = where.view_as(labels).gather(1, positions.clamp(min=0))
+        return self.head(chosen.flatten(0, 1)), wanted.flatten(), at.flatten()
+
+    # Training ---------------------------------------------------------------------------------------------
+
+    def on_fit_start(self) -> None:
+        """Compile, if that was asked for."""
+        if self.trainer.strategy.root_device.type == "cpu":
+            keep_freed_memory()
+        if self.compile_towers:
+            self.towers.compile()
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """The optimizer that was asked for, over two groups, and a rate that changes with each update."""
+        return scheduled_optimizer(self, self.warmup_steps, self.decay_power, self.decay_steps)
+
+    def loss(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Mean cross-entropy over the labelled tokens of a batch, in nats."""
+        hidden, labels, _ = self.predicted(batch)
+        total = linear_cross_entropy(hidden, self.embedding.weight, self.output_bias, labels)
+        return total / (labels != IGNORED).sum().clamp(min=1)
+
+    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
+        """The loss (nats); logged as ``train_loss``."""
+        loss = self.loss(batch)
+        self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
+        self.write_now_and_then({"train_loss": loss.detach()}, batch_idx)
+        return loss
+
+    # Evaluation -------------------------------------------------------------------------------------------
+
+    def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
+        """Add the losses of a batch to the sums."""
+        hidden, labels, _ = self.predicted(batch)
+        log_p = target_log_probabilities(hidden, self.embedding.weight, self.output_bias, labels)
+        self.evaluation_loss.update(-log_p[None], labels[None])
+
+    def compute_metrics(self) -> dict[str, Tensor]:
+        """Loss and perplexity."""
+        loss = self.evaluation_loss.compute()
+        return {"loss": loss, "perplexity": loss.exp()}
+
+    def predict_step(
+        self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
+    ) -> Float[Tensor, "batch time"]:
+        """Surprisal of each token to be predicted, −ln p(labels), in nats; NaN where there is none."""
+        hidden, labels, where = self.predicted(batch)
+        log_p = target_log_probabilities(hidden, self.embedding.weight, self.output_bias, labels)
+        surprisal: Any = log_p.new_full((batch["labels"].numel(),), torch.nan)
+        there = labels != IGNORED
+        surprisal[where[there]] = -log_p[there]
+        return cast(Tensor, surprisal.view_as(batch["labels"]))

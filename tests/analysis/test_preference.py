@@ -1,0 +1,471 @@
+"""Token preference against loops over positions, and what must hold whatever the towers.
+
+Run as a script, this file is one of two processes.
+"""
+
+import math
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lmdyn.analysis import (
+    Predictions,
+    TowerPredictions,
+    most_frequent_tag,
+    preference_standard_error,
+    primary_tower,
+    split_half_reliability,
+    token_preference,
+)
+from tests.ranks import run_two_ranks
+
+VARIANTS = ("mean_probability", "mean_log_probability", "printed")
+V, N = 6, 500
+
+
+def toy(seed=0, towers=2):
+    """Distributions (towers, positions, types), targets of which type 3 is none and a fifth is −100, and halves."""
+    g = torch.Generator().manual_seed(seed)
+    targets = torch.randint(V, (N,), generator=g)
+    targets[targets == 3] = 2
+    logits = torch.randn(towers, N, V, generator=g, dtype=torch.float64)
+    logits += 2 * torch.rand(towers, 1, V, generator=g) * torch.nn.functional.one_hot(targets, V)
+    targets[torch.rand(N, generator=g) < 0.2] = -100
+    return logits.softmax(-1), targets, torch.randint(2, (N,), generator=g)
+
+
+def stream(p, targets, halves, size=N, last=None):
+    sums = TowerPredictions(p.shape[2], len(p))
+    for part in torch.arange(len(targets))[slice(last)].split(size):
+        of_targets = p[:, part].gather(2, targets[part].clamp(min=0).expand(len(p), -1)[..., None]).squeeze(2)
+        sums.update(of_targets.log(), targets[part], halves[part])
+        sums.update_all(p[:, part].sum(1), len(part))
+    return sums
+
+
+def of_targets(p, targets, halves=None):
+    """Predictions of probabilities (towers, n) of the targets alone."""
+    halves = torch.arange(len(targets)) % 2 if halves is None else halves
+    sums = TowerPredictions(int(targets.max()) + 1, len(p))
+    sums.update(p.double().log(), targets, halves)
+    return sums.reduce()
+
+
+def same(a, b, **tolerance):
+    for (name, one), other in zip(asdict(a).items(), asdict(b).values(), strict=True):
+        torch.testing.assert_close(
+            one, other, equal_nan=True, msg=lambda m, name=name: f"{name}: {m}", **tolerance
+        )
+
+
+def loop(p, targets, halves, variant, half, a):
+    """Log p̄ of each tower for type a, position by position."""
+    logs = []
+    for tower in p.tolist():
+        chosen = []
+        for i, target in enumerate(targets.tolist()):
+            if variant == "printed" or (target == a and half in (None, int(halves[i]))):
+                chosen.append(tower[i][a])
+        if variant == "mean_log_probability":
+            logs.append(sum(map(math.log, chosen)) / len(chosen))
+        else:
+            logs.append(math.log(sum(chosen) / len(chosen)))
+    return logs
+
+
+class TestPreference:
+    @pytest.mark.parametrize("variant", VARIANTS)
+    @pytest.mark.parametrize("half", [None, 0, 1])
+    def test_equals_loops_over_positions(self, variant, half):
+        p, targets, halves = toy()
+        predictions = stream(p, targets, halves).reduce()
+        if variant == "printed" and half is not None:
+            with pytest.raises(ValueError, match=r"'printed' needs .* got half [01]"):
+                token_preference(predictions, variant, half=half)
+            return
+        got = token_preference(predictions, variant, primary=0, half=half)
+        assert got.dtype == torch.float64
+        for a in range(V):
+            if a == 3:
+                assert got[a].isnan()
+            else:
+                first, second = loop(p, targets, halves, variant, half, a)
+                assert float(got[a]) == pytest.approx(first - second, abs=1e-12)
+
+    def test_variants_differ(self):
+        predictions = stream(*toy()).reduce()
+        values = torch.stack([token_preference(predictions, v, primary=0) for v in VARIANTS])
+        for i, j in ((0, 1), (0, 2), (1, 2)):
+            assert (values[i] - values[j]).abs().nan_to_num().max() > 0.02
+
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_swapping_the_towers_negates_it(self, variant):
+        p, targets, halves = toy()
+        one, swapped = stream(p, targets, halves).reduce(), stream(p.flip(0), targets, halves).reduce()
+        s = token_preference(one, variant, primary=0)
+        assert s[0] != 0
+        assert torch.equal(
+            token_preference(swapped, variant, primary=0)[[0, 1, 2, 4, 5]], -s[[0, 1, 2, 4, 5]]
+        )
+        assert torch.equal(token_preference(one, variant, primary=1).nan_to_num(), -s.nan_to_num())
+        # found anew, the primary tower is the same network: nothing changes
+        assert primary_tower(swapped) == 1 - primary_tower(one)
+        assert torch.equal(
+            token_preference(swapped, variant).nan_to_num(), token_preference(one, variant).nan_to_num()
+        )
+        error = preference_standard_error(one).nan_to_num()
+        torch.testing.assert_close(preference_standard_error(swapped).nan_to_num(), error, rtol=1e-12, atol=0)
+
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_identical_towers_have_none(self, variant):
+        p, targets, halves = toy()
+        predictions = stream(p[:1].expand(2, -1, -1), targets, halves).reduce()
+        seen = torch.tensor([0, 1, 2, 4, 5])
+        assert primary_tower(predictions) == 0  # the first of equals
+        assert token_preference(predictions, variant)[seen].tolist() == [0.0] * 5
+        assert preference_standard_error(predictions)[seen].tolist() == [0.0] * 5
+        other = stream(p, targets, halves).reduce()
+        assert bool((token_preference(other, variant)[seen] != 0).all())
+        assert bool((preference_standard_error(other)[seen] > 0).all())
+
+    def test_as_printed_it_vanishes_for_calibrated_towers(self):
+        """Each tower sees one of two cues, and gives each type its frequency among positions with that cue."""
+        random = np.random.default_rng(0)
+        # type 0 goes with the first cue, type 2 with the second; how often (cue, cue, type) occurs
+        counts = random.integers(1, 20, size=(3, 3, V))
+        counts[0, :, 0] += 60
+        counts[:, 1, 2] += 60
+        cells = np.repeat(np.indices(counts.shape).reshape(3, -1), counts.ravel(), axis=1)
+        seen = [counts.sum(1)[cells[0]], counts.sum(0)[cells[1]]]
+        p = torch.tensor(np.stack([c / c.sum(1, keepdims=True) for c in seen]))
+        targets = torch.from_numpy(cells[2])
+        predictions = stream(p, targets, targets % 2).reduce()
+        torch.testing.assert_close(
+            predictions.all_positions, (predictions.count / len(targets)).expand(2, -1), rtol=1e-12, atol=0
+        )
+        assert token_preference(predictions, "printed", primary=0).abs().max() < 1e-12
+        default = token_preference(predictions, primary=0)
+        assert default[0] > 0.2
+        assert default[2] < -0.2
+        # what it does show: a tower that is not calibrated
+        flat = torch.stack([p[0], torch.full_like(p[0], 1 / V)])
+        assert token_preference(stream(flat, targets, targets % 2).reduce(), "printed").abs().max() > 0.3
+
+    def test_of_several_towers_one_is_compared_with_one(self):
+        p, targets, halves = toy(towers=3)
+        three = stream(p, targets, halves).reduce()
+        for first, second in ((0, 1), (2, 0), (1, 2)):
+            two = stream(p[[first, second]], targets, halves).reduce()
+            for f in (token_preference, preference_standard_error):
+                torch.testing.assert_close(
+                    f(three, primary=first, other=second),
+                    f(two, primary=0),
+                    equal_nan=True,
+                    rtol=1e-12,
+                    atol=0,
+                )
+        best = int(three.mean_probability.argmax())
+        assert primary_tower(three) == best
+        other = (best + 1) % 3
+        assert torch.equal(
+            token_preference(three, other=other).nan_to_num(),
+            token_preference(three, primary=best, other=other).nan_to_num(),
+        )
+
+    def test_errors(self):
+        predictions, one, three = (stream(*toy(towers=k)).reduce() for k in (2, 1, 3))
+        assert float(one.mean_probability) > 0  # of one tower all but a preference
+        for f in (token_preference, preference_standard_error):
+            with pytest.raises(ValueError, match="compares two towers"):
+                f(one)
+            with pytest.raises(ValueError, match=r"3 towers: say which .* other="):
+                f(three)
+            for towers in ({"primary": 2}, {"primary": -1}, {"other": 2}, {"primary": 1, "other": 1}):
+                with pytest.raises(ValueError, match="two different towers of 0 … 1"):
+                    f(predictions, **towers)
+        with pytest.raises(ValueError, match="half is 0, 1 or None"):
+            token_preference(predictions, half=2)
+        with pytest.raises(ValueError, match=r"'printed' needs .*update_all\(\): got none"):
+            token_preference(replace(predictions, all_positions=None), "printed")
+        with pytest.raises(ValueError, match="no positions"):
+            primary_tower(TowerPredictions(3, 2).reduce())
+
+    def test_an_unknown_variant(self):
+        # the annotation is checked under pytest; without it the message is ours
+        with pytest.raises(Exception, match=r"mean_log_probability"):
+            token_preference(stream(*toy()).reduce(), "harmonic")
+
+
+class TestSums:
+    def test_means_are_those_of_the_positions(self):
+        p, targets, halves = toy()
+        predictions = stream(p, targets, halves).reduce()
+        there = targets >= 0
+        q = p[:, there].gather(2, targets[there].expand(2, -1)[..., None]).squeeze(2)
+        torch.testing.assert_close(predictions.mean_probability, q.mean(1), rtol=1e-12, atol=0)
+        torch.testing.assert_close(predictions.cross_entropy, -q.log().mean(1), rtol=1e-12, atol=0)
+        torch.testing.assert_close(predictions.all_positions, p.mean(1), rtol=1e-12, atol=0)
+        assert torch.equal(predictions.half_count.sum(0), predictions.count)
+        for a in range(V):
+            of_a = q[:, targets[there] == a]
+            assert predictions.count[a] == of_a.shape[1]
+            if a == 3:
+                assert predictions.covariance[..., a].isnan().all()
+            else:
+                torch.testing.assert_close(
+                    predictions.covariance[..., a], torch.cov(of_a, correction=0), rtol=0, atol=1e-14
+                )
+
+    @pytest.mark.parametrize("size", [1, 7, 499])
+    def test_batches_add_up(self, size):
+        data = toy()
+        same(stream(*data, size).reduce(), stream(*data).reduce(), rtol=1e-11, atol=1e-14)
+
+    def test_values_between_updates(self):
+        p, targets, halves = toy()
+        sums = stream(p, targets, halves, 50, last=200)
+        same(sums.reduce(), stream(p[:, :200], targets[:200], halves[:200]).reduce(), rtol=1e-11, atol=1e-14)
+        same(sums.reduce(), sums.reduce(), rtol=0, atol=0)
+
+    def test_what_does_not_count_plays_no_part(self):
+        p, targets, halves = toy()
+        there = targets >= 0
+        expected = of_targets(
+            p[:, there].gather(2, targets[there].expand(2, -1)[..., None])[..., 0],
+            targets[there],
+            halves[there],
+        )
+        q = p.gather(2, targets.clamp(min=0).expand(2, -1)[..., None])[..., 0]
+        for rubbish in (0.0, 0.3, torch.nan, torch.inf):
+            got = of_targets(torch.where(there, q, rubbish), targets, torch.where(there, halves, 7))
+            same(got, expected, rtol=0, atol=0)
+        assert not torch.equal(of_targets(q, targets.clamp(min=0), halves).count, expected.count)
+
+    def test_nothing_at_all(self):
+        empty = TowerPredictions(3, 2)
+        empty.update(torch.zeros(2, 0), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+        predictions = empty.reduce()
+        assert predictions.count.tolist() == [0.0] * 3
+        assert predictions.all_positions is None
+        assert predictions.mean_probability.isnan().all()
+        assert token_preference(predictions, primary=0).isnan().all()
+
+    def test_probabilities_of_zero(self):
+        p = torch.tensor([[0.0, 0.4, 0.0, 0.5], [0.2, 0.2, 0.0, 0.0]])
+        predictions = of_targets(p, torch.tensor([0, 0, 1, 2]))
+        assert predictions.log_probability[0].tolist() == pytest.approx([-math.inf, -math.inf, math.log(0.5)])
+        assert predictions.log_probability[1].tolist() == pytest.approx([math.log(0.2), -math.inf, -math.inf])
+        assert token_preference(predictions, primary=0).tolist() == pytest.approx(
+            [0.0, math.nan, math.inf], nan_ok=True
+        )
+        assert predictions.cross_entropy.tolist() == [math.inf, math.inf]
+
+    def test_float32_is_summed_in_float64(self):
+        sums = TowerPredictions(1, 1)
+        zeros = torch.zeros(1000, dtype=torch.int64)
+        for _ in range(100):
+            sums.update(torch.full((1, 1000), 0.1).double().log(), zeros, zeros)
+        predictions = sums.reduce()
+        assert float(predictions.probability) == pytest.approx(float(torch.tensor(0.1)), abs=1e-13)
+        assert float(predictions.covariance) == pytest.approx(0, abs=1e-13)
+
+    def test_covariances_are_such_whatever_rounding_does(self):
+        g = torch.Generator().manual_seed(0)
+        p = torch.rand(2, 300, generator=g, dtype=torch.float64).repeat(1, 7)  # constant by type
+        predictions = of_targets(p, torch.arange(300).repeat(7))
+        C = predictions.covariance
+        assert C.abs().max() < 1e-15
+        assert C.diagonal().min() >= 0
+        assert torch.equal(C, C.transpose(0, 1))
+        assert bool((C[0, 1].abs() <= 1.0001 * (C[0, 0] * C[1, 1]).sqrt()).all())
+        twice = of_targets(p[:1].expand(2, -1), torch.arange(300).repeat(7))
+        assert preference_standard_error(twice).abs().max() == 0
+
+    def test_arguments_keep_their_graph(self):
+        p = torch.full((1, 2), 0.5, requires_grad=True)
+        assert not of_targets(p, torch.tensor([0, 0])).probability.requires_grad
+
+    def test_errors(self):
+        zero = torch.zeros(1, dtype=torch.int64)
+        for vocab_size, towers in ((0, 2), (3, 0)):
+            with pytest.raises(ValueError, match="at least one type and one tower"):
+                TowerPredictions(vocab_size, towers)
+        sums = TowerPredictions(3, 2)
+        with pytest.raises(ValueError, match=r"log-probabilities \(2, n\).* got \(1, 1\), \(1,\) and \(1,\)"):
+            sums.update(torch.zeros(1, 1), zero, zero)
+        with pytest.raises(ValueError, match=r"got \(2, 1\), \(1,\) and \(2,\)"):
+            sums.update(torch.zeros(2, 1), zero, zero.repeat(2))
+        with pytest.raises(ValueError, match="target of 3 in a vocabulary of 3"):
+            sums.update(torch.zeros(2, 1), zero + 3, zero)
+        with pytest.raises(ValueError, match="halves are 0 or 1, got 2 to 2"):
+            sums.update(torch.zeros(2, 1), zero, zero + 2)
+        with pytest.raises(ValueError, match=r"sums \(2, 3\), got \(2, 4\)"):
+            sums.update_all(torch.ones(2, 4), 1)
+        assert sums.reduce().count.sum() == 0  # what is refused is not added
+
+    @pytest.mark.parametrize("bad", [-0.1, 1.5, torch.nan, torch.inf, -math.log(2)])
+    def test_what_is_no_probability(self, bad):
+        with pytest.raises(ValueError, match="tower 1 gave type 2 values that are no probabilities"):
+            of_targets(torch.tensor([[0.5, 0.5], [0.5, bad]]), torch.tensor([0, 2]))
+
+
+class TestStandardError:
+    def test_is_that_of_the_linearised_difference(self):
+        p, targets, halves = toy()
+        predictions = stream(p, targets, halves).reduce()
+        got = preference_standard_error(predictions)
+        for a in (0, 1, 2, 4, 5):
+            q = p[:, targets == a, a].numpy()
+            difference = q[0] / q[0].mean() - q[1] / q[1].mean()
+            assert float(got[a]) == pytest.approx(
+                difference.std(ddof=1) / math.sqrt(len(difference)), rel=1e-9
+            )
+        assert got[3].isnan()
+
+    @pytest.mark.parametrize("shared", [0.0, 0.95])
+    def test_equals_a_bootstrap(self, shared):
+        random = np.random.default_rng(1)
+        common = random.normal(size=400)
+        logits = np.sqrt(shared) * common + np.sqrt(1 - shared) * random.normal(size=(2, 400))
+        p = 1 / (1 + np.exp(-logits - [[0], [1]]))
+        rows = random.integers(400, size=(4000, 400))
+        bootstrap = np.log(p[0][rows].mean(1) / p[1][rows].mean(1)).std(ddof=1)
+        predictions = of_targets(torch.from_numpy(p), torch.zeros(400, dtype=torch.int64))
+        got = float(preference_standard_error(predictions))
+        assert got == pytest.approx(bootstrap, rel=0.05)
+        # as if the towers were not paired: right only where they share nothing
+        unpaired = np.sqrt(((p.std(1, ddof=1) / p.mean(1)) ** 2).sum() / 400)
+        assert (unpaired > 1.5 * bootstrap) == (shared > 0)
+
+    def test_is_how_preference_varies_over_texts(self):
+        random = np.random.default_rng(2)
+        p = torch.from_numpy(random.beta([[2.0], [1.0]], 3, size=(2, 500_000)))
+        predictions = of_targets(p, torch.arange(500_000) // 200)  # 2,500 texts of 200 positions
+        s, error = token_preference(predictions, primary=0), preference_standard_error(predictions)
+        assert float(s.std()) == pytest.approx(float(error.square().mean().sqrt()), rel=0.05)
+
+    def test_needs_two_positions(self):
+        predictions = of_targets(torch.tensor([[0.5, 0.4, 0.3], [0.1, 0.4, 0.1]]), torch.tensor([0, 1, 1]))
+        error = preference_standard_error(predictions)
+        assert error.isnan().tolist() == [True, False]
+
+
+def with_noise(noise, types=20_000, seed=0):
+    """Predictions whose preference has variance 1 over types, and in each half noise of this variance."""
+    g = torch.Generator().manual_seed(seed)
+    s = torch.randn(types, generator=g, dtype=torch.float64)
+    logs = torch.zeros(2, 2, types, dtype=torch.float64)
+    logs[:, 0] = s + math.sqrt(noise) * torch.randn(2, types, generator=g, dtype=torch.float64)
+    logs -= 10
+    once = torch.ones(types, dtype=torch.float64)
+    return Predictions(
+        count=2 * once, probability=logs.exp().mean(0), log_probability=logs.mean(0),
+        covariance=torch.zeros(2, 2, types, dtype=torch.float64), half_count=torch.stack([once, once]),
+        half_probability=logs.exp(), half_log_probability=logs, all_positions=None,
+    )  # fmt: skip
+
+
+class TestReliability:
+    @pytest.mark.parametrize("noise", [0.0, 0.25, 1.0, 4.0])
+    def test_known_noise(self, noise):
+        predictions = with_noise(noise)
+        for variant in ("mean_probability", "mean_log_probability"):
+            found = split_half_reliability(predictions, torch.arange(20_000), variant)
+            assert found.correlation == pytest.approx(1 / (1 + noise), abs=0.02)
+            # the whole has half of the noise
+            assert found.reliability == pytest.approx(1 / (1 + noise / 2), abs=0.02)
+
+    def test_of_the_whole_it_is_the_squared_correlation_with_the_truth(self):
+        predictions = with_noise(1.0)
+        truth = with_noise(0.0).log_probability[0]
+        whole = token_preference(predictions, "mean_log_probability", primary=0)
+        squared = float(torch.corrcoef(torch.stack([whole, truth]))[0, 1]) ** 2
+        found = split_half_reliability(predictions, torch.arange(20_000), "mean_log_probability")
+        assert found.reliability == pytest.approx(squared, abs=0.02)
+        assert abs(found.correlation - squared) > 0.1
+
+    def test_only_these_types_and_those_in_both_halves(self):
+        p, targets, halves = toy()
+        halves[targets == 1] = 0
+        predictions = stream(p, targets, halves).reduce()
+        found = split_half_reliability(predictions, torch.arange(V))
+        one, two = (token_preference(predictions, half=half).numpy() for half in (0, 1))
+        kept = [0, 2, 4, 5]
+        assert found.correlation == pytest.approx(np.corrcoef(one[kept], two[kept])[0, 1], abs=1e-12)
+        assert found == split_half_reliability(predictions, torch.tensor(kept))
+        assert found != split_half_reliability(predictions, torch.tensor([0, 2, 4]))
+        for few in ([0, 2], [0, 2, 1, 3], []):
+            result = split_half_reliability(predictions, torch.tensor(few, dtype=torch.int64))
+            assert math.isnan(result.correlation)
+            assert math.isnan(result.reliability)
+
+    def test_opposite_halves(self):
+        p = torch.tensor([[0.2, 0.4, 0.8, 0.8, 0.4, 0.2], [0.4] * 6], dtype=torch.float64)
+        predictions = of_targets(p, torch.arange(6) % 3, torch.arange(6) // 3)
+        found = split_half_reliability(predictions, torch.arange(3))
+        assert found.correlation == pytest.approx(-1)
+        assert found.reliability < -1e6
+
+    def test_errors(self):
+        predictions = stream(*toy()).reduce()
+        with pytest.raises(ValueError, match="'printed'"):
+            split_half_reliability(predictions, torch.arange(3), "printed")
+        with pytest.raises(ValueError, match="two different towers"):
+            split_half_reliability(predictions, torch.arange(3), primary=3)
+
+
+def test_most_frequent_tag():
+    counts = torch.tensor([[0, 5, 3], [2, 2, 1], [0, 0, 0], [0, 0, 1]])
+    assert most_frequent_tag(counts).tolist() == [1, 0, -1, 2]
+    random = torch.randint(3, (200, 4), generator=torch.Generator().manual_seed(0))
+    for row, tag in zip(random.tolist(), most_frequent_tag(random).tolist(), strict=True):
+        assert tag == (row.index(max(row)) if max(row) else -1)
+
+
+def rank_main(folder):
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    p, targets, halves = toy()
+    share = slice(0, 130) if rank == 0 else slice(130, N)
+    for name, predictions in {
+        "both": stream(p[:, share], targets[share], halves[share], 40).reduce(),
+        # one rank has no positions
+        "one": (stream(p, targets, halves) if rank == 1 else TowerPredictions(V, 2)).reduce(),
+    }.items():
+        torch.save(asdict(predictions), folder / f"{name}{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_two_ranks_give_the_means_of_one(tmp_path):
+    run_two_ranks(__file__, tmp_path, tmp_path / "cache", timeout=120)
+    expected = stream(*toy()).reduce()
+    for name in ("both", "one"):
+        ranks = [Predictions(**torch.load(tmp_path / f"{name}{rank}.pt")) for rank in (0, 1)]
+        same(ranks[0], ranks[1], rtol=0, atol=0)
+        same(ranks[0], expected, rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_nothing_waits():
+    p, targets, halves = toy()
+    q = p.gather(2, targets.clamp(min=0).expand(2, -1)[..., None])[..., 0]
+    sums, parts = TowerPredictions(V, 2), torch.arange(N).split(100)
+    on_gpu = [(q[:, i].cuda(), targets[i].cuda(), halves[i].cuda(), p[:, i].sum(1).cuda()) for i in parts]
+    try:
+        for i, (of_part, *labels, everywhere) in enumerate(on_gpu):
+            sums.update(of_part, *labels)
+            sums.update_all(everywhere, 100)
+            if i == 0:  # the tables are on the device from here on
+                torch.cuda.set_sync_debug_mode("error")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    same(sums.reduce(), stream(p, targets, halves).reduce(), rtol=1e-10, atol=1e-14)
+
+
+if __name__ == "__main__":
+    rank_main(Path(sys.argv[1]))

@@ -1,0 +1,124 @@
+"""Output layers of frozen towers: what exchanging and copying towers does, the optimum, and shares of ranks."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import lmdyn.analysis.tower_heads as tower_heads
+from lmdyn.analysis.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
+
+V, D, N = 11, 6, 40
+HOW = HeadTraining(updates=30, learning_rate=0.01)
+
+
+def batches(seed: int = 0, number: int = 30, same: bool = False) -> list[Encoded]:
+    """Two towers that each tell something else about the token, or the same."""
+    g = torch.Generator().manual_seed(seed)
+    maps = [torch.randn(V, D, generator=g) for _ in range(2)]
+    made = []
+    for _ in range(number):
+        labels = torch.randint(V, (N,), generator=g)
+        noise = torch.randn(2, N, D, generator=g)
+        noise[1] *= 2
+        x = [maps[k][labels] + noise[k] for k in range(2)]
+        labels[:5] = -100
+        made.append(Encoded({"one": x[0], "two": x[0] if same else x[1]}, labels))
+    return made
+
+
+def probabilities(heads: dict[str, TowerHead], batch: Encoded) -> dict[str, torch.Tensor]:
+    return {
+        name: head.target_log_probabilities(batch.encodings[name], batch.labels)
+        for name, head in heads.items()
+    }
+
+
+def test_identical_towers_get_identical_heads():
+    heads, losses = train_tower_heads(batches(same=True), V, HOW)
+    one, two = (heads[name].state_dict() for name in ("one", "two"))
+    assert all(torch.equal(one[k], two[k]) for k in one)
+    assert losses[0] == losses[1]
+
+
+def test_exchanging_towers_exchanges_heads():
+    plain, _ = train_tower_heads(batches(), V, HOW)
+    swapped = [Encoded({"one": b.encodings["two"], "two": b.encodings["one"]}, b.labels) for b in batches()]
+    other, _ = train_tower_heads(swapped, V, HOW)
+    for mine, theirs in (("one", "two"), ("two", "one")):
+        a, b = plain[mine].state_dict(), other[theirs].state_dict()
+        assert all(torch.equal(a[k], b[k]) for k in a)
+    a, b = (plain[name].state_dict() for name in ("one", "two"))
+    assert not torch.equal(a["weight"], b["weight"])  # the control: they do differ
+
+
+def test_losses_fall_to_what_a_tower_tells():
+    constant = [
+        Encoded({"tells": F.one_hot(b.labels.clamp(min=0), V).float(), "silent": torch.ones(N, V)}, b.labels)
+        for b in batches(number=300)
+    ]
+    heads, losses = train_tower_heads(constant, V, HeadTraining(updates=300, learning_rate=0.02))
+    assert losses[0] < 0.05
+    assert losses[1] == pytest.approx(math.log(V), abs=0.1)
+    found = probabilities(heads, constant[0])
+    assert (found["tells"][5:] > found["silent"][5:]).all()
+
+
+def test_padding_and_shares_of_ranks_play_no_part(monkeypatch):
+    plain, _ = train_tower_heads(batches(), V, HOW)
+    padded = [
+        Encoded(
+            {name: torch.cat([x, torch.full((7, D), 3.0)]) for name, x in b.encodings.items()},
+            torch.cat([b.labels, torch.full((7,), -100)]),
+        )
+        for b in batches()
+    ]
+    again, _ = train_tower_heads(padded, V, HOW)
+    for name in plain:
+        torch.testing.assert_close(plain[name].weight, again[name].weight, rtol=0, atol=2e-5)
+    # two ranks with the same half of each batch: sums are twice those of one, and means the same
+    half = [Encoded({n: x[::2] for n, x in b.encodings.items()}, b.labels[::2]) for b in batches()]
+    alone, _ = train_tower_heads(half, V, HOW)
+    monkeypatch.setattr(tower_heads, "all_reduce_sum", lambda t: 2 * t)
+    both, _ = train_tower_heads(half, V, HOW)
+    torch.testing.assert_close(alone["one"].weight, both["one"].weight, rtol=0, atol=2e-5)
+
+
+def test_first_update_is_adams(monkeypatch):
+    """One update against PyTorch's own Adam on the plain loss of all logits."""
+    batch = batches(number=1)[0]
+    how = HeadTraining(updates=1, learning_rate=0.01, weight_decay=0.0)
+    heads, losses = train_tower_heads([batch], V, how)
+    plain = TowerHead(D, V, how.init_range, how.seed)
+    optimizer = torch.optim.Adam(plain.parameters(), lr=how.rate(0), betas=how.betas)
+    logits = F.linear(plain(batch.encodings["one"]), plain.weight, plain.bias)
+    loss = F.cross_entropy(logits, batch.labels)
+    loss.backward()
+    optimizer.step()
+    assert how.rate(0) == 0.01
+    assert losses[0].item() == pytest.approx(loss.item(), rel=1e-6)
+    for name, value in heads["one"].state_dict().items():
+        torch.testing.assert_close(value, plain.state_dict()[name], rtol=0, atol=1e-5)
+
+
+def test_global_random_state_is_left_alone():
+    state = torch.get_rng_state()
+    train_tower_heads(batches(), V, HOW)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_rates_rise_and_fall_to_zero():
+    rates = [HeadTraining(updates=100).rate(u) for u in range(100)]
+    assert rates.index(max(rates)) == 9
+    assert max(rates) == 1e-3
+    assert rates[0] > 0
+    assert rates[-1] == 0
+    assert rates[9:] == sorted(rates[9:], reverse=True)
+
+
+def test_too_few_batches_and_bad_numbers():
+    with pytest.raises(ValueError, match="expected 30 batches"):
+        train_tower_heads(batches(number=3), V, HOW)
+    with pytest.raises(ValueError, match="learning_rate"):
+        HeadTraining(learning_rate=0.0)

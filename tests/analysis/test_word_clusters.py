@@ -1,0 +1,220 @@
+"""Clusters of words: a matrix made by hand, and sources that are known."""
+
+import math
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+from lmdyn.analysis.independent_components import (
+    IndependentComponents,
+    UnusableEmbeddingsError,
+    principal_components,
+)
+from lmdyn.analysis.word_clusters import (
+    Clustering,
+    Membership,
+    _clustered,
+    cluster_means,
+    cluster_name,
+    cluster_number,
+    typical_words,
+    word_clusters,
+)
+
+UNKNOWN = (ValueError, TypeCheckError)  # under test, annotations speak first
+SETTINGS = {"components": 4, "learning_rate": 0.1, "tolerance": 1e-9}
+
+
+def embeddings(n=1500, seed=3):
+    """Of 8 dimensions, of float32, around a mean that is far from 0: four Laplace sources and a little noise."""
+    g = torch.Generator().manual_seed(seed)
+    u = torch.rand(n, 4, generator=g).clamp(1e-6) - 0.5
+    sources = -u.sign() * torch.log1p(-2 * u.abs())
+    return sources @ torch.randn(4, 8, generator=g) + 0.05 * torch.randn(n, 8, generator=g) + 4
+
+
+def matrix():
+    """6 words, 2 components: two members of 0+, one of 0-, one of 1-, one word in two clusters."""
+    return torch.tensor([[2.6, 0.0], [4.0, -3.0], [2.5, 1.0], [-2.6, 1.5], [0.1, -1.0], [-2.5, 2.4]])
+
+
+def by_hand():
+    return _clustered(matrix(), 2.5, IndependentComponents(matrix(), torch.eye(2), 3, True, 0.001))
+
+
+def test_clusters_of_a_matrix_made_by_hand():
+    clusters = by_hand()
+    assert [
+        *zip(
+            clusters.word.tolist(), clusters.component.tolist(), clusters.sign.tolist(), clusters.value.tolist(),
+            strict=True,
+        )
+    ] == [(0, 0, 1, pytest.approx(2.6)), (1, 0, 1, 4.0), (3, 0, -1, pytest.approx(-2.6)), (1, 1, -1, -3.0)]  # fmt: skip
+    assert clusters.cluster.tolist() == [0, 0, 1, 3]
+    assert [cluster_name(c) for c in clusters.cluster.tolist()] == ["0+", "0+", "0-", "1-"]
+    assert (clusters.words, clusters.number) == (6, 4)
+    assert clusters.sizes.tolist() == [2, 1, 0, 1]
+    assert clusters.clusters_per_word.tolist() == [1, 2, 0, 1, 0, 0]
+    assert clusters.shares(3).tolist() == pytest.approx([1 / 2, 1 / 3, 1 / 6, 0])
+    assert clusters.shares(1).tolist() == [1 / 2, 1 / 2]  # the last is of so many or more
+    assert clusters.mean_clusters == pytest.approx(4 / 6)
+    assert clusters.within_one == pytest.approx(4 / 12)  # 0, 1, 0.1, -1
+    assert (clusters.iterations, clusters.converged, clusters.residual) == (3, True, 0.001)
+
+
+def test_typical_words():
+    clusters = by_hand()
+    assert typical_words(clusters, 0).tolist() == [1, 0]
+    assert typical_words(clusters, 0, by="frequency").tolist() == [0, 1]
+    assert typical_words(clusters, 0, count=1).tolist() == [1]
+    assert typical_words(clusters, 2).tolist() == []
+    with pytest.raises(ValueError, match="cluster is 4: expected a number from 0 to 3"):
+        typical_words(clusters, 4)
+    with pytest.raises(UNKNOWN):
+        typical_words(clusters, 0, by="rank")
+
+
+def test_cluster_means():
+    preference = torch.tensor([1.0, 4.0, 9.0, torch.nan, 9.0, 9.0])
+    means, members = cluster_means(by_hand(), preference)
+    assert members.tolist() == [2, 0, 0, 1]
+    assert means[[0, 3]].tolist() == [2.5, 4.0]
+    assert means[[1, 2]].isnan().all()
+    with pytest.raises(ValueError, match="of each of 6 words, got 5"):
+        cluster_means(by_hand(), preference[:5])
+
+
+def test_words_have_unit_variance_in_each_component():
+    x = embeddings()
+    clusters = word_clusters(x, Clustering(**SETTINGS))
+    assert clusters.converged
+    assert clusters.values.dtype == torch.float32
+    assert torch.allclose(clusters.values.mean(0), torch.zeros(4), atol=1e-5)
+    assert torch.allclose(clusters.values.var(0, correction=0), torch.ones(4), atol=1e-5)
+    assert torch.equal(clusters.clusters_per_word, (clusters.values.abs() > 2.5).sum(1))
+    assert clusters.within_one == pytest.approx(1 - math.exp(-math.sqrt(2)), abs=0.03)  # Laplace
+    assert clusters.mean_clusters == pytest.approx(4 * math.exp(-2.5 * math.sqrt(2)), abs=0.03)
+    assert float(clusters.shares(2).sum()) == pytest.approx(1)
+
+
+def test_scale_shift_and_rotation_of_the_embeddings_change_nothing():
+    """Whitening takes scale, shift and rotation away; a control: a bent space has other clusters."""
+    x = embeddings()
+    values = word_clusters(x, Clustering(**SETTINGS)).values
+    rotation = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(5))).Q
+    moved = word_clusters(3 * x @ rotation - 7, Clustering(**SETTINGS)).values
+    correlation = torch.corrcoef(torch.cat([values, moved], 1).T)[:4, 4:].abs()
+    assert torch.allclose(correlation.amax(1), torch.ones(4), atol=1e-3)
+    bent = torch.corrcoef(torch.cat([values, word_clusters(x.square(), Clustering(**SETTINGS)).values], 1).T)[
+        :4, 4:
+    ].abs()
+    assert bent.amax(1).min() < 0.9
+
+
+@pytest.mark.parametrize("method", ["amari", "fastica"])
+def test_permuting_the_words_permutes_the_result(method):
+    x = embeddings()
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    settings = SETTINGS | {"method": method}
+    one, other = (word_clusters(words, Clustering(**settings)) for words in (x, x[order]))
+    assert torch.allclose(one.values[order], other.values, atol=1e-4)
+    assert torch.equal(one.clusters_per_word[order], other.clusters_per_word)
+    assert not torch.allclose(one.values, other.values, atol=0.1)
+
+
+def test_fastica_agrees_with_amaris_rule():
+    x = embeddings()
+    amari, fast = (word_clusters(x, Clustering(**SETTINGS, method=m)).values for m in ("amari", "fastica"))
+    correlation = torch.corrcoef(torch.cat([amari, fast], 1).T)[:4, 4:].abs()
+    assert (correlation.amax(1) > 0.99).all()
+    assert sorted(correlation.argmax(1).tolist()) == list(range(4))
+    plain = principal_components(x, 4).float()  # a control: whitened components are not independent
+    assert torch.corrcoef(torch.cat([amari, plain], 1).T)[:4, 4:].abs().amax(1).min() < 0.95
+
+
+def test_what_did_not_converge_says_so():
+    x = embeddings(n=200)
+    for method in ("amari", "fastica"):
+        clusters = word_clusters(x, Clustering(4, method=method, max_iterations=1))
+        assert (clusters.iterations, clusters.converged) == (1, False)
+        assert clusters.values.isfinite().all()
+
+
+def test_the_first_component_of_the_printed_form_is_the_mean():
+    x = embeddings()
+    assert word_clusters(x, Clustering(**SETTINGS, centre=False)).values.isfinite().all()
+
+
+def test_errors_of_word_clusters():
+    x = embeddings(n=100)
+    with pytest.raises(ValueError, match="from 1 to 8 components") as wrong:
+        word_clusters(x)
+    assert not isinstance(wrong.value, UnusableEmbeddingsError)  # a matter of settings
+    with pytest.raises(ValueError, match="more words than components"):
+        word_clusters(x[:4], Clustering(4))
+    for unusable, reason in (
+        (x * torch.nan, "NaN or infinite"),
+        (x * 0, "vary in 0 directions"),
+    ):
+        for method in ("amari", "fastica"):
+            with pytest.raises(UnusableEmbeddingsError, match=reason):
+                word_clusters(unusable, Clustering(4, method=method))
+    with pytest.raises(UnusableEmbeddingsError, match="beyond all bounds"):
+        word_clusters(1e3 * x, Clustering(4, whiten="multiply"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "pca"}, "method"),
+        ({"whiten": "both"}, "whiten"),
+        ({"nonlinearity": "tanh"}, "nonlinearity"),
+        ({"method": "fastica", "whiten": "multiply"}, "FastICA needs whitened data"),
+        ({"components": 0}, "components is 0: expected a number from 1"),
+        ({"max_iterations": 0}, "max_iterations is 0"),
+        ({"threshold": 0.0}, "threshold is 0.0: expected a positive number"),
+        ({"learning_rate": math.nan}, "learning_rate is nan"),
+        ({"tolerance": 0.0}, "tolerance is 0.0"),
+    ],
+)
+def test_settings_check_themselves(settings, message):
+    assert Clustering(**{name: getattr(Clustering(), name) for name in settings}) == Clustering()
+    with pytest.raises(UNKNOWN, match=message):
+        Clustering(**settings)
+
+
+def test_a_membership_put_together_anew_is_that_of_the_clusters():
+    """From pairs in any order, as of a table: the same sizes, means and typical words."""
+    clusters = word_clusters(embeddings(), Clustering(**SETTINGS))
+    order = torch.randperm(len(clusters.word), generator=torch.Generator().manual_seed(1))
+    names = [cluster_name(int(c)) for c in clusters.cluster[order]]
+    anew = Membership(
+        words=clusters.words,
+        number=clusters.number,
+        word=clusters.word[order],
+        cluster=torch.tensor([cluster_number(name) for name in names]),
+        value=clusters.value[order].double(),
+    )
+    assert torch.equal(anew.sizes, clusters.sizes)
+    assert torch.equal(anew.shares(7), clusters.shares(7))
+    assert torch.equal(anew.sign, anew.value.sign())
+    preference = torch.randn(clusters.words, generator=torch.Generator().manual_seed(2))
+    assert torch.allclose(cluster_means(anew, preference)[0], cluster_means(clusters, preference)[0])
+    assert not torch.allclose(
+        cluster_means(anew, preference.flip(0))[0], cluster_means(clusters, preference)[0]
+    )
+    for by in ("value", "frequency"):
+        found = [typical_words(of, 3, by=by).tolist() for of in (anew, clusters)]
+        assert found[0] == found[1]
+        assert len(found[0]) == 5
+    with pytest.raises(ValueError, match="expected words from 0 to 2, got"):
+        Membership(3, clusters.number, clusters.word, clusters.cluster, clusters.value)
+    with pytest.raises(ValueError, match="expected clusters from 0 to 3, got 0 to 7"):
+        Membership(clusters.words, 4, clusters.word, clusters.cluster, clusters.value)
+
+
+@pytest.mark.parametrize("name", ["", "7", "+", "x+", "7*", "-1+"])
+def test_names_that_no_cluster_has(name):
+    with pytest.raises(ValueError, match="expected the name of a cluster"):
+        cluster_number(name)

@@ -1,0 +1,289 @@
+"""A budget of time under a clock of our own: rates in closed form, the end, resuming, what is refused."""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import lightning as L
+import pytest
+import torch
+from torch import nn
+
+from lmdyn.analysis.schedules import warmup_decay_factor
+from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps, TimeBudget
+from tests.callbacks.loaders import Resumable
+from tests.ranks import run_two_ranks
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:GPU available but not used"),
+]
+
+TICK = 36.0  # seconds of a batch: a hundred of them are an hour
+
+
+class Clock:
+    """Stands still but for what the module spends on each batch."""
+
+    def __init__(self, start=0.0):
+        self.time = start
+
+    def __call__(self):
+        return self.time
+
+
+def windows():
+    return Resumable(30, lambda i: {"labels": torch.zeros(1, dtype=torch.long)})
+
+
+class Module(L.LightningModule):
+    """The gradient of each weight is 1: a weight falls by the rate with each update of SGD."""
+
+    def __init__(self, clock, rates=(1.0,), scheduler=False):
+        super().__init__()
+        self.weights = nn.ParameterList(torch.zeros(1, dtype=torch.float64) for _ in rates)
+        self.clock, self.rates, self.scheduler = clock, rates, scheduler
+        self.steps = [[0.0] for _ in rates]
+
+    def training_step(self, batch, batch_idx):
+        self.clock.time += TICK
+        return torch.cat(list(self.weights)).sum()
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        for weight, values in zip(self.weights, self.steps, strict=True):
+            values.append(-weight.item())
+
+    def configure_optimizers(self):
+        groups = [{"params": [w], "lr": rate} for w, rate in zip(self.weights, self.rates, strict=True)]
+        optimizer = torch.optim.SGD(groups, lr=1.0)
+        if not self.scheduler:
+            return optimizer
+        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)]
+
+    def taken(self, group=0):
+        """Rate of each batch's update, read off the weight."""
+        values = self.steps[group]
+        return [after - before for before, after in itertools.pairwise(values)]
+
+
+def fit(folder, budget, module, *callbacks, ckpt_path=None, **settings):
+    budget._now = module.clock
+    trainer = L.Trainer(
+        accelerator="cpu", devices=1, logger=False, default_root_dir=folder, enable_progress_bar=False,
+        enable_model_summary=False, enable_checkpointing=bool(callbacks), callbacks=[RunState(), budget, *callbacks],
+        **({"max_epochs": -1} | settings),
+    )  # fmt: skip
+    trainer.fit(module, windows(), ckpt_path=ckpt_path, weights_only=True)
+    return trainer
+
+
+def rates(shares, w):
+    """The formula as printed."""
+    return [max(0.0, min(p / w, (1 - p) / (1 - w))) for p in shares]
+
+
+def test_the_factor_is_the_formula():
+    shares = [i / 500 for i in range(501)]
+    for w in (0.06, 0.3, 0.999):
+        assert [warmup_decay_factor(p, w) for p in shares] == pytest.approx(rates(shares, w), abs=1e-12)
+    assert [warmup_decay_factor(p, 0.0) for p in shares] == [1 - p for p in shares]
+    assert max(warmup_decay_factor(p, 0.06) for p in shares) == 1
+    assert warmup_decay_factor(7.0, 0.06) == 0
+
+
+@pytest.mark.parametrize("w", [0.06, 0.25])
+def test_each_update_has_the_rate_of_the_time_spent(w, tmp_path):
+    """Update k comes when k of a hundred ticks are over; the last one has rate 0 and ends the training."""
+    module = Module(Clock(start=1e6), rates=(0.5, 2.0))
+    trainer = fit(tmp_path, TimeBudget(1.0, w, every_n_steps=1), module)
+    expected = rates([k / 100 for k in range(1, 101)], w)
+    assert trainer.global_step == 100
+    assert expected[0] > 0
+    assert expected[-1] == 0
+    assert module.taken(0) == pytest.approx([0.5 * r for r in expected], abs=1e-9)
+    assert module.taken(1) == pytest.approx([2.0 * r for r in expected], abs=1e-9)
+
+
+def test_the_rate_is_constant_between_questions(tmp_path, monkeypatch):
+    module, asked = Module(Clock()), []
+    budget = TimeBudget(1.0, every_n_steps=10)
+    now = TimeBudget.seconds_spent.fget
+    monkeypatch.setattr(
+        TimeBudget, "seconds_spent", property(lambda self: (asked.append(module.global_step), now(self))[1])
+    )
+    trainer = fit(tmp_path, budget, module)
+    assert asked[:11] == list(range(0, 101, 10))
+    assert trainer.global_step == 101  # it is not before update 100 that the clock is asked again
+    assert module.taken() == pytest.approx(
+        rates([(k // 10 * 10 + 1) / 100 for k in range(101)], 0.06), abs=1e-9
+    )
+
+
+def test_accumulated_batches_are_one_update(tmp_path):
+    module = Module(Clock())
+    trainer = fit(tmp_path, TimeBudget(1.0, every_n_steps=1), module, accumulate_grad_batches=5)
+    assert trainer.global_step == 20
+    assert module.taken()[4::5] == pytest.approx(rates([k / 100 for k in range(5, 101, 5)], 0.06), abs=1e-9)
+    assert not any(module.taken()[3::5])
+
+
+def test_what_precedes_the_first_batch_does_not_count(tmp_path):
+    class Slow(L.Callback):
+        def on_train_start(self, trainer, module):
+            module.clock.time += 1000 * TICK
+
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            module.clock.time += TICK  # as an observer: this does
+
+    module = Module(Clock())
+    trainer = fit(tmp_path, TimeBudget(1.0, every_n_steps=1), module, Slow())
+    assert trainer.global_step == 51
+    assert module.taken()[0] == pytest.approx(0.01 / 0.06)
+
+
+@pytest.mark.parametrize("step", [20, 37, 60, 99])
+def test_resuming_goes_on_where_the_time_stood(step, tmp_path):
+    """Whatever the clock shows then, also at the end of an epoch; the same weights, since this clock is exact."""
+    saver = ScheduledCheckpoint(Steps(at=(step,), last=False), weights_only=False)
+    whole = Module(Clock(), rates=(0.5, 2.0))
+    fit(tmp_path, TimeBudget(1.0, every_n_steps=1), whole, saver)
+    path = tmp_path / f"resume/step={step:09d}.ckpt"
+    state = torch.load(path, weights_only=True)["callbacks"]["TimeBudget"]
+    assert state["seconds"] == pytest.approx(step * TICK)
+    for start in (0.0, 1e9):  # another machine, a year later
+        resumed = Module(Clock(start), rates=(0.5, 2.0))
+        trainer = fit(tmp_path, TimeBudget(1.0, every_n_steps=1), resumed, ckpt_path=path)
+        assert trainer.global_step == 100
+        left = resumed.taken(0)[1:]  # the first holds the weight that was loaded
+        assert left == pytest.approx(whole.taken(0)[step + 1 :], abs=1e-9)
+        for a, b in zip(whole.weights, resumed.weights, strict=True):
+            assert a.item() == pytest.approx(b.item(), abs=1e-9)
+
+
+def test_the_first_update_after_resuming_asks_the_clock(tmp_path):
+    saver = ScheduledCheckpoint(Steps(at=(37,), last=False), weights_only=False)
+    fit(tmp_path, TimeBudget(1.0, every_n_steps=1), Module(Clock()), saver)
+    module = Module(Clock())
+    path = tmp_path / "resume/step=000000037.ckpt"
+    fit(tmp_path, TimeBudget(1.0, every_n_steps=10), module, ckpt_path=path)
+    expected = rates([0.38] * 3 + [0.41] * 10, 0.06)  # updates 37 to 39, then 40 to 49
+    assert module.taken()[1:13] == pytest.approx(expected[1:], abs=1e-9)
+
+
+def test_a_budget_that_is_spent_trains_no_more(tmp_path):
+    saver = ScheduledCheckpoint(Steps(at=()), weights_only=False)
+    module = Module(Clock())
+    fit(tmp_path, TimeBudget(1.0, every_n_steps=1), module, saver)
+    (path,) = (tmp_path / "resume").iterdir()
+    again = Module(Clock())
+    trainer = fit(tmp_path, TimeBudget(1.0, every_n_steps=1), again, ckpt_path=path)
+    assert trainer.global_step == 100
+    assert again.clock.time == 0
+
+
+def test_another_fit_begins_anew(tmp_path):
+    budget = TimeBudget(1.0, every_n_steps=1)
+    taken = []
+    for _ in range(2):
+        module = Module(Clock())
+        assert fit(tmp_path, budget, module).global_step == 100
+        taken.append(module.taken())
+    assert taken[0] == taken[1]
+
+
+def test_the_clock_of_rank_zero_counts(tmp_path, monkeypatch):
+    """This rank's own clock is an hour ahead, and says nothing."""
+    from lightning.pytorch.strategies import SingleDeviceStrategy
+
+    module = Module(Clock())
+    budget = TimeBudget(1.0, every_n_steps=4)
+    messages = []
+
+    def broadcast(self, value, src=0):
+        if not isinstance(value, float):
+            return value
+        messages.append(value)
+        return module.global_step * TICK
+
+    monkeypatch.setattr(SingleDeviceStrategy, "broadcast", broadcast)
+    monkeypatch.setattr(Clock, "__call__", lambda self: self.time * 50)
+    trainer = fit(tmp_path, budget, module)
+    assert trainer.global_step == 101
+    assert len(messages) == 26  # one in four updates
+    assert module.taken() == pytest.approx(rates([k // 4 * 4 / 100 for k in range(101)], 0.06), abs=1e-9)
+
+
+def rank_main(folder):
+    """Rank 1's clock runs five times as fast, and its budget would end five times as early."""
+    trainer = L.Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", use_distributed_sampler=False, logger=False, max_epochs=-1,
+        default_root_dir=folder, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        callbacks=[budget := TimeBudget(1.0, every_n_steps=3)],
+    )  # fmt: skip
+    module = Module(Clock())
+    rank = trainer.global_rank
+    budget._now = lambda: module.clock.time * (1 + 4 * rank)
+    trainer.fit(module, windows())
+    own = {"updates": trainer.global_step, "rates": module.taken(), "spent": budget.seconds_spent}
+    (folder / f"rank{rank}.json").write_text(json.dumps(own), encoding="utf-8")
+
+
+def test_two_ranks_follow_one_clock(tmp_path):
+    torchrun = {"LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}
+    run_two_ranks(__file__, tmp_path, tmp_path / "cache", timeout=120, **torchrun)
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text("utf-8")) for rank in (0, 1))
+    assert second["spent"] == 5 * first["spent"]
+    assert (
+        first["updates"] == second["updates"] == 100
+    )  # of 0, 3, …, 99, the last is asked with a hundred ticks over
+    assert first["rates"] == second["rates"]
+    assert first["rates"] == pytest.approx(
+        rates([(k // 3 * 3 + 1) / 100 for k in range(100)], 0.06), abs=1e-9
+    )
+
+
+def test_nothing_random_is_drawn(tmp_path):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    module = Module(Clock())
+    fit(tmp_path, TimeBudget(1.0), module)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_an_end_before_the_budget_is_noted(tmp_path, caplog):
+    fit(tmp_path, TimeBudget(2.0), Module(Clock()), max_epochs=1)
+    assert "ended after 0.3 of 2 hours" in caplog.text
+    caplog.clear()
+    fit(tmp_path, TimeBudget(0.2), Module(Clock()))
+    assert "ended after" not in caplog.text
+
+
+def test_what_is_refused(tmp_path):
+    for settings, message in (
+        ({"hours": 0}, "hours is 0"),
+        ({"hours": float("nan")}, "hours is nan"),
+        ({"hours": 1, "warmup_share": 1.0}, "warmup_share is 1.0"),
+        ({"hours": 1, "warmup_share": -0.1}, "warmup_share is -0.1"),
+        ({"hours": 1, "every_n_steps": 0}, "every_n_steps is 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TimeBudget(**settings)
+    with pytest.raises(ValueError, match=r"without scheduler, got \['LambdaLR'\].*decay_power: null"):
+        fit(tmp_path, TimeBudget(1.0), Module(Clock(), scheduler=True))
+
+    class Anneal(L.Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            if trainer.global_step == 15:
+                trainer.optimizers[0].param_groups[0]["lr"] /= 4
+
+    with pytest.raises(ValueError, match=r"something else changed them.*anneal_factor: null"):
+        fit(tmp_path, TimeBudget(1.0), Module(Clock()), Anneal())
+    saver = ScheduledCheckpoint(Steps(at=(20,), last=False), weights_only=False)
+    fit(tmp_path, TimeBudget(1.0), Module(Clock()), saver)
+    path = tmp_path / "resume/step=000000020.ckpt"
+    with pytest.raises(ValueError, match=r"'hours': 1.0.*'hours': 2.0.*resuming needs the same"):
+        fit(tmp_path, TimeBudget(2.0), Module(Clock()), ckpt_path=path)
+
+
+if __name__ == "__main__":
+    rank_main(Path(sys.argv[1]))

@@ -1,0 +1,299 @@
+"""TowerPreference: what it records against a direct computation, exchanged and identical towers, references, errors."""
+
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import pearsonr
+
+from lmdyn.analysis.tower_heads import Encoded, HeadTraining, train_tower_heads
+from lmdyn.callbacks import Run, TowerPreference
+from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus, StreamedText
+from lmdyn.models import TwoTowerLanguageModel
+from tests.callbacks.observing import assert_leaves_alone
+
+GRAMMAR = {
+    "n_train_tokens": 2000, "n_validation_tokens": 1500, "n_test_tokens": 50, "n_nouns": 40, "n_verbs": 20,
+    "n_adjectives": 10, "n_adverbs": 5, "n_names": 10, "n_facts": 5, "vocabulary": "wordpiece", "vocab_size": 250,
+}  # fmt: skip
+HOW = HeadTraining(updates=12, learning_rate=0.01)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LMDYN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        found = {}
+        for objective in ("causal", "cloze", "masked"):
+            corpus = PretrainingCorpus(
+                GrammarCorpus(**GRAMMAR), sequence_length=16, batch_size=8, objective=objective
+            )
+            corpus.prepare_data()
+            found[objective] = corpus
+        yield found
+
+
+def model(data, tower="gpt", seed=0, **kwargs):
+    torch.manual_seed(seed)
+    vocab_size = len(data["causal"].tokenizer)
+    module = TwoTowerLanguageModel(
+        tower, **{"hidden_size": 8, "num_layers": 1, "vocab_size": vocab_size, "init_range": 0.3, **kwargs}
+    )
+    return module.train()
+
+
+def attached(folder: Path, corpus, **kwargs) -> TowerPreference:
+    settings = {"training": HOW, "batch_rows": 4, "min_count": 2, **kwargs}
+    observer = TowerPreference(**settings)
+    run = Run(folder, corpus.tokenizer, corpus.token_counts, datamodule=corpus)
+    observer.attach(run)
+    return observer
+
+
+def value(table: pd.DataFrame, quantity: str, by: str = "", group: str = "") -> float:
+    rows = table[table["quantity"].eq(quantity) & table["by"].eq(by) & table["group"].eq(group)]
+    return rows["value"].item()
+
+
+def by_token(table: pd.DataFrame, quantity: str = "preference") -> "pd.Series[float]":
+    rows = table[table["quantity"].eq(quantity) & table["by"].eq("token")]
+    return rows.set_index("group")["value"]
+
+
+@pytest.mark.parametrize(("tower", "objective"), [("gpt", "causal"), ("elmo", "cloze"), ("bert", "masked")])
+def test_numbers_are_those_of_a_direct_computation(data, tmp_path, tower, objective):
+    corpus, module = data[objective], model(data, tower)
+    table = attached(tmp_path, corpus).observe(module, 3)
+    module.eval()
+
+    def encoded(loader, flat):
+        for batch in loader:
+            with torch.no_grad():
+                one, two = module.encode(batch["input_ids"])
+            there = batch["labels"] != -100
+            if objective == "masked":  # what the model reads it could copy
+                there &= batch["input_ids"] == corpus.tokenizer.mask_token_id
+            there = there if flat else torch.ones_like(batch["labels"], dtype=torch.bool)
+            yield Encoded({"one": one[there], "two": two[there]}, batch["labels"][there])
+
+    heads, _ = train_tower_heads(
+        encoded(corpus.train_dataloader().with_batch_size(4), True), len(corpus.tokenizer), HOW
+    )
+    p, targets = [], []
+    for batch in encoded(corpus.val_dataloader(), True):
+        targets.append(batch.labels)
+        p.append(
+            torch.stack(
+                [h.target_log_probabilities(batch.encodings[n], batch.labels).exp() for n, h in heads.items()]
+            )
+        )
+    p, targets = torch.cat(p, 1).double(), torch.cat(targets)
+    means = p.mean(1)
+    primary = int(means.argmax())
+    for k in (0, 1):
+        assert value(table, "mean_probability", "tower", str(k + 1)) == pytest.approx(
+            means[k].item(), rel=1e-4
+        )
+        assert value(table, "head_loss", "tower", str(k + 1)) == pytest.approx(
+            -p[k].log().mean().item(), rel=1e-4
+        )
+    assert value(table, "primary_tower") == primary + 1
+    preference = by_token(table)
+    assert len(preference) > 20
+    for token, found in preference.items():
+        here = targets == corpus.tokenizer.convert_tokens_to_ids(token)
+        assert int(here.sum()) >= 2
+        expected = (p[primary, here].mean() / p[1 - primary, here].mean()).log().item()
+        assert found == pytest.approx(expected, abs=1e-4)
+    assert value(table, "spread") == pytest.approx(preference.std(), rel=1e-9)
+    counts = by_token(table, "count")
+    assert counts.is_monotonic_decreasing
+    assert (counts.values == corpus.token_counts.set_index("token")["count"][counts.index].values).all()
+    tagged = table[table["quantity"].eq("preference") & table["by"].eq("token")]
+    for tag, rows in tagged.groupby("upos"):
+        assert value(table, "preference", "upos", str(tag)) == pytest.approx(rows["value"].mean())
+    assert tagged["upos"].nunique() > 3
+
+
+def test_exchanging_the_towers_changes_their_numbers_only(data, tmp_path):
+    corpus, module = data["causal"], model(data)
+    plain = attached(tmp_path / "a", corpus).observe(module, 0)
+    swapped = attached(
+        tmp_path / "b", corpus, sites={"tower1": "encodings.1", "tower2": "encodings.0"}
+    ).observe(module, 0)
+    # the primary tower is found anew, so that the preference stays
+    pd.testing.assert_series_equal(by_token(plain), by_token(swapped), check_exact=True)
+    assert value(plain, "primary_tower") == 3 - value(swapped, "primary_tower")
+    for quantity in ("head_loss", "mean_probability"):
+        assert value(plain, quantity, "tower", "1") == value(swapped, quantity, "tower", "2")
+    assert by_token(plain).abs().max() > 0.01
+
+
+def test_identical_towers_have_no_preference(data, tmp_path):
+    corpus, module = data["causal"], model(data)
+    table = attached(tmp_path, corpus, sites={"tower1": "encodings.0", "tower2": "encodings.0"}).observe(
+        module, 0
+    )
+    assert by_token(table).eq(0).all()
+    assert by_token(table, "standard_error").eq(0).all()
+    assert value(table, "spread") == 0
+
+
+def test_identical_weights_are_identical_towers(data, tmp_path):
+    corpus, module = data["causal"], model(data)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if name.startswith("towers."):
+                parameter[1] = parameter[0]
+            if name.startswith("input_projection."):
+                parameter[8:] = parameter[:8]
+    table = attached(tmp_path, corpus).observe(module, 0)
+    assert by_token(table).eq(0).all()
+
+
+def test_it_leaves_no_trace(data, tmp_path):
+    table = assert_leaves_alone(attached(tmp_path, data["masked"]), model(data, "bert"))
+    assert len(by_token(table)) > 3
+
+
+def test_three_towers_compare_the_best_two(data, tmp_path):
+    sites = {f"tower{k + 1}": f"encodings.{k}" for k in range(3)}
+    table = attached(tmp_path, data["causal"], sites=sites).observe(model(data, n_towers=3), 0)
+    means = [value(table, "mean_probability", "tower", str(k + 1)) for k in range(3)]
+    assert value(table, "primary_tower") == 1 + int(np.argmax(means))
+    assert len(by_token(table)) > 20
+
+
+def test_references_of_other_runs(data, tmp_path):
+    corpus = data["causal"]
+    first = attached(tmp_path / "one", corpus)
+    theirs = first.observe(model(data, seed=1), 7)
+    first.store.write(7, theirs)
+    observer = attached(tmp_path / "two", corpus, references={"seed1": str(tmp_path / "one")})
+    mine = observer.observe(model(data, seed=2), 3)
+    x, y = by_token(mine), by_token(theirs)
+    assert value(mine, "correlation", "reference", "seed1") == pytest.approx(
+        pearsonr(x, y[x.index]).statistic
+    )
+    # what the reference recorded is part of the settings
+    plain = attached(tmp_path / "three", corpus)
+    assert observer.settings != plain.settings
+    again = attached(tmp_path / "same", corpus, references={"seed1": str(tmp_path / "one")})
+    assert value(again.observe(model(data, seed=1), 0), "correlation", "reference", "seed1") == pytest.approx(
+        1
+    )
+
+
+def test_the_previous_checkpoint(data, tmp_path):
+    corpus, now, then = data["causal"], model(data, seed=2), model(data, seed=1)
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    torch.save({"state_dict": then.state_dict()}, folder / "step=000000003.ckpt")
+    observer = TowerPreference(training=HOW, batch_rows=4, min_count=2, previous=True)
+    run = Run(tmp_path, corpus.tokenizer, corpus.token_counts, corpus, checkpoint_folder=folder)
+    observer.attach(run)
+    assert not observer.observe(now, 3)["by"].eq("reference").any()  # nothing comes before
+    found = observer.observe(now, 7)
+    plain = attached(tmp_path / "plain", corpus)
+    # the towers in the order of the sites, whichever is primary
+    x, y = (
+        by_token(t) * (1 if value(t, "primary_tower") == 1 else -1)
+        for t in (plain.observe(now, 0), plain.observe(then, 0))
+    )
+    both = x.index.intersection(y.index)
+    assert len(both) > 20
+    expected = pearsonr(x[both], y[both]).statistic
+    assert value(found, "correlation", "reference", "previous") == pytest.approx(expected, rel=1e-6)
+    again = observer.observe(now, 7)  # what is remembered is what is computed
+    pd.testing.assert_frame_equal(found, again, check_exact=True)
+
+
+def test_printed_variant_vanishes_where_towers_are_calibrated(data, tmp_path):
+    """Trained heads know how frequent a word is; what is averaged over all positions tells nothing else."""
+    long = HeadTraining(updates=300, learning_rate=0.01)
+    module = model(data)
+    tables = {
+        variant: attached(
+            tmp_path / variant, data["causal"], variant=variant, training=long, min_count=20
+        ).observe(module, 0)
+        for variant in ("mean_probability", "printed")
+    }
+    plain, printed = (by_token(t).abs().mean() for t in tables.values())
+    assert printed < 0.6 * plain
+
+
+def test_not_finite_encodings_are_told(data, tmp_path, caplog):
+    module = model(data)
+    with torch.no_grad():
+        module.input_projection.weight.fill_(torch.nan)
+    table = attached(tmp_path, data["causal"]).observe(module, 5)
+    assert table["value"].isna().all()
+    assert "not finite" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sites": {"tower1": "encodings.0"}}, "two towers or more"),
+        ({"variant": "median"}, "variant"),
+        ({"batch_rows": 0}, "batch_rows"),
+        ({"references": {"previous": "x"}}, "previous"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        TowerPreference(**arguments)
+
+
+def test_unknown_sites_references_and_data(data, tmp_path):
+    corpus = data["causal"]
+    observer = attached(tmp_path, corpus, sites={"a": "encodings.0", "b": "encodings.7"})
+    with pytest.raises(ValueError, match=r"encodings\.7"):
+        observer.check_module(model(data))
+    with pytest.raises(ValueError, match="third tower"):
+        attached(tmp_path, corpus).check_module(model(data, n_towers=3))
+    with pytest.raises(ValueError, match="has no observations"):
+        attached(tmp_path, corpus, references={"other": str(tmp_path / "nothing")})
+    with pytest.raises(ValueError, match="saved"):
+        attached(tmp_path, corpus, previous=True)
+    with pytest.raises(ValueError, match="tokenizer"):
+        TowerPreference().attach(Run(tmp_path, datamodule=corpus))
+
+
+def test_a_stream_is_read_from_its_start_each_time(tmp_path, data):
+    corpus = data["causal"]
+    texts = [" ".join(w for s in d for w in s.words) for d in corpus.corpus.documents("train")]
+    pd.DataFrame({"text": texts}).to_parquet(tmp_path / "text.parquet")
+    source = {"path": "parquet", "data_files": str(tmp_path / "text.parquet")}
+    stream = StreamedText(source, epoch_batches=3, block_rows=8)
+    streaming = PretrainingCorpus(corpus.corpus, stream, sequence_length=16, batch_size=4, objective="causal")
+    streaming.prepare_data()
+    observer = attached(tmp_path, streaming)
+    first, second = (observer.observe(model(data), 0) for _ in range(2))
+    pd.testing.assert_frame_equal(first, second, check_exact=True)
+    assert len(by_token(first)) > 20
+
+
+def test_another_objective_is_refused(tmp_path, data):
+    with pytest.raises(ValueError, match="objective 'causal', the probe is for 'cloze'"):
+        attached(tmp_path, data["causal"], probe=data["cloze"])
+
+
+def test_it_observes_a_module_of_ones_own(data, tmp_path):
+    class Mine(L.LightningModule):
+        def __init__(self, size):
+            super().__init__()
+            self.left, self.right = torch.nn.Embedding(size, 4), torch.nn.Embedding(size, 4)
+            self.decoder = torch.nn.Linear(8, size)
+
+        def forward(self, input_ids):
+            return self.decoder(torch.cat([self.left(input_ids), self.right(input_ids)], -1))
+
+    corpus = data["causal"]
+    torch.manual_seed(0)
+    sites = {"left": "left", "right": "right"}
+    table = attached(tmp_path, corpus, sites=sites).observe(Mine(len(corpus.tokenizer)), 0)
+    assert len(by_token(table)) > 20

@@ -1,0 +1,330 @@
+"""WordClusters: its numbers are those of a direct call, its figures and tables say what the records say."""
+
+import logging
+import sys
+
+import pandas as pd
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+from torch import nn
+
+from lmdyn.analysis import Clustering, word_clusters
+from lmdyn.callbacks import Run, WordClusters
+from lmdyn.callbacks.observer import observe_together
+from tests.callbacks.observing import assert_leaves_alone
+
+V, D = 260, 12
+SPECIAL = [0, 3]
+SETTINGS = {"words": 200, "components": 6, "learning_rate": 0.1, "matrix_words": 50}
+
+
+class Tokenizer:
+    all_special_ids = SPECIAL
+
+    def __len__(self):
+        return V
+
+    def convert_ids_to_tokens(self, ids):
+        return [f"w{i}" for i in ids]
+
+
+class Model(nn.Module):
+    """An embedding of sparse (Laplace) sources, some words of two of them, and other layers of the same height."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        g = torch.Generator().manual_seed(seed)
+        u = torch.rand(V, D, generator=g).clamp(1e-6) - 0.5
+        weight = -u.sign() * torch.log1p(-2 * u.abs()) @ torch.randn(D, D, generator=g) * 0.02 + 1
+        self.embedding = nn.Embedding(V, D)
+        self.embedding.weight = nn.Parameter(weight)
+        self.decoder = nn.Linear(4, V)
+        self.norm = nn.LayerNorm(V)
+
+
+def counts():
+    """Every id is as frequent as it is large, but for 20 that never occur."""
+    table = pd.DataFrame({"token": [f"w{i}" for i in range(V)], "count": range(V)})
+    table.loc[V - 20 :, "count"] = 0
+    table.loc[SPECIAL, "count"] = 10_000
+    return table
+
+
+def attach(folder, tokenizer=Tokenizer, table=None, **settings):
+    observer = WordClusters(**{**SETTINGS, **settings})
+    observer.probe = [{"labels": torch.zeros(1, 1, dtype=torch.int64)}]  # of no account
+    observer.attach(Run(folder, tokenizer() if tokenizer else None, counts() if table is None else table))
+    return observer
+
+
+IDS = list(range(V - 21, 0, -1))
+IDS.remove(3)
+IDS = IDS[:200]
+
+
+def rows(table, quantity):
+    return table[table["quantity"].eq(quantity)]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"method": "fastica"}, {"nonlinearity": "halved", "threshold": 2.0}]
+)
+def test_values_are_those_of_a_direct_call(tmp_path, settings):
+    model = Model()
+    table = attach(tmp_path, **settings).observe(model, 7)
+    how = Clustering(6, learning_rate=0.1, **settings)
+    direct = word_clusters(model.embedding.weight.detach()[IDS], how)
+    assert direct.converged
+    scalar = table.set_index(["quantity", "group"])["value"]
+    assert scalar["within_one", ""] == direct.within_one
+    assert scalar["mean_clusters", ""] == direct.mean_clusters > 0
+    assert scalar["iterations", ""] == direct.iterations
+    assert scalar["converged", ""] == 1
+    shares = rows(table, "share_of_words").set_index("group")["value"]
+    assert shares.index.tolist() == ["0", "1", "2", "3", "4", "5", "6", "7+"]
+    assert shares.sum() == pytest.approx(1)
+    assert shares.tolist() == direct.shares(7).tolist()
+    assert shares["1"] == pytest.approx(float((direct.clusters_per_word == 1).double().mean()))
+
+    members = rows(table, "membership")
+    expected = [
+        (f"{c}{'+' if s > 0 else '-'}", f"w{IDS[w]}", v)
+        for w, c, s, v in zip(
+            *(getattr(direct, name).tolist() for name in ("word", "component", "sign", "value")), strict=True
+        )
+    ]
+    assert [*members[["group", "token", "value"]].itertuples(index=False, name=None)] == expected
+    matrix = rows(table, "component_value").pivot_table(
+        index="token", columns="group", values="value", sort=False
+    )
+    assert matrix.index.tolist() == [f"w{i}" for i in IDS[:50]]
+    assert matrix.columns.tolist() == [str(c) for c in range(6)]
+    assert torch.equal(torch.from_numpy(matrix.to_numpy(copy=True)).float(), direct.values[:50])
+    count = rows(table, "count")
+    assert count["token"].tolist() == [f"w{i}" for i in IDS]
+    assert count["value"].tolist() == IDS  # as frequent as large
+    # without special tokens, and without those that never occur
+    assert not {"w0", "w3", f"w{V - 1}"} & set(count["token"])
+
+
+def test_columns_and_scalars(tmp_path):
+    table = attach(tmp_path).observe(Model(), 7)
+    assert table.columns.tolist() == ["step", "tokens", "quantity", "site", "by", "group", "token", "value"]
+    assert not table.duplicated(["quantity", "site", "by", "group", "token"]).any()
+    assert not table[["quantity", "site", "by", "group", "token"]].isna().any().any()
+    assert set(table[WordClusters.is_scalar(table)]["quantity"]) == {
+        "within_one", "mean_clusters", "share_of_words", "converged", "iterations",
+    }  # fmt: skip
+
+
+def test_invisible_and_repeatable(tmp_path):
+    assert_leaves_alone(attach(tmp_path, words=100), Model().train())
+
+
+def test_the_probe_set_plays_no_part(tmp_path):
+    one = attach(tmp_path / "one")
+    other = attach(tmp_path / "other")
+    other._probe_set = None
+    model = Model()
+    assert len(observe_together([one], model, 0)[0])
+    pd.testing.assert_frame_equal(one.measure(model, 0), other.measure(model, 0))
+
+
+def test_without_tokenizer_the_counts_name_the_words(tmp_path):
+    observer = WordClusters(**SETTINGS)
+    observer.probe = [{"input_ids": torch.tensor([[V - 1]])}]
+    observer.attach(Run(tmp_path, None, counts()))
+    table = observer.observe(Model(), 0)
+    assert {"w0", "w3"} <= set(rows(table, "count")["token"])  # nobody says which are special
+
+
+def test_words_counted_in_the_probe_set(tmp_path):
+    observer = WordClusters(**{**SETTINGS, "components": 2, "words": 4, "frequency": "probe"})
+    observer.probe = [{"labels": torch.tensor([[9, 9, 9, 7, 7, 5, 8, 8, 8, 8, 0, -100]])}]
+    observer.attach(Run(tmp_path, Tokenizer()))
+    table = observer.observe(Model(), 0)
+    assert rows(table, "count")["token"].tolist() == ["w8", "w9", "w7", "w5"]
+    assert rows(table, "count")["value"].tolist() == [4, 3, 2, 1]
+
+
+def test_what_cannot_be_clustered_is_nan_with_a_warning(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+    observer, broken, flat, sound = attach(tmp_path), Model(), Model(), Model()
+    broken.embedding.weight.data[IDS[3], 2] = torch.nan
+    flat.embedding.weight.data[:, 3:] = 1.0
+    for model, reason in ((broken, "NaN or infinite"), (flat, "vary in 3 directions")):
+        caplog.clear()
+        table = observer.observe(model, 4)
+        assert "no clusters at step 4" in caplog.text
+        assert reason in caplog.text
+        scalar = table[table["quantity"].ne("converged")]
+        assert scalar["value"].isna().all()
+        assert set(scalar["quantity"]) == {"within_one", "mean_clusters", "share_of_words", "iterations"}
+        assert rows(table, "converged")["value"].tolist() == [0]
+        assert WordClusters.figures(table, {}) == {}
+        assert WordClusters.tables(table, {}) == {}
+    caplog.clear()
+    observer.observe(sound, 4)
+    assert caplog.text == ""
+    unused = Model()  # what is never looked at may be anything
+    unused.embedding.weight.data[[0, 3, V - 1]] = torch.nan
+    pd.testing.assert_frame_equal(observer.observe(unused, 4), observer.observe(sound, 4))
+
+
+def test_a_rule_that_does_not_converge(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+    table = attach(tmp_path, max_iterations=3).observe(Model(), 2)
+    assert "not converged at step 2 after 3 iterations" in caplog.text
+    assert rows(table, "converged")["value"].tolist() == [0]
+    assert rows(table, "within_one")["value"].notna().all()
+    caplog.clear()
+    large = Model()
+    large.embedding.weight.data *= 300
+    table = attach(tmp_path / "large", whiten="multiply").observe(large, 2)
+    assert "beyond all bounds" in caplog.text
+    assert rows(table, "within_one")["value"].isna().all()
+
+
+def test_errors(tmp_path):
+    observer = attach(tmp_path, embedding="word_embeddings")
+    with pytest.raises(
+        ValueError, match=r"'word_embeddings', got no such module.*\['embedding', 'decoder'\]"
+    ):
+        observer.check_module(Model())
+    with pytest.raises(ValueError, match="got LayerNorm with a weight of shape"):
+        attach(tmp_path, embedding="norm").check_module(Model())
+    with pytest.raises(ValueError, match=r"'decoder' is 4 wide.*at most that, got 6"):
+        attach(tmp_path, embedding="decoder").check_module(Model())
+    attach(tmp_path).check_module(Model())
+    few = counts()
+    few.loc[6:, "count"] = 0
+    with pytest.raises(ValueError, match=r"4 words occur, which is too few for 6 components.*at most 3"):
+        attach(tmp_path, table=few)
+    for wrong, message in (
+        ({"method": "pca"}, "method"),
+        ({"whiten": "no"}, "whiten"),
+        ({"method": "fastica", "whiten": "multiply"}, "FastICA needs whitened data"),
+        ({"components": 0}, "components is 0"),
+        ({"words": 6}, "words is 6: expected a number from 7"),
+        ({"matrix_words": -1}, "matrix_words is -1"),
+        ({"threshold": 0.0}, "threshold is 0.0: expected a positive number"),
+    ):  # of choices annotations speak first, under test
+        with pytest.raises((ValueError, TypeCheckError), match=message):
+            WordClusters(**{**SETTINGS, **wrong})
+
+
+# ---------------------------------------------------------------- figures and tables
+
+
+@pytest.fixture
+def observations(tmp_path):
+    """Three steps of one run, from a Gaussian embedding to a sparse one."""
+    observer = attach(tmp_path)
+    sparse, g = Model().embedding.weight.detach(), torch.Generator().manual_seed(1)
+    noise = torch.randn(V, D, generator=g) * sparse.std()
+    tables = []
+    for step, share in ((0, 0.0), (10, 0.5), (100, 1.0)):
+        model = Model()
+        model.embedding.weight.data = share * sparse + (1 - share) * noise
+        tables.append(observer.observe(model, step))
+    return pd.concat(tables, ignore_index=True)
+
+
+def preferences(of, runs=None):
+    """s_a of each word, at two steps of each run."""
+    found = []
+    for i, run in enumerate(runs or [None]):
+        named = {"run": run} if run else {}
+        for step in (1, 100):
+            values = [(of(int(t[1:])) if step == 100 else 99.0) * (1 - 2 * i) for t in (f"w{n}" for n in IDS)]
+            table = pd.DataFrame({"group": [f"w{n}" for n in IDS], "value": values})
+            found.append(table.assign(step=step, quantity="preference", by="token", site="", **named))
+    other = found[0].head(3).assign(by="upos", group="NOUN", value=-7.0)
+    return pd.concat([*found, other], ignore_index=True)
+
+
+def test_figures(observations):
+    figures = WordClusters.figures(observations, {})
+    assert set(figures) == {"matrix", "clusters_per_word", "word_clouds", "over_training"}
+    image = figures["matrix"].axes[0].images[0].get_array()
+    assert image.shape == (6, 50)
+    last = observations[observations["step"].eq(100)]
+    first_word = last[last["quantity"].eq("component_value") & last["token"].eq(f"w{IDS[0]}")]["value"]
+    assert image[:, 0].tolist() == pytest.approx(first_word.tolist())
+    bars = [patch.get_height() for patch in figures["clusters_per_word"].axes[0].patches]
+    shares = rows(last, "share_of_words").set_index("group")["value"]
+    assert bars == pytest.approx(shares.tolist())
+    assert sum(bars) == pytest.approx(1)
+    legend = figures["clusters_per_word"].axes[0].get_legend().get_texts()
+    assert f"mean {rows(last, 'mean_clusters')['value'].item():.2f}" in "".join(t.get_text() for t in legend)
+    assert len(figures["word_clouds"].axes) == 3
+    assert set(WordClusters.figures(last, {})) == {"matrix", "clusters_per_word", "word_clouds"}
+    no_matrix = last[last["quantity"].ne("component_value")]
+    assert "matrix" not in WordClusters.figures(no_matrix, {})
+
+
+def test_without_the_package_there_are_no_word_clouds(observations, monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+    monkeypatch.setitem(sys.modules, "wordcloud", None)
+    with caplog.at_level(logging.INFO, "lmdyn"):
+        figures = WordClusters.figures(observations, {})
+    assert set(figures) == {"matrix", "clusters_per_word", "over_training"}
+    assert "lmdyn[figures]" in caplog.text
+
+
+def test_a_run_that_diverged_keeps_the_figure_of_its_past(observations, tmp_path):
+    broken = Model()
+    broken.embedding.weight.data[:] = torch.inf
+    diverged = attach(tmp_path / "broken").observe(broken, 200)
+    together = pd.concat([observations, diverged], ignore_index=True)
+    assert set(WordClusters.figures(together, {})) == {"over_training"}
+    assert WordClusters.tables(together, {}) == {}
+
+
+def test_several_runs(observations):
+    other = observations.assign(run="/runs/b/two")
+    together = pd.concat([observations.assign(run="/runs/a/one"), other], ignore_index=True)
+    figures = WordClusters.figures(together, {})
+    assert set(figures) == {"matrix", "clusters_per_word", "word_clouds", "over_training"}
+    assert len(figures["clusters_per_word"].axes[0].patches) == 2 * 8
+    assert "one, step 100" in figures["matrix"].axes[0].get_title(loc="left")
+    labels = [text.get_text() for text in figures["over_training"].axes[1].get_legend().get_texts()]
+    assert labels[:2] == ["one", "two"]
+
+
+def test_table_of_clusters(observations):
+    table = WordClusters.tables(observations, {})["clusters"]
+    last = observations[observations["step"].eq(100)]
+    members = rows(last, "membership")
+    assert table["words"].sum() == len(members)  # no more than 12 clusters
+    assert (table["words"].diff().dropna() <= 0).all()
+    best = members[members["group"].eq(table["cluster"][0])]
+    by_value = best.sort_values("value", key=abs, ascending=False)["token"][:5]
+    assert table["typical"][0] == ", ".join(by_value)
+    assert table["frequent"][0] == ", ".join(sorted(best["token"], key=lambda t: -int(t[1:]))[:5])
+
+
+def test_table_of_preferences(observations):
+    """Table 3: the last step of preferences, by cluster, NaN left out; nothing where nobody observed them."""
+    assert WordClusters.tables_beside(observations, {}) == {}
+    odd = lambda i: torch.nan if i % 10 == 0 else float(i)  # noqa: E731
+    table = WordClusters.tables_beside(observations, {"TowerPreference": preferences(odd)})["preference"]
+    last = observations[observations["step"].eq(100)]
+    members = rows(last, "membership").groupby("group")["token"].apply(list)
+    for _, row in table.iterrows():
+        numbers = [odd(int(t[1:])) for t in members[row["cluster"]] if int(t[1:]) % 10]
+        assert row["preference"] == pytest.approx(sum(numbers) / len(numbers))
+    assert table["rank"].tolist() == list(range(1, len(table) + 1))
+    assert (table["preference"].diff().dropna() <= 0).all()
+
+
+def test_table_of_preferences_of_several_runs(observations):
+    together = pd.concat([observations.assign(run=f"/runs/{r}") for r in ("one", "two")], ignore_index=True)
+    others = {"TowerPreference": preferences(float, ["/runs/one", "/runs/two"])}
+    table = WordClusters.tables_beside(together, others)["preference"]
+    assert table.columns.tolist() == [
+        "cluster", "words", "typical", "frequent", "preference one", "rank one", "preference two", "rank two",
+    ]  # fmt: skip
+    assert table["preference two"].tolist() == pytest.approx((-table["preference one"]).tolist())
+    assert table["rank two"].tolist() == table["rank one"].tolist()[::-1]

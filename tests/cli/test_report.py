@@ -1,0 +1,265 @@
+"""The report: tables, what stands beside other observers, several runs together, and their configurations."""
+
+import pandas as pd
+import pytest
+import yaml
+from matplotlib.figure import Figure
+
+from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.store import ObservationStore
+from lmdyn.cli import report
+from lmdyn.cli.configurations import model_configurations
+from lmdyn.cli.report import write_report
+
+CALLS = []
+
+
+class Tabled(Observer):
+    """Has tables of its own and beside others, of one run."""
+
+    def measure(self, module, step):
+        raise NotImplementedError
+
+    @staticmethod
+    def figures(observations, settings):
+        return {"plain": Figure()}
+
+    @staticmethod
+    def tables(observations, settings):
+        CALLS.append(("tables", observations, settings))
+        numbers = pd.DataFrame({"name": ["<a>", None], "share": [1 / 3, float("nan")], "count": [12345, 2]})
+        matrix = pd.DataFrame([[1.0, 0.5], [0.5, 1.0]], index=["x", "y"], columns=["x", "y"])
+        return {"some_numbers": numbers, "matrix": matrix}
+
+    @staticmethod
+    def figures_beside(observations, others):
+        CALLS.append(("figures_beside", observations, others))
+        return {"beside": Figure()} if "Heavy" in others else {}
+
+    @staticmethod
+    def tables_beside(observations, others):
+        CALLS.append(("tables_beside", observations, others))
+        return {"both": others["Wide"].groupby("token")["value"].sum().to_frame()} if "Wide" in others else {}
+
+
+class TabledTogether(Tabled):
+    """The same, of several runs together."""
+
+    several_runs = True
+
+
+class Wide(Observer):
+    """Rows by token, which are no scalars."""
+
+    def measure(self, module, step):
+        raise NotImplementedError
+
+    @staticmethod
+    def is_scalar(observations):
+        return observations["token"].isna()
+
+
+class Heavy(Wide):
+    """What nobody asks for."""
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(monkeypatch):
+    """Files in place of pictures, which take seconds."""
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: path.write_bytes(b"a picture"))
+    CALLS.clear()
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The folders that are read."""
+    seen, original = [], ObservationStore.read
+
+    def reading(store, *args, **kwargs):
+        seen.append(store.folder)
+        return original(store, *args, **kwargs)
+
+    monkeypatch.setattr(ObservationStore, "read", reading)
+    return seen
+
+
+def make(run, *observers, value=1.0, k=1):
+    """A run that was looked at by these, under their class names."""
+    for cls in observers:
+        store = ObservationStore(
+            run / "observations" / cls.__name__.lower(),
+            f"{__name__}.{cls.__name__}",
+            {"k": k},
+        )
+        rows = [("loss", "", None, value), ("share", "", "the", 2 * value), ("share", "", "cat", 3 * value)]
+        table = pd.DataFrame(rows, columns=["quantity", "site", "token", "value"])
+        store.write(5, table.assign(step=5))
+    return run
+
+
+def called(name):
+    return [call[1:] for call in CALLS if call[0] == name]
+
+
+def rows_of(page, caption):
+    """The rows of the table with this caption, as lists of cells."""
+    table = page[: page.index(f"<figcaption>{caption} (")].rpartition("<table>")[2]
+    return [row.split("</tr>")[0] for row in table.split("<tr>")[1:]]
+
+
+# ------------------------------------------------------------------------------------------ tables
+
+
+def test_tables_of_a_run(tmp_path):
+    run = make(tmp_path / "run", Tabled)
+    page = write_report([run], tmp_path / "out").read_text()
+    head, first, second = rows_of(page, "some numbers")
+    assert head == "<th>name</th><th class='n'>share</th><th class='n'>count</th>"
+    assert (
+        first == "<td>&lt;a&gt;</td><td class='n'>0.3333</td><td class='n'>12345</td>"
+    )  # a count stays whole
+    assert second == "<td></td><td class='n'></td><td class='n'>2</td>"
+    # names of rows are a column, and in the file too
+    assert rows_of(page, "matrix")[1] == "<td>x</td><td class='n'>1</td><td class='n'>0.5</td>"
+    assert "href='tabled_some_numbers.csv'" in page
+    numbers = pd.read_csv(tmp_path / "out" / "tabled_some_numbers.csv")
+    assert numbers["share"][0] == 1 / 3
+    assert pd.read_csv(tmp_path / "out" / "tabled_matrix.csv", index_col=0).loc["x", "y"] == 0.5
+    ((observations, settings),) = called("tables")
+    assert (len(observations), settings) == (3, {"k": 1})
+    assert "run" not in observations
+
+
+def test_tables_beside_have_whole_tables_of_other_observers(tmp_path):
+    run = make(tmp_path / "run", Tabled, Wide, value=2.0)
+    page = write_report([run], tmp_path / "out").read_text()
+    assert rows_of(page, "both")[1:] == [
+        "<td>cat</td><td class='n'>6</td>",
+        "<td>the</td><td class='n'>4</td>",
+    ]
+    ((_, others),) = called("tables_beside")
+    assert list(others) == ["Wide"]  # not the observer itself
+    assert len(others) == 1
+    assert "run" not in others["Wide"]
+    assert others.get("LearningCurves") is None
+    assert others["Wide"] is others["Wide"]
+
+
+def test_what_nobody_wants_is_not_read_for_others(tmp_path, read):
+    run = make(tmp_path / "run", Tabled, Wide, Heavy)
+    write_report([run], tmp_path / "out")
+    assert (tmp_path / "out" / "tabled_beside.png").exists()  # Tabled knew that Heavy is there
+    assert [folder.name for folder in read] == [
+        "heavy",
+        "tabled",
+        "wide",
+        "wide",
+    ]  # its own section, and beside
+
+
+# ------------------------------------------------------------------------------------------ several runs
+
+
+def test_several_runs_together(tmp_path, read):
+    runs = [make(tmp_path / name, TabledTogether, Wide, value=i) for i, name in ((1.0, "a"), (10.0, "b"))]
+    runs.append(make(tmp_path / "c", Wide, value=100.0))  # of no concern to what the others have together
+    page = write_report(runs, tmp_path / "out").read_text()
+    names = ("figures_beside", "tables", "tables_beside")
+    for name in names:
+        ((observations, about),) = called(name)  # once
+        assert observations["run"].unique().tolist() == [str(run) for run in runs[:2]]
+        assert len(observations) == 6
+    assert about["Wide"].groupby("run")["value"].sum().to_dict() == {str(runs[0]): 6.0, str(runs[1]): 60.0}
+    assert rows_of(page, "both")[1] == "<td>cat</td><td class='n'>33</td>"
+    assert "Heavy" not in about
+    files = {path.name for path in (tmp_path / "out").glob("*.csv")}
+    assert files == {f"tabledtogether_{name}.csv" for name in ("some_numbers", "matrix", "both")}
+    assert (tmp_path / "out" / "tabledtogether_plain.png").exists()
+    assert page.count("<h1>tabledtogether of 2 runs</h1>") == 1
+
+
+def test_different_settings_of_runs_together_are_told(tmp_path):
+    runs = [make(tmp_path / name, TabledTogether, k=k) for name, k in (("a", 1), ("b", 2), ("c", 1))]
+    assert "different settings</strong>: k: 1, 2." in write_report(runs, tmp_path / "out").read_text()
+    alike = write_report([runs[0], runs[2]], tmp_path / "alike").read_text()
+    assert "different settings" not in alike
+
+
+def test_observers_of_single_runs_have_tables_for_each(tmp_path):
+    runs = [make(tmp_path / name, Tabled, Wide) for name in "ab"]
+    page = write_report(runs, tmp_path / "out").read_text()
+    assert len(called("tables")) == len(called("tables_beside")) == 2
+    assert all("run" not in observations for observations, _ in called("tables"))
+    assert {path.name for path in (tmp_path / "out").glob("*_both.csv")} == {
+        "a_tabled_both.csv",
+        "b_tabled_both.csv",
+    }
+    assert page.count("<figcaption>both (") == 2
+
+
+# ------------------------------------------------------------------------------------------ configurations
+
+
+def configured(folder, class_path="lmdyn.models.Towers", **arguments):
+    folder.mkdir(exist_ok=True)
+    config = {"model": {"class_path": class_path, "init_args": arguments}, "seed_everything": 1}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    return folder
+
+
+def optimizer(name, **arguments):
+    return {"class_path": f"torch.optim.{name}", "init_args": arguments}
+
+
+def test_configurations_tell_what_differs(tmp_path):
+    shared = {"layers": 2, "dropout": 0.1, "sites": ["x", "y"]}
+    runs = {
+        "a": configured(
+            tmp_path / "a", tower="elmo", optimizer=optimizer("Adam", lr=1e-3, eps=1e-8), **shared
+        ),
+        "b": configured(
+            tmp_path / "b", tower="bert", optimizer=optimizer("Adam", lr=2e-3, eps=1e-8), **shared
+        ),
+        "none": tmp_path / "none",
+    }
+    table = model_configurations(runs)
+    assert list(table) == ["run", "class", "tower", "optimizer.lr"]
+    assert table.iloc[:, 1:].to_numpy().tolist() == [
+        ["Towers", "elmo", 0.001], ["Towers", "bert", 0.002], [None, None, None],
+    ]  # fmt: skip
+    assert list(model_configurations({"a": runs["a"], "none": runs["none"]})) == ["run", "class"]
+
+
+def test_configurations_of_different_classes(tmp_path):
+    """What only the other class has is no difference of its own; what one of the same class lacks is."""
+    runs = {
+        "a": configured(tmp_path / "a", optimizer=optimizer("Adam", lr=1e-3, eps=1e-8), config={"heads": 2}),
+        "b": configured(
+            tmp_path / "b", optimizer=optimizer("SGD", lr=1e-3, momentum=0.9), config={"units": None}
+        ),
+        "c": configured(
+            tmp_path / "c", "own.Model", optimizer=optimizer("SGD", lr=1e-3, momentum=0.9), size=3
+        ),
+    }
+    table = model_configurations(runs).set_index("run")
+    assert list(table) == ["class", "optimizer", "config.heads", "config.units"]
+    assert table["class"].tolist() == ["Towers", "Towers", "Model"]
+    assert table["optimizer"].tolist() == ["Adam", "SGD", "SGD"]
+    assert table["config.heads"].tolist() == [2, None, None]
+    assert table["config.units"].tolist() == [None, "null", None]
+
+
+def test_the_report_has_configurations_of_several_runs(tmp_path):
+    for name, layers in (("a", 2), ("b", 12)):
+        configured(make(tmp_path / name, Tabled), layers=layers, bias=True)
+    page = write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out").read_text()
+    head, *rows = rows_of(page, "models that were trained")
+    assert head == "<th>run</th><th>class</th><th class='n'>layers</th>"
+    assert rows == [f"<td>{n}</td><td>Towers</td><td class='n'>{k}</td>" for n, k in (("a", 2), ("b", 12))]
+    assert pd.read_csv(tmp_path / "out" / "configurations.csv")["layers"].tolist() == [2, 12]
+    # of one run there is nothing to tell, nor where nobody has a configuration
+    alone = write_report([tmp_path / "a"], tmp_path / "alone").read_text()
+    assert "<h2>configurations</h2>" not in alone
+    for name in "ab":
+        (tmp_path / name / "config.yaml").unlink()
+    assert report._configurations({name: tmp_path / name for name in "ab"}, tmp_path) == ""
