@@ -118,6 +118,12 @@ def spread(values: Sequence[float], form: str = "{:.3f}") -> str:
     return middle if len(values) == 1 else f"{middle} ({low} to {high})"
 
 
+def memory(field: str) -> float:
+    """Bytes, of this process alone: getrusage's peak would have the parent's in it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * float(next(line for line in lines if line.startswith(field)).split()[1])
+
+
 def machine() -> str:
     """Processor, cores, versions, and how busy the machine is with other things."""
     model = platform.processor() or platform.machine()

@@ -22,12 +22,11 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from common import Seconds, machine, now, quiet, spread, table
+from common import Seconds, machine, memory, now, quiet, spread, table
 from torch import Tensor, nn
 from transformers import BertConfig, GPT2Config
 from transformers.models.bert.modeling_bert import BertLayer
@@ -117,12 +116,6 @@ def peak_of_loss(args: argparse.Namespace) -> float:
     before = memory("VmRSS")  # below the peak so far, so that the growth is an upper bound
     loss(hidden, labels).backward()
     return memory("VmHWM") - before
-
-
-def memory(field: str) -> float:
-    """Bytes, of this process alone: getrusage's peak would have the parent's in it."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * float(next(line for line in lines if line.startswith(field)).split()[1])
 
 
 def model_of(args: argparse.Namespace, tower: str) -> TwoTowerLanguageModel:

@@ -7,6 +7,8 @@ from lmdyn.analysis.correlation import pearson, spearman
 from lmdyn.analysis.covariance import CrossCovariance
 from lmdyn.analysis.decomposition import Decomposition, contextual_decomposition
 from lmdyn.analysis.divergence import jensen_shannon, kullback_leibler
+from lmdyn.analysis.effective_dimension import EffectiveDimension, effective_dimension
+from lmdyn.analysis.encoder_map import EncoderMap
 from lmdyn.analysis.grouped import GroupedMeans
 from lmdyn.analysis.independent_components import (
     UnusableEmbeddingsError,
@@ -21,7 +23,15 @@ from lmdyn.analysis.interdependence import (
     pairwise_interdependence,
 )
 from lmdyn.analysis.kernels import cosine_kernel, linear_kernel, rbf_kernel
+from lmdyn.analysis.long_run import LongRun, long_run
 from lmdyn.analysis.lstm import state_gradients
+from lmdyn.analysis.lyapunov import (
+    LocalExponents,
+    LyapunovSpectrum,
+    kaplan_yorke_dimension,
+    local_lyapunov_exponents,
+    lyapunov_spectrum,
+)
 from lmdyn.analysis.preference import (
     Predictions,
     SplitHalf,
@@ -43,6 +53,7 @@ from lmdyn.analysis.probes import (
     diagnostic_probe,
 )
 from lmdyn.analysis.procrustes import procrustes
+from lmdyn.analysis.recurrence import Attractors, Recurrence, attractor_types, attractors
 from lmdyn.analysis.rsa import rsa
 from lmdyn.analysis.shapley import ShapleyInteraction, shapley_interaction
 from lmdyn.analysis.sparsity import (
@@ -54,7 +65,17 @@ from lmdyn.analysis.sparsity import (
     word_tags,
 )
 from lmdyn.analysis.sweep import sweep
+from lmdyn.analysis.synchronization import (
+    Synchronization,
+    deviation,
+    deviation_floor,
+    synchronization_offset,
+    synchronize,
+)
+from lmdyn.analysis.synchronized_map import SynchronizedMap, synchronized_map, transverse_exponents
 from lmdyn.analysis.tower_heads import HeadTraining, TowerHead, train_tower_heads
+from lmdyn.analysis.trajectories import Trajectory, exact_products, iterate
+from lmdyn.analysis.transients import Transients, transient_length
 from lmdyn.analysis.trees import dependency_distances
 from lmdyn.analysis.word_clusters import (
     ClusteredWords,
@@ -67,6 +88,7 @@ from lmdyn.analysis.word_clusters import (
 
 __all__ = [
     "Agreement",
+    "Attractors",
     "Capture",
     "ClusteredWords",
     "Clustering",
@@ -74,21 +96,33 @@ __all__ = [
     "Decomposition",
     "DescriptionLength",
     "DiagnosticClassifier",
+    "EffectiveDimension",
+    "EncoderMap",
     "GroupedMeans",
     "HeadTraining",
+    "LocalExponents",
+    "LongRun",
+    "LyapunovSpectrum",
     "MatchedSamples",
     "Membership",
     "PairwiseInterdependence",
     "Predictions",
     "ProbeResult",
+    "Recurrence",
     "ShapleyInteraction",
     "SplitHalf",
+    "Synchronization",
+    "SynchronizedMap",
     "TowerHead",
     "TowerPredictions",
+    "Trajectory",
+    "Transients",
     "UnusableEmbeddingsError",
     "amari_ica",
     "amari_index",
     "attention_entropy",
+    "attractor_types",
+    "attractors",
     "canonical_correlations",
     "capture",
     "cca",
@@ -101,15 +135,24 @@ __all__ = [
     "decompositional_interdependence",
     "dependency_distances",
     "description_length",
+    "deviation",
+    "deviation_floor",
     "diagnostic_probe",
+    "effective_dimension",
+    "exact_products",
     "fast_ica",
     "frequency_correlation",
+    "iterate",
     "jensen_shannon",
+    "kaplan_yorke_dimension",
     "kernel_cka",
     "kullback_leibler",
     "leading_towers",
     "linear_cka",
     "linear_kernel",
+    "local_lyapunov_exponents",
+    "long_run",
+    "lyapunov_spectrum",
     "match_frequency",
     "most_frequent_tag",
     "observing",
@@ -129,8 +172,13 @@ __all__ = [
     "state_gradients",
     "svcca",
     "sweep",
+    "synchronization_offset",
+    "synchronize",
+    "synchronized_map",
     "token_preference",
     "train_tower_heads",
+    "transient_length",
+    "transverse_exponents",
     "typical_words",
     "word_clusters",
     "word_tags",

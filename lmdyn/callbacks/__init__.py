@@ -2,9 +2,12 @@
 
 from lmdyn.callbacks.attention_patterns import AttentionPatterns
 from lmdyn.callbacks.checkpoint import ScheduledCheckpoint
+from lmdyn.callbacks.depth_performance import DepthPerformance
 from lmdyn.callbacks.diagnostic_probe import DiagnosticProbe
 from lmdyn.callbacks.downstream import Downstream
 from lmdyn.callbacks.edge_probe import EdgeProbe
+from lmdyn.callbacks.encoder_dynamics import EncoderDynamics
+from lmdyn.callbacks.handwriting import Handwriting
 from lmdyn.callbacks.interdependence import Interdependence
 from lmdyn.callbacks.learning_curves import LearningCurves
 from lmdyn.callbacks.observer import Observer, StreamingObserver
@@ -27,10 +30,13 @@ __all__ = [
     "Accumulator",
     "AttentionPatterns",
     "Checkpoint",
+    "DepthPerformance",
     "DiagnosticProbe",
     "Downstream",
     "Earlier",
     "EdgeProbe",
+    "EncoderDynamics",
+    "Handwriting",
     "Interdependence",
     "Itself",
     "LearningCurves",

@@ -70,14 +70,37 @@ OBSERVERS = {
         "budget": {"max_updates": 2},
         "probe": probe("GrammarTasks", n_train=32, n_evaluation=20, corpus=PROBED),
     },
+    "EncoderDynamics": {
+        "length": 12, "lengths": [8], "sentences": 6, "short_steps": 40, "dimension_times": [0, 20], "long_steps": 200,
+        "long_tau": 10, "check": 1, "check_steps": 60, "max_period": 4, "examples": 2, "threshold": 1e-3,
+    },
+    "DepthPerformance": {
+        "times": [0, 2, 3], "training": {"updates": 3}, "batch_rows": 4, "fine_tuned_times": [1],
+        "budget": {"max_updates": 2},
+        "tasks": probe("GrammarTasks", n_train=32, n_evaluation=20, max_sequence_length=64, corpus=PROBED),
+    },
+    "Handwriting": {
+        "starts": 8, "lengths": 30,
+        "probe": probe("GrammarTasks", n_train=60, n_evaluation=40, max_sequence_length=64, corpus=PROBED),
+    },
     "TowerPreference": {"training": {"updates": 5}, "batch_rows": 4, "min_count": 1, "previous": True},
     "WordClusters": {"words": 60, "components": 4, "max_iterations": 100, "matrix_words": 20},
-}
+}  # fmt: skip
 # What they look at, where it is not the LSTM on the grammar.
 LANGUAGE_OF = {
     "ScaffoldRule": "scaffold",
     **dict.fromkeys(
-        ["TokenLearning", "EdgeProbe", "WorldKnowledge", "AttentionPatterns", "Downstream"], "masked"
+        [
+            "TokenLearning",
+            "EdgeProbe",
+            "WorldKnowledge",
+            "AttentionPatterns",
+            "Downstream",
+            "EncoderDynamics",
+            "DepthPerformance",
+            "Handwriting",
+        ],
+        "masked",
     ),
     **dict.fromkeys(["TowerPreference", "WordClusters"], "towers"),
 }

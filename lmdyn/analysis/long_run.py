@@ -1,0 +1,310 @@
+"""Long trajectories of an encoder: local Lyapunov exponents, on the map of one token once all tokens are equal."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lmdyn.analysis.lyapunov import random_perturbation
+from lmdyn.analysis.recurrence import Recurrence
+from lmdyn.analysis.synchronization import THRESHOLD, check_floor, deviation, deviation_floor
+from lmdyn.analysis.trajectories import Map, check_precision, repeat, state_norm
+
+__all__ = ["LongRun", "long_run"]
+
+
+@dataclass(frozen=True)
+class LongRun:
+    """What :func:`long_run` found.
+
+    Attributes:
+        exponents: (windows, batch) float64, λ of each window in nats a step. NaN in the window in which the reduced map
+            took over, after a trajectory was ended, and from where a state was not finite.
+        saturated: (windows, batch) the perturbation shrank below what the precision resolves; the exponent is then an
+            upper bound.
+        deviations: (kept + 1, batch) float64 D(t), t = 0 … kept, as long as the full map ran; NaN afterwards.
+        synchronized_at: (batch,) first t with D(t) below the threshold; −1: not within the steps.
+        switched_at: (batch,) step from which the reduced map was iterated; −1: never.
+        recurred_at: (batch,) step of a state to which the trajectory came back, and back again; −1: none was found.
+        ended_at: (batch,) step after which a recurrent trajectory was no longer followed; −1: it was to the end.
+        diverged: (batch,) some state was not finite.
+        final: (batch, d) mean token of the last state.
+        floor: deviation that rounding keeps up among equal tokens; NaN without a reduced map.
+        tau: steps of a window.
+        epsilon: norm of the joint perturbation.
+        dtype: precision of the states.
+    """
+
+    exponents: Float[Tensor, "windows batch"]
+    saturated: Bool[Tensor, "windows batch"]
+    deviations: Float[Tensor, "times batch"]
+    synchronized_at: Int[Tensor, "batch"]
+    switched_at: Int[Tensor, "batch"]
+    recurred_at: Int[Tensor, "batch"]
+    ended_at: Int[Tensor, "batch"]
+    diverged: Bool[Tensor, "batch"]
+    final: Float[Tensor, "batch d"]
+    floor: float
+    tau: int
+    epsilon: float
+    dtype: torch.dtype
+
+
+@torch.no_grad()
+def long_run(
+    f: Map,
+    x: Float[Tensor, "batch tokens d"],
+    tau: int,
+    steps: int,
+    *,
+    reduced: Map | None = None,
+    epsilon: float = 1.0,
+    threshold: float = THRESHOLD,
+    keep: int = 0,
+    end_recurrent: bool = False,
+    tolerance: float = 1e-5,
+    batch_size: int = 16,
+    seed: int = 0,
+    rows: Sequence[int] | None = None,
+) -> LongRun:
+    """Local Lyapunov exponents along long trajectories, and what happens on the way.
+
+    The publication's algorithm: a random perturbation of norm ε over the joint state; every τ steps λ = ln(‖δ‖/ε)/τ,
+    and δ is scaled back to ε. With ``reduced``, a trajectory goes over to the map of one token at the end of the window
+    in which its tokens have synchronized: from their mean token and the mean of their perturbations, whose norm
+    ε over N equal tokens is ε/√N of one. That window is marked, its exponent left out.
+
+    Memory does not grow with the steps, but for one number a window (and D(t) while it is kept).
+
+    Args:
+        f: the map of (batch, tokens, d).
+        x: where the trajectories start.
+        tau: steps of a window.
+        steps: steps in all, a multiple of ``tau``.
+        reduced: the map of (batch, d) where all tokens are equal, of
+            :func:`~lmdyn.analysis.synchronized_map.synchronized_map`; None: the full map all the way.
+        epsilon: norm of the joint perturbation.
+        threshold: D below which tokens count as synchronized.
+        keep: keep D(t) up to this step.
+        end_recurrent: do not follow a trajectory further that came back to a state for the second time.
+        tolerance: distance, relative to the norm of the state, at which a state counts as the same.
+        batch_size: rows that the full map is applied to at once, perturbed ones apart; the reduced one takes all.
+        seed: of the first perturbations.
+        rows: number of each row in the whole set, by which its perturbation is drawn; 0 … batch − 1 by default.
+
+    Raises:
+        ValueError: a precision that dynamics cannot do with; ``tau`` that does not divide ``steps``; numbers that are
+            not above 0; with ``reduced``, a numerical floor of D that is not below the threshold.
+
+    Reference: Inoue et al. 2022, algorithm A1; sections II.A and II.B.
+
+    Example:
+        >>> f = lambda x: 2 * (x - x.mean(1, keepdim=True)) / 8 + (3.8 * x * (1 - x)).mean(1, keepdim=True)
+        >>> x = torch.rand(2, 4, 1, generator=torch.Generator().manual_seed(0)).double()
+        >>> run = long_run(f, x, 10, 2000, reduced=lambda x: 3.8 * x * (1 - x), epsilon=1e-6)
+        >>> run.switched_at.tolist(), round(float(run.exponents.nanmean()), 1)  # 0.43 of one token
+        ([10, 10], 0.4)
+    """
+    check_precision(x)
+    if tau < 1 or steps < tau or steps % tau:
+        raise ValueError(
+            f"tau is {tau} and steps is {steps}: expected steps to be a multiple of tau, such as "
+            f"{max(1, round(steps / max(tau, 1))) * max(tau, 1)}"
+        )
+    if epsilon <= 0 or batch_size < 1 or tolerance <= 0 or keep < 0:
+        raise ValueError(
+            "expected epsilon and tolerance above 0, batch_size from 1 and keep from 0, got "
+            f"{epsilon}, {tolerance}, {batch_size}, {keep}"
+        )
+    state = _State(x, tau, steps, min(keep, steps), epsilon, tolerance)
+    delta = random_perturbation(x, epsilon, seed, rows)
+    parts = torch.arange(len(x), device=x.device).split(batch_size)
+    if reduced is None:
+        for part in parts:
+            _full(state, f, x[part], delta[part], part, None, end_recurrent)
+        return state.result(float("nan"))
+    floor = float(deviation_floor(f, x[:batch_size], 64))
+    check_floor(floor, threshold)
+    tokens = math.sqrt(x.shape[1])
+    starts = torch.full((len(x), x.shape[2]), float("nan"), dtype=x.dtype, device=x.device)
+    perturbed = torch.zeros_like(starts)
+    for part in parts:
+        found = _full(state, f, x[part], delta[part], part, threshold, end_recurrent)
+        starts[part], perturbed[part] = found.mean_token, found.mean_delta
+    norm = state_norm(perturbed)[:, None].clamp(min=torch.finfo(torch.float64).tiny)
+    perturbed = (perturbed * (epsilon / tokens / norm)).to(x.dtype)
+    _reduced(state, reduced, starts, perturbed, epsilon / tokens, end_recurrent)
+    return state.result(floor)
+
+
+class _State:
+    """Everything that is kept of all trajectories."""
+
+    def __init__(self, x: Tensor, tau: int, steps: int, keep: int, epsilon: float, tolerance: float) -> None:
+        n, windows, device = len(x), steps // tau, x.device
+        self.tau, self.windows, self.keep, self.epsilon, self.tolerance = (
+            tau,
+            windows,
+            keep,
+            epsilon,
+            tolerance,
+        )
+        self.dtype = x.dtype
+        nan = float("nan")
+        self.exponents = torch.full((windows, n), nan, dtype=torch.float64, device=device)
+        self.saturated = torch.zeros((windows, n), dtype=torch.bool, device=device)
+        self.deviations = torch.full((keep + 1, n), nan, dtype=torch.float64, device=device)
+        never = torch.full((n,), -1, dtype=torch.int64, device=device)
+        self.synchronized_at, self.switched_at = never.clone(), never.clone()
+        self.recurred_at, self.ended_at = never.clone(), never.clone()
+        self.diverged = torch.zeros(n, dtype=torch.bool, device=device)
+        self.final = torch.full((n, x.shape[-1]), nan, dtype=x.dtype, device=device)
+
+    def grown(self, x: Tensor, delta: Tensor, window: int, rows: Tensor, norm: float) -> Tensor:
+        """Record the exponents of a window; the perturbations, scaled back."""
+        size = state_norm(delta)
+        finest = torch.finfo(x.dtype).eps * state_norm(x)
+        lost = size < finest
+        self.exponents[window, rows] = (torch.maximum(size, finest) / norm).log() / self.tau
+        self.saturated[window, rows] = lost
+        self.diverged[rows] |= ~size.isfinite()
+        shape = (-1, *[1] * (x.ndim - 1))
+        # a lost direction is replaced by a fixed one: what is left of it is rounding
+        direction = torch.where(lost.view(shape), _fixed_direction(delta), delta)
+        length = torch.where(lost, 1.0, size).view(shape)
+        scaled: Tensor = direction * (norm / length)
+        return scaled.to(x.dtype)
+
+    def result(self, floor: float) -> LongRun:
+        """All of it, frozen."""
+        return LongRun(
+            self.exponents, self.saturated, self.deviations, self.synchronized_at, self.switched_at,
+            self.recurred_at, self.ended_at, self.diverged, self.final, floor, self.tau, self.epsilon, self.dtype,
+        )  # fmt: skip
+
+
+def _fixed_direction(like: Tensor) -> Tensor:
+    direction = torch.randn(like.shape[1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    unit: Tensor = direction / direction.norm()
+    return unit.to(like).expand_as(like)
+
+
+@dataclass
+class _Synchronized:
+    mean_token: Float[Tensor, "rows d"]
+    mean_delta: Float[Tensor, "rows d"]
+
+
+def _full(
+    state: _State,
+    f: Map,
+    x: Tensor,
+    delta: Tensor,
+    rows: Int[Tensor, "rows"],
+    threshold: float | None,
+    end_recurrent: bool,
+) -> _Synchronized:
+    """The full map, until all of these rows have synchronized, or to the end."""
+    found = _Synchronized(_mean(x) * torch.nan, torch.zeros_like(_mean(x)))
+    here = torch.arange(len(rows), device=rows.device)  # rows that still run, among these
+    returns = _Returns(state, rows, 0) if end_recurrent and threshold is None else None
+    for window in range(state.windows):
+        for step in range(window * state.tau, (window + 1) * state.tau):
+            if threshold is not None or step <= state.keep:
+                _look(state, x, step, rows[here], threshold)
+            both = f(torch.cat([x, x + delta]))
+            x, delta = both[: len(x)], both[len(x) :] - both[: len(x)]
+        delta = state.grown(x, delta, window, rows[here], state.epsilon)
+        step = (window + 1) * state.tau
+        if threshold is not None or step <= state.keep:
+            _look(state, x, step, rows[here], threshold)
+        state.final[rows[here]] = _mean(x)
+        over = ~x.flatten(1).isfinite().all(1)
+        if threshold is not None:
+            done = (deviation(x) < threshold) & (state.synchronized_at[rows[here]] >= 0)
+            at = rows[here[done]]
+            state.switched_at[at] = step
+            state.exponents[window, at] = torch.nan
+            found.mean_token[here[done]], found.mean_delta[here[done]] = _mean(x[done]), _mean(delta[done])
+            over |= done
+        if returns is not None:
+            over |= returns.found(x.flatten(1), here, window)
+        if bool(over.any()):  # the only wait for the device in a window
+            x, delta, here = x[~over], delta[~over], here[~over]
+        if len(here) == 0:
+            break
+    return found
+
+
+def _look(state: _State, x: Tensor, step: int, rows: Tensor, threshold: float | None) -> None:
+    d = deviation(x)
+    if step <= state.keep:
+        state.deviations[step, rows] = d
+    if threshold is not None:
+        first = (d < threshold) & (state.synchronized_at[rows] < 0)
+        state.synchronized_at[rows] = torch.where(first, step, state.synchronized_at[rows])
+
+
+def _reduced(state: _State, reduced: Map, x: Tensor, delta: Tensor, norm: float, end_recurrent: bool) -> None:
+    """The map of one token, for all rows that have synchronized, each from its own window on."""
+    begins = torch.where(state.switched_at >= 0, state.switched_at // state.tau, state.windows).cpu()
+    first, last = (
+        int(begins.min()),
+        int(begins[begins < state.windows].max()) if bool((begins < state.windows).any()) else 0,
+    )
+    run = repeat(reduced, state.tau)
+    rows = torch.empty(0, dtype=torch.int64, device=x.device)
+    now, apart = x[rows], delta[rows]
+    everyone = torch.arange(len(x), device=x.device)
+    returns = _Returns(state, everyone, first) if end_recurrent else None
+    for window in range(first, state.windows):
+        new = (begins == window).nonzero()[:, 0].to(x.device)
+        if len(new):
+            rows, now, apart = (
+                torch.cat([rows, new]),
+                torch.cat([now, x[new]]),
+                torch.cat([apart, delta[new]]),
+            )
+        if len(rows) == 0:
+            if window >= last:
+                return
+            continue
+        both = run(torch.cat([now, now + apart]))
+        now, apart = both[: len(now)], both[len(now) :] - both[: len(now)]
+        apart = state.grown(now, apart, window, rows, norm)
+        state.final[rows] = now
+        over = ~now.isfinite().all(1)
+        if returns is not None:
+            over |= returns.found(now, rows, window)
+        if bool(over.any()):  # the only wait for the device in a window
+            now, apart, rows = now[~over], apart[~over], rows[~over]
+
+
+class _Returns:
+    """Looks at the end of each window for trajectories on closed orbits: any period shows as one in windows."""
+
+    def __init__(self, state: _State, rows: Int[Tensor, "rows"], first: int) -> None:
+        self._state, self._rows, self._first = state, rows, first
+        self._tracker = Recurrence(state.tolerance)
+
+    def found(
+        self, x: Float[Tensor, "running d"], here: Int[Tensor, "running"], window: int
+    ) -> Bool[Tensor, "running"]:
+        """Which of the rows that still run, by their places among all, are known to be closed; recorded."""
+        every = torch.full((len(self._rows), x.shape[1]), float("nan"), dtype=x.dtype, device=x.device)
+        every[here] = x
+        self._tracker.update(every)
+        at = self._tracker.recurred_at[here]
+        closed, rows, tau = at >= 0, self._rows[here], self._state.tau
+        self._state.recurred_at[rows] = torch.where(
+            closed, (at + self._first + 1) * tau, self._state.recurred_at[rows]
+        )
+        self._state.ended_at[rows] = torch.where(closed, (window + 1) * tau, self._state.ended_at[rows])
+        return closed
+
+
+def _mean(x: Tensor) -> Tensor:
+    return x.double().mean(1).to(x.dtype)

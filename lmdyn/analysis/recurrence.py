@@ -1,0 +1,216 @@
+"""Orbits that close: when a state recurs, with which period, and which trajectories end on the same attractor."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lmdyn.analysis.trajectories import Map, check_precision, repeat, state_norm
+
+__all__ = ["Attractors", "Recurrence", "attractor_types", "attractors"]
+
+
+class Recurrence:
+    """Watches trajectories for recurrence, keeping one earlier state a row.
+
+    Each new state is compared with the saved one: a match is ‖x − saved‖ ≤ tolerance · ‖x‖. The first match, p steps
+    after the saved state, is a candidate that must match again at 2p, since a slow drift passes a state's
+    neighbourhood only once; then the orbit is closed with period p. If it does not, the row starts again from its
+    present state. Otherwise the saved state is replaced by the present one when it is older than a share
+    (``growth`` − 1) of its own step (Brent's algorithm has growth 2). Rows follow one schedule each, whenever they
+    match. The work of an update is that of two norms; nothing waits for the device.
+
+    The period is that with which states agree at the onset: where an orbit is approached in oscillations (as next to
+    a period doubling) this may be a multiple of its own, which :func:`attractors` finds from the final states.
+
+    The onset found is the step of the saved state, which is at or after the true one, t₀: it exceeds t₀ by at most
+    (growth − 1)·t₀ + 1 where the period fits into that age, and else by about p/(growth − 1).
+
+    Args:
+        tolerance: relative distance of a match: above the rounding of the map (some 1e-6 in float32), below the
+            distance between states of one orbit, since a smaller orbit is taken for a fixed point.
+        growth: above 1.
+
+    Raises:
+        ValueError: tolerance below 0, growth not above 1.
+
+    Reference: Brent 1980, "An improved Monte Carlo factorization algorithm", section 2.
+
+    Example:
+        >>> recurrence, x = Recurrence(tolerance=1e-6), torch.tensor([[8.0], [1.0]])
+        >>> for _ in range(40):
+        ...     recurrence.update(x)
+        ...     x = torch.where(x == 8, 5, torch.where(x > 1, x - 1, x))  # 8 5 4 3 2 1 1 1 …; 1 1 1 …
+        >>> recurrence.period, recurrence.recurred_at
+        (tensor([1, 1]), tensor([5, 0]))
+    """
+
+    def __init__(self, tolerance: float, growth: float = 1.25) -> None:
+        if not tolerance >= 0:
+            raise ValueError(f"tolerance is a relative distance, 0 or more: got {tolerance}")
+        if not growth > 1:
+            raise ValueError(f"growth is the age at which a saved state is replaced, above 1: got {growth}")
+        self.tolerance, self.growth = tolerance, growth
+        self._step = 0
+        self._saved: Tensor | None = None
+
+    @property
+    def recurred_at(self) -> Int[Tensor, "batch"]:
+        """(batch,) step (number of updates before) of a state known to be on a closed orbit; −1 if there is none."""
+        self._check_updated()
+        return self._recurred_at
+
+    @property
+    def period(self) -> Int[Tensor, "batch"]:
+        """(batch,) period of the closed orbit in updates; 0 if there is none."""
+        self._check_updated()
+        return self._period
+
+    @torch.no_grad()
+    def update(self, x: Float[Tensor, "batch *state"]) -> None:
+        """Look at the next state; the first one is step 0.
+
+        Raises:
+            ValueError: another shape than before.
+        """
+        if self._saved is None:
+            self._saved = x.clone()
+            zeros = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+            self._saved_at, self._candidate, self._period = zeros, zeros.clone(), zeros.clone()
+            self._recurred_at = zeros - 1
+            return
+        if x.shape != self._saved.shape:
+            raise ValueError(f"a state of {tuple(x.shape)} after states of {tuple(self._saved.shape)}")
+        self._step += 1
+        age = self._step - self._saved_at
+        open_, waiting = self._period == 0, self._candidate > 0
+        match = _near(x, self._saved, self.tolerance)
+        decides = open_ & waiting & (age == 2 * self._candidate)
+        closed = decides & match
+        self._recurred_at = torch.where(closed, self._saved_at, self._recurred_at)
+        self._period = torch.where(closed, self._candidate, self._period)
+        new = open_ & ~waiting & match
+        too_old = (age >= (self.growth - 1) * self._saved_at) & open_ & ~waiting & ~match
+        replaced = too_old | (decides & ~match)
+        self._candidate = torch.where(new, age, torch.where(replaced, 0, self._candidate))
+        self._saved = torch.where(replaced.reshape(-1, *[1] * (x.ndim - 1)), x, self._saved)
+        self._saved_at = torch.where(replaced, self._step, self._saved_at)
+
+    def _check_updated(self) -> None:
+        if self._saved is None:
+            raise ValueError("no states so far: call update(x) at each step first")
+
+
+@dataclass(frozen=True)
+class Attractors:
+    """On which attractors trajectories ended.
+
+    Attributes:
+        period: (batch,) 1 for a fixed point, p for a periodic orbit, 0 where the state did not recur.
+        label: (batch,) equal where two rows are on the same orbit, from 0 in order of appearance; −1 for period 0.
+        tolerance: relative distance of a match.
+        max_period: longest period that was looked for.
+    """
+
+    period: Int[Tensor, "batch"]
+    label: Int[Tensor, "batch"]
+    tolerance: float
+    max_period: int
+
+
+@torch.no_grad()
+def attractors(f: Map, x: Float[Tensor, "batch *state"], max_period: int, tolerance: float) -> Attractors:
+    """Period of the orbit on which each row is, and which rows share one.
+
+    The period is the least p up to ``max_period`` after which, and after twice which, the state is back:
+    ‖fᵖ(x) − x‖ ≤ tolerance · ‖x‖. Two rows share an orbit where one of its states, after all these steps, is within
+    twice the tolerance of a state of the other. Rows that still approach their attractor slowly may be told apart, or
+    get a multiple of its period: iterate for longer before.
+
+    Takes 2·max_period steps of all rows and, for each attractor found, as many as its period.
+
+    Args:
+        f: map of (batch, *state) to the same.
+        x: (batch, *state) states at the end of long trajectories.
+        max_period: longest period to look for.
+        tolerance: relative distance, as that of :class:`Recurrence`.
+
+    Raises:
+        ValueError: precision below float32, max_period below 1.
+
+    Example:
+        >>> two_wells = lambda x: 1.5 * x - 0.5 * x**3
+        >>> ended = attractors(two_wells, torch.tensor([[1.0], [-1.0], [1.0]]), max_period=4, tolerance=1e-6)
+        >>> ended.period, ended.label
+        (tensor([1, 1, 1]), tensor([0, 1, 0]))
+    """
+    check_precision(x)
+    if max_period < 1:
+        raise ValueError(f"max_period is 1 or more, got {max_period}")
+    step, start = repeat(f, 1), x
+    back = torch.zeros(2 * max_period, len(x), dtype=torch.bool, device=x.device)
+    for t in range(2 * max_period):
+        x = step(x)
+        back[t] = _near(x, start, tolerance)
+    confirmed = back[:max_period] & back[1::2]  # back at p, and at 2p
+    periods = torch.arange(1, max_period + 1, device=x.device)[:, None]
+    period = torch.where(confirmed, periods, max_period + 1).amin(0)
+    period = torch.where(period > max_period, 0, period)
+    label = torch.full_like(period, -1)
+    count = 0
+    while len(left := ((period > 0) & (label < 0)).nonzero()):
+        first = int(left[0])
+        # all rows step along, of which one is looked at: a map may hold something of each row, as a mask
+        orbit, same = x, torch.zeros_like(label, dtype=torch.bool)
+        for _ in range(int(period[first])):
+            same |= _near(x, orbit[first : first + 1], 2 * tolerance)
+            orbit = step(orbit)
+        same[first] = True  # also where its neighbourhood holds nothing, at a tolerance of 0
+        label = torch.where(same & (period > 0) & (label < 0), count, label)
+        count += 1
+    return Attractors(period, label, tolerance, max_period)
+
+
+def attractor_types(
+    period: Int[Tensor, "batch"], mean_exponent: Float[Tensor, "batch"], resolution: float
+) -> list[str]:
+    """What each trajectory is at its horizon.
+
+    - "fixed point": period 1; "periodic": a longer one, whatever the exponent;
+    - "chaotic": no recurrence and λ above the resolution;
+    - "quasi-periodic": no recurrence and |λ| within it (also a chaos too weak to be told from it);
+    - "converging": no recurrence yet, though λ is below −resolution;
+    - "undetermined": no recurrence and no exponent (NaN), as of a diverged row.
+
+    Args:
+        period: (batch,) 0 without recurrence.
+        mean_exponent: (batch,) mean λ over the last windows before the horizon, nats a step.
+        resolution: the |λ| that is not told from 0: the standard error of the mean, at least.
+
+    Raises:
+        ValueError: a negative resolution.
+
+    Example:
+        >>> attractor_types(torch.tensor([1, 2, 0, 0]), torch.tensor([-0.1, -0.1, 0.3, 1e-5]), resolution=1e-3)
+        ['fixed point', 'periodic', 'chaotic', 'quasi-periodic']
+    """
+    if not resolution >= 0:
+        raise ValueError(f"resolution is the |λ| that is not told from 0, 0 or more: got {resolution}")
+
+    def kind(p: int, exponent: float) -> str:
+        if p:
+            return "fixed point" if p == 1 else "periodic"
+        if exponent != exponent:
+            return "undetermined"
+        if abs(exponent) <= resolution:
+            return "quasi-periodic"
+        return "chaotic" if exponent > 0 else "converging"
+
+    return [kind(p, e) for p, e in zip(period.tolist(), mean_exponent.tolist(), strict=True)]
+
+
+def _near(x: Tensor, y: Tensor, tolerance: float) -> Tensor:
+    """Where ‖x − y‖ ≤ tolerance · ‖x‖; nowhere for values that are not finite."""
+    size = state_norm(x)
+    return (state_norm(x - y) <= tolerance * size) & size.isfinite()

@@ -1,0 +1,168 @@
+"""When the token vectors of an iterated encoder become one: deviation, synchronization offset, numerical floor."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+__all__ = [
+    "THRESHOLD",
+    "Synchronization",
+    "check_floor",
+    "deviation",
+    "deviation_floor",
+    "synchronization_offset",
+    "synchronize",
+]
+
+THRESHOLD = 1e-5
+"""Below this deviation token vectors count as synchronized: Inoue et al. 2022, figure 2."""
+
+
+def deviation(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
+    """D = (1/N) Σᵢ ‖xᵢ − x̄‖₂, how far the N token vectors are from their mean; computed and answered in float64.
+
+    0 where all are the same, at least 0, in the units of the state; NaN where the state is.
+
+    Reference: Inoue et al. 2022, equation 5.
+
+    Example:
+        >>> deviation(torch.tensor([[3.0, 4.0], [-3.0, -4.0]]))
+        tensor(5., dtype=torch.float64)
+    """
+    x = x.double()
+    apart: Tensor = torch.linalg.vector_norm(x - x.mean(-2, keepdim=True), dim=-1)
+    return apart.mean(-1)
+
+
+@torch.no_grad()
+def deviation_floor(
+    f: Callable[[Tensor], Tensor], x: Float[Tensor, "batch tokens d"], steps: int = 32
+) -> Float[Tensor, ""]:
+    """The deviation that rounding keeps up: the highest D(t) of states whose tokens were equal but for their last bits.
+
+    Tokens that differ in their last bits are rounded differently at each step, and what the map contracts to is the
+    balance of the two. Deviations at or below this floor tell nothing. Where synchronization itself is unstable the
+    tokens part again, and the floor, which is then no matter of precision, is large too.
+
+    Args:
+        f: the map.
+        x: states; all tokens start at the mean of theirs, times 1 ± 4 ε, the precision's, at random.
+        steps: how long they are followed; the first half counts as settling.
+
+    Returns:
+        () float64, the highest over the second half of the steps and the rows that stay finite; NaN if none does.
+
+    Raises:
+        ValueError: fewer than 2 steps.
+
+    Example:
+        >>> bool(deviation_floor(lambda x: 1 - x / 2, torch.ones(1, 3, 4)) < 1e-6)
+        True
+    """
+    if steps < 2:
+        raise ValueError(f"steps is {steps}: expected 2 at least")
+    noise = torch.rand(x.shape[1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    factor = 1 + 8 * torch.finfo(x.dtype).eps * (noise - 0.5)
+    x = (x.double().mean(-2, keepdim=True) * factor.to(x.device)).to(x.dtype)
+    highest = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    for step in range(steps):
+        x = f(x)
+        if step >= steps // 2:
+            highest = torch.maximum(highest, deviation(x))  # NaN stays NaN
+    finite = highest.isfinite()
+    return torch.where(finite.any(), torch.where(finite, highest, 0).max(), torch.nan)
+
+
+def synchronization_offset(
+    deviations: Float[Tensor, "times batch"],
+    floor: Float[Tensor, ""] | float,
+    threshold: float = THRESHOLD,
+) -> Int[Tensor, "batch"]:
+    """The first t with D(t) < threshold; −1 where there is none among the times.
+
+    Args:
+        deviations: (times, batch) D(t) for t = 0, 1, 2, …
+        floor: the numerical floor of the precision, of :func:`deviation_floor`.
+        threshold: below it tokens count as synchronized.
+
+    Raises:
+        ValueError: the floor is not below the threshold: "never synchronized" could not be told from "not resolved".
+
+    Reference: Inoue et al. 2022, section II.A and figure 2B.
+
+    Example:
+        >>> synchronization_offset(torch.tensor([[1.0, 1.0], [1e-6, 1.0], [2e-5, 1.0]]), floor=1e-7)
+        tensor([ 1, -1])
+    """
+    check_floor(floor, threshold)
+    below = deviations < threshold
+    return torch.where(below.any(0), below.int().argmax(0), -1)
+
+
+class Synchronization(NamedTuple):
+    """What :func:`synchronize` found.
+
+    Attributes:
+        offset: (batch,) first t with D(t) below the threshold; −1: not within the steps.
+        token: (batch, d) the mean token then, or after the last step.
+    """
+
+    offset: Int[Tensor, "batch"]
+    token: Float[Tensor, "batch d"]
+
+
+@torch.no_grad()
+def synchronize(
+    f: Callable[[Tensor], Tensor],
+    x: Float[Tensor, "batch tokens d"],
+    max_steps: int,
+    threshold: float = THRESHOLD,
+    batch_size: int = 16,
+) -> Synchronization:
+    """Iterate until all token vectors of a row are one, each row for itself.
+
+    Check the :func:`deviation_floor` first.
+
+    Args:
+        f: the map.
+        x: states at t = 0.
+        max_steps: at most so many steps.
+        threshold: below it tokens count as synchronized.
+        batch_size: rows that the map is applied to at once.
+
+    Example:
+        >>> halved = lambda x: x.mean(1, keepdim=True) + (x - x.mean(1, keepdim=True)) / 10
+        >>> synchronize(halved, torch.tensor([[[1.0], [3.0]]]), 100, threshold=5e-3)
+        Synchronization(offset=tensor([3]), token=tensor([[2.]]))
+    """
+    offset = torch.full((len(x),), -1, dtype=torch.int64, device=x.device)
+    token = x.double().mean(1).to(x.dtype)
+    for rows in torch.arange(len(x), device=x.device).split(batch_size):
+        now = x[rows]
+        for t in range(max_steps + 1):
+            first = (offset[rows] < 0) & (deviation(now) < threshold)
+            offset[rows] = torch.where(first, t, offset[rows])
+            open_ = (offset[rows] < 0) | first
+            token[rows] = torch.where(open_[:, None], now.double().mean(1).to(x.dtype), token[rows])
+            if t % 10 == 9 and bool((offset[rows] >= 0).all()):  # waits for the device now and then only
+                break
+            if t < max_steps:
+                now = f(now)
+    return Synchronization(offset, token)
+
+
+def check_floor(floor: Float[Tensor, ""] | float, threshold: float) -> None:
+    """Refuse a precision that cannot tell synchronized tokens from others.
+
+    Raises:
+        ValueError: the floor is not below the threshold.
+    """
+    if not float(floor) < threshold:  # NaN too
+        raise ValueError(
+            f"exactly equal token vectors part to a deviation of {float(floor):.1e}, which is not below the threshold "
+            f"of {threshold:.1e}: either this precision cannot resolve synchronization (take float64, or a higher "
+            "threshold), or synchronized tokens are unstable in this model"
+        )

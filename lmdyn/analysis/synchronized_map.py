@@ -1,0 +1,178 @@
+"""An encoder whose token vectors have become one: the map of a single token, and whether they would stay together."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lmdyn.analysis.encoder_map import EncoderMap
+
+__all__ = ["SynchronizedMap", "synchronized_map", "transverse_exponents"]
+
+_ALBERT = (
+    "attention.value",
+    "attention.dense",
+    "attention.LayerNorm",
+    "ffn",
+    "activation",
+    "ffn_output",
+    "full_layer_layer_norm",
+)
+
+
+class SynchronizedMap:
+    """The map of one token, where all tokens are equal: attention is then uniform, and answers what each token has.
+
+    x ↦ LN₂(y + FFN(y)) with y = LN₁(x + x·W + b), where W is the product of the value and the output matrix. Of N
+    tokens it is N times less work than the full map, and less still, since there are no queries, keys or scores.
+
+    Made by :func:`synchronized_map`.
+
+    Example:
+        >>> from transformers import AlbertConfig
+        >>> from transformers.models.albert.modeling_albert import AlbertLayer
+        >>> sizes = dict(hidden_size=8, intermediate_size=16, num_attention_heads=2)
+        >>> config = AlbertConfig(**sizes, attn_implementation="sdpa")
+        >>> layer = AlbertLayer(config).double().eval()
+        >>> x = torch.randn(5, 8, dtype=torch.float64)
+        >>> tokens = x[:, None].expand(-1, 7, -1)
+        >>> torch.allclose(synchronized_map(layer)(x)[:, None], layer(tokens), rtol=0, atol=1e-12)
+        True
+    """
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        self._layers = [_Layer(layer) for layer in layers]
+
+    def __call__(self, x: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
+        """The token vector one step later."""
+        for layer in self._layers:
+            x = layer(x)
+        return x
+
+
+class _Layer:
+    def __init__(self, layer: nn.Module) -> None:
+        whole = cast(Any, layer)
+        value, dense = whole.attention.value, whole.attention.dense
+        outer = dense.weight.detach().double()
+        # in float64: two roundings less than one after the other
+        self._weight = (outer @ value.weight.detach().double()).to(dense.weight.dtype)
+        self._bias = (outer @ value.bias.detach().double() + dense.bias.detach().double()).to(
+            dense.weight.dtype
+        )
+        self._first, self._second = whole.attention.LayerNorm, whole.full_layer_layer_norm
+        self._inner, self._activation, self._outer = whole.ffn, whole.activation, whole.ffn_output
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self._first(x + F.linear(x, self._weight, self._bias))
+        return cast(Tensor, self._second(y + self._outer(self._activation(self._inner(y)))))
+
+
+def synchronized_map(layer: nn.Module | EncoderMap) -> Callable[[Tensor], Tensor]:
+    """The map of one token vector, which an encoder is on the manifold where all tokens are equal.
+
+    Args:
+        layer: a layer as transformers' ``AlbertLayer`` in eval mode, or the map of an encoder with shared layers. Of
+            other shared layers than ALBERT's, the map of a row with one token: attention to itself alone is uniform.
+
+    Returns:
+        (batch, d) to (batch, d), in the layer's precision.
+
+    Raises:
+        ValueError: layers that differ; a layer that does not map equal tokens to equal tokens, as where attention looks
+            at positions.
+
+    Reference: Inoue et al. 2022, section II.A: after synchronization all attention probabilities are identical.
+    """
+    if isinstance(layer, EncoderMap):
+        if not layer.shared:
+            raise ValueError(
+                f"the {len(layer.maps)} layers differ: there is no one map to iterate, nor a reduced one"
+            )
+        if all(_is_albert(part) for part in layer.layers):
+            reduced: Callable[[Tensor], Tensor] = SynchronizedMap(layer.layers)
+        else:
+            full = layer
+
+            def reduced(x: Tensor) -> Tensor:
+                return full(x[:, None])[:, 0]
+
+        _check(layer, reduced)
+        return reduced
+    if not _is_albert(layer):
+        raise ValueError(
+            f"{type(layer).__name__} is no ALBERT layer (expected {list(_ALBERT)}): give the EncoderMap of its encoder"
+        )
+    return SynchronizedMap([layer])
+
+
+def _is_albert(layer: nn.Module) -> bool:
+    parts = dict(layer.named_modules())
+    return all(name in parts for name in _ALBERT)
+
+
+@torch.no_grad()
+def _check(full: EncoderMap, reduced: Callable[[Tensor], Tensor]) -> None:
+    """Compare the two maps on three equal tokens."""
+    weight = next(p for p in full.layers[0].parameters())
+    width = (
+        int(cast(Any, full.layers[0]).config.hidden_size)
+        if hasattr(full.layers[0], "config")
+        else weight.shape[-1]
+    )
+    x = torch.randn(1, width, generator=torch.Generator().manual_seed(0)).to(weight)
+    there, expected = reduced(x)[:, None], full(x[:, None].expand(-1, 3, -1))
+    error = float((there - expected).abs().max() / expected.abs().max())
+    if not error < 1e-3:
+        raise ValueError(
+            f"equal tokens are not mapped as one token is (relative difference {error:.1e}): this encoder has no "
+            "reduced map, as where attention or layers look at positions; iterate the full map"
+        )
+
+
+@torch.no_grad()
+def transverse_exponents(
+    f: Callable[[Tensor], Tensor], x: Float[Tensor, "batch d"], tau: int, steps: int, seed: int = 0
+) -> Float[Tensor, "windows batch"]:
+    """How fast token vectors part, or approach each other, along a synchronized trajectory: λ⊥ of each window.
+
+    Below 0 synchronization is stable. Perturbations that leave the mean token where it is do not change uniform
+    attention to first order (the weights change, but all values are equal), so two tokens with opposite perturbations
+    tell of any number.
+
+    Args:
+        f: the full map; it must allow forward-mode differentiation (``EncoderMap(…, attention="eager")``).
+        x: (batch, d) token vectors on the manifold.
+        tau: steps of a window.
+        steps: steps in all, a multiple of ``tau``.
+        seed: of the first perturbation.
+
+    Returns:
+        (windows, batch) float64, per step, in nats; NaN from where the state is not finite.
+
+    Raises:
+        ValueError: ``tau`` does not divide ``steps``.
+
+    Example:
+        >>> transverse_exponents(lambda x: 0.9 * x + 0.1 * x.mean(1, keepdim=True), torch.ones(1, 4), 5, 10).exp()
+        tensor([[0.9000],
+                [0.9000]], dtype=torch.float64)
+    """
+    if tau < 1 or steps < tau or steps % tau:
+        raise ValueError(f"tau is {tau} and steps is {steps}: expected steps to be a multiple of tau")
+    u = torch.randn(x.shape[-1], generator=torch.Generator().manual_seed(seed)).to(x).expand_as(x)
+    u = u / u.norm(dim=-1, keepdim=True)
+    found = []
+    for _ in range(steps // tau):
+        growth = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        for _ in range(tau):
+            pair = torch.stack([x, x], 1)
+            after, tangent = torch.func.jvp(f, (pair,), (torch.stack([u, -u], 1),))[:2]
+            x, u = after[:, 0], (tangent[:, 0] - tangent[:, 1]) / 2  # rounding is not antisymmetric
+            norm = u.norm(dim=-1, keepdim=True)
+            growth, u = growth + norm[:, 0].double().log(), u / norm
+        found.append(growth / tau)
+    return torch.stack(found)

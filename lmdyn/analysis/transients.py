@@ -1,0 +1,93 @@
+"""How long a trajectory is chaotic before it ends on an attractor that is not."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+__all__ = ["Transients", "transient_length"]
+
+
+@dataclass(frozen=True)
+class Transients:
+    """Lengths of chaotic transients.
+
+    Attributes:
+        length: (batch,) steps, a multiple of τ; 0 where there is no chaotic transient, the horizon where censored.
+        censored: (batch,) it did not end within the horizon: its length is a lower bound.
+        mean_exponent: (batch,) float64 mean λ over the windows before the end; NaN where the length is 0.
+        width: windows in the running mean.
+        tau: steps in a window.
+    """
+
+    length: Int[Tensor, "batch"]
+    censored: Bool[Tensor, "batch"]
+    mean_exponent: Float[Tensor, "batch"]
+    width: int
+    tau: int
+
+
+@torch.no_grad()
+def transient_length(
+    exponents: Float[Tensor, "windows batch"],
+    tau: int,
+    width: int = 20,
+    recurred_at: Int[Tensor, "batch"] | None = None,
+) -> Transients:
+    """The chaotic transient: until the running mean of λ stays at or below 0, or the state recurs.
+
+    The running mean of window w is that of windows w … w + width − 1, single ones being noise. The end is the first
+    window from which on no running mean is positive, or the one in which the state recurs, whichever is first.
+
+    NaN windows are left out of all means. Those from which on a row is NaN to the end (it was retired, or diverged)
+    are as if they did not exist: the row's horizon is its last window with a value, and if it has fewer than
+    ``width``, the one running mean is that of all of them. A row of NaN only has a horizon of 0 and is censored.
+
+    Args:
+        exponents: (windows, batch) local Lyapunov exponents λ in time order.
+        tau: steps in a window.
+        width: windows in the running mean.
+        recurred_at: (batch,) step at which the state is known to be on a closed orbit, −1 where it is not.
+
+    Raises:
+        ValueError: fewer windows than ``width``, ``width`` or ``tau`` below 1.
+
+    Reference: Inoue et al. 2022, section II.B and figure 4D; the rule is ours, the publication's is by eye.
+
+    Example:
+        >>> falls = torch.tensor([[0.2], [0.1], [0.2], [-0.3], [-0.2], [-0.3]])
+        >>> found = transient_length(falls, tau=50, width=2)
+        >>> found.length, found.censored, found.mean_exponent
+        (tensor([100]), tensor([False]), tensor([0.1500], dtype=torch.float64))
+    """
+    windows = len(exponents)
+    if tau < 1 or width < 1:
+        raise ValueError(f"tau and width are 1 or more, got tau={tau}, width={width}")
+    if width > windows:
+        raise ValueError(
+            f"a running mean over {width} windows of a trajectory of {windows}: "
+            "iterate for longer, or give a smaller width"
+        )
+    known = ~exponents.isnan()
+    values = torch.where(known, exponents, 0).double()
+    time = torch.arange(windows, device=exponents.device)[:, None]
+    horizon = torch.where(known, time + 1, 0).amax(0)
+    # The sign of a mean is that of its sum. Sums anew for each window: differences of running totals would turn the
+    # zeros of a quasi-periodic orbit into rounding of either sign.
+    starts = windows - width + 1
+    sums = values[:starts].clone()
+    for i in range(1, width):
+        sums += values[i : i + starts]
+    last_start = (horizon - width).clamp(min=0)
+    positive = (sums > 0) & (time[:starts] <= last_start)
+    end = torch.where(positive, time[:starts] + 1, 0).amax(0)
+    censored = (end > last_start) | (horizon == 0)
+    end = torch.where(censored, horizon, end)
+    if recurred_at is not None:
+        recurs = recurred_at >= 0
+        end = torch.where(recurs, torch.minimum(end, recurred_at // tau), end)
+        censored = censored & ~recurs
+    before = known & (time < end)
+    mean = torch.where(before, values, 0).sum(0) / before.sum(0)
+    return Transients(end * tau, censored, mean, width, tau)

@@ -1,0 +1,162 @@
+"""Streaming sums of labelled trajectories, by time: what linear readouts of any window of time depend on."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lmdyn.analysis.distributed import all_reduce_sum
+from lmdyn.analysis.scatter import exact_float
+
+__all__ = ["WindowSums"]
+
+
+class WindowSums:
+    """Streaming float64 sums of labelled trajectories: all that linear readouts of any window of time depend on.
+
+    Of each class of sentences and each time: their number, the mean of their vectors, and the scatter matrix about
+    it. Sums of scatter about the running mean are updated by the formulas of Chan, Golub & LeVeque (1983): all terms
+    are positive, so that no digits are lost, wherever the mean lies. Memory is O(times · width²), whatever the number
+    of sentences. Nothing waits for the device in :meth:`update`.
+
+    Args:
+        n_times: number of times T.
+        width: number of dimensions d of a vector.
+        n_classes: number of classes C.
+        pooled: keep one scatter matrix a time, the sum over classes. It is all that training needs; errors on
+            development sentences need those of each class.
+        device: where the sums are.
+
+    Attributes:
+        counts: (C, T) number of sentences.
+        means: (C, T, d) their mean vectors.
+        scatter: (C, T, d, d) Σ (x − mean)(x − mean)ᵀ within each class; pooled, (1, T, d, d).
+
+    Example:
+        >>> sums = WindowSums(n_times=1, width=1, n_classes=2)
+        >>> sums.update(0, torch.tensor([[1.0], [3.0], [7.0]]), torch.tensor([0, 0, 1]))
+        >>> sums.means.flatten().tolist(), sums.scatter.flatten().tolist()
+        ([2.0, 7.0], [2.0, 0.0])
+    """
+
+    def __init__(
+        self,
+        n_times: int,
+        width: int,
+        n_classes: int,
+        *,
+        pooled: bool = False,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if min(n_times, width, n_classes) < 1:
+            raise ValueError(
+                f"expected n_times, width and n_classes from 1, got {n_times}, {width}, {n_classes}"
+            )
+        self.pooled = pooled
+        groups = 1 if pooled else n_classes
+        self.counts = torch.zeros(n_classes, n_times, dtype=torch.float64, device=device)
+        self.means = torch.zeros(n_classes, n_times, width, dtype=torch.float64, device=device)
+        self.scatter = torch.zeros(groups, n_times, width, width, dtype=torch.float64, device=device)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, T, d)."""
+        classes, times, width = self.means.shape
+        return classes, times, width
+
+    @torch.no_grad()
+    def update(self, t: int, x: Float[Tensor, "n d"], classes: Int[Tensor, "n"]) -> None:
+        """Add the vectors of n sentences at time t.
+
+        Every sentence is to be added at every time. Sentences of a class outside 0 … C − 1 are left out.
+
+        Args:
+            t: the time, 0 … T − 1.
+            x: (n, d) vectors.
+            classes: (n,) the class of each sentence.
+
+        Raises:
+            ValueError: a time or a width that is not there.
+        """
+        n_classes, n_times, width = self.shape
+        if not 0 <= t < n_times or x.shape[1] != width:
+            raise ValueError(
+                f"expected a time of 0 to {n_times - 1} and vectors of {width} dimensions, got time {t} and "
+                f"{x.shape[1]} dimensions"
+            )
+        x = exact_float(x)
+        member = (classes[:, None] == torch.arange(n_classes, device=classes.device)).to(x)
+        n = member.sum(0)
+        mean = member.T @ x / n.clamp(min=1)[:, None]
+        rest = (x - member @ mean) * member.sum(1, keepdim=True)
+        move = self._weight(t, n)[:, None] * (mean - self.means[:, t])
+        if self.pooled:
+            rows = torch.cat([rest, move])
+            self.scatter[0, t].addmm_(rows.T, rows)
+        else:
+            parts = torch.cat([rest * member.T[:, :, None], move[:, None]], 1)  # (C, n + 1, d)
+            self.scatter[:, t].baddbmm_(parts.mT, parts)
+        self._move(t, n, mean)
+
+    def _weight(self, t: int, n: Tensor) -> Tensor:
+        """Root of the weight of (mean − mean')(mean − mean')ᵀ where n samples join those at t."""
+        here = self.counts[:, t]
+        return (here * n / (here + n).clamp(min=1)).sqrt()
+
+    def _move(self, t: int, n: Tensor, mean: Tensor) -> None:
+        share = n / (self.counts[:, t] + n).clamp(min=1)
+        self.means[:, t].lerp_(mean, share[:, None])
+        self.counts[:, t] += n
+
+    @torch.no_grad()
+    def __add__(self, other: "WindowSums") -> "WindowSums":
+        """The sums of the sentences of both."""
+        if self.shape != other.shape or self.pooled != other.pooled:
+            raise ValueError(
+                f"sums of (classes, times, width) = {self.shape}, pooled {self.pooled}, and of {other.shape}, pooled "
+                f"{other.pooled}, do not add up"
+            )
+        classes, times, width = self.shape
+        both = WindowSums(times, width, classes, pooled=self.pooled, device=self.means.device)
+        for part in (self, other):
+            both._join(part.counts, part.means, part.scatter)
+        return both
+
+    def _join(self, counts: Tensor, means: Tensor, scatter: Tensor) -> None:
+        for t in range(self.shape[1]):
+            move = self._weight(t, counts[:, t])[:, None] * (means[:, t] - self.means[:, t])
+            between = move[:, :, None] * move[:, None]
+            self.scatter[:, t] += scatter[:, t] + (between.sum(0) if self.pooled else between)
+            self._move(t, counts[:, t], means[:, t])
+
+    @torch.no_grad()
+    def reduce(self) -> None:
+        """Add up over ranks; call it once, on every rank, after the last update. A rank may have no sentences."""
+        counts = all_reduce_sum(self.counts)
+        means = all_reduce_sum(self.counts[..., None] * self.means) / counts.clamp(min=1)[..., None]
+        for t in range(self.shape[1]):  # one at a time: reducing takes a copy
+            move = self.counts[:, t, None].sqrt() * (self.means[:, t] - means[:, t])
+            between = move[:, :, None] * move[:, None]
+            self.scatter[:, t] = all_reduce_sum(
+                self.scatter[:, t] + (between.sum(0) if self.pooled else between)
+            )
+        self.counts, self.means = counts, means
+
+    def sizes(self) -> Float[Tensor, "classes"]:
+        """Number of sentences of each class.
+
+        Raises:
+            ValueError: none at all, other numbers at other times, or sums that are not finite.
+        """
+        n = self.counts[:, 0]
+        if n.sum() == 0 or (self.counts != n[:, None]).any():
+            numbers = self.counts.sum(0).long().unique().tolist()
+            raise ValueError(
+                f"expected the same sentences, at least one, at every time, got {numbers}: update() each time with all"
+            )
+        finite = (self.means.isfinite() & self.scatter.diagonal(dim1=-2, dim2=-1).isfinite()).all(-1).all(0)
+        if not finite.all():
+            raise ValueError(
+                f"the vectors are not finite from time {int((~finite).nonzero()[0])} on: leave out the sentences whose "
+                "states diverge"
+            )
+        return n

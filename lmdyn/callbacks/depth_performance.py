@@ -1,0 +1,405 @@
+"""What the state of a masked language model's encoder is good for at each time: tokens, and similarity of sentences."""
+
+import copy
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import lightning as L
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from lmdyn.analysis.activations import observing
+from lmdyn.analysis.depth_heads import (
+    ReadoutTraining,
+    StateDecoder,
+    head_sums,
+    pooled_states,
+    prediction_sums,
+    states_at,
+    train_linear_readouts,
+)
+from lmdyn.analysis.distributed import all_reduce_sum, gather, rank_and_world_size
+from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.forward import IGNORED
+from lmdyn.analysis.task_metrics import regression_metrics
+from lmdyn.analysis.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
+from lmdyn.analysis.trajectories import exact_products
+from lmdyn.analysis.transformer import encoder_of
+from lmdyn.callbacks.depth_performance_figures import depth_performance_figures
+from lmdyn.callbacks.fine_tuning import Budget, FineTuning, answers, fine_tune, settings_of
+from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.probe import ProbeSet, to_device
+from lmdyn.callbacks.run import Run, takes_tokenizer
+
+__all__ = ["TIMES", "DepthPerformance"]
+
+log = logging.getLogger(__name__)
+
+TIMES = (0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96)
+"""The times that are looked at by default, besides the model's own depth."""
+
+
+class DepthPerformance(Observer):
+    """How well masked tokens, and the similarity of sentences, are told from the state at each time of the encoder.
+
+    The encoder is iterated as a map of all token vectors (:class:`~lmdyn.analysis.encoder_map.EncoderMap`), in
+    float32 without tf32 or autocast and without attention mask; x_t is the state at time t, x_0 the embedding, x_L what
+    the model of L layers itself works with. Where its layers differ, time ends with them.
+
+    *Masked tokens.* Of the labelled positions (those that a masked language model is trained to predict), on the
+    validation part: the share whose token has the highest logit, and the mean −ln p. ``fixed``: the model's own
+    decoder, applied to x_t. ``retrained``: an output layer trained for each t on the training part, those of all t from
+    the same batches (:func:`~lmdyn.analysis.tower_heads.train_tower_heads`); it starts from fixed random weights, not
+    from the model's decoder. At positions that show another token than the mask, the token may be told at t = 0.
+    Padding takes part in attention, as all tokens do: in rows with padding, x_L is not what the model with its mask
+    has.
+
+    *Similarity.* Pearson's correlation with the scores of the only regression among ``tasks`` (``STS-B``; the
+    grammar's ``similarity``), on its development set. ``frozen``: a linear regression from the pooled output (the
+    encoder's own pooler of the first token of x_t, or this token's vector where there is no pooler), trained for each
+    t, all at once (:func:`~lmdyn.analysis.depth_heads.train_linear_readouts`). ``fine_tuned``: a copy of
+    the encoder that has t layers is trained with its classifier (:func:`~lmdyn.callbacks.fine_tuning.fine_tune`).
+    Examples of one length are read together, so that there is no padding.
+
+    Everything trained starts from its own seed, and observations of one model are equal (on a GPU up to the order of
+    sums). Where a state is not finite its prediction is wrong; its cross-entropy and Pearson's correlation, and what is
+    trained on it, are NaN; a warning names these t. Pearson's correlation of equal predictions, as those after
+    all sentences have become one, is 0. With several processes each reads its share of the examples; they share the
+    fine-tuned t.
+
+    Rows have the columns ``how`` and ``t``.
+
+    Args:
+        times: times t, rising, from 0; None: :data:`TIMES` and the model's depth, of a model whose layers differ up to
+            its depth.
+        training: how the decoders are retrained.
+        batch_rows: rows of text of an update, over all ranks; of a PretrainingCorpus. Other data is taken in its own
+            batches.
+        tasks: datamodule with ``tasks``, of which one is a regression (``GlueTasks``, ``GrammarTasks``); it is given
+            the run's tokenizer. None: no similarity.
+        readout: how the linear regressions are trained.
+        fine_tuned_times: times, some or other ones, of which a copy of the encoder is fine-tuned. Only of models whose
+            layers are shared.
+        fine_tuning: changes to its settings, attributes of :class:`~lmdyn.callbacks.fine_tuning.FineTuning`; the
+            learning rate is 1e-6 unless it is given, the rest as in ``Downstream``.
+        budget: how long fine-tuning is at most.
+        seed: of fine-tuning.
+        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+
+    Logged tags:
+        ``depth_performance/accuracy/<how>/t=<t>``: share of masked tokens with the highest logit, from 0 to 1; how is
+            ``fixed`` or ``retrained``.
+        ``depth_performance/cross_entropy/<how>/t=<t>``: their mean −ln p, in nats.
+        ``depth_performance/pearson/<how>/t=<t>``: from −1 to 1, with ``tasks``; how is ``frozen`` or ``fine_tuned``.
+        ``depth_performance/depth``: L, how often the model itself applies its layers.
+
+    Raises:
+        ValueError: times that do not rise; when attached, data that is not for masked language models or has no
+            training part, ``tasks`` without a single regression; a module whose logits are not of its encoder
+            (ELECTRA), times beyond the depth of one whose layers differ, examples longer than it reads.
+
+    Reference: Inoue et al. 2022, section II.A, figures 3A and 3B, appendices A and B.
+
+    Example:
+        >>> from lmdyn.analysis import HeadTraining
+        >>> DepthPerformance(times=[0, 12, 24], training=HeadTraining(updates=100)).times
+        (0, 12, 24)
+    """
+
+    several_runs = True
+
+    _not_settings = Observer._not_settings | {"tasks"}
+
+    def __init__(
+        self,
+        *,
+        times: Sequence[int] | None = None,
+        training: HeadTraining = HeadTraining(updates=300),  # noqa: B008 (frozen)
+        batch_rows: int = 32,
+        tasks: L.LightningDataModule | None = None,
+        readout: ReadoutTraining = ReadoutTraining(),  # noqa: B008 (frozen)
+        fine_tuned_times: Sequence[int] = (),
+        fine_tuning: Mapping[str, Any] | None = None,
+        budget: Budget = Budget(epochs=10),  # noqa: B008 (frozen)
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.remove_ignored_hparams(["tasks"])  # a datamodule
+        self.times = None if times is None else _checked("times", times)
+        if self.times == ():
+            raise ValueError("times is empty: expected numbers from 0, or null for the default")
+        self.fine_tuned_times = _checked("fine_tuned_times", fine_tuned_times)
+        if self.fine_tuned_times and tasks is None:
+            raise ValueError("fine_tuned_times are given without a task to fine-tune on: give `tasks`")
+        if batch_rows < 1:
+            raise ValueError(f"batch_rows is {batch_rows}: expected a number from 1")
+        self.training = training
+        self.batch_rows = batch_rows
+        self.tasks = tasks
+        self.readout = readout
+        self.fine_tuning = {"learning_rate": 1e-6, **(fine_tuning or {})}
+        self.budget = budget
+        self.seed = seed
+        self._train_set: ProbeSet | None = None
+        self._reopen = False
+        self._task: Any = None
+
+    # ---------------------------------------------------------------- before training
+
+    def attach(self, run: Run, *, rank_zero: bool = True, barrier: Callable[[], None] = lambda: None) -> None:
+        """Get to know the run, and open the tasks; see :meth:`~lmdyn.callbacks.observer.Observer.attach`."""
+        if self.tasks is not None:
+            if takes_tokenizer(self.tasks):
+                if run.tokenizer is None:
+                    raise ValueError(
+                        f"{self.name}: the tasks need the run's tokenizer, but neither the datamodule nor the module "
+                        "has a `tokenizer`"
+                    )
+                cast(Any, self.tasks).tokenizer = run.tokenizer
+            if rank_zero:
+                self.tasks.prepare_data()
+            barrier()
+            self.tasks.setup("fit")
+        super().attach(run, rank_zero=rank_zero, barrier=barrier)
+
+    def prepare(self) -> None:
+        """Find the training part and the task."""
+        data = self.probe if self.probe is not None else self.run.datamodule
+        objective = getattr(data, "objective", None)
+        if objective not in (None, "masked"):
+            raise ValueError(
+                f"{self.name} looks at masked language models, and its data is for the objective {objective!r}: give "
+                "the observer a `probe` for the objective 'masked'"
+            )
+        try:
+            self._train_set = self.part("train")
+        except (ValueError, AttributeError, NotImplementedError) as error:
+            raise ValueError(
+                f"{self.name} trains decoders on the training part of its data, which cannot be had: {error}"
+            ) from error
+        if (ranks := rank_and_world_size()[1]) > self.batch_rows:
+            raise ValueError(
+                f"{self.name}: batch_rows is {self.batch_rows}, expected at least one for each of {ranks} ranks"
+            )
+        loader: Any = self._train_set.loader
+        if hasattr(loader, "with_batch_size"):
+            self._train_set = ProbeSet(loader.with_batch_size(self.batch_rows))
+        # a stream goes on where it stopped: each observation opens it anew, and sees its first batches
+        self._reopen = hasattr(loader, "load_state_dict") and not hasattr(loader, "shard")
+        if self.tasks is not None:
+            self._task = self._regression()
+            self._how()
+
+    def _regression(self) -> Any:
+        tasks = getattr(self.tasks, "tasks", None)
+        found = [t for t in tasks.values() if t.kind == "regression"] if isinstance(tasks, Mapping) else []
+        if len(found) != 1 or len(found[0].evaluation) != 1:
+            raise ValueError(
+                f"{self.name}: expected `tasks` with one regression that has one development set, got "
+                f"{[t.name for t in found]} in {type(self.tasks).__name__}: give GlueTasks with STS-B, or GrammarTasks "
+                "with similarity"
+            )
+        return found[0]
+
+    def _how(self) -> FineTuning:
+        """What fine-tuning is done with."""
+        published = settings_of(self._task.name, "regression", {"all": self.fine_tuning})
+        return self.budget.of(published, len(self._task.train))
+
+    def check_module(self, module: nn.Module) -> None:
+        """Refuse a module that is no masked language model with one encoder, or has fewer layers than are asked for."""
+        self._opened(module)
+        if self._task is None:
+            return
+        most = getattr(cast(Any, encoder_of(module)).config, "max_position_embeddings", None)
+        longest = int(max(e.lengths.max() for e in (self._task.train, *self._task.evaluation.values())))
+        if most is not None and longest > most:
+            raise ValueError(
+                f"{self.name}: the model reads {most} positions, and {self._task.name} has examples of {longest}: set "
+                f"max_sequence_length of `tasks` to {most} at most"
+            )
+
+    def _opened(self, module: nn.Module) -> "_Parts":
+        """The encoder as a map, the times to look at, and the module's own decoder."""
+        batch = next(iter(self.probe_set.batches()), {})
+        if "labels" not in batch:
+            raise ValueError(f"{self.name}: expected batches with `labels`, got {sorted(batch)}")
+        batch = to_device(batch, _device(module))
+        f, decoder = EncoderMap(module, batch, forward=self.forward), StateDecoder(module)
+        times = self._times_of(f)
+        with observing(module):
+            logits = decoder.logits(batch, f.start(batch), batch["labels"] != IGNORED, self.forward)
+        return _Parts(f, times, decoder, logits.shape[1])
+
+    def _times_of(self, f: EncoderMap) -> tuple[int, ...]:
+        """The times to look at in this model."""
+        depth = len(f.maps)
+        if self.fine_tuned_times and not f.shared:
+            raise ValueError(
+                f"{self.name}: the {depth} layers of this model differ, it cannot be given others to fine-tune: leave "
+                "fine_tuned_times out"
+            )
+        if self.times is None:
+            return tuple(sorted(t for t in {*TIMES, depth} if f.shared or t <= depth))
+        if not f.shared and self.times[-1] > depth:
+            raise ValueError(
+                f"{self.name}: the layers of this model differ, time is depth, and ends with {depth}: expected `times` "
+                f"up to it, got {list(self.times)}"
+            )
+        return self.times
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments, the content of both parts and of the task, and what it is fine-tuned with."""
+        train = self._train_set.fingerprint if self._train_set is not None else None
+        of_task = {}
+        if self._task is not None:
+            of_task["task"] = self._task.fingerprint
+            of_task["fine_tuning"] = vars(self._how()) if self.fine_tuned_times else None
+        return {**super().settings, "train_set": train, **of_task}
+
+    # ---------------------------------------------------------------- an observation
+
+    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+        """Masked tokens, then similarity."""
+        with exact_products():
+            parts = self._opened(module)
+            rows = [_Row("depth", "", None, float(len(parts.f.maps)))]
+            rows += self._masked_tokens(module, parts)
+            if self._task is not None:
+                rows += self._similarity(encoder_of(module), parts.times)
+        broken = sorted({row.t for row in rows if row.t is not None and row.value != row.value})
+        if broken and rank_and_world_size()[0] == 0:
+            log.warning(
+                "%s at step %d: states, or what is trained on them, are not finite at t = %s",
+                self.name, step, broken,
+            )  # fmt: skip
+        table = pd.DataFrame(rows, columns=list(_Row._fields)).assign(site="")
+        return table[["quantity", "site", "how", "t", "value"]].astype({"t": "Int64", "value": "float64"})
+
+    @torch.no_grad()
+    def _masked_tokens(self, module: nn.Module, parts: "_Parts") -> list["_Row"]:
+        f, times, decoder, _ = parts
+        heads = self._retrained(module, parts)
+        sums = {how: torch.zeros(len(times), 2, dtype=torch.float64) for how in ("fixed", "retrained")}
+        count = 0
+        for batch, at in self._batches(self.probe_set, _device(module)):
+            labels = batch["labels"].flatten()[at]
+            count += len(at)
+            found: dict[str, list[Tensor]] = {how: [] for how in sums}
+            for t, x in states_at(f, batch, times):
+                logits = decoder.logits(batch, x, batch["labels"] != IGNORED, self.forward)
+                found["fixed"].append(prediction_sums(logits, labels))
+                found["retrained"].append(head_sums(heads[str(t)], x.flatten(0, 1)[at], labels))
+            for how, of_times in found.items():
+                sums[how] += torch.stack(of_times).cpu()
+        n = all_reduce_sum(torch.tensor(count))
+        if n == 0:
+            raise ValueError(
+                f"{self.name}: no position of the data is labelled: expected `labels` that are {IGNORED} but where "
+                "tokens are masked"
+            )
+        rows = []
+        for how, of_how in sums.items():
+            means = (all_reduce_sum(of_how) / n).tolist()
+            for t, (accuracy, cross_entropy) in zip(times, means, strict=True):
+                rows += [_Row("accuracy", how, t, accuracy), _Row("cross_entropy", how, t, cross_entropy)]
+        return rows
+
+    def _retrained(self, module: nn.Module, parts: "_Parts") -> dict[str, TowerHead]:
+        """The decoder of each time."""
+        f, times, _, vocab_size = parts
+        train = self.part("train") if self._reopen else self._train_set
+        assert train is not None
+
+        def updates() -> Iterator[Encoded]:
+            some = True
+            while some:
+                some = False
+                for batch, at in self._batches(train, _device(module)):
+                    some = True
+                    with torch.no_grad():
+                        states = {str(t): x.flatten(0, 1)[at] for t, x in states_at(f, batch, times)}
+                    yield Encoded(states, batch["labels"].flatten()[at])
+
+        return train_tower_heads(updates(), vocab_size, self.training)[0]
+
+    def _batches(
+        self, part: ProbeSet, device: torch.device
+    ) -> Iterator[tuple[dict[str, Any], Int[Tensor, "n"]]]:
+        """This rank's batches, and where in the flattened batch something is to be predicted."""
+        for batch in part.batches(*rank_and_world_size()):
+            at = (
+                (batch["labels"] != IGNORED).flatten().nonzero()[:, 0]
+            )  # before it goes to the device: no wait
+            yield to_device(batch, device), at.to(device, non_blocking=True)
+
+    def _similarity(self, encoder: nn.Module, times: Sequence[int]) -> list["_Row"]:
+        (development,) = self._task.evaluation.values()
+        features, targets = pooled_states(encoder, self._task.train, times), _scores(self._task.train)
+        readouts = train_linear_readouts(features, targets, self.readout)
+        features, scores = pooled_states(encoder, development, times), _scores(development)
+        predictions = readouts(features).double().cpu()
+        rows = [
+            _Row("pearson", "frozen", t, _pearson(p, scores)) for t, p in zip(times, predictions, strict=True)
+        ]
+        rank, world_size = rank_and_world_size()
+        mine = {t: self._fine_tuned(encoder, t) for t in self.fine_tuned_times[rank::world_size]}
+        tuned = {t: p for part in gather(mine) for t, p in part.items()}
+        return [*rows, *(_Row("pearson", "fine_tuned", t, tuned[t]) for t in self.fine_tuned_times)]
+
+    def _fine_tuned(self, encoder: nn.Module, t: int) -> float:
+        """Pearson's correlation of a fine-tuned copy with t layers."""
+        copied: Any = copy.deepcopy(encoder)
+        copied.config.num_hidden_layers = t
+        model, _ = fine_tune(copied, self._task, self._how(), self.seed)
+        (development,) = self._task.evaluation.values()
+        return _pearson(answers(model, self._task, development)[0], _scores(development))
+
+    # ---------------------------------------------------------------- what is shown of it
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Accuracy (3A) and Pearson's correlation (3B) over t; at the model's depth and the best t, over steps."""
+        return depth_performance_figures(observations)
+
+
+class _Parts(NamedTuple):
+    f: EncoderMap
+    times: tuple[int, ...]
+    decoder: StateDecoder
+    vocab_size: int
+
+
+class _Row(NamedTuple):
+    quantity: str
+    how: str
+    t: int | None
+    value: float
+
+
+def _checked(name: str, times: Sequence[int]) -> tuple[int, ...]:
+    if any(t != int(t) or t < 0 for t in times) or list(times) != sorted(set(times)):
+        raise ValueError(f"{name} is {list(times)}: expected rising whole numbers from 0")
+    return tuple(int(t) for t in times)
+
+
+def _device(module: nn.Module) -> torch.device:
+    return next((p.device for p in module.parameters()), torch.device("cpu"))
+
+
+def _scores(examples: Any) -> Float[Tensor, "n"]:
+    return torch.tensor([float(e["label"]) for e in examples], dtype=torch.float64)
+
+
+def _pearson(predictions: Tensor, scores: Tensor) -> float:
+    if not bool(predictions.isfinite().all()):
+        return float("nan")
+    if predictions.std() <= 1e-5 * predictions.abs().max():  # equal but for float32's rounding
+        return 0.0
+    return regression_metrics(predictions, scores)["pearson"]

@@ -1,0 +1,117 @@
+"""Figures of what the states of an encoder are good for: over t, as published, and over training."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from lmdyn.callbacks.figures import named_runs, new_figure, outer_legend, set_step_axis
+
+__all__ = ["depth_performance_figures"]
+
+_HOW = {
+    "fixed": ("the model's decoder", "-"),
+    "retrained": ("decoder retrained for each t", "--"),
+    "frozen": ("frozen encoder", "-"),
+    "fine_tuned": ("fine-tuned encoder", "--"),
+}
+_QUANTITIES = {
+    "accuracy": ("masked_tokens", "masked tokens: accuracy"),
+    "pearson": ("similarity", "sentence similarity: Pearson's r"),
+}
+
+
+def depth_performance_figures(observations: pd.DataFrame) -> dict[str, Figure]:
+    """Accuracy and Pearson's correlation over t and over training steps, of one run or of several (a column ``run``).
+
+    Args:
+        observations: of ``DepthPerformance``.
+
+    Returns:
+        ``masked_tokens`` (figure 3A) and, where there is a task, ``similarity`` (3B), of the last step of each run, in
+        pale colours of its first; ``over_training`` of more than one step, at the model's depth and at the best t.
+    """
+    observations = named_runs(observations)
+    figures = {}
+    for quantity, (name, label) in _QUANTITIES.items():
+        if observations[observations["quantity"].eq(quantity)]["value"].notna().any():
+            figures[name] = _over_time(observations, quantity, label)
+    if figures and len(observations["step"].unique()) > 1:
+        figures["over_training"] = _over_training(observations)
+    return figures
+
+
+def _over_time(observations: pd.DataFrame, quantity: str, label: str) -> Figure:
+    figure, ax = new_figure(8.4, 4.2)
+    runs = list(observations["run"].unique())
+    depths = set()
+    for run in runs:
+        rows = observations[observations["run"].eq(run)]
+        steps = sorted(rows["step"].unique())
+        depths.add(_depth(rows))
+        for step in sorted({steps[0], steps[-1]}):
+            last = step == steps[-1]
+            for how, curve in rows[rows["quantity"].eq(quantity) & rows["step"].eq(step)].groupby(
+                "how", sort=False
+            ):
+                name, dashes = _HOW[str(how)]
+                curve = curve.sort_values("t")
+                ax.plot(
+                    curve["t"].astype(int), curve["value"], ls=dashes, marker=".", ms=5, lw=1.4, clip_on=False,
+                    color=_colour(runs, run, str(how)), alpha=1.0 if last else 0.35,
+                    label=", ".join([run] * (len(runs) > 1) + [name] + ([] if len(steps) == 1 else [f"step {step}"])),
+                )  # fmt: skip
+    for i, depth in enumerate(sorted(depths)):
+        ax.axvline(depth, color="0.5", lw=0.9, ls=":", zorder=0, label=None if i else "the model's depth")
+    ax.set_xlabel("time t (applications of the layer)")
+    ax.set_ylabel(label)
+    ax.set_xlim(left=0)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    outer_legend(ax)
+    return figure
+
+
+def _over_training(observations: pd.DataFrame) -> Figure:
+    """A panel for each quantity; solid at the depth, dashed at the best t of each step."""
+    present = [q for q in _QUANTITIES if observations["quantity"].eq(q).any()]
+    figure, axes = new_figure(8.4, 3.2 * len(present) + 0.4, nrows=len(present), squeeze=False)
+    runs = list(observations["run"].unique())
+    for ax, quantity in zip(axes[:, 0], present, strict=True):
+        _panel(ax, observations, quantity, runs)
+        outer_legend(ax)
+    return figure
+
+
+def _panel(ax: Axes, observations: pd.DataFrame, quantity: str, runs: Sequence[str]) -> None:
+    rows = observations[observations["quantity"].eq(quantity)]
+    for run, how in rows[["run", "how"]].drop_duplicates().itertuples(index=False):
+        of_how = rows[rows["run"].eq(run) & rows["how"].eq(how)]
+        depth = _depth(observations[observations["run"].eq(run)])
+        curves = {
+            "t = depth": (of_how[of_how["t"].eq(depth)].set_index("step")["value"], "-"),
+            "best t": (of_how.groupby("step")["value"].max(), ":"),
+        }
+        for where, (curve, dashes) in curves.items():
+            if curve.notna().any():
+                curve = curve.sort_index()
+                ax.plot(
+                    curve.index, curve, ls=dashes, marker="." if dashes == "-" else "x", ms=5, lw=1.4, clip_on=False,
+                    color=_colour(runs, run, how, both=True),
+                    label=", ".join([run] * (len(runs) > 1) + [_HOW[how][0], where]),
+                )  # fmt: skip
+    ax.set_ylabel(_QUANTITIES[quantity][1])
+    set_step_axis(ax, list(rows["step"]))
+
+
+def _depth(rows: pd.DataFrame) -> int:
+    return int(rows[rows["quantity"].eq("depth")]["value"].iloc[-1])
+
+
+def _colour(runs: Sequence[str], run: str, how: str, *, both: bool = False) -> str:
+    """A colour for each run; of a single one, for each way of decoding; with ``both``, for each pair of them."""
+    second = list(_HOW).index(how) % 2
+    if len(runs) == 1:
+        return f"C{second}"
+    return f"C{(2 * runs.index(run) + second if both else runs.index(run)) % 10}"

@@ -1,0 +1,340 @@
+"""The figures of Inoue et al. 2022 on encoders as dynamical systems, of one or several runs, and over training."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from lmdyn.analysis.synchronization import THRESHOLD
+from lmdyn.callbacks.encoder_dynamics_examples_figures import (
+    TIME,
+    attractor_figure,
+    perturbation_figure,
+    positive,
+    synchronization_figure,
+)
+from lmdyn.callbacks.encoder_dynamics_tables import (
+    curve,
+    curves,
+    dynamics_numbers,
+    last_observations,
+    sentences,
+)
+from lmdyn.callbacks.figures import line_style, named_runs, new_figure, outer_legend, set_step_axis
+
+__all__ = ["dynamics_figures"]
+
+_STEPS = 8  # training steps that are told apart in one panel
+_FEW = 60  # points of a line that are marked
+_BINS = 24  # of transient lengths
+_DOTTED: dict[str, Any] = {"marker": ".", "ms": 5, "lw": 1.3, "clip_on": False}  # whole at the axis' ends
+
+_Runs = Mapping[str, pd.DataFrame]
+
+
+def dynamics_figures(
+    observations: pd.DataFrame, settings: Mapping[str, Any] | None = None
+) -> dict[str, Figure]:
+    """Figures 2 and 4 (and A1, which is 2C of another corpus), and their numbers over training.
+
+    All but the last are of the last step of each run. A figure is left out where nothing was recorded for it.
+
+    Args:
+        observations: of ``EncoderDynamics``; of several runs with a column ``run``.
+        settings: of the observer: ``threshold``, ``long_tau`` and ``length`` are read.
+
+    Returns:
+        ``synchronization`` (2A), ``synchronization_offset`` (2B), ``short_term`` (2C, and D(t) below; of one run
+        also of earlier steps, eight at most), ``perturbation`` (4A), ``long_term`` (4B), ``attractor_view`` (4C),
+        ``transient_lengths`` (4D) and, of more than one step, ``over_training``.
+    """
+    settings = settings or {}
+    several = "run" in observations
+    observations = named_runs(observations)
+    last = last_observations(observations)
+    if not last:
+        return {}
+    titles = {
+        run: (f"{run}, " if several else "") + f"step {int(rows['step'].iloc[0]):,}"
+        for run, rows in last.items()
+    }
+    colours = {run: line_style(i)["color"] for i, run in enumerate(last)}
+    drawn = {
+        "synchronization": synchronization_figure(last, titles, float(settings.get("threshold", THRESHOLD))),
+        "synchronization_offset": _offsets(last, titles, colours),
+        "short_term": _short_term(observations, last, titles, colours),
+        "perturbation": perturbation_figure(last, titles),
+        "long_term": _long_term(last, titles),
+        "attractor_view": attractor_figure(last, titles),
+        "transient_lengths": _transient_lengths(last, titles, colours, int(settings.get("long_tau", 50))),
+        "over_training": _over_training(dynamics_numbers(observations, settings), colours),
+    }
+    return {name: figure for name, figure in drawn.items() if figure is not None}
+
+
+def _zero(ax: Axes) -> None:
+    ax.axhline(0, color="0.4", lw=0.8, zorder=0)
+
+
+# ---------------------------------------------------------------- figure 2B
+
+
+def _offsets(last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str]) -> Figure | None:
+    """Box plots of the synchronization offsets by number of tokens; whiskers reach 1.5 interquartile ranges."""
+    lengths = {
+        int(n)
+        for rows in last.values()
+        for n in rows[rows["quantity"].eq("sentence_offset")]["length"].dropna().unique()
+    }
+    found = {
+        run: {n: sentences(rows, "sentence_offset", length=n) for n in sorted(lengths)}
+        for run, rows in last.items()
+    }
+    there = [run for run, by_length in found.items() if any(len(of) for of in by_length.values())]
+    if not there:
+        return None
+    figure, ax = new_figure(max(6.4, 2.2 + 0.3 * len(lengths) * (len(there) + 1)), 4.0)
+    width = 0.8 / len(there)
+    for i, run in enumerate(there):
+        for x, (length, offsets) in enumerate(found[run].items()):
+            at = x + (i - (len(there) - 1) / 2) * width
+            reached = offsets[offsets >= 0]  # below 0: not within the steps
+            if len(reached):
+                _box(ax, reached.to_numpy(), at, 0.8 * width, colours[run])
+            shares = last[run][last[run]["quantity"].eq("synchronized_share")]
+            share = shares[shares["length"].eq(length).fillna(False).astype(bool)]["value"]
+            if len(share) and share.iloc[0] < 1:
+                ax.annotate(
+                    f"{share.iloc[0]:.0%}", (at, 1.0), xycoords=ax.get_xaxis_transform(), xytext=(0, 2),
+                    textcoords="offset points", ha="center", fontsize=7, color=colours[run],
+                )  # fmt: skip
+    partly = len(ax.texts) > 0
+    ax.set_xticks(range(len(lengths)), [str(n) for n in sorted(lengths)])
+    ax.set_xlim(-0.6, len(lengths) - 0.4)
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel(
+        "tokens of a sentence" + ("\n(above: share of sentences that synchronized)" if partly else "")
+    )
+    ax.set_ylabel("synchronization offset (steps of the map)")
+    for run in there:
+        faint = mpl.colors.to_rgba(colours[run], 0.35)
+        ax.plot([], [], "s", ms=8, mfc=faint, mec=colours[run], label=titles[run])
+    ax.plot([], [], "^", color="0.2", ms=5, label="mean")
+    ax.plot([], [], "D", mfc="none", mec="0.4", ms=3.5, label="outlier")
+    outer_legend(ax)
+    return figure
+
+
+def _box(ax: Axes, values: npt.NDArray[Any], at: float, width: float, colour: str) -> None:
+    line = {"color": colour, "lw": 1.2}
+    ax.boxplot(
+        [values], positions=[at], widths=width, manage_ticks=False, patch_artist=True, showmeans=True,
+        boxprops={"facecolor": mpl.colors.to_rgba(colour, 0.35), "edgecolor": colour},
+        medianprops=line, whiskerprops=line, capprops=line,
+        meanprops={"marker": "^", "markerfacecolor": "0.2", "markeredgecolor": "0.2", "markersize": 5},
+        flierprops={"marker": "D", "markerfacecolor": "none", "markeredgecolor": colour, "markersize": 3.5},
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- figure 2C
+
+
+def _short_term(
+    observations: pd.DataFrame, last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str]
+) -> Figure | None:
+    """λ(t), N_eff(t) and D(t): a line for each run, or for steps of the one run."""
+    if len(last) > 1:
+        shown = {titles[run]: (rows, colours[run]) for run, rows in last.items()}
+    else:
+        shown = _by_step(observations)
+    local = {label: curve(rows, "local_exponent", term="short") for label, (rows, _) in shown.items()}
+    panels = {
+        f"λ(t) (nats a step{_windows(local)})": local,
+        "effective dimension $N_{eff}$(t)": {
+            label: curve(rows, "effective_dimension") for label, (rows, _) in shown.items()
+        },
+        "deviation D(t)\n(mean of sentences)": {
+            label: positive(curve(rows, "deviation")) for label, (rows, _) in shown.items()
+        },
+    }
+    panels = {name: lines for name, lines in panels.items() if any(map(len, lines.values()))}
+    if not panels:
+        return None
+    figure, axes = new_figure(8.2, 0.6 + 2.3 * len(panels), nrows=len(panels), squeeze=False, sharex=True)
+    for ax, (name, lines) in zip(axes[:, 0], panels.items(), strict=True):
+        for label, line in lines.items():
+            dots = {"marker": ".", "ms": 4} if len(line) < _FEW else {}
+            if len(line):
+                ax.plot(line.index, line, color=shown[label][1], lw=1.4, label=label, **dots)
+        ax.set_ylabel(name)
+        if name.startswith("λ"):
+            _zero(ax)
+        elif name.startswith("deviation"):
+            ax.set_yscale("log")
+    axes[-1, 0].set_xlabel(TIME)
+    outer_legend(axes[0, 0], of=list(axes[:, 0]))
+    return figure
+
+
+def _windows(lines: Mapping[str, "pd.Series[float]"]) -> str:
+    """How many steps their windows have, as the times of the windows tell."""
+    taus = {int(np.diff(line.index).min()) for line in lines.values() if len(line) > 1}
+    return f", τ = {' or '.join(map(str, sorted(taus)))}" if taus else ""
+
+
+def _by_step(observations: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, Any]]:
+    """Steps of one run, from the first to the last and evenly in between, and their colours."""
+    observations = observations[observations["quantity"].ne("learning_rate")]
+    steps = np.sort(observations["step"].unique())
+    if len(steps) > _STEPS:
+        steps = steps[np.linspace(0, len(steps) - 1, _STEPS).round().astype(int)]
+    shades = mpl.colormaps["viridis"](np.linspace(0, 0.9, len(steps))) if len(steps) > 1 else ["C0"]
+    return {
+        f"step {step:,}": (observations[observations["step"].eq(step)], colour)
+        for step, colour in zip(steps, shades, strict=True)
+    }
+
+
+# ---------------------------------------------------------------- figure 4B
+
+
+def _long_term(last: _Runs, titles: Mapping[str, str]) -> Figure | None:
+    """λ over the long run, a panel for each run: example sentences, and the mean of all."""
+    found = {
+        run: (
+            curves(rows, "sentence_local_exponent", "sentence", term="long"),
+            curve(rows, "local_exponent", term="long"),
+        )
+        for run, rows in last.items()
+    }
+    found = {run: of for run, of in found.items() if len(of[0]) or len(of[1])}
+    if not found:
+        return None
+    n, windows = len(found), _windows({run: mean for run, (_, mean) in found.items()})
+    figure, axes = new_figure(
+        8.6, 0.8 + (2.9 if n == 1 else 2.1) * n, nrows=n, squeeze=False, sharex=True, sharey=True
+    )
+    numbers = sorted({int(str(number)) for examples, _ in found.values() for number in examples})
+    for ax, (run, (examples, mean)) in zip(axes[:, 0], found.items(), strict=True):
+        _zero(ax)
+        for number in [number for number in numbers if number in examples]:
+            style = line_style(numbers.index(number))
+            ax.plot(examples.index, examples[number], lw=0.6, alpha=0.7, label=f"sentence {number}", **style)
+        if len(mean):
+            ax.plot(mean.index, mean, color="0.1", lw=1.8, label="mean of sentences\nthat are followed")
+        ax.set_title(titles[run], fontsize=10, loc="left")
+        ax.set_ylabel(f"λ (nats a step{windows})", fontsize=9)
+    axes[-1, 0].set_xlabel(TIME)
+    outer_legend(axes[0, 0], of=list(axes[:, 0]))
+    return figure
+
+
+# ---------------------------------------------------------------- figure 4D
+
+
+def _transient_lengths(
+    last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str], tau: int
+) -> Figure | None:
+    """Shares of sentences: without a transient, by its length, and with one that outlasts the horizon."""
+    lengths = {run: sentences(rows, "sentence_transient_length") for run, rows in last.items()}
+    lengths = {run: of for run, of in lengths.items() if len(of)}
+    if not lengths:
+        return None
+    censored = {run: _censored(last[run], of) for run, of in lengths.items()}
+    over = {run: of[~censored[run] & (of > 0)].to_numpy() for run, of in lengths.items()}
+    edges = _edges(np.concatenate(list(over.values())), tau)
+    figure, (none, ax, outlast) = new_figure(9.4, 3.8, ncols=3, sharey=True, width_ratios=(1, 6, 1))
+    for i, (run, of) in enumerate(lengths.items()):
+        colour = colours[run]
+        heights = np.histogram(over[run], edges)[0] / len(of)
+        label = f"{titles[run]} ({len(of):,} sentences)"
+        ax.stairs(heights, edges, color=colour, lw=1.4, label=label)
+        ax.stairs(heights, edges, color=colour, fill=True, alpha=0.2)
+        for side, share in ((none, (of.eq(0) & ~censored[run]).mean()), (outlast, censored[run].mean())):
+            side.bar(i, share, color=mpl.colors.to_rgba(colour, 0.35), edgecolor=colour)
+            side.annotate(
+                f"{share:.1%}", (i, share), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7
+            )
+    horizons = sorted({int(h) for run, of in lengths.items() for h in of[censored[run]]})
+    beyond = " or ".join(f"{horizon:,}" for horizon in horizons)
+    none.set_xlabel("no chaotic\ntransient")
+    outlast.set_xlabel("not over" + (f"\nat {beyond}" if horizons else "\nat the horizon"))
+    for side in (none, outlast):
+        side.set_xticks([])
+        side.set_xlim(-0.8, len(lengths) - 0.2)
+    ax.set_xscale("log")
+    ax.set_xlim(edges[0], edges[-1])
+    ax.set_xlabel("length of the chaotic transient (steps of the map)")
+    none.set_ylabel("share of sentences")
+    none.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    none.margins(y=0.12)
+    none.set_ylim(bottom=0)
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", frameon=False, fontsize=8)
+    return figure
+
+
+def _censored(rows: pd.DataFrame, lengths: "pd.Series[float]") -> "pd.Series[bool]":
+    return sentences(rows, "sentence_censored").reindex(lengths.index).fillna(0).gt(0)
+
+
+def _edges(lengths: npt.NDArray[np.float64], tau: int) -> npt.NDArray[np.float64]:
+    """Bins that are even in the logarithm but where windows are coarser: edges lie between whole windows of τ."""
+    windows = np.maximum(lengths / tau, 1) if len(lengths) else np.array([1.0, 10.0])
+    first, last = np.floor(windows.min()), np.ceil(windows.max()) + 1
+    return np.asarray((np.unique(np.geomspace(first, last, _BINS + 1).round()) - 0.5) * tau)
+
+
+# ---------------------------------------------------------------- over training
+
+
+_OVER_TRAINING = {
+    "synchronization_offset": "synchronization offset\n(steps of the map)",
+    "mean_exponent": "mean λ in chaotic transients\n(nats a step)",
+    "chaotic_share": "share of sentences\nwith a chaotic transient",
+    "transient_length": "length of the transient\n(mean, steps of the map)",
+    "peak_effective_dimension": "highest effective dimension",
+}
+
+
+def _over_training(numbers: pd.DataFrame, colours: Mapping[str, str]) -> Figure | None:
+    """A panel for each number, a line for each run; None where no run has two steps.
+
+    A run of a single step is a point, and a dashed level through it.
+    """
+    there = [name for name in _OVER_TRAINING if numbers[name].notna().any()]
+    if not there or numbers.groupby("run")["step"].nunique().max() < 2:
+        return None
+    columns = min(3, len(there))
+    rows = -(-len(there) // columns)
+    figure, axes = new_figure(3.6 * columns + 1.6, 2.7 * rows + 0.3, nrows=rows, ncols=columns, squeeze=False)
+    for ax in axes.flat[len(there) :]:
+        ax.set_axis_off()
+    steps = sorted(numbers["step"].unique())
+    for ax, name in zip(axes.flat, there, strict=False):
+        for run, colour in colours.items():
+            line = numbers[numbers["run"].eq(run) & numbers[name].notna()]
+            if len(line):  # an unclipped line without points has no extent
+                ax.plot(line["step"], line[name], color=colour, label=run, **_DOTTED)
+            if len(line) == 1:  # as an untrained control is: a level to hold the others against
+                ax.axhline(line[name].iloc[0], color=colour, lw=1, ls="--", zorder=1)
+        ax.set_title(_OVER_TRAINING[name], fontsize=9, loc="left")
+        set_step_axis(ax, steps)
+        if name == "mean_exponent":
+            _zero(ax)
+        elif name == "chaotic_share":
+            ax.set_ylim(0, 1)
+            ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        elif name == "transient_length" and numbers[name].max() > 1000:
+            ax.set_yscale("symlog", linthresh=100)  # decades, and 0
+            ax.set_ylim(bottom=0)
+        else:
+            ax.set_ylim(bottom=0)
+    if len(colours) > 1:
+        outer_legend(axes[0, -1], of=list(axes.flat))
+    return figure

@@ -1,0 +1,189 @@
+"""The numbers of Inoue et al. 2022 on encoders as dynamical systems, of one or several runs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from lmdyn.callbacks.figures import named_runs
+
+__all__ = [
+    "curve",
+    "curves",
+    "dynamics_numbers",
+    "dynamics_tables",
+    "last_observations",
+    "main_length",
+    "sentences",
+]
+
+_WIDTH = 20  # windows of the running mean of λ that ends a transient, where several were recorded
+_LENGTH = 32  # tokens of the publication's sentences, where no settings say otherwise
+
+_NUMBERS = (
+    "synchronization_offset", "mean_exponent", "chaotic_share", "transient_length", "censored_share",
+    "attractors", "peak_effective_dimension", "transverse_exponent",
+)  # fmt: skip
+_WHERE_RECORDED = ("full_map_exponent", "reduced_map_exponent")
+_RUN_AND_STEP = ["run", "step"]
+
+
+def dynamics_tables(
+    observations: pd.DataFrame, settings: Mapping[str, Any] | None = None
+) -> dict[str, pd.DataFrame]:
+    """What there is in numbers, beside the publication's text: figures 2B and 4D, sections II.A and II.B.
+
+    Args:
+        observations: of ``EncoderDynamics``; of several runs with a column ``run``.
+        settings: of the observer: its ``length`` says for how many tokens the offset is told, see :func:`main_length`.
+
+    Returns:
+        ``dynamics``, a row for each step of one run, or for the last step of each of several:
+        ``synchronization_offset`` (mean, steps of the map), ``mean_exponent`` (λ in chaotic transients, nats a step),
+        ``without_chaotic_transient`` and ``censored_share`` (shares of sentences; censored: not over at the horizon),
+        ``transient_length`` (mean, steps of the map), ``attractors`` (how many), ``peak_effective_dimension`` and
+        ``transverse_exponent`` (nats a step); where there are such, ``full_map_exponent`` and
+        ``reduced_map_exponent`` of the same sentences. ``offsets`` where there are such, of the last step: mean,
+        median and ``synchronized_share`` for each number of tokens. ``attractors`` where their kinds are known: the
+        share of sentences of each, rows as in ``dynamics``. What was not recorded is missing.
+    """
+    several = "run" in observations
+    named = _named(observations)
+    numbers = dynamics_numbers(named, settings)
+    numbers = numbers.assign(chaotic_share=1 - numbers["chaotic_share"])
+    numbers = numbers.rename(columns={"chaotic_share": "without_chaotic_transient"})
+    numbers = numbers.astype({"attractors": "Int64"})
+    tables = {"dynamics": numbers}
+    kinds = named[named["quantity"].eq("attractor_share")]
+    if len(kinds):
+        shares = kinds.pivot_table(
+            index=_RUN_AND_STEP, columns="kind", values="value", sort=False, dropna=False, observed=True
+        )
+        tables["attractors"] = numbers[_RUN_AND_STEP].merge(shares.reset_index(), on=_RUN_AND_STEP)
+    if several:
+        last = named.groupby("run")["step"].max()
+        tables = {name: table[table["step"].eq(table["run"].map(last))] for name, table in tables.items()}
+    offsets = [table for run, rows in last_observations(named).items() if len(table := _offsets(run, rows))]
+    if offsets:
+        tables["offsets"] = pd.concat(offsets)
+    unnamed = [] if several else ["run"]
+    return {name: table.drop(columns=unnamed).reset_index(drop=True) for name, table in tables.items()}
+
+
+def dynamics_numbers(observations: pd.DataFrame, settings: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    """What is one number for each run and step: a row for each, in the order of runs, then of steps.
+
+    Columns are ``run``, ``step`` and the quantities as they were recorded, NaN where they were not: offsets of
+    :func:`main_length`, transients that a running mean over 20 windows ended (over fewer where the run was as short).
+    """
+    named = _named(observations)
+    wanted = named["quantity"].isin((*_NUMBERS, *_WHERE_RECORDED))
+    width = _among(named[named["quantity"].eq("transient_length")]["width"], _WIDTH)
+    for column, number in (("length", main_length(named, settings)), ("width", width)):
+        wanted &= named[column].isna() | named[column].isin((number,))
+    wide = named[wanted].pivot_table(index=_RUN_AND_STEP, columns="quantity", values="value", observed=True)
+    optional = [name for name in _WHERE_RECORDED if name in wide and wide[name].notna().any()]
+    wide = wide.reindex(columns=[*_NUMBERS, *optional]).reset_index()
+    rows = named[_RUN_AND_STEP].drop_duplicates()
+    order = {run: i for i, run in enumerate(rows["run"].unique())}
+    rows = rows.sort_values("step", kind="stable").sort_values(
+        "run", kind="stable", key=lambda column: column.map(order)
+    )
+    return rows.merge(wide, on=_RUN_AND_STEP, how="left").rename_axis(columns=None)
+
+
+def main_length(observations: pd.DataFrame, settings: Mapping[str, Any] | None = None) -> int | None:
+    """Number of tokens of which offsets are told: the settings' ``length`` (32), else the longest recorded.
+
+    None where there are no offsets.
+    """
+    offsets = observations[observations["quantity"].isin(("synchronization_offset", "sentence_offset"))]
+    return _among(offsets["length"], int((settings or {}).get("length") or _LENGTH))
+
+
+def _among(recorded: "pd.Series[Any]", wanted: int) -> int | None:
+    """The one that is wanted, else the highest."""
+    numbers = {int(number) for number in recorded.dropna().unique()}
+    return wanted if wanted in numbers else max(numbers, default=None)
+
+
+# ---------------------------------------------------------------- reading records
+
+
+def last_observations(observations: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The rows of each run's last step, by its short name."""
+    named = _named(observations)
+    return {
+        str(run): rows[rows["step"].eq(rows["step"].max())]
+        for run, rows in named.groupby("run", sort=False, observed=True)
+    }
+
+
+def curve(rows: pd.DataFrame, quantity: str, **groups: Any) -> "pd.Series[float]":
+    """Values over ``t`` of one observation, by what is in other columns; empty where none has a value.
+
+    Example:
+        >>> rows = pd.DataFrame({"quantity": "deviation", "t": [1, 0], "value": [2.0, 8.0]})
+        >>> curve(rows, "deviation").to_dict()
+        {0: 8.0, 1: 2.0}
+    """
+    found = _select(rows, quantity, groups)
+    return pd.Series(found["value"].to_numpy(), index=found["t"].astype(int)).sort_index()
+
+
+def curves(rows: pd.DataFrame, quantity: str, by: str, **groups: Any) -> pd.DataFrame:
+    """Several curves of one observation side by side: rows are ``t``, columns what is in the column ``by``.
+
+    Example:
+        >>> rows = pd.DataFrame({"quantity": "first_element", "t": [0, 0], "token": [0, 1], "value": [2.0, 8.0]})
+        >>> curves(rows, "first_element", "token").to_dict()
+        {0: {0: 2.0}, 1: {0: 8.0}}
+    """
+    found = _select(rows, quantity, groups)
+    if pd.api.types.is_numeric_dtype(found[by]):  # whole numbers that had missing ones among them
+        found = found.astype({by: int})
+    wide = found.astype({"t": int}).pivot_table(
+        index="t", columns=by, values="value", dropna=False, observed=True
+    )
+    return wide.dropna(axis="columns", how="all").rename_axis(index=None, columns=None)
+
+
+def sentences(rows: pd.DataFrame, quantity: str, **groups: Any) -> "pd.Series[float]":
+    """What was recorded of each sentence, by its number; those without a value are left out."""
+    found = _select(rows, quantity, groups)
+    found = found[found["value"].notna()]
+    return pd.Series(found["value"].to_numpy(), index=found["sentence"].astype(int)).sort_index()
+
+
+def _select(rows: pd.DataFrame, quantity: str, groups: Mapping[str, Any]) -> pd.DataFrame:
+    wanted = rows["quantity"].eq(quantity)
+    for name, value in groups.items():
+        wanted &= rows[name].eq(value).fillna(False).astype(bool)
+    found = rows[wanted]
+    return found if found["value"].notna().any() else found.iloc[:0]
+
+
+def _named(observations: pd.DataFrame) -> pd.DataFrame:
+    """With short names of runs; learning rates, which may be of further steps, are no part of an observation."""
+    rows = observations[observations["quantity"].ne("learning_rate")]
+    return named_runs(rows)
+
+
+def _offsets(run: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """For each number of tokens what is known of the offsets at one step of a run."""
+    recorded = rows[
+        rows["quantity"].isin(("synchronization_offset", "synchronized_share", "sentence_offset"))
+    ]
+    table = []
+    for length in sorted(int(n) for n in recorded["length"].dropna().unique()):
+        of = recorded[recorded["length"].eq(length)]
+        one = of[of["quantity"].ne("sentence_offset")].set_index("quantity")["value"]
+        by_sentence = sentences(of, "sentence_offset")
+        table.append(
+            {
+                "run": run, "step": int(rows["step"].iloc[0]), "tokens": length,
+                "mean": one.get("synchronization_offset"), "median": by_sentence[by_sentence >= 0].median(),
+                "synchronized_share": one.get("synchronized_share"),
+            }
+        )  # fmt: skip
+    return pd.DataFrame(table)

@@ -1,0 +1,359 @@
+"""The trajectories that ``EncoderDynamics`` looks at, and the rows of its records."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lmdyn.analysis.distributed import gather, rank_and_world_size
+from lmdyn.analysis.effective_dimension import effective_dimension
+from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.long_run import LongRun, long_run
+from lmdyn.analysis.lyapunov import local_lyapunov_exponents, random_perturbation
+from lmdyn.analysis.recurrence import attractor_types, attractors
+from lmdyn.analysis.synchronization import (
+    deviation,
+    deviation_floor,
+    synchronization_offset,
+    synchronize,
+)
+from lmdyn.analysis.synchronized_map import synchronized_map, transverse_exponents
+from lmdyn.analysis.trajectories import Map, iterate
+from lmdyn.analysis.transients import transient_length
+
+if TYPE_CHECKING:
+    from lmdyn.callbacks.encoder_dynamics import EncoderDynamics
+
+__all__ = ["EncoderRuns", "Row"]
+
+WIDTHS = (10, 20, 40)
+"""Windows of the running mean by which the end of a transient is told; the middle one is the rule."""
+
+_TOKENS, _ATTENTION_EVERY, _PERTURBED_STEPS, _COMPONENT_STEPS, _TRANSVERSE_STEPS = 10, 50, 600, 1000, 200
+
+
+class Row(NamedTuple):
+    """One number, and what it is of."""
+
+    quantity: str
+    length: int | None = None
+    term: str | None = None
+    width: int | None = None
+    kind: str | None = None
+    t: int | None = None
+    sentence: int | None = None
+    token: int | None = None
+    key: int | None = None
+    component: int | None = None
+    value: float = float("nan")
+
+
+class EncoderRuns:
+    """All that is asked of one module, from this rank's sentences; the rows are those of all ranks, on each.
+
+    Args:
+        observer: says what is asked for.
+        f: the encoder's map.
+        starts: by number of tokens, (sentences of this rank, tokens, d) where they start.
+        first: (1, tokens, d) where the very first sentence starts, on every rank.
+    """
+
+    def __init__(
+        self,
+        observer: "EncoderDynamics",
+        f: EncoderMap,
+        starts: Mapping[int, Float[Tensor, "_ _ d"]],
+        first: Float[Tensor, "1 tokens d"],
+    ) -> None:
+        self.observer, self.f, self.first = observer, f, first
+        self.x = starts[observer.length]
+        self.others = {n: x for n, x in starts.items() if n != observer.length}
+        rank, world_size = rank_and_world_size()
+        self.numbers = range(rank, observer.sentences, world_size)
+        self.floor, self.reduced = float("nan"), None
+        if f.shared:
+            self.floor = max(gather(float(deviation_floor(f, self.x[: observer.batch_size], 64))))
+            if self.resolved and observer.reduced:
+                self.reduced = synchronized_map(f)
+
+    @property
+    def resolved(self) -> bool:
+        """Whether rounding lets synchronized tokens be told from others."""
+        return self.floor < self.observer.threshold
+
+    # ---------------------------------------------------------------- models whose layers differ
+
+    def over_depth(self) -> list[Row]:
+        """Deviation, exponents and effective dimension over the layers."""
+        maps, x = self.f.maps, self.x
+        path = iterate(maps, x, len(maps), {"deviation": deviation})
+        found = local_lyapunov_exponents(
+            maps, x, 1, len(maps), self.observer.epsilon, seed=self.observer.seed, rows=self.numbers
+        )
+        rows = _over_t("deviation", _all(path.observables["deviation"]).nanmean(1))
+        rows += _over_t("local_exponent", _all(found.exponents).nanmean(1), term="short")
+        dimensions = [self._dimension(x)]
+        for f in maps:
+            x = f(x)
+            dimensions.append(self._dimension(x))
+        return rows + _dimension_rows(dict(enumerate(dimensions)))
+
+    # ---------------------------------------------------------------- short term
+
+    def short_term(self) -> list[Row]:
+        """D(t), λ(t), N_eff(t) for t up to ``short_steps``, and the synchronization offset."""
+        o = self.observer
+        mine = len([n for n in self.numbers if n < o.short_sentences])
+        run = self._long_run(self.x[:mine], o.short_tau, o.short_steps, keep=o.short_steps)
+        d = _all(_then(run.deviations, torch.zeros(mine), run.switched_at + 1))
+        rows = [Row("deviation_floor", value=self.floor)]
+        rows += _over_t("deviation", d.nanmean(1))
+        rows += _over_t("local_exponent", _all(run.exponents).nanmean(1), every=o.short_tau, term="short")
+        together = -1
+        if self.resolved:
+            offset = synchronization_offset(d, self.floor, o.threshold)
+            rows += _offset_rows(o.length, offset)
+            together = int(offset.max()) if bool((offset >= 0).all()) else -1
+            for length, x in self.others.items():
+                other = synchronize(self.f, x[:mine], o.short_steps, o.threshold, o.batch_size).offset
+                rows += _offset_rows(length, _all(other))
+        return rows + _dimension_rows(self._dimensions(self.x[:mine], together))
+
+    def _dimensions(self, x: Tensor, together: int) -> dict[int, float]:
+        """N_eff at each asked t; from ``together`` on all tokens of all sentences are equal, and one is enough."""
+        found, t = {}, 0
+        for time in self.observer.dimension_times:
+            while t < time:
+                if self.reduced is not None and x.ndim == 3 and 0 <= together <= t:
+                    x = x.double().mean(1).to(x.dtype)
+                x = self.reduced(x) if self.reduced is not None and x.ndim == 2 else self._step(x)
+                t += 1
+            found[time] = self._dimension(x)
+        return found
+
+    def _step(self, x: Tensor) -> Tensor:
+        return torch.cat([self.f(part) for part in x.split(self.observer.batch_size)])
+
+    def _dimension(self, x: Tensor) -> float:
+        return float(effective_dimension(_all(x.flatten(1).T).T.to(x.device)))
+
+    # ---------------------------------------------------------------- long term
+
+    def long_term(self, eager: EncoderMap) -> list[Row]:
+        """λ over the long run, transients, attractors; the full map beside, for a sample."""
+        o = self.observer
+        run = self._long_run(self.x, o.long_tau, o.long_steps, end_recurrent=True)
+        exponents = _all(run.exponents).cpu()
+        recurred_at = _all(run.recurred_at).cpu()
+        # a trajectory that is no longer followed goes on as it was: else the mean would be of those that are not closed
+        followed = _then(exponents, _late(exponents), _all(run.ended_at).cpu() // o.long_tau)
+        rows = _over_t("local_exponent", followed.nanmean(1), every=o.long_tau, term="long")
+        for i in range(o.examples):
+            rows += _over_t(
+                "sentence_local_exponent", exponents[:, i], every=o.long_tau, term="long", sentence=i
+            )
+        widths = [w for w in WIDTHS if w <= len(exponents)] or [len(exponents)]
+        for width in widths:
+            ends = transient_length(exponents, o.long_tau, width, recurred_at)
+            rows.append(Row("transient_length", width=width, value=float(ends.length.double().mean())))
+        ends = transient_length(exponents, o.long_tau, min(20, len(exponents)), recurred_at)
+        chaotic = ends.length > 0
+        rows += [
+            Row("mean_exponent", value=float(ends.mean_exponent[chaotic].nanmean())),
+            Row("chaotic_share", value=float(chaotic.double().mean())),
+            Row("censored_share", value=float(ends.censored.double().mean())),
+        ]
+        for quantity, values in (
+            ("sentence_transient_length", ends.length),
+            ("sentence_censored", ends.censored),
+            ("sentence_exponent", ends.mean_exponent),
+        ):
+            rows += [Row(quantity, sentence=i, value=float(v)) for i, v in enumerate(values)]
+        if self.reduced is not None:
+            rows += self._attractors(self.reduced, run, exponents)
+            rows += self._checked(self.reduced, eager)
+        return rows
+
+    def _attractors(self, reduced: Map, run: LongRun, exponents: Tensor) -> list[Row]:
+        o = self.observer
+        final = _all(run.final.T).T.to(run.final.device)
+        late = _late(exponents)
+        period = torch.zeros(len(final), dtype=torch.int64)
+        label = torch.full_like(period, -1)
+        # those that still part from their neighbours have no period that could be found
+        calm = ((late <= o.resolution) & final.isfinite().all(1).cpu()).nonzero()[:, 0]
+        if len(calm):
+            there = attractors(reduced, final[calm.to(final.device)], o.max_period, o.tolerance)
+            period[calm], label[calm] = there.period.cpu(), there.label.cpu()
+        kinds = attractor_types(period, late, o.resolution)
+        rows = [
+            Row("attractor_share", kind=kind, value=kinds.count(kind) / len(kinds))
+            for kind in sorted(set(kinds))
+        ]
+        sizes = torch.bincount(label[label >= 0]) if bool((label >= 0).any()) else torch.zeros(1)
+        rows.append(Row("attractors", value=float((sizes > 0).sum())))
+        rows.append(Row("largest_attractor_share", value=float(sizes.max()) / len(final)))
+        return rows
+
+    def _checked(self, reduced: Map, eager: EncoderMap) -> list[Row]:
+        """A sample of sentences on the full map too, and what becomes of differences between their tokens."""
+        o = self.observer
+        x = self.x[: len([n for n in self.numbers if n < o.check])]
+        if not o.check:
+            return []
+        there = self._long_run(x, o.long_tau, o.check_steps)
+        full = long_run(
+            self.f, x, o.long_tau, o.check_steps, epsilon=o.epsilon, batch_size=o.batch_size, seed=o.seed,
+            rows=self.numbers[: len(x)],
+        )  # fmt: skip
+        windows = torch.arange(len(there.exponents), device=x.device)[:, None]
+        after = (there.switched_at >= 0) & (windows * o.long_tau >= there.switched_at)
+        on_both = [_all(run.exponents.where(after, torch.nan)) for run in (full, there)]
+        synchronized = there.switched_at >= 0
+        steps = max(o.long_tau, _TRANSVERSE_STEPS // o.long_tau * o.long_tau)
+        apart = torch.full((steps // o.long_tau, len(x)), torch.nan, dtype=torch.float64, device=x.device)
+        if bool(synchronized.any()):
+            apart[:, synchronized] = transverse_exponents(
+                eager, there.final[synchronized], o.long_tau, steps, o.seed
+            )
+        return [
+            Row("full_map_exponent", value=float(on_both[0].nanmean())),
+            Row("reduced_map_exponent", value=float(on_both[1].nanmean())),
+            Row("transverse_exponent", value=float(_all(apart).nanmean())),
+        ]
+
+    def _long_run(
+        self, x: Tensor, tau: int, steps: int, *, keep: int = 0, end_recurrent: bool = False
+    ) -> LongRun:
+        o = self.observer
+        return long_run(
+            self.f, x, tau, steps, reduced=self.reduced, epsilon=o.epsilon, threshold=o.threshold, keep=keep,
+            end_recurrent=end_recurrent, tolerance=o.tolerance, batch_size=o.batch_size, seed=o.seed,
+            rows=self.numbers[: len(x)],
+        )  # fmt: skip
+
+    # ---------------------------------------------------------------- the first sentence
+
+    def example(self, eager: EncoderMap) -> list[Row]:
+        """The first sentence's tokens, deviations and attention on the way; perturbed, and in principal components."""
+        o, x = self.observer, self.first
+        path = iterate(
+            self.f, x, o.short_steps, {"first": lambda x: x[:, :_TOKENS, 0], "deviation": deviation}
+        )
+        rows = [
+            row
+            for token in range(min(_TOKENS, x.shape[1]))
+            for row in _over_t("first_element", path.observables["first"][:, 0, token], token=token)
+        ]
+        rows += _over_t("example_deviation", path.observables["deviation"][:, 0])
+        for t in range(0, o.short_steps + 1, _ATTENTION_EVERY):
+            weights = _attention(eager, x)
+            if weights is None:
+                break
+            rows += [
+                Row("attention", t=t, token=q, key=k, value=value)
+                for q, row in enumerate(weights.tolist())
+                for k, value in enumerate(row)
+            ]
+            for _ in range(_ATTENTION_EVERY if t < o.short_steps else 0):
+                x = self.f(x)
+        return rows + (self._example_after(self.reduced) if self.reduced is not None else [])
+
+    def _example_after(self, reduced: Map) -> list[Row]:
+        """The first sentence's token after synchronization."""
+        o = self.observer
+        start = synchronize(self.f, self.first, o.short_steps, o.threshold)
+        if int(start.offset[0]) < 0:
+            return []
+        token = start.token
+        small = random_perturbation(token, 1e-4 * float(token.norm()), o.seed)
+        pair = torch.stack([token, token + small], 1)
+        path = iterate(
+            lambda x: reduced(x[0])[None],
+            pair,
+            _PERTURBED_STEPS,
+            {"first": lambda x: x[:, :, 0], "apart": lambda x: (x[:, 1] - x[:, 0]).double().norm(dim=1)},
+        ).observables
+        rows = _over_t("trajectory", path["first"][:, 0, 0], kind="original")
+        rows += _over_t("trajectory", path["first"][:, 0, 1], kind="perturbed")
+        rows += _over_t("trajectory_difference", path["apart"][:, 0])
+        states = iterate(reduced, token, _COMPONENT_STEPS, {"x": lambda x: x}).observables["x"][:, 0].double()
+        states = states - states.mean(0)
+        if bool(states.isfinite().all()):
+            directions = torch.linalg.svd(states, full_matrices=False).Vh[:3]
+            sign = directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()  # else arbitrary
+            for i, along in enumerate((states @ (directions * sign).T).T):
+                rows += _over_t("principal_component", along, component=i + 1)
+        return rows
+
+
+def _attention(eager: EncoderMap, x: Float[Tensor, "1 tokens d"]) -> Float[Tensor, "tokens tokens"] | None:
+    """Attention probabilities of the first layer, mean over its heads; None where it does not answer them."""
+    seen: list[Tensor] = []
+
+    def hook(_: object, __: object, output: object) -> None:
+        if isinstance(output, tuple):
+            seen.extend(t for t in output if isinstance(t, Tensor) and t.ndim == 4)
+
+    handles = [m.register_forward_hook(hook) for m in eager.layers[0].modules()]
+    try:
+        eager(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen[0][0].mean(0) if seen else None
+
+
+def _over_t(
+    quantity: str, values: Float[Tensor, "times"], *, every: int = 1, term: str | None = None, kind: str | None = None,
+    sentence: int | None = None, token: int | None = None, component: int | None = None,
+) -> list[Row]:  # fmt: skip
+    where = {"term": term, "kind": kind, "sentence": sentence, "token": token, "component": component}
+    return [
+        Row(quantity, t=i * every, value=value, **where)  # type: ignore[arg-type]
+        for i, value in enumerate(values.tolist())
+        if value == value
+    ]
+
+
+def _offset_rows(length: int, offset: Tensor) -> list[Row]:
+    there = offset >= 0
+    rows = [
+        Row("synchronization_offset", length=length, value=float(offset[there].double().mean())),
+        Row("synchronized_share", length=length, value=float(there.double().mean())),
+    ]
+    return rows + [
+        Row("sentence_offset", length=length, sentence=i, value=float(v) if v >= 0 else float("nan"))
+        for i, v in enumerate(offset.tolist())
+    ]
+
+
+def _dimension_rows(dimensions: Mapping[int, float]) -> list[Row]:
+    rows = [Row("effective_dimension", t=t, value=value) for t, value in dimensions.items()]
+    known = [value for value in dimensions.values() if value == value]
+    return [*rows, Row("peak_effective_dimension", value=max(known, default=float("nan")))]
+
+
+def _late(exponents: Float[Tensor, "windows sentences"]) -> Float[Tensor, "sentences"]:
+    """Mean λ of each sentence's last windows that have a value."""
+    tail = exponents.flip(0)
+    return tail.where((~tail.isnan()).cumsum(0) <= WIDTHS[1], torch.nan).nanmean(0)
+
+
+def _then(values: Tensor, constant: Tensor, start: Tensor) -> Tensor:
+    """(times, sentences) values, replaced by each sentence's constant from ``start`` on, where this is above 0."""
+    time = torch.arange(len(values), device=values.device)[:, None]
+    return torch.where((start > 0) & (time >= start), constant.to(values), values)
+
+
+def _all(mine: Tensor) -> Tensor:
+    """The last axis, sentences, of all ranks in order: rank r has the numbers r, r + world size and so on."""
+    parts: Sequence[Tensor] = gather(mine.cpu()) if rank_and_world_size()[1] > 1 else [mine]
+    if len(parts) == 1:
+        return mine
+    whole = torch.empty(*mine.shape[:-1], sum(p.shape[-1] for p in parts), dtype=mine.dtype)
+    for rank, part in enumerate(parts):
+        whole[..., rank :: len(parts)] = part
+    return whole

@@ -1,0 +1,375 @@
+"""Handwriting: what a linear readout of the encoder's transient can write, by the similarity of two sentences."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from lmdyn.analysis.distributed import all_reduce_sum, gather, rank_and_world_size
+from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.trajectories import exact_products
+from lmdyn.analysis.transformer import encoder_of
+from lmdyn.analysis.window_regressions import WindowMap, fit_window, window_regressions
+from lmdyn.analysis.window_sums import WindowSums
+from lmdyn.callbacks.handwriting_figures import handwriting_figures
+from lmdyn.callbacks.letter_paths import pen_velocity
+from lmdyn.callbacks.observer import Observer
+
+__all__ = ["PUBLISHED_WINDOW", "Handwriting"]
+
+log = logging.getLogger(__name__)
+
+PUBLISHED_WINDOW = (7, 28)
+"""(t₀, ΔT) of the least NMSE of ALBERT-large: Inoue et al. 2022, figure 3C."""
+
+
+class Handwriting(Observer):
+    """How well linear readouts of the first token's vector write a letter, over every window of the encoder's time.
+
+    The encoder's layer is applied again and again, beyond the number of layers too. In each window [t₀, t₀ + ΔT) one
+    linear readout with bias, shared by all steps, is to answer the velocity of a pen: along the first letter for pairs
+    of sentences that are scored at most ``low``, along the second for those scored at least ``high``; what lies between
+    is left out. It is fitted by least squares to all training sentences and steps; the NMSE of a sentence of the
+    development set is Σ error² / Σ target², and the mean over sentences is recorded.
+
+    As published there is no attention mask: all sentences are padded to one length, and padding is part of the state.
+    x₀ is the embedding output after its projection to the hidden size. Dynamics run in float32 with exact products,
+    sums and regressions in float64. One pass over the sentences serves all windows; a second one over the development
+    sentences up to the end of the best window writes the letters. Several processes share the sentences.
+
+    Of encoders whose layers differ (BERT), time is depth: windows end with the last layer, others are left out, which
+    a warning says and ``times`` records. Sentences whose states are not finite are left out, with a warning; where
+    none of a letter is left, there are no values. Windows of one step have none either: the path is closed.
+
+    Args:
+        task: the probe's task, a regression; None for its only one.
+        letters: the first is written where sentences differ, the second where they are alike.
+        low: highest score of the first letter.
+        high: lowest score of the second letter.
+        starts: windows start at 0 … starts − 1.
+        lengths: they have 1 … lengths steps.
+        ridge: see :func:`~lmdyn.analysis.window_regressions.window_regressions`.
+        font: of the letters; the publication's is Arial, which is not free.
+        max_length: tokens that sentences are padded to; None: as many as the longest of the task has.
+        max_sentences: so many of each letter, the first ones, in the training and in the development set; None: all.
+        batch_tokens: tokens that are computed at a time, padding included.
+        shortest: steps of the shortest window that may be the best: with fewer, a letter is a few strokes.
+        n_written: how many paths are kept of each letter: those of least NMSE at the best window.
+        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`; ``probe`` is needed, a datamodule with ``tasks``.
+
+    Logged tags:
+        ``handwriting/best_nmse``: least NMSE of all windows of ``shortest`` steps or more; 0 is perfect, a pen that does
+            not move has 1.
+        ``handwriting/best_start``: t₀ of that window.
+        ``handwriting/best_length``: its ΔT.
+        ``handwriting/best_condition``: estimate of its condition number; near 1e6 the ridge decides.
+        ``handwriting/published_window_nmse``: NMSE at t₀ = 7, ΔT = 28, where it is among the windows.
+        ``handwriting/raised_ridge``: number of windows that needed more than ``ridge``.
+        ``handwriting/times``: number of times at which states were read.
+        ``handwriting/n_train/<letter>``: training sentences of a letter.
+        ``handwriting/n_development/<letter>``: development sentences of a letter.
+
+    Recorded but not logged are ``nmse`` by ``start`` and ``length``, and at the best window ``path`` by ``letter``,
+    ``sentence`` (its number in the development set), ``k`` (0 … ΔT) and ``axis``, with the ``target_path`` of each.
+
+    Raises:
+        ValueError: a probe without such a task, no sentence of a letter, sentences longer than ``max_length`` or than
+            the model reads, letters that cannot be written.
+
+    Reference: Inoue et al. 2022, section III C, appendix E and figure 3C.
+    """
+
+    several_runs = True
+    _not_settings = Observer._not_settings | {"batch_tokens"}
+
+    def __init__(
+        self,
+        *,
+        task: str | None = None,
+        letters: Sequence[str] = ("U", "S"),
+        low: float = 1.0,
+        high: float = 4.0,
+        starts: int = 100,
+        lengths: int = 100,
+        shortest: int = 10,
+        ridge: float = 1e-12,
+        font: str = "DejaVu Sans",
+        max_length: int | None = None,
+        max_sentences: int | None = None,
+        batch_tokens: int = 4096,
+        n_written: int = 5,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if self.max_tokens is not None or self.forward is not None or self.split != "validation":
+            raise ValueError(
+                f"{self.name} calls the encoder itself and reads training and development sets: leave max_tokens, "
+                "forward and split as they are; max_sentences says how many sentences"
+            )
+        least = {
+            "starts": starts,
+            "lengths": lengths,
+            "shortest": shortest,
+            "batch_tokens": batch_tokens,
+            "n_written": n_written,
+        }
+        if min(least.values()) < 1 or (max_sentences is not None and max_sentences < 1):
+            raise ValueError(
+                f"{self.name}: expected numbers from 1, got {least}, max_sentences {max_sentences}"
+            )
+        if len(letters) != 2 or letters[0] == letters[1] or not low < high or not ridge > 0:
+            raise ValueError(
+                f"{self.name}: expected two letters, low < high and a ridge above 0, got {list(letters)}, {low}, "
+                f"{high} and {ridge}"
+            )
+        self.task_name, self.letters, self.low, self.high = task, tuple(letters), low, high
+        self.starts, self.lengths, self.ridge, self.font = starts, lengths, ridge, font
+        self.shortest = min(shortest, lengths)
+        self.max_length, self.max_sentences = max_length, max_sentences
+        self.batch_tokens, self.n_written = batch_tokens, n_written
+        self.task: Any = None
+        self.sentences: dict[str, list[tuple[int, int, Mapping[str, Any]]]] = {}
+        self.length = 0
+
+    def prepare(self) -> None:
+        """Find the task and its sentences of each letter: their number in the set, the letter, and the tokens."""
+        there = getattr(self.probe, "tasks", None)
+        regressions = (
+            [n for n, t in there.items() if t.kind == "regression"] if isinstance(there, Mapping) else []
+        )
+        name = regressions[0] if self.task_name is None and len(regressions) == 1 else self.task_name
+        if name not in regressions:
+            raise ValueError(
+                f"{self.name} needs a task of scored pairs of sentences: expected `probe:` a datamodule with `tasks`, "
+                f"such as GlueTasks (STS-B) or GrammarTasks (similarity), and `task` one of {regressions}, got "
+                f"{self.task_name!r}"
+            )
+        assert isinstance(there, Mapping)
+        self.task = there[name]
+        for letter in self.letters:
+            pen_velocity(letter, 1, self.font)
+        development = [e for examples in self.task.evaluation.values() for e in examples]
+        train = [self.task.train[i] for i in range(len(self.task.train))]
+        self.sentences = {"train": self._lettered(train), "development": self._lettered(development)}
+        for part, found in self.sentences.items():
+            numbers = [sum(c == letter for _, c, _ in found) for letter in (0, 1)]
+            if min(numbers) == 0:
+                raise ValueError(
+                    f"{self.name}: the {part} set of {name} has {numbers[0]} pairs scored at most {self.low} and "
+                    f"{numbers[1]} scored at least {self.high}, expected some of both: change low and high, or the data"
+                )
+        longest = max(len(e["input_ids"]) for e in (*train, *development))
+        self.length = longest if self.max_length is None else self.max_length
+        if longest > self.length:
+            raise ValueError(
+                f"{self.name}: {name} has sentences of {longest} tokens, expected at most max_length = {self.length}: "
+                "raise it, or lower the probe's max_sequence_length"
+            )
+
+    def _lettered(self, examples: Sequence[Mapping[str, Any]]) -> list[tuple[int, int, Mapping[str, Any]]]:
+        found: list[tuple[int, int, Mapping[str, Any]]] = []
+        left = [self.max_sentences or len(examples)] * 2
+        for i, e in enumerate(examples):
+            letter = 0 if e["label"] <= self.low else 1 if e["label"] >= self.high else None
+            if letter is not None and left[letter]:
+                left[letter] -= 1
+                found.append((i, letter, e))
+        return found
+
+    def check_module(self, module: nn.Module) -> None:
+        """Refuse a module without an encoder, or one that cannot read sentences as long as the task's."""
+        config: Any = encoder_of(module).config
+        most = getattr(config, "max_position_embeddings", None)
+        if most is not None and self.length > most:
+            raise ValueError(
+                f"{self.name}: the model reads {most} positions, and sentences have {self.length}: set the probe's "
+                f"max_sequence_length to {most} at most"
+            )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments, and the content of the task."""
+        return {**super().settings, "max_length": self.length, "probe_set": self.task.fingerprint}
+
+    # ---------------------------------------------------------------- measuring
+
+    @torch.no_grad()
+    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+        """Sum over this process's sentences, bring all processes' sums together, and regress."""
+        self.check_module(module)
+        encoder = encoder_of(module)
+        device = next(encoder.parameters()).device
+        _, _, ids, types = self._batch(self.sentences["train"][:1], device)
+        f = EncoderMap(encoder, {"input_ids": ids, "token_type_ids": types})
+        times = self.starts + self.lengths - 1
+        if not f.shared and len(f.maps) + 1 < times:
+            times = len(f.maps) + 1
+            self._warn(
+                f"step {step}: the layers of {type(encoder).__name__} differ: time is depth, windows end at {times - 1}"
+            )
+        sums, dropped = {}, torch.zeros((), dtype=torch.int64, device=device)
+        with exact_products():
+            for part in self.sentences:
+                width = f.start({"input_ids": ids, "token_type_ids": types}).shape[2]
+                sums[part] = WindowSums(times, width, 2, pooled=part == "train", device=device)
+                for _, letters, x in self._trajectories(f, part, times, device):
+                    finite = x.isfinite().all(2).all(0)
+                    letters = letters.masked_fill(~finite, -1)  # which belongs to no sum
+                    for t in range(times):
+                        sums[part].update(t, x[t].where(finite[:, None], 0), letters)
+                    dropped += (~finite).sum()
+                sums[part].reduce()
+        if total := int(all_reduce_sum(dropped)):
+            self._warn(f"step {step}: left out {total} sentences whose states are not finite")
+        numbers = {part: of.counts[:, 0].tolist() for part, of in sums.items()}
+        starts, lengths = range(min(self.starts, times)), range(1, min(self.lengths, times) + 1)
+        targets = {k: self._targets(k).to(device) for k in lengths}
+        found = None
+        if min(min(n) for n in numbers.values()) > 0:
+            found = window_regressions(
+                sums["train"], sums["development"], targets, starts, lengths, ridge=self.ridge
+            )
+        rows = _Rows()
+        self._map_rows(rows, found, starts, lengths, times)
+        rows.add("times", times)
+        for part, n in numbers.items():
+            for letter, number in zip(self.letters, n, strict=True):
+                rows.add(f"n_{part}", number, letter=letter)
+        if (best := self._best_window(found)) is not None:
+            weights = fit_window(sums["train"], targets, *best, ridge=self.ridge)
+            with exact_products():
+                self._path_rows(rows, f, weights, *best)
+        return rows.table()
+
+    def _best_window(self, found: WindowMap | None) -> tuple[int, int] | None:
+        if found is None:
+            return None
+        at_least = min(self.shortest, found.lengths[-1])
+        counted = [i for i, length in enumerate(found.lengths) if length >= at_least]
+        return None if bool(found.nmse[:, counted].isnan().all()) else found.best(at_least)
+
+    def _warn(self, message: str) -> None:
+        if rank_and_world_size()[0] == 0:
+            log.warning("%s at %s", self.name, message)
+
+    def _targets(self, length: int) -> Tensor:
+        return torch.stack([pen_velocity(letter, length, self.font) for letter in self.letters])
+
+    def _batch(
+        self, sentences: Sequence[tuple[int, int, Mapping[str, Any]]], device: torch.device
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Numbers, letters, ids and types, all of one length."""
+        ids = np.full((len(sentences), self.length), self.task.pad_id, np.int64)
+        types = np.zeros_like(ids)
+        for i, (_, _, e) in enumerate(sentences):
+            ids[i, : len(e["input_ids"])] = e["input_ids"]
+            types[i, : len(e["token_type_ids"])] = e["token_type_ids"]
+        letters: npt.NDArray[np.int64] = np.array([letter for _, letter, _ in sentences])
+        numbers: npt.NDArray[np.int64] = np.array([i for i, _, _ in sentences])
+        parts = (torch.from_numpy(a).to(device) for a in (letters, ids, types))
+        return torch.from_numpy(numbers), *parts  # type: ignore[return-value]
+
+    def _trajectories(
+        self, f: EncoderMap, part: str, times: int, device: torch.device
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Of this process's sentences, some at a time: numbers, letters, and (times, sentences, d) first tokens."""
+        rank, world_size = rank_and_world_size()
+        mine = self.sentences[part][rank::world_size]
+        size = max(1, self.batch_tokens // self.length)
+        for first in range(0, len(mine), size):
+            numbers, letters, ids, types = self._batch(mine[first : first + size], device)
+            x = f.start({"input_ids": ids, "token_type_ids": types})
+            kept = x.new_empty(times, len(x), x.shape[2])
+            kept[0] = x[:, 0]
+            for t in range(1, times):
+                x = f(x) if f.shared else f.maps[t - 1](x)
+                kept[t] = x[:, 0]
+            yield numbers, letters, kept
+
+    def _map_rows(
+        self, rows: "_Rows", found: WindowMap | None, starts: range, lengths: range, times: int
+    ) -> None:
+        nan = float("nan")
+        nmse = [[nan] * len(lengths)] * len(starts) if found is None else found.nmse.tolist()
+        for start, values in zip(starts, nmse, strict=True):
+            for length, value in zip(lengths, values, strict=True):
+                if start + length <= times:
+                    rows.add("nmse", value, start=start, length=length)
+        if (
+            PUBLISHED_WINDOW[0] in starts
+            and PUBLISHED_WINDOW[1] in lengths
+            and sum(PUBLISHED_WINDOW) <= times
+        ):
+            rows.add("published_window_nmse", nmse[PUBLISHED_WINDOW[0]][PUBLISHED_WINDOW[1] - 1])
+        best = [nan] * 4
+        if found is not None and (window := self._best_window(found)) is not None:
+            start, length = window
+            at = starts.index(start), lengths.index(length)
+            best = [float(found.nmse[at]), start, length, float(found.condition[at])]
+        for quantity, value in zip(("nmse", "start", "length", "condition"), best, strict=True):
+            rows.add(f"best_{quantity}", value)
+        rows.add("raised_ridge", nan if found is None else int((found.ridge > self.ridge).sum()))
+
+    def _path_rows(self, rows: "_Rows", f: EncoderMap, weights: Tensor, start: int, length: int) -> None:
+        """The paths of the sentences that are written best, and the letters as they should be."""
+        targets = self._targets(length).to(weights)
+        written = []
+        for numbers, letters, x in self._trajectories(f, "development", start + length, weights.device):
+            velocity = x[start:].to(weights) @ weights[:-1] + weights[-1]
+            wanted = targets[letters].transpose(0, 1)
+            nmse = (velocity - wanted).square().sum((0, 2)) / wanted.square().sum((0, 2))
+            paths = velocity.cumsum(0).transpose(0, 1).cpu()
+            written += list(zip(nmse.tolist(), numbers.tolist(), letters.tolist(), paths, strict=True))
+            written = self._best(written)
+        written = self._best([one for part in gather(written) for one in part])
+        for i, letter in enumerate(self.letters):
+            here = {"start": start, "length": length, "letter": letter}
+            rows.add_path("target_path", targets[i].cumsum(0).cpu(), **here)
+            for _, number, of, path in written:
+                if of == i:
+                    rows.add_path("path", path, sentence=number, **here)
+
+    def _best(self, written: list[tuple[float, int, int, Tensor]]) -> list[tuple[float, int, int, Tensor]]:
+        ordered = sorted((one for one in written if one[0] == one[0]), key=lambda one: one[:2])
+        return [one for i in (0, 1) for one in [o for o in ordered if o[2] == i][: self.n_written]]
+
+    @staticmethod
+    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
+        """All but the map and the paths."""
+        return ~observations["quantity"].isin(["nmse", "path", "target_path"])
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """The map of NMSE and the letters at the last step, of each run, and the best NMSE over steps."""
+        return handwriting_figures(observations)
+
+
+class _Rows:
+    """Rows of an observation."""
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, quantity: str, value: float, **groups: Any) -> None:
+        self._rows.append({"quantity": quantity, "value": float(value), **groups})
+
+    def add_path(self, quantity: str, points: Tensor, **groups: Any) -> None:
+        """From (0, 0), which comes before the first point."""
+        for k, point in enumerate([[0.0, 0.0], *points.tolist()]):
+            for axis, value in zip("xy", point, strict=True):
+                self.add(quantity, value, **groups, k=k, axis=axis)
+
+    def table(self) -> pd.DataFrame:
+        whole = ("start", "length", "sentence", "k")
+        columns = ["quantity", "site", "letter", "axis", *whole, "value"]
+        table = pd.DataFrame(self._rows).reindex(columns=columns).assign(site="")
+        table = table.astype({**dict.fromkeys(whole, "Int64"), "value": "float64"})
+        for name in ("letter", "axis"):
+            table[name] = table[name].astype(object).where(table[name].notna(), None)
+        return table

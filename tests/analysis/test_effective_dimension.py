@@ -1,0 +1,115 @@
+"""N_eff: known clouds, invariances, the formula of eigenvalues, streaming."""
+
+import sys
+
+import pytest
+import torch
+
+from lmdyn.analysis.effective_dimension import EffectiveDimension, effective_dimension
+
+
+def cloud(n=300, d=12, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(n, d, generator=g, dtype=torch.float64) * torch.linspace(
+        0.1, 3, d, dtype=torch.float64
+    )
+
+
+def by_eigenvalues(x):
+    values = torch.linalg.eigvalsh(torch.cov(x.double().T))
+    return 1 / (values / values.sum()).square().sum()
+
+
+def streamed(x, size):
+    streaming = EffectiveDimension()
+    for part in x.split(size):
+        streaming.update(part)
+    streaming.reduce()
+    return streaming.result()
+
+
+def close(a, b, tolerance=1e-10):
+    torch.testing.assert_close(a, b, atol=0, rtol=tolerance)
+
+
+@pytest.mark.parametrize(("n", "d"), [(300, 12), (12, 300), (50, 50), (2, 7), (7, 2)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_it_is_equation_6(n, d, dtype):
+    x = cloud(n, d).to(dtype)
+    close(effective_dimension(x), by_eigenvalues(x))
+    assert effective_dimension(x).dtype == torch.float64
+
+
+def test_known_clouds():
+    axes = torch.eye(9, dtype=torch.float64)
+    close(effective_dimension(torch.cat([axes, -axes])), torch.tensor(9.0).double())
+    close(
+        effective_dimension(torch.cat([axes, -axes])[:, :, None].expand(-1, -1, 4).flatten(1)),
+        torch.tensor(9.0).double(),
+    )
+    g = torch.Generator().manual_seed(1)
+    noise = torch.randn(20000, 10, generator=g)
+    assert 9.9 < effective_dimension(noise) < 10  # tends to d as 1/(1/d + 1/n)
+    close(effective_dimension(noise[:, :1] * torch.arange(1.0, 9).double()), torch.tensor(1.0).double())
+
+
+@pytest.mark.parametrize(("n", "d"), [(300, 12), (12, 300)])
+def test_invariances(n, d):
+    x = cloud(n, d)
+    g = torch.Generator().manual_seed(2)
+    rotation = torch.linalg.qr(torch.randn(d, d, generator=g, dtype=torch.float64)).Q
+    expected = effective_dimension(x)
+    for same in (x + 5, 1e-3 * x, 1e100 * x, x @ rotation, x[torch.randperm(n, generator=g)], -x):
+        close(effective_dimension(same), expected)
+    stretched = x * torch.logspace(0, 2, d, dtype=torch.float64)
+    assert (effective_dimension(stretched) - expected).abs() > 0.1
+
+
+def test_covariance_and_gram_matrix_agree_around_the_switch():
+    """One sample more than dimensions, or as many: the same samples, padded with dimensions that are constant."""
+    x = cloud(21, 20)
+    close(effective_dimension(x), effective_dimension(torch.cat([x, torch.full((21, 5), 3.0).double()], 1)))
+
+
+def test_chunks(monkeypatch):
+    # the name on the package may be the function: the module is where the function's globals are
+    for n, d in ((300, 12), (12, 300)):
+        expected = effective_dimension(cloud(n, d))
+        with monkeypatch.context() as patched:
+            patched.setitem(_globals(), "_CHUNK", 100)
+            close(effective_dimension(cloud(n, d)), expected)
+
+
+def _globals():
+    return vars(sys.modules["lmdyn.analysis.effective_dimension"])
+
+
+@pytest.mark.parametrize(("n", "d"), [(300, 12), (12, 300)])
+def test_a_mean_far_from_0_loses_nothing(n, d):
+    x = (cloud(n, d) * 2**10).round() / 2**10  # so that adding the mean rounds nothing
+    close(effective_dimension(x + 1e4), effective_dimension(x), 1e-9)
+    close(streamed(x + 1e4, 50), effective_dimension(x), 1e-9)
+
+
+def test_equal_tokens_have_the_dimension_of_one():
+    x = cloud(40, 12)
+    close(effective_dimension(x[:, None].expand(-1, 32, -1).flatten(1)), effective_dimension(x))
+
+
+@pytest.mark.parametrize("size", [1, 7, 300, [0, 299, 1]])
+def test_streaming_is_at_once(size):
+    x = cloud() + 3
+    close(streamed(x, size), effective_dimension(x))
+
+
+@pytest.mark.parametrize("f", [effective_dimension, lambda x: streamed(x, 3)])
+@pytest.mark.parametrize(("n", "d"), [(20, 4), (4, 20)])
+def test_undefined(f, n, d):
+    for value in (0.0, 0.1, 1e9 / 3):
+        assert f(torch.full((n, d), value)).isnan()
+    for bad in (torch.nan, torch.inf):
+        x = cloud(n, d)
+        x[1, 2] = bad
+        assert f(x).isnan()
+    with pytest.raises(ValueError, match="2 samples or more"):
+        f(cloud(1, d))

@@ -1,0 +1,128 @@
+"""The encoder as a map: it computes what the model computes, of any family, and leaves the model as it was."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    AlbertConfig,
+    AlbertForPreTraining,
+    AlbertModel,
+    BertConfig,
+    BertModel,
+    ElectraConfig,
+    ElectraModel,
+    GPT2Config,
+    GPT2Model,
+)
+
+from lmdyn.analysis.encoder_map import EncoderMap
+
+SIZES = {"vocab_size": 20, "hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2}
+
+
+def albert(**changes):
+    torch.manual_seed(0)
+    config = AlbertConfig(**{**SIZES, "embedding_size": 4, "num_hidden_layers": 4, **changes})
+    return AlbertModel(config).double().eval()
+
+
+def batch(rows=3, tokens=6):
+    return {"input_ids": torch.randint(0, 20, (rows, tokens), generator=torch.Generator().manual_seed(1))}
+
+
+def iterated(f, x):
+    for step in f.maps:
+        x = step(x)
+    return x
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"hidden_act": "gelu_new"},
+        {"hidden_act": "relu"},
+        {"inner_group_num": 2},
+        {"num_hidden_layers": 4, "num_hidden_groups": 2},
+    ],
+    ids=str,
+)
+def test_albert_iterated_to_its_depth_is_the_model(changes):
+    model, b = albert(**changes), batch()
+    f = EncoderMap(model, b, dtype=torch.float64)
+    torch.testing.assert_close(iterated(f, f.start(b)), model(**b).last_hidden_state, rtol=0, atol=1e-12)
+    assert f.shared == (changes.get("num_hidden_groups", 1) == 1)
+    assert len(f.maps) == 4
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        BertModel(BertConfig(**SIZES, num_hidden_layers=3)),
+        ElectraModel(ElectraConfig(**SIZES, embedding_size=4, num_hidden_layers=3)),
+        GPT2Model(GPT2Config(vocab_size=20, n_embd=8, n_head=2, n_layer=3)),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_models_whose_layers_differ(model, attention):
+    model, b = model.double().eval(), batch()
+    f = EncoderMap(model, b, dtype=torch.float64, attention=attention)
+    assert not f.shared
+    assert len(f.maps) == 3
+    x = iterated(f, f.start(b))
+    if isinstance(model, GPT2Model):
+        x = model.ln_f(x)
+    torch.testing.assert_close(x, model(**b).last_hidden_state, rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="time is depth"):
+        f(x)
+
+
+def test_start_is_the_projected_embedding():
+    model, b = albert(), batch()
+    expected = model.encoder.embedding_hidden_mapping_in(model.embeddings(b["input_ids"]))
+    f = EncoderMap(model, {"input_ids": b["input_ids"][:1]}, dtype=torch.float64)
+    torch.testing.assert_close(f.start(b), expected.detach(), rtol=0, atol=0)
+    assert f.start(b).shape == (3, 6, 8)
+
+
+def test_attention_is_over_all_tokens_unless_masked():
+    model, b = albert(), batch()
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6, [1, 1, 0, 0, 0, 0]])
+    b = {**b, "attention_mask": mask}
+    whole = EncoderMap(model, b, dtype=torch.float64)
+    masked = EncoderMap(model, b, dtype=torch.float64, masked=True)
+    x = whole.start(b)
+    torch.testing.assert_close(
+        iterated(whole, x), model(b["input_ids"]).last_hidden_state, rtol=0, atol=1e-12
+    )
+    torch.testing.assert_close(iterated(masked, x), model(**b).last_hidden_state, rtol=0, atol=1e-12)
+    # a perturbed copy of the rows after the rows: each has its own mask
+    torch.testing.assert_close(masked(torch.cat([x, x]))[3:], masked(x), rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="masks of 3 rows"):
+        masked(x[:2])
+
+
+def test_the_model_is_left_as_it_was():
+    model = AlbertForPreTraining(AlbertConfig(**SIZES, embedding_size=4)).train()
+    model.albert.encoder.eval()
+    before = {name: m.training for name, m in model.named_modules()}
+    f = EncoderMap(model, batch())
+    f(f.start(batch()))
+    assert {name: m.training for name, m in model.named_modules()} == before
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    assert model.config._attn_implementation == "sdpa"
+    assert not any(m._forward_pre_hooks for m in model.modules())
+    frozen = f(f.start(batch()))
+    with torch.no_grad():
+        model.albert.encoder.albert_layer_groups[0].albert_layers[0].ffn.weight.add_(1.0)
+    torch.testing.assert_close(f(f.start(batch())), frozen, rtol=0, atol=0)  # a copy, not the model's weights
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="float32 or float64"):
+        EncoderMap(albert(), batch(), dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="no attention_mask"):
+        EncoderMap(albert(), batch(), masked=True)
+    with pytest.raises(ValueError, match="models of transformers"):
+        EncoderMap(nn.Linear(2, 2), batch())

@@ -1,0 +1,381 @@
+"""DepthPerformance: the model's own numbers at its own depth, trained decoders and readouts, ranks, errors."""
+
+import copy
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import lmdyn.analysis.depth_heads as heads_file
+import lmdyn.callbacks.depth_performance as file
+from lmdyn.analysis.depth_heads import ReadoutTraining, pooled_states
+from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.task_metrics import regression_metrics
+from lmdyn.analysis.tower_heads import HeadTraining
+from lmdyn.analysis.transformer import encoder_of
+from lmdyn.callbacks import Run
+from lmdyn.callbacks.depth_performance import TIMES, DepthPerformance
+from lmdyn.callbacks.fine_tuning import Budget, answers, fine_tune
+from lmdyn.callbacks.publishing import scalar_tags
+from lmdyn.datamodules import GrammarCorpus, GrammarTasks, PretrainingCorpus
+from lmdyn.models import MaskedLanguageModel
+from tests.callbacks.observing import assert_leaves_alone
+
+GRAMMAR = {
+    "n_train_tokens": 3000, "n_validation_tokens": 1200, "n_test_tokens": 50, "n_nouns": 20, "n_verbs": 10,
+    "n_adjectives": 8, "n_adverbs": 4, "n_names": 10, "n_facts": 5, "vocabulary": "wordpiece", "vocab_size": 200,
+}  # fmt: skip
+SIZES = {
+    "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24,
+    "max_position_embeddings": 128,
+}  # fmt: skip
+DEPTH = 3
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LMDYN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        corpus = PretrainingCorpus(GrammarCorpus(**GRAMMAR), sequence_length=24, batch_size=8)
+        corpus.prepare_data()
+        yield corpus
+
+
+@pytest.fixture(scope="module")
+def tasks(data):
+    found = GrammarTasks(GrammarCorpus(**GRAMMAR), n_train=60, n_evaluation=40, max_sequence_length=64)
+    found.tokenizer = data.tokenizer
+    found.setup()
+    return found
+
+
+def model(data, family="albert", **changes):
+    torch.manual_seed(0)
+    module = MaskedLanguageModel(
+        family, config={**SIZES, **({"embedding_size": 8} if family == "albert" else {}), **changes},
+        vocab_size=len(data.tokenizer),
+    )  # fmt: skip
+    with torch.no_grad():  # larger weights than at the start of training: states and logits differ
+        for p in module.parameters():
+            if p.ndim > 1:
+                p.mul_(6)
+    return module
+
+
+def attached(folder, data, tasks=None, **settings):
+    settings = {"times": [0, 1, 3, 5], "training": HeadTraining(updates=3), "batch_rows": 8, **settings}
+    observer = DepthPerformance(tasks=tasks, **settings)
+    observer.attach(Run(folder, data.tokenizer, datamodule=data))
+    return observer
+
+
+def values(table: pd.DataFrame, quantity: str, how: str) -> "pd.Series[float]":
+    rows = table[table["quantity"].eq(quantity) & table["how"].eq(how)]
+    return rows.set_index(rows["t"].astype(int))["value"]
+
+
+def own_numbers(module, data):
+    module = copy.deepcopy(module).eval()
+    right, loss, n = 0, 0.0, 0
+    for batch in data.val_dataloader():
+        logits = module(batch["input_ids"], token_type_ids=batch.get("token_type_ids")).logits
+        there = batch["labels"] != -100
+        right += int((logits.argmax(-1) == batch["labels"])[there].sum())
+        loss += float(nn.functional.cross_entropy(logits[there], batch["labels"][there], reduction="sum"))
+        n += int(there.sum())
+    return right / n, loss / n
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["albert", "bert"])
+def test_at_the_models_depth_the_numbers_are_the_models(tmp_path, data, family):
+    module = model(data, family)
+    table = attached(tmp_path, data, times=[0, 1, DEPTH]).observe(module, 2)
+    accuracy, cross_entropy = own_numbers(module, data)
+    assert values(table, "accuracy", "fixed")[DEPTH] == pytest.approx(accuracy, abs=2e-3)  # near ties
+    found = values(table, "cross_entropy", "fixed")
+    assert found[DEPTH] == pytest.approx(cross_entropy, rel=1e-5)
+    assert max(abs(found[t] - cross_entropy) for t in (0, 1)) > 2e-4  # the vocabulary is not always the same
+    assert table[table["quantity"].eq("depth")]["value"].tolist() == [DEPTH]
+    assert (table["step"] == 2).all()
+
+
+def test_every_time_is_that_of_a_model_with_so_many_layers(tmp_path, data):
+    module = model(data)
+    found = values(attached(tmp_path, data).observe(module, 0), "cross_entropy", "fixed")
+    for t in (1, 5):
+        module.encoder.config.num_hidden_layers = t
+        with torch.no_grad():
+            assert found[t] == pytest.approx(own_numbers(module, data)[1], rel=1e-5)
+
+
+class KnowsTheToken(MaskedLanguageModel):
+    """Reads the labels instead of the text, and its own decoder says nothing."""
+
+    def forward(self, input_ids, labels, token_type_ids=None):
+        output = super().forward(torch.where(labels < 0, input_ids, labels), None, token_type_ids)
+        output.logits = output.logits * 0
+        return output
+
+
+def test_a_decoder_is_trained_on_what_the_state_contains(tmp_path, data):
+    how = HeadTraining(updates=80, learning_rate=0.03)
+    torch.manual_seed(0)
+    config = {**SIZES, "embedding_size": 16}
+    module = KnowsTheToken("albert", config=config, vocab_size=len(data.tokenizer))
+    for p in module.encoder.embeddings.parameters():
+        nn.init.normal_(p)
+    observer = attached(tmp_path, data, times=[0, 1], training=how, batch_rows=32)
+    table = observer.observe(module, 0)
+    labels = torch.cat([b["labels"][b["labels"] >= 0] for b in data.val_dataloader()])
+    chance = float(labels.bincount().max() / len(labels))
+    retrained = values(table, "accuracy", "retrained")
+    assert retrained[0] > max(0.35, 2 * chance)
+    assert values(table, "cross_entropy", "retrained")[0] < 0.7 * math.log(len(data.tokenizer))
+    assert values(table, "cross_entropy", "fixed")[0] == pytest.approx(math.log(len(data.tokenizer)))
+
+
+def test_default_times(tmp_path, data):
+    times = {}
+    for family in ("albert", "bert"):
+        observer = attached(tmp_path / family, data, times=None)
+        observer.check_module(module := model(data, family, num_hidden_layers=5))
+        batch = next(iter(data.val_dataloader()))
+        times[family] = observer._times_of(EncoderMap(module, batch))
+    assert times["albert"] == tuple(sorted({*TIMES, 5}))
+    assert times["bert"] == (0, 1, 2, 4, 5)
+
+
+# ------------------------------------------------------------------------------------------ similarity
+
+
+def test_pearson_is_that_of_readouts_trained_one_by_one(tmp_path, data, tasks):
+    """From the encoder's own pooled output of single sentences, with as many layers as t says."""
+    module, how = model(data), ReadoutTraining(epochs=8, learning_rate=0.02, seed=1)
+    table = attached(tmp_path, data, tasks, readout=how, times=[0, 3, 5]).observe(module, 0)
+    task = tasks.tasks["similarity"]
+    encoder = copy.deepcopy(encoder_of(module)).eval()
+    for t in (0, 3, 5):
+        encoder.config.num_hidden_layers = t
+        features = {}
+        for part, examples in (("train", task.train), ("evaluation", task.evaluation[""])):
+            with torch.no_grad():
+                pooled = [
+                    encoder(**{k: torch.from_numpy(e[k])[None] for k in ("input_ids", "token_type_ids")})
+                    for e in examples
+                ]
+            features[part] = torch.cat([p.pooler_output for p in pooled])
+        labels = {
+            part: torch.tensor([float(e["label"]) for e in examples])
+            for part, examples in (("train", task.train), ("evaluation", task.evaluation[""]))
+        }
+        layer = nn.Linear(16, 1)
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+        optimizer = torch.optim.Adam(layer.parameters(), lr=how.learning_rate)
+        generator = torch.Generator().manual_seed(how.seed)
+        for _ in range(how.epochs):
+            for rows in torch.randperm(60, generator=generator).split(how.batch_size):
+                loss = (layer(features["train"][rows])[:, 0] - labels["train"][rows]).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        predictions = layer(features["evaluation"])[:, 0].detach()
+        expected = regression_metrics(predictions, labels["evaluation"])["pearson"]
+        assert values(table, "pearson", "frozen")[t] == pytest.approx(expected, abs=1e-3)
+        assert (abs(expected) > 1e-3) == (t > 0)  # x_0 of the first token is the same in all sentences
+
+
+def test_fine_tuned_copies_have_t_layers(tmp_path, data, tasks):
+    module = model(data)
+    settings = {
+        "times": [1], "fine_tuned_times": [0, 4], "budget": Budget(max_updates=6), "seed": 5,
+        "fine_tuning": {"learning_rate": 5e-3},
+    }  # fmt: skip
+    observer = attached(tmp_path, data, tasks, **settings)
+    found = values(observer.observe(module, 0), "pearson", "fine_tuned")
+    assert list(found.index) == [0, 4]
+    assert encoder_of(module).config.num_hidden_layers == DEPTH
+    task = tasks.tasks["similarity"]
+    labels = torch.tensor([float(e["label"]) for e in task.evaluation[""]])
+    for t in (0, 4):
+        module.encoder.config.num_hidden_layers = t
+        tuned, _ = fine_tune(module.encoder, task, observer._how(), seed=5)
+        expected = regression_metrics(answers(tuned, task, task.evaluation[""])[0], labels)["pearson"]
+        assert found[t] == pytest.approx(expected, abs=1e-5)
+    assert observer._how().learning_rate == 5e-3
+    assert observer._how().updates == 6
+    published = attached(tmp_path / "b", data, tasks, fine_tuned_times=[1])._how()
+    assert published.learning_rate == 1e-6
+    assert published.updates == math.ceil(10 * 60 / 16)
+
+
+def test_pooled_states_do_not_depend_on_batches_or_ranks(data, tasks, monkeypatch):
+    encoder = encoder_of(model(data)).eval()
+    examples = tasks.tasks["similarity"].train
+    whole = pooled_states(encoder, examples, [0, 2, 4])
+    torch.testing.assert_close(pooled_states(encoder, examples, [0, 2, 4], 1), whole, atol=1e-5, rtol=0)
+    parts = []
+    for rank in range(3):
+        monkeypatch.setattr(heads_file, "rank_and_world_size", lambda rank=rank: (rank, 3))
+        parts.append(pooled_states(encoder, examples, [0, 2, 4]))
+    assert torch.equal(sum(parts), whole)  # each example is one rank's
+
+
+# ------------------------------------------------------------------------------------------ as an observer
+
+
+def test_ranks_add_up_to_one(tmp_path, data, monkeypatch):
+    """Sums of each rank's share are those of one process: all_reduce_sum is caught, its parts added."""
+    observer, module = attached(tmp_path, data, times=[0, 3]), model(data)
+    monkeypatch.setattr(DepthPerformance, "_retrained", lambda self, module, parts: _heads(parts))
+    whole = observer.observe(module, 0)
+    seen = []
+    monkeypatch.setattr(file, "all_reduce_sum", lambda x: seen.append(x) or x)
+    for rank in range(3):
+        monkeypatch.setattr(file, "rank_and_world_size", lambda rank=rank: (rank, 3))
+        observer.observe(module, 0)
+    n = sum(seen[i] for i in (0, 3, 6))
+    for i, how in enumerate(("fixed", "retrained"), start=1):
+        mean = sum(seen[i + 3 * rank] for rank in range(3)) / n
+        for t, (accuracy, cross_entropy) in zip((0, 3), mean.tolist(), strict=True):
+            assert values(whole, "accuracy", how)[t] == pytest.approx(accuracy, abs=2e-3)
+            assert values(whole, "cross_entropy", how)[t] == pytest.approx(cross_entropy, rel=1e-5)
+
+
+def _heads(parts):
+    from lmdyn.analysis.tower_heads import TowerHead
+
+    return {str(t): TowerHead(16, parts.vocab_size, 0.5, t) for t in parts.times}
+
+
+def test_leaves_no_trace_and_is_repeatable(tmp_path, data, tasks):
+    observer = attached(tmp_path, data, tasks, fine_tuned_times=[2], budget=Budget(max_updates=2))
+    table = assert_leaves_alone(observer, model(data, hidden_dropout_prob=0.1).train())
+    assert not any("forward" in m.__dict__ for m in model(data).modules())
+    tags = scalar_tags("depth_performance", table)
+    assert {"depth_performance/depth", "depth_performance/accuracy/fixed/t=0"} <= set(tags)
+    assert {"depth_performance/pearson/frozen/t=5", "depth_performance/pearson/fine_tuned/t=2"} <= set(tags)
+    assert len(tags) == 1 + 4 * 4 + 4 + 1
+
+
+def test_settings_know_both_datamodules(tmp_path, data, tasks):
+    observer = attached(tmp_path / "a", data, tasks)
+    assert observer.settings["task"] == tasks.tasks["similarity"].fingerprint
+    assert observer.settings["train_set"] == observer._train_set.fingerprint
+    assert "tasks" not in observer.hparams
+    assert "tasks" not in observer.settings
+    plain = attached(tmp_path / "b", data)
+    assert "task" not in plain.settings
+    assert plain.settings["times"] == [0, 1, 3, 5]
+
+
+def test_states_that_diverged(tmp_path, data, tasks, caplog):
+    module = model(data)
+    layer = module.model.albert.encoder.albert_layer_groups[0].albert_layers[0]
+    nn.init.constant_(layer.full_layer_layer_norm.bias, math.nan)
+    with caplog.at_level(logging.WARNING):
+        table = attached(tmp_path, data, tasks).observe(module, 7)
+    assert "at step 7" in caplog.text
+    assert "not finite at t = [1, 3, 5]" in caplog.text
+    for how in ("fixed", "retrained"):
+        assert (values(table, "accuracy", how)[1:] == 0).all()
+        assert values(table, "cross_entropy", how).isna().tolist() == [False, True, True, True]
+    assert values(table, "pearson", "frozen").isna().tolist() == [False, True, True, True]
+
+
+# ------------------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"times": []}, "times is empty"),
+        ({"times": [3, 1]}, "rising whole numbers"),
+        ({"times": [1, 1]}, "rising whole numbers"),
+        ({"times": [-1, 1]}, "rising whole numbers"),
+        ({"times": [0.5]}, "rising whole numbers"),
+        ({"fine_tuned_times": [1]}, "without a task"),
+        ({"batch_rows": 0}, "batch_rows is 0"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, message):
+    with pytest.raises(ValueError, match=message):
+        DepthPerformance(**settings)
+
+
+def test_times_beyond_the_depth_of_layers_that_differ(tmp_path, data, tasks):
+    with pytest.raises(ValueError, match="ends with 3: expected `times` up to it"):
+        attached(tmp_path, data, times=[0, 4]).check_module(model(data, "bert"))
+    with pytest.raises(ValueError, match="leave fine_tuned_times out"):
+        attached(tmp_path, data, tasks, times=[0], fine_tuned_times=[1]).check_module(model(data, "bert"))
+
+
+def test_modules_that_are_refused(tmp_path, data, tasks):
+    with pytest.raises(ValueError, match="the generator alone"):
+        attached(tmp_path, data, times=[0]).check_module(model(data, "electra"))
+    with pytest.raises(ValueError, match="the model reads 24 positions"):
+        short = model(data, max_position_embeddings=24)
+        longest = GrammarTasks(GrammarCorpus(**GRAMMAR), n_train=60, n_evaluation=40)
+        attached(tmp_path / "b", data, longest).check_module(short)
+
+
+def test_data_that_is_refused(tmp_path, data):
+    causal = PretrainingCorpus(GrammarCorpus(**GRAMMAR), sequence_length=24, objective="causal")
+    causal.prepare_data()
+    with pytest.raises(ValueError, match="the objective 'causal'"):
+        attached(tmp_path, causal)
+    acceptability = GrammarTasks(GrammarCorpus(**GRAMMAR), ["acceptability"], n_train=20, n_evaluation=20)
+    with pytest.raises(ValueError, match="expected `tasks` with one regression"):
+        attached(tmp_path, data, acceptability)
+    observer = DepthPerformance()
+    observer.probe = list(data.val_dataloader())
+    observer.attach(Run(tmp_path, data.tokenizer))  # batches alone have no parts: they are all of it
+    assert observer._train_set is not None
+    with pytest.raises(ValueError, match="need the run's tokenizer"):
+        DepthPerformance(tasks=acceptability).attach(Run(tmp_path, datamodule=data))
+    unlabelled = DepthPerformance(times=[0], training=HeadTraining(updates=1))
+    unlabelled.probe = [{"input_ids": torch.ones(2, 4, dtype=torch.long)}]
+    unlabelled.attach(Run(Path(tmp_path), data.tokenizer))
+    with pytest.raises(ValueError, match="expected batches with `labels`"):
+        unlabelled.check_module(model(data))
+
+
+# ------------------------------------------------------------------------------------------ figures
+
+
+def observations(runs=("runs/a", "runs/b"), steps=(0, 100, 1000), task=True):
+    rows = []
+    for r, run in enumerate(runs):
+        for s, step in enumerate(steps):
+            rows.append((run, step, "depth", "", None, 12.0 + 12 * r))
+            for t in (0, 4, 12, 24, 96):
+                peak = 0.2 * s * math.exp(-(((t - 12 - 12 * r) / 30) ** 2))
+                rows.append((run, step, "accuracy", "fixed", t, 0.05 + peak))
+                rows.append((run, step, "accuracy", "retrained", t, 0.1 + peak))
+                rows.append((run, step, "cross_entropy", "fixed", t, 5 - peak))
+                if task:
+                    rows.append((run, step, "pearson", "frozen", t, 0.1 + 1.5 * peak))
+                    if t in (4, 12):
+                        rows.append((run, step, "pearson", "fine_tuned", t, 0.2 + 1.5 * peak))
+    table = pd.DataFrame(rows, columns=["run", "step", "quantity", "how", "t", "value"])
+    return table.astype({"t": "Int64"}).assign(site="")
+
+
+def test_figures():
+    figures = DepthPerformance.figures(observations(), {})
+    assert set(figures) == {"masked_tokens", "similarity", "over_training"}
+    ax = figures["masked_tokens"].axes[0]
+    assert len(ax.get_lines()) == 2 * 2 * 2 + 2  # runs, decoders, first and last step; a depth each
+    best = figures["over_training"].axes[0].get_lines()
+    assert np.allclose(best[0].get_ydata(), [0.05, 0.25, 0.45])
+    one = observations(["x"], [5], task=False).drop(columns="run")
+    assert set(DepthPerformance.figures(one, {})) == {"masked_tokens"}
+    assert DepthPerformance.figures(one.iloc[:0], {}) == {}
+    for figure in figures.values():
+        figure.canvas.draw()

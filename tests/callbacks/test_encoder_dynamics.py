@@ -1,0 +1,236 @@
+"""``EncoderDynamics``: its numbers are those of the functions, its sentences the text's; what it refuses."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import BertConfig, BertModel
+
+from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.long_run import long_run
+from lmdyn.analysis.synchronization import deviation, synchronize
+from lmdyn.analysis.synchronized_map import synchronized_map
+from lmdyn.analysis.trajectories import iterate
+from lmdyn.analysis.transients import transient_length
+from lmdyn.callbacks import EncoderDynamics, Run
+from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
+from lmdyn.models import MaskedLanguageModel
+
+GRAMMAR = {
+    "n_train_tokens": 1000, "n_validation_tokens": 600, "n_test_tokens": 100, "n_topics": 3, "n_nouns": 40,
+    "n_verbs": 20, "n_adjectives": 10, "n_adverbs": 3, "n_names": 20, "n_facts": 11,
+}  # fmt: skip
+SMALL = {
+    "length": 12, "lengths": (6, 20), "sentences": 7, "short_steps": 100, "short_tau": 10,
+    "dimension_times": (0, 20, 60), "long_steps": 400, "long_tau": 10, "check": 2, "check_steps": 100, "max_period": 8,
+    "examples": 2, "batch_size": 3, "dtype": "float64", "log_figures": False,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    corpus = GrammarCorpus(
+        **GRAMMAR, vocabulary="wordpiece", vocab_size=200, cache_dir=str(tmp_path_factory.mktemp("cache"))
+    )
+    data = PretrainingCorpus(corpus, sequence_length=20, batch_size=4)
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+def module(scale=0.25, **changes):
+    torch.manual_seed(0)
+    sizes = {"embedding_size": 8, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3}
+    model = MaskedLanguageModel("albert", {**sizes, "num_attention_heads": 2, **changes}, vocab_size=200)
+    with torch.no_grad():
+        for p in model.encoder.encoder.parameters():
+            if p.ndim > 1:
+                p.normal_(std=scale)
+    return model
+
+
+def observer(data, tmp_path, **changes):
+    found = EncoderDynamics(**{**SMALL, **changes})
+    found.attach(Run(tmp_path, data.tokenizer, data.token_counts, datamodule=data))
+    return found
+
+
+@pytest.fixture(scope="module")
+def observed(data, tmp_path_factory):
+    model = module()
+    return model, observer(data, tmp_path_factory.mktemp("run")).observe(model, 5)
+
+
+def values(table, quantity, **where):
+    rows = table[table["quantity"] == quantity]
+    for column, value in where.items():
+        rows = rows[rows[column] == value]
+    return rows["value"].to_numpy()
+
+
+def sentences(data, n=7):
+    """The text of the validation rows: masked tokens put back."""
+    batches = list(data.val_dataloader())
+    ids = [torch.where(b["labels"] == -100, b["input_ids"], b["labels"]) for b in batches]
+    return torch.cat(ids)[:n]
+
+
+def test_sentences_are_the_text(data, tmp_path):
+    whole, mask = sentences(data), data.tokenizer.mask_token_id
+    rows = observer(data, tmp_path)._rows["input_ids"]
+    assert torch.equal(rows, whole)
+    assert not bool((rows == mask).any())
+    assert bool((rows[:, 0] == data.tokenizer.cls_token_id).all())
+    cut = EncoderDynamics._cut({"input_ids": rows}, 6, 1, 2)["input_ids"]
+    assert torch.equal(cut, torch.cat([whole[1::2, :5], whole[1::2, -1:]], 1))
+
+
+def test_short_term_is_what_the_functions_say(data, observed):
+    model, table = observed
+    whole = sentences(data)
+    for length in (6, 12, 20):
+        ids = torch.cat([whole[:, : length - 1], whole[:, -1:]], 1)
+        f = EncoderMap(model, {"input_ids": ids}, dtype=torch.float64)
+        x = f.start({"input_ids": ids})
+        d = iterate(f, x, 100, {"d": deviation}).observables["d"]
+        offset = (d < 1e-5).int().argmax(0)
+        assert bool((offset > 0).all())
+        np.testing.assert_array_equal(values(table, "sentence_offset", length=length), offset)
+        assert values(table, "synchronization_offset", length=length) == pytest.approx(
+            offset.double().mean().item()
+        )
+        assert values(table, "synchronized_share", length=length) == [1.0]
+        if length == 12:
+            np.testing.assert_allclose(values(table, "deviation"), d.mean(1), rtol=1e-9, atol=1e-5)
+            states = [x]
+            for _ in range(60):
+                states.append(f(states[-1]))
+            for t in (0, 20, 60):
+                flat = states[t].detach().flatten(1).numpy()
+                centred = flat - flat.mean(0)
+                spectrum = np.linalg.eigvalsh(centred @ centred.T)
+                share = spectrum / spectrum.sum()
+                assert values(table, "effective_dimension", t=t) == pytest.approx(
+                    1 / (share**2).sum(), rel=1e-6
+                )
+
+
+def test_long_term_is_what_the_functions_say(data, observed):
+    model, table = observed
+    ids = sentences(data)
+    ids = torch.cat([ids[:, :11], ids[:, -1:]], 1)
+    f = EncoderMap(model, {"input_ids": ids}, dtype=torch.float64)
+    reduced = synchronized_map(f)
+    run = long_run(f, f.start({"input_ids": ids}), 10, 400, reduced=reduced, end_recurrent=True, batch_size=3)
+    ends = transient_length(run.exponents, 10, 20, run.recurred_at)
+    np.testing.assert_array_equal(values(table, "sentence_transient_length"), ends.length)
+    np.testing.assert_allclose(values(table, "sentence_exponent"), ends.mean_exponent, rtol=1e-9)
+    mean = run.exponents.nanmean(1)
+    followed = int(run.ended_at.where(run.ended_at >= 0, 400).min()) // 10
+    first = int(run.switched_at.max()) // 10
+    found = table[(table["quantity"] == "local_exponent") & (table["term"] == "long")].set_index("t")["value"]
+    there = [t for t in found.index if first <= t // 10 < followed]
+    assert there
+    np.testing.assert_allclose(found[there], mean[[t // 10 for t in there]], rtol=1e-9)
+    chaotic = (ends.length > 0).double().mean()
+    assert values(table, "chaotic_share") == [float(chaotic)]
+    assert values(table, "attractor_share").sum() == pytest.approx(1.0)
+    for width in (10, 20, 40):
+        assert len(values(table, "transient_length", width=width)) == 1
+    assert values(table, "transverse_exponent") < 0
+    assert values(table, "full_map_exponent") == pytest.approx(values(table, "reduced_map_exponent"), abs=0.1)
+
+
+def test_example_sentence(observed):
+    _, table = observed
+    weights = table[table["quantity"] == "attention"]
+    sums = weights.groupby(["t", "token"])["value"].sum()
+    np.testing.assert_allclose(sums, 1.0, rtol=1e-6)
+    assert set(weights["t"]) == {0, 50, 100}
+    assert len(values(table, "first_element", token=0)) == 101
+    late = weights[weights["t"] == 100]["value"].to_numpy()
+    np.testing.assert_allclose(late, 1 / 12, atol=1e-6)  # uniform once synchronized
+    components = [values(table, "principal_component", component=c) for c in (1, 2, 3)]
+    assert [len(c) for c in components] == [1001] * 3
+    assert components[0].var() >= components[1].var() >= components[2].var()
+
+
+def test_observations_repeat_and_ignore_global_precision(data, tmp_path, observed):
+    model, table = observed
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            again = observer(data, tmp_path).observe(model, 5)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    np.testing.assert_array_equal(again["value"], table["value"])
+
+
+def test_layers_that_differ_are_looked_at_over_depth(data, tmp_path):
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 3}
+    torch.manual_seed(0)
+    model = MaskedLanguageModel("bert", sizes, vocab_size=200)
+    table = observer(data, tmp_path).observe(model, 0)
+    assert values(table, "deviation").shape == (4,)
+    assert values(table, "local_exponent", term="short").shape == (3,)
+    assert values(table, "effective_dimension").shape == (4,)
+    assert not set(table["quantity"]) & {"mean_exponent", "synchronization_offset", "transient_length"}
+
+
+def test_unstable_synchronization_is_said(data, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        table = observer(data, tmp_path, threshold=1e-16).observe(module(), 7)
+    assert values(table, "deviation_floor") > 1e-16
+    assert "not below the threshold" in caplog.text
+    assert "synchronization_offset" not in set(table["quantity"])
+    assert "mean_exponent" not in set(table["quantity"])
+    assert len(values(table, "local_exponent", term="short"))
+
+
+def test_diverged_models_leave_nan(data, tmp_path):
+    model = module()
+    with torch.no_grad():
+        next(model.encoder.encoder.albert_layer_groups.parameters()).fill_(float("nan"))
+    table = observer(data, tmp_path).observe(model, 0)
+    assert np.isnan(values(table, "effective_dimension", t=20)).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"short_tau": 7}, "short_steps is 100"),
+        ({"long_tau": 30}, "long_steps is 400"),
+        ({"check_steps": 15}, "check_steps is 15"),
+        ({"dtype": "bfloat16"}, "dtype is one of"),
+        ({"sentences": 1}, "from 2"),
+        ({"epsilon": 0.0}, "above 0"),
+        ({"dimension_times": (0, 170)}, "rise from 0"),
+    ],
+)
+def test_settings_out_of_range(changes, message):
+    with pytest.raises(ValueError, match=message):
+        EncoderDynamics(**{**SMALL, **changes})
+
+
+def test_probe_sets_and_models_that_do_not_fit(data, tmp_path):
+    with pytest.raises(ValueError, match="7 sentences of 30 tokens are asked for"):
+        observer(data, tmp_path, lengths=(30,))
+    with pytest.raises(ValueError, match="900 sentences of 20 tokens"):
+        observer(data, tmp_path, sentences=900)
+    with pytest.raises(ValueError, match="longer than the 16 positions"):
+        observer(data, tmp_path).check_module(module(max_position_embeddings=16))
+    with pytest.raises(ValueError, match="models of transformers"):
+        observer(data, tmp_path).check_module(nn.Linear(2, 2))
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "vocab_size": 200}
+    observer(data, tmp_path).check_module(BertModel(BertConfig(**sizes)))
+
+
+def test_offsets_are_those_of_synchronize(data, observed):
+    model, table = observed
+    ids = sentences(data)
+    f = EncoderMap(model, {"input_ids": ids}, dtype=torch.float64)
+    found = synchronize(f, f.start({"input_ids": ids}), 100, batch_size=7)
+    np.testing.assert_array_equal(values(table, "sentence_offset", length=20), found.offset)
