@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from transformers import AlbertConfig, AlbertForPreTraining
 
-from lmdyn.callbacks import Observer
+from lmdyn.callbacks import Observer, ScheduledCheckpoint
 from lmdyn.callbacks.run import callbacks_of
 from lmdyn.cli.fit import LmdynCLI
 from lmdyn.datamodules.grammar import Grammar
@@ -189,9 +190,18 @@ def test_opens_with_its_origin(path):
     assert f"configs/{name(path)}" in header
 
 
+def in_place_of_the_hub(path: Path, folder: Path) -> list[str]:
+    """A model in a folder instead of the hub's, where a configuration begins with one that others trained."""
+    if base_document(path)["model"]["init_args"].get("pretrained") is None or path.name == "initial.yaml":
+        return []
+    sizes = {"vocab_size": 9, "embedding_size": 4, "hidden_size": 4, "intermediate_size": 4}
+    AlbertForPreTraining(AlbertConfig(**sizes, num_attention_heads=1)).save_pretrained(folder / "hub")
+    return [f"--model.init_args.pretrained={folder / 'hub'}"]
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=name)
 def test_saved_configuration_gives_the_same_types_and_values(path, in_tmp):
-    first = LmdynCLI([*files_of(path), *ON_CPU], run=False)
+    first = LmdynCLI([*files_of(path), *ON_CPU, *in_place_of_the_hub(path, in_tmp)], run=False)
     first.parser.save(first.config, in_tmp / "saved.yaml", skip_none=False, overwrite=True, multifile=False)
     again = LmdynCLI(["--config", str(in_tmp / "saved.yaml")], run=False)
     described = settings(first)
@@ -263,5 +273,14 @@ def check_run(cli: LmdynCLI) -> None:
         observations = pd.read_parquet(run / "observations" / observer.name)
         assert {0, 2} <= set(observations["step"])
     assert (run / "report" / "index.html").exists() == (run / "observations").is_dir()
-    assert (run / "checkpoints" / "step=000000002.ckpt").exists()
-    assert (run / "resume" / "step=000000002.ckpt").exists()
+    written = {
+        (
+            callback.directory(cli.trainer).name,
+            cli.trainer.global_step in callback.schedule or callback.schedule.last,
+        )
+        for callback in callbacks_of(cli.trainer)
+        if isinstance(callback, ScheduledCheckpoint)
+    }
+    assert written
+    for folder, last in written:  # an initial network is kept as it was before the first update
+        assert (run / folder / f"step={2 if last else 0:09d}.ckpt").exists()

@@ -19,6 +19,7 @@ STUDY = ROOT / "configs" / "saphra2019_svcca"
 INTERDEPENDENCE = ROOT / "configs" / "saphra2020_di"
 EMBRYOLOGY = ROOT / "configs" / "chiang2020_embryology"
 TWO_TOWERS = ROOT / "configs" / "he2022_twotower"
+CHAOS = ROOT / "configs" / "inoue2022_chaos"
 SECOND_PHASES = {"bert_512.yaml"}  # laid over a run that has ended, by hand
 TASKS = ("upos", "xpos", "semtag_coarse", "semtag", "topic")
 
@@ -29,6 +30,7 @@ def test_there_are_profiles():
         (INTERDEPENDENCE, {"english", "organism", "scaffold", "scaffold_small"}),
         (EMBRYOLOGY, {"organism", "wikitext2", "paper"}),
         (TWO_TOWERS, {"organism", "wikitext2", "paper"}),
+        (CHAOS, {"initial", "organism", "wikitext2", "paper"}),
     ):
         assert {p.parent.name for p in PROFILES if p.parent.parent == study} == names
 
@@ -271,3 +273,49 @@ def test_the_organism_of_two_towers_in_miniature(tmp_path, monkeypatch):
     assert len(clusters) > 1
     configurations = pd.read_csv(report / "configurations.csv")
     assert set(configurations["tower"]) == {"bert", "elmo", "gpt"}
+
+
+def test_the_organism_of_chaos_in_miniature(tmp_path, monkeypatch):
+    """A trained and an initial network by the commands of the chain, and the report that compares their dynamics."""
+    monkeypatch.chdir(tmp_path)
+    here, runs = CHAOS / "organism", Path("runs/inoue2022_chaos/organism")
+    chain = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]
+    document = yaml.safe_load((here / "observers.yaml").read_text(encoding="utf-8"))
+    small_ones = {
+        "EncoderDynamics": {"sentences": 4, "lengths": [8], "length": 10, "short_steps": 30, "dimension_times": [0, 20],
+                            "long_steps": 1000, "check_steps": 50, "max_period": 4, "threshold": 1e-3},
+        "DepthPerformance": {"times": [0, 3], "training": {"updates": 2}},
+        "Handwriting": {"starts": 3, "lengths": 12},
+    }  # fmt: skip
+    for callback in document["trainer"]["callbacks"]:
+        callback["init_args"] |= small_ones[callback["class_path"]]
+        for tasks in (callback["init_args"].get(name) for name in ("tasks", "probe")):
+            if tasks:
+                tasks["init_args"] |= {"n_train": 60, "n_evaluation": 40, "max_sequence_length": 64}
+                tasks["init_args"]["corpus"]["init_args"] |= {
+                    "n_train_tokens": 4000,
+                    "n_validation_tokens": 1000,
+                }
+    observers = tmp_path / "observers.yaml"
+    observers.write_text(yaml.safe_dump(document), encoding="utf-8")
+    splits = {"n_train_tokens": 4000, "n_validation_tokens": 1000, "n_test_tokens": 100, "vocab_size": 300}
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+             "embedding_size": 8, "max_position_embeddings": 64}  # fmt: skip
+    small = [
+        *(argument for argument in SMALL if argument.startswith("--trainer")), "--data.init_args.batch_size=4",
+        *(f"--data.init_args.corpus.init_args.{k}={v}" for k, v in splits.items()),
+        f"--model.init_args.config={json.dumps(sizes)}",
+    ]  # fmt: skip
+    assert set(chain["runs"]) == {"trained", *(f"initial_{k}" for k in range(2, 6))}
+    for run in ("trained", "initial_3"):
+        overlay = chain["runs"][run].replace("{HERE}", str(here)).split()
+        version = f"--trainer.logger.init_args.version={run}"
+        main(["fit", "--config", str(here / "lm.yaml"), *overlay, *small, version])
+        main(["analyze", str(runs / run), "--config", str(observers), *chain["observe"].split()])
+        tables = [pd.read_parquet(path) for path in (runs / run / "observations").iterdir()]
+        steps = {0, 3} if run == "trained" else {0}
+        assert [set(table["step"]) for table in tables] == [steps] * 3
+    main(["report", str(runs / "trained"), str(runs / "initial_3"), "--out", str(runs / "report")])
+    page = (runs / "report" / "index.html").read_text(encoding="utf-8")
+    for name in ("encoder_dynamics", "depth_performance", "handwriting"):
+        assert f"{name} of 2 runs" in page

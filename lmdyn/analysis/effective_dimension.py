@@ -10,7 +10,7 @@ from lmdyn.analysis.scatter import exact_float, scatter_matrix
 __all__ = ["EffectiveDimension", "effective_dimension"]
 
 _CHUNK = 1 << 22  # numbers of x that are held in float64 at a time, 32 MiB
-_CONSTANT = 1e-12  # deviations below this share of the values themselves are the rounding of the mean
+_ROUNDING = 16  # deviations of at most so many times the spacing of their precision say nothing
 
 
 @torch.no_grad()
@@ -20,7 +20,8 @@ def effective_dimension(x: Float[Tensor, "samples dims"]) -> Float[Tensor, ""]:
     From 1 (all samples on a line) to min(samples − 1, dims) (the same variance in each direction); d for isotropic
     d-dimensional noise and many samples. Since Σ s = tr C and Σ s² = ‖C‖², it is tr(C)²/‖C‖² without eigenvalues, of
     the covariance or the Gram matrix of the samples, whichever is smaller. Invariant to shifts, scale, rotations and
-    the order of samples. NaN for constant samples, and where a value is NaN or infinite.
+    the order of samples. NaN for samples that are constant up to the rounding of their precision, as those that
+    all reached one fixed point, and where a value is NaN or infinite.
 
     Args:
         x: (samples, dims) states, a joint state flattened. Only a part of x is in float64 at a time.
@@ -55,7 +56,7 @@ def effective_dimension(x: Float[Tensor, "samples dims"]) -> Float[Tensor, ""]:
             mean = columns.mean(0)
             squares += mean.square().sum()
             scatter += scatter_matrix((columns - mean).T)
-    return _participation(scatter, n * squares)
+    return _participation(scatter, n * squares, x.dtype)
 
 
 class EffectiveDimension:
@@ -75,6 +76,7 @@ class EffectiveDimension:
 
     def __init__(self) -> None:
         self._covariance = CrossCovariance()
+        self._dtype = torch.float64
 
     @property
     def n(self) -> int:
@@ -87,6 +89,7 @@ class EffectiveDimension:
         Raises:
             ValueError: another number of dimensions than before.
         """
+        self._dtype = x.dtype
         self._covariance.update(x, x[:, :0])  # the second representation, of no dimensions, costs nothing
 
     def reduce(self) -> None:
@@ -103,7 +106,7 @@ class EffectiveDimension:
         sums = self._covariance._sums
         assert sums is not None
         mean = sums.centre + sums.v / sums.n
-        return _participation(sums.about(mean).vv, sums.n * mean.square().sum())
+        return _participation(sums.about(mean).vv, sums.n * mean.square().sum(), self._dtype)
 
 
 def _check_samples(n: int) -> None:
@@ -111,9 +114,9 @@ def _check_samples(n: int) -> None:
         raise ValueError(f"the covariance of {n} samples is undefined: give 2 samples or more")
 
 
-def _participation(scatter: Tensor, size: Tensor) -> Tensor:
+def _participation(scatter: Tensor, size: Tensor, dtype: torch.dtype) -> Tensor:
     """tr(C)²/‖C‖² of a scatter or Gram matrix; NaN where it is the rounding of constants with squares of this sum."""
     trace = scatter.trace()
-    varies = trace > _CONSTANT**2 * size  # False for NaN
+    varies = trace > (_ROUNDING * torch.finfo(dtype).eps) ** 2 * size  # False for NaN
     share = scatter / trace  # first, so that squares do not overflow
     return torch.where(varies & trace.isfinite(), 1 / share.square().sum(), torch.nan)

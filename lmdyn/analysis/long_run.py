@@ -32,6 +32,7 @@ class LongRun:
         ended_at: (batch,) step after which a recurrent trajectory was no longer followed; −1: it was to the end.
         diverged: (batch,) some state was not finite.
         final: (batch, d) mean token of the last state.
+        final_full: (batch, tokens, d) last state of trajectories on the full map; NaN after the reduced one took over.
         floor: deviation that rounding keeps up among equal tokens; NaN without a reduced map.
         tau: steps of a window.
         epsilon: norm of the joint perturbation.
@@ -47,6 +48,7 @@ class LongRun:
     ended_at: Int[Tensor, "batch"]
     diverged: Bool[Tensor, "batch"]
     final: Float[Tensor, "batch d"]
+    final_full: Float[Tensor, "batch tokens d"]
     floor: float
     tau: int
     epsilon: float
@@ -162,6 +164,7 @@ class _State:
         self.recurred_at, self.ended_at = never.clone(), never.clone()
         self.diverged = torch.zeros(n, dtype=torch.bool, device=device)
         self.final = torch.full((n, x.shape[-1]), nan, dtype=x.dtype, device=device)
+        self.final_full = torch.full_like(x, nan)
 
     def grown(self, x: Tensor, delta: Tensor, window: int, rows: Tensor, norm: float) -> Tensor:
         """Record the exponents of a window; the perturbations, scaled back."""
@@ -182,7 +185,8 @@ class _State:
         """All of it, frozen."""
         return LongRun(
             self.exponents, self.saturated, self.deviations, self.synchronized_at, self.switched_at,
-            self.recurred_at, self.ended_at, self.diverged, self.final, floor, self.tau, self.epsilon, self.dtype,
+            self.recurred_at, self.ended_at, self.diverged, self.final, self.final_full, floor, self.tau, self.epsilon,
+            self.dtype,
         )  # fmt: skip
 
 
@@ -221,13 +225,13 @@ def _full(
         step = (window + 1) * state.tau
         if threshold is not None or step <= state.keep:
             _look(state, x, step, rows[here], threshold)
-        state.final[rows[here]] = _mean(x)
+        state.final[rows[here]], state.final_full[rows[here]] = _mean(x), x
         over = ~x.flatten(1).isfinite().all(1)
         if threshold is not None:
             done = (deviation(x) < threshold) & (state.synchronized_at[rows[here]] >= 0)
             at = rows[here[done]]
             state.switched_at[at] = step
-            state.exponents[window, at] = torch.nan
+            state.exponents[window, at], state.final_full[at] = torch.nan, torch.nan
             found.mean_token[here[done]], found.mean_delta[here[done]] = _mean(x[done]), _mean(delta[done])
             over |= done
         if returns is not None:

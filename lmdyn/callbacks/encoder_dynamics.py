@@ -53,8 +53,9 @@ class EncoderDynamics(Observer):
     Where the layers differ (BERT, GPT), time is depth, and there is no long term: D, exponents (τ = 1) and effective
     dimension over the layers.
 
-    It runs in full float32 products, or float64, whatever the training's precision. If rounding keeps equal tokens
-    further apart than the threshold, there are no offsets and no long term, and a warning says so. In chaotic
+    It runs in full float32 products, or float64, whatever the training's precision. If equal tokens part to more than
+    the threshold, by rounding or since synchronization is unstable, there are no offsets, the full map is iterated all
+    along, and a warning says which of the two it is. In chaotic
     trajectories rounding grows like any perturbation: another number of ranks, or another processor, gives the same
     statistics, not the same numbers.
 
@@ -68,6 +69,7 @@ class EncoderDynamics(Observer):
         dimension_times: t at which the effective dimension is measured; None: every 25 steps.
         long_steps: horizon of the long term; 0 leaves it out.
         long_tau: steps of a window, a divisor of ``long_steps``.
+        long_sentences: of the long term; None: all.
         epsilon: norm of the perturbation over the joint state.
         threshold: D below which tokens are synchronized.
         check: sentences that are also followed on the full map, for ``check_steps``.
@@ -127,6 +129,7 @@ class EncoderDynamics(Observer):
         dimension_times: Sequence[int] | None = None,
         long_steps: int = 100_000,
         long_tau: int = 50,
+        long_sentences: int | None = None,
         epsilon: float = 1.0,
         threshold: float = THRESHOLD,
         check: int = 2,
@@ -147,12 +150,13 @@ class EncoderDynamics(Observer):
         counts = {
             "length": length - 1, "sentences": sentences - 1, "batch_size": batch_size, "max_period": max_period,
             "short_sentences": sentences if short_sentences is None else short_sentences - 1,
+            "long_sentences": sentences if long_sentences is None else long_sentences,
         }  # fmt: skip
         low = [name for name, number in counts.items() if number < 1]
         if low or any(n < 2 for n in lengths) or min(check, examples, long_steps) < 0:
             raise ValueError(
-                "expected length, lengths, sentences and short_sentences from 2, batch_size and max_period from 1, "
-                f"check, examples and long_steps from 0: got {low or 'a number below'}"
+                "expected length, lengths, sentences and short_sentences from 2, batch_size, max_period and "
+                f"long_sentences from 1, check, examples and long_steps from 0: got {low or 'a number below'}"
             )
         if epsilon <= 0 or threshold <= 0 or tolerance <= 0 or resolution < 0:
             raise ValueError("epsilon, threshold and tolerance are above 0, resolution at least 0")
@@ -176,6 +180,7 @@ class EncoderDynamics(Observer):
         self.short_sentences = min(sentences, short_sentences or sentences)
         self.dimension_times = tuple(times)
         self.long_steps, self.long_tau = long_steps, long_tau
+        self.long_sentences = min(sentences, long_sentences or sentences)
         self.epsilon, self.threshold = epsilon, threshold
         self.check, self.check_steps, self.examples = (
             min(check, sentences),
@@ -226,16 +231,21 @@ class EncoderDynamics(Observer):
         runs = EncoderRuns(self, f, starts, f.start(one))
         if not f.shared:
             return runs.over_depth()
-        if not runs.resolved and rank == 0:
-            log.warning(
-                "%s at step %d: equal token vectors part to a deviation of %.1e, not below the threshold of %.1e: no "
-                "offsets and no long term. Either this precision does not resolve synchronization (float64 would), or "
-                "synchronized tokens are unstable in this model",
-                self.name, step, runs.floor, self.threshold,
-            )  # fmt: skip
         eager = EncoderMap(module, one, dtype=self.dtype, forward=self.forward, attention="eager")
         found = runs.example(eager) + runs.short_term()
-        return found + (runs.long_term(eager) if self.long_steps and runs.resolved else [])
+        if not runs.resolved:
+            apart = runs.transverse(eager)
+            found.append(apart)
+            if rank == 0:
+                log.warning(
+                    "%s at step %d: equal token vectors part to a deviation of %.1e, not below the threshold of %.1e: "
+                    "no offsets, and the full map all along. %s",
+                    self.name, step, runs.floor, self.threshold,
+                    f"Synchronization is unstable in this model (transverse exponent {apart.value:.3f})"
+                    if apart.value > 0
+                    else "This precision does not resolve synchronization: take float64",
+                )  # fmt: skip
+        return found + (runs.long_term(eager) if self.long_steps else [])
 
     # ---------------------------------------------------------------- sentences
 

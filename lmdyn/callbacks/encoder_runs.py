@@ -144,13 +144,14 @@ class EncoderRuns:
     def long_term(self, eager: EncoderMap) -> list[Row]:
         """λ over the long run, transients, attractors; the full map beside, for a sample."""
         o = self.observer
-        run = self._long_run(self.x, o.long_tau, o.long_steps, end_recurrent=True)
+        mine = len([n for n in self.numbers if n < o.long_sentences])
+        run = self._long_run(self.x[:mine], o.long_tau, o.long_steps, end_recurrent=True)
         exponents = _all(run.exponents).cpu()
         recurred_at = _all(run.recurred_at).cpu()
         # a trajectory that is no longer followed goes on as it was: else the mean would be of those that are not closed
         followed = _then(exponents, _late(exponents), _all(run.ended_at).cpu() // o.long_tau)
         rows = _over_t("local_exponent", followed.nanmean(1), every=o.long_tau, term="long")
-        for i in range(o.examples):
+        for i in range(min(o.examples, o.long_sentences)):
             rows += _over_t(
                 "sentence_local_exponent", exponents[:, i], every=o.long_tau, term="long", sentence=i
             )
@@ -171,38 +172,48 @@ class EncoderRuns:
             ("sentence_exponent", ends.mean_exponent),
         ):
             rows += [Row(quantity, sentence=i, value=float(v)) for i, v in enumerate(values)]
-        if self.reduced is not None:
-            rows += self._attractors(self.reduced, run, exponents)
-            rows += self._checked(self.reduced, eager)
-        return rows
+        rows += self._attractors(run, exponents)
+        return rows + (self._checked(eager) if self.reduced is not None else [])
 
-    def _attractors(self, reduced: Map, run: LongRun, exponents: Tensor) -> list[Row]:
+    def _attractors(self, run: LongRun, exponents: Tensor) -> list[Row]:
         o = self.observer
-        final = _all(run.final.T).T.to(run.final.device)
         late = _late(exponents)
-        period = torch.zeros(len(final), dtype=torch.int64)
+        period = torch.zeros(exponents.shape[1], dtype=torch.int64)
         label = torch.full_like(period, -1)
         # those that still part from their neighbours have no period that could be found
-        calm = ((late <= o.resolution) & final.isfinite().all(1).cpu()).nonzero()[:, 0]
-        if len(calm):
-            there = attractors(reduced, final[calm.to(final.device)], o.max_period, o.tolerance)
-            period[calm], label[calm] = there.period.cpu(), there.label.cpu()
+        calm = late <= o.resolution
+        switched = _all(run.switched_at).cpu() >= 0
+        for f, final, where in (
+            (self.reduced, run.final, switched),
+            (self.f, run.final_full, ~switched),
+        ):
+            ended = _all(final.movedim(0, -1)).movedim(-1, 0).to(final.device)
+            rows = (calm & where & ended.flatten(1).isfinite().all(1).cpu()).nonzero()[:, 0]
+            if f is not None and len(rows):
+                there = attractors(f, ended[rows.to(ended.device)], o.max_period, o.tolerance)
+                found = there.label.cpu()
+                period[rows], label[rows] = (
+                    there.period.cpu(),
+                    torch.where(found >= 0, found + label.max() + 1, -1),
+                )
         kinds = attractor_types(period, late, o.resolution)
-        rows = [
+        shares = [
             Row("attractor_share", kind=kind, value=kinds.count(kind) / len(kinds))
             for kind in sorted(set(kinds))
         ]
-        sizes = torch.bincount(label[label >= 0]) if bool((label >= 0).any()) else torch.zeros(1)
-        rows.append(Row("attractors", value=float((sizes > 0).sum())))
-        rows.append(Row("largest_attractor_share", value=float(sizes.max()) / len(final)))
-        return rows
+        sizes = torch.bincount(label[label >= 0], minlength=1)
+        return [
+            *shares,
+            Row("attractors", value=float((sizes > 0).sum())),
+            Row("largest_attractor_share", value=float(sizes.max()) / len(label)),
+        ]
 
-    def _checked(self, reduced: Map, eager: EncoderMap) -> list[Row]:
+    def _checked(self, eager: EncoderMap) -> list[Row]:
         """A sample of sentences on the full map too, and what becomes of differences between their tokens."""
         o = self.observer
-        x = self.x[: len([n for n in self.numbers if n < o.check])]
         if not o.check:
             return []
+        x = self.x[: len([n for n in self.numbers if n < o.check])]
         there = self._long_run(x, o.long_tau, o.check_steps)
         full = long_run(
             self.f, x, o.long_tau, o.check_steps, epsilon=o.epsilon, batch_size=o.batch_size, seed=o.seed,
@@ -211,18 +222,22 @@ class EncoderRuns:
         windows = torch.arange(len(there.exponents), device=x.device)[:, None]
         after = (there.switched_at >= 0) & (windows * o.long_tau >= there.switched_at)
         on_both = [_all(run.exponents.where(after, torch.nan)) for run in (full, there)]
-        synchronized = there.switched_at >= 0
-        steps = max(o.long_tau, _TRANSVERSE_STEPS // o.long_tau * o.long_tau)
-        apart = torch.full((steps // o.long_tau, len(x)), torch.nan, dtype=torch.float64, device=x.device)
-        if bool(synchronized.any()):
-            apart[:, synchronized] = transverse_exponents(
-                eager, there.final[synchronized], o.long_tau, steps, o.seed
-            )
+        synchronized = torch.where((there.switched_at >= 0)[:, None], there.final, torch.nan)
         return [
             Row("full_map_exponent", value=float(on_both[0].nanmean())),
             Row("reduced_map_exponent", value=float(on_both[1].nanmean())),
-            Row("transverse_exponent", value=float(_all(apart).nanmean())),
+            self.transverse(eager, synchronized),
         ]
+
+    def transverse(self, eager: EncoderMap, tokens: Float[Tensor, "some d"] | None = None) -> Row:
+        """λ⊥ along the trajectories of equal tokens; without ``tokens``, from the mean tokens of some sentences."""
+        o = self.observer
+        steps = max(o.long_tau, _TRANSVERSE_STEPS // o.long_tau * o.long_tau)
+        if tokens is None:
+            settled = iterate(self.f, _equal(self.x[:4]), _TRANSVERSE_STEPS, {})
+            tokens = settled.final.double().mean(1).to(settled.dtype)
+        found = transverse_exponents(eager, tokens, o.long_tau, steps, o.seed)
+        return Row("transverse_exponent", value=float(_all(found).nanmean()))
 
     def _long_run(
         self, x: Tensor, tau: int, steps: int, *, keep: int = 0, end_recurrent: bool = False
@@ -287,6 +302,11 @@ class EncoderRuns:
             for i, along in enumerate((states @ (directions * sign).T).T):
                 rows += _over_t("principal_component", along, component=i + 1)
         return rows
+
+
+def _equal(x: Float[Tensor, "batch tokens d"]) -> Float[Tensor, "batch tokens d"]:
+    """All tokens at the mean of theirs."""
+    return x.double().mean(1, keepdim=True).to(x.dtype).expand_as(x).contiguous()
 
 
 def _attention(eager: EncoderMap, x: Float[Tensor, "1 tokens d"]) -> Float[Tensor, "tokens tokens"] | None:

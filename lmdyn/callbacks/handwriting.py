@@ -64,8 +64,8 @@ class Handwriting(Observer):
         **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`; ``probe`` is needed, a datamodule with ``tasks``.
 
     Logged tags:
-        ``handwriting/best_nmse``: least NMSE of all windows of ``shortest`` steps or more; 0 is perfect, a pen that does
-            not move has 1.
+        ``handwriting/best_nmse``: least NMSE of all windows of ``shortest`` steps or more; 0 is perfect, a pen that
+            does not move has 1.
         ``handwriting/best_start``: t₀ of that window.
         ``handwriting/best_length``: its ΔT.
         ``handwriting/best_condition``: estimate of its condition number; near 1e6 the ridge decides.

@@ -180,14 +180,37 @@ def test_layers_that_differ_are_looked_at_over_depth(data, tmp_path):
     assert not set(table["quantity"]) & {"mean_exponent", "synchronization_offset", "transient_length"}
 
 
-def test_unstable_synchronization_is_said(data, tmp_path, caplog):
+def test_precision_that_does_not_resolve_synchronization_is_said(data, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
-        table = observer(data, tmp_path, threshold=1e-16).observe(module(), 7)
+        table = observer(data, tmp_path, threshold=1e-16, long_steps=200).observe(module(), 7)
     assert values(table, "deviation_floor") > 1e-16
-    assert "not below the threshold" in caplog.text
+    assert "This precision does not resolve synchronization" in caplog.text
+    assert values(table, "transverse_exponent") < 0
     assert "synchronization_offset" not in set(table["quantity"])
-    assert "mean_exponent" not in set(table["quantity"])
-    assert len(values(table, "local_exponent", term="short"))
+    assert len(values(table, "mean_exponent")) == 1
+
+
+def test_unstable_synchronization_is_said(data, tmp_path, caplog):
+    model = module()
+    layer = model.encoder.encoder.albert_layer_groups[0].albert_layers[0]
+    with torch.no_grad():  # what is the same in all tokens is lost, what differs grows
+        for part in (layer.ffn_output, layer.attention.dense):
+            part.weight.zero_()
+            part.bias.normal_(std=0.5)
+        for norm in (layer.attention.LayerNorm, layer.full_layer_layer_norm):
+            norm.weight.fill_(1.5)
+        layer.attention.dense.weight.normal_(std=2.0)
+        layer.attention.value.weight.normal_(std=2.0)
+        layer.attention.query.weight.normal_(std=2.0)
+        layer.ffn.weight.normal_(std=3.0)
+        layer.ffn_output.weight.normal_(std=3.0)
+    with caplog.at_level(logging.WARNING):
+        table = observer(data, tmp_path, long_steps=200).observe(model, 7)
+    assert values(table, "transverse_exponent") > 0
+    assert "Synchronization is unstable in this model" in caplog.text
+    assert "synchronization_offset" not in set(table["quantity"])
+    assert len(values(table, "mean_exponent")) == 1
+    assert values(table, "attractor_share").sum() == pytest.approx(1.0)
 
 
 def test_diverged_models_leave_nan(data, tmp_path):
