@@ -33,7 +33,8 @@ from lmdyn.callbacks.depth_performance_figures import depth_performance_figures
 from lmdyn.callbacks.fine_tuning import Budget, FineTuning, answers, fine_tune, settings_of
 from lmdyn.callbacks.observer import Observer
 from lmdyn.callbacks.probe import ProbeSet, to_device
-from lmdyn.callbacks.run import Run, takes_tokenizer
+from lmdyn.callbacks.run import Run, open_data
+from lmdyn.callbacks.training_part import TrainingPart
 
 __all__ = ["TIMES", "DepthPerformance"]
 
@@ -145,8 +146,7 @@ class DepthPerformance(Observer):
         self.fine_tuning = {"learning_rate": 1e-6, **(fine_tuning or {})}
         self.budget = budget
         self.seed = seed
-        self._train_set: ProbeSet | None = None
-        self._reopen = False
+        self._training_part: TrainingPart | None = None
         self._task: Any = None
 
     # ---------------------------------------------------------------- before training
@@ -154,17 +154,9 @@ class DepthPerformance(Observer):
     def attach(self, run: Run, *, rank_zero: bool = True, barrier: Callable[[], None] = lambda: None) -> None:
         """Get to know the run, and open the tasks; see :meth:`~lmdyn.callbacks.observer.Observer.attach`."""
         if self.tasks is not None:
-            if takes_tokenizer(self.tasks):
-                if run.tokenizer is None:
-                    raise ValueError(
-                        f"{self.name}: the tasks need the run's tokenizer, but neither the datamodule nor the module "
-                        "has a `tokenizer`"
-                    )
-                cast(Any, self.tasks).tokenizer = run.tokenizer
-            if rank_zero:
-                self.tasks.prepare_data()
-            barrier()
-            self.tasks.setup("fit")
+            open_data(
+                self.tasks, run, f"{self.name}: the data of the tasks", rank_zero=rank_zero, barrier=barrier
+            )
         super().attach(run, rank_zero=rank_zero, barrier=barrier)
 
     def prepare(self) -> None:
@@ -176,21 +168,7 @@ class DepthPerformance(Observer):
                 f"{self.name} looks at masked language models, and its data is for the objective {objective!r}: give "
                 "the observer a `probe` for the objective 'masked'"
             )
-        try:
-            self._train_set = self.part("train")
-        except (ValueError, AttributeError, NotImplementedError) as error:
-            raise ValueError(
-                f"{self.name} trains decoders on the training part of its data, which cannot be had: {error}"
-            ) from error
-        if (ranks := rank_and_world_size()[1]) > self.batch_rows:
-            raise ValueError(
-                f"{self.name}: batch_rows is {self.batch_rows}, expected at least one for each of {ranks} ranks"
-            )
-        loader: Any = self._train_set.loader
-        if hasattr(loader, "with_batch_size"):
-            self._train_set = ProbeSet(loader.with_batch_size(self.batch_rows))
-        # a stream goes on where it stopped: each observation opens it anew, and sees its first batches
-        self._reopen = hasattr(loader, "load_state_dict") and not hasattr(loader, "shard")
+        self._training_part = TrainingPart(self, self.batch_rows)
         if self.tasks is not None:
             self._task = self._regression()
             self._how()
@@ -256,7 +234,7 @@ class DepthPerformance(Observer):
     @property
     def settings(self) -> dict[str, Any]:
         """The arguments, the content of both parts and of the task, and what it is fine-tuned with."""
-        train = self._train_set.fingerprint if self._train_set is not None else None
+        train = self._training_part.fingerprint if self._training_part is not None else None
         of_task = {}
         if self._task is not None:
             of_task["task"] = self._task.fingerprint
@@ -314,7 +292,8 @@ class DepthPerformance(Observer):
     def _retrained(self, module: nn.Module, parts: "_Parts") -> dict[str, TowerHead]:
         """The decoder of each time."""
         f, times, _, vocab_size = parts
-        train = self.part("train") if self._reopen else self._train_set
+        assert self._training_part is not None
+        train = self._training_part.open()
         assert train is not None
 
         def updates() -> Iterator[Encoded]:

@@ -20,7 +20,7 @@ from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.callbacks.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.probe import Accumulator, ProbeSet, merge_sites, probe_pass
 from lmdyn.callbacks.publishing import publish
-from lmdyn.callbacks.run import Run, callbacks_of, snake_case, split_loader, takes_tokenizer
+from lmdyn.callbacks.run import Run, callbacks_of, open_data, snake_case, split_loader
 from lmdyn.callbacks.run_state import at_epoch_start, progress
 from lmdyn.callbacks.schedule import Progress, Steps
 from lmdyn.callbacks.store import ObservationStore
@@ -202,17 +202,8 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
                 f"{self.name} has nothing to look at: fit with validation data, or give the observer a `probe`"
             )
         if isinstance(data, L.LightningDataModule) and self.probe is not None:
-            if takes_tokenizer(data):
-                if run.tokenizer is None:
-                    raise ValueError(
-                        f"{self.name}: the probe set needs the run's tokenizer, but neither the datamodule nor the "
-                        "module has a `tokenizer`"
-                    )
-                cast(Any, data).tokenizer = run.tokenizer
-            if rank_zero:
-                data.prepare_data()
-            barrier()
-            data.setup("test" if self.split == "test" else "fit")
+            stage = "test" if self.split == "test" else "fit"
+            open_data(data, run, f"{self.name}: the probe set", stage, rank_zero=rank_zero, barrier=barrier)
         self._probe_set = self.part(self.split, self.max_tokens)
         with observing(nn.Module()):  # a DataLoader that is counted draws from the global generator
             self.prepare()

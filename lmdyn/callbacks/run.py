@@ -1,7 +1,7 @@
 """What an observer is told of a run, and how data and callbacks are reached in one."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lmdyn.callbacks.checkpoint import checkpoint_step
 
-__all__ = ["Run", "callbacks_of", "snake_case", "split_loader", "takes_tokenizer"]
+__all__ = ["Run", "callbacks_of", "open_data", "snake_case", "split_loader", "takes_tokenizer"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,40 @@ def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:
 def takes_tokenizer(data: L.LightningDataModule) -> bool:
     """Whether a datamodule has an attribute ``tokenizer``; asked without reading it, which may be too early."""
     return hasattr(type(data), "tokenizer") or "tokenizer" in vars(data)
+
+
+def open_data(
+    data: L.LightningDataModule,
+    run: Run,
+    whose: str,
+    stage: str = "fit",
+    *,
+    rank_zero: bool = True,
+    barrier: Callable[[], None] = lambda: None,
+) -> None:
+    """Make data that an observer brings with it ready, with the run's tokenizer.
+
+    Args:
+        data: the datamodule.
+        run: the run.
+        whose: what to call it in messages.
+        stage: ``fit`` or ``test``.
+        rank_zero: whether this process prepares the files.
+        barrier: waits for all ranks.
+
+    Raises:
+        ValueError: data that takes a tokenizer, in a run without one.
+    """
+    if takes_tokenizer(data):
+        if run.tokenizer is None:
+            raise ValueError(
+                f"{whose} needs the run's tokenizer, but neither the datamodule nor the module has a `tokenizer`"
+            )
+        cast(Any, data).tokenizer = run.tokenizer
+    if rank_zero:
+        data.prepare_data()
+    barrier()
+    data.setup(stage)
 
 
 def split_loader(data: Any, split: str) -> Any:

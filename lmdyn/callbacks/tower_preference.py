@@ -29,12 +29,12 @@ from lmdyn.analysis.tower_heads import HeadTraining
 from lmdyn.callbacks.checkpoint_files import weights_digest
 from lmdyn.callbacks.frequency import FrequencySource, frequency_ranks, special_tokens, token_frequencies
 from lmdyn.callbacks.observer import Observer
-from lmdyn.callbacks.probe import ProbeSet
 from lmdyn.callbacks.reference import Previous
 from lmdyn.callbacks.store import ObservationStore
 from lmdyn.callbacks.tower_preference_figures import preference_figures
 from lmdyn.callbacks.tower_preference_tables import preference_tables
 from lmdyn.callbacks.tower_reader import TowerReader
+from lmdyn.callbacks.training_part import TrainingPart
 
 __all__ = ["TowerPreference"]
 
@@ -153,8 +153,7 @@ class TowerPreference(Observer):
         self.previous = Previous() if previous else None
         self.references = dict(references or {})
         self.seed = seed
-        self._train_set: ProbeSet | None = None
-        self._reopen = False
+        self._training_part: TrainingPart | None = None
         self._reader: TowerReader | None = None
         self._recorded: dict[str, pd.Series[float]] = {}
         self._digests: dict[str, str] = {}
@@ -169,22 +168,8 @@ class TowerPreference(Observer):
                 f"{self.name}: expected a tokenizer, of the datamodule or of the module, which says how many words "
                 "there are"
             )
-        try:
-            self._train_set = self.part("train")
-        except (ValueError, AttributeError, NotImplementedError) as error:
-            raise ValueError(
-                f"{self.name} trains output layers on the training part of its data, which cannot be had: {error}"
-            ) from error
-        if (ranks := rank_and_world_size()[1]) > self.batch_rows:
-            raise ValueError(
-                f"{self.name}: batch_rows is {self.batch_rows}, expected at least one for each of {ranks} ranks"
-            )
-        loader: Any = self._train_set.loader
-        if hasattr(loader, "with_batch_size"):
-            self._train_set = ProbeSet(loader.with_batch_size(self.batch_rows))
+        self._training_part = TrainingPart(self, self.batch_rows)
         masked = getattr(self.probe or self.run.datamodule, "objective", None) == "masked"
-        # a stream goes on where it stopped: each observation opens it anew, and sees its first batches
-        self._reopen = hasattr(loader, "load_state_dict") and not hasattr(loader, "shard")
         own, seen = (getattr(data, "objective", None) for data in (self.run.datamodule, self.probe))
         if self.probe is not None and own is not None and own != seen:
             raise ValueError(
@@ -237,7 +222,7 @@ class TowerPreference(Observer):
     @property
     def settings(self) -> dict[str, Any]:
         """The arguments, the content of both parts, and what the references recorded."""
-        train = self._train_set.fingerprint if self._train_set is not None else None
+        train = self._training_part.fingerprint if self._training_part is not None else None
         return {**super().settings, "sites": self.sites, "train_set": train, "references": self._digests}
 
     # ---------------------------------------------------------------- an observation
@@ -330,8 +315,8 @@ class TowerPreference(Observer):
         if key in self._known:
             return self._known[key]
         assert self._reader is not None
-        train_set = self.part("train") if self._reopen else self._train_set
-        assert train_set is not None
+        assert self._training_part is not None
+        train_set = self._training_part.open()
         found = self._reader.predictions(
             module, train_set, self.probe_set, self.training, printed=self.variant == "printed"
         )

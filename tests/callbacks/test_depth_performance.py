@@ -267,7 +267,7 @@ def test_leaves_no_trace_and_is_repeatable(tmp_path, data, tasks):
 def test_settings_know_both_datamodules(tmp_path, data, tasks):
     observer = attached(tmp_path / "a", data, tasks)
     assert observer.settings["task"] == tasks.tasks["similarity"].fingerprint
-    assert observer.settings["train_set"] == observer._train_set.fingerprint
+    assert observer.settings["train_set"] == observer._training_part.fingerprint
     assert "tasks" not in observer.hparams
     assert "tasks" not in observer.settings
     plain = attached(tmp_path / "b", data)
@@ -336,8 +336,8 @@ def test_data_that_is_refused(tmp_path, data):
     observer = DepthPerformance()
     observer.probe = list(data.val_dataloader())
     observer.attach(Run(tmp_path, data.tokenizer))  # batches alone have no parts: they are all of it
-    assert observer._train_set is not None
-    with pytest.raises(ValueError, match="need the run's tokenizer"):
+    assert observer._training_part is not None
+    with pytest.raises(ValueError, match="needs the run's tokenizer"):
         DepthPerformance(tasks=acceptability).attach(Run(tmp_path, datamodule=data))
     unlabelled = DepthPerformance(times=[0], training=HeadTraining(updates=1))
     unlabelled.probe = [{"input_ids": torch.ones(2, 4, dtype=torch.long)}]
