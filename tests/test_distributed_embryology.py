@@ -201,7 +201,7 @@ def streamed(folder, rank, world_size):
 def rank_main(folder):
     warnings.simplefilter("error")
     torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(170, exit=True)
+    faulthandler.dump_traceback_later(280, exit=True)
     torch.distributed.init_process_group("gloo")
     rank, world_size = rank_and_world_size()
     assert world_size == 2
@@ -233,7 +233,7 @@ def two(tmp_path_factory, cache):
     texts = [" ".join(" ".join(s.words) for s in d) for d in grammar().documents("train")]
     for part in range(2):
         pd.DataFrame({"text": texts[part::2]}).to_parquet(folder / f"text-{part}.parquet")
-    run_two_ranks(__file__, folder, cache, timeout=180)
+    run_two_ranks(__file__, folder, cache, timeout=290)
     return folder
 
 

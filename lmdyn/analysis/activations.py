@@ -257,7 +257,7 @@ def capture(
 
     with ExitStack() as stack:
         if attention_sites:
-            stack.enter_context(_eager_attention(module))
+            stack.enter_context(attention_as(module, "eager"))
         for name, m in modules.items():
             stack.callback(m.register_forward_hook(watch(name)).remove)
         for name, m in attention_modules.items():
@@ -288,7 +288,8 @@ def _first_tensor(output: Any) -> Tensor | None:
 
 
 @contextmanager
-def _eager_attention(module: nn.Module) -> Iterator[None]:
+def attention_as(module: nn.Module, implementation: str) -> Iterator[None]:
+    """Let transformers' models within ``module`` compute attention by ``eager`` or ``sdpa``, and as before after it."""
     configs: list[Any] = []
     for m in module.modules():
         config = getattr(m, "config", None)
@@ -297,8 +298,8 @@ def _eager_attention(module: nn.Module) -> Iterator[None]:
     before = [config._attn_implementation for config in configs]
     try:
         for config in configs:
-            config._attn_implementation = "eager"
+            config._attn_implementation = implementation
         yield
     finally:
-        for config, implementation in zip(configs, before, strict=True):
-            config._attn_implementation = implementation
+        for config, own in zip(configs, before, strict=True):
+            config._attn_implementation = own

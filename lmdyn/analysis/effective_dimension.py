@@ -10,7 +10,7 @@ from lmdyn.analysis.scatter import exact_float, scatter_matrix
 __all__ = ["EffectiveDimension", "effective_dimension"]
 
 _CHUNK = 1 << 22  # numbers of x that are held in float64 at a time, 32 MiB
-_ROUNDING = 16  # deviations of at most so many times the spacing of their precision say nothing
+_ROUNDING = 100  # deviations of at most so many times the spacing of their precision say nothing
 
 
 @torch.no_grad()

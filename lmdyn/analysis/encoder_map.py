@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lmdyn.analysis.activations import observing
+from lmdyn.analysis.activations import attention_as, observing
 from lmdyn.analysis.forward import call_module
-from lmdyn.analysis.transformer import layer_sites
+from lmdyn.analysis.transformer import encoder_of, layer_sites
 
 __all__ = ["EncoderMap"]
 
@@ -40,6 +40,7 @@ class EncoderMap:
         maps: what is applied in a pass through the model, in order: of shared layers the same map again and again.
         shared: whether they are one.
         layers: the layers of a single application, copies.
+        masked: whether attention leaves padding out.
 
     Raises:
         ValueError: no layers found; another precision; a mask without ``attention_mask``.
@@ -77,7 +78,8 @@ class EncoderMap:
             raise ValueError(
                 f"a mask is asked for, and the batch has no attention_mask, only {sorted(batch)}"
             )
-        self._module, self._forward, self._masked, self._dtype = module, forward, masked, dtype
+        self._module, self._forward, self._dtype = module, forward, dtype
+        self.masked, self._attention = masked, attention
         self._paths = list(layer_sites(module).values())
         rows = _tensors(batch) if masked else {name: t[:1] for name, t in _tensors(batch).items()}
         calls = self._run(rows)
@@ -87,7 +89,9 @@ class EncoderMap:
             )
         order = [path for path, *_ in calls]
         unit = _unit(order)
-        self.shared = len(order) > len(unit)
+        config = getattr(encoder_of(module), "config", None)
+        one_of_albert = len(order) == 1 and getattr(config, "num_hidden_groups", None) == 1
+        self.shared = len(order) > len(unit) or one_of_albert
         copies = _copies(module, list(dict.fromkeys(order)), dtype, attention)
         self.layers: tuple[nn.Module, ...] = tuple(copies[path] for path in unit)
         # what the model hands to each layer besides the token vectors: positions, masks
@@ -128,7 +132,7 @@ class EncoderMap:
         self, batch: Mapping[str, Tensor], *, first_only: bool = False
     ) -> list[tuple[str, Tensor, tuple[Any, ...], dict[str, Any]]]:
         """The calls of layers in a forward pass: path, token vectors, and the other arguments."""
-        batch = {k: v for k, v in batch.items() if self._masked or k != "attention_mask"}
+        batch = {k: v for k, v in batch.items() if self.masked or k != "attention_mask"}
         calls: list[tuple[str, Tensor, tuple[Any, ...], dict[str, Any]]] = []
         handles = []
 
@@ -142,7 +146,8 @@ class EncoderMap:
 
             return hook
 
-        with observing(self._module):
+        # masks are made for one implementation or the other
+        with observing(self._module), attention_as(self._module, self._attention):
             try:
                 for path in self._paths:
                     layer = self._module.get_submodule(path)
@@ -172,10 +177,12 @@ class _Step:
         rows: int,
     ) -> None:
         self._layer, self._rows = layer, rows
-        self._args = tuple(_cast(a, dtype) for a in args)
+        self._args = tuple(None if hasattr(a, "get_seq_length") else _cast(a, dtype) for a in args)  # caches
         self._kwargs = {name: _cast(value, dtype) for name, value in kwargs.items() if name not in _CACHES}
 
     def __call__(self, x: Float[Tensor, "batch tokens hidden"]) -> Float[Tensor, "batch tokens hidden"]:
+        if len(x) == 0:  # of a process that has none
+            return x
         args, kwargs = self._args, self._kwargs
         if self._rows and len(x) != self._rows:
             if len(x) % self._rows:

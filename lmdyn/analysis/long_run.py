@@ -30,7 +30,7 @@ class LongRun:
         switched_at: (batch,) step from which the reduced map was iterated; −1: never.
         recurred_at: (batch,) step of a state to which the trajectory came back, and back again; −1: none was found.
         ended_at: (batch,) step after which a recurrent trajectory was no longer followed; −1: it was to the end.
-        diverged: (batch,) some state was not finite.
+        diverged: (batch,) some state, or the perturbed one, was not finite.
         final: (batch, d) mean token of the last state.
         final_full: (batch, tokens, d) last state of trajectories on the full map; NaN after the reduced one took over.
         floor: deviation that rounding keeps up among equal tokens; NaN without a reduced map.
@@ -111,6 +111,10 @@ def long_run(
         ([10, 10], 0.4)
     """
     check_precision(x)
+    if getattr(f, "masked", False):
+        raise ValueError(
+            "trajectories are left out as they end, and masks belong to rows: make the map without a mask"
+        )
     if tau < 1 or steps < tau or steps % tau:
         raise ValueError(
             f"tau is {tau} and steps is {steps}: expected steps to be a multiple of tau, such as "
@@ -169,11 +173,13 @@ class _State:
     def grown(self, x: Tensor, delta: Tensor, window: int, rows: Tensor, norm: float) -> Tensor:
         """Record the exponents of a window; the perturbations, scaled back."""
         size = state_norm(delta)
-        finest = torch.finfo(x.dtype).eps * state_norm(x)
+        finest = (torch.finfo(x.dtype).eps * state_norm(x)).clamp(min=torch.finfo(x.dtype).tiny)
         lost = size < finest
-        self.exponents[window, rows] = (torch.maximum(size, finest) / norm).log() / self.tau
+        finite = size.isfinite() & finest.isfinite()
+        exponents = (torch.maximum(size, finest) / norm).log() / self.tau
+        self.exponents[window, rows] = torch.where(finite, exponents, torch.nan)
         self.saturated[window, rows] = lost
-        self.diverged[rows] |= ~size.isfinite()
+        self.diverged[rows] |= ~finite
         shape = (-1, *[1] * (x.ndim - 1))
         # a lost direction is replaced by a fixed one: what is left of it is rounding
         direction = torch.where(lost.view(shape), _fixed_direction(delta), delta)
@@ -214,7 +220,7 @@ def _full(
     """The full map, until all of these rows have synchronized, or to the end."""
     found = _Synchronized(_mean(x) * torch.nan, torch.zeros_like(_mean(x)))
     here = torch.arange(len(rows), device=rows.device)  # rows that still run, among these
-    returns = _Returns(state, rows, 0) if end_recurrent and threshold is None else None
+    returns = _Returns(state, rows, 0) if end_recurrent else None
     for window in range(state.windows):
         for step in range(window * state.tau, (window + 1) * state.tau):
             if threshold is not None or step <= state.keep:
@@ -255,10 +261,10 @@ def _look(state: _State, x: Tensor, step: int, rows: Tensor, threshold: float | 
 def _reduced(state: _State, reduced: Map, x: Tensor, delta: Tensor, norm: float, end_recurrent: bool) -> None:
     """The map of one token, for all rows that have synchronized, each from its own window on."""
     begins = torch.where(state.switched_at >= 0, state.switched_at // state.tau, state.windows).cpu()
-    first, last = (
-        int(begins.min()),
-        int(begins[begins < state.windows].max()) if bool((begins < state.windows).any()) else 0,
-    )
+    there = begins[begins < state.windows]
+    if len(there) == 0:
+        return
+    first, last = int(there.min()), int(there.max())
     run = repeat(reduced, state.tau)
     rows = torch.empty(0, dtype=torch.int64, device=x.device)
     now, apart = x[rows], delta[rows]
@@ -275,8 +281,10 @@ def _reduced(state: _State, reduced: Map, x: Tensor, delta: Tensor, norm: float,
         if len(rows) == 0:
             if window >= last:
                 return
+            if returns is not None:  # its clock goes on
+                returns.found(now, rows, window)
             continue
-        both = run(torch.cat([now, now + apart]))
+        both = _run_padded(run, torch.cat([now, now + apart]))
         now, apart = both[: len(now)], both[len(now) :] - both[: len(now)]
         apart = state.grown(now, apart, window, rows, norm)
         state.final[rows] = now
@@ -308,6 +316,14 @@ class _Returns:
         )
         self._state.ended_at[rows] = torch.where(closed, (window + 1) * tau, self._state.ended_at[rows])
         return closed
+
+
+def _run_padded(run: Map, x: Tensor) -> Tensor:
+    """On a GPU with rows up to a power of two, for which few CUDA graphs are captured."""
+    if not x.is_cuda:
+        return run(x)
+    more = (1 << (len(x) - 1).bit_length()) - len(x)
+    return run(torch.cat([x, x[:1].expand(more, -1)]))[: len(x)]
 
 
 def _mean(x: Tensor) -> Tensor:

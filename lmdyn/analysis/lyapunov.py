@@ -17,6 +17,7 @@ from lmdyn.analysis.trajectories import Map, check_precision, check_steps, power
 __all__ = [
     "LocalExponents",
     "LyapunovSpectrum",
+    "derivative",
     "kaplan_yorke_dimension",
     "local_lyapunov_exponents",
     "lyapunov_spectrum",
@@ -362,7 +363,7 @@ def _tangent(maps: Sequence[Map], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor,
     norm = state_norm(v)
     v, total = _scaled(v, 1.0, norm), torch.zeros_like(norm)
     for f in maps:
-        x, moved = _derivative(f, x, v)
+        x, moved = derivative(f, x, v)
         norm = state_norm(moved)
         total = total + norm.log()
         v = torch.where(_like(norm == 0, v), v, _scaled(moved, 1.0, norm))
@@ -373,15 +374,25 @@ def _derivatives(f: Map, x: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor]:
     """f(x), computed once, and the derivative of f at x along each of (k, batch, *state) tangents."""
     # without a batch dimension of its own, as out_dims states, the state is the same for all tangents
     out_dims: Any = (None, 0)
-    along: Any = torch.func.vmap(partial(_derivative, f, x), out_dims=out_dims)
+    along: Any = torch.func.vmap(partial(derivative, f, x), out_dims=out_dims)
     y, moved = along(tangents)
     return y, moved
 
 
-def _derivative(f: Map, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """f(x) and the derivative of f at x along v."""
+def derivative(f: Map, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """f(x) and the derivative of f at x along v, by forward-mode differentiation.
+
+    Raises:
+        ValueError: an operation of f has no forward-mode derivative.
+    """
     _load_forward_mode()
-    both: Any = torch.func.jvp(f, (x,), (v,))
+    try:
+        both: Any = torch.func.jvp(f, (x,), (v,))
+    except NotImplementedError as error:
+        raise ValueError(
+            "the map has an operation without forward-mode derivative, as fused attention: make the map with "
+            f"EncoderMap(…, attention='eager') ({str(error).splitlines()[0]})"
+        ) from error
     return both[0], both[1]
 
 

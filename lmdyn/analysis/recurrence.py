@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.trajectories import Map, check_precision, repeat, state_norm
@@ -124,9 +124,9 @@ def attractors(f: Map, x: Float[Tensor, "batch *state"], max_period: int, tolera
     """Period of the orbit on which each row is, and which rows share one.
 
     The period is the least p up to ``max_period`` after which, and after twice which, the state is back:
-    ‖fᵖ(x) − x‖ ≤ tolerance · ‖x‖. Two rows share an orbit where one of its states, after all these steps, is within
-    twice the tolerance of a state of the other. Rows that still approach their attractor slowly may be told apart, or
-    get a multiple of its period: iterate for longer before.
+    ‖fᵖ(x) − x‖ ≤ tolerance · ‖x‖. Two rows share an orbit where one of its states, after all these steps, is as
+    near to a state of the other as both may still be to their attractor: the tolerance, and what their last period's
+    movement extrapolates to if it goes on shrinking by the same factor (0.999 at most).
 
     Takes 2·max_period steps of all rows and, for each attractor found, as many as its period.
 
@@ -150,13 +150,20 @@ def attractors(f: Map, x: Float[Tensor, "batch *state"], max_period: int, tolera
         raise ValueError(f"max_period is 1 or more, got {max_period}")
     step, start = repeat(f, 1), x
     back = torch.zeros(2 * max_period, len(x), dtype=torch.bool, device=x.device)
+    away = torch.zeros(2 * max_period, len(x), dtype=torch.float64, device=x.device)
     for t in range(2 * max_period):
         x = step(x)
         back[t] = _near(x, start, tolerance)
+        away[t] = state_norm(x - start) / state_norm(x)
     confirmed = back[:max_period] & back[1::2]  # back at p, and at 2p
     periods = torch.arange(1, max_period + 1, device=x.device)[:, None]
     period = torch.where(confirmed, periods, max_period + 1).amin(0)
     period = torch.where(period > max_period, 0, period)
+    # how far the attractor may still be: steps of a period that shrink by a factor c sum up to the first / (1 − c)
+    at = period.clamp(min=1)[None] - 1
+    once, twice = away.gather(0, at)[0], away.gather(0, 2 * at + 1)[0]
+    factor = ((twice - once) / once.clamp(min=torch.finfo(torch.float64).tiny)).clamp(0, 0.999)
+    radius = once / (1 - factor) + 2 * tolerance
     label = torch.full_like(period, -1)
     count = 0
     while len(left := ((period > 0) & (label < 0)).nonzero()):
@@ -164,7 +171,8 @@ def attractors(f: Map, x: Float[Tensor, "batch *state"], max_period: int, tolera
         # all rows step along, of which one is looked at: a map may hold something of each row, as a mask
         orbit, same = x, torch.zeros_like(label, dtype=torch.bool)
         for _ in range(int(period[first])):
-            same |= _near(x, orbit[first : first + 1], 2 * tolerance)
+            close = state_norm(x - orbit[first : first + 1]) <= (radius + radius[first]) * state_norm(x)
+            same |= close & (period == period[first])
             orbit = step(orbit)
         same[first] = True  # also where its neighbourhood holds nothing, at a tolerance of 0
         label = torch.where(same & (period > 0) & (label < 0), count, label)
@@ -173,7 +181,10 @@ def attractors(f: Map, x: Float[Tensor, "batch *state"], max_period: int, tolera
 
 
 def attractor_types(
-    period: Int[Tensor, "batch"], mean_exponent: Float[Tensor, "batch"], resolution: float
+    period: Int[Tensor, "batch"],
+    mean_exponent: Float[Tensor, "batch"],
+    resolution: float,
+    recurred: Bool[Tensor, "batch"] | None = None,
 ) -> list[str]:
     """What each trajectory is at its horizon.
 
@@ -187,6 +198,7 @@ def attractor_types(
         period: (batch,) 0 without recurrence.
         mean_exponent: (batch,) mean λ over the last windows before the horizon, nats a step.
         resolution: the |λ| that is not told from 0: the standard error of the mean, at least.
+        recurred: (batch,) the state is known to have recurred, though with a period that was not looked for.
 
     Raises:
         ValueError: a negative resolution.
@@ -207,6 +219,8 @@ def attractor_types(
             return "quasi-periodic"
         return "chaotic" if exponent > 0 else "converging"
 
+    if recurred is not None:
+        period = torch.where((period == 0) & recurred, 2, period)  # some period
     return [kind(p, e) for p, e in zip(period.tolist(), mean_exponent.tolist(), strict=True)]
 
 

@@ -53,7 +53,8 @@ def deviation_floor(
         steps: how long they are followed; the first half counts as settling.
 
     Returns:
-        () float64, the highest over the second half of the steps and the rows that stay finite; NaN if none does.
+        () float64, the highest over the second half of the steps and the rows that stay finite; NaN if none does,
+        0 of no rows.
 
     Raises:
         ValueError: fewer than 2 steps.
@@ -73,6 +74,8 @@ def deviation_floor(
         if step >= steps // 2:
             highest = torch.maximum(highest, deviation(x))  # NaN stays NaN
     finite = highest.isfinite()
+    if len(x) == 0:
+        return highest.sum()
     return torch.where(finite.any(), torch.where(finite, highest, 0).max(), torch.nan)
 
 

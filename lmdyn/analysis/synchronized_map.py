@@ -9,6 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.lyapunov import derivative
+from lmdyn.analysis.trajectories import check_precision, state_norm
 
 __all__ = ["SynchronizedMap", "synchronized_map", "transverse_exponents"]
 
@@ -88,6 +90,8 @@ def synchronized_map(layer: nn.Module | EncoderMap) -> Callable[[Tensor], Tensor
     Reference: Inoue et al. 2022, section II.A: after synchronization all attention probabilities are identical.
     """
     if isinstance(layer, EncoderMap):
+        if layer.masked:
+            raise ValueError("with padding left out attention is not uniform: make the map without a mask")
         if not layer.shared:
             raise ValueError(
                 f"the {len(layer.maps)} layers differ: there is no one map to iterate, nor a reduced one"
@@ -151,7 +155,8 @@ def transverse_exponents(
         seed: of the first perturbation.
 
     Returns:
-        (windows, batch) float64, per step, in nats; NaN from where the state is not finite.
+        (windows, batch) float64, per step, in nats; −∞ where differences are lost altogether, NaN from where the
+        state is not finite.
 
     Raises:
         ValueError: ``tau`` does not divide ``steps``.
@@ -161,6 +166,7 @@ def transverse_exponents(
         tensor([[0.9000],
                 [0.9000]], dtype=torch.float64)
     """
+    check_precision(x)
     if tau < 1 or steps < tau or steps % tau:
         raise ValueError(f"tau is {tau} and steps is {steps}: expected steps to be a multiple of tau")
     u = torch.randn(x.shape[-1], generator=torch.Generator().manual_seed(seed)).to(x).expand_as(x)
@@ -170,9 +176,10 @@ def transverse_exponents(
         growth = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for _ in range(tau):
             pair = torch.stack([x, x], 1)
-            after, tangent = torch.func.jvp(f, (pair,), (torch.stack([u, -u], 1),))[:2]
+            after, tangent = derivative(f, pair, torch.stack([u, -u], 1))
             x, u = after[:, 0], (tangent[:, 0] - tangent[:, 1]) / 2  # rounding is not antisymmetric
-            norm = u.norm(dim=-1, keepdim=True)
-            growth, u = growth + norm[:, 0].double().log(), u / norm
+            norm = state_norm(u)[:, None]
+            growth = growth + norm[:, 0].log()
+            u = torch.where(norm > 0, u / norm, u).to(x.dtype)
         found.append(growth / tau)
     return torch.stack(found)

@@ -24,6 +24,7 @@ __all__ = [
 Map = Callable[[Tensor], Tensor]
 """x ↦ f(x), of (batch, *state) to the same shape and dtype; rows do not see each other."""
 
+_GRAPHS = 4  # of the shapes that were met last
 _REDUCED = ("tf32", "bf16")
 # the settings of torch 2.9 and later that kernels read, defaults of their backends resolved
 _PRODUCTS = (
@@ -217,6 +218,8 @@ def repeat(f: Map, n: int) -> Map:
             return plain(x)
         key = (x.shape, x.dtype, x.device)
         if key not in graphs:
+            while len(graphs) >= _GRAPHS:  # each holds memory of its own
+                del graphs[next(iter(graphs))]
             graphs[key] = _captured(plain, f, x)
         return graphs[key](x)
 

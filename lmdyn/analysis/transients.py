@@ -1,12 +1,15 @@
 """How long a trajectory is chaotic before it ends on an attractor that is not."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-__all__ = ["Transients", "transient_length"]
+__all__ = ["Rule", "Transients", "transient_length"]
+
+Rule = Literal["running_mean", "sign_change"]
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,17 @@ def transient_length(
     tau: int,
     width: int = 20,
     recurred_at: Int[Tensor, "batch"] | None = None,
+    rule: Rule = "running_mean",
 ) -> Transients:
     """The chaotic transient: until the running mean of λ stays at or below 0, or the state recurs.
 
     The running mean of window w is that of windows w … w + width − 1, single ones being noise. The end is the first
     window from which on no running mean is positive, or the one in which the state recurs, whichever is first.
+
+    The mean looks forward, and weighs: a transient of L windows of λ₊ counts as none where a calm phase of λ₋ follows
+    with L·λ₊ ≤ (width − L)·|λ₋|, and an end in the last ``width`` windows may be noise. The rule ``sign_change``
+    has no width and looks at signs alone: the end is where the number of positive windows before it, less that of
+    negative ones, is greatest (the likeliest place of a single change); a row is censored where that is its horizon.
 
     NaN windows are left out of all means. Those from which on a row is NaN to the end (it was retired, or diverged)
     are as if they did not exist: the row's horizon is its last window with a value, and if it has fewer than
@@ -49,6 +58,7 @@ def transient_length(
         tau: steps in a window.
         width: windows in the running mean.
         recurred_at: (batch,) step at which the state is known to be on a closed orbit, −1 where it is not.
+        rule: ``running_mean``, or ``sign_change``, for which ``width`` has no meaning.
 
     Raises:
         ValueError: fewer windows than ``width``, ``width`` or ``tau`` below 1.
@@ -64,6 +74,8 @@ def transient_length(
     windows = len(exponents)
     if tau < 1 or width < 1:
         raise ValueError(f"tau and width are 1 or more, got tau={tau}, width={width}")
+    if rule not in get_args(Rule):
+        raise ValueError(f"rule is one of {list(get_args(Rule))}, got {rule!r}")
     if width > windows:
         raise ValueError(
             f"a running mean over {width} windows of a trajectory of {windows}: "
@@ -73,16 +85,12 @@ def transient_length(
     values = torch.where(known, exponents, 0).double()
     time = torch.arange(windows, device=exponents.device)[:, None]
     horizon = torch.where(known, time + 1, 0).amax(0)
-    # The sign of a mean is that of its sum. Sums anew for each window: differences of running totals would turn the
-    # zeros of a quasi-periodic orbit into rounding of either sign.
-    starts = windows - width + 1
-    sums = values[:starts].clone()
-    for i in range(1, width):
-        sums += values[i : i + starts]
-    last_start = (horizon - width).clamp(min=0)
-    positive = (sums > 0) & (time[:starts] <= last_start)
-    end = torch.where(positive, time[:starts] + 1, 0).amax(0)
-    censored = (end > last_start) | (horizon == 0)
+    if rule == "sign_change":
+        gained = torch.cat([torch.zeros_like(values[:1]), values.sign().cumsum(0)])
+        end = gained.argmax(0)  # the first of them
+        censored = (horizon == 0) | (end == horizon)
+    else:
+        end, censored = _running_mean_end(values, horizon, width)
     end = torch.where(censored, horizon, end)
     if recurred_at is not None:
         recurs = recurred_at >= 0
@@ -91,3 +99,17 @@ def transient_length(
     before = known & (time < end)
     mean = torch.where(before, values, 0).sum(0) / before.sum(0)
     return Transients(end * tau, censored, mean, width, tau)
+
+
+def _running_mean_end(values: Tensor, horizon: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """The first window from which on no running mean is positive, and whether there is none."""
+    # The sign of a mean is that of its sum. Sums anew for each window: differences of running totals would turn the
+    # zeros of a quasi-periodic orbit into rounding of either sign.
+    starts = len(values) - width + 1
+    time = torch.arange(starts, device=values.device)[:, None]
+    sums = values[:starts].clone()
+    for i in range(1, width):
+        sums += values[i : i + starts]
+    last_start = (horizon - width).clamp(min=0)
+    end = torch.where((sums > 0) & (time <= last_start), time + 1, 0).amax(0)
+    return end, (end > last_start) | (horizon == 0)

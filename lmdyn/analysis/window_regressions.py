@@ -15,7 +15,6 @@ __all__ = ["Targets", "WindowMap", "fit_window", "window_regressions"]
 Targets = Callable[[int], Tensor] | Mapping[int, Tensor]
 """The number of steps ΔT of a window to the outputs wanted in it, (classes, ΔT, outputs)."""
 
-_CONSTANT = 1e-12  # deviations below this share of the mean are its rounding
 _FIRST_ITERATIONS, _ITERATIONS = 12, 2  # of the condition's estimate: without and with a neighbour's vectors
 
 
@@ -135,7 +134,7 @@ def window_regressions(
             if [lengths[j] for j in here] != list(range(first + 1, past + 1)):
                 nth = plan.lengths[at] - 1 - first
                 normals, scatter = normals[nth], scatter[:, nth]
-            constant = _CONSTANT**2 * n.sum() * plan.lengths[at] * means[at].square().sum(1)
+            constant = train.resolution**2 * n.sum() * plan.lengths[at] * means[at].square().sum(1)
             factor, used[i, at], flat = _factor(normals, ridge, constant)
             iterations = _ITERATIONS if all(warm[j] for j in here) else _FIRST_ITERATIONS
             weights, conditions, vectors[at] = _solve(normals, factor, right[at], vectors[at], iterations)
@@ -171,7 +170,7 @@ def fit_window(
     means, right = plan.right_hand_sides(train, n, start, length)
     for _, normals in _normal_matrices(train, n, start, length, at_once=1):
         normal = normals  # the last is that of the whole window
-    constant = _CONSTANT**2 * n.sum() * length * means.square().sum(1)
+    constant = train.resolution**2 * n.sum() * length * means.square().sum(1)
     weights = torch.cholesky_solve(right, _factor(normal, ridge, constant)[0])[0]
     return torch.cat([weights, plan.outputs - means @ weights])
 

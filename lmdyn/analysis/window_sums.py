@@ -29,6 +29,7 @@ class WindowSums:
     Attributes:
         counts: (C, T) number of sentences.
         means: (C, T, d) their mean vectors.
+        resolution: deviations below this share of the mean are the rounding of what was added.
         scatter: (C, T, d, d) Σ (x − mean)(x − mean)ᵀ within each class; pooled, (1, T, d, d).
 
     Example:
@@ -52,6 +53,7 @@ class WindowSums:
                 f"expected n_times, width and n_classes from 1, got {n_times}, {width}, {n_classes}"
             )
         self.pooled = pooled
+        self.resolution = 1e-12
         groups = 1 if pooled else n_classes
         self.counts = torch.zeros(n_classes, n_times, dtype=torch.float64, device=device)
         self.means = torch.zeros(n_classes, n_times, width, dtype=torch.float64, device=device)
@@ -83,6 +85,8 @@ class WindowSums:
                 f"expected a time of 0 to {n_times - 1} and vectors of {width} dimensions, got time {t} and "
                 f"{x.shape[1]} dimensions"
             )
+        if x.dtype != torch.float64:
+            self.resolution = max(self.resolution, 100 * torch.finfo(x.dtype).eps)
         x = exact_float(x)
         member = (classes[:, None] == torch.arange(n_classes, device=classes.device)).to(x)
         n = member.sum(0)

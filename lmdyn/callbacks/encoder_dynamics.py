@@ -30,8 +30,9 @@ Precision = Literal["float32", "float64"]
 _COLUMNS = ("length", "term", "width", "kind", "t", "sentence", "token", "key", "component")
 _SCALARS = (
     "synchronization_offset", "synchronized_share", "deviation_floor", "mean_exponent", "chaotic_share",
-    "censored_share", "transient_length", "attractor_share", "attractors", "largest_attractor_share",
-    "transverse_exponent", "full_map_exponent", "reduced_map_exponent", "peak_effective_dimension",
+    "censored_share", "transient_length", "sign_change_length", "sign_change_chaotic_share", "switched_share",
+    "attractor_share", "attractors", "largest_attractor_share", "transverse_exponent", "full_map_exponent",
+    "reduced_map_exponent", "peak_effective_dimension",
 )  # fmt: skip
 
 
@@ -94,6 +95,10 @@ class EncoderDynamics(Observer):
         ``encoder_dynamics/censored_share``: share whose transient was not over at the horizon.
         ``encoder_dynamics/transient_length/width=<windows>``: mean steps until the running mean of λ over so many
             windows stays at or below 0, or the state recurs; the horizon where it was not over.
+        ``encoder_dynamics/sign_change_length``: mean steps until the likeliest change of λ's sign; see the rule
+            ``sign_change`` of :func:`~lmdyn.analysis.transients.transient_length`, also for what biases the other.
+        ``encoder_dynamics/sign_change_chaotic_share``: share of sentences with a transient by this rule.
+        ``encoder_dynamics/switched_share``: share of sentences that went over to the map of one token.
         ``encoder_dynamics/attractor_share/<kind>``: share of sentences by what they end on, ``fixed point``,
             ``periodic``, ``quasi-periodic``, ``chaotic`` (at the horizon), ``converging`` or ``undetermined``.
         ``encoder_dynamics/attractors``: number of different fixed points and periodic orbits.
@@ -234,18 +239,28 @@ class EncoderDynamics(Observer):
         eager = EncoderMap(module, one, dtype=self.dtype, forward=self.forward, attention="eager")
         found = runs.example(eager) + runs.short_term()
         if not runs.resolved:
-            apart = runs.transverse(eager)
-            found.append(apart)
+            unresolved = runs.transverse(eager)
+            found.append(unresolved)
             if rank == 0:
                 log.warning(
                     "%s at step %d: equal token vectors part to a deviation of %.1e, not below the threshold of %.1e: "
                     "no offsets, and the full map all along. %s",
                     self.name, step, runs.floor, self.threshold,
-                    f"Synchronization is unstable in this model (transverse exponent {apart.value:.3f})"
-                    if apart.value > 0
-                    else "This precision does not resolve synchronization: take float64",
+                    f"Synchronization is unstable in this model (transverse exponent {unresolved.value:.3f})"
+                    if unresolved.value > 0
+                    else "This precision does not resolve synchronization: take float64"
+                    if runs.floor == runs.floor
+                    else "States are not finite: the model has diverged",
                 )  # fmt: skip
-        return found + (runs.long_term(eager) if self.long_steps else [])
+        found += runs.long_term(eager) if self.long_steps else []
+        apart = next((row for row in found if row.quantity == "transverse_exponent"), None)
+        if runs.resolved and apart is not None and apart.value > 0 and rank == 0:
+            log.warning(
+                "%s at step %d: synchronized tokens would part (transverse exponent %.3f), and the map of one token "
+                "does not show it: observe with `reduced: false`",
+                self.name, step, apart.value,
+            )  # fmt: skip
+        return found
 
     # ---------------------------------------------------------------- sentences
 

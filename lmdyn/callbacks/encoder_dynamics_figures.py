@@ -227,7 +227,7 @@ def _long_term(last: _Runs, titles: Mapping[str, str]) -> Figure | None:
             style = line_style(numbers.index(number))
             ax.plot(examples.index, examples[number], lw=0.6, alpha=0.7, label=f"sentence {number}", **style)
         if len(mean):
-            ax.plot(mean.index, mean, color="0.1", lw=1.8, label="mean of sentences\nthat are followed")
+            ax.plot(mean.index, mean, color="0.1", lw=1.8, label="mean of sentences")
         ax.set_title(titles[run], fontsize=10, loc="left")
         ax.set_ylabel(f"λ (nats a step{windows})", fontsize=9)
     axes[-1, 0].set_xlabel(TIME)

@@ -74,7 +74,8 @@ class EncoderRuns:
         self.numbers = range(rank, observer.sentences, world_size)
         self.floor, self.reduced = float("nan"), None
         if f.shared:
-            self.floor = max(gather(float(deviation_floor(f, self.x[: observer.batch_size], 64))))
+            floors = gather(float(deviation_floor(f, self.x[: observer.batch_size], 64)))
+            self.floor = float(torch.tensor(floors).max())  # NaN if any is
             if self.resolved and observer.reduced:
                 self.reduced = synchronized_map(f)
 
@@ -160,22 +161,28 @@ class EncoderRuns:
             ends = transient_length(exponents, o.long_tau, width, recurred_at)
             rows.append(Row("transient_length", width=width, value=float(ends.length.double().mean())))
         ends = transient_length(exponents, o.long_tau, min(20, len(exponents)), recurred_at)
+        by_sign = transient_length(exponents, o.long_tau, widths[0], recurred_at, "sign_change")
         chaotic = ends.length > 0
+        switched_at = _all(run.switched_at).cpu()
         rows += [
             Row("mean_exponent", value=float(ends.mean_exponent[chaotic].nanmean())),
             Row("chaotic_share", value=float(chaotic.double().mean())),
             Row("censored_share", value=float(ends.censored.double().mean())),
+            Row("sign_change_length", value=float(by_sign.length.double().mean())),
+            Row("sign_change_chaotic_share", value=float((by_sign.length > 0).double().mean())),
+            Row("switched_share", value=float((switched_at >= 0).double().mean())),
         ]
         for quantity, values in (
             ("sentence_transient_length", ends.length),
             ("sentence_censored", ends.censored),
             ("sentence_exponent", ends.mean_exponent),
+            ("sentence_switched_at", torch.where(switched_at >= 0, switched_at.double(), torch.nan)),
         ):
             rows += [Row(quantity, sentence=i, value=float(v)) for i, v in enumerate(values)]
-        rows += self._attractors(run, exponents)
+        rows += self._attractors(run, exponents, recurred_at >= 0)
         return rows + (self._checked(eager) if self.reduced is not None else [])
 
-    def _attractors(self, run: LongRun, exponents: Tensor) -> list[Row]:
+    def _attractors(self, run: LongRun, exponents: Tensor, recurred: Tensor) -> list[Row]:
         o = self.observer
         late = _late(exponents)
         period = torch.zeros(exponents.shape[1], dtype=torch.int64)
@@ -196,7 +203,7 @@ class EncoderRuns:
                     there.period.cpu(),
                     torch.where(found >= 0, found + label.max() + 1, -1),
                 )
-        kinds = attractor_types(period, late, o.resolution)
+        kinds = attractor_types(period, late, o.resolution, recurred)
         shares = [
             Row("attractor_share", kind=kind, value=kinds.count(kind) / len(kinds))
             for kind in sorted(set(kinds))

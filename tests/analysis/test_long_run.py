@@ -169,3 +169,43 @@ def test_errors():
             long_run(f, x.float(), 5, 100)
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+def test_no_rows_and_masked_maps():
+    run = long_run(
+        full_of(torch.tanh, 0.5), starts(2, 4, 5)[:0], 5, 30, reduced=torch.tanh, end_recurrent=True
+    )
+    assert run.exponents.shape == (6, 0)
+    masked = full_of(torch.tanh, 0.5)
+    masked.masked = True
+    with pytest.raises(ValueError, match="masks belong to rows"):
+        long_run(masked, starts(2, 4, 5), 5, 30)
+
+
+def test_the_clock_of_recurrence_goes_on_without_rows():
+    """One row has ended before the other begins on the reduced map."""
+    x = starts(2)
+    x[1, 0] += 0.2
+    one = lambda x: 0.5 + 0.1 * (x - 0.5)  # noqa: E731
+    f = full_of(one, 0.9)
+    x[0] = x[0].mean(0)  # synchronized from the start
+    run = long_run(f, x, 5, 1000, reduced=one, end_recurrent=True, epsilon=1e-6)
+    assert run.ended_at[0] < run.switched_at[1]
+    assert run.recurred_at[1] >= run.switched_at[1]
+
+
+def test_recurrence_is_looked_for_on_the_full_map_too():
+    wells = lambda x: 1.5 * x - 0.5 * x**3  # noqa: E731
+    x = torch.tensor([1.0, -1.0, 1.0, 1.0], dtype=torch.float64).reshape(1, 4, 1)
+    run = long_run(wells, x, 5, 500, reduced=wells, end_recurrent=True, epsilon=1e-3)
+    assert run.switched_at.tolist() == [-1]
+    assert 0 < int(run.ended_at[0]) < 100
+
+
+def test_states_that_are_lost_or_overflow():
+    lost = long_run(lambda x: 0 * x, starts(2), 5, 20)
+    assert bool(lost.exponents.isfinite().all())
+    assert not bool(lost.diverged.any())
+    grown = long_run(lambda x: x * (1 + 1e155 * (x - 1)), torch.ones(1, 2, 1).double(), 5, 10)
+    assert bool(grown.exponents.isnan().all())
+    assert bool(grown.diverged.all())

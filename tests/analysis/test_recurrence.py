@@ -134,3 +134,21 @@ def test_types():
     assert attractor_types(period, exponent, 0.2)[3:6] == ["quasi-periodic"] * 3
     with pytest.raises(ValueError, match="resolution"):
         attractor_types(period, exponent, -1.0)
+
+
+def test_slow_approach_to_one_fixed_point_is_one_attractor():
+    for factor in (0.9, 0.99, 0.999):
+        f = lambda x: 1 + factor * (x - 1)  # noqa: B023, E731
+        away = torch.randn(20, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        x = 1 + 4e-6 / (1 - factor) * away  # moves by less than the tolerance
+        found = attractors(f, x, max_period=3, tolerance=1e-5)
+        closed = found.period == 1
+        assert bool(closed.any())
+        assert found.label[closed].unique().tolist() == [0]
+    two = attractors(lambda x: 1.5 * x - 0.5 * x**3, torch.tensor([[1.0], [-1.0], [0.999]]).double(), 4, 1e-3)
+    assert two.label.tolist() == [0, 1, 0]
+
+
+def test_orbits_longer_than_what_was_looked_for_are_periodic():
+    kinds = attractor_types(torch.tensor([0, 0]), torch.tensor([0.0, 0.0]), 1e-3, torch.tensor([True, False]))
+    assert kinds == ["periodic", "quasi-periodic"]

@@ -78,14 +78,14 @@ def test_unstable_synchronization_has_a_high_floor():
 def test_synchronize_is_iterate_and_look():
     f, x = encoder(0.1), states(5, 5, 16)
     x[0] *= 10
-    naive = iterate(f, x, 60, {"d": deviation}).observables["d"]
+    naive = iterate(f, x, 400, {"d": deviation}).observables["d"]
     expected = synchronization_offset(naive, 0.0)
-    found = synchronize(f, x, 60, batch_size=2)
+    found = synchronize(f, x, 400, batch_size=2)
     assert found.offset.tolist() == expected.tolist()
     assert bool((expected >= 0).any())
     for row, t in enumerate(expected.tolist()):
         there = x[row : row + 1]
-        for _ in range(t if t >= 0 else 60):
+        for _ in range(t if t >= 0 else 400):
             there = f(there)
         torch.testing.assert_close(found.token[row], there[0].mean(0), rtol=0, atol=1e-12)
 
@@ -167,7 +167,6 @@ def test_transverse_exponents_are_those_of_the_full_map(scale):
     found = transverse_exponents(f, x, 5, 20)
     for row in range(2):
         token, growth = x[row], []
-        v = torch.cat([torch.eye(16, dtype=torch.float64)[:1], -torch.eye(16, dtype=torch.float64)[:1]])
         u = torch.randn(16, generator=torch.Generator().manual_seed(0)).double()
         v = torch.zeros(6, 16, dtype=torch.float64)
         v[1], v[4] = u, -u
@@ -177,7 +176,8 @@ def test_transverse_exponents_are_those_of_the_full_map(scale):
             after = (jacobian @ v.flatten()).reshape(6, 16)
             growth.append(float((after.norm() / v.norm()).log()))
             v, token = after / after.norm(), f(full)[0, 0]
-            torch.testing.assert_close(v.mean(0), torch.zeros(16, dtype=torch.float64), rtol=0, atol=1e-9)
+            # rounding brings in a mean, which may grow where perturbations without one shrink
+            v = v - v.mean(0)
         np.testing.assert_allclose(found[:, row], np.reshape(growth, (4, 5)).mean(1), atol=1e-6)
 
 

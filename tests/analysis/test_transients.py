@@ -121,3 +121,24 @@ def test_errors():
     for tau, width in ((0, 2), (2, 0)):
         with pytest.raises(ValueError, match="1 or more"):
             transient_length(torch.zeros(10, 2), tau, width)
+
+
+def test_sign_change_is_the_likeliest_place_of_one():
+    """All places tried: the greatest number of windows with the sign that they should have."""
+    g = torch.Generator().manual_seed(2)
+    x = torch.randn(30, 12, generator=g, dtype=torch.float64) + torch.linspace(1, -1, 30)[:, None]
+    x[3, 0] = torch.nan
+    found = transient_length(x, 50, 5, rule="sign_change")
+    for row in range(12):
+        known = x[:, row].nan_to_num(0)
+        right = [int((known[:w] > 0).sum() + (known[w:] < 0).sum()) for w in range(31)]
+        end = right.index(max(right))
+        assert found.length[row] == 50 * end
+        assert bool(found.censored[row]) == (end == 30)
+
+
+def test_sign_change_does_not_weigh():
+    """A strong calm phase hides weak chaos from the running mean, and one strong window makes it see some."""
+    weak = torch.cat([torch.full((15, 1), 0.006), torch.full((60, 1), -0.2)]).double()
+    assert transient_length(weak, 50).length.tolist() == [0]
+    assert transient_length(weak, 50, rule="sign_change").length.tolist() == [750]

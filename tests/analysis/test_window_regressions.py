@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-import lmdyn.analysis.window_regressions as regressions
+import lmdyn.analysis.window_sums as window_sums
 from lmdyn.analysis.window_regressions import WindowMap, fit_window, window_regressions
 from lmdyn.analysis.window_sums import WindowSums
 
@@ -237,7 +237,7 @@ def test_two_ranks_are_one(data, found, monkeypatch):
             sums.reduce()
         return window_regressions(*pair, letters, STARTS, LENGTHS).nmse
 
-    monkeypatch.setattr(regressions, "all_reduce_sum", all_reduce_sum)
+    monkeypatch.setattr(window_sums, "all_reduce_sum", all_reduce_sum)
     with ThreadPoolExecutor(2) as pool:
         for nmse in pool.map(part, (0, 1)):
             torch.testing.assert_close(nmse, found.nmse, rtol=1e-9, atol=0)
@@ -254,7 +254,7 @@ def test_windows_without_value(data):
     assert still.nmse.isnan().tolist() == [[True, False]]  # one of the letters does not move
     assert still.best() == (0, 2)
     nothing = still.nmse[:, :1]
-    with pytest.raises(ValueError, match="no window has an NMSE"):
+    with pytest.raises(ValueError, match="no window of 1 steps or more has an NMSE"):
         _ = WindowMap((0,), (1,), nothing, nothing, nothing).best()
 
 
