@@ -117,7 +117,8 @@ def observers():
 
 
 def tasks():
-    return GrammarTasks(grammar(), n_train=60, n_evaluation=41)
+    corpus = GrammarCorpus(**{**GRAMMAR, "n_train_tokens": 2000, "n_validation_tokens": 1500})
+    return GrammarTasks(corpus, ["similarity"], n_train=60, n_evaluation=41)
 
 
 def model(weights=None):
@@ -254,6 +255,8 @@ def test_two_ranks_observe_what_one_observes(two, one, name):
     # sums of attention, and gradients of heads, are added in another order; dynamics amplify what rounding differs
     tolerance = {"attention_patterns": 1e-12, "tower_preference": 1e-9, **dict.fromkeys(BY_NUMBER, 1e-6)}
     exact = {"rtol": 0, "atol": tolerance.get(name, 0)}
+    if name == "handwriting":  # regressions of float32 states, whose condition is far from 1
+        exact = {"rtol": 1e-2, "atol": 1e-3}
     pd.testing.assert_frame_equal(ranks[0], one[name], **exact)
 
 

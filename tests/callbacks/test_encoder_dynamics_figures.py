@@ -221,7 +221,7 @@ def test_long_term_is_what_was_recorded(figures):
     (ax,) = figures["long_term"].axes
     drawn, windows = lines(ax), np.arange(HORIZON // TAU)
     assert ax.get_ylabel() == "λ (nats a step, τ = 50)"
-    assert np.array_equal(drawn["mean of sentences\nthat are followed"].get_ydata(), 0.01 * windows)
+    assert np.array_equal(drawn["mean of sentences"].get_ydata(), 0.01 * windows)
     assert np.array_equal(drawn["sentence 0"].get_ydata(), 0.02 * windows)
     second = drawn["sentence 1"].get_ydata()
     assert np.array_equal(second[:5], 0.02 * windows[:5] + 1)
@@ -270,7 +270,7 @@ def test_parts_of_figures_that_are_missing(one):
     assert set(lines(figures["perturbation"].axes[0])) == {"original"}
     assert [len(ax.collections) for ax in figures["attractor_view"].axes[:2]] == [1, 0]
     assert len(figures["short_term"].axes) == 1
-    assert set(lines(figures["long_term"].axes[0])) == {"mean of sentences\nthat are followed"}
+    assert set(lines(figures["long_term"].axes[0])) == {"mean of sentences"}
 
 
 def test_a_model_whose_layers_differ():
