@@ -125,7 +125,7 @@ class EncoderMap:
                 has no influence here.
         """
         first = self._run(_tensors(batch), first_only=True)[0][1]
-        return first.to(self._dtype)
+        return first.detach().to(self._dtype)
 
     @torch.no_grad()
     def _run(
