@@ -25,17 +25,10 @@ from lmdyn.analysis.interdependence import (
 from lmdyn.analysis.kernels import cosine_kernel, linear_kernel, rbf_kernel
 from lmdyn.analysis.long_run import LongRun, long_run
 from lmdyn.analysis.lstm import state_gradients
-from lmdyn.analysis.lyapunov import (
-    LocalExponents,
-    LyapunovSpectrum,
-    kaplan_yorke_dimension,
-    local_lyapunov_exponents,
-    lyapunov_spectrum,
-)
+from lmdyn.analysis.lyapunov import LocalExponents, local_lyapunov_exponents
+from lmdyn.analysis.lyapunov_spectrum import LyapunovSpectrum, kaplan_yorke_dimension, lyapunov_spectrum
 from lmdyn.analysis.preference import (
-    Predictions,
     SplitHalf,
-    TowerPredictions,
     leading_towers,
     most_frequent_tag,
     preference_standard_error,
@@ -74,6 +67,7 @@ from lmdyn.analysis.synchronization import (
 )
 from lmdyn.analysis.synchronized_map import SynchronizedMap, synchronized_map, transverse_exponents
 from lmdyn.analysis.tower_heads import HeadTraining, TowerHead, train_tower_heads
+from lmdyn.analysis.tower_predictions import Predictions, TowerPredictions
 from lmdyn.analysis.trajectories import Trajectory, exact_products, iterate
 from lmdyn.analysis.transients import Transients, transient_length
 from lmdyn.analysis.trees import dependency_distances

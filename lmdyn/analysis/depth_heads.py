@@ -16,6 +16,7 @@ from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.encoder_map import EncoderMap
 from lmdyn.analysis.forward import call_module
 from lmdyn.analysis.predictions import logits_at
+from lmdyn.analysis.task_metrics import regression_metrics
 from lmdyn.analysis.tower_heads import TowerHead
 from lmdyn.analysis.transformer import layer_sites
 
@@ -26,6 +27,7 @@ __all__ = [
     "head_sums",
     "pooled_states",
     "prediction_sums",
+    "readout_correlation",
     "states_at",
     "train_linear_readouts",
 ]
@@ -343,3 +345,21 @@ def _of_one_length(lengths: npt.NDArray[np.int64], batch_tokens: int) -> list[np
         size = max(1, batch_tokens // int(length))
         batches += [rows[i : i + size] for i in range(0, len(rows), size)]
     return batches
+
+
+def readout_correlation(predictions: Float[Tensor, "n"], scores: Float[Tensor, "n"]) -> float:
+    """Pearson's correlation of a readout's predictions with the scores.
+
+    0 where all predictions are equal but for float32's rounding (1e-5 of the largest), as where all sentences have
+    become one; NaN where one is not finite.
+
+    Example:
+        >>> scores = torch.tensor([1.0, 2.0, 3.0])
+        >>> round(readout_correlation(2 * scores, scores), 6), readout_correlation(torch.ones(3), scores)
+        (1.0, 0.0)
+    """
+    if not bool(predictions.isfinite().all()):
+        return float("nan")
+    if predictions.std() <= 1e-5 * predictions.abs().max():
+        return 0.0
+    return regression_metrics(predictions, scores)["pearson"]

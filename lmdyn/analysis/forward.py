@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, cast
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-__all__ = ["IGNORED", "call_module", "dotted", "logits_of", "token_losses"]
+__all__ = ["IGNORED", "call_module", "device_of", "dotted", "logits_of", "token_losses"]
 
 
 IGNORED = -100
@@ -31,6 +32,16 @@ def dotted(path: str) -> Callable[..., Any]:
         return cast(Callable[..., Any], getattr(import_module(module), name))
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"{path!r} cannot be imported ({error}): expected 'package.module.name'") from error
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Where the module's parameters are, by the first of them; the CPU where there is none.
+
+    Example:
+        >>> device_of(nn.Linear(2, 2))
+        device(type='cpu')
+    """
+    return next((p.device for p in module.parameters()), torch.device("cpu"))
 
 
 def call_module(

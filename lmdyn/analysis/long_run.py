@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.lyapunov import random_perturbation
+from lmdyn.analysis.lyapunov import check_windows, random_perturbation, rescaled
 from lmdyn.analysis.recurrence import Recurrence
 from lmdyn.analysis.synchronization import THRESHOLD, check_floor, deviation, deviation_floor
 from lmdyn.analysis.trajectories import Map, check_precision, repeat, state_norm
@@ -115,11 +115,7 @@ def long_run(
         raise ValueError(
             "trajectories are left out as they end, and masks belong to rows: make the map without a mask"
         )
-    if tau < 1 or steps < tau or steps % tau:
-        raise ValueError(
-            f"tau is {tau} and steps is {steps}: expected steps to be a multiple of tau, such as "
-            f"{max(1, round(steps / max(tau, 1))) * max(tau, 1)}"
-        )
+    check_windows(tau, steps)
     if epsilon <= 0 or batch_size < 1 or tolerance <= 0 or keep < 0:
         raise ValueError(
             "expected epsilon and tolerance above 0, batch_size from 1 and keep from 0, got "
@@ -170,22 +166,15 @@ class _State:
         self.final = torch.full((n, x.shape[-1]), nan, dtype=x.dtype, device=device)
         self.final_full = torch.full_like(x, nan)
 
-    def grown(self, x: Tensor, delta: Tensor, window: int, rows: Tensor, norm: float) -> Tensor:
+    def grown(
+        self, x: Tensor, delta: Tensor, first: Tensor, window: int, rows: Tensor, epsilon: float
+    ) -> Tensor:
         """Record the exponents of a window; the perturbations, scaled back."""
-        size = state_norm(delta)
-        finest = (torch.finfo(x.dtype).eps * state_norm(x)).clamp(min=torch.finfo(x.dtype).tiny)
-        lost = size < finest
-        finite = size.isfinite() & finest.isfinite()
-        exponents = (torch.maximum(size, finest) / norm).log() / self.tau
-        self.exponents[window, rows] = torch.where(finite, exponents, torch.nan)
+        delta, growth, lost, finite = rescaled(x, delta, first, epsilon)
+        self.exponents[window, rows] = torch.where(finite, growth / self.tau, torch.nan)
         self.saturated[window, rows] = lost
         self.diverged[rows] |= ~finite
-        shape = (-1, *[1] * (x.ndim - 1))
-        # a lost direction is replaced by a fixed one: what is left of it is rounding
-        direction = torch.where(lost.view(shape), _fixed_direction(delta), delta)
-        length = torch.where(lost, 1.0, size).view(shape)
-        scaled: Tensor = direction * (norm / length)
-        return scaled.to(x.dtype)
+        return delta
 
     def result(self, floor: float) -> LongRun:
         """All of it, frozen."""
@@ -194,12 +183,6 @@ class _State:
             self.recurred_at, self.ended_at, self.diverged, self.final, self.final_full, floor, self.tau, self.epsilon,
             self.dtype,
         )  # fmt: skip
-
-
-def _fixed_direction(like: Tensor) -> Tensor:
-    direction = torch.randn(like.shape[1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    unit: Tensor = direction / direction.norm()
-    return unit.to(like).expand_as(like)
 
 
 @dataclass
@@ -219,6 +202,7 @@ def _full(
 ) -> _Synchronized:
     """The full map, until all of these rows have synchronized, or to the end."""
     found = _Synchronized(_mean(x) * torch.nan, torch.zeros_like(_mean(x)))
+    first = delta
     here = torch.arange(len(rows), device=rows.device)  # rows that still run, among these
     returns = _Returns(state, rows, 0) if end_recurrent else None
     for window in range(state.windows):
@@ -227,7 +211,7 @@ def _full(
                 _look(state, x, step, rows[here], threshold)
             both = f(torch.cat([x, x + delta]))
             x, delta = both[: len(x)], both[len(x) :] - both[: len(x)]
-        delta = state.grown(x, delta, window, rows[here], state.epsilon)
+        delta = state.grown(x, delta, first[here], window, rows[here], state.epsilon)
         step = (window + 1) * state.tau
         if threshold is not None or step <= state.keep:
             _look(state, x, step, rows[here], threshold)
@@ -258,9 +242,12 @@ def _look(state: _State, x: Tensor, step: int, rows: Tensor, threshold: float | 
         state.synchronized_at[rows] = torch.where(first, step, state.synchronized_at[rows])
 
 
-def _reduced(state: _State, reduced: Map, x: Tensor, delta: Tensor, norm: float, end_recurrent: bool) -> None:
+def _reduced(
+    state: _State, reduced: Map, x: Tensor, delta: Tensor, epsilon: float, end_recurrent: bool
+) -> None:
     """The map of one token, for all rows that have synchronized, each from its own window on."""
-    begins = torch.where(state.switched_at >= 0, state.switched_at // state.tau, state.windows).cpu()
+    goes_on = (state.switched_at >= 0) & (state.ended_at < 0)
+    begins = torch.where(goes_on, state.switched_at // state.tau, state.windows).cpu()
     there = begins[begins < state.windows]
     if len(there) == 0:
         return
@@ -286,7 +273,7 @@ def _reduced(state: _State, reduced: Map, x: Tensor, delta: Tensor, norm: float,
             continue
         both = _run_padded(run, torch.cat([now, now + apart]))
         now, apart = both[: len(now)], both[len(now) :] - both[: len(now)]
-        apart = state.grown(now, apart, window, rows, norm)
+        apart = state.grown(now, apart, delta[rows], window, rows, epsilon)
         state.final[rows] = now
         over = ~now.isfinite().all(1)
         if returns is not None:

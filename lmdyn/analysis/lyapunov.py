@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -16,12 +16,11 @@ from lmdyn.analysis.trajectories import Map, check_precision, check_steps, power
 
 __all__ = [
     "LocalExponents",
-    "LyapunovSpectrum",
+    "check_windows",
     "derivative",
-    "kaplan_yorke_dimension",
     "local_lyapunov_exponents",
-    "lyapunov_spectrum",
     "random_perturbation",
+    "rescaled",
     "tangent_window",
     "window",
 ]
@@ -52,27 +51,6 @@ class LocalExponents:
     tau: int
     epsilon: float
     method: str
-    dtype: torch.dtype
-
-
-@dataclass(frozen=True)
-class LyapunovSpectrum:
-    """The first k Lyapunov exponents of a batch of trajectories.
-
-    Attributes:
-        exponents: (batch, k) float64, falling, nats a step; NaN for a diverged row, −∞ for directions that f loses.
-        kaplan_yorke: (batch,) dimension by :func:`kaplan_yorke_dimension`.
-        final: (batch, *state) state after the last step.
-        steps: steps of the average.
-        skip: steps before them.
-        dtype: precision of the state.
-    """
-
-    exponents: Float[Tensor, "batch k"]
-    kaplan_yorke: Float[Tensor, "batch"]
-    final: Float[Tensor, "batch *state"]
-    steps: int
-    skip: int
     dtype: torch.dtype
 
 
@@ -108,6 +86,59 @@ def random_perturbation(
         v = torch.randn(row.shape, generator=generator, dtype=torch.float64)
         row.copy_(v * (epsilon / v.norm()))
     return out.to(x.device)
+
+
+def check_windows(tau: int, steps: int) -> None:
+    """Refuse steps that are no whole number of windows of τ.
+
+    Raises:
+        ValueError: these.
+
+    Example:
+        >>> check_windows(50, 120)
+        Traceback (most recent call last):
+        ValueError: 120 steps are no whole number of windows of tau=50: ask for 100 or 150 steps
+    """
+    if tau < 1 or steps < tau or steps % tau:
+        near = [s for s in (steps - steps % tau, steps - steps % tau + tau) if s > 0] if tau > 0 else []
+        raise ValueError(
+            f"{steps} steps are no whole number of windows of tau={tau}: "
+            + (f"ask for {' or '.join(map(str, near))} steps" if near else "tau is 1 or more")
+        )
+
+
+def rescaled(
+    x: Float[Tensor, "batch *state"],
+    delta: Float[Tensor, "batch *state"],
+    first: Float[Tensor, "batch *state"],
+    epsilon: float,
+) -> tuple[
+    Float[Tensor, "batch *state"], Float[Tensor, "batch"], Bool[Tensor, "batch"], Bool[Tensor, "batch"]
+]:
+    """The end of a window of algorithm A1: the perturbation is measured, and scaled back to norm ε.
+
+    Args:
+        x: (batch, *state) state.
+        delta: what the perturbation, of norm ε at the start of the window, has become.
+        first: what replaces it where it is lost: the row's first perturbation, of norm ε.
+        epsilon: ε.
+
+    Returns:
+        The next window's perturbation; ln(‖δ‖/ε), float64; where ‖δ‖ fell to what the precision resolves beside x,
+        ‖δ‖ ≤ eps·‖x‖ (the logarithm is then that of this bound); and where all of it is finite.
+
+    Example:
+        >>> x, small = torch.ones(1, 2), torch.tensor([[1e-9, 0.0]])
+        >>> rescaled(x, small, torch.tensor([[0.0, 1.0]]), 1.0)[0]
+        tensor([[0., 1.]])
+    """
+    norm, size = state_norm(delta), state_norm(x)
+    finite = norm.isfinite() & size.isfinite()
+    # the smallest normal number where even the state is 0
+    floor = (torch.finfo(x.dtype).eps * size).clamp(min=torch.finfo(x.dtype).tiny)
+    lost = (norm <= floor) & finite
+    growth = (torch.where(lost, floor, norm) / epsilon).log()
+    return torch.where(_like(lost, x), first, _scaled(delta, epsilon, norm)), growth, lost, finite
 
 
 @torch.no_grad()
@@ -218,12 +249,7 @@ def local_lyapunov_exponents(
     """
     check_precision(x)
     check_steps(f, steps)
-    if tau < 1 or steps < tau or steps % tau:
-        near = [s for s in (steps - steps % tau, steps - steps % tau + tau) if s > 0] if tau > 0 else []
-        raise ValueError(
-            f"{steps} steps are no whole number of windows of tau={tau}: "
-            + (f"ask for {' or '.join(map(str, near))} steps" if near else "tau is 1 or more")
-        )
+    check_windows(tau, steps)
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon is the norm of the perturbation, above 0 and finite: got {epsilon}")
     if method not in ("perturbation", "tangent"):
@@ -237,105 +263,12 @@ def local_lyapunov_exponents(
     diverged = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     for w in range(windows):
         x, delta, growth = step(x, delta, w * tau)
-        norm, size = state_norm(delta), state_norm(x)
-        diverged = diverged | ~(norm.isfinite() & size.isfinite())
+        finite = state_norm(delta).isfinite() & state_norm(x).isfinite()
         if method == "perturbation":
-            # the smallest normal number where even the state is 0
-            floor = (torch.finfo(dtype).eps * size).clamp(min=torch.finfo(dtype).tiny)
-            saturated[w] = (norm <= floor) & ~diverged
-            growth = torch.where(saturated[w], (floor / epsilon).log(), growth)
-            delta = torch.where(_like(saturated[w], x), first, _scaled(delta, epsilon, norm))
+            delta, growth, saturated[w], finite = rescaled(x, delta, first, epsilon)
+        diverged = diverged | ~finite
         exponents[w] = torch.where(diverged, torch.nan, growth / tau)
     return LocalExponents(exponents, saturated, diverged, x, tau, epsilon, method, dtype)
-
-
-@torch.no_grad()
-def lyapunov_spectrum(
-    f: Map | Sequence[Map],
-    x: Float[Tensor, "batch *state"],
-    k: int,
-    steps: int,
-    skip: int = 0,
-    seed: int = 0,
-) -> LyapunovSpectrum:
-    """The first k Lyapunov exponents: k tangent vectors through the derivative of f, orthonormalised at each step.
-
-    Needs memory and work of k states a row. Over finitely many steps the average may break the order of two nearly
-    equal exponents: they are sorted. All of them (k = size of the state) add up to the mean of ln |det Df|, whatever
-    the steps.
-
-    Args:
-        f: differentiable map as in :func:`tangent_window`, or a sequence of them (time is depth).
-        x: (batch, *state) state at t = 0, float32 or float64; the factorization is done in float64.
-        k: how many exponents, at most the size of a row's state.
-        steps: over which they are averaged.
-        skip: steps before, in which the state reaches its attractor and the tangent vectors their directions.
-        seed: of the random first directions, the same for all rows.
-
-    Raises:
-        ValueError: k above the size of the state, no steps, precision below float32, more steps than maps.
-
-    Reference: Benettin et al. 1980; Eckmann & Ruelle 1985, section 5.C.
-
-    Example:
-        >>> halve_and_double = lambda x: x * torch.tensor([0.5, 2.0])
-        >>> lyapunov_spectrum(halve_and_double, torch.ones(1, 2), k=2, steps=20, skip=20).exponents
-        tensor([[ 0.6931, -0.6931]], dtype=torch.float64)
-    """
-    check_precision(x)
-    size = math.prod(x.shape[1:])
-    if not 1 <= k <= size:
-        raise ValueError(f"k={k} exponents of a state of {size} dimensions: ask for 1 to {size}")
-    if steps < 1 or skip < 0:
-        raise ValueError(f"steps is 1 or more and skip 0 or more, got steps={steps}, skip={skip}")
-    check_steps(f, skip + steps)
-    dtype = x.dtype
-    g = torch.Generator().manual_seed(seed)
-    start = torch.linalg.qr(torch.randn(size, k, generator=g, dtype=torch.float64)).Q.to(x.device)
-    q = start.expand(len(x), size, k)
-    total = torch.zeros(len(x), k, dtype=torch.float64, device=x.device)
-    for t in range(skip + steps):
-        # (k, batch, *state): the derivative sees one tangent at a time, the state itself only once
-        tangents = q.movedim(2, 0).to(dtype).reshape(k, *x.shape)
-        x, tangents = _derivatives(f[t] if isinstance(f, Sequence) else f, x, tangents)
-        v = tangents.reshape(k, len(x), size).movedim(0, 2).double()
-        finite = v.isfinite().flatten(1).all(1)  # diverged rows must not stop the factorization of the others
-        q, r = torch.linalg.qr(torch.where(finite[:, None, None], v, start))
-        if t >= skip:
-            growth = r.diagonal(dim1=1, dim2=2).abs().log()
-            total = total + torch.where(finite[:, None], growth, torch.nan)
-    finite = state_norm(x).isfinite()
-    exponents = torch.where(finite[:, None], total / steps, torch.nan).sort(1, descending=True).values
-    return LyapunovSpectrum(exponents, kaplan_yorke_dimension(exponents, size), x, steps, skip, dtype)
-
-
-def kaplan_yorke_dimension(
-    exponents: Float[Tensor, "*batch k"], state_size: int | None = None
-) -> Float[Tensor, "*batch"]:
-    """Kaplan–Yorke dimension j + Σ_{i≤j} λ_i / |λ_{j+1}| of an attractor, j being the last with Σ_{i≤j} λ_i ≥ 0.
-
-    0 where all exponents are negative. NaN where the sum of all k of them is not negative (more are needed), unless
-    they are all there are: then volumes do not shrink, and the dimension is that of the state. NaN for a NaN.
-
-    Args:
-        exponents: (…, k) the greatest k exponents, in any order.
-        state_size: dimensions of the state, which tells whether k exponents are all of them; unknown by default.
-
-    Reference: Kaplan & Yorke 1979; Eckmann & Ruelle 1985, equation 4.22.
-
-    Example:
-        >>> kaplan_yorke_dimension(torch.tensor([[0.4192, -1.6232], [-1.0, -2.0], [0.5, 0.1]]))
-        tensor([1.2583, 0.0000,    nan])
-    """
-    k = exponents.shape[-1]
-    falling = exponents.sort(-1, descending=True).values
-    sums = falling.cumsum(-1)
-    j = (sums >= 0).long().cumprod(-1).sum(-1, keepdim=True)
-    held = torch.where(j > 0, sums.gather(-1, (j - 1).clamp(min=0)), 0)
-    dimension = (j + held / falling.gather(-1, j.clamp(max=k - 1)).abs()).squeeze(-1)
-    all_held = float(k) if k == state_size else torch.nan
-    dimension = torch.where(j.squeeze(-1) == k, all_held, dimension)
-    return torch.where(exponents.isnan().any(-1), torch.nan, dimension).to(exponents.dtype)
 
 
 def _window_at(
@@ -368,15 +301,6 @@ def _tangent(maps: Sequence[Map], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor,
         total = total + norm.log()
         v = torch.where(_like(norm == 0, v), v, _scaled(moved, 1.0, norm))
     return x, v, total
-
-
-def _derivatives(f: Map, x: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor]:
-    """f(x), computed once, and the derivative of f at x along each of (k, batch, *state) tangents."""
-    # without a batch dimension of its own, as out_dims states, the state is the same for all tangents
-    out_dims: Any = (None, 0)
-    along: Any = torch.func.vmap(partial(derivative, f, x), out_dims=out_dims)
-    y, moved = along(tangents)
-    return y, moved
 
 
 def derivative(f: Map, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,5 @@
-"""Which tower of a language model predicts a word better: token preference, from streaming sums of each type."""
+"""Which tower of a language model predicts a word better: token preference, its errors and its reliability."""
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -9,14 +8,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.correlation import pearson
-from lmdyn.analysis.distributed import all_reduce_sum
+from lmdyn.analysis.tower_predictions import Predictions
 
 __all__ = [
     "Pair",
-    "Predictions",
     "PreferenceVariant",
     "SplitHalf",
-    "TowerPredictions",
     "leading_towers",
     "most_frequent_tag",
     "preference_standard_error",
@@ -27,204 +24,6 @@ __all__ = [
 
 PreferenceVariant = Literal["mean_probability", "mean_log_probability", "printed"]
 """What log p̄ of equation 4 is: see :func:`token_preference`."""
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """How well each of K towers predicts each of V types: means over the positions whose target is the type.
-
-    All are float64 on the CPU, the same on every rank. Means over no positions are NaN.
-
-    Attributes:
-        count: (V,) positions whose target is the type.
-        probability: (K, V) mean probability of the type there, in [0, 1].
-        log_probability: (K, V) mean log-probability there, in nats, at most 0; −∞ where a probability was 0.
-        covariance: (K, K, V) covariance of the towers' probabilities there, divided by the count; NaN of fewer
-            than 2 positions.
-        half_count: (2, V) positions in each half of the corpus.
-        half_probability: (2, K, V) mean probability in each half.
-        half_log_probability: (2, K, V) mean log-probability in each half.
-        all_positions: (K, V) mean probability of the type over all positions, whatever their target; None where
-            :meth:`TowerPredictions.update_all` was not called.
-    """
-
-    count: Float[Tensor, "vocab"]
-    probability: Float[Tensor, "towers vocab"]
-    log_probability: Float[Tensor, "towers vocab"]
-    covariance: Float[Tensor, "towers towers vocab"]
-    half_count: Float[Tensor, "2 vocab"]
-    half_probability: Float[Tensor, "2 towers vocab"]
-    half_log_probability: Float[Tensor, "2 towers vocab"]
-    all_positions: Float[Tensor, "towers vocab"] | None
-
-    @property
-    def towers(self) -> int:
-        """K."""
-        return len(self.probability)
-
-    @property
-    def mean_probability(self) -> Float[Tensor, "towers"]:
-        """(K,) mean over all positions of the probability of the target (He & Toyoizumi 2022, equation 3)."""
-        return self._over_positions(self.probability)
-
-    @property
-    def cross_entropy(self) -> Float[Tensor, "towers"]:
-        """(K,) mean over all positions of −log p of the target, in nats."""
-        return -self._over_positions(self.log_probability)
-
-    def _over_positions(self, means: Tensor) -> Tensor:
-        occurring = self.count > 0
-        return (means * self.count)[:, occurring].sum(1) / self.count.sum()
-
-
-class TowerPredictions:
-    """Streaming float64 sums of the probabilities that K towers give to the targets, by type and half of the corpus.
-
-    Memory is O(K² · vocab_size), whatever the corpus. Sums add over batches and ranks, and nothing waits for the device
-    in the updates.
-
-    Args:
-        vocab_size: V, targets are 0 … V − 1.
-        towers: K, from 1.
-
-    Raises:
-        ValueError: no types or no towers.
-
-    Example:
-        >>> sums = TowerPredictions(vocab_size=3, towers=2)
-        >>> p = torch.tensor([[0.5, 0.1, 0.7, 0.9], [0.25, 0.2, 0.1, 0.9]])
-        >>> sums.update(p.log(), torch.tensor([0, 2, 0, -100]), torch.tensor([0, 0, 1, 1]))
-        >>> sums.reduce().probability
-        tensor([[0.6000,    nan, 0.1000],
-                [0.1750,    nan, 0.2000]], dtype=torch.float64)
-    """
-
-    def __init__(self, vocab_size: int, towers: int) -> None:
-        if vocab_size < 1 or towers < 1:
-            raise ValueError(f"expected at least one type and one tower, got {vocab_size} and {towers}")
-        self.vocab_size = vocab_size
-        self.towers = towers
-        self._pairs = torch.triu_indices(towers, towers)  # of the products, row by row
-        # a row for each type and half, the first for what does not count; a column for each sum
-        columns = 1 + 2 * towers + self._pairs.shape[1]
-        self._sums = torch.zeros(2 * vocab_size + 1, columns, dtype=torch.float64)
-        # of p(a) over all positions; the last column is their number
-        self._all = torch.zeros(towers, vocab_size + 1, dtype=torch.float64)
-
-    def update(
-        self,
-        log_probabilities: Float[Tensor, "towers n"],
-        targets: Int[Tensor, "_"],
-        halves: Int[Tensor, "_"],
-    ) -> None:
-        """Add n positions.
-
-        Args:
-            log_probabilities: (K, n) ln p of the target at each position, from each tower, at most 0.
-            targets: (n,) types; a position with a negative one (−100: padding, not masked) does not count.
-            halves: (n,) 0 or 1, the half of the corpus that the position is in, for split-half reliability.
-
-        Raises:
-            ValueError: another number of towers or positions; on the CPU also a target that is not below
-                ``vocab_size``, a half that is not 0 or 1.
-        """
-        if log_probabilities.shape != (self.towers, len(targets)) or halves.shape != targets.shape:
-            raise ValueError(
-                f"expected log-probabilities ({self.towers}, n), targets (n,) and halves (n,), got "
-                f"{tuple(log_probabilities.shape)}, {tuple(targets.shape)} and {tuple(halves.shape)}"
-            )
-        log_p, targets, halves = (_with_float64(v) for v in (log_probabilities, targets, halves))
-        counts = targets >= 0
-        halves = torch.where(counts, halves, 0)
-        if targets.device.type == "cpu" and len(targets):  # no sync elsewhere
-            if int(targets.max()) >= self.vocab_size:
-                raise ValueError(f"a target of {int(targets.max())} in a vocabulary of {self.vocab_size}")
-            if int(halves.min()) < 0 or int(halves.max()) > 1:
-                raise ValueError(f"halves are 0 or 1, got {int(halves.min())} to {int(halves.max())}")
-        # boolean indexing would wait for the device; a target beyond the vocabulary is beyond the table too
-        row = torch.where(counts, 1 + 2 * targets.long() + halves, 0)
-        log_p = log_p.detach().double()
-        p = log_p.exp()
-        products = [
-            p[tower] * p[tower:] for tower in range(self.towers)
-        ]  # indexing by self._pairs would wait
-        terms = torch.cat([torch.ones_like(p[:1]), p, log_p, *products])
-        self._sums = self._sums.to(p.device)  # a copy to the device in the first update only
-        self._sums.index_add_(0, row, terms.T)
-
-    def update_all(self, sums: Float[Tensor, "towers vocab"], positions: int | Int[Tensor, ""]) -> None:
-        """Add positions to the mean over all of them: needed by the variant ``printed`` alone.
-
-        Args:
-            sums: (K, V) Σ of the probability of each type over the positions, whatever their target.
-            positions: number of these positions, 0 or more.
-
-        Raises:
-            ValueError: other numbers of towers or types.
-
-        Example:
-            >>> sums = TowerPredictions(vocab_size=2, towers=1)
-            >>> sums.update_all(torch.tensor([[1.0, 3.0]]), 4)
-            >>> sums.reduce().all_positions
-            tensor([[0.2500, 0.7500]], dtype=torch.float64)
-        """
-        if sums.shape != (self.towers, self.vocab_size):
-            raise ValueError(f"expected sums {(self.towers, self.vocab_size)}, got {tuple(sums.shape)}")
-        sums = _with_float64(sums.detach())
-        self._all = self._all.to(sums.device)
-        self._all[:, :-1] += sums
-        self._all[:, -1] += _with_float64(positions) if isinstance(positions, Tensor) else positions
-
-    def reduce(self) -> Predictions:
-        """The means over all ranks' positions. Every rank must enter; more updates may follow.
-
-        Raises:
-            ValueError: values that are no probabilities (below 0, a mean above 1, NaN).
-        """
-        sums, over_all = (all_reduce_sum(table).cpu() for table in (self._sums, self._all))
-        K = self.towers
-        by_half = sums[1:].reshape(self.vocab_size, 2, -1).permute(1, 2, 0)  # (half, column, type)
-        sums = by_half.sum(0)
-        count, probability, log_probability = _means(sums, K)
-        # 1e-5: softmax in half precision
-        wrong = (log_probability.isnan() & (count > 0)) | (probability > 1 + 1e-5)
-        if bool(wrong.any()):
-            tower, token = (int(i) for i in wrong.nonzero()[0])
-            raise ValueError(
-                f"tower {tower} gave type {token} values that are no probabilities (mean {probability[tower, token]}, "
-                f"mean log {log_probability[tower, token]}): expected logarithms of at most 0, without NaN"
-            )
-        # Raw moments are fine here, unlike elsewhere: a variance is known to some roundings of the mean square, so its
-        # root to about 1e-7 of p̄, and the standard error of log p̄ to 1e-7/√n. Nobody reads so small a one.
-        one, other = self._pairs
-        upper = sums[1 + 2 * K :] / count - probability[one] * probability[other]
-        deviation = upper[one == other].clamp(min=0).sqrt()
-        bound = deviation[one] * deviation[other]  # Cauchy–Schwarz, which rounding alone breaks
-        upper = upper.clamp(-bound, bound)
-        covariance = upper.new_empty(K, K, self.vocab_size)
-        covariance[one, other] = covariance[other, one] = torch.where(count >= 2, upper, torch.nan)
-        half_counts, half_probabilities, half_logs = zip(*(_means(half, K) for half in by_half), strict=True)
-        positions = over_all[0, -1]
-        return Predictions(
-            count=count,
-            probability=probability,
-            log_probability=log_probability,
-            covariance=covariance,
-            half_count=torch.stack(half_counts),
-            half_probability=torch.stack(half_probabilities),
-            half_log_probability=torch.stack(half_logs),
-            all_positions=over_all[:, :-1] / positions if positions > 0 else None,
-        )
-
-
-def _means(sums: Tensor, towers: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Count (V,), mean probability and mean log-probability (K, V) of the sums (column, V)."""
-    return sums[0], sums[1 : 1 + towers] / sums[0], sums[1 + towers : 1 + 2 * towers] / sums[0]
-
-
-def _with_float64(tensor: Tensor) -> Tensor:
-    """``tensor`` on a device that has float64, as mps does not."""
-    return tensor.cpu() if tensor.device.type == "mps" else tensor
 
 
 def primary_tower(predictions: Predictions) -> int:

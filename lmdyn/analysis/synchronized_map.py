@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lmdyn.analysis.encoder_map import EncoderMap
-from lmdyn.analysis.lyapunov import derivative
+from lmdyn.analysis.lyapunov import check_windows, derivative
 from lmdyn.analysis.trajectories import check_precision, state_norm
 
 __all__ = ["SynchronizedMap", "synchronized_map", "transverse_exponents"]
@@ -167,8 +167,7 @@ def transverse_exponents(
                 [0.9000]], dtype=torch.float64)
     """
     check_precision(x)
-    if tau < 1 or steps < tau or steps % tau:
-        raise ValueError(f"tau is {tau} and steps is {steps}: expected steps to be a multiple of tau")
+    check_windows(tau, steps)
     u = torch.randn(x.shape[-1], generator=torch.Generator().manual_seed(seed)).to(x).expand_as(x)
     u = u / u.norm(dim=-1, keepdim=True)
     found = []

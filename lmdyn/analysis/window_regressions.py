@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from lmdyn.analysis.window_sums import WindowSums
 
-__all__ = ["Targets", "WindowMap", "fit_window", "window_regressions"]
+__all__ = ["Targets", "WindowMap", "Written", "fit_window", "window_regressions", "write"]
 
 Targets = Callable[[int], Tensor] | Mapping[int, Tensor]
 """The number of steps ΔT of a window to the outputs wanted in it, (classes, ΔT, outputs)."""
@@ -173,6 +174,40 @@ def fit_window(
     constant = train.resolution**2 * n.sum() * length * means.square().sum(1)
     weights = torch.cholesky_solve(right, _factor(normal, ridge, constant)[0])[0]
     return torch.cat([weights, plan.outputs - means @ weights])
+
+
+class Written(NamedTuple):
+    """What a readout makes of some sentences in a window.
+
+    Attributes:
+        outputs: (ΔT, sentences, outputs).
+        nmse: (sentences,) Σ_k ‖error‖² / Σ_k ‖target‖² of each.
+    """
+
+    outputs: Float[Tensor, "steps sentences outputs"]
+    nmse: Float[Tensor, "sentences"]
+
+
+def write(
+    weights: Float[Tensor, "_ outputs"],
+    x: Float[Tensor, "steps sentences d"],
+    targets: Float[Tensor, "sentences steps outputs"],
+) -> Written:
+    """Apply the readout of a window, of :func:`fit_window`, to the sentences' vectors in it.
+
+    Args:
+        weights: (d + 1, outputs), the last row the bias.
+        x: (ΔT, sentences, d).
+        targets: (sentences, ΔT, outputs) what each sentence should write.
+
+    Example:
+        >>> line = torch.tensor([[1.0], [0.5]])
+        >>> write(line, torch.ones(2, 1, 1), torch.ones(1, 2, 1)).nmse
+        tensor([0.2500])
+    """
+    outputs = x.to(weights) @ weights[:-1] + weights[-1]
+    wanted = targets.to(weights).transpose(0, 1)
+    return Written(outputs, (outputs - wanted).square().sum((0, 2)) / wanted.square().sum((0, 2)))
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from lmdyn.analysis.depth_heads import (
     head_sums,
     pooled_states,
     prediction_sums,
+    readout_correlation,
     states_at,
     train_linear_readouts,
 )
 from lmdyn.analysis.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.analysis.encoder_map import EncoderMap
-from lmdyn.analysis.forward import IGNORED
-from lmdyn.analysis.task_metrics import regression_metrics
+from lmdyn.analysis.forward import IGNORED, device_of
 from lmdyn.analysis.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.trajectories import exact_products
 from lmdyn.analysis.transformer import encoder_of
@@ -207,7 +207,7 @@ class DepthPerformance(Observer):
         batch = next(iter(self.probe_set.batches()), {})
         if "labels" not in batch:
             raise ValueError(f"{self.name}: expected batches with `labels`, got {sorted(batch)}")
-        batch = to_device(batch, _device(module))
+        batch = to_device(batch, device_of(module))
         f, decoder = EncoderMap(module, batch, forward=self.forward), StateDecoder(module)
         times = self._times_of(f)
         with observing(module):
@@ -266,7 +266,7 @@ class DepthPerformance(Observer):
         heads = self._retrained(module, parts)
         sums = {how: torch.zeros(len(times), 2, dtype=torch.float64) for how in ("fixed", "retrained")}
         count = 0
-        for batch, at in self._batches(self.probe_set, _device(module)):
+        for batch, at in self._batches(self.probe_set, device_of(module)):
             labels = batch["labels"].flatten()[at]
             count += len(at)
             found: dict[str, list[Tensor]] = {how: [] for how in sums}
@@ -300,7 +300,7 @@ class DepthPerformance(Observer):
             some = True
             while some:
                 some = False
-                for batch, at in self._batches(train, _device(module)):
+                for batch, at in self._batches(train, device_of(module)):
                     some = True
                     with torch.no_grad():
                         states = {str(t): x.flatten(0, 1)[at] for t, x in states_at(f, batch, times)}
@@ -325,7 +325,8 @@ class DepthPerformance(Observer):
         features, scores = pooled_states(encoder, development, times), _scores(development)
         predictions = readouts(features).double().cpu()
         rows = [
-            _Row("pearson", "frozen", t, _pearson(p, scores)) for t, p in zip(times, predictions, strict=True)
+            _Row("pearson", "frozen", t, readout_correlation(p, scores))
+            for t, p in zip(times, predictions, strict=True)
         ]
         rank, world_size = rank_and_world_size()
         mine = {t: self._fine_tuned(encoder, t) for t in self.fine_tuned_times[rank::world_size]}
@@ -338,7 +339,7 @@ class DepthPerformance(Observer):
         copied.config.num_hidden_layers = t
         model, _ = fine_tune(copied, self._task, self._how(), self.seed)
         (development,) = self._task.evaluation.values()
-        return _pearson(answers(model, self._task, development)[0], _scores(development))
+        return readout_correlation(answers(model, self._task, development)[0], _scores(development))
 
     # ---------------------------------------------------------------- what is shown of it
 
@@ -368,17 +369,5 @@ def _checked(name: str, times: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(t) for t in times)
 
 
-def _device(module: nn.Module) -> torch.device:
-    return next((p.device for p in module.parameters()), torch.device("cpu"))
-
-
 def _scores(examples: Any) -> Float[Tensor, "n"]:
     return torch.tensor([float(e["label"]) for e in examples], dtype=torch.float64)
-
-
-def _pearson(predictions: Tensor, scores: Tensor) -> float:
-    if not bool(predictions.isfinite().all()):
-        return float("nan")
-    if predictions.std() <= 1e-5 * predictions.abs().max():  # equal but for float32's rounding
-        return 0.0
-    return regression_metrics(predictions, scores)["pearson"]

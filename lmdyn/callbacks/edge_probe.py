@@ -15,7 +15,7 @@ from lmdyn.analysis.activations import capture, resolve_sites
 from lmdyn.analysis.distributed import gather, rank_and_world_size
 from lmdyn.analysis.edge_probe_training import EdgeClassifier
 from lmdyn.analysis.edge_probes import EdgeData, edge_probes
-from lmdyn.analysis.forward import call_module
+from lmdyn.analysis.forward import call_module, device_of
 from lmdyn.analysis.transformer import encoder_of, layer_sites
 from lmdyn.callbacks.edge_probe_figures import language_model_figure, layer_figure, task_figure
 from lmdyn.callbacks.observer import Observer
@@ -168,7 +168,7 @@ class EdgeProbe(Observer):
     def _features(self, module: nn.Module, part: ProbeSet) -> EdgeData:
         """Activations of all pieces of words of a part, and the spans over them, in the order of the examples."""
         sites = self._sites(module)
-        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        device = device_of(module)
         read = module if self.forward is not None else _without_heads(module, sites)
         collected: list[dict[str, Tensor]] = []
         with capture(module, sites) as seen, torch.no_grad():

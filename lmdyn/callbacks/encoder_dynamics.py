@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.analysis.encoder_map import EncoderMap
-from lmdyn.analysis.forward import IGNORED
+from lmdyn.analysis.forward import IGNORED, device_of
 from lmdyn.analysis.synchronization import THRESHOLD
 from lmdyn.analysis.trajectories import exact_products
 from lmdyn.analysis.transformer import encoder_of
@@ -213,7 +213,7 @@ class EncoderDynamics(Observer):
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Iterate the map from this rank's sentences, and bring all ranks' numbers together."""
-        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        device = device_of(module)
         rows = to_device(self._rows, device)
         with exact_products():
             found = self._runs(module, rows, step)

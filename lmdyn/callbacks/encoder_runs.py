@@ -1,6 +1,7 @@
 """The trajectories that ``EncoderDynamics`` looks at, and the rows of its records."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -10,9 +11,10 @@ from torch import Tensor
 from lmdyn.analysis.distributed import gather, rank_and_world_size
 from lmdyn.analysis.effective_dimension import effective_dimension
 from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.horizon import carried_on, ends, late_exponents
+from lmdyn.analysis.independent_components import UnusableEmbeddingsError, principal_components
 from lmdyn.analysis.long_run import LongRun, long_run
 from lmdyn.analysis.lyapunov import local_lyapunov_exponents, random_perturbation
-from lmdyn.analysis.recurrence import attractor_types, attractors
 from lmdyn.analysis.synchronization import (
     deviation,
     deviation_floor,
@@ -108,7 +110,7 @@ class EncoderRuns:
         o = self.observer
         mine = len([n for n in self.numbers if n < o.short_sentences])
         run = self._long_run(self.x[:mine], o.short_tau, o.short_steps, keep=o.short_steps)
-        d = _all(_then(run.deviations, torch.zeros(mine), run.switched_at + 1))
+        d = _all(carried_on(run.deviations, torch.zeros(mine), run.switched_at + 1))
         rows = [Row("deviation_floor", value=self.floor)]
         rows += _over_t("deviation", d.nanmean(1))
         rows += _over_t("local_exponent", _all(run.exponents).nanmean(1), every=o.short_tau, term="short")
@@ -138,7 +140,7 @@ class EncoderRuns:
         return torch.cat([self.f(part) for part in x.split(self.observer.batch_size)])
 
     def _dimension(self, x: Tensor) -> float:
-        return float(effective_dimension(_all(x.flatten(1).T).T.to(x.device)))
+        return float(effective_dimension(_all_rows(x.flatten(1))))
 
     # ---------------------------------------------------------------- long term
 
@@ -150,7 +152,7 @@ class EncoderRuns:
         exponents = _all(run.exponents).cpu()
         recurred_at = _all(run.recurred_at).cpu()
         # a trajectory that is no longer followed goes on as it was: else the mean would be of those that are not closed
-        followed = _then(exponents, _late(exponents), _all(run.ended_at).cpu() // o.long_tau)
+        followed = carried_on(exponents, late_exponents(exponents), _all(run.ended_at).cpu() // o.long_tau)
         rows = _over_t("local_exponent", followed.nanmean(1), every=o.long_tau, term="long")
         for i in range(min(o.examples, o.long_sentences)):
             rows += _over_t(
@@ -184,35 +186,25 @@ class EncoderRuns:
 
     def _attractors(self, run: LongRun, exponents: Tensor, recurred: Tensor) -> list[Row]:
         o = self.observer
-        late = _late(exponents)
-        period = torch.zeros(exponents.shape[1], dtype=torch.int64)
-        label = torch.full_like(period, -1)
-        # those that still part from their neighbours have no period that could be found
-        calm = late <= o.resolution
         switched = _all(run.switched_at).cpu() >= 0
-        for f, final, where in (
-            (self.reduced, run.final, switched),
-            (self.f, run.final_full, ~switched),
-        ):
-            ended = _all(final.movedim(0, -1)).movedim(-1, 0).to(final.device)
-            rows = (calm & where & ended.flatten(1).isfinite().all(1).cpu()).nonzero()[:, 0]
-            if f is not None and len(rows):
-                there = attractors(f, ended[rows.to(ended.device)], o.max_period, o.tolerance)
-                found = there.label.cpu()
-                period[rows], label[rows] = (
-                    there.period.cpu(),
-                    torch.where(found >= 0, found + label.max() + 1, -1),
-                )
-        kinds = attractor_types(period, late, o.resolution, recurred)
-        shares = [
-            Row("attractor_share", kind=kind, value=kinds.count(kind) / len(kinds))
-            for kind in sorted(set(kinds))
-        ]
-        sizes = torch.bincount(label[label >= 0], minlength=1)
+        parts: list[tuple[Map, Tensor, Tensor]] = [(self.f, _all_rows(run.final_full), ~switched)]
+        if self.reduced is not None:
+            parts.append((self.reduced, _all_rows(run.final), switched))
+        found = ends(
+            exponents,
+            parts,
+            recurred,
+            max_period=o.max_period,
+            tolerance=o.tolerance,
+            resolution=o.resolution,
+        )
         return [
-            *shares,
-            Row("attractors", value=float((sizes > 0).sum())),
-            Row("largest_attractor_share", value=float(sizes.max()) / len(label)),
+            *(
+                Row("attractor_share", kind=kind, value=found.share(kind))
+                for kind in sorted(set(found.kinds))
+            ),
+            Row("attractors", value=found.attractors),
+            Row("largest_attractor_share", value=found.largest_share),
         ]
 
     def _checked(self, eager: EncoderMap) -> list[Row]:
@@ -301,12 +293,9 @@ class EncoderRuns:
         rows = _over_t("trajectory", path["first"][:, 0, 0], kind="original")
         rows += _over_t("trajectory", path["first"][:, 0, 1], kind="perturbed")
         rows += _over_t("trajectory_difference", path["apart"][:, 0])
-        states = iterate(reduced, token, _COMPONENT_STEPS, {"x": lambda x: x}).observables["x"][:, 0].double()
-        states = states - states.mean(0)
-        if bool(states.isfinite().all()):
-            directions = torch.linalg.svd(states, full_matrices=False).Vh[:3]
-            sign = directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()  # else arbitrary
-            for i, along in enumerate((states @ (directions * sign).T).T):
+        states = iterate(reduced, token, _COMPONENT_STEPS, {"x": lambda x: x}).observables["x"][:, 0]
+        with suppress(UnusableEmbeddingsError):  # a diverged model
+            for i, along in enumerate(principal_components(states, min(3, states.shape[1]), whiten=None).T):
                 rows += _over_t("principal_component", along, component=i + 1)
         return rows
 
@@ -363,18 +352,6 @@ def _dimension_rows(dimensions: Mapping[int, float]) -> list[Row]:
     return [*rows, Row("peak_effective_dimension", value=max(known, default=float("nan")))]
 
 
-def _late(exponents: Float[Tensor, "windows sentences"]) -> Float[Tensor, "sentences"]:
-    """Mean λ of each sentence's last windows that have a value."""
-    tail = exponents.flip(0)
-    return tail.where((~tail.isnan()).cumsum(0) <= WIDTHS[1], torch.nan).nanmean(0)
-
-
-def _then(values: Tensor, constant: Tensor, start: Tensor) -> Tensor:
-    """(times, sentences) values, replaced by each sentence's constant from ``start`` on, where this is above 0."""
-    time = torch.arange(len(values), device=values.device)[:, None]
-    return torch.where((start > 0) & (time >= start), constant.to(values), values)
-
-
 def _all(mine: Tensor) -> Tensor:
     """The last axis, sentences, of all ranks in order: rank r has the numbers r, r + world size and so on."""
     parts: Sequence[Tensor] = gather(mine.cpu()) if rank_and_world_size()[1] > 1 else [mine]
@@ -384,3 +361,8 @@ def _all(mine: Tensor) -> Tensor:
     for rank, part in enumerate(parts):
         whole[..., rank :: len(parts)] = part
     return whole
+
+
+def _all_rows(mine: Tensor) -> Tensor:
+    """As :func:`_all`, of the first axis, where this rank's are."""
+    return _all(mine.movedim(0, -1)).movedim(-1, 0).to(mine.device)

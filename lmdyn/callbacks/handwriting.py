@@ -15,7 +15,7 @@ from lmdyn.analysis.distributed import all_reduce_sum, gather, rank_and_world_si
 from lmdyn.analysis.encoder_map import EncoderMap
 from lmdyn.analysis.trajectories import exact_products
 from lmdyn.analysis.transformer import encoder_of
-from lmdyn.analysis.window_regressions import WindowMap, fit_window, window_regressions
+from lmdyn.analysis.window_regressions import WindowMap, fit_window, window_regressions, write
 from lmdyn.analysis.window_sums import WindowSums
 from lmdyn.callbacks.handwriting_figures import handwriting_figures
 from lmdyn.callbacks.letter_paths import pen_velocity
@@ -321,9 +321,7 @@ class Handwriting(Observer):
         targets = self._targets(length).to(weights)
         written = []
         for numbers, letters, x in self._trajectories(f, "development", start + length, weights.device):
-            velocity = x[start:].to(weights) @ weights[:-1] + weights[-1]
-            wanted = targets[letters].transpose(0, 1)
-            nmse = (velocity - wanted).square().sum((0, 2)) / wanted.square().sum((0, 2))
+            velocity, nmse = write(weights, x[start:], targets[letters])
             paths = velocity.cumsum(0).transpose(0, 1).cpu()
             written += list(zip(nmse.tolist(), numbers.tolist(), letters.tolist(), paths, strict=True))
             written = self._best(written)

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from lmdyn.analysis.activations import capture
 from lmdyn.analysis.distributed import rank_and_world_size
-from lmdyn.analysis.forward import call_module, logits_of, token_losses
+from lmdyn.analysis.forward import call_module, device_of, logits_of, token_losses
 from lmdyn.analysis.hashing import splitmix64
 
 __all__ = ["Accumulator", "ProbeSet", "Seen", "probe_pass"]
@@ -174,7 +174,7 @@ def probe_pass(
     Raises:
         ValueError: a batch without labels.
     """
-    device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    device = device_of(module)
     rank, world_size = rank_and_world_size()
     read = Reader(module, forward)
     with capture(module, sites or {}, attention_sites=attention_sites, gradients=gradients) as seen:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
+from lmdyn.analysis.forward import device_of
 from lmdyn.analysis.grouped import GroupedMeans
 from lmdyn.analysis.predictions import logits_at
 from lmdyn.analysis.word_masks import BatchWords, masked_copies, number_words, word_hash, words_right
@@ -267,7 +268,7 @@ class TokenLearning(Observer):
     @torch.no_grad()
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """One pass over the sentences, and one over their masked copies."""
-        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        device = device_of(module)
         rank, world_size = rank_and_world_size()
         names = {"": [""], **{by: grouping.names for by, grouping in self._groupings.items()}}
         means = {by: GroupedMeans(len(groups)) for by, groups in names.items()}

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from lmdyn.analysis.activations import resolve_sites
 from lmdyn.analysis.correlation import pearson, spearman
 from lmdyn.analysis.distributed import rank_and_world_size
+from lmdyn.analysis.forward import device_of
 from lmdyn.analysis.preference import (
-    Predictions,
     PreferenceVariant,
     leading_towers,
     most_frequent_tag,
@@ -26,6 +26,7 @@ from lmdyn.analysis.preference import (
     token_preference,
 )
 from lmdyn.analysis.tower_heads import HeadTraining
+from lmdyn.analysis.tower_predictions import Predictions
 from lmdyn.callbacks.checkpoint_files import weights_digest
 from lmdyn.callbacks.frequency import FrequencySource, frequency_ranks, special_tokens, token_frequencies
 from lmdyn.callbacks.observer import Observer
@@ -296,7 +297,7 @@ class TowerPreference(Observer):
         rows: list[_Row] = []
         pair = {"primary": 0, "other": 1} if len(self.sites) == 2 else leading_towers(found)._asdict()
         for before in self.previous.modules(module, self.run, step).values():
-            device = next((p.device for p in module.parameters()), torch.device("cpu"))
+            device = device_of(module)
             theirs = self._predictions(before.to(device))
             if theirs is not None:
                 chosen = self._chosen(found, **pair)

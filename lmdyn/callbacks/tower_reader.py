@@ -7,11 +7,11 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.distributed import rank_and_world_size
-from lmdyn.analysis.forward import IGNORED
+from lmdyn.analysis.forward import IGNORED, device_of
 from lmdyn.analysis.hashing import splitmix64
 from lmdyn.analysis.predictions import activations_at
-from lmdyn.analysis.preference import Predictions, TowerPredictions
 from lmdyn.analysis.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
+from lmdyn.analysis.tower_predictions import Predictions, TowerPredictions
 from lmdyn.callbacks.probe import ProbeSet, to_device, token_vectors
 
 __all__ = ["TowerReader"]
@@ -72,7 +72,7 @@ class TowerReader:
     @torch.no_grad()
     def _encoded(self, module: nn.Module, part: ProbeSet) -> Iterator[tuple[Encoded, Int[Tensor, "rows"]]]:
         """Encodings (rows, positions, d) and labels (rows, positions) of this rank's batches, and the rows' numbers."""
-        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        device = device_of(module)
         rank, world_size = rank_and_world_size()
         for number, batch in enumerate(part.batches(rank, world_size)):
             batch = to_device(batch, device)

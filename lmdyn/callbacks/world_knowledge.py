@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.distributed import gather, rank_and_world_size
+from lmdyn.analysis.forward import device_of
 from lmdyn.analysis.predictions import logits_at
 from lmdyn.callbacks.observer import Observer
 from lmdyn.callbacks.probe import to_device
@@ -109,7 +110,7 @@ class WorldKnowledge(Observer):
 
     @torch.no_grad()
     def _ask(self, module: nn.Module, candidates: Tensor) -> "_Answers":
-        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        device = device_of(module)
         candidates = candidates.to(device)
         parts = []
         for batch in self.probe_set.batches(*rank_and_world_size()):

@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from lmdyn.analysis.lyapunov import (
-    kaplan_yorke_dimension,
     local_lyapunov_exponents,
-    lyapunov_spectrum,
     random_perturbation,
     tangent_window,
     window,
 )
+from lmdyn.analysis.lyapunov_spectrum import kaplan_yorke_dimension, lyapunov_spectrum
 from lmdyn.analysis.trajectories import repeat
 
 F64 = torch.float64

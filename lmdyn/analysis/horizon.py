@@ -1,0 +1,112 @@
+"""Where trajectories are at the end of a long run: on which attractors, and what they do there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lmdyn.analysis.recurrence import attractor_types, attractors
+from lmdyn.analysis.trajectories import Map
+
+__all__ = ["Horizon", "carried_on", "ends", "late_exponents"]
+
+_LATE = 20  # windows: those of the running mean that ends a transient
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """What trajectories end on.
+
+    Attributes:
+        kinds: what each is: see :func:`~lmdyn.analysis.recurrence.attractor_types`.
+        label: (batch,) equal where two are on the same closed orbit, from 0; −1 where none was found.
+    """
+
+    kinds: list[str]
+    label: Int[Tensor, "batch"]
+
+    def share(self, kind: str) -> float:
+        """Share of the trajectories that are of this kind."""
+        return self.kinds.count(kind) / len(self.kinds)
+
+    @property
+    def attractors(self) -> int:
+        """Number of different closed orbits."""
+        return int(self.label.max()) + 1
+
+    @property
+    def largest_share(self) -> float:
+        """Share of all trajectories that are on the most frequent closed orbit; 0 where there is none."""
+        return float(torch.bincount(self.label[self.label >= 0], minlength=1).max()) / len(self.label)
+
+
+def late_exponents(exponents: Float[Tensor, "windows batch"], windows: int = _LATE) -> Float[Tensor, "batch"]:
+    """Mean λ of each row's last windows that have a value; NaN where none has.
+
+    Example:
+        >>> late_exponents(torch.tensor([[0.5], [-0.1], [-0.3], [float("nan")]]), windows=2)
+        tensor([-0.2000])
+    """
+    tail = exponents.flip(0)
+    return tail.where((~tail.isnan()).cumsum(0) <= windows, torch.nan).nanmean(0)
+
+
+def carried_on(
+    values: Float[Tensor, "times batch"], constant: Float[Tensor, "batch"], start: Int[Tensor, "batch"]
+) -> Float[Tensor, "times batch"]:
+    """The values, replaced by each row's constant from its ``start`` on, where this is above 0.
+
+    So that a mean over rows is not one of those alone that are still followed.
+
+    Example:
+        >>> carried_on(torch.tensor([[1.0, 1.0], [2.0, 2.0]]), torch.tensor([9.0, 9.0]), torch.tensor([1, -1]))
+        tensor([[1., 1.],
+                [9., 2.]])
+    """
+    time = torch.arange(len(values), device=values.device)[:, None]
+    return torch.where((start > 0) & (time >= start), constant.to(values), values)
+
+
+@torch.no_grad()
+def ends(
+    exponents: Float[Tensor, "windows batch"],
+    parts: Sequence[tuple[Map, Tensor, Bool[Tensor, "batch"]]],
+    recurred: Bool[Tensor, "batch"],
+    *,
+    max_period: int,
+    tolerance: float,
+    resolution: float,
+) -> Horizon:
+    """Name what trajectories end on, and tell their attractors apart.
+
+    Only those are searched for a period whose late λ is at most the resolution: the others still part from their
+    neighbours. Attractors of different maps are not compared.
+
+    Args:
+        exponents: (windows, batch) λ, NaN where there is none; on the CPU.
+        parts: a map, (batch, *state) last states under it, and which of the rows (on the CPU) these are for.
+        recurred: (batch,) rows known to have come back to a state.
+        max_period: longest period to look for.
+        tolerance: relative distance at which states count as the same.
+        resolution: |λ| that is not told from 0.
+
+    Example:
+        >>> wells, calm = (lambda x: 1.5 * x - 0.5 * x**3), torch.full((30, 3), -0.5)
+        >>> last, all_of_them = torch.tensor([[1.0], [-1.0], [1.0]]), torch.tensor([True, True, True])
+        >>> found = ends(calm, [(wells, last, all_of_them)], all_of_them, max_period=4, tolerance=1e-6, resolution=1e-3)
+        >>> found.kinds[0], found.attractors, round(found.largest_share, 2)
+        ('fixed point', 2, 0.67)
+    """
+    late = late_exponents(exponents)
+    period = torch.zeros(exponents.shape[1], dtype=torch.int64)
+    label = torch.full_like(period, -1)
+    for f, final, where in parts:
+        rows = ((late <= resolution) & where & final.flatten(1).isfinite().all(1).cpu()).nonzero()[:, 0]
+        if len(rows):
+            there = attractors(f, final[rows.to(final.device)], max_period, tolerance)
+            found = there.label.cpu()
+            period[rows] = there.period.cpu()
+            label[rows] = torch.where(found >= 0, found + label.max() + 1, -1)
+    return Horizon(attractor_types(period, late, resolution, recurred), label)

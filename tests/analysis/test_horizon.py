@@ -1,0 +1,69 @@
+"""What trajectories end on, and the means over rows of which some are no longer followed."""
+
+import torch
+
+from lmdyn.analysis.horizon import carried_on, ends, late_exponents
+
+SETTINGS = {"max_period": 6, "tolerance": 1e-8, "resolution": 1e-3}
+
+
+def logistic(r):
+    return lambda x: r * x * (1 - x)
+
+
+def settled(f, x, steps=2000):
+    for _ in range(steps):
+        x = f(x)
+    return x
+
+
+def test_kinds_and_attractors_of_two_maps():
+    two, chaos = logistic(3.2), logistic(3.9)
+    x = torch.tensor([[0.2], [0.3], [0.4], [0.6]], dtype=torch.float64)
+    last = torch.cat([settled(two, x[:2]), settled(chaos, x[2:])])
+    exponents = torch.tensor([-0.9, -0.9, 0.4, -0.2], dtype=torch.float64).expand(30, -1)
+    first = torch.tensor([True, True, False, False])
+    found = ends(
+        exponents, [(two, last, first), (chaos, last, ~first)], torch.zeros(4, dtype=torch.bool), **SETTINGS
+    )
+    # the last is said to be calm, and has no period: it converges, for all that is known
+    assert found.kinds == ["periodic", "periodic", "chaotic", "converging"]
+    assert found.label.tolist() == [0, 0, -1, -1]
+    assert (found.attractors, found.largest_share, found.share("periodic")) == (1, 0.5, 0.5)
+
+
+def test_attractors_of_different_maps_are_counted_apart():
+    wells = lambda x: 1.5 * x - 0.5 * x**3  # noqa: E731
+    last = torch.tensor([[1.0], [-1.0], [1.0]], dtype=torch.float64)
+    first = torch.tensor([True, True, False])
+    calm = torch.full((25, 3), -0.5)
+    found = ends(calm, [(wells, last, first), (wells, last, ~first)], first, **SETTINGS)
+    assert found.label.tolist() == [0, 1, 2]
+    assert found.attractors == 3
+
+
+def test_states_that_are_not_finite_have_no_attractor():
+    last = torch.tensor([[1.0], [float("nan")]])
+    nothing = torch.tensor([False, False])
+    exponents = torch.tensor([-0.5, float("nan")]).expand(25, -1)
+    found = ends(exponents, [(lambda x: 1 + 0 * x, last, ~nothing)], nothing, **SETTINGS)
+    assert found.kinds == ["fixed point", "undetermined"]
+    assert found.largest_share == 0.5
+    none = ends(exponents[:, 1:], [(lambda x: x, last[1:], ~nothing[1:])], nothing[1:], **SETTINGS)
+    assert (none.attractors, none.largest_share) == (0, 0.0)
+
+
+def test_late_exponents_are_means_of_the_last_values():
+    x = torch.randn(40, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[30:, 1] = torch.nan
+    x[3::4, 2] = torch.nan
+    for row in range(6):
+        there = [v for v in x[:, row].tolist() if v == v]
+        assert abs(float(late_exponents(x)[row]) - sum(there[-20:]) / 20) < 1e-12
+
+
+def test_carried_on_replaces_from_the_start():
+    values = torch.arange(12.0).reshape(4, 3)
+    out = carried_on(values, torch.tensor([100.0, 200.0, 300.0]), torch.tensor([2, -1, 4]))
+    assert out[:, 0].tolist() == [0.0, 3.0, 100.0, 100.0]
+    assert torch.equal(out[:, 1:], values[:, 1:])
