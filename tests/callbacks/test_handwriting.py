@@ -156,7 +156,7 @@ def separate(train, development, start, length):
 def test_numbers_are_those_of_separate_regressions(tmp_path, caplog, monkeypatch, cls, config):
     monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
     module = Model(cls, config)
-    observer = attach(tmp_path, ridge=1e-6, n_written=3, batch_tokens=70)
+    observer = attach(tmp_path, ridge=1e-6, n_written=3, batch_tokens=70, shortest=1)
     table = observer.observe(module, 4)
     assert list(table.columns) == [
         "step", "tokens", "quantity", "site", "letter", "axis", "start", "length", "sentence", "k", "value",
@@ -301,3 +301,13 @@ def test_figures(tmp_path):
     assert len(two["letters"].axes) == 4
     empty = table.assign(value=table["value"].where(~table["quantity"].isin(["nmse", "best_nmse"])))
     assert list(handwriting_figures(empty[~empty["quantity"].eq("path")])) == ["best"]
+
+
+def test_short_windows_are_not_the_best(tmp_path):
+    """The best is the least of those that are long enough; all are in the map."""
+    module = Model(AlbertForPreTraining, AlbertConfig)
+    table = attach(tmp_path, ridge=1e-6, shortest=4).observe(module, 4)
+    rows = table[table["quantity"].eq("nmse")]
+    long_enough = rows[rows["length"] >= 4]["value"]
+    assert values(table, "best_nmse")[0] == long_enough.min() > np.nanmin(rows["value"])
+    assert values(table, "best_length")[0] == 4
