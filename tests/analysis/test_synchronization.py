@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import AlbertConfig, AlbertModel, BertConfig, BertModel
 from transformers.models.albert.modeling_albert import AlbertLayer
 
@@ -14,7 +15,7 @@ from lmdyn.analysis.synchronization import (
     synchronization_offset,
     synchronize,
 )
-from lmdyn.analysis.synchronized_map import synchronized_map, transverse_exponents
+from lmdyn.analysis.synchronized_map import SynchronizedMap, synchronized_map, transverse_exponents
 from lmdyn.analysis.trajectories import iterate
 
 
@@ -136,14 +137,24 @@ def test_models_without_shared_layers_have_no_reduced_map():
         synchronized_map(EncoderMap(model, {"input_ids": torch.arange(5)[None]}))
 
 
+class Other(nn.Module):
+    """A layer whose parts have other names than ALBERT's."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.config = inner, inner.config
+
+
 def test_a_shared_layer_of_another_kind_is_iterated_on_one_token():
     f = encoder()
-    for layer in f.layers:
-        layer.full_layer_layer_norm_renamed = layer.full_layer_layer_norm  # no ALBERT layer by its parts
-    f._is_other = True
-    generic = lambda x: f(x[:, None])[:, 0]  # noqa: E731
+    fused = synchronized_map(f)
+    f.layers = tuple(Other(layer) for layer in f.layers)
+    generic = synchronized_map(f)
+    assert isinstance(fused, SynchronizedMap)
+    assert not isinstance(generic, SynchronizedMap)
     x = states(3, 16)
-    torch.testing.assert_close(synchronized_map(f)(x), generic(x), rtol=0, atol=1e-12)
+    torch.testing.assert_close(generic(x), f(x[:, None].expand(-1, 4, -1))[:, 0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(generic(x), fused(x), rtol=0, atol=1e-12)
 
 
 def test_a_layer_that_looks_at_positions_has_no_reduced_map():
@@ -196,9 +207,7 @@ def test_joint_perturbations_on_the_manifold_have_the_exponents_of_one_token():
     """ε over N tokens is ε/√N of one: the first windows of the two maps, from the same direction, agree."""
     f = encoder(0.4)
     reduced, x = synchronized_map(f), states(2, 16)
-    u = states(2, 16) * 1e-6
     full = local_lyapunov_exponents(f, x[:, None].expand(-1, 8, -1).contiguous(), 4, 40, 1e-6 * 8**0.5)
     one = local_lyapunov_exponents(reduced, x, 4, 40, 1e-6)
     # directions differ at first, and become the same
     torch.testing.assert_close(full.exponents[-3:], one.exponents[-3:], rtol=0, atol=0.05)
-    assert u.shape == x.shape
