@@ -38,7 +38,7 @@ from lmdyn.callbacks.figures import log_figure
 from lmdyn.callbacks.observer import StreamingObserver, _with_progress
 from lmdyn.callbacks.probe import merge_sites, probe_pass
 from lmdyn.callbacks.publishing import scalar_tags
-from lmdyn.callbacks.schedule import Progress
+from lmdyn.callbacks.training.schedule import Progress
 from lmdyn.models import LSTMLanguageModel
 from lmdyn.models.allocator import keep_freed_memory
 

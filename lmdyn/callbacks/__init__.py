@@ -1,7 +1,6 @@
 """Observers and what they stand on: when to look, what to gather, which analysis to call, what to log."""
 
 from lmdyn.callbacks.attention_patterns import AttentionPatterns
-from lmdyn.callbacks.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.depth_performance import DepthPerformance
 from lmdyn.callbacks.diagnostic_probe import DiagnosticProbe
 from lmdyn.callbacks.downstream import Downstream
@@ -14,15 +13,16 @@ from lmdyn.callbacks.observer import Observer, StreamingObserver
 from lmdyn.callbacks.probe import Accumulator, ProbeSet, Seen
 from lmdyn.callbacks.reference import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference
 from lmdyn.callbacks.run import Run
-from lmdyn.callbacks.run_state import RunState
 from lmdyn.callbacks.scaffold_rule import ScaffoldRule
-from lmdyn.callbacks.schedule import Progress, Steps
 from lmdyn.callbacks.similarity import Similarity
 from lmdyn.callbacks.sparsity import Sparsity
 from lmdyn.callbacks.store import ObservationStore
-from lmdyn.callbacks.time_budget import TimeBudget
 from lmdyn.callbacks.token_learning import TokenLearning
 from lmdyn.callbacks.tower_preference import TowerPreference
+from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
+from lmdyn.callbacks.training.run_state import RunState
+from lmdyn.callbacks.training.schedule import Progress, Steps
+from lmdyn.callbacks.training.time_budget import TimeBudget
 from lmdyn.callbacks.word_clusters import WordClusters
 from lmdyn.callbacks.world_knowledge import WorldKnowledge
 

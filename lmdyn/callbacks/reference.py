@@ -13,15 +13,15 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoTokenizer
 
 from lmdyn.analysis.activations import capture, resolve_sites
-from lmdyn.callbacks.checkpoint_files import (
+from lmdyn.callbacks.probe import Reader, Seen
+from lmdyn.callbacks.run import Run, snake_case
+from lmdyn.callbacks.training.checkpoint_files import (
     build_module,
     load_weights,
     newest_checkpoint,
     read_checkpoint,
     weights_digest,
 )
-from lmdyn.callbacks.probe import Reader, Seen
-from lmdyn.callbacks.run import Run, snake_case
 
 __all__ = ["Checkpoint", "Earlier", "Itself", "OwnFinal", "Previous", "Reference"]
 

@@ -10,7 +10,7 @@ import lightning as L
 import pandas as pd
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from lmdyn.callbacks.checkpoint import checkpoint_step
+from lmdyn.callbacks.training.checkpoint import checkpoint_step
 
 __all__ = ["Run", "callbacks_of", "open_data", "snake_case", "split_loader", "takes_tokenizer"]
 

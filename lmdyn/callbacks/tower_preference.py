@@ -27,7 +27,6 @@ from lmdyn.analysis.preference import (
 )
 from lmdyn.analysis.tower_heads import HeadTraining
 from lmdyn.analysis.tower_predictions import Predictions
-from lmdyn.callbacks.checkpoint_files import weights_digest
 from lmdyn.callbacks.frequency import FrequencySource, frequency_ranks, special_tokens, token_frequencies
 from lmdyn.callbacks.observer import Observer
 from lmdyn.callbacks.reference import Previous
@@ -35,6 +34,7 @@ from lmdyn.callbacks.store import ObservationStore
 from lmdyn.callbacks.tower_preference_figures import preference_figures
 from lmdyn.callbacks.tower_preference_tables import preference_tables
 from lmdyn.callbacks.tower_reader import TowerReader
+from lmdyn.callbacks.training.checkpoint_files import weights_digest
 from lmdyn.callbacks.training_part import TrainingPart
 
 __all__ = ["TowerPreference"]

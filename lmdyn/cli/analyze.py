@@ -19,17 +19,17 @@ from rich.progress import track
 from transformers import AutoTokenizer
 
 from lmdyn.analysis.forward import dotted
-from lmdyn.callbacks.checkpoint_files import (
+from lmdyn.callbacks.observer import Observer, observe_together
+from lmdyn.callbacks.publishing import publish
+from lmdyn.callbacks.run import Run, callbacks_of, takes_tokenizer
+from lmdyn.callbacks.training.checkpoint_files import (
     find_checkpoints,
     load_weights,
     read_checkpoint,
 )
-from lmdyn.callbacks.hub_checkpoints import MODULE as PRETRAINED
-from lmdyn.callbacks.hub_checkpoints import HubCheckpoints, is_pretrained, stamp
-from lmdyn.callbacks.observer import Observer, observe_together
-from lmdyn.callbacks.publishing import publish
-from lmdyn.callbacks.run import Run, callbacks_of, takes_tokenizer
-from lmdyn.callbacks.schedule import Progress
+from lmdyn.callbacks.training.hub_checkpoints import MODULE as PRETRAINED
+from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, is_pretrained, stamp
+from lmdyn.callbacks.training.schedule import Progress
 from lmdyn.cli.weights_record import WeightsRecord
 
 __all__ = ["analyze", "analyze_command"]
@@ -128,7 +128,7 @@ def analyze(
     Args:
         run: run folder with ``config.yaml``; a folder of ``checkpoint-*``; the name of a hub model.
         checkpoints: folder or glob; ``<run>/checkpoints`` by default.
-        revisions: of a hub model, see :class:`~lmdyn.callbacks.hub_checkpoints.HubCheckpoints`.
+        revisions: of a hub model, see :class:`~lmdyn.callbacks.training.hub_checkpoints.HubCheckpoints`.
         configs: yaml files over the run's own configuration. For checkpoints of Hugging Face's they are all there is:
             observers under ``trainer.callbacks``, each with a ``probe:``, or ``data:`` whose validation set they share.
         out: folder that receives ``observations/``; the run's by default.

@@ -16,11 +16,11 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 import lmdyn.callbacks
 import lmdyn.datamodules
 import lmdyn.models  # noqa: F401
-from lmdyn.callbacks.checkpoint import ScheduledCheckpoint, checkpoint_step
-from lmdyn.callbacks.checkpoint_files import read_checkpoint
 from lmdyn.callbacks.observer import Observer
 from lmdyn.callbacks.run import callbacks_of
-from lmdyn.callbacks.run_state import RunState
+from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_step
+from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
+from lmdyn.callbacks.training.run_state import RunState
 from lmdyn.cli.parser import ConfigFile, Parser
 
 __all__ = ["LmdynCLI", "SaveRunConfig"]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lmdyn.analysis.weights_audit import SKETCH_SIZE, audit_weights, weights_sketch
-from lmdyn.callbacks.checkpoint_files import weights_digest
+from lmdyn.callbacks.training.checkpoint_files import weights_digest
 
 __all__ = ["WeightsRecord"]
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
-from lmdyn.callbacks.checkpoint import checkpoint_step
+from lmdyn.callbacks.training.checkpoint import checkpoint_step
 from tests.callbacks.loaders import Resumable
 
 pytestmark = [

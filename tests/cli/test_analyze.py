@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from lmdyn.callbacks import LearningCurves
-from lmdyn.callbacks.checkpoint_files import find_checkpoints, load_weights
+from lmdyn.callbacks.training.checkpoint_files import find_checkpoints, load_weights
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.analyze import parse_shard
 from lmdyn.cli.report import write_report

@@ -26,13 +26,13 @@ from transformers import (
 )
 
 from lmdyn.analysis.forward import token_losses
-from lmdyn.callbacks.checkpoint_files import (
+from lmdyn.callbacks.training.checkpoint_files import (
     build_module,
     find_checkpoints,
     newest_checkpoint,
     read_checkpoint,
 )
-from lmdyn.callbacks.hub_checkpoints import HubCheckpoints, stamp
+from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, stamp
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.analyze import analyze
 from lmdyn.models.pretrained import PretrainedLM

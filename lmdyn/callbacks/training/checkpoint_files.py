@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.forward import dotted
-from lmdyn.callbacks.checkpoint import checkpoint_step
-from lmdyn.callbacks.hub_checkpoints import is_pretrained, name_step, read_pretrained
+from lmdyn.callbacks.training.checkpoint import checkpoint_step
+from lmdyn.callbacks.training.hub_checkpoints import is_pretrained, name_step, read_pretrained
 
 __all__ = [
     "build_module",

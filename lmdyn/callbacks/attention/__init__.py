@@ -1,0 +1,1 @@
+"""Maps of attention heads."""

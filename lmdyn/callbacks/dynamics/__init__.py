@@ -1,0 +1,1 @@
+"""Encoders as dynamical systems."""

@@ -1,0 +1,1 @@
+"""Interdependence of words, and rules over a distance."""

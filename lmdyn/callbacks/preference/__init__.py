@@ -1,0 +1,1 @@
+"""Two towers: which of them predicts which words."""

@@ -1,0 +1,1 @@
+"""Classifiers trained on frozen features, and fine-tuning on downstream tasks."""

@@ -1,0 +1,1 @@
+"""Representations compared with those of a reference."""

@@ -1,0 +1,1 @@
+"""What is learned of words: sparsity, loss by part of speech, token by token, facts."""
