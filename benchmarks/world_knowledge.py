@@ -29,7 +29,7 @@ import torch
 from common import Seconds, machine, now, quiet, spread, table
 from transformers import AlbertTokenizer
 
-from lmdyn.callbacks.run import Run
+from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.world_knowledge import WorldKnowledge
 from lmdyn.datamodules.facts import FactCorpus, GrammarFacts, TrexFacts
 from lmdyn.datamodules.grammar import GrammarCorpus

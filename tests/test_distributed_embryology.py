@@ -37,7 +37,7 @@ from lmdyn.callbacks import (
     WordClusters,
     WorldKnowledge,
 )
-from lmdyn.callbacks.fine_tuning import Budget
+from lmdyn.callbacks.observing.fine_tuning import Budget
 from lmdyn.datamodules import (
     FactCorpus,
     GrammarCorpus,

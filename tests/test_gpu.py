@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from lmdyn.analysis.linear_cross_entropy import linear_cross_entropy
 from lmdyn.analysis.tower_heads import HeadTraining
 from lmdyn.callbacks import Interdependence, LearningCurves, Run, RunState, Sparsity, Steps, TowerPreference
-from lmdyn.callbacks.observer import observe_together
+from lmdyn.callbacks.observing.observer import observe_together
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.models import LSTMLanguageModel, TwoTowerLanguageModel
 

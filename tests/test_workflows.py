@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from lmdyn.callbacks.run import snake_case
+from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.cli.__main__ import main
 
 ROOT = Path(__file__).parents[1]

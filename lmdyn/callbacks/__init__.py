@@ -9,14 +9,14 @@ from lmdyn.callbacks.encoder_dynamics import EncoderDynamics
 from lmdyn.callbacks.handwriting import Handwriting
 from lmdyn.callbacks.interdependence import Interdependence
 from lmdyn.callbacks.learning_curves import LearningCurves
-from lmdyn.callbacks.observer import Observer, StreamingObserver
-from lmdyn.callbacks.probe import Accumulator, ProbeSet, Seen
-from lmdyn.callbacks.reference import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference
-from lmdyn.callbacks.run import Run
+from lmdyn.callbacks.observing.observer import Observer, StreamingObserver
+from lmdyn.callbacks.observing.probe import Accumulator, ProbeSet, Seen
+from lmdyn.callbacks.observing.reference import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference
+from lmdyn.callbacks.observing.run import Run
+from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.scaffold_rule import ScaffoldRule
 from lmdyn.callbacks.similarity import Similarity
 from lmdyn.callbacks.sparsity import Sparsity
-from lmdyn.callbacks.store import ObservationStore
 from lmdyn.callbacks.token_learning import TokenLearning
 from lmdyn.callbacks.tower_preference import TowerPreference
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint

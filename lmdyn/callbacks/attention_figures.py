@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lmdyn.analysis.transformer import layer_number
-from lmdyn.callbacks.figures import new_figure, outer_legend, set_step_axis, site_label
+from lmdyn.callbacks.observing.figures import new_figure, outer_legend, set_step_axis, site_label
 
 __all__ = ["attention_figures", "diagonal_animation"]
 

@@ -16,8 +16,8 @@ from lmdyn.analysis.attention import AttentionPatternSums
 from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.analysis.transformer import attention_sites
 from lmdyn.callbacks.attention_figures import attention_figures, diagonal_animation
-from lmdyn.callbacks.observer import StreamingObserver
-from lmdyn.callbacks.probe import Seen
+from lmdyn.callbacks.observing.observer import StreamingObserver
+from lmdyn.callbacks.observing.probe import Seen
 
 __all__ = ["AttentionPatterns"]
 
@@ -44,7 +44,7 @@ class AttentionPatterns(StreamingObserver):
             that is run again and again (ALBERT's) gives the sites ``layer@0``, ``layer@1``, …
         size: positions of the maps, from the start of the sequences.
         max_tokens: look at about this many tokens only; None for all.
-        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
 
     Logged tags:
         ``attention_patterns/entropy/<site>/head=<head>``: mean entropy of a query's attention in nats.

@@ -30,11 +30,11 @@ from lmdyn.analysis.tower_heads import Encoded, HeadTraining, TowerHead, train_t
 from lmdyn.analysis.trajectories import exact_products
 from lmdyn.analysis.transformer import encoder_of
 from lmdyn.callbacks.depth_performance_figures import depth_performance_figures
-from lmdyn.callbacks.fine_tuning import Budget, FineTuning, answers, fine_tune, settings_of
-from lmdyn.callbacks.observer import Observer
-from lmdyn.callbacks.probe import ProbeSet, to_device
-from lmdyn.callbacks.run import Run, open_data
-from lmdyn.callbacks.training_part import TrainingPart
+from lmdyn.callbacks.observing.fine_tuning import Budget, FineTuning, answers, fine_tune, settings_of
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import ProbeSet, to_device
+from lmdyn.callbacks.observing.run import Run, open_data
+from lmdyn.callbacks.observing.training_part import TrainingPart
 
 __all__ = ["TIMES", "DepthPerformance"]
 
@@ -63,7 +63,7 @@ class DepthPerformance(Observer):
     grammar's ``similarity``), on its development set. ``frozen``: a linear regression from the pooled output (the
     encoder's own pooler of the first token of x_t, or this token's vector where there is no pooler), trained for each
     t, all at once (:func:`~lmdyn.analysis.depth_heads.train_linear_readouts`). ``fine_tuned``: a copy of
-    the encoder that has t layers is trained with its classifier (:func:`~lmdyn.callbacks.fine_tuning.fine_tune`).
+    the encoder that has t layers is trained with its classifier (:func:`~lmdyn.callbacks.observing.fine_tuning.fine_tune`).
     Examples of one length are read together, so that there is no padding.
 
     Everything trained starts from its own seed, and observations of one model are equal (on a GPU up to the order of
@@ -85,11 +85,11 @@ class DepthPerformance(Observer):
         readout: how the linear regressions are trained.
         fine_tuned_times: times, some or other ones, of which a copy of the encoder is fine-tuned. Only of models whose
             layers are shared.
-        fine_tuning: changes to its settings, attributes of :class:`~lmdyn.callbacks.fine_tuning.FineTuning`; the
+        fine_tuning: changes to its settings, attributes of :class:`~lmdyn.callbacks.observing.fine_tuning.FineTuning`; the
             learning rate is 1e-6 unless it is given, the rest as in ``Downstream``.
         budget: how long fine-tuning is at most.
         seed: of fine-tuning.
-        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
 
     Logged tags:
         ``depth_performance/accuracy/<how>/t=<t>``: share of masked tokens with the highest logit, from 0 to 1; how is
@@ -152,7 +152,7 @@ class DepthPerformance(Observer):
     # ---------------------------------------------------------------- before training
 
     def attach(self, run: Run, *, rank_zero: bool = True, barrier: Callable[[], None] = lambda: None) -> None:
-        """Get to know the run, and open the tasks; see :meth:`~lmdyn.callbacks.observer.Observer.attach`."""
+        """Get to know the run, and open the tasks; see :meth:`~lmdyn.callbacks.observing.observer.Observer.attach`."""
         if self.tasks is not None:
             open_data(
                 self.tasks, run, f"{self.name}: the data of the tasks", rank_zero=rank_zero, barrier=barrier

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lmdyn.callbacks.figures import named_runs, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import named_runs, new_figure, outer_legend, set_step_axis
 
 __all__ = ["depth_performance_figures"]
 

@@ -14,10 +14,16 @@ from lmdyn.analysis.activations import resolve_sites
 from lmdyn.analysis.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.distributed import gather, rank_and_world_size
 from lmdyn.analysis.probes import DiagnosticClassifier, ProbeResult, description_length, diagnostic_probe
-from lmdyn.callbacks.bootstrap import SentenceBlocks, bootstrap_settings, enough_blocks
-from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, outer_legend, set_step_axis
-from lmdyn.callbacks.observer import LSTM_SITES, Observer
-from lmdyn.callbacks.probe import ProbeSet, Seen, probe_pass, token_vectors
+from lmdyn.callbacks.observing.bootstrap import SentenceBlocks, bootstrap_settings, enough_blocks
+from lmdyn.callbacks.observing.figures import (
+    line_style,
+    mark_rate_drops,
+    new_figure,
+    outer_legend,
+    set_step_axis,
+)
+from lmdyn.callbacks.observing.observer import LSTM_SITES, Observer
+from lmdyn.callbacks.observing.probe import ProbeSet, Seen, probe_pass, token_vectors
 
 __all__ = ["DiagnosticProbe"]
 
@@ -49,7 +55,7 @@ class DiagnosticProbe(Observer):
         bootstrap: number of resamplings of test sentences (in at most 64 blocks) for basic bootstrap intervals of
             accuracy and selectivity; 0 for none. The classifiers are those of the whole training part.
         confidence: of the intervals.
-        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
 
     Logged tags:
         ``diagnostic_probe/accuracy/<site>/<task>/<target>``: share of test labels predicted first.

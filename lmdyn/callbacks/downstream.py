@@ -19,8 +19,8 @@ from lmdyn.analysis.task_metrics import (
 )
 from lmdyn.analysis.transformer import encoder_of
 from lmdyn.callbacks.downstream_figures import downstream_figures
-from lmdyn.callbacks.fine_tuning import Budget, FineTuning, answers, fine_tune, settings_of
-from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.observing.fine_tuning import Budget, FineTuning, answers, fine_tune, settings_of
+from lmdyn.callbacks.observing.observer import Observer
 
 __all__ = ["PUBLISHED_INIT", "Downstream"]
 
@@ -53,12 +53,12 @@ class Downstream(Observer):
     Args:
         tasks: some of the probe's; None for all.
         fine_tuning: changes to the published settings: attributes of
-            :class:`~lmdyn.callbacks.fine_tuning.FineTuning`, by the name of the task, or ``all``.
+            :class:`~lmdyn.callbacks.observing.fine_tuning.FineTuning`, by the name of the task, or ``all``.
         budget: less training than published.
         metrics: ``chiang2020`` or ``glue``.
         init_from: task to the task whose encoder it starts from; None: as published, where both are there.
         seed: of heads, orders and dropout.
-        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`; ``probe`` is needed. To look at fewer examples, set
+        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`; ``probe`` is needed. To look at fewer examples, set
             the probe's ``train_limit`` and ``evaluation_limit``.
 
     Logged tags:

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.figures import line_style, named_runs, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import line_style, named_runs, new_figure, outer_legend, set_step_axis
 
 __all__ = ["downstream_figures"]
 

@@ -18,8 +18,8 @@ from lmdyn.analysis.edge_probes import EdgeData, edge_probes
 from lmdyn.analysis.forward import call_module, device_of
 from lmdyn.analysis.transformer import encoder_of, layer_sites
 from lmdyn.callbacks.edge_probe_figures import language_model_figure, layer_figure, task_figure
-from lmdyn.callbacks.observer import Observer
-from lmdyn.callbacks.probe import ProbeSet, to_device, token_vectors
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import ProbeSet, to_device, token_vectors
 
 __all__ = ["EdgeProbe"]
 
@@ -51,7 +51,7 @@ class EdgeProbe(Observer):
         train_tokens: train on sentences of about so many pieces; null for all.
         validation_tokens: stop by sentences of about so many; null for all.
         test_tokens: test on sentences of about so many; null for all.
-        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
 
     Logged tags:
         ``edge_probe/f1/<site>/<task>``: micro-F1 on the test part.

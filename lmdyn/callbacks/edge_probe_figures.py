@@ -4,7 +4,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.figures import (
+from lmdyn.callbacks.observing.figures import (
     line_style,
     mark_rate_drops,
     new_figure,

@@ -18,8 +18,8 @@ from lmdyn.analysis.transformer import encoder_of
 from lmdyn.callbacks.encoder_dynamics_figures import dynamics_figures
 from lmdyn.callbacks.encoder_dynamics_tables import dynamics_tables
 from lmdyn.callbacks.encoder_runs import EncoderRuns, Row
-from lmdyn.callbacks.observer import Observer
-from lmdyn.callbacks.probe import to_device
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import to_device
 
 __all__ = ["EncoderDynamics"]
 
@@ -83,7 +83,7 @@ class EncoderDynamics(Observer):
         dtype: ``float32`` or ``float64``.
         batch_size: sentences that the full map is applied to at once.
         seed: of the perturbations.
-        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
 
     Logged tags:
         ``encoder_dynamics/synchronization_offset/length=<n>``: mean t at which the tokens of a sentence synchronized.

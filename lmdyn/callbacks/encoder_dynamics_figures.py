@@ -26,7 +26,7 @@ from lmdyn.callbacks.encoder_dynamics_tables import (
     last_observations,
     sentences,
 )
-from lmdyn.callbacks.figures import line_style, named_runs, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import line_style, named_runs, new_figure, outer_legend, set_step_axis
 
 __all__ = ["dynamics_figures"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from lmdyn.callbacks.figures import named_runs
+from lmdyn.callbacks.observing.figures import named_runs
 
 __all__ = [
     "curve",

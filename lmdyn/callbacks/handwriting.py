@@ -19,7 +19,7 @@ from lmdyn.analysis.window_regressions import WindowMap, fit_window, window_regr
 from lmdyn.analysis.window_sums import WindowSums
 from lmdyn.callbacks.handwriting_figures import handwriting_figures
 from lmdyn.callbacks.letter_paths import pen_velocity
-from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.observing.observer import Observer
 
 __all__ = ["PUBLISHED_WINDOW", "Handwriting"]
 
@@ -61,7 +61,7 @@ class Handwriting(Observer):
         batch_tokens: tokens that are computed at a time, padding included.
         shortest: steps of the shortest window that may be the best: with fewer, a letter is a few strokes.
         n_written: how many paths are kept of each letter: those of least NMSE at the best window.
-        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`; ``probe`` is needed, a datamodule with ``tasks``.
+        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`; ``probe`` is needed, a datamodule with ``tasks``.
 
     Logged tags:
         ``handwriting/best_nmse``: least NMSE of all windows of ``shortest`` steps or more; 0 is perfect, a pen that

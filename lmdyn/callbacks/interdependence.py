@@ -19,7 +19,7 @@ from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.interdependence import pairwise_interdependence
 from lmdyn.callbacks.interdependence_figures import interdependence_figures
 from lmdyn.callbacks.lstm_parts import LSTMParts
-from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.word_pairs import Parsed, WordPairs, encode_words
 
 __all__ = ["Interdependence"]
@@ -52,7 +52,7 @@ class Interdependence(Observer):
             :data:`~lmdyn.analysis.decomposition.Variant`.
         batch_tokens: tokens of the sentences that are read at once.
         max_rows: see :func:`~lmdyn.analysis.interdependence.pairwise_interdependence`; bounds the memory.
-        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`. ``probe`` is a corpus with dependency trees and
+        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`. ``probe`` is a corpus with dependency trees and
             Universal POS, one token a word.
 
     Logged tags:

@@ -7,7 +7,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import (
+    line_style,
+    mark_rate_drops,
+    new_figure,
+    outer_legend,
+    set_step_axis,
+)
 
 __all__ = ["interdependence_figures"]
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lmdyn.callbacks.figures import new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import new_figure, outer_legend, set_step_axis
 
 __all__ = ["scaffold_figures"]
 

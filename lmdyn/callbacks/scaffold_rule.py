@@ -14,7 +14,7 @@ from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.interdependence import relative_norm
 from lmdyn.analysis.lstm import initial_state, lstm_layers, run_layers, state_gradients
 from lmdyn.callbacks.lstm_parts import LSTMParts
-from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.scaffold_figures import scaffold_figures
 
 __all__ = ["ScaffoldRule"]
@@ -47,7 +47,7 @@ class ScaffoldRule(Observer):
         lstm: path of the ``nn.LSTM`` or stack of LSTMs.
         decoder: path of the linear layer to logits.
         variant: which products are relevant: see :data:`~lmdyn.analysis.decomposition.Variant`.
-        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`. The data are a
+        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`. The data are a
             :class:`~lmdyn.datamodules.scaffold.ScaffoldCorpus`: the run's own, or ``probe``.
 
     Logged tags:

@@ -18,10 +18,17 @@ from lmdyn.analysis.distributed import all_reduce_sum, gather, rank_and_world_si
 from lmdyn.analysis.divergence import jensen_shannon, kullback_leibler
 from lmdyn.analysis.rsa import rsa
 from lmdyn.analysis.sweep import MEASURES
-from lmdyn.callbacks.bootstrap import BLOCKS, SentenceBlocks, bootstrap_settings, enough_blocks
-from lmdyn.callbacks.observer import LSTM_SITES, StreamingObserver
-from lmdyn.callbacks.probe import Seen, token_hash, token_vectors
-from lmdyn.callbacks.reference import Follower, Itself, Reference, beside, has_module, named_references
+from lmdyn.callbacks.observing.bootstrap import BLOCKS, SentenceBlocks, bootstrap_settings, enough_blocks
+from lmdyn.callbacks.observing.observer import LSTM_SITES, StreamingObserver
+from lmdyn.callbacks.observing.probe import Seen, token_hash, token_vectors
+from lmdyn.callbacks.observing.reference import (
+    Follower,
+    Itself,
+    Reference,
+    beside,
+    has_module,
+    named_references,
+)
 from lmdyn.callbacks.similarity_figures import similarity_figures
 
 __all__ = ["Similarity"]
@@ -65,7 +72,7 @@ class Similarity(StreamingObserver):
             [2θ − q_high, 2θ − q_low], of all but the n × n measures; 0 for none.
         confidence: of the intervals.
         seed: of samples and bootstrap.
-        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
 
     Logged tags:
         ``similarity/<measure>/<site>/<reference>/<reference_site>``: the value, in the measure's range.

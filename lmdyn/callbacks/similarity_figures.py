@@ -8,7 +8,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.figures import line_style, mark_rate_drops, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import (
+    line_style,
+    mark_rate_drops,
+    new_figure,
+    outer_legend,
+    set_step_axis,
+)
 
 __all__ = ["similarity_figures"]
 

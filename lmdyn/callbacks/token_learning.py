@@ -16,9 +16,14 @@ from lmdyn.analysis.forward import device_of
 from lmdyn.analysis.grouped import GroupedMeans
 from lmdyn.analysis.predictions import logits_at
 from lmdyn.analysis.word_masks import BatchWords, masked_copies, number_words, word_hash, words_right
-from lmdyn.callbacks.frequency import FrequencySource, frequency_ranks, special_tokens, token_frequencies
-from lmdyn.callbacks.observer import Observer
-from lmdyn.callbacks.probe import to_device
+from lmdyn.callbacks.observing.frequency import (
+    FrequencySource,
+    frequency_ranks,
+    special_tokens,
+    token_frequencies,
+)
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.token_learning_figures import token_learning_figures
 
 __all__ = ["POS_GROUPS", "VERB_FORMS", "TokenLearning"]
@@ -93,7 +98,7 @@ class TokenLearning(Observer):
         seed: of the draw.
         batch_tokens: positions of a batch of masked copies, by default 1,024 on CPU and 32,768 elsewhere; the numbers
             do not depend on it.
-        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
 
     Logged tags:
         ``token_learning/reconstruction``: share of words that are reconstructed.

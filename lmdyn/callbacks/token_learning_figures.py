@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lmdyn.analysis.learning_order import learning_order, rescaled
-from lmdyn.callbacks.figures import line_style, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import line_style, new_figure, outer_legend, set_step_axis
 
 __all__ = ["half_steps", "token_learning_figures"]
 

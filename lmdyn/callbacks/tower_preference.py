@@ -27,15 +27,20 @@ from lmdyn.analysis.preference import (
 )
 from lmdyn.analysis.tower_heads import HeadTraining
 from lmdyn.analysis.tower_predictions import Predictions
-from lmdyn.callbacks.frequency import FrequencySource, frequency_ranks, special_tokens, token_frequencies
-from lmdyn.callbacks.observer import Observer
-from lmdyn.callbacks.reference import Previous
-from lmdyn.callbacks.store import ObservationStore
+from lmdyn.callbacks.observing.frequency import (
+    FrequencySource,
+    frequency_ranks,
+    special_tokens,
+    token_frequencies,
+)
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.reference import Previous
+from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.callbacks.observing.training_part import TrainingPart
 from lmdyn.callbacks.tower_preference_figures import preference_figures
 from lmdyn.callbacks.tower_preference_tables import preference_tables
 from lmdyn.callbacks.tower_reader import TowerReader
 from lmdyn.callbacks.training.checkpoint_files import weights_digest
-from lmdyn.callbacks.training_part import TrainingPart
 
 __all__ = ["TowerPreference"]
 
@@ -83,7 +88,7 @@ class TowerPreference(Observer):
             order of the sites. Needs a ``ScheduledCheckpoint``.
         references: folders of other runs, by name; correlate with the last preference that each recorded.
         seed: halves of the text, for the reliability, are drawn by it.
-        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
 
     Logged tags:
         ``tower_preference/mean_probability/tower/<number>``: mean probability of the word, over all positions, of the

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from scipy.stats import gaussian_kde, iqr, norm
 
-from lmdyn.callbacks.figures import line_style, named_runs, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import line_style, named_runs, new_figure, outer_legend, set_step_axis
 from lmdyn.callbacks.tower_preference_tables import BEFORE, LAST, TAGS, last_types, preference_tables
 
 __all__ = ["preference_figures"]

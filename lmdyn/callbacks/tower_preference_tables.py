@@ -9,7 +9,7 @@ import pandas as pd
 
 from lmdyn.analysis.correlation import pearson, spearman
 from lmdyn.analysis.preference_agreement import compare_preferences
-from lmdyn.callbacks.figures import named_runs
+from lmdyn.callbacks.observing.figures import named_runs
 
 __all__ = ["BEFORE", "FREQUENCY_RANK", "LAST", "TAGS", "last_types", "preference_tables", "top_types"]
 

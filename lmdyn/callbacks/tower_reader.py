@@ -12,7 +12,7 @@ from lmdyn.analysis.hashing import splitmix64
 from lmdyn.analysis.predictions import activations_at
 from lmdyn.analysis.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.tower_predictions import Predictions, TowerPredictions
-from lmdyn.callbacks.probe import ProbeSet, to_device, token_vectors
+from lmdyn.callbacks.observing.probe import ProbeSet, to_device, token_vectors
 
 __all__ = ["TowerReader"]
 

@@ -20,8 +20,13 @@ from lmdyn.analysis.word_clusters import (
     cluster_name,
     word_clusters,
 )
-from lmdyn.callbacks.frequency import FrequencySource, frequency_ranks, special_tokens, token_frequencies
-from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.observing.frequency import (
+    FrequencySource,
+    frequency_ranks,
+    special_tokens,
+    token_frequencies,
+)
+from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.word_clusters_figures import (
     cluster_figures,
     cluster_preferences,
@@ -63,7 +68,7 @@ class WordClusters(Observer):
         matrix_words: words of the rows ``component_value``, for the figure of the matrix; 0 for none.
         frequency: ``train`` (counts in the training data) or ``probe`` (targets in the probe set).
         seed: of FastICA's start.
-        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
 
     Logged tags:
         ``word_clusters/within_one``: share of values within one standard deviation.

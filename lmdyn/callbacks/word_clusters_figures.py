@@ -16,7 +16,7 @@ from lmdyn.analysis.word_clusters import (
     cluster_number,
     typical_words,
 )
-from lmdyn.callbacks.figures import line_style, named_runs, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import line_style, named_runs, new_figure, outer_legend, set_step_axis
 
 __all__ = ["cluster_figures", "cluster_preferences", "cluster_table"]
 

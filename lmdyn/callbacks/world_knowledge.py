@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from lmdyn.analysis.distributed import gather, rank_and_world_size
 from lmdyn.analysis.forward import device_of
 from lmdyn.analysis.predictions import logits_at
-from lmdyn.callbacks.observer import Observer
-from lmdyn.callbacks.probe import to_device
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.world_knowledge_figures import knowledge_figures
 
 __all__ = ["WorldKnowledge"]
@@ -41,7 +41,7 @@ class WorldKnowledge(Observer):
     Only the masked positions are projected to the vocabulary where the module's forward takes ``predict``.
 
     Args:
-        **kwargs: see :class:`~lmdyn.callbacks.observer.Observer`; ``probe`` is needed.
+        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`; ``probe`` is needed.
 
     Logged tags:
         ``world_knowledge/p_at_1``: mean over relations, in [0, 1].

@@ -19,9 +19,9 @@ from rich.progress import track
 from transformers import AutoTokenizer
 
 from lmdyn.analysis.forward import dotted
-from lmdyn.callbacks.observer import Observer, observe_together
-from lmdyn.callbacks.publishing import publish
-from lmdyn.callbacks.run import Run, callbacks_of, takes_tokenizer
+from lmdyn.callbacks.observing.observer import Observer, observe_together
+from lmdyn.callbacks.observing.publishing import publish
+from lmdyn.callbacks.observing.run import Run, callbacks_of, takes_tokenizer
 from lmdyn.callbacks.training.checkpoint_files import (
     find_checkpoints,
     load_weights,

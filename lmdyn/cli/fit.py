@@ -16,8 +16,8 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 import lmdyn.callbacks
 import lmdyn.datamodules
 import lmdyn.models  # noqa: F401
-from lmdyn.callbacks.observer import Observer
-from lmdyn.callbacks.run import callbacks_of
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.run import callbacks_of
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_step
 from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
 from lmdyn.callbacks.training.run_state import RunState

@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lmdyn.analysis.forward import dotted
-from lmdyn.callbacks.figures import short_names
-from lmdyn.callbacks.observer import Observer
-from lmdyn.callbacks.publishing import scalar_tags
-from lmdyn.callbacks.store import ObservationStore
+from lmdyn.callbacks.observing.figures import short_names
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.publishing import scalar_tags
+from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.cli.configurations import model_configurations
 
 __all__ = ["report_command", "write_report"]

@@ -20,8 +20,8 @@ from lmdyn.analysis.tower_heads import HeadTraining
 from lmdyn.analysis.transformer import encoder_of
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.depth_performance import TIMES, DepthPerformance
-from lmdyn.callbacks.fine_tuning import Budget, answers, fine_tune
-from lmdyn.callbacks.publishing import scalar_tags
+from lmdyn.callbacks.observing.fine_tuning import Budget, answers, fine_tune
+from lmdyn.callbacks.observing.publishing import scalar_tags
 from lmdyn.datamodules import GrammarCorpus, GrammarTasks, PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel
 from tests.callbacks.observing import assert_leaves_alone

@@ -28,7 +28,7 @@ from lmdyn.analysis.schedules import warmup_decay_factor
 from lmdyn.callbacks import downstream
 from lmdyn.callbacks.downstream import Downstream
 from lmdyn.callbacks.downstream_figures import downstream_figures
-from lmdyn.callbacks.fine_tuning import (
+from lmdyn.callbacks.observing.fine_tuning import (
     PUBLISHED,
     Budget,
     Classifier,
@@ -38,7 +38,7 @@ from lmdyn.callbacks.fine_tuning import (
     fine_tune,
     settings_of,
 )
-from lmdyn.callbacks.run import Run
+from lmdyn.callbacks.observing.run import Run
 from lmdyn.datamodules.tasks import Question, RawTask, TaskData, TextExample
 from lmdyn.datamodules.tokenization import subword_tokenizer
 from tests.callbacks.observing import assert_leaves_alone

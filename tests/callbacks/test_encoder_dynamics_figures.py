@@ -8,7 +8,7 @@ import pytest
 
 from lmdyn.callbacks.encoder_dynamics_figures import dynamics_figures
 from lmdyn.callbacks.encoder_dynamics_tables import curves, dynamics_numbers, dynamics_tables, main_length
-from lmdyn.callbacks.store import ObservationStore
+from lmdyn.callbacks.observing.store import ObservationStore
 
 GROUPS = ["length", "term", "width", "kind", "t", "sentence", "token", "key", "component"]
 QUANTITIES = {  # what each figure needs

@@ -7,7 +7,7 @@ import pandas as pd
 from PIL import Image
 
 from lmdyn.callbacks import ObservationStore, Sparsity
-from lmdyn.callbacks.figures import _pixels, new_figure
+from lmdyn.callbacks.observing.figures import _pixels, new_figure
 
 
 def observation(step):

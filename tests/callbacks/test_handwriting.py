@@ -14,7 +14,7 @@ from lmdyn.callbacks import handwriting
 from lmdyn.callbacks.handwriting import Handwriting
 from lmdyn.callbacks.handwriting_figures import handwriting_figures
 from lmdyn.callbacks.letter_paths import letter_path, pen_velocity
-from lmdyn.callbacks.run import Run
+from lmdyn.callbacks.observing.run import Run
 from lmdyn.datamodules.tasks import RawTask, TaskData, TextExample
 from lmdyn.datamodules.tokenization import subword_tokenizer
 from tests.callbacks.observing import assert_leaves_alone

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lmdyn.callbacks import ProbeSet
-from lmdyn.callbacks.probe import probe_pass
+from lmdyn.callbacks.observing.probe import probe_pass
 
 
 def batches(n=6, tokens=4):

@@ -14,8 +14,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import lmdyn.callbacks
 from lmdyn.callbacks import Observer
-from lmdyn.callbacks.publishing import publish
-from lmdyn.callbacks.run import snake_case
+from lmdyn.callbacks.observing.publishing import publish
+from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.cli.__main__ import main
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 
@@ -237,7 +237,7 @@ def fit(folder: Path, callbacks: list[dict], language: str = "grammar") -> Path:
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "in.yaml").write_text(yaml.safe_dump(config))
-    with mock.patch("lmdyn.callbacks.observer.publish", publish_sparingly):
+    with mock.patch("lmdyn.callbacks.observing.observer.publish", publish_sparingly):
         main(["fit", "--config", str(folder / "in.yaml")])
     return folder / "run"
 

@@ -12,7 +12,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM
 
 import lmdyn.analysis as analysis
 from lmdyn.callbacks import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference, Run, Similarity
-from lmdyn.callbacks.probe import Seen, sentence_numbers, token_hash
+from lmdyn.callbacks.observing.probe import Seen, sentence_numbers, token_hash
 from lmdyn.callbacks.similarity import default_pairs
 from lmdyn.datamodules.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel, LSTMTagger

@@ -11,7 +11,7 @@ from torch import nn
 
 from lmdyn.analysis.sparsity import OPEN_CLASSES
 from lmdyn.callbacks import LearningCurves, Run, Sparsity
-from lmdyn.callbacks.observer import observe_together
+from lmdyn.callbacks.observing.observer import observe_together
 
 V = 12
 TAGS = ["NOUN", "VERB", "DET", "ADP"]

@@ -238,7 +238,7 @@ def test_references_read_such_checkpoints_too(series, tmp_path):
     assert isinstance(module, PretrainedLM)
     assert list(find_checkpoints(str(path))) == [40]  # of itself
     similarity = {"class_path": "Similarity", "init_args": {
-        "reference": {"class_path": "lmdyn.callbacks.reference.Previous"},
+        "reference": {"class_path": "lmdyn.callbacks.observing.reference.Previous"},
         "probe": {"class_path": f"{__name__}.Sentences"},
         "sites": {"layer": "model.albert.encoder.albert_layer_groups.0.albert_layers.0"}}}  # fmt: skip
     (tmp_path / "c.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": [similarity]}}))

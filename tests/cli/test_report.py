@@ -5,8 +5,8 @@ import pytest
 import yaml
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.observer import Observer
-from lmdyn.callbacks.store import ObservationStore
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.cli import report
 from lmdyn.cli.configurations import model_configurations
 from lmdyn.cli.report import write_report

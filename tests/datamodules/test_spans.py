@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import BertTokenizer
 
-from lmdyn.callbacks.probe import ProbeSet
-from lmdyn.callbacks.run import split_loader, takes_tokenizer
+from lmdyn.callbacks.observing.probe import ProbeSet
+from lmdyn.callbacks.observing.run import split_loader, takes_tokenizer
 from lmdyn.datamodules import ConlluCorpus, GrammarCorpus
 from lmdyn.datamodules.conll import ConllCorpus
 from lmdyn.datamodules.corpus import Corpus

@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoTokenizer
 
 from lmdyn.analysis.activations import capture, resolve_sites
-from lmdyn.callbacks.probe import Reader, Seen
-from lmdyn.callbacks.run import Run, snake_case
+from lmdyn.callbacks.observing.probe import Reader, Seen
+from lmdyn.callbacks.observing.run import Run, snake_case
 from lmdyn.callbacks.training.checkpoint_files import (
     build_module,
     load_weights,

@@ -17,10 +17,10 @@ from torch import nn
 
 from lmdyn.analysis.activations import observing, resolve_sites
 from lmdyn.analysis.distributed import rank_and_world_size
-from lmdyn.callbacks.probe import Accumulator, ProbeSet, merge_sites, probe_pass
-from lmdyn.callbacks.publishing import publish
-from lmdyn.callbacks.run import Run, callbacks_of, open_data, snake_case, split_loader
-from lmdyn.callbacks.store import ObservationStore
+from lmdyn.callbacks.observing.probe import Accumulator, ProbeSet, merge_sites, probe_pass
+from lmdyn.callbacks.observing.publishing import publish
+from lmdyn.callbacks.observing.run import Run, callbacks_of, open_data, snake_case, split_loader
+from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.training.run_state import at_epoch_start, progress
 from lmdyn.callbacks.training.schedule import Progress, Steps

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lmdyn.callbacks.observer import Observer
+from lmdyn.callbacks.observing.observer import Observer
 
 __all__ = ["FrequencySource", "check_counts", "frequency_ranks", "special_tokens", "token_frequencies"]
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from lmdyn.callbacks.figures import log_figure
+from lmdyn.callbacks.observing.figures import log_figure
 
 if TYPE_CHECKING:
-    from lmdyn.callbacks.observer import Observer
+    from lmdyn.callbacks.observing.observer import Observer
 
 __all__ = ["publish", "scalar_tags"]
 

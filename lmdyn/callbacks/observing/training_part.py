@@ -3,8 +3,8 @@
 from typing import Any
 
 from lmdyn.analysis.distributed import rank_and_world_size
-from lmdyn.callbacks.observer import Observer
-from lmdyn.callbacks.probe import ProbeSet
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import ProbeSet
 
 __all__ = ["TrainingPart"]
 

@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lmdyn.analysis.distributed import rank_and_world_size
-from lmdyn.callbacks.probe import Seen, sentence_numbers, token_hash
+from lmdyn.callbacks.observing.probe import Seen, sentence_numbers, token_hash
 
 __all__ = ["BLOCKS", "SentenceBlocks", "bootstrap_settings", "enough_blocks"]
 
