@@ -15,7 +15,7 @@ from lmdyn.callbacks.observing.reference import Checkpoint, Earlier, Itself, Own
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.scaffold_rule import ScaffoldRule
-from lmdyn.callbacks.similarity import Similarity
+from lmdyn.callbacks.similarity.similarity import Similarity
 from lmdyn.callbacks.sparsity import Sparsity
 from lmdyn.callbacks.token_learning import TokenLearning
 from lmdyn.callbacks.tower_preference import TowerPreference

@@ -13,7 +13,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM
 import lmdyn.analysis as analysis
 from lmdyn.callbacks import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference, Run, Similarity
 from lmdyn.callbacks.observing.probe import Seen, sentence_numbers, token_hash
-from lmdyn.callbacks.similarity import default_pairs
+from lmdyn.callbacks.similarity.similarity import default_pairs
 from lmdyn.datamodules.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel, LSTMTagger
 
@@ -441,7 +441,7 @@ class Records(logging.Handler):
 
 def test_nan_attention_is_nan_with_one_warning(tmp_path, monkeypatch):
     records = Records()
-    monkeypatch.setattr(logging.getLogger("lmdyn.callbacks.similarity"), "handlers", [records])
+    monkeypatch.setattr(logging.getLogger("lmdyn.callbacks.similarity.similarity"), "handlers", [records])
     config = AlbertConfig(
         vocab_size=V, embedding_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=16, max_position_embeddings=16,

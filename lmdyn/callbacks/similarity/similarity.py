@@ -29,7 +29,7 @@ from lmdyn.callbacks.observing.reference import (
     has_module,
     named_references,
 )
-from lmdyn.callbacks.similarity_figures import similarity_figures
+from lmdyn.callbacks.similarity.similarity_figures import similarity_figures
 
 __all__ = ["Similarity"]
 
