@@ -30,7 +30,7 @@ from lmdyn.analysis.activations import observing
 from lmdyn.analysis.word_masks import number_words
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.run import Run
-from lmdyn.callbacks.token_learning import TokenLearning
+from lmdyn.callbacks.words.token_learning import TokenLearning
 from lmdyn.datamodules.conllu import ConlluCorpus
 from lmdyn.datamodules.examples import ExampleLoader
 from lmdyn.datamodules.grammar import GrammarCorpus

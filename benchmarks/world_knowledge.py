@@ -30,7 +30,7 @@ from common import Seconds, machine, now, quiet, spread, table
 from transformers import AlbertTokenizer
 
 from lmdyn.callbacks.observing.run import Run
-from lmdyn.callbacks.world_knowledge import WorldKnowledge
+from lmdyn.callbacks.words.world_knowledge import WorldKnowledge
 from lmdyn.datamodules.facts import FactCorpus, GrammarFacts, TrexFacts
 from lmdyn.datamodules.grammar import GrammarCorpus
 from lmdyn.datamodules.tokenization import word_tokenizer

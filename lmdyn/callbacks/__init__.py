@@ -8,7 +8,6 @@ from lmdyn.callbacks.edge_probe import EdgeProbe
 from lmdyn.callbacks.encoder_dynamics import EncoderDynamics
 from lmdyn.callbacks.handwriting import Handwriting
 from lmdyn.callbacks.interdependence import Interdependence
-from lmdyn.callbacks.learning_curves import LearningCurves
 from lmdyn.callbacks.observing.observer import Observer, StreamingObserver
 from lmdyn.callbacks.observing.probe import Accumulator, ProbeSet, Seen
 from lmdyn.callbacks.observing.reference import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference
@@ -16,15 +15,16 @@ from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.scaffold_rule import ScaffoldRule
 from lmdyn.callbacks.similarity.similarity import Similarity
-from lmdyn.callbacks.sparsity import Sparsity
-from lmdyn.callbacks.token_learning import TokenLearning
 from lmdyn.callbacks.tower_preference import TowerPreference
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.training.run_state import RunState
 from lmdyn.callbacks.training.schedule import Progress, Steps
 from lmdyn.callbacks.training.time_budget import TimeBudget
 from lmdyn.callbacks.word_clusters import WordClusters
-from lmdyn.callbacks.world_knowledge import WorldKnowledge
+from lmdyn.callbacks.words.learning_curves import LearningCurves
+from lmdyn.callbacks.words.sparsity import Sparsity
+from lmdyn.callbacks.words.token_learning import TokenLearning
+from lmdyn.callbacks.words.world_knowledge import WorldKnowledge
 
 __all__ = [
     "Accumulator",

@@ -15,8 +15,8 @@ from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from lmdyn.analysis.word_masks import number_words
 from lmdyn.callbacks import Run, Steps
-from lmdyn.callbacks.token_learning import POS_GROUPS, VERB_FORMS, TokenLearning
-from lmdyn.callbacks.token_learning_figures import half_steps
+from lmdyn.callbacks.words.token_learning import POS_GROUPS, VERB_FORMS, TokenLearning
+from lmdyn.callbacks.words.token_learning_figures import half_steps
 from lmdyn.datamodules.examples import ExampleLoader
 from lmdyn.datamodules.grammar import GrammarCorpus
 from lmdyn.datamodules.spans import SpanCorpus
@@ -315,7 +315,7 @@ def test_more_words_than_there_are_is_all_of_them(tmp_path):
 
 def test_ranks_add_up_to_one(tmp_path, trained, monkeypatch):
     """Each rank's counts, summed, are those of one process, with more ranks than some batches have rows."""
-    import lmdyn.callbacks.token_learning as file
+    import lmdyn.callbacks.words.token_learning as file
 
     observer = attach(tmp_path, max_words=60)
     whole = observer.observe(trained, 3)

@@ -14,8 +14,8 @@ from lmdyn.analysis.predictions import logits_at
 from lmdyn.callbacks import Run, ScheduledCheckpoint, Steps
 from lmdyn.callbacks import world_knowledge as world_knowledge_module
 from lmdyn.callbacks.observing.publishing import scalar_tags
-from lmdyn.callbacks.world_knowledge import WorldKnowledge
-from lmdyn.callbacks.world_knowledge_figures import changes
+from lmdyn.callbacks.words.world_knowledge import WorldKnowledge
+from lmdyn.callbacks.words.world_knowledge_figures import changes
 from lmdyn.cli.report import write_report
 from lmdyn.datamodules.facts import Cloze, FactCorpus, FactSource
 from lmdyn.datamodules.tokenization import word_tokenizer

@@ -24,7 +24,7 @@ from lmdyn.callbacks.observing.frequency import (
 )
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
-from lmdyn.callbacks.token_learning_figures import token_learning_figures
+from lmdyn.callbacks.words.token_learning_figures import token_learning_figures
 
 __all__ = ["POS_GROUPS", "VERB_FORMS", "TokenLearning"]
 

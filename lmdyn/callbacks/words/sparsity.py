@@ -29,7 +29,7 @@ from lmdyn.callbacks.observing.frequency import (
 )
 from lmdyn.callbacks.observing.observer import LSTM_SITES, StreamingObserver
 from lmdyn.callbacks.observing.probe import Seen, token_vectors
-from lmdyn.callbacks.sparsity_figures import sparsity_figures
+from lmdyn.callbacks.words.sparsity_figures import sparsity_figures
 
 __all__ = ["Sparsity"]
 

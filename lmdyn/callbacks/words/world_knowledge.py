@@ -16,7 +16,7 @@ from lmdyn.analysis.forward import device_of
 from lmdyn.analysis.predictions import logits_at
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
-from lmdyn.callbacks.world_knowledge_figures import knowledge_figures
+from lmdyn.callbacks.words.world_knowledge_figures import knowledge_figures
 
 __all__ = ["WorldKnowledge"]
 
