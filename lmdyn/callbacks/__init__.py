@@ -1,6 +1,6 @@
 """Observers and what they stand on: when to look, what to gather, which analysis to call, what to log."""
 
-from lmdyn.callbacks.attention_patterns import AttentionPatterns
+from lmdyn.callbacks.attention.attention_patterns import AttentionPatterns
 from lmdyn.callbacks.depth_performance import DepthPerformance
 from lmdyn.callbacks.diagnostic_probe import DiagnosticProbe
 from lmdyn.callbacks.downstream import Downstream

@@ -12,7 +12,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM, BertConfig, BertForMas
 
 from lmdyn.analysis.attention import attention_scores
 from lmdyn.callbacks import Run, ScheduledCheckpoint, Steps
-from lmdyn.callbacks.attention_patterns import AttentionPatterns
+from lmdyn.callbacks.attention.attention_patterns import AttentionPatterns
 from lmdyn.callbacks.observing.figures import site_label
 from lmdyn.callbacks.observing.observer import observe_together
 from lmdyn.cli.report import write_report
