@@ -35,7 +35,7 @@ from transformers import AlbertConfig, AlbertForPreTraining, BertTokenizer, PreT
 from lmdyn.analysis.edge_probe_training import EdgeClassifier
 from lmdyn.analysis.probe_training import generator
 from lmdyn.callbacks import Run
-from lmdyn.callbacks.edge_probe import EdgeProbe
+from lmdyn.callbacks.probing.edge_probe import EdgeProbe
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.datamodules.conll import ConllCorpus
 from lmdyn.datamodules.spans import SpanCorpus

@@ -19,7 +19,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import lmdyn.callbacks.downstream as downstream
+import lmdyn.callbacks.probing.downstream as downstream
 from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.analysis.edge_probes import EdgeClassifier
 from lmdyn.analysis.tower_heads import HeadTraining

@@ -2,9 +2,6 @@
 
 from lmdyn.callbacks.attention.attention_patterns import AttentionPatterns
 from lmdyn.callbacks.depth_performance import DepthPerformance
-from lmdyn.callbacks.diagnostic_probe import DiagnosticProbe
-from lmdyn.callbacks.downstream import Downstream
-from lmdyn.callbacks.edge_probe import EdgeProbe
 from lmdyn.callbacks.encoder_dynamics import EncoderDynamics
 from lmdyn.callbacks.handwriting import Handwriting
 from lmdyn.callbacks.interdependence import Interdependence
@@ -13,6 +10,9 @@ from lmdyn.callbacks.observing.probe import Accumulator, ProbeSet, Seen
 from lmdyn.callbacks.observing.reference import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.callbacks.probing.diagnostic_probe import DiagnosticProbe
+from lmdyn.callbacks.probing.downstream import Downstream
+from lmdyn.callbacks.probing.edge_probe import EdgeProbe
 from lmdyn.callbacks.scaffold_rule import ScaffoldRule
 from lmdyn.callbacks.similarity.similarity import Similarity
 from lmdyn.callbacks.tower_preference import TowerPreference

@@ -26,8 +26,6 @@ from transformers import (
 
 from lmdyn.analysis.schedules import warmup_decay_factor
 from lmdyn.callbacks import downstream
-from lmdyn.callbacks.downstream import Downstream
-from lmdyn.callbacks.downstream_figures import downstream_figures
 from lmdyn.callbacks.observing.fine_tuning import (
     PUBLISHED,
     Budget,
@@ -39,6 +37,8 @@ from lmdyn.callbacks.observing.fine_tuning import (
     settings_of,
 )
 from lmdyn.callbacks.observing.run import Run
+from lmdyn.callbacks.probing.downstream import Downstream
+from lmdyn.callbacks.probing.downstream_figures import downstream_figures
 from lmdyn.datamodules.tasks import Question, RawTask, TaskData, TextExample
 from lmdyn.datamodules.tokenization import subword_tokenizer
 from tests.callbacks.observing import assert_leaves_alone

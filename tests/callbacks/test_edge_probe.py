@@ -13,8 +13,8 @@ from lmdyn.analysis.activations import observing
 from lmdyn.analysis.edge_probe_training import EdgeClassifier
 from lmdyn.analysis.edge_probes import EdgeData, edge_probes
 from lmdyn.callbacks import Run
-from lmdyn.callbacks.edge_probe import EdgeProbe
-from lmdyn.callbacks.edge_probe_figures import best_site
+from lmdyn.callbacks.probing.edge_probe import EdgeProbe
+from lmdyn.callbacks.probing.edge_probe_figures import best_site
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.datamodules.spans import SpanCorpus
 from tests.callbacks.observing import assert_leaves_alone
@@ -129,7 +129,7 @@ def test_features_are_those_of_the_sentences(tmp_path, spans):
 def test_two_ranks_have_the_features_of_one(tmp_path, spans, monkeypatch):
     module = Model(len(spans.tokenizer))
     observer = attach(tmp_path, spans, test_tokens=150)
-    part = "lmdyn.callbacks.edge_probe"
+    part = "lmdyn.callbacks.probing.edge_probe"
     with observing(module):
         whole = observer._features(module, observer.probe_set)
         ranks = []

@@ -17,9 +17,9 @@ from lmdyn.analysis.edge_probe_training import EdgeClassifier
 from lmdyn.analysis.edge_probes import EdgeData, edge_probes
 from lmdyn.analysis.forward import call_module, device_of
 from lmdyn.analysis.transformer import encoder_of, layer_sites
-from lmdyn.callbacks.edge_probe_figures import language_model_figure, layer_figure, task_figure
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device, token_vectors
+from lmdyn.callbacks.probing.edge_probe_figures import language_model_figure, layer_figure, task_figure
 
 __all__ = ["EdgeProbe"]
 

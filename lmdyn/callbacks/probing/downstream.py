@@ -18,9 +18,9 @@ from lmdyn.analysis.task_metrics import (
     task_score,
 )
 from lmdyn.analysis.transformer import encoder_of
-from lmdyn.callbacks.downstream_figures import downstream_figures
 from lmdyn.callbacks.observing.fine_tuning import Budget, FineTuning, answers, fine_tune, settings_of
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.probing.downstream_figures import downstream_figures
 
 __all__ = ["PUBLISHED_INIT", "Downstream"]
 
