@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-import lmdyn.callbacks.scaffold_rule as scaffold_rule
+import lmdyn.callbacks.interdependence.scaffold_rule as scaffold_rule
 from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.callbacks import Interdependence, Run, ScaffoldRule
 from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus

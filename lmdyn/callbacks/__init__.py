@@ -4,7 +4,8 @@ from lmdyn.callbacks.attention.attention_patterns import AttentionPatterns
 from lmdyn.callbacks.depth_performance import DepthPerformance
 from lmdyn.callbacks.encoder_dynamics import EncoderDynamics
 from lmdyn.callbacks.handwriting import Handwriting
-from lmdyn.callbacks.interdependence import Interdependence
+from lmdyn.callbacks.interdependence.interdependence import Interdependence
+from lmdyn.callbacks.interdependence.scaffold_rule import ScaffoldRule
 from lmdyn.callbacks.observing.observer import Observer, StreamingObserver
 from lmdyn.callbacks.observing.probe import Accumulator, ProbeSet, Seen
 from lmdyn.callbacks.observing.reference import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference
@@ -13,7 +14,6 @@ from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.probing.diagnostic_probe import DiagnosticProbe
 from lmdyn.callbacks.probing.downstream import Downstream
 from lmdyn.callbacks.probing.edge_probe import EdgeProbe
-from lmdyn.callbacks.scaffold_rule import ScaffoldRule
 from lmdyn.callbacks.similarity.similarity import Similarity
 from lmdyn.callbacks.tower_preference import TowerPreference
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint

@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-import lmdyn.callbacks.scaffold_rule as scaffold_rule
+import lmdyn.callbacks.interdependence.scaffold_rule as scaffold_rule
 from lmdyn.analysis import contextual_decomposition
 from lmdyn.callbacks import Interdependence, Run, ScaffoldRule
 from lmdyn.callbacks.observing.publishing import scalar_tags

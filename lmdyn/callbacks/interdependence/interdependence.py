@@ -17,10 +17,10 @@ from lmdyn.analysis.correlation import spearman
 from lmdyn.analysis.decomposition import Variant
 from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.interdependence import pairwise_interdependence
-from lmdyn.callbacks.interdependence_figures import interdependence_figures
-from lmdyn.callbacks.lstm_parts import LSTMParts
+from lmdyn.callbacks.interdependence.interdependence_figures import interdependence_figures
+from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
+from lmdyn.callbacks.interdependence.word_pairs import Parsed, WordPairs, encode_words
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.word_pairs import Parsed, WordPairs, encode_words
 
 __all__ = ["Interdependence"]
 
