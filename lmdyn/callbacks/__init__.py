@@ -1,9 +1,9 @@
 """Observers and what they stand on: when to look, what to gather, which analysis to call, what to log."""
 
 from lmdyn.callbacks.attention.attention_patterns import AttentionPatterns
-from lmdyn.callbacks.depth_performance import DepthPerformance
-from lmdyn.callbacks.encoder_dynamics import EncoderDynamics
-from lmdyn.callbacks.handwriting import Handwriting
+from lmdyn.callbacks.dynamics.depth_performance import DepthPerformance
+from lmdyn.callbacks.dynamics.encoder_dynamics import EncoderDynamics
+from lmdyn.callbacks.dynamics.handwriting import Handwriting
 from lmdyn.callbacks.interdependence.interdependence import Interdependence
 from lmdyn.callbacks.interdependence.scaffold_rule import ScaffoldRule
 from lmdyn.callbacks.observing.observer import Observer, StreamingObserver

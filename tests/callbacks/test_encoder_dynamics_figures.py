@@ -6,8 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lmdyn.callbacks.encoder_dynamics_figures import dynamics_figures
-from lmdyn.callbacks.encoder_dynamics_tables import curves, dynamics_numbers, dynamics_tables, main_length
+from lmdyn.callbacks.dynamics.encoder_dynamics_figures import dynamics_figures
+from lmdyn.callbacks.dynamics.encoder_dynamics_tables import (
+    curves,
+    dynamics_numbers,
+    dynamics_tables,
+    main_length,
+)
 from lmdyn.callbacks.observing.store import ObservationStore
 
 GROUPS = ["length", "term", "width", "kind", "t", "sentence", "token", "key", "component"]

@@ -11,9 +11,9 @@ from transformers import AlbertConfig, AlbertForPreTraining, BertConfig, BertFor
 
 from lmdyn.analysis.encoder_map import EncoderMap
 from lmdyn.callbacks import handwriting
-from lmdyn.callbacks.handwriting import Handwriting
-from lmdyn.callbacks.handwriting_figures import handwriting_figures
-from lmdyn.callbacks.letter_paths import letter_path, pen_velocity
+from lmdyn.callbacks.dynamics.handwriting import Handwriting
+from lmdyn.callbacks.dynamics.handwriting_figures import handwriting_figures
+from lmdyn.callbacks.dynamics.letter_paths import letter_path, pen_velocity
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.datamodules.tasks import RawTask, TaskData, TextExample
 from lmdyn.datamodules.tokenization import subword_tokenizer

@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from lmdyn.analysis.synchronization import THRESHOLD
-from lmdyn.callbacks.encoder_dynamics_examples_figures import (
+from lmdyn.callbacks.dynamics.encoder_dynamics_examples_figures import (
     TIME,
     attractor_figure,
     perturbation_figure,
     positive,
     synchronization_figure,
 )
-from lmdyn.callbacks.encoder_dynamics_tables import (
+from lmdyn.callbacks.dynamics.encoder_dynamics_tables import (
     curve,
     curves,
     dynamics_numbers,

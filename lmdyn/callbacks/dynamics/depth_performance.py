@@ -29,7 +29,7 @@ from lmdyn.analysis.forward import IGNORED, device_of
 from lmdyn.analysis.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.trajectories import exact_products
 from lmdyn.analysis.transformer import encoder_of
-from lmdyn.callbacks.depth_performance_figures import depth_performance_figures
+from lmdyn.callbacks.dynamics.depth_performance_figures import depth_performance_figures
 from lmdyn.callbacks.observing.fine_tuning import Budget, FineTuning, answers, fine_tune, settings_of
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device

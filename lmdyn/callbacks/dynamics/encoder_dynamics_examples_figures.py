@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from lmdyn.callbacks.encoder_dynamics_tables import curve, curves
+from lmdyn.callbacks.dynamics.encoder_dynamics_tables import curve, curves
 from lmdyn.callbacks.observing.figures import line_style, outer_legend
 
 __all__ = ["TIME", "attractor_figure", "perturbation_figure", "positive", "synchronization_figure"]

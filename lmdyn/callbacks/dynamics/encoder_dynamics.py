@@ -15,9 +15,9 @@ from lmdyn.analysis.forward import IGNORED, device_of
 from lmdyn.analysis.synchronization import THRESHOLD
 from lmdyn.analysis.trajectories import exact_products
 from lmdyn.analysis.transformer import encoder_of
-from lmdyn.callbacks.encoder_dynamics_figures import dynamics_figures
-from lmdyn.callbacks.encoder_dynamics_tables import dynamics_tables
-from lmdyn.callbacks.encoder_runs import EncoderRuns, Row
+from lmdyn.callbacks.dynamics.encoder_dynamics_figures import dynamics_figures
+from lmdyn.callbacks.dynamics.encoder_dynamics_tables import dynamics_tables
+from lmdyn.callbacks.dynamics.encoder_runs import EncoderRuns, Row
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
 

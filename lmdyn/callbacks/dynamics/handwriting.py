@@ -17,8 +17,8 @@ from lmdyn.analysis.trajectories import exact_products
 from lmdyn.analysis.transformer import encoder_of
 from lmdyn.analysis.window_regressions import WindowMap, fit_window, window_regressions, write
 from lmdyn.analysis.window_sums import WindowSums
-from lmdyn.callbacks.handwriting_figures import handwriting_figures
-from lmdyn.callbacks.letter_paths import pen_velocity
+from lmdyn.callbacks.dynamics.handwriting_figures import handwriting_figures
+from lmdyn.callbacks.dynamics.letter_paths import pen_velocity
 from lmdyn.callbacks.observing.observer import Observer
 
 __all__ = ["PUBLISHED_WINDOW", "Handwriting"]

@@ -26,7 +26,7 @@ from lmdyn.analysis.trajectories import Map, iterate
 from lmdyn.analysis.transients import transient_length
 
 if TYPE_CHECKING:
-    from lmdyn.callbacks.encoder_dynamics import EncoderDynamics
+    from lmdyn.callbacks.dynamics.encoder_dynamics import EncoderDynamics
 
 __all__ = ["EncoderRuns", "Row"]
 
