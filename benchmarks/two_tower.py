@@ -35,7 +35,7 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from lmdyn.analysis.linear_cross_entropy import linear_cross_entropy
 from lmdyn.analysis.predictions import activations_at
 from lmdyn.analysis.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
-from lmdyn.callbacks.tower_preference import TOWERS
+from lmdyn.callbacks.preference.tower_preference import TOWERS
 from lmdyn.models import TwoTowerLanguageModel
 
 GOALS = {"step": 1.1, "heads": 1.1, "memory": 0.25}

@@ -11,16 +11,16 @@ from lmdyn.callbacks.observing.probe import Accumulator, ProbeSet, Seen
 from lmdyn.callbacks.observing.reference import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.callbacks.preference.tower_preference import TowerPreference
+from lmdyn.callbacks.preference.word_clusters import WordClusters
 from lmdyn.callbacks.probing.diagnostic_probe import DiagnosticProbe
 from lmdyn.callbacks.probing.downstream import Downstream
 from lmdyn.callbacks.probing.edge_probe import EdgeProbe
 from lmdyn.callbacks.similarity.similarity import Similarity
-from lmdyn.callbacks.tower_preference import TowerPreference
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.training.run_state import RunState
 from lmdyn.callbacks.training.schedule import Progress, Steps
 from lmdyn.callbacks.training.time_budget import TimeBudget
-from lmdyn.callbacks.word_clusters import WordClusters
 from lmdyn.callbacks.words.learning_curves import LearningCurves
 from lmdyn.callbacks.words.sparsity import Sparsity
 from lmdyn.callbacks.words.token_learning import TokenLearning

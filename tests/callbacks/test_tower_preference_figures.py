@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lmdyn.callbacks.tower_preference_figures import preference_figures
-from lmdyn.callbacks.tower_preference_tables import FREQUENCY_RANK, preference_tables
+from lmdyn.callbacks.preference.tower_preference_figures import preference_figures
+from lmdyn.callbacks.preference.tower_preference_tables import FREQUENCY_RANK, preference_tables
 
 COLUMNS = ["step", "tokens", "quantity", "site", "by", "group", "upos", "value"]
 TAGS = ["PROPN", "NOUN", "VERB", "ADP"]

@@ -27,7 +27,7 @@ from lmdyn.callbacks.observing.frequency import (
     token_frequencies,
 )
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.word_clusters_figures import (
+from lmdyn.callbacks.preference.word_clusters_figures import (
     cluster_figures,
     cluster_preferences,
     cluster_table,

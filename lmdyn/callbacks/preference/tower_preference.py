@@ -37,9 +37,9 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.reference import Previous
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.observing.training_part import TrainingPart
-from lmdyn.callbacks.tower_preference_figures import preference_figures
-from lmdyn.callbacks.tower_preference_tables import preference_tables
-from lmdyn.callbacks.tower_reader import TowerReader
+from lmdyn.callbacks.preference.tower_preference_figures import preference_figures
+from lmdyn.callbacks.preference.tower_preference_tables import preference_tables
+from lmdyn.callbacks.preference.tower_reader import TowerReader
 from lmdyn.callbacks.training.checkpoint_files import weights_digest
 
 __all__ = ["TowerPreference"]

@@ -11,7 +11,13 @@ from matplotlib.figure import Figure, SubFigure
 from scipy.stats import gaussian_kde, iqr, norm
 
 from lmdyn.callbacks.observing.figures import line_style, named_runs, new_figure, outer_legend, set_step_axis
-from lmdyn.callbacks.tower_preference_tables import BEFORE, LAST, TAGS, last_types, preference_tables
+from lmdyn.callbacks.preference.tower_preference_tables import (
+    BEFORE,
+    LAST,
+    TAGS,
+    last_types,
+    preference_tables,
+)
 
 __all__ = ["preference_figures"]
 
@@ -37,7 +43,7 @@ def preference_figures(
 
     Args:
         observations: of ``TowerPreference``; of several runs with a column ``run``.
-        settings: of the observer: see :func:`~lmdyn.callbacks.tower_preference_tables.preference_tables`, whose numbers
+        settings: of the observer: see :func:`~lmdyn.callbacks.preference.tower_preference_tables.preference_tables`, whose numbers
             are drawn.
 
     Returns:
