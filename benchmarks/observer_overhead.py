@@ -32,7 +32,7 @@ from common import EPOCH, ROWS, TIME, TYPES, Clock, Seconds, ZipfCorpus, machine
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
-from lmdyn.analysis.activations import observing
+from lmdyn.analysis.inspection.activations import observing
 from lmdyn.callbacks import LearningCurves, Observer, Run, RunState, Sparsity, Steps
 from lmdyn.callbacks.observing.figures import log_figure
 from lmdyn.callbacks.observing.observer import StreamingObserver, _with_progress

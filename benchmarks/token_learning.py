@@ -26,7 +26,7 @@ from common import Seconds, machine, now, quiet, spread, table
 from torch import Tensor, nn
 from transformers import BertTokenizer
 
-from lmdyn.analysis.activations import observing
+from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.word_masks import number_words
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.run import Run

@@ -1,6 +1,5 @@
 """Pure mathematics: tensors in, tensors or frozen dataclasses out. Nothing here knows Lightning."""
 
-from lmdyn.analysis.activations import Capture, capture, observing, resolve_sites
 from lmdyn.analysis.cca import canonical_correlations, cca, pwcca, svcca
 from lmdyn.analysis.cka import kernel_cka, linear_cka
 from lmdyn.analysis.correlation import pearson, spearman
@@ -17,6 +16,7 @@ from lmdyn.analysis.independent_components import (
     fast_ica,
     principal_components,
 )
+from lmdyn.analysis.inspection.activations import Capture, capture, observing, resolve_sites
 from lmdyn.analysis.interdependence import (
     PairwiseInterdependence,
     decompositional_interdependence,

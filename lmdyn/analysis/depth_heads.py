@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.encoder_map import EncoderMap
-from lmdyn.analysis.forward import call_module
-from lmdyn.analysis.predictions import logits_at
+from lmdyn.analysis.inspection.forward import call_module
+from lmdyn.analysis.inspection.predictions import logits_at
+from lmdyn.analysis.inspection.transformer import layer_sites
 from lmdyn.analysis.task_metrics import regression_metrics
 from lmdyn.analysis.tower_heads import TowerHead
-from lmdyn.analysis.transformer import layer_sites
 
 __all__ = [
     "LinearReadouts",

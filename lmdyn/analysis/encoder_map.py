@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lmdyn.analysis.activations import attention_as, observing
-from lmdyn.analysis.forward import call_module
-from lmdyn.analysis.transformer import encoder_of, layer_sites
+from lmdyn.analysis.inspection.activations import attention_as, observing
+from lmdyn.analysis.inspection.forward import call_module
+from lmdyn.analysis.inspection.transformer import encoder_of, layer_sites
 
 __all__ = ["EncoderMap"]
 

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.forward import IGNORED
 from lmdyn.analysis.hashing import splitmix64
+from lmdyn.analysis.inspection.forward import IGNORED
 from lmdyn.analysis.probe_training import (
     DiagnosticClassifier,
     Targets,

@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.distributed import all_reduce_sum
-from lmdyn.analysis.forward import IGNORED
-from lmdyn.analysis.linear_cross_entropy import (
+from lmdyn.analysis.inspection.forward import IGNORED
+from lmdyn.analysis.inspection.linear_cross_entropy import (
     linear_cross_entropy,
     probability_sums,
     target_log_probabilities,

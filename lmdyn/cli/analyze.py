@@ -18,7 +18,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from rich.progress import track
 from transformers import AutoTokenizer
 
-from lmdyn.analysis.forward import dotted
+from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.callbacks.observing.observer import Observer, observe_together
 from lmdyn.callbacks.observing.publishing import publish
 from lmdyn.callbacks.observing.run import Run, callbacks_of, takes_tokenizer
@@ -121,7 +121,7 @@ def analyze(
 ) -> int:
     """Replay observers over checkpoints: those of a run, in a folder of transformers' Trainer, or of a hub model.
 
-    The weights are audited on the way (:mod:`lmdyn.analysis.weights_audit`): identical weights at two steps and steps
+    The weights are audited on the way (:mod:`lmdyn.analysis.inspection.weights_audit`): identical weights at two steps and steps
     out of order are warned of and recorded in ``<out>/weights_audit.parquet``. A checkpoint is read once for this, even
     if all its observations are there, and not again as long as its files stay what they are.
 

@@ -11,7 +11,7 @@ import yaml
 from jsonargparse import ActionConfigFile  # type: ignore[attr-defined] # its star import
 from lightning.pytorch.cli import LightningArgumentParser
 
-from lmdyn.analysis.forward import dotted
+from lmdyn.analysis.inspection.forward import dotted
 
 __all__ = ["ConfigFile", "Parser", "essence"]
 

@@ -17,7 +17,7 @@ import yaml
 from matplotlib.figure import Figure
 from PIL import Image
 
-from lmdyn.analysis.forward import dotted
+from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.callbacks.observing.figures import short_names
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.publishing import scalar_tags

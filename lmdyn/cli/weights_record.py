@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from lmdyn.analysis.weights_audit import SKETCH_SIZE, audit_weights, weights_sketch
+from lmdyn.analysis.inspection.weights_audit import SKETCH_SIZE, audit_weights, weights_sketch
 from lmdyn.callbacks.training.checkpoint_files import weights_digest
 
 __all__ = ["WeightsRecord"]

@@ -10,7 +10,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
-from lmdyn.analysis.linear_cross_entropy import linear_cross_entropy, target_log_probabilities
+from lmdyn.analysis.inspection.linear_cross_entropy import linear_cross_entropy, target_log_probabilities
 from lmdyn.models.allocator import keep_freed_memory
 from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
 from lmdyn.models.pretraining import check_schedule, gather_labelled, labelled_positions, scheduled_optimizer

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmdyn.analysis.forward import call_module, dotted, logits_of, token_losses
+from lmdyn.analysis.inspection.forward import call_module, dotted, logits_of, token_losses
 
 
 class Model(nn.Module):

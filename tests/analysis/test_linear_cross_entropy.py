@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lmdyn.analysis.linear_cross_entropy import (
+from lmdyn.analysis.inspection.linear_cross_entropy import (
     linear_cross_entropy,
     probability_sums,
     target_log_probabilities,

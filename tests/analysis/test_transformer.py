@@ -14,8 +14,8 @@ from transformers import (
     GPTNeoXForCausalLM,
 )
 
-from lmdyn.analysis.activations import capture, observing
-from lmdyn.analysis.transformer import attention_sites, encoder_of, layer_number, layer_sites
+from lmdyn.analysis.inspection.activations import capture, observing
+from lmdyn.analysis.inspection.transformer import attention_sites, encoder_of, layer_number, layer_sites
 
 SIZES = {
     "vocab_size": 30,

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from lmdyn.analysis.weights_audit import audit_weights, out_of_order, squared_distances, weights_sketch
+from lmdyn.analysis.inspection.weights_audit import (
+    audit_weights,
+    out_of_order,
+    squared_distances,
+    weights_sketch,
+)
 
 D = 1500
 

@@ -15,9 +15,9 @@ import lmdyn.analysis.depth_heads as heads_file
 import lmdyn.callbacks.dynamics.depth_performance as file
 from lmdyn.analysis.depth_heads import ReadoutTraining, pooled_states
 from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.inspection.transformer import encoder_of
 from lmdyn.analysis.task_metrics import regression_metrics
 from lmdyn.analysis.tower_heads import HeadTraining
-from lmdyn.analysis.transformer import encoder_of
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.dynamics.depth_performance import TIMES, DepthPerformance
 from lmdyn.callbacks.observing.fine_tuning import Budget, answers, fine_tune

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import AlbertConfig, AlbertForMaskedLM
 
-from lmdyn.analysis.predictions import logits_at
+from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.callbacks import Run, ScheduledCheckpoint, Steps
 from lmdyn.callbacks import world_knowledge as world_knowledge_module
 from lmdyn.callbacks.observing.publishing import scalar_tags

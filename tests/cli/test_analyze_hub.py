@@ -25,7 +25,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from lmdyn.analysis.forward import token_losses
+from lmdyn.analysis.inspection.forward import token_losses
 from lmdyn.callbacks.training.checkpoint_files import (
     build_module,
     find_checkpoints,

@@ -28,7 +28,7 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from lmdyn.analysis.transformer import encoder_of, layer_sites
+from lmdyn.analysis.inspection.transformer import encoder_of, layer_sites
 from lmdyn.models.pretrained import PretrainedLM
 
 SIZES = {

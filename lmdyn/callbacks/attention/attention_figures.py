@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lmdyn.analysis.transformer import layer_number
+from lmdyn.analysis.inspection.transformer import layer_number
 from lmdyn.callbacks.observing.figures import new_figure, outer_legend, set_step_axis, site_label
 
 __all__ = ["attention_figures", "diagonal_animation"]

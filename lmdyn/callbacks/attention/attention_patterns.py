@@ -11,10 +11,10 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.activations import resolve_sites
 from lmdyn.analysis.attention import AttentionPatternSums
 from lmdyn.analysis.distributed import rank_and_world_size
-from lmdyn.analysis.transformer import attention_sites
+from lmdyn.analysis.inspection.activations import resolve_sites
+from lmdyn.analysis.inspection.transformer import attention_sites
 from lmdyn.callbacks.attention.attention_figures import attention_figures, diagonal_animation
 from lmdyn.callbacks.observing.observer import StreamingObserver
 from lmdyn.callbacks.observing.probe import Seen

@@ -12,7 +12,6 @@ from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.activations import observing
 from lmdyn.analysis.depth_heads import (
     ReadoutTraining,
     StateDecoder,
@@ -25,10 +24,11 @@ from lmdyn.analysis.depth_heads import (
 )
 from lmdyn.analysis.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.analysis.encoder_map import EncoderMap
-from lmdyn.analysis.forward import IGNORED, device_of
+from lmdyn.analysis.inspection.activations import observing
+from lmdyn.analysis.inspection.forward import IGNORED, device_of
+from lmdyn.analysis.inspection.transformer import encoder_of
 from lmdyn.analysis.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.trajectories import exact_products
-from lmdyn.analysis.transformer import encoder_of
 from lmdyn.callbacks.dynamics.depth_performance_figures import depth_performance_figures
 from lmdyn.callbacks.observing.fine_tuning import Budget, FineTuning, answers, fine_tune, settings_of
 from lmdyn.callbacks.observing.observer import Observer

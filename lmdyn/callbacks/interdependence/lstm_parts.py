@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.forward import call_module, logits_of
+from lmdyn.analysis.inspection.forward import call_module, logits_of
 from lmdyn.analysis.lstm import check_decoder, initial_state, lstm_layers, run_layers
 
 __all__ = ["LSTMParts"]

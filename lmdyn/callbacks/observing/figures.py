@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lmdyn.analysis.transformer import layer_number
+from lmdyn.analysis.inspection.transformer import layer_number
 
 __all__ = [
     "line_style",

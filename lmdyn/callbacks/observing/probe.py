@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, IterableDataset
 
-from lmdyn.analysis.activations import capture
 from lmdyn.analysis.distributed import rank_and_world_size
-from lmdyn.analysis.forward import call_module, device_of, logits_of, token_losses
 from lmdyn.analysis.hashing import splitmix64
+from lmdyn.analysis.inspection.activations import capture
+from lmdyn.analysis.inspection.forward import call_module, device_of, logits_of, token_losses
 
 __all__ = ["Accumulator", "ProbeSet", "Seen", "probe_pass"]
 
@@ -169,7 +169,7 @@ def probe_pass(
     """One pass of ``module`` over this rank's share of the probe set, every batch shown to all accumulators.
 
     A recurrent state that the module answers as ``.state`` is carried on where the batch says ``continues``.
-    Must run inside :func:`~lmdyn.analysis.activations.observing`.
+    Must run inside :func:`~lmdyn.analysis.inspection.activations.observing`.
 
     Raises:
         ValueError: a batch without labels.

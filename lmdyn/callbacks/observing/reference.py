@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from transformers import AutoTokenizer
 
-from lmdyn.analysis.activations import capture, resolve_sites
+from lmdyn.analysis.inspection.activations import capture, resolve_sites
 from lmdyn.callbacks.observing.probe import Reader, Seen
 from lmdyn.callbacks.observing.run import Run, snake_case
 from lmdyn.callbacks.training.checkpoint_files import (

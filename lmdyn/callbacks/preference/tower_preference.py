@@ -13,10 +13,10 @@ from jaxtyping import Int
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.activations import resolve_sites
 from lmdyn.analysis.correlation import pearson, spearman
 from lmdyn.analysis.distributed import rank_and_world_size
-from lmdyn.analysis.forward import device_of
+from lmdyn.analysis.inspection.activations import resolve_sites
+from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.preference import (
     PreferenceVariant,
     leading_towers,

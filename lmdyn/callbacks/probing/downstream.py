@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from lmdyn.analysis.distributed import gather, rank_and_world_size
+from lmdyn.analysis.inspection.transformer import encoder_of
 from lmdyn.analysis.task_metrics import (
     Metrics,
     classification_metrics,
@@ -17,7 +18,6 @@ from lmdyn.analysis.task_metrics import (
     span_metrics,
     task_score,
 )
-from lmdyn.analysis.transformer import encoder_of
 from lmdyn.callbacks.observing.fine_tuning import Budget, FineTuning, answers, fine_tune, settings_of
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.probing.downstream_figures import downstream_figures

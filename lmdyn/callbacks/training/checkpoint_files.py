@@ -11,7 +11,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.forward import dotted
+from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.callbacks.training.checkpoint import checkpoint_step
 from lmdyn.callbacks.training.hub_checkpoints import is_pretrained, name_step, read_pretrained
 

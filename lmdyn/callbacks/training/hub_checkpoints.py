@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lmdyn.analysis.forward import dotted
+from lmdyn.analysis.inspection.forward import dotted
 
 __all__ = ["HubCheckpoints", "is_pretrained", "name_step", "read_pretrained", "stamp"]
 

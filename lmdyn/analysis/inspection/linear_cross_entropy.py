@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lmdyn.analysis.forward import IGNORED
+from lmdyn.analysis.inspection.forward import IGNORED
 
 __all__ = ["linear_cross_entropy", "probability_sums", "target_log_probabilities"]
 

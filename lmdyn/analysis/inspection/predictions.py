@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lmdyn.analysis.activations import capture, resolve_sites
-from lmdyn.analysis.forward import call_module, logits_of
+from lmdyn.analysis.inspection.activations import capture, resolve_sites
+from lmdyn.analysis.inspection.forward import call_module, logits_of
 
 __all__ = ["activations_at", "logits_at"]
 

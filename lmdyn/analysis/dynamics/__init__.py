@@ -1,0 +1,1 @@
+"""An encoder iterated as a map: exponents, synchronization, attractors, dimensions, transients."""

@@ -1,0 +1,1 @@
+"""Contextual decomposition, interdependence and Shapley interaction."""

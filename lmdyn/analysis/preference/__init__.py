@@ -1,0 +1,1 @@
+"""Preference of towers for words; independent components and clusters of words."""

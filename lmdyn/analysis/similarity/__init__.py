@@ -1,0 +1,1 @@
+"""Similarity of representations: CCA, CKA, RSA, Procrustes; divergence of distributions."""

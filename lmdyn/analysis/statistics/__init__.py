@@ -1,0 +1,1 @@
+"""Sums over batches and ranks, correlation, intervals, hashing."""

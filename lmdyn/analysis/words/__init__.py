@@ -1,0 +1,1 @@
+"""Sparsity, frequency matching, and the order in which words are learned."""
