@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks import (
     Checkpoint,
     Itself,

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import lmdyn.callbacks.interdependence.scaffold_rule as scaffold_rule
-from lmdyn.analysis.distributed import rank_and_world_size
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks import Interdependence, Run, ScaffoldRule
 from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus
 from lmdyn.models import LSTMLanguageModel

@@ -2,13 +2,11 @@
 
 from lmdyn.analysis.cca import canonical_correlations, cca, pwcca, svcca
 from lmdyn.analysis.cka import kernel_cka, linear_cka
-from lmdyn.analysis.correlation import pearson, spearman
 from lmdyn.analysis.covariance import CrossCovariance
 from lmdyn.analysis.decomposition import Decomposition, contextual_decomposition
 from lmdyn.analysis.divergence import jensen_shannon, kullback_leibler
 from lmdyn.analysis.effective_dimension import EffectiveDimension, effective_dimension
 from lmdyn.analysis.encoder_map import EncoderMap
-from lmdyn.analysis.grouped import GroupedMeans
 from lmdyn.analysis.independent_components import (
     UnusableEmbeddingsError,
     amari_ica,
@@ -57,6 +55,8 @@ from lmdyn.analysis.sparsity import (
     match_frequency,
     word_tags,
 )
+from lmdyn.analysis.statistics.correlation import pearson, spearman
+from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.analysis.sweep import sweep
 from lmdyn.analysis.synchronization import (
     Synchronization,

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.distributed import all_reduce_sum, gather
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
 
 __all__ = ["AttentionPatternSums", "HeadPatterns", "attention_scores"]
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.correlation import pearson
+from lmdyn.analysis.statistics.correlation import pearson
 from lmdyn.analysis.tower_predictions import Predictions
 
 __all__ = [

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-from lmdyn.analysis.bootstrap import basic_interval, draw_blocks
-from lmdyn.analysis.correlation import FloatArray, pearson, spearman, weighted_pearson
+from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
+from lmdyn.analysis.statistics.correlation import FloatArray, pearson, spearman, weighted_pearson
 
 __all__ = ["Agreement", "compare_preferences"]
 

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.hashing import splitmix64
 from lmdyn.analysis.inspection.forward import IGNORED
 from lmdyn.analysis.probe_training import (
     DiagnosticClassifier,
@@ -28,6 +27,7 @@ from lmdyn.analysis.probe_training import (
     standardize,
     train,
 )
+from lmdyn.analysis.statistics.hashing import splitmix64
 
 __all__ = [
     "DescriptionLength",

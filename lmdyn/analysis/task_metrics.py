@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
-from lmdyn.analysis.correlation import pearson, spearman
+from lmdyn.analysis.statistics.correlation import pearson, spearman
 
 __all__ = [
     "Metrics",
@@ -126,7 +126,7 @@ def classification_metrics(
 def regression_metrics(predictions: Float[Tensor, "n"], labels: Float[Tensor, "n"]) -> dict[str, float]:
     """Pearson's and Spearman's correlation, 0 where they are undefined: what is constant orders nothing.
 
-    See :mod:`lmdyn.analysis.correlation`; Pearson's is undefined of fewer than 3 examples too.
+    See :mod:`lmdyn.analysis.statistics.correlation`; Pearson's is undefined of fewer than 3 examples too.
 
     Example:
         >>> found = regression_metrics(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([0.0, 1.0, 2.0]))

@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lmdyn.analysis.distributed import all_reduce_sum
 from lmdyn.analysis.inspection.forward import IGNORED
 from lmdyn.analysis.inspection.linear_cross_entropy import (
     linear_cross_entropy,
@@ -16,6 +15,7 @@ from lmdyn.analysis.inspection.linear_cross_entropy import (
     target_log_probabilities,
 )
 from lmdyn.analysis.schedules import warmup_decay_factor
+from lmdyn.analysis.statistics.distributed import all_reduce_sum
 
 __all__ = ["Encoded", "HeadTraining", "TowerHead", "train_tower_heads"]
 

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.distributed import all_reduce_sum
 from lmdyn.analysis.scatter import exact_float
+from lmdyn.analysis.statistics.distributed import all_reduce_sum
 
 __all__ = ["WindowSums"]
 

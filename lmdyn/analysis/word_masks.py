@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lmdyn.analysis.hashing import splitmix64
+from lmdyn.analysis.statistics.hashing import splitmix64
 
 __all__ = ["BatchWords", "MaskedCopies", "masked_copies", "number_words", "word_hash", "words_right"]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lmdyn.analysis.bootstrap import basic_interval, draw_blocks
+from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 
 
 def test_draws_add_up_and_are_those_of_the_seed():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lmdyn.analysis.clustered import clustered_means
+from lmdyn.analysis.statistics.clustered import clustered_means
 
 
 def naive(values, groups, clusters, group):

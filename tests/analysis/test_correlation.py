@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 
 from lmdyn.analysis import pearson, spearman
-from lmdyn.analysis.correlation import weighted_pearson
+from lmdyn.analysis.statistics.correlation import weighted_pearson
 
 
 @pytest.fixture

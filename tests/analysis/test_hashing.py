@@ -2,7 +2,7 @@
 
 import torch
 
-from lmdyn.analysis.hashing import splitmix64
+from lmdyn.analysis.statistics.hashing import splitmix64
 
 GOLDEN = 0x9E3779B97F4A7C15  # what the generator adds to its state before each number
 WHOLE = 2**64

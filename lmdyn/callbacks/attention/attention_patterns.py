@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.attention import AttentionPatternSums
-from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.inspection.transformer import attention_sites
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.attention.attention_figures import attention_figures, diagonal_animation
 from lmdyn.callbacks.observing.observer import StreamingObserver
 from lmdyn.callbacks.observing.probe import Seen

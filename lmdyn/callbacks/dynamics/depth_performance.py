@@ -22,11 +22,11 @@ from lmdyn.analysis.depth_heads import (
     states_at,
     train_linear_readouts,
 )
-from lmdyn.analysis.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.analysis.encoder_map import EncoderMap
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import IGNORED, device_of
 from lmdyn.analysis.inspection.transformer import encoder_of
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.analysis.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.trajectories import exact_products
 from lmdyn.callbacks.dynamics.depth_performance_figures import depth_performance_figures

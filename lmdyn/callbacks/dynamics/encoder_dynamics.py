@@ -9,10 +9,10 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.analysis.encoder_map import EncoderMap
 from lmdyn.analysis.inspection.forward import IGNORED, device_of
 from lmdyn.analysis.inspection.transformer import encoder_of
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.synchronization import THRESHOLD
 from lmdyn.analysis.trajectories import exact_products
 from lmdyn.callbacks.dynamics.encoder_dynamics_figures import dynamics_figures

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lmdyn.analysis.distributed import gather, rank_and_world_size
 from lmdyn.analysis.effective_dimension import effective_dimension
 from lmdyn.analysis.encoder_map import EncoderMap
 from lmdyn.analysis.horizon import carried_on, ends, late_exponents
 from lmdyn.analysis.independent_components import UnusableEmbeddingsError, principal_components
 from lmdyn.analysis.long_run import LongRun, long_run
 from lmdyn.analysis.lyapunov import local_lyapunov_exponents, random_perturbation
+from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.analysis.synchronization import (
     deviation,
     deviation_floor,

@@ -11,9 +11,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.analysis.encoder_map import EncoderMap
 from lmdyn.analysis.inspection.transformer import encoder_of
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.analysis.trajectories import exact_products
 from lmdyn.analysis.window_regressions import WindowMap, fit_window, window_regressions, write
 from lmdyn.analysis.window_sums import WindowSums

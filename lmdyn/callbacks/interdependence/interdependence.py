@@ -12,11 +12,11 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.clustered import clustered_means
-from lmdyn.analysis.correlation import spearman
 from lmdyn.analysis.decomposition import Variant
-from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.interdependence import pairwise_interdependence
+from lmdyn.analysis.statistics.clustered import clustered_means
+from lmdyn.analysis.statistics.correlation import spearman
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.interdependence.interdependence_figures import interdependence_figures
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
 from lmdyn.callbacks.interdependence.word_pairs import Parsed, WordPairs, encode_words

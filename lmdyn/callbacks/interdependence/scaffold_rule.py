@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.decomposition import Variant, contextual_decomposition
-from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.interdependence import relative_norm
 from lmdyn.analysis.lstm import initial_state, lstm_layers, run_layers, state_gradients
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
 from lmdyn.callbacks.interdependence.scaffold_figures import scaffold_figures
 from lmdyn.callbacks.observing.observer import Observer

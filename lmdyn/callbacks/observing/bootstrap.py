@@ -1,4 +1,4 @@
-"""Blocks of sentences, at most 64, from which intervals are bootstrapped (:mod:`lmdyn.analysis.bootstrap`)."""
+"""Blocks of sentences, at most 64, from which intervals are bootstrapped (:mod:`lmdyn.analysis.statistics.bootstrap`)."""
 
 import logging
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from lmdyn.analysis.distributed import rank_and_world_size
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.probe import Seen, sentence_numbers, token_hash
 
 __all__ = ["BLOCKS", "SentenceBlocks", "bootstrap_settings", "enough_blocks"]

@@ -15,8 +15,8 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from matplotlib.figure import Figure
 from torch import nn
 
-from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.analysis.inspection.activations import observing, resolve_sites
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.probe import Accumulator, ProbeSet, merge_sites, probe_pass
 from lmdyn.callbacks.observing.publishing import publish
 from lmdyn.callbacks.observing.run import Run, callbacks_of, open_data, snake_case, split_loader

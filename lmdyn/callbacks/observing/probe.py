@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, IterableDataset
 
-from lmdyn.analysis.distributed import rank_and_world_size
-from lmdyn.analysis.hashing import splitmix64
 from lmdyn.analysis.inspection.activations import capture
 from lmdyn.analysis.inspection.forward import call_module, device_of, logits_of, token_losses
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.analysis.statistics.hashing import splitmix64
 
 __all__ = ["Accumulator", "ProbeSet", "Seen", "probe_pass"]
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lmdyn.analysis.distributed import rank_and_world_size
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet
 

@@ -13,8 +13,6 @@ from jaxtyping import Int
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.correlation import pearson, spearman
-from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.preference import (
@@ -25,6 +23,8 @@ from lmdyn.analysis.preference import (
     split_half_reliability,
     token_preference,
 )
+from lmdyn.analysis.statistics.correlation import pearson, spearman
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.tower_heads import HeadTraining
 from lmdyn.analysis.tower_predictions import Predictions
 from lmdyn.callbacks.observing.frequency import (

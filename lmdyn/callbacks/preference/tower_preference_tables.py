@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lmdyn.analysis.correlation import pearson, spearman
 from lmdyn.analysis.preference_agreement import compare_preferences
+from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.callbacks.observing.figures import named_runs
 
 __all__ = ["BEFORE", "FREQUENCY_RANK", "LAST", "TAGS", "last_types", "preference_tables", "top_types"]

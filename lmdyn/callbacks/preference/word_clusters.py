@@ -11,8 +11,8 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.distributed import rank_and_world_size
 from lmdyn.analysis.independent_components import Nonlinearity, UnusableEmbeddingsError, Whiten
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.word_clusters import (
     ClusteredWords,
     Clustering,

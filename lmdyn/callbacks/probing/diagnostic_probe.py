@@ -10,10 +10,10 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.bootstrap import basic_interval, draw_blocks
-from lmdyn.analysis.distributed import gather, rank_and_world_size
 from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.probes import DiagnosticClassifier, ProbeResult, description_length, diagnostic_probe
+from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
+from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.bootstrap import SentenceBlocks, bootstrap_settings, enough_blocks
 from lmdyn.callbacks.observing.figures import (
     line_style,

@@ -9,8 +9,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from lmdyn.analysis.distributed import gather, rank_and_world_size
 from lmdyn.analysis.inspection.transformer import encoder_of
+from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.analysis.task_metrics import (
     Metrics,
     classification_metrics,

@@ -11,12 +11,12 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.cka import kernel_cka
 from lmdyn.analysis.covariance import CrossCovariance
-from lmdyn.analysis.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.analysis.divergence import jensen_shannon, kullback_leibler
 from lmdyn.analysis.rsa import rsa
+from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.analysis.sweep import MEASURES
 from lmdyn.callbacks.observing.bootstrap import BLOCKS, SentenceBlocks, bootstrap_settings, enough_blocks
 from lmdyn.callbacks.observing.observer import LSTM_SITES, StreamingObserver

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
-from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.training.schedule import Progress
 
 __all__ = ["RunState", "about_checkpoint", "at_epoch_start", "progress", "save_tokenizer"]

@@ -10,8 +10,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.distributed import rank_and_world_size
-from lmdyn.analysis.grouped import GroupedMeans
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.callbacks.observing.figures import (
     line_style,
     mark_rate_drops,

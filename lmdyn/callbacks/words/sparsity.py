@@ -10,7 +10,6 @@ from jaxtyping import Bool
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.grouped import GroupedMeans
 from lmdyn.analysis.sparsity import (
     CLOSED_CLASSES,
     OPEN_CLASSES,
@@ -21,6 +20,7 @@ from lmdyn.analysis.sparsity import (
     match_frequency,
     word_tags,
 )
+from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.callbacks.observing.frequency import (
     FrequencySource,
     check_counts,

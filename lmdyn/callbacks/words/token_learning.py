@@ -11,10 +11,10 @@ from jaxtyping import Bool, Int
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.distributed import all_reduce_sum, rank_and_world_size
-from lmdyn.analysis.grouped import GroupedMeans
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.inspection.predictions import logits_at
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
+from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.analysis.word_masks import BatchWords, masked_copies, number_words, word_hash, words_right
 from lmdyn.callbacks.observing.frequency import (
     FrequencySource,

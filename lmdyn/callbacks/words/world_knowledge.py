@@ -11,9 +11,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.distributed import gather, rank_and_world_size
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.inspection.predictions import logits_at
+from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.words.world_knowledge_figures import knowledge_figures
