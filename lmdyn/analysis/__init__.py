@@ -1,10 +1,6 @@
 """Pure mathematics: tensors in, tensors or frozen dataclasses out. Nothing here knows Lightning."""
 
-from lmdyn.analysis.cca import canonical_correlations, cca, pwcca, svcca
-from lmdyn.analysis.cka import kernel_cka, linear_cka
-from lmdyn.analysis.covariance import CrossCovariance
 from lmdyn.analysis.decomposition import Decomposition, contextual_decomposition
-from lmdyn.analysis.divergence import jensen_shannon, kullback_leibler
 from lmdyn.analysis.effective_dimension import EffectiveDimension, effective_dimension
 from lmdyn.analysis.encoder_map import EncoderMap
 from lmdyn.analysis.independent_components import (
@@ -20,7 +16,6 @@ from lmdyn.analysis.interdependence import (
     decompositional_interdependence,
     pairwise_interdependence,
 )
-from lmdyn.analysis.kernels import cosine_kernel, linear_kernel, rbf_kernel
 from lmdyn.analysis.long_run import LongRun, long_run
 from lmdyn.analysis.lstm import state_gradients
 from lmdyn.analysis.lyapunov import LocalExponents, local_lyapunov_exponents
@@ -43,10 +38,16 @@ from lmdyn.analysis.probes import (
     description_length,
     diagnostic_probe,
 )
-from lmdyn.analysis.procrustes import procrustes
 from lmdyn.analysis.recurrence import Attractors, Recurrence, attractor_types, attractors
-from lmdyn.analysis.rsa import rsa
 from lmdyn.analysis.shapley import ShapleyInteraction, shapley_interaction
+from lmdyn.analysis.similarity.cca import canonical_correlations, cca, pwcca, svcca
+from lmdyn.analysis.similarity.cka import kernel_cka, linear_cka
+from lmdyn.analysis.similarity.covariance import CrossCovariance
+from lmdyn.analysis.similarity.divergence import jensen_shannon, kullback_leibler
+from lmdyn.analysis.similarity.kernels import cosine_kernel, linear_kernel, rbf_kernel
+from lmdyn.analysis.similarity.procrustes import procrustes
+from lmdyn.analysis.similarity.rsa import rsa
+from lmdyn.analysis.similarity.sweep import sweep
 from lmdyn.analysis.sparsity import (
     MatchedSamples,
     attention_entropy,
@@ -57,7 +58,6 @@ from lmdyn.analysis.sparsity import (
 )
 from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.analysis.statistics.grouped import GroupedMeans
-from lmdyn.analysis.sweep import sweep
 from lmdyn.analysis.synchronization import (
     Synchronization,
     deviation,

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lmdyn.analysis.covariance import CrossCovariance
-from lmdyn.analysis.scatter import exact_float, scatter_matrix
+from lmdyn.analysis.similarity.covariance import CrossCovariance
+from lmdyn.analysis.similarity.scatter import exact_float, scatter_matrix
 
 __all__ = ["EffectiveDimension", "effective_dimension"]
 

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.scatter import exact_float
+from lmdyn.analysis.similarity.scatter import exact_float
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
 
 __all__ = ["WindowSums"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lmdyn.analysis import CrossCovariance, canonical_correlations, cca, pwcca, scatter, svcca
-from lmdyn.analysis.scatter import Side, kept_directions, scatter_matrix
+from lmdyn.analysis.similarity.scatter import Side, kept_directions, scatter_matrix
 
 
 def decompose(x, variance, cut):

@@ -7,7 +7,7 @@ import scipy.spatial
 import torch
 
 from lmdyn.analysis import CrossCovariance, cca, kernel_cka, linear_cka, procrustes, pwcca, rsa, svcca, sweep
-from lmdyn.analysis.sweep import MEASURES
+from lmdyn.analysis.similarity.sweep import MEASURES
 
 
 def debiased_linear_cka(x, y):

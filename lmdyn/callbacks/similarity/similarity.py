@@ -11,13 +11,13 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.cka import kernel_cka
-from lmdyn.analysis.covariance import CrossCovariance
-from lmdyn.analysis.divergence import jensen_shannon, kullback_leibler
-from lmdyn.analysis.rsa import rsa
+from lmdyn.analysis.similarity.cka import kernel_cka
+from lmdyn.analysis.similarity.covariance import CrossCovariance
+from lmdyn.analysis.similarity.divergence import jensen_shannon, kullback_leibler
+from lmdyn.analysis.similarity.rsa import rsa
+from lmdyn.analysis.similarity.sweep import MEASURES
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
-from lmdyn.analysis.sweep import MEASURES
 from lmdyn.callbacks.observing.bootstrap import BLOCKS, SentenceBlocks, bootstrap_settings, enough_blocks
 from lmdyn.callbacks.observing.observer import LSTM_SITES, StreamingObserver
 from lmdyn.callbacks.observing.probe import Seen, token_hash, token_vectors

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lmdyn.analysis.scatter import Pair
+from lmdyn.analysis.similarity.scatter import Pair
 
 __all__ = ["procrustes"]
 

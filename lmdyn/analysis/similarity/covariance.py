@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lmdyn.analysis.cca import cca_of, correlations_of, pwcca_of, svcca_of
-from lmdyn.analysis.cka import linear_cka_of
-from lmdyn.analysis.procrustes import procrustes_of
-from lmdyn.analysis.scatter import Cut, Pair, Side, exact_float, scatter_matrix
+from lmdyn.analysis.similarity.cca import cca_of, correlations_of, pwcca_of, svcca_of
+from lmdyn.analysis.similarity.cka import linear_cka_of
+from lmdyn.analysis.similarity.procrustes import procrustes_of
+from lmdyn.analysis.similarity.scatter import Cut, Pair, Side, exact_float, scatter_matrix
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 
 __all__ = ["CrossCovariance"]

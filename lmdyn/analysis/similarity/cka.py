@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lmdyn.analysis.kernels import KERNELS, Structure, structure_of, subsample
-from lmdyn.analysis.scatter import Pair
+from lmdyn.analysis.similarity.kernels import KERNELS, Structure, structure_of, subsample
+from lmdyn.analysis.similarity.scatter import Pair
 
 __all__ = ["kernel_cka", "linear_cka"]
 

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lmdyn.analysis.cca import cca_of, pwcca_of, svcca_of
-from lmdyn.analysis.cka import linear_cka_of
-from lmdyn.analysis.procrustes import procrustes_of
-from lmdyn.analysis.scatter import Pair, Side
+from lmdyn.analysis.similarity.cca import cca_of, pwcca_of, svcca_of
+from lmdyn.analysis.similarity.cka import linear_cka_of
+from lmdyn.analysis.similarity.procrustes import procrustes_of
+from lmdyn.analysis.similarity.scatter import Pair, Side
 
 __all__ = ["MEASURES", "sweep"]
 
@@ -25,7 +25,7 @@ MEASURES: Mapping[str, Callable[[Pair], Tensor]] = MappingProxyType(
         "procrustes": procrustes_of,
     }
 )
-"""Measures that need no more than covariances, as functions of a :class:`lmdyn.analysis.scatter.Pair`, by name."""
+"""Measures that need no more than covariances, as functions of a :class:`lmdyn.analysis.similarity.scatter.Pair`, by name."""
 
 
 def sweep(

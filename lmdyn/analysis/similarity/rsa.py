@@ -7,7 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lmdyn.analysis.kernels import Structure, euclidean_distance, structure_of, subsample, unit_rows
+from lmdyn.analysis.similarity.kernels import (
+    Structure,
+    euclidean_distance,
+    structure_of,
+    subsample,
+    unit_rows,
+)
 
 __all__ = ["DISSIMILARITIES", "rsa"]
 

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lmdyn.analysis.scatter import Cut, Pair, kept_directions
+from lmdyn.analysis.similarity.scatter import Cut, Pair, kept_directions
 
 __all__ = ["canonical_correlations", "cca", "pwcca", "svcca"]
 
