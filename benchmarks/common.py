@@ -14,7 +14,7 @@ import lightning as L
 import numpy as np
 import torch
 
-from lmdyn.analysis.sparsity import CLOSED_CLASSES, OPEN_CLASSES
+from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES
 from lmdyn.datamodules.corpus import Corpus
 from lmdyn.datamodules.sentence import Document, Sentence
 from lmdyn.datamodules.tokenization import word_tokenizer

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from transformers import BertTokenizer
 
 from lmdyn.analysis.inspection.activations import observing
-from lmdyn.analysis.word_masks import number_words
+from lmdyn.analysis.words.word_masks import number_words
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.words.token_learning import TokenLearning

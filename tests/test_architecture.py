@@ -8,7 +8,7 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from lmdyn.analysis.sparsity import concentration
+from lmdyn.analysis.words.sparsity import concentration
 
 ROOT = Path(__file__).parents[1]
 

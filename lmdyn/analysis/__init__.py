@@ -48,14 +48,6 @@ from lmdyn.analysis.similarity.kernels import cosine_kernel, linear_kernel, rbf_
 from lmdyn.analysis.similarity.procrustes import procrustes
 from lmdyn.analysis.similarity.rsa import rsa
 from lmdyn.analysis.similarity.sweep import sweep
-from lmdyn.analysis.sparsity import (
-    MatchedSamples,
-    attention_entropy,
-    concentration,
-    frequency_correlation,
-    match_frequency,
-    word_tags,
-)
 from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.analysis.synchronization import (
@@ -78,6 +70,14 @@ from lmdyn.analysis.word_clusters import (
     cluster_means,
     typical_words,
     word_clusters,
+)
+from lmdyn.analysis.words.sparsity import (
+    MatchedSamples,
+    attention_entropy,
+    concentration,
+    frequency_correlation,
+    match_frequency,
+    word_tags,
 )
 
 __all__ = [

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lmdyn.analysis.learning_order import learning_order, rescaled
+from lmdyn.analysis.words.learning_order import learning_order, rescaled
 
 
 def test_half_is_where_the_curve_is_half():

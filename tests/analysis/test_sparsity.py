@@ -14,7 +14,7 @@ from lmdyn.analysis import (
     match_frequency,
     word_tags,
 )
-from lmdyn.analysis.sparsity import concentration_and_norm
+from lmdyn.analysis.words.sparsity import concentration_and_norm
 
 
 def naive_concentration(v):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lmdyn.analysis.word_masks import masked_copies, number_words, word_hash, words_right
+from lmdyn.analysis.words.word_masks import masked_copies, number_words, word_hash, words_right
 
 MASK = 99
 

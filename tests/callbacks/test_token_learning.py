@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
-from lmdyn.analysis.word_masks import number_words
+from lmdyn.analysis.words.word_masks import number_words
 from lmdyn.callbacks import Run, Steps
 from lmdyn.callbacks.words.token_learning import POS_GROUPS, VERB_FORMS, TokenLearning
 from lmdyn.callbacks.words.token_learning_figures import half_steps

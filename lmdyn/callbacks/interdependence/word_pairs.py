@@ -12,8 +12,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lmdyn.analysis.sparsity import CLOSED_CLASSES, OPEN_CLASSES
 from lmdyn.analysis.trees import dependency_distances
+from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES
 
 __all__ = ["Parsed", "WordPairs", "encode_words"]
 

@@ -10,7 +10,8 @@ from jaxtyping import Bool
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.sparsity import (
+from lmdyn.analysis.statistics.grouped import GroupedMeans
+from lmdyn.analysis.words.sparsity import (
     CLOSED_CLASSES,
     OPEN_CLASSES,
     attention_entropy,
@@ -20,7 +21,6 @@ from lmdyn.analysis.sparsity import (
     match_frequency,
     word_tags,
 )
-from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.callbacks.observing.frequency import (
     FrequencySource,
     check_counts,

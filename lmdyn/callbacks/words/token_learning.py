@@ -15,7 +15,7 @@ from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.statistics.grouped import GroupedMeans
-from lmdyn.analysis.word_masks import BatchWords, masked_copies, number_words, word_hash, words_right
+from lmdyn.analysis.words.word_masks import BatchWords, masked_copies, number_words, word_hash, words_right
 from lmdyn.callbacks.observing.frequency import (
     FrequencySource,
     frequency_ranks,
@@ -68,7 +68,7 @@ class TokenLearning(Observer):
     A word is right when the highest logits over the whole vocabulary are right for all its pieces. Where logits are not
     finite nothing is right, with a warning. Accuracy is the share of right words, from 0 to 1. Figures show it, and it
     over that of the last observation, as in the publication, with the step at which half of that is reached
-    (:func:`~lmdyn.analysis.learning_order.learning_order`). To look at both at different steps, attach two
+    (:func:`~lmdyn.analysis.words.learning_order.learning_order`). To look at both at different steps, attach two
     observers under two names.
 
     Words of which a piece is the tokenizer's unknown token are left out of both (a warning tells how many): nobody

@@ -9,7 +9,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lmdyn.analysis.learning_order import learning_order, rescaled
+from lmdyn.analysis.words.learning_order import learning_order, rescaled
 from lmdyn.callbacks.observing.figures import line_style, new_figure, outer_legend, set_step_axis
 
 __all__ = ["half_steps", "token_learning_figures"]
@@ -61,7 +61,7 @@ def half_steps(
         observations: of ``TokenLearning``, of one run.
         quantity: ``reconstruction`` or ``prediction``.
         by: a grouping; empty for all words.
-        least: see :func:`~lmdyn.analysis.learning_order.learning_order`.
+        least: see :func:`~lmdyn.analysis.words.learning_order.learning_order`.
     """
     return _half_steps(_wide(observations, quantity, by), least)
 
