@@ -9,7 +9,7 @@ The model is ``transformers.AlbertModel`` of ALBERT-base's sizes with random wei
 the 12 runs of its shared layer. The tasks have as many classes as
 universal POS tags (17), treebank POS tags (50), topics (14) and semantic tags (67); the label of a token is the
 greatest of as many random projections of its embedding, so that there is something to learn. Probes are trained for 10
-epochs on 4/5 of the tokens and scored on the others, by ``lmdyn.analysis.probes.diagnostic_probe``.
+epochs on 4/5 of the tokens and scored on the others, by ``lmdyn.analysis.probing.probes.diagnostic_probe``.
 
 - pass:   forward over all tokens in eager attention; hidden states of the sites as (tokens, 768) float32
 - probes: standardisation, training and scores of one site (the middle one), or of all of them
@@ -26,8 +26,8 @@ from common import Seconds, machine, now, quiet, spread, table
 from torch import Tensor
 from transformers import AlbertConfig, AlbertModel
 
-from lmdyn.analysis.probe_training import DiagnosticClassifier
-from lmdyn.analysis.probes import diagnostic_probe
+from lmdyn.analysis.probing.probe_training import DiagnosticClassifier
+from lmdyn.analysis.probing.probes import diagnostic_probe
 
 GOAL = 3.0
 TASKS = {"upos": 17, "xpos": 50, "topic": 14, "semtag": 67}

@@ -34,7 +34,7 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 from lmdyn.analysis.inspection.linear_cross_entropy import linear_cross_entropy
 from lmdyn.analysis.inspection.predictions import activations_at
-from lmdyn.analysis.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
+from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.callbacks.preference.tower_preference import TOWERS
 from lmdyn.models import TwoTowerLanguageModel
 

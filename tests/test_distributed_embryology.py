@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 
 import lmdyn.callbacks.probing.downstream as downstream
-from lmdyn.analysis.edge_probes import EdgeClassifier
+from lmdyn.analysis.probing.edge_probes import EdgeClassifier
+from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.analysis.tower_heads import HeadTraining
 from lmdyn.callbacks import (
     AttentionPatterns,
     DepthPerformance,

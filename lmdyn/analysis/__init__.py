@@ -30,7 +30,7 @@ from lmdyn.analysis.preference import (
     token_preference,
 )
 from lmdyn.analysis.preference_agreement import Agreement, compare_preferences
-from lmdyn.analysis.probes import (
+from lmdyn.analysis.probing.probes import (
     DescriptionLength,
     DiagnosticClassifier,
     ProbeResult,
@@ -38,6 +38,7 @@ from lmdyn.analysis.probes import (
     description_length,
     diagnostic_probe,
 )
+from lmdyn.analysis.probing.tower_heads import HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.recurrence import Attractors, Recurrence, attractor_types, attractors
 from lmdyn.analysis.shapley import ShapleyInteraction, shapley_interaction
 from lmdyn.analysis.similarity.cca import canonical_correlations, cca, pwcca, svcca
@@ -58,7 +59,6 @@ from lmdyn.analysis.synchronization import (
     synchronize,
 )
 from lmdyn.analysis.synchronized_map import SynchronizedMap, synchronized_map, transverse_exponents
-from lmdyn.analysis.tower_heads import HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.tower_predictions import Predictions, TowerPredictions
 from lmdyn.analysis.trajectories import Trajectory, exact_products, iterate
 from lmdyn.analysis.transients import Transients, transient_length

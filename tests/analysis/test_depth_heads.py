@@ -12,13 +12,13 @@ from transformers import (
     DebertaV2ForMaskedLM,
 )
 
-from lmdyn.analysis.depth_heads import (
+from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.probing.depth_heads import (
     ReadoutTraining,
     StateDecoder,
     prediction_sums,
     train_linear_readouts,
 )
-from lmdyn.analysis.encoder_map import EncoderMap
 from lmdyn.models import MaskedLanguageModel
 
 SIZES = {

@@ -9,9 +9,9 @@ from jaxtyping import TypeCheckError
 from sklearn.metrics import f1_score
 from torch import nn
 
-from lmdyn.analysis.edge_probe_training import EdgeClassifier
-from lmdyn.analysis.edge_probes import EdgeData, edge_probes, micro_f1, span_means
-from lmdyn.analysis.probe_training import generator
+from lmdyn.analysis.probing.edge_probe_training import EdgeClassifier
+from lmdyn.analysis.probing.edge_probes import EdgeData, edge_probes, micro_f1, span_means
+from lmdyn.analysis.probing.probe_training import generator
 
 SIZES = {"first": 3, "pair": 4}
 TRAINING = EdgeClassifier(

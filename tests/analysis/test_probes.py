@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from lmdyn.analysis.probe_training import (
+from lmdyn.analysis.probing.probe_training import (
     Targets,
     initial_probes,
     loss_gradient,
@@ -16,7 +16,12 @@ from lmdyn.analysis.probe_training import (
     standardize,
     train,
 )
-from lmdyn.analysis.probes import DiagnosticClassifier, control_labels, description_length, diagnostic_probe
+from lmdyn.analysis.probing.probes import (
+    DiagnosticClassifier,
+    control_labels,
+    description_length,
+    diagnostic_probe,
+)
 
 KINDS = [pytest.param(DiagnosticClassifier(), id="linear"),
          pytest.param(DiagnosticClassifier(kind="mlp", hidden_size=8, dropout=0.25), id="mlp")]  # fmt: skip

@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn import metrics as sklearn_metrics
 from torchmetrics.functional.text import squad
 
-from lmdyn.analysis.task_metrics import (
+from lmdyn.analysis.probing.task_metrics import (
     best_spans,
     classification_metrics,
     exact_match,

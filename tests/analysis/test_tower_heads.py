@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import lmdyn.analysis.tower_heads as tower_heads
-from lmdyn.analysis.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
+import lmdyn.analysis.probing.tower_heads as tower_heads
+from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 
 V, D, N = 11, 6, 40
 HOW = HeadTraining(updates=30, learning_rate=0.01)

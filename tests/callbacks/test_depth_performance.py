@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-import lmdyn.analysis.depth_heads as heads_file
+import lmdyn.analysis.probing.depth_heads as heads_file
 import lmdyn.callbacks.dynamics.depth_performance as file
-from lmdyn.analysis.depth_heads import ReadoutTraining, pooled_states
 from lmdyn.analysis.encoder_map import EncoderMap
 from lmdyn.analysis.inspection.transformer import encoder_of
-from lmdyn.analysis.task_metrics import regression_metrics
-from lmdyn.analysis.tower_heads import HeadTraining
+from lmdyn.analysis.probing.depth_heads import ReadoutTraining, pooled_states
+from lmdyn.analysis.probing.task_metrics import regression_metrics
+from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.dynamics.depth_performance import TIMES, DepthPerformance
 from lmdyn.callbacks.observing.fine_tuning import Budget, answers, fine_tune
@@ -249,7 +249,7 @@ def test_ranks_add_up_to_one(tmp_path, data, monkeypatch):
 
 
 def _heads(parts):
-    from lmdyn.analysis.tower_heads import TowerHead
+    from lmdyn.analysis.probing.tower_heads import TowerHead
 
     return {str(t): TowerHead(16, parts.vocab_size, 0.5, t) for t in parts.times}
 

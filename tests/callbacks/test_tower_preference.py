@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.stats import pearsonr
 
-from lmdyn.analysis.tower_heads import Encoded, HeadTraining, train_tower_heads
+from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, train_tower_heads
 from lmdyn.callbacks import Run, TowerPreference
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus, StreamedText
 from lmdyn.models import TwoTowerLanguageModel

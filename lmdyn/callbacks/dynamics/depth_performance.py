@@ -12,7 +12,11 @@ from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.depth_heads import (
+from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.inspection.activations import observing
+from lmdyn.analysis.inspection.forward import IGNORED, device_of
+from lmdyn.analysis.inspection.transformer import encoder_of
+from lmdyn.analysis.probing.depth_heads import (
     ReadoutTraining,
     StateDecoder,
     head_sums,
@@ -22,12 +26,8 @@ from lmdyn.analysis.depth_heads import (
     states_at,
     train_linear_readouts,
 )
-from lmdyn.analysis.encoder_map import EncoderMap
-from lmdyn.analysis.inspection.activations import observing
-from lmdyn.analysis.inspection.forward import IGNORED, device_of
-from lmdyn.analysis.inspection.transformer import encoder_of
+from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
-from lmdyn.analysis.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.trajectories import exact_products
 from lmdyn.callbacks.dynamics.depth_performance_figures import depth_performance_figures
 from lmdyn.callbacks.observing.fine_tuning import Budget, FineTuning, answers, fine_tune, settings_of
@@ -54,7 +54,7 @@ class DepthPerformance(Observer):
     *Masked tokens.* Of the labelled positions (those that a masked language model is trained to predict), on the
     validation part: the share whose token has the highest logit, and the mean −ln p. ``fixed``: the model's own
     decoder, applied to x_t. ``retrained``: an output layer trained for each t on the training part, those of all t from
-    the same batches (:func:`~lmdyn.analysis.tower_heads.train_tower_heads`); it starts from fixed random weights, not
+    the same batches (:func:`~lmdyn.analysis.probing.tower_heads.train_tower_heads`); it starts from fixed random weights, not
     from the model's decoder. At positions that show another token than the mask, the token may be told at t = 0.
     Padding takes part in attention, as all tokens do: in rows with padding, x_L is not what the model with its mask
     has.
@@ -62,7 +62,7 @@ class DepthPerformance(Observer):
     *Similarity.* Pearson's correlation with the scores of the only regression among ``tasks`` (``STS-B``; the
     grammar's ``similarity``), on its development set. ``frozen``: a linear regression from the pooled output (the
     encoder's own pooler of the first token of x_t, or this token's vector where there is no pooler), trained for each
-    t, all at once (:func:`~lmdyn.analysis.depth_heads.train_linear_readouts`). ``fine_tuned``: a copy of
+    t, all at once (:func:`~lmdyn.analysis.probing.depth_heads.train_linear_readouts`). ``fine_tuned``: a copy of
     the encoder that has t layers is trained with its classifier (:func:`~lmdyn.callbacks.observing.fine_tuning.fine_tune`).
     Examples of one length are read together, so that there is no padding.
 

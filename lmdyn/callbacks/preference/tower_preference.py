@@ -23,9 +23,9 @@ from lmdyn.analysis.preference import (
     split_half_reliability,
     token_preference,
 )
+from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.analysis.tower_heads import HeadTraining
 from lmdyn.analysis.tower_predictions import Predictions
 from lmdyn.callbacks.observing.frequency import (
     FrequencySource,
@@ -54,7 +54,7 @@ class TowerPreference(Observer):
     """Which tower of a frozen two-tower model predicts each word better by itself: the token preference score.
 
     The model is frozen and in eval mode. An output layer is trained for each tower from the same batches of the
-    training text at once (:func:`~lmdyn.analysis.tower_heads.train_tower_heads`); then each tower's probabilities of
+    training text at once (:func:`~lmdyn.analysis.probing.tower_heads.train_tower_heads`); then each tower's probabilities of
     the words of the validation text are averaged by word, and the preference of a word is the logarithm of the two
     means' ratio: above 0 where the primary tower is better, which is the one with the higher mean probability over
     the text. The training of the output layers starts from fixed weights and sees fixed batches: for the same model

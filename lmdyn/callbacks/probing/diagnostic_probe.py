@@ -11,7 +11,12 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import resolve_sites
-from lmdyn.analysis.probes import DiagnosticClassifier, ProbeResult, description_length, diagnostic_probe
+from lmdyn.analysis.probing.probes import (
+    DiagnosticClassifier,
+    ProbeResult,
+    description_length,
+    diagnostic_probe,
+)
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.bootstrap import SentenceBlocks, bootstrap_settings, enough_blocks

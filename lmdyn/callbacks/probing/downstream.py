@@ -10,14 +10,14 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from lmdyn.analysis.inspection.transformer import encoder_of
-from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
-from lmdyn.analysis.task_metrics import (
+from lmdyn.analysis.probing.task_metrics import (
     Metrics,
     classification_metrics,
     regression_metrics,
     span_metrics,
     task_score,
 )
+from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.fine_tuning import Budget, FineTuning, answers, fine_tune, settings_of
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.probing.downstream_figures import downstream_figures
@@ -45,7 +45,7 @@ class Downstream(Observer):
 
     Several processes share the tasks, not the examples; those of ``init_from`` stay with their parent.
 
-    The score of a task is the publication's, or GLUE's own; see :func:`~lmdyn.analysis.task_metrics.task_score`. The
+    The score of a task is the publication's, or GLUE's own; see :func:`~lmdyn.analysis.probing.task_metrics.task_score`. The
     average is over all tasks but WNLI and those of spans (SQuAD 2.0), and names the tasks. ``baseline`` is the score of
     answering without reading: the most frequent of the training labels, their mean, or, of spans, "no answer". Scores
     are NaN, with a warning, where a fine-tuned model answers something that is not finite.

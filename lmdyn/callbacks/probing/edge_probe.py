@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.edge_probe_training import EdgeClassifier
-from lmdyn.analysis.edge_probes import EdgeData, edge_probes
 from lmdyn.analysis.inspection.activations import capture, resolve_sites
 from lmdyn.analysis.inspection.forward import call_module, device_of
 from lmdyn.analysis.inspection.transformer import encoder_of, layer_sites
+from lmdyn.analysis.probing.edge_probe_training import EdgeClassifier
+from lmdyn.analysis.probing.edge_probes import EdgeData, edge_probes
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device, token_vectors

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lmdyn.analysis.probe_training import Linear, Targets, generator, loss_gradient
+from lmdyn.analysis.probing.probe_training import Linear, Targets, generator, loss_gradient
 
 __all__ = ["EdgeClassifier", "Fitted", "Spans", "fit"]
 

@@ -16,9 +16,9 @@ from lmdyn.analysis.encoder_map import EncoderMap
 from lmdyn.analysis.inspection.forward import call_module
 from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.analysis.inspection.transformer import layer_sites
+from lmdyn.analysis.probing.task_metrics import regression_metrics
+from lmdyn.analysis.probing.tower_heads import TowerHead
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
-from lmdyn.analysis.task_metrics import regression_metrics
-from lmdyn.analysis.tower_heads import TowerHead
 
 __all__ = [
     "LinearReadouts",

@@ -2,7 +2,7 @@
 
 All probes see the same minibatches of tokens. The loss is the sum over probes, so that no probe's gradient holds
 anything of another one, and Adam works number by number: each probe ends where it would have ended alone.
-The training itself is in :mod:`lmdyn.analysis.probe_training`.
+The training itself is in :mod:`lmdyn.analysis.probing.probe_training`.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.inspection.forward import IGNORED
-from lmdyn.analysis.probe_training import (
+from lmdyn.analysis.probing.probe_training import (
     DiagnosticClassifier,
     Targets,
     generator,
