@@ -1,6 +1,5 @@
 """Pure mathematics: tensors in, tensors or frozen dataclasses out. Nothing here knows Lightning."""
 
-from lmdyn.analysis.decomposition import Decomposition, contextual_decomposition
 from lmdyn.analysis.effective_dimension import EffectiveDimension, effective_dimension
 from lmdyn.analysis.encoder_map import EncoderMap
 from lmdyn.analysis.independent_components import (
@@ -11,13 +10,16 @@ from lmdyn.analysis.independent_components import (
     principal_components,
 )
 from lmdyn.analysis.inspection.activations import Capture, capture, observing, resolve_sites
-from lmdyn.analysis.interdependence import (
+from lmdyn.analysis.interdependence.decomposition import Decomposition, contextual_decomposition
+from lmdyn.analysis.interdependence.interdependence import (
     PairwiseInterdependence,
     decompositional_interdependence,
     pairwise_interdependence,
 )
+from lmdyn.analysis.interdependence.lstm import state_gradients
+from lmdyn.analysis.interdependence.shapley import ShapleyInteraction, shapley_interaction
+from lmdyn.analysis.interdependence.trees import dependency_distances
 from lmdyn.analysis.long_run import LongRun, long_run
-from lmdyn.analysis.lstm import state_gradients
 from lmdyn.analysis.lyapunov import LocalExponents, local_lyapunov_exponents
 from lmdyn.analysis.lyapunov_spectrum import LyapunovSpectrum, kaplan_yorke_dimension, lyapunov_spectrum
 from lmdyn.analysis.preference import (
@@ -40,7 +42,6 @@ from lmdyn.analysis.probing.probes import (
 )
 from lmdyn.analysis.probing.tower_heads import HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.recurrence import Attractors, Recurrence, attractor_types, attractors
-from lmdyn.analysis.shapley import ShapleyInteraction, shapley_interaction
 from lmdyn.analysis.similarity.cca import canonical_correlations, cca, pwcca, svcca
 from lmdyn.analysis.similarity.cka import kernel_cka, linear_cka
 from lmdyn.analysis.similarity.covariance import CrossCovariance
@@ -62,7 +63,6 @@ from lmdyn.analysis.synchronized_map import SynchronizedMap, synchronized_map, t
 from lmdyn.analysis.tower_predictions import Predictions, TowerPredictions
 from lmdyn.analysis.trajectories import Trajectory, exact_products, iterate
 from lmdyn.analysis.transients import Transients, transient_length
-from lmdyn.analysis.trees import dependency_distances
 from lmdyn.analysis.word_clusters import (
     ClusteredWords,
     Clustering,

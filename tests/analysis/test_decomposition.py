@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmdyn.analysis.decomposition import contextual_decomposition
+from lmdyn.analysis.interdependence.decomposition import contextual_decomposition
 from lmdyn.models import StackedLSTM
 from tests.analysis.lstm_oracle import (
     as_one,

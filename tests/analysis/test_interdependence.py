@@ -8,7 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from lmdyn.analysis.interdependence import decompositional_interdependence, pairwise_interdependence
+from lmdyn.analysis.interdependence.interdependence import (
+    decompositional_interdependence,
+    pairwise_interdependence,
+)
 from tests.analysis.lstm_oracle import (
     as_one,
     decompose,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmdyn.analysis.lstm import LSTMLayer, lstm_layers, real_steps, state_gradients
+from lmdyn.analysis.interdependence.lstm import LSTMLayer, lstm_layers, real_steps, state_gradients
 from lmdyn.models import StackedLSTM
 from tests.analysis.lstm_oracle import (
     as_one,

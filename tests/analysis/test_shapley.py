@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertModel
 
-from lmdyn.analysis.shapley import shapley_interaction
+from lmdyn.analysis.interdependence.shapley import shapley_interaction
 
 
 def span(time, *positions):

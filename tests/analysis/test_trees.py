@@ -5,7 +5,7 @@ from collections import deque
 import numpy as np
 import pytest
 
-from lmdyn.analysis.trees import dependency_distances
+from lmdyn.analysis.interdependence.trees import dependency_distances
 
 WORDS = ("Socrates", "asked", "the", "student", "trick", "questions")
 HEADS = (1, -1, 3, 1, 5, 1)  # figure 2 of Saphra & Lopez 2020

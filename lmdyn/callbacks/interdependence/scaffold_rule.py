@@ -9,9 +9,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.decomposition import Variant, contextual_decomposition
-from lmdyn.analysis.interdependence import relative_norm
-from lmdyn.analysis.lstm import initial_state, lstm_layers, run_layers, state_gradients
+from lmdyn.analysis.interdependence.decomposition import Variant, contextual_decomposition
+from lmdyn.analysis.interdependence.interdependence import relative_norm
+from lmdyn.analysis.interdependence.lstm import initial_state, lstm_layers, run_layers, state_gradients
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
 from lmdyn.callbacks.interdependence.scaffold_figures import scaffold_figures
@@ -46,7 +46,7 @@ class ScaffoldRule(Observer):
         embedding: path of the module that turns ids to word vectors.
         lstm: path of the ``nn.LSTM`` or stack of LSTMs.
         decoder: path of the linear layer to logits.
-        variant: which products are relevant: see :data:`~lmdyn.analysis.decomposition.Variant`.
+        variant: which products are relevant: see :data:`~lmdyn.analysis.interdependence.decomposition.Variant`.
         **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`. The data are a
             :class:`~lmdyn.datamodules.scaffold.ScaffoldCorpus`: the run's own, or ``probe``.
 

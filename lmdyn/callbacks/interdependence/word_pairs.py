@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lmdyn.analysis.trees import dependency_distances
+from lmdyn.analysis.interdependence.trees import dependency_distances
 from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES
 
 __all__ = ["Parsed", "WordPairs", "encode_words"]

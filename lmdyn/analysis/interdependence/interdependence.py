@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lmdyn.analysis.decomposition import Variant, contextual_decomposition, squash
-from lmdyn.analysis.lstm import (
+from lmdyn.analysis.interdependence.decomposition import Variant, contextual_decomposition, squash
+from lmdyn.analysis.interdependence.lstm import (
     LSTMLayer,
     State,
     check_decoder,
@@ -147,7 +147,7 @@ def pairwise_interdependence(
     for tiny interdependence take float64.
 
     Args:
-        lstm: see :func:`~lmdyn.analysis.lstm.lstm_layers`.
+        lstm: see :func:`~lmdyn.analysis.interdependence.lstm.lstm_layers`.
         inputs: word vectors.
         max_distance: of the words of a pair, r - l, from 1.
         mask: which steps hold a word; padding is on the right.
@@ -159,7 +159,7 @@ def pairwise_interdependence(
 
     Raises:
         ValueError: ``max_distance`` or ``max_rows`` below 1, the variant ``released``, and what
-            :func:`~lmdyn.analysis.decomposition.contextual_decomposition` refuses.
+            :func:`~lmdyn.analysis.interdependence.decomposition.contextual_decomposition` refuses.
 
     Reference: Saphra & Lopez 2020, equation 2 and section 3.
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lmdyn.analysis.lstm import (
+from lmdyn.analysis.interdependence.lstm import (
     LSTMLayer,
     State,
     check_inputs,
@@ -85,7 +85,7 @@ def contextual_decomposition(
     stack even all words together leave an irrelevant part.
 
     Args:
-        lstm: an ``nn.LSTM`` or a stack of them: see :func:`~lmdyn.analysis.lstm.lstm_layers`.
+        lstm: an ``nn.LSTM`` or a stack of them: see :func:`~lmdyn.analysis.interdependence.lstm.lstm_layers`.
         inputs: word vectors, batch first whatever the module's ``batch_first`` says.
         focus: which words are in focus, (batch, time), or (masks, batch, time) for several sets at once.
         state: the state before the first word, as ``nn.LSTM`` takes it or a pair for each layer, all of it
