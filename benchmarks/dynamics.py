@@ -21,11 +21,11 @@ import torch
 from common import machine, memory, now, quiet, spread, table
 from transformers import AlbertConfig, AlbertModel
 
-from lmdyn.analysis.encoder_map import EncoderMap
-from lmdyn.analysis.long_run import long_run
-from lmdyn.analysis.lyapunov import random_perturbation, window
-from lmdyn.analysis.synchronized_map import synchronized_map
-from lmdyn.analysis.trajectories import exact_products, repeat
+from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.long_run import long_run
+from lmdyn.analysis.dynamics.lyapunov import random_perturbation, window
+from lmdyn.analysis.dynamics.synchronized_map import synchronized_map
+from lmdyn.analysis.dynamics.trajectories import exact_products, repeat
 
 GOAL = 15.0
 

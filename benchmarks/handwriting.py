@@ -31,8 +31,8 @@ from common import machine, now, quiet, spread, table
 from scipy.linalg.blas import dsyrk
 from torch import Tensor
 
-from lmdyn.analysis.window_regressions import window_regressions
-from lmdyn.analysis.window_sums import WindowSums
+from lmdyn.analysis.dynamics.window_regressions import window_regressions
+from lmdyn.analysis.dynamics.window_sums import WindowSums
 
 GOAL = 0.01
 RIDGE = 1e-12

@@ -1,7 +1,25 @@
 """Pure mathematics: tensors in, tensors or frozen dataclasses out. Nothing here knows Lightning."""
 
-from lmdyn.analysis.effective_dimension import EffectiveDimension, effective_dimension
-from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.effective_dimension import EffectiveDimension, effective_dimension
+from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.long_run import LongRun, long_run
+from lmdyn.analysis.dynamics.lyapunov import LocalExponents, local_lyapunov_exponents
+from lmdyn.analysis.dynamics.lyapunov_spectrum import (
+    LyapunovSpectrum,
+    kaplan_yorke_dimension,
+    lyapunov_spectrum,
+)
+from lmdyn.analysis.dynamics.recurrence import Attractors, Recurrence, attractor_types, attractors
+from lmdyn.analysis.dynamics.synchronization import (
+    Synchronization,
+    deviation,
+    deviation_floor,
+    synchronization_offset,
+    synchronize,
+)
+from lmdyn.analysis.dynamics.synchronized_map import SynchronizedMap, synchronized_map, transverse_exponents
+from lmdyn.analysis.dynamics.trajectories import Trajectory, exact_products, iterate
+from lmdyn.analysis.dynamics.transients import Transients, transient_length
 from lmdyn.analysis.independent_components import (
     UnusableEmbeddingsError,
     amari_ica,
@@ -19,9 +37,6 @@ from lmdyn.analysis.interdependence.interdependence import (
 from lmdyn.analysis.interdependence.lstm import state_gradients
 from lmdyn.analysis.interdependence.shapley import ShapleyInteraction, shapley_interaction
 from lmdyn.analysis.interdependence.trees import dependency_distances
-from lmdyn.analysis.long_run import LongRun, long_run
-from lmdyn.analysis.lyapunov import LocalExponents, local_lyapunov_exponents
-from lmdyn.analysis.lyapunov_spectrum import LyapunovSpectrum, kaplan_yorke_dimension, lyapunov_spectrum
 from lmdyn.analysis.preference import (
     SplitHalf,
     leading_towers,
@@ -41,7 +56,6 @@ from lmdyn.analysis.probing.probes import (
     diagnostic_probe,
 )
 from lmdyn.analysis.probing.tower_heads import HeadTraining, TowerHead, train_tower_heads
-from lmdyn.analysis.recurrence import Attractors, Recurrence, attractor_types, attractors
 from lmdyn.analysis.similarity.cca import canonical_correlations, cca, pwcca, svcca
 from lmdyn.analysis.similarity.cka import kernel_cka, linear_cka
 from lmdyn.analysis.similarity.covariance import CrossCovariance
@@ -52,17 +66,7 @@ from lmdyn.analysis.similarity.rsa import rsa
 from lmdyn.analysis.similarity.sweep import sweep
 from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.analysis.statistics.grouped import GroupedMeans
-from lmdyn.analysis.synchronization import (
-    Synchronization,
-    deviation,
-    deviation_floor,
-    synchronization_offset,
-    synchronize,
-)
-from lmdyn.analysis.synchronized_map import SynchronizedMap, synchronized_map, transverse_exponents
 from lmdyn.analysis.tower_predictions import Predictions, TowerPredictions
-from lmdyn.analysis.trajectories import Trajectory, exact_products, iterate
-from lmdyn.analysis.transients import Transients, transient_length
 from lmdyn.analysis.word_clusters import (
     ClusteredWords,
     Clustering,

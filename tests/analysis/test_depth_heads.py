@@ -12,7 +12,7 @@ from transformers import (
     DebertaV2ForMaskedLM,
 )
 
-from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.probing.depth_heads import (
     ReadoutTraining,
     StateDecoder,

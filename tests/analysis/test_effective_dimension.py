@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from lmdyn.analysis.effective_dimension import EffectiveDimension, effective_dimension
+from lmdyn.analysis.dynamics.effective_dimension import EffectiveDimension, effective_dimension
 
 
 def cloud(n=300, d=12, seed=0):

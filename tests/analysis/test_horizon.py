@@ -2,7 +2,7 @@
 
 import torch
 
-from lmdyn.analysis.horizon import carried_on, ends, late_exponents
+from lmdyn.analysis.dynamics.horizon import carried_on, ends, late_exponents
 
 SETTINGS = {"max_period": 6, "tolerance": 1e-8, "resolution": 1e-3}
 

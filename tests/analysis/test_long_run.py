@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from lmdyn.analysis.long_run import long_run
-from lmdyn.analysis.lyapunov import random_perturbation
-from lmdyn.analysis.synchronization import deviation
+from lmdyn.analysis.dynamics.long_run import long_run
+from lmdyn.analysis.dynamics.lyapunov import random_perturbation
+from lmdyn.analysis.dynamics.synchronization import deviation
 
 
 def logistic(r):

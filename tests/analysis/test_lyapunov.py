@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from lmdyn.analysis.lyapunov import (
+from lmdyn.analysis.dynamics.lyapunov import (
     local_lyapunov_exponents,
     random_perturbation,
     tangent_window,
     window,
 )
-from lmdyn.analysis.lyapunov_spectrum import kaplan_yorke_dimension, lyapunov_spectrum
-from lmdyn.analysis.trajectories import repeat
+from lmdyn.analysis.dynamics.lyapunov_spectrum import kaplan_yorke_dimension, lyapunov_spectrum
+from lmdyn.analysis.dynamics.trajectories import repeat
 
 F64 = torch.float64
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from lmdyn.analysis.recurrence import Recurrence, attractor_types, attractors
-from lmdyn.analysis.trajectories import repeat
+from lmdyn.analysis.dynamics.recurrence import Recurrence, attractor_types, attractors
+from lmdyn.analysis.dynamics.trajectories import repeat
 
 R = torch.tensor([[2.8], [3.2], [3.5], [3.83], [4.0]], dtype=torch.float64)
 PERIODS = [1, 2, 4, 3, 0]

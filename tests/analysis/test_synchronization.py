@@ -7,16 +7,16 @@ from torch import nn
 from transformers import AlbertConfig, AlbertModel, BertConfig, BertModel
 from transformers.models.albert.modeling_albert import AlbertLayer
 
-from lmdyn.analysis.encoder_map import EncoderMap
-from lmdyn.analysis.lyapunov import local_lyapunov_exponents
-from lmdyn.analysis.synchronization import (
+from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.lyapunov import local_lyapunov_exponents
+from lmdyn.analysis.dynamics.synchronization import (
     deviation,
     deviation_floor,
     synchronization_offset,
     synchronize,
 )
-from lmdyn.analysis.synchronized_map import SynchronizedMap, synchronized_map, transverse_exponents
-from lmdyn.analysis.trajectories import iterate
+from lmdyn.analysis.dynamics.synchronized_map import SynchronizedMap, synchronized_map, transverse_exponents
+from lmdyn.analysis.dynamics.trajectories import iterate
 
 
 def encoder(scale=0.3, attention="sdpa", dtype=torch.float64, **changes):

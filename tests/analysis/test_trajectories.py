@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 
-from lmdyn.analysis.trajectories import check_precision, exact_products, iterate, power_at, repeat
+from lmdyn.analysis.dynamics.trajectories import check_precision, exact_products, iterate, power_at, repeat
 
 
 def logistic(x):
@@ -135,7 +135,7 @@ SETTINGS = [
 ]
 SCRIPT = """
 import torch
-from lmdyn.analysis.trajectories import check_precision, exact_products
+from lmdyn.analysis.dynamics.trajectories import check_precision, exact_products
 def refused(x):
     try: check_precision(x)
     except ValueError as error: return "exact_products" in str(error)

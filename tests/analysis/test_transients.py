@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lmdyn.analysis.transients import transient_length
+from lmdyn.analysis.dynamics.transients import transient_length
 
 
 def naive(column, tau, width, recurred_at=-1):

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-import lmdyn.analysis.window_sums as window_sums
-from lmdyn.analysis.window_regressions import WindowMap, fit_window, window_regressions
-from lmdyn.analysis.window_sums import WindowSums
+import lmdyn.analysis.dynamics.window_sums as window_sums
+from lmdyn.analysis.dynamics.window_regressions import WindowMap, fit_window, window_regressions
+from lmdyn.analysis.dynamics.window_sums import WindowSums
 
 T, D, N, M = 12, 5, (30, 17), (9, 14)
 STARTS, LENGTHS = range(7), range(1, 7)

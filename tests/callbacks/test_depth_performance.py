@@ -13,7 +13,7 @@ from torch import nn
 
 import lmdyn.analysis.probing.depth_heads as heads_file
 import lmdyn.callbacks.dynamics.depth_performance as file
-from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.inspection.transformer import encoder_of
 from lmdyn.analysis.probing.depth_heads import ReadoutTraining, pooled_states
 from lmdyn.analysis.probing.task_metrics import regression_metrics

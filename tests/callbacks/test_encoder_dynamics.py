@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertModel
 
-from lmdyn.analysis.encoder_map import EncoderMap
-from lmdyn.analysis.long_run import long_run
-from lmdyn.analysis.synchronization import deviation, synchronize
-from lmdyn.analysis.synchronized_map import synchronized_map
-from lmdyn.analysis.trajectories import iterate
-from lmdyn.analysis.transients import transient_length
+from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.long_run import long_run
+from lmdyn.analysis.dynamics.synchronization import deviation, synchronize
+from lmdyn.analysis.dynamics.synchronized_map import synchronized_map
+from lmdyn.analysis.dynamics.trajectories import iterate
+from lmdyn.analysis.dynamics.transients import transient_length
 from lmdyn.callbacks import EncoderDynamics, Run
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AlbertConfig, AlbertForPreTraining, BertConfig, BertForPreTraining
 
-from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.callbacks import handwriting
 from lmdyn.callbacks.dynamics.handwriting import Handwriting
 from lmdyn.callbacks.dynamics.handwriting_figures import handwriting_figures

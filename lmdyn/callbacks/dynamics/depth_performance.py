@@ -12,7 +12,8 @@ from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.trajectories import exact_products
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import IGNORED, device_of
 from lmdyn.analysis.inspection.transformer import encoder_of
@@ -28,7 +29,6 @@ from lmdyn.analysis.probing.depth_heads import (
 )
 from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
-from lmdyn.analysis.trajectories import exact_products
 from lmdyn.callbacks.dynamics.depth_performance_figures import depth_performance_figures
 from lmdyn.callbacks.observing.fine_tuning import Budget, FineTuning, answers, fine_tune, settings_of
 from lmdyn.callbacks.observing.observer import Observer
@@ -47,7 +47,7 @@ TIMES = (0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96)
 class DepthPerformance(Observer):
     """How well masked tokens, and the similarity of sentences, are told from the state at each time of the encoder.
 
-    The encoder is iterated as a map of all token vectors (:class:`~lmdyn.analysis.encoder_map.EncoderMap`), in
+    The encoder is iterated as a map of all token vectors (:class:`~lmdyn.analysis.dynamics.encoder_map.EncoderMap`), in
     float32 without tf32 or autocast and without attention mask; x_t is the state at time t, x_0 the embedding, x_L what
     the model of L layers itself works with. Where its layers differ, time ends with them.
 

@@ -9,12 +9,12 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.synchronization import THRESHOLD
+from lmdyn.analysis.dynamics.trajectories import exact_products
 from lmdyn.analysis.inspection.forward import IGNORED, device_of
 from lmdyn.analysis.inspection.transformer import encoder_of
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.analysis.synchronization import THRESHOLD
-from lmdyn.analysis.trajectories import exact_products
 from lmdyn.callbacks.dynamics.encoder_dynamics_figures import dynamics_figures
 from lmdyn.callbacks.dynamics.encoder_dynamics_tables import dynamics_tables
 from lmdyn.callbacks.dynamics.encoder_runs import EncoderRuns, Row
@@ -46,7 +46,7 @@ class EncoderDynamics(Observer):
     Short term: D(t), from which the synchronization offset, for sentences of several ``lengths``; local Lyapunov
     exponents; the effective dimension of the sentences' states. Long term: local exponents, the length of the chaotic
     transient, and what the trajectories end on. Once a sentence's tokens have synchronized, the map of one token is
-    iterated instead (:func:`~lmdyn.analysis.long_run.long_run`); for ``check`` sentences the full map is iterated as
+    iterated instead (:func:`~lmdyn.analysis.dynamics.long_run.long_run`); for ``check`` sentences the full map is iterated as
     well, and the transverse exponent tells whether synchronization is stable. Trajectories that came back to a state
     for the second time are not followed further; in the mean over sentences they go on with the mean λ of their last
     20 windows, and synchronized sentences with D = 0.
@@ -96,7 +96,7 @@ class EncoderDynamics(Observer):
         ``encoder_dynamics/transient_length/width=<windows>``: mean steps until the running mean of λ over so many
             windows stays at or below 0, or the state recurs; the horizon where it was not over.
         ``encoder_dynamics/sign_change_length``: mean steps until the likeliest change of λ's sign; see the rule
-            ``sign_change`` of :func:`~lmdyn.analysis.transients.transient_length`, also for what biases the other.
+            ``sign_change`` of :func:`~lmdyn.analysis.dynamics.transients.transient_length`, also for what biases the other.
         ``encoder_dynamics/sign_change_chaotic_share``: share of sentences with a transient by this rule.
         ``encoder_dynamics/switched_share``: share of sentences that went over to the map of one token.
         ``encoder_dynamics/attractor_share/<kind>``: share of sentences by what they end on, ``fixed point``,

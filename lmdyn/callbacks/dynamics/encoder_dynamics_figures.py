@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from lmdyn.analysis.synchronization import THRESHOLD
+from lmdyn.analysis.dynamics.synchronization import THRESHOLD
 from lmdyn.callbacks.dynamics.encoder_dynamics_examples_figures import (
     TIME,
     attractor_figure,

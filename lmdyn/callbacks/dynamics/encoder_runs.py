@@ -8,22 +8,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lmdyn.analysis.effective_dimension import effective_dimension
-from lmdyn.analysis.encoder_map import EncoderMap
-from lmdyn.analysis.horizon import carried_on, ends, late_exponents
-from lmdyn.analysis.independent_components import UnusableEmbeddingsError, principal_components
-from lmdyn.analysis.long_run import LongRun, long_run
-from lmdyn.analysis.lyapunov import local_lyapunov_exponents, random_perturbation
-from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
-from lmdyn.analysis.synchronization import (
+from lmdyn.analysis.dynamics.effective_dimension import effective_dimension
+from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.horizon import carried_on, ends, late_exponents
+from lmdyn.analysis.dynamics.long_run import LongRun, long_run
+from lmdyn.analysis.dynamics.lyapunov import local_lyapunov_exponents, random_perturbation
+from lmdyn.analysis.dynamics.synchronization import (
     deviation,
     deviation_floor,
     synchronization_offset,
     synchronize,
 )
-from lmdyn.analysis.synchronized_map import synchronized_map, transverse_exponents
-from lmdyn.analysis.trajectories import Map, iterate
-from lmdyn.analysis.transients import transient_length
+from lmdyn.analysis.dynamics.synchronized_map import synchronized_map, transverse_exponents
+from lmdyn.analysis.dynamics.trajectories import Map, iterate
+from lmdyn.analysis.dynamics.transients import transient_length
+from lmdyn.analysis.independent_components import UnusableEmbeddingsError, principal_components
+from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 
 if TYPE_CHECKING:
     from lmdyn.callbacks.dynamics.encoder_dynamics import EncoderDynamics

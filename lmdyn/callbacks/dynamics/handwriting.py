@@ -11,12 +11,12 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.trajectories import exact_products
+from lmdyn.analysis.dynamics.window_regressions import WindowMap, fit_window, window_regressions, write
+from lmdyn.analysis.dynamics.window_sums import WindowSums
 from lmdyn.analysis.inspection.transformer import encoder_of
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
-from lmdyn.analysis.trajectories import exact_products
-from lmdyn.analysis.window_regressions import WindowMap, fit_window, window_regressions, write
-from lmdyn.analysis.window_sums import WindowSums
 from lmdyn.callbacks.dynamics.handwriting_figures import handwriting_figures
 from lmdyn.callbacks.dynamics.letter_paths import pen_velocity
 from lmdyn.callbacks.observing.observer import Observer
@@ -54,7 +54,7 @@ class Handwriting(Observer):
         high: lowest score of the second letter.
         starts: windows start at 0 … starts − 1.
         lengths: they have 1 … lengths steps.
-        ridge: see :func:`~lmdyn.analysis.window_regressions.window_regressions`.
+        ridge: see :func:`~lmdyn.analysis.dynamics.window_regressions.window_regressions`.
         font: of the letters; the publication's is Arial, which is not free.
         max_length: tokens that sentences are padded to; None: as many as the longest of the task has.
         max_sentences: so many of each letter, the first ones, in the training and in the development set; None: all.

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.recurrence import attractor_types, attractors
-from lmdyn.analysis.trajectories import Map
+from lmdyn.analysis.dynamics.recurrence import attractor_types, attractors
+from lmdyn.analysis.dynamics.trajectories import Map
 
 __all__ = ["Horizon", "carried_on", "ends", "late_exponents"]
 
@@ -20,7 +20,7 @@ class Horizon:
     """What trajectories end on.
 
     Attributes:
-        kinds: what each is: see :func:`~lmdyn.analysis.recurrence.attractor_types`.
+        kinds: what each is: see :func:`~lmdyn.analysis.dynamics.recurrence.attractor_types`.
         label: (batch,) equal where two are on the same closed orbit, from 0; −1 where none was found.
     """
 

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lmdyn.analysis.encoder_map import EncoderMap
-from lmdyn.analysis.lyapunov import check_windows, derivative
-from lmdyn.analysis.trajectories import check_precision, state_norm
+from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.lyapunov import check_windows, derivative
+from lmdyn.analysis.dynamics.trajectories import check_precision, state_norm
 
 __all__ = ["SynchronizedMap", "synchronized_map", "transverse_exponents"]
 

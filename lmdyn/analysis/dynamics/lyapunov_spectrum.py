@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lmdyn.analysis.lyapunov import derivative
-from lmdyn.analysis.trajectories import Map, check_precision, check_steps, state_norm
+from lmdyn.analysis.dynamics.lyapunov import derivative
+from lmdyn.analysis.dynamics.trajectories import Map, check_precision, check_steps, state_norm
 
 __all__ = ["LyapunovSpectrum", "kaplan_yorke_dimension", "lyapunov_spectrum"]
 

@@ -11,8 +11,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lmdyn.analysis.dynamics.trajectories import (
+    Map,
+    check_precision,
+    check_steps,
+    power_at,
+    repeat,
+    state_norm,
+)
 from lmdyn.analysis.statistics.hashing import splitmix64
-from lmdyn.analysis.trajectories import Map, check_precision, check_steps, power_at, repeat, state_norm
 
 __all__ = [
     "LocalExponents",

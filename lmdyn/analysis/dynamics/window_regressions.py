@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.window_sums import WindowSums
+from lmdyn.analysis.dynamics.window_sums import WindowSums
 
 __all__ = ["Targets", "WindowMap", "Written", "fit_window", "window_regressions", "write"]
 

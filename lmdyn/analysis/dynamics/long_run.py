@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.lyapunov import check_windows, random_perturbation, rescaled
-from lmdyn.analysis.recurrence import Recurrence
-from lmdyn.analysis.synchronization import THRESHOLD, check_floor, deviation, deviation_floor
-from lmdyn.analysis.trajectories import Map, check_precision, repeat, state_norm
+from lmdyn.analysis.dynamics.lyapunov import check_windows, random_perturbation, rescaled
+from lmdyn.analysis.dynamics.recurrence import Recurrence
+from lmdyn.analysis.dynamics.synchronization import THRESHOLD, check_floor, deviation, deviation_floor
+from lmdyn.analysis.dynamics.trajectories import Map, check_precision, repeat, state_norm
 
 __all__ = ["LongRun", "long_run"]
 
@@ -87,7 +87,7 @@ def long_run(
         tau: steps of a window.
         steps: steps in all, a multiple of ``tau``.
         reduced: the map of (batch, d) where all tokens are equal, of
-            :func:`~lmdyn.analysis.synchronized_map.synchronized_map`; None: the full map all the way.
+            :func:`~lmdyn.analysis.dynamics.synchronized_map.synchronized_map`; None: the full map all the way.
         epsilon: norm of the joint perturbation.
         threshold: D below which tokens count as synchronized.
         keep: keep D(t) up to this step.

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.trajectories import Map, check_precision, repeat, state_norm
+from lmdyn.analysis.dynamics.trajectories import Map, check_precision, repeat, state_norm
 
 __all__ = ["Attractors", "Recurrence", "attractor_types", "attractors"]
 

@@ -61,7 +61,7 @@ def check_precision(x: Tensor) -> None:
         raise ValueError(
             f"a state of dtype {x.dtype}: dynamics run in float32 or float64, convert it (and the map)"
         )
-    remedy = "iterate under `with lmdyn.analysis.trajectories.exact_products():`"
+    remedy = "iterate under `with lmdyn.analysis.dynamics.trajectories.exact_products():`"
     if torch.is_autocast_enabled(x.device.type):
         raise ValueError(f"autocast is on for {x.device.type}: dynamics run in float32 or float64; {remedy}")
     if x.dtype == torch.float32 and (reduced := _reduced_settings(x.device)):
