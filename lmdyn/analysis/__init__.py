@@ -20,13 +20,6 @@ from lmdyn.analysis.dynamics.synchronization import (
 from lmdyn.analysis.dynamics.synchronized_map import SynchronizedMap, synchronized_map, transverse_exponents
 from lmdyn.analysis.dynamics.trajectories import Trajectory, exact_products, iterate
 from lmdyn.analysis.dynamics.transients import Transients, transient_length
-from lmdyn.analysis.independent_components import (
-    UnusableEmbeddingsError,
-    amari_ica,
-    amari_index,
-    fast_ica,
-    principal_components,
-)
 from lmdyn.analysis.inspection.activations import Capture, capture, observing, resolve_sites
 from lmdyn.analysis.interdependence.decomposition import Decomposition, contextual_decomposition
 from lmdyn.analysis.interdependence.interdependence import (
@@ -37,7 +30,14 @@ from lmdyn.analysis.interdependence.interdependence import (
 from lmdyn.analysis.interdependence.lstm import state_gradients
 from lmdyn.analysis.interdependence.shapley import ShapleyInteraction, shapley_interaction
 from lmdyn.analysis.interdependence.trees import dependency_distances
-from lmdyn.analysis.preference import (
+from lmdyn.analysis.preference.independent_components import (
+    UnusableEmbeddingsError,
+    amari_ica,
+    amari_index,
+    fast_ica,
+    principal_components,
+)
+from lmdyn.analysis.preference.preference import (
     SplitHalf,
     leading_towers,
     most_frequent_tag,
@@ -46,7 +46,16 @@ from lmdyn.analysis.preference import (
     split_half_reliability,
     token_preference,
 )
-from lmdyn.analysis.preference_agreement import Agreement, compare_preferences
+from lmdyn.analysis.preference.preference_agreement import Agreement, compare_preferences
+from lmdyn.analysis.preference.tower_predictions import Predictions, TowerPredictions
+from lmdyn.analysis.preference.word_clusters import (
+    ClusteredWords,
+    Clustering,
+    Membership,
+    cluster_means,
+    typical_words,
+    word_clusters,
+)
 from lmdyn.analysis.probing.probes import (
     DescriptionLength,
     DiagnosticClassifier,
@@ -66,15 +75,6 @@ from lmdyn.analysis.similarity.rsa import rsa
 from lmdyn.analysis.similarity.sweep import sweep
 from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.analysis.statistics.grouped import GroupedMeans
-from lmdyn.analysis.tower_predictions import Predictions, TowerPredictions
-from lmdyn.analysis.word_clusters import (
-    ClusteredWords,
-    Clustering,
-    Membership,
-    cluster_means,
-    typical_words,
-    word_clusters,
-)
 from lmdyn.analysis.words.sparsity import (
     MatchedSamples,
     attention_entropy,

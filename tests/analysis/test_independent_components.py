@@ -6,7 +6,7 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from lmdyn.analysis.independent_components import (
+from lmdyn.analysis.preference.independent_components import (
     UnusableEmbeddingsError,
     amari_ica,
     amari_index,

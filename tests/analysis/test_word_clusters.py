@@ -6,12 +6,12 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from lmdyn.analysis.independent_components import (
+from lmdyn.analysis.preference.independent_components import (
     IndependentComponents,
     UnusableEmbeddingsError,
     principal_components,
 )
-from lmdyn.analysis.word_clusters import (
+from lmdyn.analysis.preference.word_clusters import (
     Clustering,
     Membership,
     _clustered,

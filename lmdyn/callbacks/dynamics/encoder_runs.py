@@ -22,7 +22,7 @@ from lmdyn.analysis.dynamics.synchronization import (
 from lmdyn.analysis.dynamics.synchronized_map import synchronized_map, transverse_exponents
 from lmdyn.analysis.dynamics.trajectories import Map, iterate
 from lmdyn.analysis.dynamics.transients import transient_length
-from lmdyn.analysis.independent_components import UnusableEmbeddingsError, principal_components
+from lmdyn.analysis.preference.independent_components import UnusableEmbeddingsError, principal_components
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 
 if TYPE_CHECKING:

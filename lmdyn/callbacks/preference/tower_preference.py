@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.inspection.forward import device_of
-from lmdyn.analysis.preference import (
+from lmdyn.analysis.preference.preference import (
     PreferenceVariant,
     leading_towers,
     most_frequent_tag,
@@ -23,10 +23,10 @@ from lmdyn.analysis.preference import (
     split_half_reliability,
     token_preference,
 )
+from lmdyn.analysis.preference.tower_predictions import Predictions
 from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.analysis.tower_predictions import Predictions
 from lmdyn.callbacks.observing.frequency import (
     FrequencySource,
     frequency_ranks,
@@ -79,7 +79,7 @@ class TowerPreference(Observer):
             the numbers of a trained model train longer, by another observer under another name.
         batch_rows: rows of text of an update, over all ranks; of a PretrainingCorpus. Other data is taken in its own
             batches, and of a DataLoader or a stream, whose first batches are taken, every rank takes others.
-        variant: what is averaged: see :func:`~lmdyn.analysis.preference.token_preference`.
+        variant: what is averaged: see :func:`~lmdyn.analysis.preference.preference.token_preference`.
         top: most frequent words, specials apart, whose preference counts.
         min_count: occurrences in the validation text below which a word is left out; of a masked language model those
             that are masked.

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.forward import IGNORED, device_of
 from lmdyn.analysis.inspection.predictions import activations_at
+from lmdyn.analysis.preference.tower_predictions import Predictions, TowerPredictions
 from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.hashing import splitmix64
-from lmdyn.analysis.tower_predictions import Predictions, TowerPredictions
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device, token_vectors
 
 __all__ = ["TowerReader"]

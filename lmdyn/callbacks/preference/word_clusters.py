@@ -11,15 +11,15 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.independent_components import Nonlinearity, UnusableEmbeddingsError, Whiten
-from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.analysis.word_clusters import (
+from lmdyn.analysis.preference.independent_components import Nonlinearity, UnusableEmbeddingsError, Whiten
+from lmdyn.analysis.preference.word_clusters import (
     ClusteredWords,
     Clustering,
     Method,
     cluster_name,
     word_clusters,
 )
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.frequency import (
     FrequencySource,
     frequency_ranks,
@@ -45,7 +45,7 @@ class WordClusters(Observer):
     """Independent components of the static embeddings of frequent words, and the clusters of words they hold.
 
     The embeddings of the most frequent types of the training data that occur at all, special tokens left out, go
-    through :func:`lmdyn.analysis.word_clusters.word_clusters`. No text is read: of the probe set, which every
+    through :func:`lmdyn.analysis.preference.word_clusters.word_clusters`. No text is read: of the probe set, which every
     observer has, nothing is used but where ``frequency`` is ``probe``. Each observation starts anew, so the
     clusters of two steps have no common numbers.
 

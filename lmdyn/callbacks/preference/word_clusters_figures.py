@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from lmdyn.analysis.word_clusters import (
+from lmdyn.analysis.preference.word_clusters import (
     Membership,
     cluster_means,
     cluster_name,

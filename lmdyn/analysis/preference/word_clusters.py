@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.independent_components import (
+from lmdyn.analysis.preference.independent_components import (
     FASTICA_TOLERANCE,
     TOLERANCE,
     IndependentComponents,
@@ -110,7 +110,7 @@ class ClusteredWords(Membership):
         threshold: that divides members from others, in standard deviations.
         within_one: share of ``values`` from −1 to 1. Of a Gaussian variable it is 0.68, of a Laplace variable 0.76; in
             the publication around 0.80.
-        iterations: see :class:`~lmdyn.analysis.independent_components.IndependentComponents`.
+        iterations: see :class:`~lmdyn.analysis.preference.independent_components.IndependentComponents`.
         converged: likewise.
         residual: likewise.
         words, number, word, cluster, value: see :class:`Membership`; pairs are ordered by cluster, then word, and
@@ -131,15 +131,15 @@ class Clustering:
 
     Attributes:
         components: k; the publication has 128.
-        method: ``amari`` (:func:`~lmdyn.analysis.independent_components.amari_ica`), or ``fastica``
+        method: ``amari`` (:func:`~lmdyn.analysis.preference.independent_components.amari_ica`), or ``fastica``
             (scikit-learn's, from the same principal components).
-        whiten: see :func:`~lmdyn.analysis.independent_components.principal_components`; FastICA needs ``divide``.
+        whiten: see :func:`~lmdyn.analysis.preference.independent_components.principal_components`; FastICA needs ``divide``.
         nonlinearity: of Amari's rule.
         learning_rate: of Amari's rule.
         max_iterations: of either method.
         tolerance: of either method; None for 0.01 (Amari's rule) or 1e-4 (FastICA, which measures otherwise).
         threshold: members of a cluster have larger values, in standard deviations of the component.
-        centre: see :func:`~lmdyn.analysis.independent_components.principal_components`.
+        centre: see :func:`~lmdyn.analysis.preference.independent_components.principal_components`.
         seed: of FastICA's start; Amari's rule starts from the identity.
 
     Raises:

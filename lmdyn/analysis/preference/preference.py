@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lmdyn.analysis.preference.tower_predictions import Predictions
 from lmdyn.analysis.statistics.correlation import pearson
-from lmdyn.analysis.tower_predictions import Predictions
 
 __all__ = [
     "Pair",
@@ -35,7 +35,7 @@ def primary_tower(predictions: Predictions) -> int:
     Reference: He & Toyoizumi 2022, equation 3.
 
     Example:
-        >>> from lmdyn.analysis.tower_predictions import TowerPredictions
+        >>> from lmdyn.analysis.preference.tower_predictions import TowerPredictions
         >>> sums = TowerPredictions(vocab_size=2, towers=2)
         >>> sums.update(torch.tensor([[0.5], [0.6]]).log(), torch.tensor([1]), torch.tensor([0]))
         >>> primary_tower(sums.reduce())
@@ -60,7 +60,7 @@ def leading_towers(predictions: Predictions) -> Pair:
         ValueError: no positions, or one tower.
 
     Example:
-        >>> from lmdyn.analysis.tower_predictions import TowerPredictions
+        >>> from lmdyn.analysis.preference.tower_predictions import TowerPredictions
         >>> sums = TowerPredictions(vocab_size=2, towers=3)
         >>> sums.update(torch.tensor([[0.5], [0.1], [0.6]]).log(), torch.tensor([1]), torch.tensor([0]))
         >>> leading_towers(sums.reduce())
@@ -129,7 +129,7 @@ def token_preference(
     Reference: He & Toyoizumi 2022, equations 3 and 4.
 
     Example:
-        >>> from lmdyn.analysis.tower_predictions import TowerPredictions
+        >>> from lmdyn.analysis.preference.tower_predictions import TowerPredictions
         >>> sums = TowerPredictions(vocab_size=2, towers=2)
         >>> sums.update(torch.tensor([[0.8, 0.3], [0.4, 0.6]]).log(), torch.tensor([0, 1]), torch.tensor([0, 1]))
         >>> token_preference(sums.reduce())
@@ -178,7 +178,7 @@ def preference_standard_error(
     Reference: Davison & Hinkley 1997, section 2.7.1.
 
     Example:
-        >>> from lmdyn.analysis.tower_predictions import TowerPredictions
+        >>> from lmdyn.analysis.preference.tower_predictions import TowerPredictions
         >>> sums = TowerPredictions(vocab_size=1, towers=2)
         >>> p = torch.tensor([[0.5, 0.5], [0.2, 0.6]])
         >>> sums.update(p.log(), torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1]))
@@ -231,7 +231,7 @@ def split_half_reliability(
     Reference: Spearman 1910; Brown 1910.
 
     Example:
-        >>> from lmdyn.analysis.tower_predictions import TowerPredictions
+        >>> from lmdyn.analysis.preference.tower_predictions import TowerPredictions
         >>> sums = TowerPredictions(vocab_size=3, towers=2)
         >>> p = torch.tensor([[0.2, 0.4, 0.8, 0.2, 0.4, 0.8], [0.4, 0.4, 0.4, 0.4, 0.4, 0.4]])
         >>> sums.update(p.log(), torch.tensor([0, 1, 2, 0, 1, 2]), torch.tensor([0, 0, 0, 1, 1, 1]))
