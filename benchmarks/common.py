@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES
-from lmdyn.datamodules.corpus import Corpus
-from lmdyn.datamodules.sentence import Document, Sentence
-from lmdyn.datamodules.tokenization import word_tokenizer
+from lmdyn.datamodules.corpora.corpus import Corpus
+from lmdyn.datamodules.corpora.sentence import Document, Sentence
+from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 
 TYPES = 15_800  # word types of WikiText-2 as Saphra & Lopez (2019) prepare it
 EPOCH = 1_390_000  # its training tokens

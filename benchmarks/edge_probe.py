@@ -37,7 +37,7 @@ from lmdyn.analysis.probing.probe_training import generator
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.probing.edge_probe import EdgeProbe
 from lmdyn.datamodules import GrammarCorpus
-from lmdyn.datamodules.conll import ConllCorpus
+from lmdyn.datamodules.corpora.conll import ConllCorpus
 from lmdyn.datamodules.spans import SpanCorpus
 
 GOAL = 0.1

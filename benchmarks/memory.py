@@ -72,7 +72,7 @@ def write_text(path: Path, words: int, types: int, seed: int) -> None:
 
 def write_tokenizer(folder: Path, types: int) -> None:
     """The vocabulary of the text, with the special tokens of masked language models."""
-    from lmdyn.datamodules.tokenization import word_tokenizer
+    from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 
     tokenizer = word_tokenizer({f"word{i}": types - i for i in range(types)} | {".": types})
     tokenizer.add_special_tokens({"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"})

@@ -31,11 +31,11 @@ from lmdyn.analysis.words.word_masks import number_words
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.words.token_learning import TokenLearning
-from lmdyn.datamodules.conllu import ConlluCorpus
-from lmdyn.datamodules.examples import ExampleLoader
+from lmdyn.datamodules.corpora.conllu import ConlluCorpus
+from lmdyn.datamodules.corpora.examples import ExampleLoader
+from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.grammar import GrammarCorpus
 from lmdyn.datamodules.spans import SpanCorpus
-from lmdyn.datamodules.tokenization import word_tokenizer
 from lmdyn.models.masked_lm import MaskedLanguageModel
 
 GOALS = {"cpu": 0.5, "cuda": 0.1}

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from lmdyn.datamodules.corpus import expand_paths, read_lines
+from lmdyn.datamodules.corpora.corpus import expand_paths, read_lines
 from lmdyn.datamodules.grammar import GrammarCorpus
 from lmdyn.datamodules.grammar_lexicon import RELATIONS
 

@@ -11,9 +11,9 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.examples import Example, ExampleLoader
+from lmdyn.datamodules.corpora.examples import Example, ExampleLoader
+from lmdyn.datamodules.corpora.tokenization import load_tokenizer, plain_backend
 from lmdyn.datamodules.fact_sources import Cloze, FactSource, GrammarFacts, TrexFacts
-from lmdyn.datamodules.tokenization import load_tokenizer, plain_backend
 
 __all__ = ["Cloze", "FactCorpus", "FactSource", "GrammarFacts", "TrexFacts"]
 
@@ -30,7 +30,7 @@ class FactCorpus(L.LightningDataModule):
     text. The object must be one piece of the tokenizer, found by encoding the whole sentence; facts whose object is
     unknown or of several pieces are left out, and a warning counts them by relation.
 
-    Batches hold, besides what :class:`~lmdyn.datamodules.examples.ExampleLoader` adds:
+    Batches hold, besides what :class:`~lmdyn.datamodules.corpora.examples.ExampleLoader` adds:
 
     ============== ======= ==================================================================
     ``input_ids``  (B, T)  the question

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from lmdyn.datamodules.corpus import SPLITS, Corpus
+from lmdyn.datamodules.corpora.corpus import SPLITS, Corpus
+from lmdyn.datamodules.corpora.sentence import Document
 from lmdyn.datamodules.grammar_lexicon import (
     CLOSED_CLASS,
     Fact,
@@ -27,7 +28,6 @@ from lmdyn.datamodules.grammar_lexicon import (
     build_lexemes,
 )
 from lmdyn.datamodules.grammar_sentences import SentenceWriter
-from lmdyn.datamodules.sentence import Document
 
 __all__ = ["VERSION", "Fact", "Grammar", "GrammarCorpus", "Lexeme"]
 
@@ -264,7 +264,7 @@ class GrammarCorpus(Corpus):
         topic_boost: weight of a word in its home topic.
         ambiguous_fraction: fraction of the nouns that share their forms with a verb.
         fact_rate: probability that a sentence states a fact.
-        **kwargs: see :class:`~lmdyn.datamodules.corpus.Corpus`.
+        **kwargs: see :class:`~lmdyn.datamodules.corpora.corpus.Corpus`.
 
     Raises:
         ValueError: a number of words below 1, or sizes that :class:`Grammar` refuses.

@@ -1,5 +1,6 @@
 """Whole sentences of the synthetic grammar: statements, questions, facts."""
 
+from lmdyn.datamodules.corpora.sentence import Sentence
 from lmdyn.datamodules.grammar_clauses import Clauses
 from lmdyn.datamodules.grammar_lexicon import (
     Fact,
@@ -8,7 +9,6 @@ from lmdyn.datamodules.grammar_lexicon import (
 from lmdyn.datamodules.grammar_phrases import PRONOUNS
 from lmdyn.datamodules.grammar_tree import Argument, Entity, Part, Phrase, Token, linearize, under
 from lmdyn.datamodules.grammar_verbs import EVENT_TAGS, Tense
-from lmdyn.datamodules.sentence import Sentence
 
 __all__ = ["SentenceWriter"]
 

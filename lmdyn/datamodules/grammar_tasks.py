@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from lmdyn.datamodules.corpora.sentence import Sentence
 from lmdyn.datamodules.grammar import Grammar, GrammarCorpus
 from lmdyn.datamodules.grammar_lexicon import Lexeme
-from lmdyn.datamodules.sentence import Sentence
 from lmdyn.datamodules.tasks import RawTask, TaskData, TextExample
 
 __all__ = ["GRAMMAR_TASKS", "RULES", "GrammarTasks", "Judged", "Rated", "corruptions", "judged", "rated"]

@@ -1,8 +1,8 @@
 """Trees of the synthetic corpus: words and phrases that know their head, and how they become a Sentence."""
 
+from lmdyn.datamodules.corpora.semtags import SEMTAG_COARSE
+from lmdyn.datamodules.corpora.sentence import Constituent, Mention, Role, Sentence
 from lmdyn.datamodules.grammar_lexicon import Lexeme
-from lmdyn.datamodules.semtags import SEMTAG_COARSE
-from lmdyn.datamodules.sentence import Constituent, Mention, Role, Sentence
 
 __all__ = ["Argument", "Entity", "Part", "Phrase", "Token", "linearize", "under"]
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.corpus import Corpus
-from lmdyn.datamodules.encoding import EncodedSplit
+from lmdyn.datamodules.corpora.corpus import Corpus
+from lmdyn.datamodules.corpora.encoding import EncodedSplit
+from lmdyn.datamodules.corpora.tokenization import digest, load_tokenizer
 from lmdyn.datamodules.masking import Masking
 from lmdyn.datamodules.streaming import StreamedText, StreamLoaderOfRows
-from lmdyn.datamodules.tokenization import digest, load_tokenizer
 from lmdyn.datamodules.windows import (
     Objective,
     Pairs,

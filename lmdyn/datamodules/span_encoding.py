@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.corpus import Corpus
-from lmdyn.datamodules.encoding import IGNORED, merge_label_names
-from lmdyn.datamodules.examples import Example, ExampleSequence
-from lmdyn.datamodules.sentence import TOKEN_LAYERS, Sentence
-from lmdyn.datamodules.tokenization import plain_backend
+from lmdyn.datamodules.corpora.corpus import Corpus
+from lmdyn.datamodules.corpora.encoding import IGNORED, merge_label_names
+from lmdyn.datamodules.corpora.examples import Example, ExampleSequence
+from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS, Sentence
+from lmdyn.datamodules.corpora.tokenization import plain_backend
 
 __all__ = ["POS_LAYERS", "SPAN_TASKS", "Asked", "EncodedSpans"]
 

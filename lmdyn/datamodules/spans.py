@@ -7,11 +7,11 @@ from weakref import WeakValueDictionary
 import lightning as L
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.corpus import Corpus
-from lmdyn.datamodules.examples import ExampleLoader
-from lmdyn.datamodules.sentence import TOKEN_LAYERS
+from lmdyn.datamodules.corpora.corpus import Corpus
+from lmdyn.datamodules.corpora.examples import ExampleLoader
+from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS
+from lmdyn.datamodules.corpora.tokenization import digest, load_tokenizer, tokenizer_digest
 from lmdyn.datamodules.span_encoding import POS_LAYERS, SPAN_TASKS, Asked, EncodedSpans
-from lmdyn.datamodules.tokenization import digest, load_tokenizer, tokenizer_digest
 
 __all__ = ["SPAN_TASKS", "SpanCorpus"]
 
@@ -22,7 +22,7 @@ class SpanCorpus(L.LightningDataModule):
     """Sentences of any annotated corpus with the spans that edge probes classify; one sentence is one example.
 
     A batch of B sentences of at most T positions holds, besides what
-    :class:`~lmdyn.datamodules.examples.ExampleLoader` adds,
+    :class:`~lmdyn.datamodules.corpora.examples.ExampleLoader` adds,
 
     ================== ========= ====================================================================
     ``input_ids``      (B, T)    the tokenizer's [CLS], the pieces of the words, its [SEP]; a tokenizer without

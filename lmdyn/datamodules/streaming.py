@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.tokenization import plain_backend
+from lmdyn.datamodules.corpora.tokenization import plain_backend
 from lmdyn.datamodules.windows import RowMaker, row_generator
 
 __all__ = ["StreamLoaderOfRows", "StreamedText"]

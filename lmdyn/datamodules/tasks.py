@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.examples import Example, ExampleLoader, ExampleSequence
-from lmdyn.datamodules.tokenization import digest, load_tokenizer, plain_backend, tokenizer_digest
+from lmdyn.datamodules.corpora.examples import Example, ExampleLoader, ExampleSequence
+from lmdyn.datamodules.corpora.tokenization import digest, load_tokenizer, plain_backend, tokenizer_digest
 
 __all__ = ["PairEncoder", "Question", "RawTask", "Task", "TaskData", "TaskExamples", "TextExample"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.encoding import IGNORED
+from lmdyn.datamodules.corpora.encoding import IGNORED
 from lmdyn.datamodules.masking import Masking, choose_positions, mask_row
 
 __all__ = [
@@ -33,7 +33,7 @@ Array = npt.NDArray[Any]
 
 
 class Text(Protocol):
-    """Encoded text: what an :class:`~lmdyn.datamodules.encoding.EncodedSplit`, or a block of a stream, has."""
+    """Encoded text: what an :class:`~lmdyn.datamodules.corpora.encoding.EncodedSplit`, or a block of a stream, has."""
 
     @property
     def tokens(self) -> Array:

@@ -18,7 +18,7 @@ from lmdyn.callbacks import Interdependence, Run
 from lmdyn.callbacks.observing.publishing import scalar_tags
 from lmdyn.cli.report import write_report
 from lmdyn.datamodules import ConlluCorpus
-from lmdyn.datamodules.tokenization import word_tokenizer
+from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel
 from tests.callbacks.observing import assert_leaves_alone
 

@@ -16,7 +16,7 @@ from lmdyn.callbacks import Interdependence, Run, ScaffoldRule
 from lmdyn.callbacks.observing.publishing import scalar_tags
 from lmdyn.cli.report import write_report
 from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus
-from lmdyn.datamodules.tokenization import word_tokenizer
+from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel
 from tests.analysis.lstm_oracle import interdependence
 from tests.callbacks.observing import assert_leaves_alone

@@ -14,7 +14,7 @@ import lmdyn.analysis as analysis
 from lmdyn.callbacks import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference, Run, Similarity
 from lmdyn.callbacks.observing.probe import Seen, sentence_numbers, token_hash
 from lmdyn.callbacks.similarity.similarity import default_pairs
-from lmdyn.datamodules.tokenization import word_tokenizer
+from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel, LSTMTagger
 
 V = 30

@@ -17,10 +17,10 @@ from lmdyn.analysis.words.word_masks import number_words
 from lmdyn.callbacks import Run, Steps
 from lmdyn.callbacks.words.token_learning import POS_GROUPS, VERB_FORMS, TokenLearning
 from lmdyn.callbacks.words.token_learning_figures import half_steps
-from lmdyn.datamodules.examples import ExampleLoader
+from lmdyn.datamodules.corpora.examples import ExampleLoader
+from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.grammar import GrammarCorpus
 from lmdyn.datamodules.spans import SpanCorpus
-from lmdyn.datamodules.tokenization import word_tokenizer
 from tests.callbacks.observing import assert_leaves_alone
 
 WORDS = {  # pieces, xpos, upos

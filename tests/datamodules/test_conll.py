@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lmdyn.datamodules.conll import ConllCorpus, read_conll
-from lmdyn.datamodules.sentence import Constituent, Mention, Role
+from lmdyn.datamodules.corpora.conll import ConllCorpus, read_conll
+from lmdyn.datamodules.corpora.sentence import Constituent, Mention, Role
 
 ONTONOTES = """\
 #begin document (bc/cctv/00/cctv_0000); part 000

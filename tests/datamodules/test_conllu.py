@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from lmdyn.datamodules import ConlluCorpus
-from lmdyn.datamodules.conllu import read_conllu
+from lmdyn.datamodules.corpora.conllu import read_conllu
 
 SAMPLE = """\
 # sent_id = before

@@ -22,8 +22,8 @@ from lmdyn.datamodules import (
     TextCorpus,
 )
 from lmdyn.datamodules import encoding as encoding_module
-from lmdyn.datamodules.corpus import expand_paths, read_lines
-from lmdyn.datamodules.tokenization import word_tokenizer
+from lmdyn.datamodules.corpora.corpus import expand_paths, read_lines
+from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 
 TEXT = {
     "train": [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmdyn.datamodules.examples import ExampleLoader
+from lmdyn.datamodules.corpora.examples import ExampleLoader
 
 
 def examples(n=50, seed=0):

@@ -7,7 +7,7 @@ import pytest
 from jsonargparse import ArgumentParser
 
 from lmdyn.datamodules import ConlluCorpus, SemtagCorpus
-from lmdyn.datamodules.corpus import FileCorpus
+from lmdyn.datamodules.corpora.corpus import FileCorpus
 
 
 class Format(NamedTuple):

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 import torch
 
+from lmdyn.datamodules.corpora.tokenization import subword_tokenizer, word_tokenizer
 from lmdyn.datamodules.glue import GLUE_LAYOUTS, SQUAD, GlueTasks
 from lmdyn.datamodules.squad import read_squad
 from lmdyn.datamodules.tasks import PairEncoder, Question, TextExample
-from lmdyn.datamodules.tokenization import subword_tokenizer, word_tokenizer
 
 WORDS = "the cat sat on a mat and saw dogs run ' \" , . ? who it is not in house tree left".split()  # noqa: SIM905
 TOKENIZER = subword_tokenizer("wordpiece", [WORDS] * 20, vocab_size=120)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from lmdyn.datamodules import GrammarCorpus
+from lmdyn.datamodules.corpora.sentence import Constituent, Document, Sentence
 from lmdyn.datamodules.grammar import VERSION, Grammar
-from lmdyn.datamodules.sentence import Constituent, Document, Sentence
 
 XPOS_OF_UPOS = {
     "ADJ": {"JJ"},

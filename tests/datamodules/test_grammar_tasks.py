@@ -5,10 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from lmdyn.datamodules.corpora.sentence import Sentence
+from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
 from lmdyn.datamodules.grammar import GrammarCorpus
 from lmdyn.datamodules.grammar_tasks import RULES, GrammarTasks, corruptions, judged, rated
-from lmdyn.datamodules.sentence import Sentence
-from lmdyn.datamodules.tokenization import subword_tokenizer
 
 SMALL = {
     "n_nouns": 120, "n_verbs": 60, "n_adjectives": 40, "n_adverbs": 20, "n_names": 40, "n_facts": 20,

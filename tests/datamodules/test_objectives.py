@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lmdyn.datamodules import GrammarCorpus, Masking, PretrainingCorpus, StreamedText, TextCorpus
+from lmdyn.datamodules.corpora.tokenization import load_tokenizer, subword_tokenizer
 from lmdyn.datamodules.streaming import _Gatherer
-from lmdyn.datamodules.tokenization import load_tokenizer, subword_tokenizer
 from lmdyn.datamodules.windows import RowFormat, RowMaker, ordinary_ids, row_generator, special_ids
 
 # a machine, or a test's share of it, may have one core

@@ -15,11 +15,11 @@ from transformers import BertTokenizer
 from lmdyn.callbacks.observing.probe import ProbeSet
 from lmdyn.callbacks.observing.run import split_loader, takes_tokenizer
 from lmdyn.datamodules import ConlluCorpus, GrammarCorpus
-from lmdyn.datamodules.conll import ConllCorpus
-from lmdyn.datamodules.corpus import Corpus
-from lmdyn.datamodules.sentence import Constituent, Document, Mention, Role, Sentence
+from lmdyn.datamodules.corpora.conll import ConllCorpus
+from lmdyn.datamodules.corpora.corpus import Corpus
+from lmdyn.datamodules.corpora.sentence import Constituent, Document, Mention, Role, Sentence
+from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.spans import _CACHE, SPAN_TASKS, SpanCorpus
-from lmdyn.datamodules.tokenization import word_tokenizer
 
 PIECES = [
     "[PAD]",

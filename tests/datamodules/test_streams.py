@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lmdyn.datamodules import Document, Sentence, StreamLoader
-from lmdyn.datamodules.encoding import EncodedSplit, encode_documents, merge_label_names
-from lmdyn.datamodules.tokenization import word_tokenizer
+from lmdyn.datamodules.corpora.encoding import EncodedSplit, encode_documents, merge_label_names
+from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 
 TAGS = ("NOUN", "VERB", "DET")
 

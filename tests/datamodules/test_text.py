@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lmdyn.datamodules import LexiconTagger, Tagger, TextCorpus
-from lmdyn.datamodules.text import cut_sentences, split_sentences
+from lmdyn.datamodules.corpora.text import cut_sentences, split_sentences
 
 WIKI = """\
  = First Title =\x20

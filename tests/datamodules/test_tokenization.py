@@ -2,7 +2,7 @@ import pytest
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from lmdyn.datamodules.tokenization import load_tokenizer, tokenizer_digest, word_tokenizer
+from lmdyn.datamodules.corpora.tokenization import load_tokenizer, tokenizer_digest, word_tokenizer
 
 
 def test_one_id_a_word():
@@ -59,7 +59,7 @@ SENTENCES = [
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
 def test_word_pieces_of_each_kind(kind, tmp_path):
-    from lmdyn.datamodules.tokenization import load_tokenizer, subword_tokenizer, tokenizer_digest
+    from lmdyn.datamodules.corpora.tokenization import load_tokenizer, subword_tokenizer, tokenizer_digest
 
     tokenizer = subword_tokenizer(kind, SENTENCES * 20, vocab_size=60)
     assert tokenizer.convert_tokens_to_ids(["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]) == [0, 1, 2, 3, 4]
@@ -85,7 +85,7 @@ def test_word_pieces_of_each_kind(kind, tmp_path):
 
 
 def test_other_kinds_of_pieces_are_refused():
-    from lmdyn.datamodules.tokenization import subword_tokenizer
+    from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
 
     with pytest.raises(ValueError, match="kind is one of"):
         subword_tokenizer("bpe", SENTENCES)

@@ -48,7 +48,7 @@ class ScaffoldRule(Observer):
         decoder: path of the linear layer to logits.
         variant: which products are relevant: see :data:`~lmdyn.analysis.interdependence.decomposition.Variant`.
         **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`. The data are a
-            :class:`~lmdyn.datamodules.scaffold.ScaffoldCorpus`: the run's own, or ``probe``.
+            :class:`~lmdyn.datamodules.corpora.scaffold.ScaffoldCorpus`: the run's own, or ``probe``.
 
     Logged tags:
         ``scaffold_rule/probability/<domain>/<scaffold>/length=<k>/rules=<n>``: the model's own probability of ω.

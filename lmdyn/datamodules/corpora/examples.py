@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lmdyn.datamodules.tokenization import digest
+from lmdyn.datamodules.corpora.tokenization import digest
 
 __all__ = ["Example", "ExampleLoader", "ExampleSequence"]
 

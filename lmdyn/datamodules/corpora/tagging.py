@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from lmdyn.datamodules.conllu import read_conllu
-from lmdyn.datamodules.corpus import expand_paths, file_digest
+from lmdyn.datamodules.corpora.conllu import read_conllu
+from lmdyn.datamodules.corpora.corpus import expand_paths, file_digest
 
 __all__ = ["LexiconTagger", "SpacyTagger", "Tagger"]
 

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from lmdyn.datamodules.corpus import SPLITS, Corpus, expand_paths, file_digest, read_lines
-from lmdyn.datamodules.sentence import Document, Sentence
-from lmdyn.datamodules.tagging import Tagger
+from lmdyn.datamodules.corpora.corpus import SPLITS, Corpus, expand_paths, file_digest, read_lines
+from lmdyn.datamodules.corpora.sentence import Document, Sentence
+from lmdyn.datamodules.corpora.tagging import Tagger
 
 __all__ = ["TextCorpus", "cut_sentences", "split_sentences"]
 
@@ -141,7 +141,7 @@ class TextCorpus(Corpus):
             training split: where its share is above one half, no document lacks this part, and the index of a
             topic is that of its document.
         tagger: adds silver layers to the sentences.
-        **kwargs: see :class:`~lmdyn.datamodules.corpus.Corpus`.
+        **kwargs: see :class:`~lmdyn.datamodules.corpora.corpus.Corpus`.
 
     Raises:
         FileNotFoundError: in ``prepare_data``, a path without file.

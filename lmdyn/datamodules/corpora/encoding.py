@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.sentence import TOKEN_LAYERS, Document, Sentence
-from lmdyn.datamodules.tokenization import digest, end_id, plain_backend
+from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS, Document, Sentence
+from lmdyn.datamodules.corpora.tokenization import digest, end_id, plain_backend
 
 __all__ = [
     "BATCH_LAYERS",
@@ -36,7 +36,7 @@ IGNORED = -100
 """The label of a token that has none; losses skip it."""
 
 BATCH_LAYERS = (*TOKEN_LAYERS, "topic")
-"""Layers of :class:`~lmdyn.datamodules.sentence.Sentence` that are served token by token."""
+"""Layers of :class:`~lmdyn.datamodules.corpora.sentence.Sentence` that are served token by token."""
 
 _SENTENCES_PER_CHUNK = 2048
 _TOKENS_PER_CHUNK = 1 << 20

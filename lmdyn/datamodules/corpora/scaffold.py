@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lmdyn.datamodules.corpus import SPLITS, Corpus
-from lmdyn.datamodules.sentence import Document, Sentence
+from lmdyn.datamodules.corpora.corpus import SPLITS, Corpus
+from lmdyn.datamodules.corpora.sentence import Document, Sentence
 
 __all__ = ["CLOSE", "OPEN", "ScaffoldCorpus"]
 
@@ -46,7 +46,7 @@ class ScaffoldCorpus(Corpus):
         n_test_tokens: words of the test split.
         language_seed: of the phrases and the text.
         eos: write the end-of-sentence token after each piece of 100 words.
-        **kwargs: see :class:`~lmdyn.datamodules.corpus.Corpus`.
+        **kwargs: see :class:`~lmdyn.datamodules.corpora.corpus.Corpus`.
 
     Attributes:
         vocabulary: all words: Σ, then α and ω.

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from lmdyn.datamodules.corpus import FileCorpus, read_lines
-from lmdyn.datamodules.sentence import Document, Sentence
+from lmdyn.datamodules.corpora.corpus import FileCorpus, read_lines
+from lmdyn.datamodules.corpora.sentence import Document, Sentence
 
 __all__ = ["SEMTAG_COARSE", "UNKNOWN_SEMTAG", "SemtagCorpus", "read_pmb"]
 
@@ -125,7 +125,7 @@ def _sentence(words: list[str], tags: list[str]) -> Sentence:
 class SemtagCorpus(FileCorpus):
     """The Parallel Meaning Bank in CoNLL, with ``semtag`` and ``semtag_coarse``; see :func:`read_pmb`.
 
-    Arguments and errors are those of :class:`~lmdyn.datamodules.corpus.FileCorpus`.
+    Arguments and errors are those of :class:`~lmdyn.datamodules.corpora.corpus.FileCorpus`.
 
     Example:
         >>> corpus = SemtagCorpus(train="$LMDYN_DATA/semtags_pmb_en/train.conll", layers=["semtag"])

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from lmdyn.datamodules.corpus import FileCorpus, expand_paths, file_digest, read_lines
-from lmdyn.datamodules.sentence import Constituent, Document, Mention, Role, Sentence
+from lmdyn.datamodules.corpora.corpus import FileCorpus, expand_paths, file_digest, read_lines
+from lmdyn.datamodules.corpora.sentence import Constituent, Document, Mention, Role, Sentence
 
 __all__ = ["ConllCorpus", "ConllLayout", "read_conll"]
 
@@ -50,7 +50,7 @@ _ESCAPED = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{"
 def read_conll(path: Path, layout: ConllLayout = "conll2012", lowercase: bool = False) -> Iterator[Document]:
     r"""Stream the documents of a CoNLL-2012 file, or of a relative of it.
 
-    What fills a :class:`~lmdyn.datamodules.sentence.Sentence`:
+    What fills a :class:`~lmdyn.datamodules.corpora.sentence.Sentence`:
 
     - ``xpos``: the part of speech as it is.
     - ``constituents``: all nodes of the parse above the tags, each by itself: where nodes cover the same words
@@ -329,7 +329,7 @@ class ConllCorpus(FileCorpus):
         validation: the same for validation.
         test: the same for test.
         layout: ``conll2012``, ``ewt_propbank`` or ``gum``.
-        **kwargs: see :class:`~lmdyn.datamodules.corpus.FileCorpus`.
+        **kwargs: see :class:`~lmdyn.datamodules.corpora.corpus.FileCorpus`.
 
     Raises:
         FileNotFoundError: in ``prepare_data``, a path without file, a folder or pattern without any.

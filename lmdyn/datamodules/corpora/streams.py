@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lmdyn.datamodules.encoding import BATCH_LAYERS, IGNORED, EncodedSplit
-from lmdyn.datamodules.tokenization import digest
+from lmdyn.datamodules.corpora.encoding import BATCH_LAYERS, IGNORED, EncodedSplit
+from lmdyn.datamodules.corpora.tokenization import digest
 
 __all__ = ["SHUFFLED", "StreamLoader", "StreamState"]
 
@@ -63,8 +63,8 @@ class StreamLoader:
         >>> import tempfile
         >>> from pathlib import Path
         >>> from lmdyn.datamodules import Document, Sentence
-        >>> from lmdyn.datamodules.encoding import encode_documents
-        >>> from lmdyn.datamodules.tokenization import word_tokenizer
+        >>> from lmdyn.datamodules.corpora.encoding import encode_documents
+        >>> from lmdyn.datamodules.corpora.tokenization import word_tokenizer
         >>> text = Document("d", (Sentence(("a", "b", "c", "d", "e")),))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     data = encode_documents([text], Path(folder), word_tokenizer(dict.fromkeys("abcde", 1)), eos=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 from conllu import parse_incr
 from conllu.exceptions import ParseException
 
-from lmdyn.datamodules.corpus import FileCorpus, read_lines
-from lmdyn.datamodules.sentence import Document, Sentence
+from lmdyn.datamodules.corpora.corpus import FileCorpus, read_lines
+from lmdyn.datamodules.corpora.sentence import Document, Sentence
 
 __all__ = ["ConlluCorpus", "read_conllu"]
 
@@ -158,7 +158,7 @@ def read_conllu(path: Path, lowercase: bool = False) -> Iterator[Document]:
 class ConlluCorpus(FileCorpus):
     """Treebanks in CoNLL-U, with ``upos``, ``xpos``, ``heads`` and ``deprels``; see :func:`read_conllu`.
 
-    Arguments and errors are those of :class:`~lmdyn.datamodules.corpus.FileCorpus`.
+    Arguments and errors are those of :class:`~lmdyn.datamodules.corpora.corpus.FileCorpus`.
     """
 
     def read(self, path: Path) -> Iterator[Document]:

@@ -1,0 +1,1 @@
+"""Annotated text: sentences, readers of corpora, tokenization, encoding, batches for BPTT."""

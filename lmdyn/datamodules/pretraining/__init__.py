@@ -1,0 +1,1 @@
+"""Rows of masked, causal and cloze pretraining, from a corpus or a stream."""

@@ -1,0 +1,1 @@
+"""Labelled spans for edge probing."""
