@@ -34,7 +34,7 @@ from lmdyn.callbacks.words.token_learning import TokenLearning
 from lmdyn.datamodules.corpora.conllu import ConlluCorpus
 from lmdyn.datamodules.corpora.examples import ExampleLoader
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
-from lmdyn.datamodules.grammar import GrammarCorpus
+from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.datamodules.spans import SpanCorpus
 from lmdyn.models.masked_lm import MaskedLanguageModel
 

@@ -33,7 +33,7 @@ from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.words.world_knowledge import WorldKnowledge
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.facts import FactCorpus, GrammarFacts, TrexFacts
-from lmdyn.datamodules.grammar import GrammarCorpus
+from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.models.masked_lm import MaskedLanguageModel
 
 GOALS = {"cpu": 0.5, "cuda": 0.1}

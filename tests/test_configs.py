@@ -15,7 +15,7 @@ from transformers import AlbertConfig, AlbertForPreTraining
 from lmdyn.callbacks import Observer, ScheduledCheckpoint
 from lmdyn.callbacks.observing.run import callbacks_of
 from lmdyn.cli.fit import LmdynCLI
-from lmdyn.datamodules.grammar import Grammar
+from lmdyn.datamodules.grammar.grammar import Grammar
 
 ROOT = Path(__file__).parents[1]
 PROFILES = sorted((ROOT / "configs").rglob("config.yaml"))  # Snakemake's settings, see test_workflows.py

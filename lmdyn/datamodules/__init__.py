@@ -11,8 +11,8 @@ from lmdyn.datamodules.corpora.tagging import LexiconTagger, SpacyTagger, Tagger
 from lmdyn.datamodules.corpora.text import TextCorpus
 from lmdyn.datamodules.facts import FactCorpus, FactSource, GrammarFacts, TrexFacts
 from lmdyn.datamodules.glue import GlueTasks
-from lmdyn.datamodules.grammar import GrammarCorpus
-from lmdyn.datamodules.grammar_tasks import GrammarTasks
+from lmdyn.datamodules.grammar.grammar import GrammarCorpus
+from lmdyn.datamodules.grammar.tasks import GrammarTasks
 from lmdyn.datamodules.masking import Masking
 from lmdyn.datamodules.pretraining import PretrainingCorpus
 from lmdyn.datamodules.spans import SpanCorpus

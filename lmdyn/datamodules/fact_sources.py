@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from lmdyn.datamodules.corpora.corpus import expand_paths, read_lines
-from lmdyn.datamodules.grammar import GrammarCorpus
-from lmdyn.datamodules.grammar_lexicon import RELATIONS
+from lmdyn.datamodules.grammar.grammar import GrammarCorpus
+from lmdyn.datamodules.grammar.lexicon import RELATIONS
 
 __all__ = ["Cloze", "FactSource", "GrammarFacts", "TrexFacts"]
 

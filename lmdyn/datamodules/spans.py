@@ -70,7 +70,7 @@ class SpanCorpus(L.LightningDataModule):
     Lee 2020, appendix D.
 
     Example:
-        >>> from lmdyn.datamodules.grammar import GrammarCorpus
+        >>> from lmdyn.datamodules.grammar.grammar import GrammarCorpus
         >>> grammar = GrammarCorpus(n_train_tokens=300, n_validation_tokens=100, n_test_tokens=100)
         >>> spans = SpanCorpus(grammar, tasks=["pos", "roles"], layers=["upos"])
         >>> spans.setup()

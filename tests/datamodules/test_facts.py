@@ -12,7 +12,7 @@ from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 
 from lmdyn.datamodules.fact_sources import PUBLICATION
 from lmdyn.datamodules.facts import Cloze, FactCorpus, FactSource, GrammarFacts, TrexFacts
-from lmdyn.datamodules.grammar import GrammarCorpus
+from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [

@@ -11,7 +11,7 @@ import pytest
 
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.datamodules.corpora.sentence import Constituent, Document, Sentence
-from lmdyn.datamodules.grammar import VERSION, Grammar
+from lmdyn.datamodules.grammar.grammar import VERSION, Grammar
 
 XPOS_OF_UPOS = {
     "ADJ": {"JJ"},

@@ -303,7 +303,7 @@ def test_real_corpora():
 
 
 def test_no_task_serves_tokens_only(tmp_path):
-    from lmdyn.datamodules.grammar import GrammarCorpus
+    from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 
     grammar = GrammarCorpus(
         n_train_tokens=300, n_validation_tokens=100, n_test_tokens=100, cache_dir=str(tmp_path / "cache")

@@ -3,9 +3,9 @@
 from abc import abstractmethod
 from typing import Literal
 
-from lmdyn.datamodules.grammar_lexicon import Lexeme
-from lmdyn.datamodules.grammar_phrases import LOCATIVE, NounPhrases
-from lmdyn.datamodules.grammar_tree import Argument, Entity, Part, Phrase, Token, under
+from lmdyn.datamodules.grammar.lexicon import Lexeme
+from lmdyn.datamodules.grammar.phrases import LOCATIVE, NounPhrases
+from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token, under
 
 __all__ = ["EVENT_TAGS", "MODALS", "Tense", "VerbPhrases"]
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from lmdyn.datamodules.corpora.sentence import Sentence
-from lmdyn.datamodules.grammar import Grammar, GrammarCorpus
-from lmdyn.datamodules.grammar_lexicon import Lexeme
+from lmdyn.datamodules.grammar.grammar import Grammar, GrammarCorpus
+from lmdyn.datamodules.grammar.lexicon import Lexeme
 from lmdyn.datamodules.tasks import RawTask, TaskData, TextExample
 
 __all__ = ["GRAMMAR_TASKS", "RULES", "GrammarTasks", "Judged", "Rated", "corruptions", "judged", "rated"]
@@ -31,7 +31,7 @@ _VOWELS = "aeiou"
 
 
 class GrammarTasks(TaskData):
-    """Two tasks over sentences of a :class:`~lmdyn.datamodules.grammar.Grammar`, with known truth.
+    """Two tasks over sentences of a :class:`~lmdyn.datamodules.grammar.grammar.Grammar`, with known truth.
 
     ``acceptability``, as CoLA: whether a sentence is the grammar's, or was changed so that it breaks one of four rules
     by as little as possible; see :func:`corruptions`. Half are acceptable. Only sentences in which some rule can be

@@ -1,14 +1,14 @@
 """Whole sentences of the synthetic grammar: statements, questions, facts."""
 
 from lmdyn.datamodules.corpora.sentence import Sentence
-from lmdyn.datamodules.grammar_clauses import Clauses
-from lmdyn.datamodules.grammar_lexicon import (
+from lmdyn.datamodules.grammar.clauses import Clauses
+from lmdyn.datamodules.grammar.lexicon import (
     Fact,
     Lexeme,
 )
-from lmdyn.datamodules.grammar_phrases import PRONOUNS
-from lmdyn.datamodules.grammar_tree import Argument, Entity, Part, Phrase, Token, linearize, under
-from lmdyn.datamodules.grammar_verbs import EVENT_TAGS, Tense
+from lmdyn.datamodules.grammar.phrases import PRONOUNS
+from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token, linearize, under
+from lmdyn.datamodules.grammar.verbs import EVENT_TAGS, Tense
 
 __all__ = ["SentenceWriter"]
 

@@ -2,7 +2,7 @@
 
 from lmdyn.datamodules.corpora.semtags import SEMTAG_COARSE
 from lmdyn.datamodules.corpora.sentence import Constituent, Mention, Role, Sentence
-from lmdyn.datamodules.grammar_lexicon import Lexeme
+from lmdyn.datamodules.grammar.lexicon import Lexeme
 
 __all__ = ["Argument", "Entity", "Part", "Phrase", "Token", "linearize", "under"]
 

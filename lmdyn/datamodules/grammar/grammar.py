@@ -17,7 +17,7 @@ import numpy as np
 
 from lmdyn.datamodules.corpora.corpus import SPLITS, Corpus
 from lmdyn.datamodules.corpora.sentence import Document
-from lmdyn.datamodules.grammar_lexicon import (
+from lmdyn.datamodules.grammar.lexicon import (
     CLOSED_CLASS,
     Fact,
     Lexeme,
@@ -27,7 +27,7 @@ from lmdyn.datamodules.grammar_lexicon import (
     build_facts,
     build_lexemes,
 )
-from lmdyn.datamodules.grammar_sentences import SentenceWriter
+from lmdyn.datamodules.grammar.sentences import SentenceWriter
 
 __all__ = ["VERSION", "Fact", "Grammar", "GrammarCorpus", "Lexeme"]
 

@@ -2,8 +2,8 @@
 
 from abc import ABC, abstractmethod
 
-from lmdyn.datamodules.grammar_lexicon import YEARS, Lexeme, Samplers, Uniforms
-from lmdyn.datamodules.grammar_tree import Argument, Entity, Part, Phrase, Token, under
+from lmdyn.datamodules.grammar.lexicon import YEARS, Lexeme, Samplers, Uniforms
+from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token, under
 
 __all__ = ["LOCATIVE", "PRONOUNS", "NounPhrases"]
 

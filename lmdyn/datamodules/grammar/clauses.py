@@ -1,9 +1,9 @@
 """Clauses of the synthetic corpus: statements around verbs and predicates, and clauses on nouns."""
 
-from lmdyn.datamodules.grammar_lexicon import Lexeme
-from lmdyn.datamodules.grammar_phrases import LOCATIVE
-from lmdyn.datamodules.grammar_tree import Argument, Entity, Part, Phrase, Token, under
-from lmdyn.datamodules.grammar_verbs import EVENT_TAGS, MODALS, Tense, VerbPhrases
+from lmdyn.datamodules.grammar.lexicon import Lexeme
+from lmdyn.datamodules.grammar.phrases import LOCATIVE
+from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token, under
+from lmdyn.datamodules.grammar.verbs import EVENT_TAGS, MODALS, Tense, VerbPhrases
 
 __all__ = ["Clauses"]
 
