@@ -13,10 +13,10 @@ from lmdyn.datamodules.facts import FactCorpus, FactSource, GrammarFacts, TrexFa
 from lmdyn.datamodules.glue import GlueTasks
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.datamodules.grammar.tasks import GrammarTasks
-from lmdyn.datamodules.masking import Masking
-from lmdyn.datamodules.pretraining import PretrainingCorpus
+from lmdyn.datamodules.pretraining.masking import Masking
+from lmdyn.datamodules.pretraining.pretraining import PretrainingCorpus
+from lmdyn.datamodules.pretraining.streaming import StreamedText
 from lmdyn.datamodules.spans import SpanCorpus
-from lmdyn.datamodules.streaming import StreamedText
 
 __all__ = [
     "TOKEN_LAYERS",

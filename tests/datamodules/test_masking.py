@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lmdyn.datamodules.masking import Masking, choose_positions, mask_row
+from lmdyn.datamodules.pretraining.masking import Masking, choose_positions, mask_row
 
 
 def row(rng, length=60):

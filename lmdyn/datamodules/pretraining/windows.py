@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.encoding import IGNORED
-from lmdyn.datamodules.masking import Masking, choose_positions, mask_row
+from lmdyn.datamodules.pretraining.masking import Masking, choose_positions, mask_row
 
 __all__ = [
     "Objective",
