@@ -38,7 +38,7 @@ from lmdyn.callbacks import Run
 from lmdyn.callbacks.probing.edge_probe import EdgeProbe
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.datamodules.corpora.conll import ConllCorpus
-from lmdyn.datamodules.spans import SpanCorpus
+from lmdyn.datamodules.spans.spans import SpanCorpus
 
 GOAL = 0.1
 TASKS = ("pos", "constituents", "roles")

@@ -35,7 +35,7 @@ from lmdyn.datamodules.corpora.conllu import ConlluCorpus
 from lmdyn.datamodules.corpora.examples import ExampleLoader
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
-from lmdyn.datamodules.spans import SpanCorpus
+from lmdyn.datamodules.spans.spans import SpanCorpus
 from lmdyn.models.masked_lm import MaskedLanguageModel
 
 GOALS = {"cpu": 0.5, "cuda": 0.1}

@@ -16,7 +16,7 @@ from lmdyn.datamodules.grammar.tasks import GrammarTasks
 from lmdyn.datamodules.pretraining.masking import Masking
 from lmdyn.datamodules.pretraining.pretraining import PretrainingCorpus
 from lmdyn.datamodules.pretraining.streaming import StreamedText
-from lmdyn.datamodules.spans import SpanCorpus
+from lmdyn.datamodules.spans.spans import SpanCorpus
 
 __all__ = [
     "TOKEN_LAYERS",

@@ -20,7 +20,7 @@ from lmdyn.callbacks.words.token_learning_figures import half_steps
 from lmdyn.datamodules.corpora.examples import ExampleLoader
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
-from lmdyn.datamodules.spans import SpanCorpus
+from lmdyn.datamodules.spans.spans import SpanCorpus
 from tests.callbacks.observing import assert_leaves_alone
 
 WORDS = {  # pieces, xpos, upos

@@ -19,7 +19,7 @@ from lmdyn.datamodules.corpora.conll import ConllCorpus
 from lmdyn.datamodules.corpora.corpus import Corpus
 from lmdyn.datamodules.corpora.sentence import Constituent, Document, Mention, Role, Sentence
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
-from lmdyn.datamodules.spans import _CACHE, SPAN_TASKS, SpanCorpus
+from lmdyn.datamodules.spans.spans import _CACHE, SPAN_TASKS, SpanCorpus
 
 PIECES = [
     "[PAD]",

@@ -84,7 +84,7 @@ class TokenLearning(Observer):
       frequent; a word is in a band if it is one piece whose rank is. Special tokens and what never occurs have no rank.
 
     The probe is to serve sentences with ``words``, the word that each token is a piece of: a
-    :class:`~lmdyn.datamodules.spans.SpanCorpus`. Further rows, not logged: ``words`` and ``masked_words``, the number
+    :class:`~lmdyn.datamodules.spans.spans.SpanCorpus`. Further rows, not logged: ``words`` and ``masked_words``, the number
     of words in each group that were reconstructed and predicted.
 
     Args:

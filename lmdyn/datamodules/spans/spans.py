@@ -11,7 +11,7 @@ from lmdyn.datamodules.corpora.corpus import Corpus
 from lmdyn.datamodules.corpora.examples import ExampleLoader
 from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS
 from lmdyn.datamodules.corpora.tokenization import digest, load_tokenizer, tokenizer_digest
-from lmdyn.datamodules.span_encoding import POS_LAYERS, SPAN_TASKS, Asked, EncodedSpans
+from lmdyn.datamodules.spans.span_encoding import POS_LAYERS, SPAN_TASKS, Asked, EncodedSpans
 
 __all__ = ["SPAN_TASKS", "SpanCorpus"]
 
