@@ -10,13 +10,13 @@ from lmdyn.datamodules.corpora.streams import StreamLoader
 from lmdyn.datamodules.corpora.tagging import LexiconTagger, SpacyTagger, Tagger
 from lmdyn.datamodules.corpora.text import TextCorpus
 from lmdyn.datamodules.facts import FactCorpus, FactSource, GrammarFacts, TrexFacts
-from lmdyn.datamodules.glue import GlueTasks
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.datamodules.grammar.tasks import GrammarTasks
 from lmdyn.datamodules.pretraining.masking import Masking
 from lmdyn.datamodules.pretraining.pretraining import PretrainingCorpus
 from lmdyn.datamodules.pretraining.streaming import StreamedText
 from lmdyn.datamodules.spans.spans import SpanCorpus
+from lmdyn.datamodules.tasks.glue import GlueTasks
 
 __all__ = [
     "TOKEN_LAYERS",

@@ -40,7 +40,7 @@ from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.probing.downstream import Downstream
 from lmdyn.callbacks.probing.downstream_figures import downstream_figures
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
-from lmdyn.datamodules.tasks import Question, RawTask, TaskData, TextExample
+from lmdyn.datamodules.tasks.tasks import Question, RawTask, TaskData, TextExample
 from tests.callbacks.observing import assert_leaves_alone
 
 WORDS = "good bad red blue cat dog sat ran here there who what it . ?".split()  # noqa: SIM905

@@ -16,7 +16,7 @@ from lmdyn.callbacks.dynamics.handwriting_figures import handwriting_figures
 from lmdyn.callbacks.dynamics.letter_paths import letter_path, pen_velocity
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
-from lmdyn.datamodules.tasks import RawTask, TaskData, TextExample
+from lmdyn.datamodules.tasks.tasks import RawTask, TaskData, TextExample
 from tests.callbacks.observing import assert_leaves_alone
 
 WORDS = "good bad red blue cat dog sat ran here there who what it . ?".split()  # noqa: SIM905

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer, word_tokenizer
-from lmdyn.datamodules.glue import GLUE_LAYOUTS, SQUAD, GlueTasks
-from lmdyn.datamodules.squad import read_squad
-from lmdyn.datamodules.tasks import PairEncoder, Question, TextExample
+from lmdyn.datamodules.tasks.glue import GLUE_LAYOUTS, SQUAD, GlueTasks
+from lmdyn.datamodules.tasks.squad import read_squad
+from lmdyn.datamodules.tasks.tasks import PairEncoder, Question, TextExample
 
 WORDS = "the cat sat on a mat and saw dogs run ' \" , . ? who it is not in house tree left".split()  # noqa: SIM905
 TOKENIZER = subword_tokenizer("wordpiece", [WORDS] * 20, vocab_size=120)

@@ -314,7 +314,7 @@ def pooled_states(
     Args:
         encoder: a model of transformers, without head, in eval mode.
         examples: with ``lengths``, each with ``input_ids`` and ``token_type_ids``; see
-            ``lmdyn.datamodules.tasks.TaskExamples``.
+            ``lmdyn.datamodules.tasks.tasks.TaskExamples``.
         times: rising, from 0; of layers that differ, up to their number.
         batch_tokens: positions of a batch.
 

@@ -207,7 +207,7 @@ def fine_tune(encoder: nn.Module, task: Any, how: FineTuning, seed: int = 0) -> 
 
     Args:
         encoder: a model of transformers, without head.
-        task: ``name, kind, num_labels, train, pad_id``; see ``lmdyn.datamodules.tasks.Task``.
+        task: ``name, kind, num_labels, train, pad_id``; see ``lmdyn.datamodules.tasks.tasks.Task``.
         how: the settings.
         seed: another one, another run.
 
@@ -316,7 +316,7 @@ def answers(
     Args:
         model: in eval mode.
         task: ``kind, pad_id``.
-        examples: of the task; see ``lmdyn.datamodules.tasks.TaskExamples``.
+        examples: of the task; see ``lmdyn.datamodules.tasks.tasks.TaskExamples``.
         batch_tokens: positions of a batch, padding included; the answers do not depend on it but for rounding.
 
     Returns:

@@ -9,7 +9,7 @@ import numpy as np
 from lmdyn.datamodules.corpora.sentence import Sentence
 from lmdyn.datamodules.grammar.grammar import Grammar, GrammarCorpus
 from lmdyn.datamodules.grammar.lexicon import Lexeme
-from lmdyn.datamodules.tasks import RawTask, TaskData, TextExample
+from lmdyn.datamodules.tasks.tasks import RawTask, TaskData, TextExample
 
 __all__ = ["GRAMMAR_TASKS", "RULES", "GrammarTasks", "Judged", "Rated", "corruptions", "judged", "rated"]
 
@@ -49,7 +49,7 @@ class GrammarTasks(TaskData):
         n_train: training examples of each task.
         n_evaluation: examples to evaluate on.
         seed: of what is changed.
-        **kwargs: see :class:`~lmdyn.datamodules.tasks.TaskData`.
+        **kwargs: see :class:`~lmdyn.datamodules.tasks.tasks.TaskData`.
 
     Raises:
         ValueError: an unknown task, sizes below 2; in ``setup``, a corpus with too few sentences.

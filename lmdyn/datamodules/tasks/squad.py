@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lmdyn.datamodules.tasks import Question
+from lmdyn.datamodules.tasks.tasks import Question
 
 __all__ = ["questions_of_rows", "read_squad"]
 

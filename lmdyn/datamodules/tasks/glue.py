@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmdyn.datamodules.squad import questions_of_rows, read_squad
-from lmdyn.datamodules.tasks import RawTask, TaskData, TextExample
+from lmdyn.datamodules.tasks.squad import questions_of_rows, read_squad
+from lmdyn.datamodules.tasks.tasks import RawTask, TaskData, TextExample
 
 __all__ = ["GLUE_LAYOUTS", "SQUAD", "GlueLayout", "GlueTasks"]
 
@@ -94,7 +94,7 @@ class GlueTasks(TaskData):
         dataset: instead of a folder, arguments of ``datasets.load_dataset``, such as ``{"path": "nyu-mll/glue"}``; the
             configuration's ``name`` is each task's own.
         squad_dataset: the same for SQuAD 2.0.
-        **kwargs: see :class:`~lmdyn.datamodules.tasks.TaskData`.
+        **kwargs: see :class:`~lmdyn.datamodules.tasks.tasks.TaskData`.
 
     Raises:
         ValueError: an unknown task, both or neither of ``folder`` and ``dataset``; in ``setup``, a malformed row (with
