@@ -32,7 +32,7 @@ from transformers import AlbertTokenizer
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.words.world_knowledge import WorldKnowledge
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
-from lmdyn.datamodules.facts import FactCorpus, GrammarFacts, TrexFacts
+from lmdyn.datamodules.facts.facts import FactCorpus, GrammarFacts, TrexFacts
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.models.masked_lm import MaskedLanguageModel
 

@@ -9,7 +9,7 @@ from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS, Constituent, Docume
 from lmdyn.datamodules.corpora.streams import StreamLoader
 from lmdyn.datamodules.corpora.tagging import LexiconTagger, SpacyTagger, Tagger
 from lmdyn.datamodules.corpora.text import TextCorpus
-from lmdyn.datamodules.facts import FactCorpus, FactSource, GrammarFacts, TrexFacts
+from lmdyn.datamodules.facts.facts import FactCorpus, FactSource, GrammarFacts, TrexFacts
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.datamodules.grammar.tasks import GrammarTasks
 from lmdyn.datamodules.pretraining.masking import Masking

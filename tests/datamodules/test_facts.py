@@ -10,8 +10,8 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 
-from lmdyn.datamodules.fact_sources import PUBLICATION
-from lmdyn.datamodules.facts import Cloze, FactCorpus, FactSource, GrammarFacts, TrexFacts
+from lmdyn.datamodules.facts.fact_sources import PUBLICATION
+from lmdyn.datamodules.facts.facts import Cloze, FactCorpus, FactSource, GrammarFacts, TrexFacts
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.examples import Example, ExampleLoader
 from lmdyn.datamodules.corpora.tokenization import load_tokenizer, plain_backend
-from lmdyn.datamodules.fact_sources import Cloze, FactSource, GrammarFacts, TrexFacts
+from lmdyn.datamodules.facts.fact_sources import Cloze, FactSource, GrammarFacts, TrexFacts
 
 __all__ = ["Cloze", "FactCorpus", "FactSource", "GrammarFacts", "TrexFacts"]
 
