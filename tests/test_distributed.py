@@ -26,7 +26,7 @@ from lmdyn.callbacks import (
 )
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.models import LSTMLanguageModel
-from tests.ranks import run_two_ranks
+from tests.helpers.ranks import run_two_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:GPU available but not used")
 

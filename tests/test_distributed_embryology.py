@@ -48,7 +48,7 @@ from lmdyn.datamodules import (
     StreamedText,
 )
 from lmdyn.models import MaskedLanguageModel
-from tests.ranks import run_two_ranks
+from tests.helpers.ranks import run_two_ranks
 
 GRAMMAR = {
     "n_train_tokens": 1000, "n_validation_tokens": 400, "n_test_tokens": 200, "n_topics": 3, "n_nouns": 40,

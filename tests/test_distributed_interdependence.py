@@ -18,7 +18,7 @@ from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks import Interdependence, Run, ScaffoldRule
 from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus
 from lmdyn.models import LSTMLanguageModel
-from tests.ranks import run_two_ranks
+from tests.helpers.ranks import run_two_ranks
 
 
 def corpora():

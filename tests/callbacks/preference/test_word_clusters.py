@@ -12,7 +12,7 @@ from torch import nn
 from lmdyn.analysis import Clustering, word_clusters
 from lmdyn.callbacks import Run, WordClusters
 from lmdyn.callbacks.observing.observer import observe_together
-from tests.callbacks.observing import assert_leaves_alone
+from tests.helpers.observing import assert_leaves_alone
 
 V, D = 260, 12
 SPECIAL = [0, 3]

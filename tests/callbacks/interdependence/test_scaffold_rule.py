@@ -18,8 +18,8 @@ from lmdyn.cli.report import write_report
 from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel
-from tests.analysis.lstm_oracle import interdependence
-from tests.callbacks.observing import assert_leaves_alone
+from tests.analysis.interdependence.lstm_oracle import interdependence
+from tests.helpers.observing import assert_leaves_alone
 
 SMALL = {
     "n_rules": 20, "n_phrases": 10, "n_outside": 5, "n_types": 20, "n_train_tokens": 1000, "n_validation_tokens": 100,

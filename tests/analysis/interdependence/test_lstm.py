@@ -10,7 +10,7 @@ from torch import nn
 
 from lmdyn.analysis.interdependence.lstm import LSTMLayer, lstm_layers, real_steps, state_gradients
 from lmdyn.models import StackedLSTM
-from tests.analysis.lstm_oracle import (
+from tests.analysis.interdependence.lstm_oracle import (
     as_one,
     random_decoder,
     random_lstm,

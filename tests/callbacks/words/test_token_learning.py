@@ -21,7 +21,7 @@ from lmdyn.datamodules.corpora.examples import ExampleLoader
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.datamodules.spans.spans import SpanCorpus
-from tests.callbacks.observing import assert_leaves_alone
+from tests.helpers.observing import assert_leaves_alone
 
 WORDS = {  # pieces, xpos, upos
     "the": ("DT", "DET"), "a": ("DT", "DET"), "and": ("CC", "CCONJ"), "of": ("IN", "ADP"), "red": ("JJ", "ADJ"),

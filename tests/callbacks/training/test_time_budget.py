@@ -12,8 +12,8 @@ from torch import nn
 
 from lmdyn.analysis.probing.schedules import warmup_decay_factor
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps, TimeBudget
-from tests.callbacks.loaders import Resumable
-from tests.ranks import run_two_ranks
+from tests.helpers.loaders import Resumable
+from tests.helpers.ranks import run_two_ranks
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),

@@ -19,7 +19,7 @@ from lmdyn.callbacks.words.world_knowledge_figures import changes
 from lmdyn.cli.report import write_report
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.facts.facts import Cloze, FactCorpus, FactSource
-from tests.callbacks.observing import assert_leaves_alone
+from tests.helpers.observing import assert_leaves_alone
 
 PLACES = [f"place{i}" for i in range(12)]
 THINGS = [f"thing{i}" for i in range(9)]

@@ -13,7 +13,7 @@ from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, train_towe
 from lmdyn.callbacks import Run, TowerPreference
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus, StreamedText
 from lmdyn.models import TwoTowerLanguageModel
-from tests.callbacks.observing import assert_leaves_alone
+from tests.helpers.observing import assert_leaves_alone
 
 GRAMMAR = {
     "n_train_tokens": 2000, "n_validation_tokens": 1500, "n_test_tokens": 50, "n_nouns": 40, "n_verbs": 20,

@@ -12,7 +12,7 @@ from lmdyn.analysis.interdependence.interdependence import (
     decompositional_interdependence,
     pairwise_interdependence,
 )
-from tests.analysis.lstm_oracle import (
+from tests.analysis.interdependence.lstm_oracle import (
     as_one,
     decompose,
     interdependence,

@@ -5,7 +5,7 @@ from torch import nn
 
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.training.checkpoint import checkpoint_step
-from tests.callbacks.loaders import Resumable
+from tests.helpers.loaders import Resumable
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),

@@ -11,7 +11,7 @@ from torch import nn
 
 from lmdyn.analysis.interdependence.decomposition import contextual_decomposition
 from lmdyn.models import StackedLSTM
-from tests.analysis.lstm_oracle import (
+from tests.analysis.interdependence.lstm_oracle import (
     as_one,
     decompose,
     of_row,

@@ -17,7 +17,7 @@ from lmdyn.callbacks.dynamics.letter_paths import letter_path, pen_velocity
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
 from lmdyn.datamodules.tasks.tasks import RawTask, TaskData, TextExample
-from tests.callbacks.observing import assert_leaves_alone
+from tests.helpers.observing import assert_leaves_alone
 
 WORDS = "good bad red blue cat dog sat ran here there who what it . ?".split()  # noqa: SIM905
 TOKENIZER = subword_tokenizer("wordpiece", [WORDS] * 20, vocab_size=100)

@@ -9,7 +9,7 @@ from torch import nn
 
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.training.run_state import _random_state, _set_random_state, progress
-from tests.callbacks.loaders import Resumable
+from tests.helpers.loaders import Resumable
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),

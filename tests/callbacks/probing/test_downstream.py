@@ -41,7 +41,7 @@ from lmdyn.callbacks.probing.downstream import Downstream
 from lmdyn.callbacks.probing.downstream_figures import downstream_figures
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
 from lmdyn.datamodules.tasks.tasks import Question, RawTask, TaskData, TextExample
-from tests.callbacks.observing import assert_leaves_alone
+from tests.helpers.observing import assert_leaves_alone
 
 WORDS = "good bad red blue cat dog sat ran here there who what it . ?".split()  # noqa: SIM905
 TOKENIZER = subword_tokenizer("wordpiece", [WORDS] * 20, vocab_size=100)

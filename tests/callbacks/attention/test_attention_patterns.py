@@ -16,7 +16,7 @@ from lmdyn.callbacks.attention.attention_patterns import AttentionPatterns
 from lmdyn.callbacks.observing.figures import site_label
 from lmdyn.callbacks.observing.observer import observe_together
 from lmdyn.cli.report import write_report
-from tests.callbacks.observing import assert_leaves_alone
+from tests.helpers.observing import assert_leaves_alone
 
 V, CLS, SEP, PAD = 30, 1, 2, 0
 SIZES = {

@@ -12,7 +12,7 @@ def run_two_ranks(script: str, folder: Path, cache: Path, timeout: float, **envi
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    root = str(Path(__file__).parents[1])  # the script imports this file too
+    root = str(Path(__file__).parents[2])  # the script imports this file too
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     ranks = []
     try:

@@ -24,7 +24,7 @@ from lmdyn.callbacks.observing.fine_tuning import Budget, answers, fine_tune
 from lmdyn.callbacks.observing.publishing import scalar_tags
 from lmdyn.datamodules import GrammarCorpus, GrammarTasks, PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel
-from tests.callbacks.observing import assert_leaves_alone
+from tests.helpers.observing import assert_leaves_alone
 
 GRAMMAR = {
     "n_train_tokens": 3000, "n_validation_tokens": 1200, "n_test_tokens": 50, "n_nouns": 20, "n_verbs": 10,

@@ -17,7 +17,7 @@ from lmdyn.callbacks.probing.edge_probe import EdgeProbe
 from lmdyn.callbacks.probing.edge_probe_figures import best_site
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.datamodules.spans.spans import SpanCorpus
-from tests.callbacks.observing import assert_leaves_alone
+from tests.helpers.observing import assert_leaves_alone
 
 TRAINING = EdgeClassifier(max_updates=80, evaluate_every=20, patience=2, learning_rate=0.02)
 SIZES = {

@@ -20,7 +20,7 @@ from lmdyn.cli.report import write_report
 from lmdyn.datamodules import ConlluCorpus
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel
-from tests.callbacks.observing import assert_leaves_alone
+from tests.helpers.observing import assert_leaves_alone
 
 WORDS = [f"w{i:02d}" for i in range(14)]
 KINDS = {"NOUN": "open", "VERB": "open", "DET": "closed", "ADP": "closed", "PUNCT": None}

@@ -21,7 +21,7 @@ from lmdyn.analysis import (
     split_half_reliability,
     token_preference,
 )
-from tests.ranks import run_two_ranks
+from tests.helpers.ranks import run_two_ranks
 
 VARIANTS = ("mean_probability", "mean_log_probability", "printed")
 V, N = 6, 500
