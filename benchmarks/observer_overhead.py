@@ -35,10 +35,10 @@ from torch import Tensor
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.callbacks import LearningCurves, Observer, Run, RunState, Sparsity, Steps
 from lmdyn.callbacks.observing.figures import log_figure
+from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.observer import StreamingObserver, _with_progress
 from lmdyn.callbacks.observing.probe import merge_sites, probe_pass
-from lmdyn.callbacks.observing.publishing import scalar_tags
-from lmdyn.callbacks.training.schedule import Progress
+from lmdyn.callbacks.training.observation_schedule import Progress
 from lmdyn.models import LSTMLanguageModel
 from lmdyn.models.allocator import keep_freed_memory
 

@@ -18,8 +18,8 @@ from lmdyn.callbacks.probing.downstream import Downstream
 from lmdyn.callbacks.probing.edge_probe import EdgeProbe
 from lmdyn.callbacks.similarity.similarity import Similarity
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
-from lmdyn.callbacks.training.run_state import RunState
-from lmdyn.callbacks.training.schedule import Progress, Steps
+from lmdyn.callbacks.training.observation_schedule import Progress, Steps
+from lmdyn.callbacks.training.resume import RunState
 from lmdyn.callbacks.training.time_budget import TimeBudget
 from lmdyn.callbacks.words.learning_curves import LearningCurves
 from lmdyn.callbacks.words.sparsity import Sparsity

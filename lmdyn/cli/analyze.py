@@ -19,8 +19,8 @@ from rich.progress import track
 from transformers import AutoTokenizer
 
 from lmdyn.analysis.inspection.forward import dotted
+from lmdyn.callbacks.observing.loggers import publish
 from lmdyn.callbacks.observing.observer import Observer, observe_together
-from lmdyn.callbacks.observing.publishing import publish
 from lmdyn.callbacks.observing.run import Run, callbacks_of, takes_tokenizer
 from lmdyn.callbacks.training.checkpoint_files import (
     find_checkpoints,
@@ -29,7 +29,7 @@ from lmdyn.callbacks.training.checkpoint_files import (
 )
 from lmdyn.callbacks.training.hub_checkpoints import MODULE as PRETRAINED
 from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, is_pretrained, stamp
-from lmdyn.callbacks.training.schedule import Progress
+from lmdyn.callbacks.training.observation_schedule import Progress
 from lmdyn.cli.weights_record import WeightsRecord
 
 __all__ = ["analyze", "analyze_command"]

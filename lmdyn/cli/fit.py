@@ -20,7 +20,7 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.run import callbacks_of
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_step
 from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
-from lmdyn.callbacks.training.run_state import RunState
+from lmdyn.callbacks.training.resume import RunState
 from lmdyn.cli.parser import ConfigFile, Parser
 
 __all__ = ["LmdynCLI", "SaveRunConfig"]

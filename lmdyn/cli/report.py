@@ -19,8 +19,8 @@ from PIL import Image
 
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.callbacks.observing.figures import short_names
+from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.publishing import scalar_tags
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.cli.configurations import model_configurations
 

@@ -1,12 +1,12 @@
 """Sources of text: one file a source, with reader and DataModule together."""
 
+from lmdyn.datamodules.corpora.bptt import StreamLoader
 from lmdyn.datamodules.corpora.conll import ConllCorpus
 from lmdyn.datamodules.corpora.conllu import ConlluCorpus
 from lmdyn.datamodules.corpora.corpus import Corpus
 from lmdyn.datamodules.corpora.scaffold import ScaffoldCorpus
 from lmdyn.datamodules.corpora.semtags import SemtagCorpus
 from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS, Constituent, Document, Mention, Role, Sentence
-from lmdyn.datamodules.corpora.streams import StreamLoader
 from lmdyn.datamodules.corpora.tagging import LexiconTagger, SpacyTagger, Tagger
 from lmdyn.datamodules.corpora.text import TextCorpus
 from lmdyn.datamodules.facts.facts import FactCorpus, FactSource, GrammarFacts, TrexFacts
@@ -14,7 +14,7 @@ from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.datamodules.grammar.tasks import GrammarTasks
 from lmdyn.datamodules.pretraining.masking import Masking
 from lmdyn.datamodules.pretraining.pretraining import PretrainingCorpus
-from lmdyn.datamodules.pretraining.streaming import StreamedText
+from lmdyn.datamodules.pretraining.streamed_text import StreamedText
 from lmdyn.datamodules.spans.spans import SpanCorpus
 from lmdyn.datamodules.tasks.glue import GlueTasks
 

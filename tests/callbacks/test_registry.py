@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import lmdyn.callbacks
 from lmdyn.callbacks import Observer
-from lmdyn.callbacks.observing.publishing import publish
+from lmdyn.callbacks.observing.loggers import publish
 from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.cli.__main__ import main
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus

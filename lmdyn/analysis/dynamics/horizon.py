@@ -20,7 +20,7 @@ class Horizon:
     """What trajectories end on.
 
     Attributes:
-        kinds: what each is: see :func:`~lmdyn.analysis.dynamics.recurrence.attractor_types`.
+        kinds: what each is: see :func:`~lmdyn.analysis.attractor_types`.
         label: (batch,) equal where two are on the same closed orbit, from 0; −1 where none was found.
     """
 

@@ -87,7 +87,7 @@ def long_run(
         tau: steps of a window.
         steps: steps in all, a multiple of ``tau``.
         reduced: the map of (batch, d) where all tokens are equal, of
-            :func:`~lmdyn.analysis.dynamics.synchronized_map.synchronized_map`; None: the full map all the way.
+            :func:`~lmdyn.analysis.synchronized_map`; None: the full map all the way.
         epsilon: norm of the joint perturbation.
         threshold: D below which tokens count as synchronized.
         keep: keep D(t) up to this step.

@@ -159,7 +159,7 @@ def pairwise_interdependence(
 
     Raises:
         ValueError: ``max_distance`` or ``max_rows`` below 1, the variant ``released``, and what
-            :func:`~lmdyn.analysis.interdependence.decomposition.contextual_decomposition` refuses.
+            :func:`~lmdyn.analysis.contextual_decomposition` refuses.
 
     Reference: Saphra & Lopez 2020, equation 2 and section 3.
 

@@ -131,15 +131,15 @@ class Clustering:
 
     Attributes:
         components: k; the publication has 128.
-        method: ``amari`` (:func:`~lmdyn.analysis.preference.independent_components.amari_ica`), or ``fastica``
+        method: ``amari`` (:func:`~lmdyn.analysis.amari_ica`), or ``fastica``
             (scikit-learn's, from the same principal components).
-        whiten: see :func:`~lmdyn.analysis.preference.independent_components.principal_components`; FastICA needs ``divide``.
+        whiten: see :func:`~lmdyn.analysis.principal_components`; FastICA needs ``divide``.
         nonlinearity: of Amari's rule.
         learning_rate: of Amari's rule.
         max_iterations: of either method.
         tolerance: of either method; None for 0.01 (Amari's rule) or 1e-4 (FastICA, which measures otherwise).
         threshold: members of a cluster have larger values, in standard deviations of the component.
-        centre: see :func:`~lmdyn.analysis.preference.independent_components.principal_components`.
+        centre: see :func:`~lmdyn.analysis.principal_components`.
         seed: of FastICA's start; Amari's rule starts from the identity.
 
     Raises:

@@ -14,7 +14,7 @@ from lmdyn.analysis.inspection.linear_cross_entropy import (
     probability_sums,
     target_log_probabilities,
 )
-from lmdyn.analysis.probing.schedules import warmup_decay_factor
+from lmdyn.analysis.probing.learning_rate_schedules import warmup_decay_factor
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
 
 __all__ = ["Encoded", "HeadTraining", "TowerHead", "train_tower_heads"]

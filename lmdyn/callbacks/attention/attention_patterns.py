@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.attention.attention import AttentionPatternSums
+from lmdyn.analysis.attention.attention_scores import AttentionPatternSums
 from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.inspection.transformer import attention_sites
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
@@ -29,7 +29,7 @@ _SPECIAL = ("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
 class AttentionPatterns(StreamingObserver):
     """Mean attention map of each head, and its entropy, diagonal, vertical and block scores.
 
-    The scores are means over all tokens of the probe set, as :func:`lmdyn.analysis.attention.attention.attention_scores`
+    The scores are means over all tokens of the probe set, as :func:`lmdyn.analysis.attention.attention_scores.attention_scores`
     defines them; special tokens are those that begin or end a sentence or a text, segments are ``token_type_ids``.
     There is no vertical score where the tokenizer has no such tokens (a warning says so), and no block score where
     no sequence has two segments. The probe set is read as it is served: the validation set of a masked language
@@ -44,7 +44,7 @@ class AttentionPatterns(StreamingObserver):
             that is run again and again (ALBERT's) gives the sites ``layer@0``, ``layer@1``, …
         size: positions of the maps, from the start of the sequences.
         max_tokens: look at about this many tokens only; None for all.
-        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags:
         ``attention_patterns/entropy/<site>/head=<head>``: mean entropy of a query's attention in nats.

@@ -47,14 +47,14 @@ TIMES = (0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96)
 class DepthPerformance(Observer):
     """How well masked tokens, and the similarity of sentences, are told from the state at each time of the encoder.
 
-    The encoder is iterated as a map of all token vectors (:class:`~lmdyn.analysis.dynamics.encoder_map.EncoderMap`), in
+    The encoder is iterated as a map of all token vectors (:class:`~lmdyn.analysis.EncoderMap`), in
     float32 without tf32 or autocast and without attention mask; x_t is the state at time t, x_0 the embedding, x_L what
     the model of L layers itself works with. Where its layers differ, time ends with them.
 
     *Masked tokens.* Of the labelled positions (those that a masked language model is trained to predict), on the
     validation part: the share whose token has the highest logit, and the mean −ln p. ``fixed``: the model's own
     decoder, applied to x_t. ``retrained``: an output layer trained for each t on the training part, those of all t from
-    the same batches (:func:`~lmdyn.analysis.probing.tower_heads.train_tower_heads`); it starts from fixed random weights, not
+    the same batches (:func:`~lmdyn.analysis.train_tower_heads`); it starts from fixed random weights, not
     from the model's decoder. At positions that show another token than the mask, the token may be told at t = 0.
     Padding takes part in attention, as all tokens do: in rows with padding, x_L is not what the model with its mask
     has.
@@ -89,7 +89,7 @@ class DepthPerformance(Observer):
             learning rate is 1e-6 unless it is given, the rest as in ``Downstream``.
         budget: how long fine-tuning is at most.
         seed: of fine-tuning.
-        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags:
         ``depth_performance/accuracy/<how>/t=<t>``: share of masked tokens with the highest logit, from 0 to 1; how is
@@ -152,7 +152,7 @@ class DepthPerformance(Observer):
     # ---------------------------------------------------------------- before training
 
     def attach(self, run: Run, *, rank_zero: bool = True, barrier: Callable[[], None] = lambda: None) -> None:
-        """Get to know the run, and open the tasks; see :meth:`~lmdyn.callbacks.observing.observer.Observer.attach`."""
+        """Get to know the run, and open the tasks; see :meth:`~lmdyn.callbacks.Observer.attach`."""
         if self.tasks is not None:
             open_data(
                 self.tasks, run, f"{self.name}: the data of the tasks", rank_zero=rank_zero, barrier=barrier

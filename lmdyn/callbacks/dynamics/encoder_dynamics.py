@@ -46,7 +46,7 @@ class EncoderDynamics(Observer):
     Short term: D(t), from which the synchronization offset, for sentences of several ``lengths``; local Lyapunov
     exponents; the effective dimension of the sentences' states. Long term: local exponents, the length of the chaotic
     transient, and what the trajectories end on. Once a sentence's tokens have synchronized, the map of one token is
-    iterated instead (:func:`~lmdyn.analysis.dynamics.long_run.long_run`); for ``check`` sentences the full map is iterated as
+    iterated instead (:func:`~lmdyn.analysis.long_run`); for ``check`` sentences the full map is iterated as
     well, and the transverse exponent tells whether synchronization is stable. Trajectories that came back to a state
     for the second time are not followed further; in the mean over sentences they go on with the mean λ of their last
     20 windows, and synchronized sentences with D = 0.
@@ -83,7 +83,7 @@ class EncoderDynamics(Observer):
         dtype: ``float32`` or ``float64``.
         batch_size: sentences that the full map is applied to at once.
         seed: of the perturbations.
-        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags:
         ``encoder_dynamics/synchronization_offset/length=<n>``: mean t at which the tokens of a sentence synchronized.
@@ -96,7 +96,7 @@ class EncoderDynamics(Observer):
         ``encoder_dynamics/transient_length/width=<windows>``: mean steps until the running mean of λ over so many
             windows stays at or below 0, or the state recurs; the horizon where it was not over.
         ``encoder_dynamics/sign_change_length``: mean steps until the likeliest change of λ's sign; see the rule
-            ``sign_change`` of :func:`~lmdyn.analysis.dynamics.transients.transient_length`, also for what biases the other.
+            ``sign_change`` of :func:`~lmdyn.analysis.transient_length`, also for what biases the other.
         ``encoder_dynamics/sign_change_chaotic_share``: share of sentences with a transient by this rule.
         ``encoder_dynamics/switched_share``: share of sentences that went over to the map of one token.
         ``encoder_dynamics/attractor_share/<kind>``: share of sentences by what they end on, ``fixed point``,

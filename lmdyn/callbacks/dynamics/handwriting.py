@@ -61,7 +61,7 @@ class Handwriting(Observer):
         batch_tokens: tokens that are computed at a time, padding included.
         shortest: steps of the shortest window that may be the best: with fewer, a letter is a few strokes.
         n_written: how many paths are kept of each letter: those of least NMSE at the best window.
-        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`; ``probe`` is needed, a datamodule with ``tasks``.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`; ``probe`` is needed, a datamodule with ``tasks``.
 
     Logged tags:
         ``handwriting/best_nmse``: least NMSE of all windows of ``shortest`` steps or more; 0 is perfect, a pen that

@@ -34,7 +34,7 @@ class Interdependence(Observer):
 
     DI of two words is the norm of what their joint contribution to the hidden state has beyond the sum of the
     contributions of each, over the norm of the joint contribution, at the later word
-    (:func:`~lmdyn.analysis.interdependence.interdependence.pairwise_interdependence`). Each sentence is read by itself, after the
+    (:func:`~lmdyn.analysis.pairwise_interdependence`). Each sentence is read by itself, after the
     end-of-sentence token where the tokenizer has one. Means are over pairs; their 95 % intervals are robust to
     what pairs of one sentence have in common (clustered standard errors). A pair is ``open`` or ``closed`` where
     both words are of such a class of Universal POS, ``mixed`` where there is one of each; pairs with other tags
@@ -51,8 +51,8 @@ class Interdependence(Observer):
         variant: which products are relevant, ``published`` or ``generalized``: see
             :data:`~lmdyn.analysis.interdependence.decomposition.Variant`.
         batch_tokens: tokens of the sentences that are read at once.
-        max_rows: see :func:`~lmdyn.analysis.interdependence.interdependence.pairwise_interdependence`; bounds the memory.
-        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`. ``probe`` is a corpus with dependency trees and
+        max_rows: see :func:`~lmdyn.analysis.pairwise_interdependence`; bounds the memory.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`. ``probe`` is a corpus with dependency trees and
             Universal POS, one token a word.
 
     Logged tags:

@@ -47,8 +47,8 @@ class ScaffoldRule(Observer):
         lstm: path of the ``nn.LSTM`` or stack of LSTMs.
         decoder: path of the linear layer to logits.
         variant: which products are relevant: see :data:`~lmdyn.analysis.interdependence.decomposition.Variant`.
-        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`. The data are a
-            :class:`~lmdyn.datamodules.corpora.scaffold.ScaffoldCorpus`: the run's own, or ``probe``.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`. The data are a
+            :class:`~lmdyn.datamodules.ScaffoldCorpus`: the run's own, or ``probe``.
 
     Logged tags:
         ``scaffold_rule/probability/<domain>/<scaffold>/length=<k>/rules=<n>``: the model's own probability of ω.

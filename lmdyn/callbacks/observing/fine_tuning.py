@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lmdyn.analysis.probing.schedules import warmup_decay_factor
+from lmdyn.analysis.probing.learning_rate_schedules import warmup_decay_factor
 from lmdyn.analysis.probing.task_metrics import best_spans
 
 __all__ = ["PUBLISHED", "Budget", "Classifier", "FineTuning", "answers", "fine_tune", "settings_of"]

@@ -17,13 +17,13 @@ from torch import nn
 
 from lmdyn.analysis.inspection.activations import observing, resolve_sites
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.callbacks.observing.loggers import publish
 from lmdyn.callbacks.observing.probe import Accumulator, ProbeSet, merge_sites, probe_pass
-from lmdyn.callbacks.observing.publishing import publish
 from lmdyn.callbacks.observing.run import Run, callbacks_of, open_data, snake_case, split_loader
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
-from lmdyn.callbacks.training.run_state import at_epoch_start, progress
-from lmdyn.callbacks.training.schedule import Progress, Steps
+from lmdyn.callbacks.training.observation_schedule import Progress, Steps
+from lmdyn.callbacks.training.resume import at_epoch_start, progress
 
 __all__ = ["Observer", "StreamingObserver", "observe_together"]
 

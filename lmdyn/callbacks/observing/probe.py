@@ -169,7 +169,7 @@ def probe_pass(
     """One pass of ``module`` over this rank's share of the probe set, every batch shown to all accumulators.
 
     A recurrent state that the module answers as ``.state`` is carried on where the batch says ``continues``.
-    Must run inside :func:`~lmdyn.analysis.inspection.activations.observing`.
+    Must run inside :func:`~lmdyn.analysis.observing`.
 
     Raises:
         ValueError: a batch without labels.

@@ -27,15 +27,15 @@ from lmdyn.analysis.preference.tower_predictions import Predictions
 from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.callbacks.observing.frequency import (
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.reference import Previous
+from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.callbacks.observing.token_frequency import (
     FrequencySource,
     frequency_ranks,
     special_tokens,
     token_frequencies,
 )
-from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.reference import Previous
-from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.observing.training_part import TrainingPart
 from lmdyn.callbacks.preference.tower_preference_figures import preference_figures
 from lmdyn.callbacks.preference.tower_preference_tables import preference_tables
@@ -54,7 +54,7 @@ class TowerPreference(Observer):
     """Which tower of a frozen two-tower model predicts each word better by itself: the token preference score.
 
     The model is frozen and in eval mode. An output layer is trained for each tower from the same batches of the
-    training text at once (:func:`~lmdyn.analysis.probing.tower_heads.train_tower_heads`); then each tower's probabilities of
+    training text at once (:func:`~lmdyn.analysis.train_tower_heads`); then each tower's probabilities of
     the words of the validation text are averaged by word, and the preference of a word is the logarithm of the two
     means' ratio: above 0 where the primary tower is better, which is the one with the higher mean probability over
     the text. The training of the output layers starts from fixed weights and sees fixed batches: for the same model
@@ -79,7 +79,7 @@ class TowerPreference(Observer):
             the numbers of a trained model train longer, by another observer under another name.
         batch_rows: rows of text of an update, over all ranks; of a PretrainingCorpus. Other data is taken in its own
             batches, and of a DataLoader or a stream, whose first batches are taken, every rank takes others.
-        variant: what is averaged: see :func:`~lmdyn.analysis.preference.preference.token_preference`.
+        variant: what is averaged: see :func:`~lmdyn.analysis.token_preference`.
         top: most frequent words, specials apart, whose preference counts.
         min_count: occurrences in the validation text below which a word is left out; of a masked language model those
             that are masked.
@@ -88,7 +88,7 @@ class TowerPreference(Observer):
             order of the sites. Needs a ``ScheduledCheckpoint``.
         references: folders of other runs, by name; correlate with the last preference that each recorded.
         seed: halves of the text, for the reliability, are drawn by it.
-        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags:
         ``tower_preference/mean_probability/tower/<number>``: mean probability of the word, over all positions, of the

@@ -42,7 +42,7 @@ def preference_tables(
     Returns:
         ``instances``, a row for each run. Where there are scores ``frequency``, Spearman's correlations of runs and
         of the rank by frequency; ``by_upos`` where there are tags. Of several runs ``correlations``, a row for each
-        pair: see :class:`~lmdyn.analysis.preference.preference_agreement.Agreement`, and ``pearson_disattenuated``: Pearson's
+        pair: see :class:`~lmdyn.analysis.Agreement`, and ``pearson_disattenuated``: Pearson's
         correlation r / √(reliability · reliability) that would be found without the noise of either preference
         (Spearman 1904), NaN where a reliability is missing or not above 0; it may exceed 1 by chance. Of more than one
         step ``over_training``: ``step, quantity, group, value``, relative to the tower that is primary in the end.

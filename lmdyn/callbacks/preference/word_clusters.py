@@ -20,13 +20,13 @@ from lmdyn.analysis.preference.word_clusters import (
     word_clusters,
 )
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.callbacks.observing.frequency import (
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.token_frequency import (
     FrequencySource,
     frequency_ranks,
     special_tokens,
     token_frequencies,
 )
-from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.preference.word_clusters_figures import (
     cluster_figures,
     cluster_preferences,
@@ -45,7 +45,7 @@ class WordClusters(Observer):
     """Independent components of the static embeddings of frequent words, and the clusters of words they hold.
 
     The embeddings of the most frequent types of the training data that occur at all, special tokens left out, go
-    through :func:`lmdyn.analysis.preference.word_clusters.word_clusters`. No text is read: of the probe set, which every
+    through :func:`lmdyn.analysis.word_clusters`. No text is read: of the probe set, which every
     observer has, nothing is used but where ``frequency`` is ``probe``. Each observation starts anew, so the
     clusters of two steps have no common numbers.
 
@@ -68,7 +68,7 @@ class WordClusters(Observer):
         matrix_words: words of the rows ``component_value``, for the figure of the matrix; 0 for none.
         frequency: ``train`` (counts in the training data) or ``probe`` (targets in the probe set).
         seed: of FastICA's start.
-        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags:
         ``word_clusters/within_one``: share of values within one standard deviation.

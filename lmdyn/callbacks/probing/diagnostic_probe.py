@@ -19,7 +19,6 @@ from lmdyn.analysis.probing.probes import (
 )
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
-from lmdyn.callbacks.observing.bootstrap import SentenceBlocks, bootstrap_settings, enough_blocks
 from lmdyn.callbacks.observing.figures import (
     line_style,
     mark_rate_drops,
@@ -29,6 +28,7 @@ from lmdyn.callbacks.observing.figures import (
 )
 from lmdyn.callbacks.observing.observer import LSTM_SITES, Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, Seen, probe_pass, token_vectors
+from lmdyn.callbacks.observing.sentence_blocks import SentenceBlocks, bootstrap_settings, enough_blocks
 
 __all__ = ["DiagnosticProbe"]
 
@@ -60,7 +60,7 @@ class DiagnosticProbe(Observer):
         bootstrap: number of resamplings of test sentences (in at most 64 blocks) for basic bootstrap intervals of
             accuracy and selectivity; 0 for none. The classifiers are those of the whole training part.
         confidence: of the intervals.
-        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags:
         ``diagnostic_probe/accuracy/<site>/<task>/<target>``: share of test labels predicted first.

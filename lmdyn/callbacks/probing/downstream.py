@@ -58,7 +58,7 @@ class Downstream(Observer):
         metrics: ``chiang2020`` or ``glue``.
         init_from: task to the task whose encoder it starts from; None: as published, where both are there.
         seed: of heads, orders and dropout.
-        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`; ``probe`` is needed. To look at fewer examples, set
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`; ``probe`` is needed. To look at fewer examples, set
             the probe's ``train_limit`` and ``evaluation_limit``.
 
     Logged tags:

@@ -51,7 +51,7 @@ class EdgeProbe(Observer):
         train_tokens: train on sentences of about so many pieces; null for all.
         validation_tokens: stop by sentences of about so many; null for all.
         test_tokens: test on sentences of about so many; null for all.
-        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags:
         ``edge_probe/f1/<site>/<task>``: micro-F1 on the test part.

@@ -18,7 +18,6 @@ from lmdyn.analysis.similarity.rsa import rsa
 from lmdyn.analysis.similarity.sweep import MEASURES
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
-from lmdyn.callbacks.observing.bootstrap import BLOCKS, SentenceBlocks, bootstrap_settings, enough_blocks
 from lmdyn.callbacks.observing.observer import LSTM_SITES, StreamingObserver
 from lmdyn.callbacks.observing.probe import Seen, token_hash, token_vectors
 from lmdyn.callbacks.observing.reference import (
@@ -28,6 +27,12 @@ from lmdyn.callbacks.observing.reference import (
     beside,
     has_module,
     named_references,
+)
+from lmdyn.callbacks.observing.sentence_blocks import (
+    BLOCKS,
+    SentenceBlocks,
+    bootstrap_settings,
+    enough_blocks,
 )
 from lmdyn.callbacks.similarity.similarity_figures import similarity_figures
 
@@ -72,7 +77,7 @@ class Similarity(StreamingObserver):
             [2θ − q_high, 2θ − q_low], of all but the n × n measures; 0 for none.
         confidence: of the intervals.
         seed: of samples and bootstrap.
-        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags:
         ``similarity/<measure>/<site>/<reference>/<reference_site>``: the value, in the measure's range.

@@ -8,8 +8,8 @@ from typing import Any, cast
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
-from lmdyn.callbacks.training.run_state import RunState, about_checkpoint, at_epoch_start
-from lmdyn.callbacks.training.schedule import Steps
+from lmdyn.callbacks.training.observation_schedule import Steps
+from lmdyn.callbacks.training.resume import RunState, about_checkpoint, at_epoch_start
 
 __all__ = ["ScheduledCheckpoint", "checkpoint_step"]
 

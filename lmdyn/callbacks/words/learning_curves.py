@@ -19,14 +19,14 @@ from lmdyn.callbacks.observing.figures import (
     outer_legend,
     set_step_axis,
 )
-from lmdyn.callbacks.observing.frequency import (
+from lmdyn.callbacks.observing.observer import StreamingObserver
+from lmdyn.callbacks.observing.probe import Seen
+from lmdyn.callbacks.observing.token_frequency import (
     FrequencySource,
     frequency_ranks,
     special_tokens,
     token_frequencies,
 )
-from lmdyn.callbacks.observing.observer import StreamingObserver
-from lmdyn.callbacks.observing.probe import Seen
 
 __all__ = ["LearningCurves"]
 
@@ -44,7 +44,7 @@ class LearningCurves(StreamingObserver):
         bands: first frequency ranks of the bands after the first: (10, 100, 1000) gives the ranks 1-9, 10-99,
             100-999 and 1000+; empty for no bands. Special tokens (end of sentence, unknown) are in no band.
         frequency: count words in the training data (``train``) or in the probe set (``probe``).
-        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags:
         ``learning_curves/loss``: mean token loss in nats.

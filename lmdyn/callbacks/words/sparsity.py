@@ -21,14 +21,14 @@ from lmdyn.analysis.words.sparsity import (
     match_frequency,
     word_tags,
 )
-from lmdyn.callbacks.observing.frequency import (
+from lmdyn.callbacks.observing.observer import LSTM_SITES, StreamingObserver
+from lmdyn.callbacks.observing.probe import Seen, token_vectors
+from lmdyn.callbacks.observing.token_frequency import (
     FrequencySource,
     check_counts,
     special_tokens,
     token_frequencies,
 )
-from lmdyn.callbacks.observing.observer import LSTM_SITES, StreamingObserver
-from lmdyn.callbacks.observing.probe import Seen, token_vectors
 from lmdyn.callbacks.words.sparsity_figures import sparsity_figures
 
 __all__ = ["Sparsity"]
@@ -57,7 +57,7 @@ class Sparsity(StreamingObserver):
         matched_size: words in each of the two samples of similar average frequency, 120 as published; null for
             none. WikiText-2 allows 40 to 60.
         matched_tolerance: greatest difference of the logarithms of the samples' average frequencies.
-        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags:
         ``sparsity/chi_activation/<site>/<role>``: mean over tokens of χ of the activation.

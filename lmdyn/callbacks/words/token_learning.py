@@ -16,14 +16,14 @@ from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.analysis.words.word_masks import BatchWords, masked_copies, number_words, word_hash, words_right
-from lmdyn.callbacks.observing.frequency import (
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import to_device
+from lmdyn.callbacks.observing.token_frequency import (
     FrequencySource,
     frequency_ranks,
     special_tokens,
     token_frequencies,
 )
-from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.words.token_learning_figures import token_learning_figures
 
 __all__ = ["POS_GROUPS", "VERB_FORMS", "TokenLearning"]
@@ -84,7 +84,7 @@ class TokenLearning(Observer):
       frequent; a word is in a band if it is one piece whose rank is. Special tokens and what never occurs have no rank.
 
     The probe is to serve sentences with ``words``, the word that each token is a piece of: a
-    :class:`~lmdyn.datamodules.spans.spans.SpanCorpus`. Further rows, not logged: ``words`` and ``masked_words``, the number
+    :class:`~lmdyn.datamodules.SpanCorpus`. Further rows, not logged: ``words`` and ``masked_words``, the number
     of words in each group that were reconstructed and predicted.
 
     Args:
@@ -98,7 +98,7 @@ class TokenLearning(Observer):
         seed: of the draw.
         batch_tokens: positions of a batch of masked copies, by default 1,024 on CPU and 32,768 elsewhere; the numbers
             do not depend on it.
-        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags:
         ``token_learning/reconstruction``: share of words that are reconstructed.

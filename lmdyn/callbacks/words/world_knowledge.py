@@ -41,7 +41,7 @@ class WorldKnowledge(Observer):
     Only the masked positions are projected to the vocabulary where the module's forward takes ``predict``.
 
     Args:
-        **kwargs: see :class:`~lmdyn.callbacks.observing.observer.Observer`; ``probe`` is needed.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`; ``probe`` is needed.
 
     Logged tags:
         ``world_knowledge/p_at_1``: mean over relations, in [0, 1].

@@ -50,7 +50,7 @@ _ESCAPED = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{"
 def read_conll(path: Path, layout: ConllLayout = "conll2012", lowercase: bool = False) -> Iterator[Document]:
     r"""Stream the documents of a CoNLL-2012 file, or of a relative of it.
 
-    What fills a :class:`~lmdyn.datamodules.corpora.sentence.Sentence`:
+    What fills a :class:`~lmdyn.datamodules.Sentence`:
 
     - ``xpos``: the part of speech as it is.
     - ``constituents``: all nodes of the parse above the tags, each by itself: where nodes cover the same words

@@ -14,9 +14,9 @@ import lightning as L
 import pandas as pd
 from transformers import PreTrainedTokenizerFast
 
+from lmdyn.datamodules.corpora.bptt import SHUFFLED, StreamLoader
 from lmdyn.datamodules.corpora.encoding import EncodedSplit, build_folder, encode_documents, merge_label_names
 from lmdyn.datamodules.corpora.sentence import Document
-from lmdyn.datamodules.corpora.streams import SHUFFLED, StreamLoader
 from lmdyn.datamodules.corpora.tokenization import (
     Subwords,
     digest,
@@ -390,7 +390,7 @@ class FileCorpus(Corpus):
         validation: the same for validation.
         test: the same for test.
         lowercase: lowercase the words.
-        **kwargs: see :class:`~lmdyn.datamodules.corpora.corpus.Corpus`.
+        **kwargs: see :class:`~lmdyn.datamodules.Corpus`.
 
     Raises:
         FileNotFoundError: in ``prepare_data``, a path without file.

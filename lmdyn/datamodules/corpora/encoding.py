@@ -36,7 +36,7 @@ IGNORED = -100
 """The label of a token that has none; losses skip it."""
 
 BATCH_LAYERS = (*TOKEN_LAYERS, "topic")
-"""Layers of :class:`~lmdyn.datamodules.corpora.sentence.Sentence` that are served token by token."""
+"""Layers of :class:`~lmdyn.datamodules.Sentence` that are served token by token."""
 
 _SENTENCES_PER_CHUNK = 2048
 _TOKENS_PER_CHUNK = 1 << 20

@@ -46,7 +46,7 @@ class ScaffoldCorpus(Corpus):
         n_test_tokens: words of the test split.
         language_seed: of the phrases and the text.
         eos: write the end-of-sentence token after each piece of 100 words.
-        **kwargs: see :class:`~lmdyn.datamodules.corpora.corpus.Corpus`.
+        **kwargs: see :class:`~lmdyn.datamodules.Corpus`.
 
     Attributes:
         vocabulary: all words: Σ, then α and ω.

@@ -141,7 +141,7 @@ class TextCorpus(Corpus):
             training split: where its share is above one half, no document lacks this part, and the index of a
             topic is that of its document.
         tagger: adds silver layers to the sentences.
-        **kwargs: see :class:`~lmdyn.datamodules.corpora.corpus.Corpus`.
+        **kwargs: see :class:`~lmdyn.datamodules.Corpus`.
 
     Raises:
         FileNotFoundError: in ``prepare_data``, a path without file.

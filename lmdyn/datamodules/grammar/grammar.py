@@ -264,7 +264,7 @@ class GrammarCorpus(Corpus):
         topic_boost: weight of a word in its home topic.
         ambiguous_fraction: fraction of the nouns that share their forms with a verb.
         fact_rate: probability that a sentence states a fact.
-        **kwargs: see :class:`~lmdyn.datamodules.corpora.corpus.Corpus`.
+        **kwargs: see :class:`~lmdyn.datamodules.Corpus`.
 
     Raises:
         ValueError: a number of words below 1, or sizes that :class:`Grammar` refuses.

@@ -17,8 +17,7 @@ from lmdyn.datamodules.corpora.corpus import Corpus
 from lmdyn.datamodules.corpora.encoding import EncodedSplit
 from lmdyn.datamodules.corpora.tokenization import digest, load_tokenizer
 from lmdyn.datamodules.pretraining.masking import Masking
-from lmdyn.datamodules.pretraining.streaming import StreamedText, StreamLoaderOfRows
-from lmdyn.datamodules.pretraining.windows import (
+from lmdyn.datamodules.pretraining.sentence_pairs import (
     Objective,
     Pairs,
     RowFormat,
@@ -28,6 +27,7 @@ from lmdyn.datamodules.pretraining.windows import (
     rows_of,
     special_ids,
 )
+from lmdyn.datamodules.pretraining.streamed_text import StreamedText, StreamLoaderOfRows
 
 __all__ = ["PretrainingCorpus", "RowLoader"]
 
@@ -62,7 +62,7 @@ class RowLoader:
     Training (``shuffle``): the windows of an epoch begin at an offset drawn for it, and come in a random order; what
     does not fill a batch of all ranks is left out, so that ranks have equally many. Otherwise the windows are those
     of the text in order, with the masks of epoch 0, and each is served once. Batch i of epoch e depends on (seed, e,
-    i, rank) alone. See :class:`~lmdyn.datamodules.pretraining.windows.RowMaker` for what a batch holds; ``example`` numbers the
+    i, rank) alone. See :class:`~lmdyn.datamodules.pretraining.sentence_pairs.RowMaker` for what a batch holds; ``example`` numbers the
     windows.
 
     Args:
@@ -241,7 +241,7 @@ class PretrainingCorpus(L.LightningDataModule):
     """Pretraining text for masked, causal and cloze models: any corpus of lmdyn, and a stream of text of any size.
 
     Rows have a fixed length and hardly any padding, and ``labels[t]`` is what logits at ``t`` predict; see
-    :class:`~lmdyn.datamodules.pretraining.windows.RowFormat`. Masks, pairs, the windows and their order are drawn anew in each
+    :class:`~lmdyn.datamodules.pretraining.sentence_pairs.RowFormat`. Masks, pairs, the windows and their order are drawn anew in each
     training epoch, from a seed that resuming restores, so that a resumed run sees the very batches that an
     uninterrupted one would have seen. Validation has the same rows and masks each time.
 

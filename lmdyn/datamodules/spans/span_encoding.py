@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 Array = npt.NDArray[np.int64]
 
 SPAN_TASKS = ("pos", "constituents", "roles", "coreference")
-"""Tasks of edge probing that a :class:`~lmdyn.datamodules.spans.spans.SpanCorpus` serves."""
+"""Tasks of edge probing that a :class:`~lmdyn.datamodules.SpanCorpus` serves."""
 
 _LAYER_OF = {"constituents": "constituents", "roles": "roles", "coreference": "mentions"}
 POS_LAYERS = ("xpos", "upos")
@@ -34,7 +34,7 @@ _SENTENCES_PER_CHUNK = 2048
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of a corpus: see :class:`~lmdyn.datamodules.spans.spans.SpanCorpus`."""
+    """What is asked of a corpus: see :class:`~lmdyn.datamodules.SpanCorpus`."""
 
     tasks: tuple[str, ...] | None
     layers: tuple[str, ...] | None

@@ -10,7 +10,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from transformers import AlbertConfig, AlbertForMaskedLM, BertConfig, BertForMaskedLM
 
-from lmdyn.analysis.attention.attention import attention_scores
+from lmdyn.analysis.attention.attention_scores import attention_scores
 from lmdyn.callbacks import Run, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.attention.attention_patterns import AttentionPatterns
 from lmdyn.callbacks.observing.figures import site_label

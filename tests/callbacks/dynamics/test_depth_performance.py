@@ -21,7 +21,7 @@ from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.dynamics.depth_performance import TIMES, DepthPerformance
 from lmdyn.callbacks.observing.fine_tuning import Budget, answers, fine_tune
-from lmdyn.callbacks.observing.publishing import scalar_tags
+from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.datamodules import GrammarCorpus, GrammarTasks, PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel
 from tests.helpers.observing import assert_leaves_alone

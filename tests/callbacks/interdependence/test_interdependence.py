@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lmdyn.analysis import decompositional_interdependence, spearman
 from lmdyn.callbacks import Interdependence, Run
-from lmdyn.callbacks.observing.publishing import scalar_tags
+from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.cli.report import write_report
 from lmdyn.datamodules import ConlluCorpus
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer

@@ -13,7 +13,7 @@ from torch import nn
 import lmdyn.callbacks.interdependence.scaffold_rule as scaffold_rule
 from lmdyn.analysis import contextual_decomposition
 from lmdyn.callbacks import Interdependence, Run, ScaffoldRule
-from lmdyn.callbacks.observing.publishing import scalar_tags
+from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.cli.report import write_report
 from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer

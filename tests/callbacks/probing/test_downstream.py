@@ -24,7 +24,7 @@ from transformers import (
     get_linear_schedule_with_warmup,
 )
 
-from lmdyn.analysis.probing.schedules import warmup_decay_factor
+from lmdyn.analysis.probing.learning_rate_schedules import warmup_decay_factor
 from lmdyn.callbacks import downstream
 from lmdyn.callbacks.observing.fine_tuning import (
     PUBLISHED,

@@ -13,7 +13,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM
 from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.callbacks import Run, ScheduledCheckpoint, Steps
 from lmdyn.callbacks import world_knowledge as world_knowledge_module
-from lmdyn.callbacks.observing.publishing import scalar_tags
+from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.words.world_knowledge import WorldKnowledge
 from lmdyn.callbacks.words.world_knowledge_figures import changes
 from lmdyn.cli.report import write_report

@@ -7,14 +7,14 @@ import torch
 
 from lmdyn.datamodules import GrammarCorpus, Masking, PretrainingCorpus, StreamedText, TextCorpus
 from lmdyn.datamodules.corpora.tokenization import load_tokenizer, subword_tokenizer
-from lmdyn.datamodules.pretraining.streaming import _Gatherer
-from lmdyn.datamodules.pretraining.windows import (
+from lmdyn.datamodules.pretraining.sentence_pairs import (
     RowFormat,
     RowMaker,
     ordinary_ids,
     row_generator,
     special_ids,
 )
+from lmdyn.datamodules.pretraining.streamed_text import _Gatherer
 
 # a machine, or a test's share of it, may have one core
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

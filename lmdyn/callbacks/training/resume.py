@@ -12,7 +12,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
-from lmdyn.callbacks.training.schedule import Progress
+from lmdyn.callbacks.training.observation_schedule import Progress
 
 __all__ = ["RunState", "about_checkpoint", "at_epoch_start", "progress", "save_tokenizer"]
 

@@ -9,7 +9,7 @@ import torch
 
 from lmdyn.datamodules import PretrainingCorpus, StreamedText
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
-from lmdyn.datamodules.pretraining.streaming import _START
+from lmdyn.datamodules.pretraining.streamed_text import _START
 
 # a machine, or a test's share of it, may have one core
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.tokenization import plain_backend
-from lmdyn.datamodules.pretraining.windows import RowMaker, row_generator
+from lmdyn.datamodules.pretraining.sentence_pairs import RowMaker, row_generator
 
 __all__ = ["StreamLoaderOfRows", "StreamedText"]
 
@@ -177,7 +177,7 @@ class _Share:
 
 @dataclass
 class _Block:
-    """Some documents in memory; see :class:`~lmdyn.datamodules.pretraining.windows.Text`."""
+    """Some documents in memory; see :class:`~lmdyn.datamodules.pretraining.sentence_pairs.Text`."""
 
     tokens: npt.NDArray[np.int64]
     word_start: npt.NDArray[np.bool_]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
-from lmdyn.callbacks.training.run_state import _random_state, _set_random_state, progress
+from lmdyn.callbacks.training.resume import _random_state, _set_random_state, progress
 from tests.helpers.loaders import Resumable
 
 pytestmark = [

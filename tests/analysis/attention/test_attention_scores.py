@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lmdyn.analysis import attention as module
-from lmdyn.analysis.attention.attention import AttentionPatternSums, attention_scores
+from lmdyn.analysis.attention.attention_scores import AttentionPatternSums, attention_scores
 
 N = 6
 ALL = torch.ones(1, N, dtype=torch.bool)
