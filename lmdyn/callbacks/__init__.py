@@ -7,7 +7,7 @@ from lmdyn.callbacks.dynamics.handwriting import Handwriting
 from lmdyn.callbacks.interdependence.interdependence import Interdependence
 from lmdyn.callbacks.interdependence.scaffold_rule import ScaffoldRule
 from lmdyn.callbacks.observing.observer import Observer, StreamingObserver
-from lmdyn.callbacks.observing.probe import Accumulator, ProbeSet, Seen
+from lmdyn.callbacks.observing.probe import Accumulator, ObservedBatch, ProbeSet
 from lmdyn.callbacks.observing.reference import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.observing.store import ObservationStore
@@ -26,6 +26,8 @@ from lmdyn.callbacks.words.sparsity import Sparsity
 from lmdyn.callbacks.words.token_learning import TokenLearning
 from lmdyn.callbacks.words.world_knowledge import WorldKnowledge
 
+Seen = ObservedBatch  # its name in version 0.1
+
 __all__ = [
     "Accumulator",
     "AttentionPatterns",
@@ -41,6 +43,7 @@ __all__ = [
     "Itself",
     "LearningCurves",
     "ObservationStore",
+    "ObservedBatch",
     "Observer",
     "OwnFinal",
     "Previous",

@@ -121,7 +121,7 @@ def analyze(
 ) -> int:
     """Replay observers over checkpoints: those of a run, in a folder of transformers' Trainer, or of a hub model.
 
-    The weights are audited on the way (:mod:`lmdyn.analysis.inspection.weights_audit`): identical weights at two steps and steps
+    The weights are audited on the way (``weights_audit``): identical weights at two steps and steps
     out of order are warned of and recorded in ``<out>/weights_audit.parquet``. A checkpoint is read once for this, even
     if all its observations are there, and not again as long as its files stay what they are.
 

@@ -363,7 +363,7 @@ class MaskedLanguageModel(LanguageModule):
         self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
         written = {"train_loss": loss.detach()}
         written |= {f"train_{name}_loss": value.detach() for name, value in parts.items()}
-        self.write_now_and_then(written, batch_idx)
+        self.log_periodically(written, batch_idx)
         return loss
 
     # Evaluation -------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ class LanguageModule(L.LightningModule):
         for logger in self.loggers:
             logger.log_metrics(metrics, step=self.trainer.global_step)
 
-    def write_now_and_then(self, metrics: dict[str, Tensor], batch_idx: int) -> None:
+    def log_periodically(self, metrics: dict[str, Tensor], batch_idx: int) -> None:
         """In a training step: write every ``log_every_n_steps`` updates, of the weights after so many.
 
         ``.item()`` waits for the device, so not in each step.

@@ -190,7 +190,7 @@ class PretrainedLM(LanguageModule):
         logits, labels = self._predict_labels(batch)
         loss = F.cross_entropy(logits, labels, reduction="sum") / max(1, len(labels))
         self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
-        self.write_now_and_then({"train_loss": loss.detach()}, batch_idx)
+        self.log_periodically({"train_loss": loss.detach()}, batch_idx)
         return loss
 
     def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:

@@ -157,7 +157,7 @@ class RecurrentModule(LanguageModule):
         losses = F.cross_entropy(output.logits.flatten(0, 1), labels.flatten(), reduction="sum")
         loss = losses / (labels != IGNORED).sum().clamp(min=1)
         self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
-        self.write_now_and_then({"train_loss": loss.detach()}, batch_idx)
+        self.log_periodically({"train_loss": loss.detach()}, batch_idx)
         return loss
 
     # Evaluation -------------------------------------------------------------------------------------------

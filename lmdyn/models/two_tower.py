@@ -282,7 +282,7 @@ class TwoTowerLanguageModel(LanguageModule):
         """The loss (nats); logged as ``train_loss``."""
         loss = self.loss(batch)
         self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
-        self.write_now_and_then({"train_loss": loss.detach()}, batch_idx)
+        self.log_periodically({"train_loss": loss.detach()}, batch_idx)
         return loss
 
     # Evaluation -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Training of diagnostic classifiers of S sites and T tasks at once: the program behind ``lmdyn.analysis.probing.probes``.
+"""Training of diagnostic classifiers of S sites and T tasks at once: the program behind ``probes``.
 
 Logits of all tasks lie side by side, (S, batch, C) with C the classes of all tasks together. Gradients are written out
 by hand (softmax less one-hot), which saves autograd's copies. Nothing waits for the device while training.

@@ -25,7 +25,7 @@ MEASURES: Mapping[str, Callable[[Pair], Tensor]] = MappingProxyType(
         "procrustes": procrustes_of,
     }
 )
-"""Measures that need no more than covariances, as functions of a :class:`lmdyn.analysis.similarity.scatter.Pair`, by name."""
+"""Measures that need no more than covariances, as functions of a ``Pair``, by name."""
 
 
 def sweep(

@@ -17,7 +17,7 @@ from lmdyn.analysis.inspection.transformer import attention_sites
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.attention.attention_figures import attention_figures, diagonal_animation
 from lmdyn.callbacks.observing.observer import StreamingObserver
-from lmdyn.callbacks.observing.probe import Seen
+from lmdyn.callbacks.observing.probe import ObservedBatch
 
 __all__ = ["AttentionPatterns"]
 
@@ -29,7 +29,7 @@ _SPECIAL = ("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
 class AttentionPatterns(StreamingObserver):
     """Mean attention map of each head, and its entropy, diagonal, vertical and block scores.
 
-    The scores are means over all tokens of the probe set, as :func:`lmdyn.analysis.attention.attention_scores.attention_scores`
+    The scores are means over all tokens of the probe set, as ``attention_scores``
     defines them; special tokens are those that begin or end a sentence or a text, segments are ``token_type_ids``.
     There is no vertical score where the tokenizer has no such tokens (a warning says so), and no block score where
     no sequence has two segments. The probe set is read as it is served: the validation set of a masked language
@@ -123,7 +123,7 @@ class _Sums:
         self._special = torch.tensor(observer._special)
         self._sums = AttentionPatternSums(observer.size)
 
-    def update(self, seen: Seen) -> None:
+    def update(self, seen: ObservedBatch) -> None:
         special: Tensor | None = None
         if len(self._special) and "input_ids" in seen.batch:
             special = torch.isin(seen.batch["input_ids"], self._special.to(seen.batch["input_ids"].device))

@@ -63,7 +63,7 @@ class DepthPerformance(Observer):
     grammar's ``similarity``), on its development set. ``frozen``: a linear regression from the pooled output (the
     encoder's own pooler of the first token of x_t, or this token's vector where there is no pooler), trained for each
     t, all at once (:func:`~lmdyn.analysis.probing.depth_heads.train_linear_readouts`). ``fine_tuned``: a copy of
-    the encoder that has t layers is trained with its classifier (:func:`~lmdyn.callbacks.observing.fine_tuning.fine_tune`).
+    the encoder that has t layers is trained with its classifier (``fine_tune``).
     Examples of one length are read together, so that there is no padding.
 
     Everything trained starts from its own seed, and observations of one model are equal (on a GPU up to the order of
@@ -85,7 +85,7 @@ class DepthPerformance(Observer):
         readout: how the linear regressions are trained.
         fine_tuned_times: times, some or other ones, of which a copy of the encoder is fine-tuned. Only of models whose
             layers are shared.
-        fine_tuning: changes to its settings, attributes of :class:`~lmdyn.callbacks.observing.fine_tuning.FineTuning`; the
+        fine_tuning: changes to its settings, attributes of ``FineTuning``; the
             learning rate is 1e-6 unless it is given, the rest as in ``Downstream``.
         budget: how long fine-tuning is at most.
         seed: of fine-tuning.
@@ -171,7 +171,7 @@ class DepthPerformance(Observer):
         self._training_part = TrainingPart(self, self.batch_rows)
         if self.tasks is not None:
             self._task = self._regression()
-            self._how()
+            self.fine_tuning_settings()
 
     def _regression(self) -> Any:
         tasks = getattr(self.tasks, "tasks", None)
@@ -184,7 +184,7 @@ class DepthPerformance(Observer):
             )
         return found[0]
 
-    def _how(self) -> FineTuning:
+    def fine_tuning_settings(self) -> FineTuning:
         """What fine-tuning is done with."""
         published = settings_of(self._task.name, "regression", {"all": self.fine_tuning})
         return self.budget.of(published, len(self._task.train))
@@ -238,7 +238,7 @@ class DepthPerformance(Observer):
         of_task = {}
         if self._task is not None:
             of_task["task"] = self._task.fingerprint
-            of_task["fine_tuning"] = vars(self._how()) if self.fine_tuned_times else None
+            of_task["fine_tuning"] = vars(self.fine_tuning_settings()) if self.fine_tuned_times else None
         return {**super().settings, "train_set": train, **of_task}
 
     # ---------------------------------------------------------------- an observation
@@ -337,7 +337,7 @@ class DepthPerformance(Observer):
         """Pearson's correlation of a fine-tuned copy with t layers."""
         copied: Any = copy.deepcopy(encoder)
         copied.config.num_hidden_layers = t
-        model, _ = fine_tune(copied, self._task, self._how(), self.seed)
+        model, _ = fine_tune(copied, self._task, self.fine_tuning_settings(), self.seed)
         (development,) = self._task.evaluation.values()
         return readout_correlation(answers(model, self._task, development)[0], _scores(development))
 

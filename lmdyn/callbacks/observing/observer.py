@@ -280,7 +280,7 @@ class StreamingObserver(Observer, ABC):
 
     Observers that look at the same probe set at the same step share one forward (and backward) pass. The
     ``sites`` and ``attention_sites`` are display names to module paths; ``gradients`` says whether
-    :attr:`Seen.gradients` are wanted.
+    :attr:`ObservedBatch.gradients` are wanted.
     """
 
     sites: Mapping[str, str] = {}

@@ -18,11 +18,11 @@ from lmdyn.analysis.inspection.forward import call_module, device_of, logits_of,
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.hashing import splitmix64
 
-__all__ = ["Accumulator", "ProbeSet", "Seen", "probe_pass"]
+__all__ = ["Accumulator", "ObservedBatch", "ProbeSet", "probe_pass"]
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedBatch:
     """One batch of the probe set, as the model answered it.
 
     Attributes:
@@ -58,7 +58,7 @@ class Seen:
 class Accumulator(Protocol):
     """Takes the batches of a pass, keeps sums, and ends in a table."""
 
-    def update(self, seen: Seen) -> None:
+    def update(self, seen: ObservedBatch) -> None:
         """Take one batch."""
 
     def table(self) -> pd.DataFrame:
@@ -193,7 +193,9 @@ def probe_pass(
             rows = batch.get("example")  # loaders of examples number them
             if rows is None:
                 rows = probe.rows(number, size, rank, world_size, streams="continues" in batch).to(device)
-            picture = Seen(batch, logits.detach(), rows, start, seen.activations, grads, seen.attentions)
+            picture = ObservedBatch(
+                batch, logits.detach(), rows, start, seen.activations, grads, seen.attentions
+            )
             if losses is not None:
                 picture.__dict__["losses"] = losses.detach()  # as the cached property does
             with torch.no_grad():
@@ -253,7 +255,7 @@ def continued(batch: Mapping[str, Any], positions: Int[Tensor, "batch"]) -> Int[
 
 
 def sentence_numbers(
-    seen: Seen, ends: Sequence[int], before: Int[Tensor, "batch"] | None
+    seen: ObservedBatch, ends: Sequence[int], before: Int[Tensor, "batch"] | None
 ) -> tuple[Int[Tensor, "batch time"], Int[Tensor, "batch"]]:
     """The number of each token's sentence within its stream; one sentence a row where nothing ends sentences.
 
@@ -274,7 +276,7 @@ def sentence_numbers(
 
 
 def token_hash(
-    seen: Seen, seed: int, positions: Int[Tensor, "batch time"] | None = None
+    seen: ObservedBatch, seed: int, positions: Int[Tensor, "batch time"] | None = None
 ) -> Int[Tensor, "batch time"]:
     """A pseudo-random number from 0 to 2⁶³ − 1 of each position of each row, the same for any number of ranks.
 

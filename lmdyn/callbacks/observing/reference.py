@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoTokenizer
 
 from lmdyn.analysis.inspection.activations import capture, resolve_sites
-from lmdyn.callbacks.observing.probe import Reader, Seen
+from lmdyn.callbacks.observing.probe import ObservedBatch, Reader
 from lmdyn.callbacks.observing.run import Run, snake_case
 from lmdyn.callbacks.training.checkpoint_files import (
     build_module,
@@ -228,17 +228,17 @@ def _copy_with(module: nn.Module, path: Path) -> nn.Module:
         kept = (v for k, v in vars(part).items() if k not in ("_trainer", "_fabric", "_modules"))
         leaves = (leaf for v in kept for leaf in tree_leaves(v))
         memo |= {id(t): t.detach() for t in leaves if isinstance(t, Tensor) and not t.is_leaf}
-    twin = copy.deepcopy(module, memo)
-    load_weights(twin, read_checkpoint(path)["state_dict"], path)
-    return twin.eval().requires_grad_(False)
+    copied = copy.deepcopy(module, memo)
+    load_weights(copied, read_checkpoint(path)["state_dict"], path)
+    return copied.eval().requires_grad_(False)
 
 
-def beside(twin: nn.Module, own: nn.Module) -> nn.Module:
+def placed_like(reference: nn.Module, own: nn.Module) -> nn.Module:
     """The reference on the model's device; in float64 where the model is."""
     parameter = next(own.parameters(), None)
     if parameter is None:
-        return twin
-    return twin.to(parameter.device, torch.float64 if parameter.dtype == torch.float64 else None)
+        return reference
+    return reference.to(parameter.device, torch.float64 if parameter.dtype == torch.float64 else None)
 
 
 def has_module(module: nn.Module, path: str) -> bool:
@@ -246,7 +246,7 @@ def has_module(module: nn.Module, path: str) -> bool:
     return path in dict(module.named_modules())
 
 
-class Follower:
+class ReferenceReader:
     """A reference that reads the probe set along with the observed module.
 
     Args:
@@ -281,7 +281,7 @@ class Follower:
         """Whether it is the observed module."""
         return self._module is None
 
-    def read(self, seen: Seen) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+    def read(self, seen: ObservedBatch) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Activations and attention weights of the reference for the same batch.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Blocks of sentences, at most 64, from which intervals are bootstrapped (:mod:`lmdyn.analysis.statistics.bootstrap`)."""
+"""Blocks of sentences, at most 64, from which intervals are bootstrapped (``bootstrap``)."""
 
 import logging
 from typing import Any
@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.callbacks.observing.probe import Seen, sentence_numbers, token_hash
+from lmdyn.callbacks.observing.probe import ObservedBatch, sentence_numbers, token_hash
 
 __all__ = ["BLOCKS", "SentenceBlocks", "bootstrap_settings", "enough_blocks"]
 
@@ -33,7 +33,7 @@ class SentenceBlocks:
         self._seed = seed
         self._sentence: Tensor | None = None
 
-    def of(self, seen: Seen) -> Int[Tensor, "batch time"]:
+    def of(self, seen: ObservedBatch) -> Int[Tensor, "batch time"]:
         """Block of each token of the next batch of a pass, from 0 to 63."""
         numbers, self._sentence = sentence_numbers(seen, self._ends, self._sentence)
         return token_hash(seen, self._seed, numbers) % BLOCKS

@@ -43,7 +43,7 @@ def preference_figures(
 
     Args:
         observations: of ``TowerPreference``; of several runs with a column ``run``.
-        settings: of the observer: see :func:`~lmdyn.callbacks.preference.tower_preference_tables.preference_tables`, whose numbers
+        settings: of the observer: see ``preference_tables``, whose numbers
             are drawn.
 
     Returns:

@@ -27,7 +27,7 @@ from lmdyn.callbacks.observing.figures import (
     set_step_axis,
 )
 from lmdyn.callbacks.observing.observer import LSTM_SITES, Observer
-from lmdyn.callbacks.observing.probe import ProbeSet, Seen, probe_pass, token_vectors
+from lmdyn.callbacks.observing.probe import ObservedBatch, ProbeSet, probe_pass, token_vectors
 from lmdyn.callbacks.observing.sentence_blocks import SentenceBlocks, bootstrap_settings, enough_blocks
 
 __all__ = ["DiagnosticProbe"]
@@ -197,7 +197,7 @@ class _Features:
         self.labels: dict[str, Tensor] = {}
         self.types = self.blocks = torch.zeros(0, dtype=torch.int64)
 
-    def update(self, seen: Seen) -> None:
+    def update(self, seen: ObservedBatch) -> None:
         if self._observer.control and "input_ids" not in seen.batch:
             raise ValueError(
                 f"{self._observer.name}: control tasks give each word type a label, and the batches have no "

@@ -45,7 +45,7 @@ class Downstream(Observer):
 
     Several processes share the tasks, not the examples; those of ``init_from`` stay with their parent.
 
-    The score of a task is the publication's, or GLUE's own; see :func:`~lmdyn.analysis.probing.task_metrics.task_score`. The
+    The score of a task is the publication's, or GLUE's own; see ``task_score``. The
     average is over all tasks but WNLI and those of spans (SQuAD 2.0), and names the tasks. ``baseline`` is the score of
     answering without reading: the most frequent of the training labels, their mean, or, of spans, "no answer". Scores
     are NaN, with a warning, where a fine-tuned model answers something that is not finite.
@@ -126,7 +126,7 @@ class Downstream(Observer):
             )
         self.init_from = self._checked_init()
         for name in self.tasks:
-            self._how(name)
+            self.fine_tuning_of(name)
 
     def _checked_init(self) -> dict[str, str]:
         if self.asked_init is None:
@@ -154,7 +154,8 @@ class Downstream(Observer):
                 raise ValueError(f"{self.name}: init_from goes in a circle at {task!r}: {chosen}")
         return chosen
 
-    def _how(self, name: str) -> FineTuning:
+    def fine_tuning_of(self, name: str) -> FineTuning:
+        """The settings with which a task is fine-tuned, within the budget."""
         task = self.tasks[name]
         how = self.budget.of(settings_of(name, task.kind, self.fine_tuning), len(task.train))
         longest = self._longest(name)
@@ -186,7 +187,7 @@ class Downstream(Observer):
         """The arguments, what each task is fine-tuned with, and the content of all tasks."""
         return {
             **super().settings,
-            "fine_tuning": {name: vars(self._how(name)) for name in self.tasks},
+            "fine_tuning": {name: vars(self.fine_tuning_of(name)) for name in self.tasks},
             "init_from": self.init_from,
             "probe_set": {name: task.fingerprint for name, task in self.tasks.items()},
         }
@@ -205,7 +206,10 @@ class Downstream(Observer):
 
     def _ranks(self, world_size: int) -> dict[str, int]:
         """The process that fine-tunes each task, parents before those that start from them."""
-        cost = {name: self._how(name).updates * self._how(name).batch_size for name in self.tasks}
+        cost = {
+            name: self.fine_tuning_of(name).updates * self.fine_tuning_of(name).batch_size
+            for name in self.tasks
+        }
         families: dict[str, list[str]] = {}
         for name in self.tasks:
             root = _root(name, self.init_from)
@@ -229,7 +233,7 @@ class Downstream(Observer):
             task = self.tasks[name]
             parent = self.init_from.get(name)
             start = encoder if parent is None else tuned[parent]
-            model, loss = fine_tune(start, task, self._how(name), self.seed)
+            model, loss = fine_tune(start, task, self.fine_tuning_of(name), self.seed)
             tuned[name] = model.encoder
             metrics = {}
             for part, examples in task.evaluation.items():

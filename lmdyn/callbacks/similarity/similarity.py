@@ -19,14 +19,14 @@ from lmdyn.analysis.similarity.sweep import MEASURES
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.callbacks.observing.observer import LSTM_SITES, StreamingObserver
-from lmdyn.callbacks.observing.probe import Seen, token_hash, token_vectors
+from lmdyn.callbacks.observing.probe import ObservedBatch, token_hash, token_vectors
 from lmdyn.callbacks.observing.reference import (
-    Follower,
     Itself,
     Reference,
-    beside,
+    ReferenceReader,
     has_module,
     named_references,
+    placed_like,
 )
 from lmdyn.callbacks.observing.sentence_blocks import (
     BLOCKS,
@@ -141,25 +141,27 @@ class Similarity(StreamingObserver):
         for site, _ in self.pairs or ():
             _known(site.partition("@")[0], self.sites, "this model")
         for name, reference in self.references.items():
-            sites = self._follower(name, reference, reference.example(module), module).sites
+            sites = self._reader_of(name, reference, reference.example(module), module).sites
             for _, their in self.pairs or ():
                 _known(their.partition("@")[0], sites, f"reference {name!r}")
 
-    def _follower(self, name: str, reference: Reference, twin: nn.Module, module: nn.Module) -> Follower:
+    def _reader_of(
+        self, name: str, reference: Reference, other: nn.Module, module: nn.Module
+    ) -> ReferenceReader:
         """A module of a reference, made ready to read along with the observed one."""
         sites = self.sites if self.reference_sites is None else self.reference_sites
-        wanted = {n: p for n, p in sites.items() if self.reference_sites or has_module(twin, p)}
+        wanted = {n: p for n, p in sites.items() if self.reference_sites or has_module(other, p)}
         if not wanted and self.sites:
             raise ValueError(
-                f"{self.name}: reference {name!r} ({type(twin).__name__}) has none of the sites "
+                f"{self.name}: reference {name!r} ({type(other).__name__}) has none of the sites "
                 f"{list(self.sites.values())}: name its own with `reference_sites`; it has "
-                f"{', '.join(p for p, _ in twin.named_modules() if p)}"
+                f"{', '.join(p for p, _ in other.named_modules() if p)}"
             )
-        attention = {n: p for n, p in self.attention_sites.items() if has_module(twin, p)}
-        forward = reference.forward or (self.forward if type(twin) is type(module) else None)
+        attention = {n: p for n, p in self.attention_sites.items() if has_module(other, p)}
+        forward = reference.forward or (self.forward if type(other) is type(module) else None)
         if isinstance(reference, Itself):
-            return Follower(name, None, wanted, attention)
-        return Follower(name, beside(twin, module), wanted, attention, forward)
+            return ReferenceReader(name, None, wanted, attention)
+        return ReferenceReader(name, placed_like(other, module), wanted, attention, forward)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -200,9 +202,9 @@ class _Sums:
         self._observer = observer
         self._step = step
         self._followers = [
-            observer._follower(" ".join(part for part in (name, which) if part), reference, twin, module)
+            observer._reader_of(" ".join(part for part in (name, which) if part), reference, other, module)
             for name, reference in observer.references.items()
-            for which, twin in reference.modules(module, observer.run, step).items()
+            for which, other in reference.modules(module, observer.run, step).items()
         ]
         self._pairs: dict[Key, None] = {}
         self._covariances: dict[tuple[Key, int], CrossCovariance] = {}
@@ -214,7 +216,7 @@ class _Sums:
         self._streaming = [m for m in observer.measures if m in MEASURES]
         self._pairwise = [m for m in observer.measures if m in _PAIRWISE]
 
-    def update(self, seen: Seen) -> None:
+    def update(self, seen: ObservedBatch) -> None:
         observer, mask = self._observer, seen.tokens
         self._any = True
         own = {n: a for n, a in seen.activations.items() if n.split("@")[0] in observer.sites}
@@ -261,7 +263,7 @@ class _Sums:
 
     def _attend(
         self,
-        follower: Follower,
+        follower: ReferenceReader,
         own: Mapping[str, Tensor],
         theirs: Mapping[str, Tensor],
         mask: Tensor,

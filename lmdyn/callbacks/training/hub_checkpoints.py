@@ -36,7 +36,7 @@ def name_step(name: str) -> int | None:
 
 
 def read_pretrained(path: Path) -> dict[str, Any]:
-    """A checkpoint in Hugging Face's format, as :func:`~lmdyn.callbacks.training.checkpoint_files.read_checkpoint` answers.
+    """A checkpoint in Hugging Face's format, as ``read_checkpoint`` answers.
 
     Weights bear the names that they have in a ``PretrainedLM``: transformers renames those of older files, and ties
     those that are stored once. Tokens seen are those that the Trainer counted, if it did.

@@ -19,7 +19,7 @@ class TimeBudget(L.Callback):
     """Trains for a given time, with a learning rate that rises and then falls to 0 at the end of it.
 
     The rate of each parameter group is the optimizer's own, as the module made it, times
-    :func:`~lmdyn.analysis.probing.learning_rate_schedules.warmup_decay_factor` of the share of the budget that is spent. The clock is asked
+    ``warmup_decay_factor`` of the share of the budget that is spent. The clock is asked
     right before an update, when its gradient is there, so that the first update has the time that it took itself, and a
     rate above 0. When the budget is spent, the update at hand has rate 0 and training stops; so set no ``max_epochs``
     or ``max_steps`` that ends it sooner (a warning says if it did).

@@ -20,7 +20,7 @@ from lmdyn.callbacks.observing.figures import (
     set_step_axis,
 )
 from lmdyn.callbacks.observing.observer import StreamingObserver
-from lmdyn.callbacks.observing.probe import Seen
+from lmdyn.callbacks.observing.probe import ObservedBatch
 from lmdyn.callbacks.observing.token_frequency import (
     FrequencySource,
     frequency_ranks,
@@ -163,7 +163,7 @@ class _Sums:
             by: GroupedMeans(len(groups), skip_nan=False) for by, groups in self._groupings.items()
         }
 
-    def update(self, seen: Seen) -> None:
+    def update(self, seen: ObservedBatch) -> None:
         labels = seen.batch["labels"].flatten()
         labelled = labels >= 0
         best = seen.logits.max(-1).indices  # the first of equals, as argmax, in half of its time on CPU

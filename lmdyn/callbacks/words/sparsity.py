@@ -22,7 +22,7 @@ from lmdyn.analysis.words.sparsity import (
     word_tags,
 )
 from lmdyn.callbacks.observing.observer import LSTM_SITES, StreamingObserver
-from lmdyn.callbacks.observing.probe import Seen, token_vectors
+from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
 from lmdyn.callbacks.observing.token_frequency import (
     FrequencySource,
     check_counts,
@@ -201,7 +201,7 @@ class _WordMeans:
             "input": GroupedMeans(len(observer.counts)),
         }
 
-    def update(self, seen: Seen) -> None:
+    def update(self, seen: ObservedBatch) -> None:
         labels = seen.batch["labels"]
         inputs = seen.batch.get("input_ids", torch.full_like(labels, -1))
         groups = {"target": labels, "input": torch.where(seen.tokens, inputs, -1)}

@@ -62,7 +62,7 @@ class RowLoader:
     Training (``shuffle``): the windows of an epoch begin at an offset drawn for it, and come in a random order; what
     does not fill a batch of all ranks is left out, so that ranks have equally many. Otherwise the windows are those
     of the text in order, with the masks of epoch 0, and each is served once. Batch i of epoch e depends on (seed, e,
-    i, rank) alone. See :class:`~lmdyn.datamodules.pretraining.sentence_pairs.RowMaker` for what a batch holds; ``example`` numbers the
+    i, rank) alone. See ``RowMaker`` for what a batch holds; ``example`` numbers the
     windows.
 
     Args:
@@ -136,7 +136,7 @@ class RowLoader:
         """Hash of what all ranks together are served."""
         served = {k: v for k, v in self._settings.items() if k not in ("rank", "world_size", "num_workers")}
         layout = self._maker.format
-        predicted = vars_of(layout.masking) if layout.objective == "masked" else layout.objective
+        predicted = masking_settings(layout.masking) if layout.objective == "masked" else layout.objective
         return digest(
             [
                 self._text.fingerprint(self._maker.layers),
@@ -232,7 +232,7 @@ class RowLoader:
         self._resume = (epoch + 1, 0) if ended else (epoch, position)
 
 
-def vars_of(masking: Masking) -> list[float]:
+def masking_settings(masking: Masking) -> list[float]:
     """A masking's numbers, for a hash."""
     return [getattr(masking, name) for name in masking.__dataclass_fields__]
 
@@ -241,7 +241,7 @@ class PretrainingCorpus(L.LightningDataModule):
     """Pretraining text for masked, causal and cloze models: any corpus of lmdyn, and a stream of text of any size.
 
     Rows have a fixed length and hardly any padding, and ``labels[t]`` is what logits at ``t`` predict; see
-    :class:`~lmdyn.datamodules.pretraining.sentence_pairs.RowFormat`. Masks, pairs, the windows and their order are drawn anew in each
+    ``RowFormat``. Masks, pairs, the windows and their order are drawn anew in each
     training epoch, from a seed that resuming restores, so that a resumed run sees the very batches that an
     uninterrupted one would have seen. Validation has the same rows and masks each time.
 

@@ -205,12 +205,12 @@ def test_fine_tuned_copies_have_t_layers(tmp_path, data, tasks):
     labels = torch.tensor([float(e["label"]) for e in task.evaluation[""]])
     for t in (0, 4):
         module.encoder.config.num_hidden_layers = t
-        tuned, _ = fine_tune(module.encoder, task, observer._how(), seed=5)
+        tuned, _ = fine_tune(module.encoder, task, observer.fine_tuning_settings(), seed=5)
         expected = regression_metrics(answers(tuned, task, task.evaluation[""])[0], labels)["pearson"]
         assert found[t] == pytest.approx(expected, abs=1e-5)
-    assert observer._how().learning_rate == 5e-3
-    assert observer._how().updates == 6
-    published = attached(tmp_path / "b", data, tasks, fine_tuned_times=[1])._how()
+    assert observer.fine_tuning_settings().learning_rate == 5e-3
+    assert observer.fine_tuning_settings().updates == 6
+    published = attached(tmp_path / "b", data, tasks, fine_tuned_times=[1]).fine_tuning_settings()
     assert published.learning_rate == 1e-6
     assert published.updates == math.ceil(10 * 60 / 16)
 

@@ -12,7 +12,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM
 
 import lmdyn.analysis as analysis
 from lmdyn.callbacks import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference, Run, Similarity
-from lmdyn.callbacks.observing.probe import Seen, sentence_numbers, token_hash
+from lmdyn.callbacks.observing.probe import ObservedBatch, sentence_numbers, token_hash
 from lmdyn.callbacks.similarity.similarity import default_pairs
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel, LSTMTagger
@@ -263,7 +263,7 @@ def test_another_length_is_an_error(tmp_path):
 
 def seen(batch, rows, start):
     labels = batch["labels"]
-    return Seen(batch, torch.zeros(*labels.shape, 1), rows, torch.full((len(labels),), start))
+    return ObservedBatch(batch, torch.zeros(*labels.shape, 1), rows, torch.full((len(labels),), start))
 
 
 def test_sentences_are_counted_on_through_the_stream():
