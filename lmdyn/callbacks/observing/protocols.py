@@ -1,0 +1,438 @@
+"""What data may offer to observers: one ``Protocol`` for each contract, who offers it, who needs it, and the check.
+
+Callbacks never import datamodules: they know data by these protocols only, so that a user's own loaders and datamodules
+serve as well as lmdyn's. Each protocol is registered in :data:`CONTRACTS` by its decorator, which names the classes of
+lmdyn that offer it (a test compares them with :mod:`lmdyn.datamodules`) and the observers that cannot do without it.
+
+An observer declares what it cannot do without as ``needs = (AnnotatedText,)``; attaching it checks that. What is only
+used where it exists is asked for by :func:`offers`. Nothing is evaluated in either: the attributes are looked up
+on the class, so a property is not read too early and an error inside it reaches the user.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeGuard, TypeVar
+
+import lightning as L
+import pandas as pd
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from lmdyn.analysis.inspection.attributes import has_attribute
+
+__all__ = [
+    "CONTRACTS",
+    "AnnotatedText",
+    "Contract",
+    "FineTuningTasks",
+    "HasFacts",
+    "HasFingerprint",
+    "HasLabelNames",
+    "HasObjective",
+    "HasSplits",
+    "HasTestPart",
+    "HasTokenCounts",
+    "HasTokenizer",
+    "HasTrainingPart",
+    "HasValidationPart",
+    "Limitable",
+    "Rebatchable",
+    "Resumable",
+    "RuleInstances",
+    "Sentence",
+    "Shardable",
+    "UnmetNeed",
+    "UnmetNeedsError",
+    "members",
+    "offers",
+    "require",
+    "unmet_needs",
+]
+
+P = TypeVar("P")
+
+Batches = Iterable[Mapping[str, Any]]
+"""What a loader is: batches, dicts in Hugging Face's names, as often as it is iterated."""
+
+Side = Literal["datamodule", "loader"]
+
+
+@dataclass(frozen=True)
+class Contract:
+    """Who keeps a protocol and who relies on it.
+
+    Attributes:
+        of: whether datamodules or their loaders offer it.
+        what: what it is, in words, for messages.
+        offered_by: names of the classes of lmdyn that offer it.
+        needed_by: observers that refuse data without it.
+        used_by: who uses it where it is offered, and what for.
+    """
+
+    of: Side
+    what: str
+    offered_by: tuple[str, ...]
+    needed_by: tuple[str, ...] = ()
+    used_by: str = ""
+
+
+CONTRACTS: dict[type, Contract] = {}
+"""Every protocol of this file with its contract."""
+
+_LOADERS = ("ExampleLoader", "RowLoader", "StreamLoader")
+_CORPORA = ("ConllCorpus", "ConlluCorpus", "GrammarCorpus", "ScaffoldCorpus", "SemtagCorpus", "TextCorpus")
+_TASKS = ("GlueTasks", "GrammarTasks")
+_TRAINING = (*_CORPORA, "PretrainingCorpus", "SpanCorpus")
+_ALL = (*_TRAINING, "FactCorpus", *_TASKS)
+
+
+def _contract(
+    of: Side,
+    what: str,
+    offered_by: tuple[str, ...],
+    *,
+    needed_by: tuple[str, ...] = (),
+    used_by: str = "",
+) -> Callable[[type[P]], type[P]]:
+    def register(protocol: type[P]) -> type[P]:
+        CONTRACTS[protocol] = Contract(of, what, offered_by, needed_by, used_by)
+        return protocol
+
+    return register
+
+
+# ---------------------------------------------------------------- of loaders
+
+
+@_contract("loader", "its own way to split batches over ranks", _LOADERS, used_by="ProbeSet, TrainingPart")
+class Shardable(Protocol):
+    """Ranks take rows of each batch. Of other loaders, ranks take every n-th batch."""
+
+    def shard(self, rank: int, world_size: int) -> Batches:
+        """The rows ``rank, rank + world_size, …`` of each batch, of the whole set."""
+
+
+@_contract("loader", "its own way to serve fewer tokens", _LOADERS, used_by="ProbeSet, for max_tokens")
+class Limitable(Protocol):
+    """``max_tokens`` is then exact, or a fair sample. Of other loaders, the first batches are taken."""
+
+    def limit(self, max_tokens: int) -> Batches:
+        """About ``max_tokens`` tokens of the set."""
+
+
+@_contract("loader", "a hash of its content", _LOADERS, used_by="ProbeSet, settings of observations")
+class HasFingerprint(Protocol):
+    """Observations of other content are not mixed in one folder, and observers of equal content share a pass."""
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Hash of what all ranks together are served; None where nothing is said."""
+
+
+@_contract(
+    "loader",
+    "the names of its labels",
+    (*_LOADERS, "StreamLoaderOfRows"),
+    used_by="DiagnosticProbe, EdgeProbe, LearningCurves, TokenLearning, WorldKnowledge: which layers there are",
+)
+class HasLabelNames(Protocol):
+    """Batches hold label indices; the names are here. Without it there are no layers to group or probe by."""
+
+    @property
+    def label_names(self) -> Mapping[str, Sequence[str]]:
+        """Names of the labels of each layer or task, in the order of the indices."""
+
+
+@_contract("loader", "batches of another size", ("RowLoader",), used_by="TrainingPart, for batch_rows")
+class Rebatchable(Protocol):
+    """Output layers are then trained on batches of the observer's size; else on the loader's own."""
+
+    def with_batch_size(self, rows: int) -> Batches:
+        """The same rows in batches of another size, of all ranks together."""
+
+
+@_contract(
+    "loader",
+    "a position to resume from",
+    ("RowLoader", "StreamLoader", "StreamLoaderOfRows"),
+    used_by="Lightning, for resuming; TrainingPart, which opens anew a loader that goes on where it stopped",
+)
+class Resumable(Protocol):
+    """A training loader from which a run resumes exactly."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """The position: batches handed out, the one at work included."""
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue there with the next iteration."""
+
+
+@_contract(
+    "loader", "questions about facts", ("FactCorpus",), needed_by=("WorldKnowledge",)
+)  # its ExampleLoader has these attributes
+class HasFacts(Protocol):
+    """Cloze questions with one mask; batches have ``relation`` and ``fact``, indices into ``label_names``."""
+
+    @property
+    def examples(self) -> Sequence[Mapping[str, Any]]:
+        """The questions, each with ``input_ids``, ``labels``, ``relation`` and ``fact``."""
+
+    @property
+    def templates(self) -> Mapping[str, str]:
+        """The wording of each relation."""
+
+    @property
+    def relation_kinds(self) -> Mapping[str, str]:
+        """The kind of each relation, such as N-1."""
+
+    @property
+    def candidates(self) -> Sequence[int]:
+        """Token ids of the words that may be answers."""
+
+
+# ---------------------------------------------------------------- of datamodules
+
+
+@_contract("datamodule", "a training part", _TRAINING, needed_by=("DiagnosticProbe", "EdgeProbe"))
+class HasTrainingPart(Protocol):
+    """A LightningDataModule (or LightningModule) that overrides the hook. A loader is one part, whichever."""
+
+    def train_dataloader(self) -> Any:
+        """The loader of the training part."""
+
+
+@_contract("datamodule", "a validation part", _ALL, needed_by=("EdgeProbe",))
+class HasValidationPart(Protocol):
+    """A LightningDataModule (or LightningModule) that overrides the hook."""
+
+    def val_dataloader(self) -> Any:
+        """The loader of the validation part."""
+
+
+@_contract("datamodule", "a test part", (*_TRAINING, "FactCorpus"), needed_by=("EdgeProbe",))
+class HasTestPart(Protocol):
+    """A LightningDataModule (or LightningModule) that overrides the hook."""
+
+    def test_dataloader(self) -> Any:
+        """The loader of the test part."""
+
+
+@_contract(
+    "datamodule", "a list of its splits", _ALL, used_by="every observer, for messages before data is read"
+)
+class HasSplits(Protocol):
+    """Which hooks have data: lmdyn's classes have all hooks, and not always files for each of them."""
+
+    @property
+    def splits(self) -> Sequence[str]:
+        """Some of ``train``, ``validation`` and ``test``."""
+
+
+@_contract(
+    "datamodule",
+    "a tokenizer",
+    _ALL,
+    used_by="RunState, which saves the run's; open_data, which assigns the run's to a probe before prepare_data()",
+)
+class HasTokenizer(Protocol):
+    """The run's tokenizer; of a probe it can be assigned, before ``prepare_data()`` and ``setup()``."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """A ``PreTrainedTokenizerFast`` of transformers; None where there is none."""
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Any) -> None: ...
+
+
+@_contract(
+    "datamodule",
+    "training counts of its tokens",
+    (*_CORPORA, "PretrainingCorpus"),
+    used_by="RunState, which saves them; Sparsity, LearningCurves and all that `frequency: train` counts for",
+)
+class HasTokenCounts(Protocol):
+    """How often each token occurs in the training data."""
+
+    @property
+    def token_counts(self) -> pd.DataFrame | None:
+        """A row for each token id: ``token``, ``count`` and, of each Universal POS, the occurrences that carry it."""
+
+
+@_contract(
+    "datamodule",
+    "what its labels mean",
+    (*_CORPORA, "PretrainingCorpus"),
+    used_by="DepthPerformance, EncoderDynamics, TowerPreference: whether labels are masked tokens",
+)
+class HasObjective(Protocol):
+    """What the labels are to the inputs; where it is not said, nothing is assumed."""
+
+    @property
+    def objective(self) -> str:
+        """``causal``, ``masked`` or ``cloze``."""
+
+
+class Sentence(Protocol):
+    """A sentence of an annotated corpus: ``lmdyn.datamodules.Sentence`` is one. Layers that are absent are None."""
+
+    words: tuple[str, ...]
+    heads: tuple[int, ...] | None
+    upos: tuple[str | None, ...] | None
+
+
+@_contract("datamodule", "sentences with their annotation", _CORPORA, needed_by=("Interdependence",))
+class AnnotatedText(HasTokenizer, Protocol):
+    """The text behind the batches, sentence by sentence."""
+
+    def documents(self, split: str) -> Iterator[Iterable[Sentence]]:
+        """The documents of a split."""
+
+
+@_contract("datamodule", "instances of a rule", ("ScaffoldCorpus",), needed_by=("ScaffoldRule",))
+class RuleInstances(Protocol):
+    """A language with a rule over a distance."""
+
+    familiar: bool
+    length: int
+    n_rules: int
+
+    def examples(self, domain: Literal["in", "out"], n: int, context: int) -> Any:
+        """Token ids (n, context + length + 2) of instances that are not in the text."""
+
+    def content_key(self) -> Mapping[str, Any]:
+        """Plain values that identify the language."""
+
+
+@_contract(
+    "datamodule",
+    "tasks to fine-tune on",
+    _TASKS,
+    needed_by=("Downstream", "Handwriting"),
+    used_by="DepthPerformance, as its `tasks`",
+)
+class FineTuningTasks(Protocol):
+    """Encoded tasks: each has ``name``, ``kind``, ``train``, ``evaluation``, ``label_names``, ``fingerprint``."""
+
+    @property
+    def tasks(self) -> Mapping[str, Any]:
+        """The tasks by name; see ``lmdyn.datamodules.tasks.tasks.Task``."""
+
+
+# ---------------------------------------------------------------- the check
+
+
+def members(protocol: type) -> tuple[str, ...]:
+    """Names of what a protocol asks for.
+
+    Example:
+        >>> members(RuleInstances)
+        ('familiar', 'length', 'n_rules', 'examples', 'content_key')
+    """
+    names: dict[str, None] = {}
+    for cls in reversed(protocol.__mro__):
+        if getattr(cls, "_is_protocol", False) and cls is not Protocol:
+            names |= dict.fromkeys(inspect.get_annotations(cls))
+            names |= dict.fromkeys(n for n in vars(cls) if not n.startswith("_"))
+    return tuple(names)
+
+
+def offers(data: object, protocol: type[P]) -> TypeGuard[P]:
+    """Whether data has all that a protocol asks for; nothing is evaluated.
+
+    Example:
+        >>> offers([{"labels": None}], Shardable)
+        False
+    """
+    return not _missing(data, protocol)
+
+
+def _missing(data: object, protocol: type) -> tuple[str, ...]:
+    return tuple(name for name in members(protocol) if not _has(data, name))
+
+
+def _has(data: object, name: str) -> bool:
+    if isinstance(data, (L.LightningDataModule, L.LightningModule)) and name.endswith("_dataloader"):
+        return is_overridden(name, data)  # the base classes have the hooks, and raise in them
+    return has_attribute(data, name)
+
+
+@dataclass(frozen=True)
+class UnmetNeed:
+    """A protocol that an observer needs and its data does not offer.
+
+    Attributes:
+        whose: who needs it.
+        protocol: what is needed.
+        got: class name of the data.
+        missing: what it lacks.
+    """
+
+    whose: str
+    protocol: type
+    got: str
+    missing: tuple[str, ...]
+
+    def __str__(self) -> str:
+        contract = CONTRACTS[self.protocol]
+        lacks = ", ".join(f"`{name}`" for name in self.missing)
+        return (
+            f"{self.whose} needs {contract.what}, got a {self.got} without {lacks}: give `probe` a datamodule that has "
+            f"it ({', '.join(contract.offered_by)}), or add to your own {contract.of}: "
+            f"{'; '.join(_declaration(self.protocol, name) for name in self.missing)}"
+        )
+
+
+def _declaration(protocol: type, name: str) -> str:
+    """How a class declares a member, without the modules of its types."""
+    found = inspect.getattr_static(protocol, name, None)
+    if inspect.isfunction(found):
+        declared = f"def {name}{inspect.signature(found)}"
+    elif isinstance(found, property) and found.fget is not None:
+        declared = f"{name}: {inspect.formatannotation(inspect.signature(found.fget).return_annotation)}"
+    else:
+        declared = f"{name}: {inspect.formatannotation(protocol.__annotations__[name])}"
+    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", declared)
+
+
+class UnmetNeedsError(ValueError):
+    """Data that lacks what an observer needs.
+
+    Attributes:
+        unmet: what is missing.
+    """
+
+    def __init__(self, unmet: Sequence[UnmetNeed]) -> None:
+        super().__init__("; ".join(map(str, unmet)))
+        self.unmet = tuple(unmet)
+
+
+def unmet_needs(
+    needs: Iterable[type], whose: str, *, datamodule: object = None, loader: object = None
+) -> list[UnmetNeed]:
+    """What data lacks of what is needed: empty where all is there.
+
+    Args:
+        needs: protocols of this file.
+        whose: who needs them, for messages.
+        datamodule: the data; None leaves the contracts of datamodules out.
+        loader: the loader of the part that is looked at; None leaves the contracts of loaders out.
+    """
+    given = {"datamodule": datamodule, "loader": loader}
+    asked = [(protocol, given[CONTRACTS[protocol].of]) for protocol in needs]
+    return [
+        UnmetNeed(whose, protocol, type(data).__name__, missing)
+        for protocol, data in asked
+        if data is not None and (missing := _missing(data, protocol))
+    ]
+
+
+def require(needs: Iterable[type], whose: str, *, datamodule: object = None, loader: object = None) -> None:
+    """Refuse data that lacks what is needed; see :func:`unmet_needs`.
+
+    Raises:
+        UnmetNeedsError: with what is missing, which of lmdyn's classes have it, and how to add it.
+    """
+    if unmet := unmet_needs(needs, whose, datamodule=datamodule, loader=loader):
+        raise UnmetNeedsError(unmet)
