@@ -36,8 +36,9 @@ from lmdyn.analysis.inspection.activations import observing
 from lmdyn.callbacks import LearningCurves, Observer, Run, RunState, Sparsity, Steps
 from lmdyn.callbacks.observing.figures import log_figure
 from lmdyn.callbacks.observing.loggers import scalar_tags
-from lmdyn.callbacks.observing.observer import StreamingObserver, _with_progress
-from lmdyn.callbacks.observing.probe import merge_sites, probe_pass
+from lmdyn.callbacks.observing.observer import StreamingObserver
+from lmdyn.callbacks.observing.probe import Watch, probe_pass
+from lmdyn.callbacks.observing.schema import tidy
 from lmdyn.callbacks.training.observation_schedule import Progress
 from lmdyn.models import LSTMLanguageModel
 from lmdyn.models.allocator import keep_freed_memory
@@ -139,13 +140,12 @@ def observe_in_part(
 ) -> list[pd.DataFrame]:
     parts.begin()
     with observing(module):
-        accumulators = [o.accumulator(module, 0) for o in both]
-        sites = merge_sites(o.sites for o in both)
+        watches = [Watch(o.accumulator(module, 0), o.sites, gradients=o.gradients) for o in both]
         with parts("forward and backward pass, sums"):
-            probe_pass(module, both[0].probe_set, accumulators, sites=sites, gradients=True)
+            probe_pass(module, both[0].probe_set, watches)
         with parts("tables"):
             at = Progress(step, tokens=step, learning_rate=1.0)
-            tables = [_with_progress(a.table(), at) for a in accumulators]
+            tables = [tidy(watch.consumer.table(), at) for watch in watches]
     for observer, rows in zip(both, tables, strict=True):
         with parts("parquet"):
             observer.store.write(step, rows)

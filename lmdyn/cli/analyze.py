@@ -19,8 +19,7 @@ from rich.progress import track
 from transformers import AutoTokenizer
 
 from lmdyn.analysis.inspection.forward import dotted
-from lmdyn.callbacks.observing.loggers import publish
-from lmdyn.callbacks.observing.observer import Observer, observe_together
+from lmdyn.callbacks.observing.observer import Observer, check_names, record
 from lmdyn.callbacks.observing.run import Run, callbacks_of, takes_tokenizer
 from lmdyn.callbacks.training.checkpoint_files import (
     find_checkpoints,
@@ -160,7 +159,7 @@ def analyze(
     _attach(observers, folder, out, datamodule, tokenizer, paths)
     module.to(device)
     logger = TensorBoardLogger(str(out), name="", version="replay")
-    record = WeightsRecord(out)
+    weights = WeightsRecord(out)
     stamps = {s: paths.stamp(s) if isinstance(paths, HubCheckpoints) else stamp(paths[s]) for s in paths}
     made = there = 0
     for i, step in enumerate(track(list(paths), description="replay")):
@@ -169,13 +168,13 @@ def analyze(
         asked = [o for o in observers if not scheduled or _in_schedule(o, step, last=max(paths))]
         due = [o for o in asked if not o.store.has(step)]
         there += len(asked) - len(due)
-        known = record.has(step, stamps[step])
+        known = weights.has(step, stamps[step])
         if known and not due:
             continue
         path = paths[step]
         checkpoint = read_checkpoint(path)
         if not known:
-            record.add(step, stamps[step], checkpoint["state_dict"])
+            weights.add(step, stamps[step], checkpoint["state_dict"])
         if not due:
             continue
         load_weights(module, checkpoint["state_dict"], path)
@@ -183,12 +182,10 @@ def analyze(
             observer.check_module(module)
         about = checkpoint.get("lmdyn", {})
         at = Progress(step, about.get("tokens"), about.get("learning_rate"))
-        for observer, table in zip(due, observe_together(due, module, at), strict=True):
-            observer.store.write(step, table)
-            publish(observer, table, [logger], step)
-            made += 1
+        record(due, module, at, [logger])
+        made += len(due)
     logger.finalize("success")
-    _, sentences = record.audit(stamps)
+    _, sentences = weights.audit(stamps)
     for sentence in sentences:
         log.warning("weights audit: %s", sentence)
     log.info("%d observations made, %d were there already", made, there)
@@ -335,13 +332,9 @@ def _attach(
             cast(Any, datamodule).tokenizer = tokenizer
         datamodule.prepare_data()
         datamodule.setup("fit")
-    names = [o.name for o in observers]
+    check_names(observers)
+    folder = run / "checkpoints"
     for observer in observers:
-        if names.count(observer.name) > 1:
-            raise ValueError(
-                f"{names.count(observer.name)} observers are called {observer.name!r}: give each a `name`"
-            )
-        folder = run / "checkpoints"
         observer.attach(
             Run(out, tokenizer, counts, datamodule, checkpoints, folder if folder.is_dir() else None)
         )

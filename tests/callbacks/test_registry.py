@@ -322,7 +322,7 @@ def test_live_equals_replayed(observed, tmp_path_factory, name):
     observed = observed[language_of(name)]
     out = observed.parent / "replayed"
     if not out.exists():
-        with mock.patch("lmdyn.cli.analyze.publish", publish_sparingly):
+        with mock.patch("lmdyn.callbacks.observing.observer.publish", publish_sparingly):
             main(["analyze", str(observed), "--out", str(out)])
     live, replayed = (pd.read_parquet(folder_of(root, name)) for root in (observed, out))
     pd.testing.assert_frame_equal(live, replayed, check_exact=True)

@@ -44,6 +44,23 @@ def device_of(module: nn.Module) -> torch.device:
     return next((p.device for p in module.parameters()), torch.device("cpu"))
 
 
+def is_sharded(module: nn.Module) -> bool:
+    """Whether ranks hold parts of the module's weights (``fully_shard``, FSDP): their forward passes are collectives.
+
+    Example:
+        >>> is_sharded(nn.Linear(2, 2))
+        False
+    """
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return False
+    from torch.distributed.fsdp import FullyShardedDataParallel  # costs a second
+    from torch.distributed.tensor import DTensor
+
+    return any(isinstance(p, DTensor) for p in module.parameters()) or any(
+        isinstance(m, FullyShardedDataParallel) for m in module.modules()
+    )
+
+
 def call_module(
     module: nn.Module, batch: Mapping[str, Any], *, forward: str | None = None, state: Any = None
 ) -> Any:

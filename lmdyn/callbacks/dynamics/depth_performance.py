@@ -113,7 +113,7 @@ class DepthPerformance(Observer):
 
     several_runs = True
 
-    _not_settings = Observer._not_settings | {"tasks"}
+    not_settings = Observer.not_settings | {"tasks"}
 
     def __init__(
         self,

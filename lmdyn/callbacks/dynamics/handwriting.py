@@ -86,7 +86,7 @@ class Handwriting(Observer):
     """
 
     several_runs = True
-    _not_settings = Observer._not_settings | {"batch_tokens"}
+    not_settings = Observer.not_settings | {"batch_tokens"}
 
     def __init__(
         self,

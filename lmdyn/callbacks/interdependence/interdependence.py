@@ -115,7 +115,7 @@ class Interdependence(Observer):
         self.max_rows = max_rows
         self._pairs: WordPairs | None = None
 
-    _not_settings = Observer._not_settings | {"batch_tokens", "max_rows"}
+    not_settings = Observer.not_settings | {"batch_tokens", "max_rows"}
 
     def prepare(self) -> None:
         """Read the sentences and list their pairs."""

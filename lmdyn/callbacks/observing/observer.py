@@ -2,30 +2,35 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import lightning as L
 import pandas as pd
 from lightning.pytorch.core.mixins.hparams_mixin import HyperparametersMixin
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from matplotlib.figure import Figure
 from torch import nn
 
 from lmdyn.analysis.inspection.activations import observing, resolve_sites
+from lmdyn.analysis.inspection.forward import is_sharded
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.callbacks.observing.identity import canonical_settings, public_name
 from lmdyn.callbacks.observing.loggers import publish
-from lmdyn.callbacks.observing.probe import Accumulator, ProbeSet, merge_sites, probe_pass
+from lmdyn.callbacks.observing.probe import Accumulator, ProbeSet, Watch, probe_pass
 from lmdyn.callbacks.observing.run import Run, callbacks_of, open_data, snake_case, split_loader
+from lmdyn.callbacks.observing.schema import tidy
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.training.observation_schedule import Progress, Steps
 from lmdyn.callbacks.training.resume import at_epoch_start, progress
 
-__all__ = ["Observer", "StreamingObserver", "observe_together"]
+__all__ = ["Observer", "StreamingObserver", "check_names", "observe_together", "record"]
 
 
 LSTM_SITES: Mapping[str, str] = MappingProxyType(
@@ -61,7 +66,17 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     several_runs: bool = False
     """Whether :meth:`figures` also draws several runs: one table after the other, with a column ``run``."""
 
-    _not_settings = frozenset({"schedule", "name", "probe", "log_figures"})
+    not_settings: ClassVar[frozenset[str]] = frozenset({"schedule", "name", "probe", "log_figures"})
+    """Arguments on which no number depends: they are no part of the settings that a file holds."""
+
+    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """For each argument that was added after the observer's first release, what its absence in a file stands for."""
+
+    renamed_settings: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Former names of arguments in files to today's."""
+
+    in_step: ClassVar[bool] = False
+    """Whether all ranks make equally many forward passes, as sharded modules need: passes over the probe set do."""
 
     def __init__(
         self,
@@ -118,12 +133,15 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
 
     # ---------------------------------------------------------------- observing
 
-    def observe(self, module: nn.Module, step: int | Progress) -> pd.DataFrame:
+    def observe(
+        self, module: nn.Module, step: int | Progress, passes: "_Passes | None" = None
+    ) -> pd.DataFrame:
         """Observe ``module`` at ``step``: the only place where an observation is made, live and in replay.
 
         Args:
             module: the module as it is at this step; it is left as it was found.
             step: optimizer updates done, or the whole :class:`Progress`.
+            passes: of all observers that look at this step, so that those of one :attr:`pass_key` share a pass.
 
         Returns:
             Columns ``step, tokens, quantity, site, <group columns>, value``. Nothing is written.
@@ -131,7 +149,20 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         Raises:
             RuntimeError: the observer was not attached to a run.
         """
-        return observe_together([self], module, step)[0]
+        at = step if isinstance(step, Progress) else Progress(step)
+        with observing(module):
+            measured = (passes or _Passes([self])).table(self, module, at.step)
+        return tidy(measured, at)
+
+    @property
+    def pass_key(self) -> Hashable:
+        """Observers of equal keys are measured together, by :meth:`measure_together`."""
+        return id(self)
+
+    @staticmethod
+    def measure_together(observers: Sequence[Any], module: nn.Module, step: int) -> list[pd.DataFrame]:
+        """Measure with observers of one :attr:`pass_key`; values are those of each alone."""
+        return [observer.measure(module, step) for observer in observers]
 
     @property
     def run(self) -> Run:
@@ -151,10 +182,16 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             )
         return self._probe_set
 
+    @property
+    def data(self) -> Any:
+        """What the observer looks at: its ``probe``, also an empty one, else the run's own data."""
+        return self.probe if self.probe is not None else self.run.datamodule
+
     def part(self, split: str, max_tokens: int | None = None) -> ProbeSet:
         """A split of what the observer looks at: of its ``probe``, or of the run's own data."""
-        data = self.probe if self.probe is not None else self.run.datamodule
-        return ProbeSet(split_loader(data, split), max_tokens=max_tokens, identity=(id(data), split))
+        return ProbeSet(
+            split_loader(self.data, split), max_tokens=max_tokens, identity=(id(self.data), split)
+        )
 
     @property
     def token_counts(self) -> pd.DataFrame:
@@ -169,7 +206,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     @property
     def settings(self) -> dict[str, Any]:
         """What the numbers depend on: the arguments, and the content of the probe set."""
-        settings = {k: _plain(v) for k, v in self.hparams.items() if k not in self._not_settings}
+        settings = {k: _plain(v) for k, v in self.hparams.items() if k not in self.not_settings}
         probe = self._probe_set
         if probe is not None and probe.fingerprint is not None:
             settings["probe_set"] = probe.fingerprint
@@ -182,7 +219,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         """Where the observations are."""
         cls = type(self)
         folder = self.run.log_dir / "observations" / self.name
-        return ObservationStore(folder, f"{cls.__module__}.{cls.__qualname__}", self.settings)
+        return ObservationStore(folder, public_name(cls), self.settings, partial(canonical_settings, cls))
 
     def attach(self, run: Run, *, rank_zero: bool = True, barrier: Callable[[], None] = lambda: None) -> None:
         """Get to know the run: load the probe set, check the settings. Called by a Trainer's setup and by replay.
@@ -196,7 +233,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             ValueError: no probe set, no tokenizer for it, or observations of other settings in the run's folder.
         """
         self._run = run
-        data = self.probe if self.probe is not None else run.datamodule
+        data = self.data
         if data is None:
             raise ValueError(
                 f"{self.name} has nothing to look at: fit with validation data, or give the observer a `probe`"
@@ -216,11 +253,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         if stage != "fit":
             return
         self._seen_step = None  # of another fit
-        names = [o.name for o in _observers(trainer)]
-        if names.count(self.name) > 1:
-            raise ValueError(
-                f"{names.count(self.name)} observers are called {self.name!r}: give each a `name` of its own"
-            )
+        check_names(_observers(trainer))
         datamodule = getattr(trainer, "datamodule", None)
         if datamodule is None:  # loaders given to Trainer.fit, or hooks of the module
             datamodule = trainer.fit_loop.epoch_loop.val_loop._data_source.instance
@@ -244,6 +277,12 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check the module's sites, before anything runs."""
+        if not self.in_step and rank_and_world_size()[1] > 1 and _shards(trainer, pl_module):
+            raise ValueError(
+                f"{self.name}: ranks share the weights of the module ({type(trainer.strategy).__name__}) and would "
+                "make unequal numbers of forward passes for this observer, which hangs or aborts: leave it out of this "
+                "training and replay it afterwards, `lmdyn analyze RUN --config OBSERVER.yaml`"
+            )
         self.check_module(pl_module)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -280,12 +319,13 @@ class StreamingObserver(Observer, ABC):
 
     Observers that look at the same probe set at the same step share one forward (and backward) pass. The
     ``sites`` and ``attention_sites`` are display names to module paths; ``gradients`` says whether
-    :attr:`ObservedBatch.gradients` are wanted.
+    :attr:`ObservedBatch.gradients` are read.
     """
 
     sites: Mapping[str, str] = {}
     attention_sites: Mapping[str, str] = {}
     gradients: bool = False
+    in_step = True
 
     @abstractmethod
     def accumulator(self, module: nn.Module, step: int) -> Accumulator:
@@ -293,11 +333,45 @@ class StreamingObserver(Observer, ABC):
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Run a pass of this observer's own."""
-        return _measure_streaming([self], module, step)[0]
+        return self.measure_together([self], module, step)[0]
+
+    @property
+    def pass_key(self) -> Hashable:
+        """The probe set, and how the module is called."""
+        return self.probe_set.identity, self.forward
+
+    @staticmethod
+    def measure_together(
+        observers: Sequence["StreamingObserver"], module: nn.Module, step: int
+    ) -> list[pd.DataFrame]:
+        """One pass for all of them."""
+        watches = [
+            Watch(o.accumulator(module, step), o.sites, o.attention_sites, o.gradients) for o in observers
+        ]
+        probe_pass(module, observers[0].probe_set, watches, forward=observers[0].forward)
+        return [cast(Accumulator, watch.consumer).table() for watch in watches]
 
     def check_module(self, module: nn.Module) -> None:
         """Refuse sites that name no module."""
         resolve_sites(module, {**self.sites, **self.attention_sites})
+
+
+class _Passes:
+    """What observers measure at one step: those of one key together, when the first of them is observed."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._groups: dict[Hashable, list[Observer]] = {}
+        for observer in observers:
+            self._groups.setdefault(observer.pass_key, []).append(observer)
+        self._tables: dict[int, pd.DataFrame] = {}
+
+    def table(self, observer: Observer, module: nn.Module, step: int) -> pd.DataFrame:
+        """The measurement of one of the observers."""
+        if id(observer) not in self._tables:
+            group = self._groups[observer.pass_key]
+            measured = observer.measure_together(group, module, step)
+            self._tables |= {id(o): table for o, table in zip(group, measured, strict=True)}
+        return self._tables.pop(id(observer))
 
 
 def observe_together(
@@ -313,71 +387,46 @@ def observe_together(
     Returns:
         One table for each observer: see :meth:`Observer.observe`.
     """
-    at = step if isinstance(step, Progress) else Progress(step)
-    tables: dict[int, pd.DataFrame] = {}
-    with observing(module):
-        for group in _sharing(observers):
-            if isinstance(group[0], StreamingObserver):
-                measured = _measure_streaming(cast(list[StreamingObserver], group), module, at.step)
-            else:
-                measured = [group[0].measure(module, at.step)]
-            tables.update({id(o): table for o, table in zip(group, measured, strict=True)})
-    return [_with_progress(tables[id(o)], at) for o in observers]
+    passes = _Passes(observers)
+    return [observer.observe(module, step, passes) for observer in observers]
 
 
-def _sharing(observers: Sequence[Observer]) -> list[list[Observer]]:
-    """Group observers that can share a pass: the same probe set and way of calling, no site name in dispute."""
-    groups: list[list[Observer]] = []
+def record(observers: Sequence[Observer], module: nn.Module, at: Progress, loggers: Sequence[Any]) -> None:
+    """Observe, store and publish, live and in replay alike. Every rank must enter; rank 0 writes.
+
+    Args:
+        observers: attached observers that are due.
+        module: the module.
+        at: how far training has come.
+        loggers: where scalars and figures go.
+    """
+    passes = _Passes(observers)
     for observer in observers:
-        if isinstance(observer, StreamingObserver):
-            for group in groups:
-                first = group[0]
-                streaming = [o for o in (*group, observer) if isinstance(o, StreamingObserver)]
-                if (
-                    isinstance(first, StreamingObserver)
-                    and first.probe_set.identity == observer.probe_set.identity
-                    and first.forward == observer.forward
-                    and merge_sites(o.sites for o in streaming) is not None
-                    and merge_sites(o.attention_sites for o in streaming) is not None
-                ):
-                    group.append(observer)
-                    break
-            else:
-                groups.append([observer])
-        else:
-            groups.append([observer])
-    return groups
+        table = observer.observe(module, at, passes)
+        if rank_and_world_size()[0] == 0:
+            observer.store.write(at.step, table)
+            publish(observer, table, loggers, at.step)
 
 
-def _measure_streaming(
-    observers: Sequence[StreamingObserver], module: nn.Module, step: int
-) -> list[pd.DataFrame]:
-    accumulators = [o.accumulator(module, step) for o in observers]
-    probe_pass(
-        module,
-        observers[0].probe_set,
-        accumulators,
-        sites=merge_sites(o.sites for o in observers),
-        attention_sites=merge_sites(o.attention_sites for o in observers),
-        gradients=any(o.gradients for o in observers),
-        forward=observers[0].forward,
+def check_names(observers: Sequence[Observer]) -> None:
+    """Refuse observers that would share a folder.
+
+    Raises:
+        ValueError: two of one name.
+    """
+    names = [o.name for o in observers]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"{names.count(name)} observers are called {name!r}: give each a `name` of its own"
+            )
+
+
+def _shards(trainer: L.Trainer, module: nn.Module) -> bool:
+    """Whether the weights are in parts, or will be: some strategies cut them after this hook."""
+    return is_sharded(module) or isinstance(
+        trainer.strategy, (FSDPStrategy, ModelParallelStrategy, DeepSpeedStrategy)
     )
-    return [a.table() for a in accumulators]
-
-
-def _with_progress(table: pd.DataFrame, at: Progress) -> pd.DataFrame:
-    groups = [c for c in table.columns if c not in ("quantity", "site", "value")]
-    if at.learning_rate is not None:
-        rate = pd.DataFrame({"quantity": ["learning_rate"], "site": [""], "value": [at.learning_rate]})
-        for c in groups:  # coded as in the table
-            numbers = pd.api.types.is_integer_dtype(table[c])
-            empty = pd.NA if numbers else None if table[c].isna().any() else ""
-            rate[c] = pd.Series([empty], dtype="Int64" if numbers else object)
-        table = pd.concat([table, rate], ignore_index=True)
-    table = table[["quantity", "site", *groups, "value"]].reset_index(drop=True)
-    table.insert(0, "step", at.step)
-    table.insert(1, "tokens", pd.Series([at.tokens] * len(table), dtype="Int64"))
-    return table
 
 
 def _observers(trainer: L.Trainer) -> list[Observer]:
@@ -390,12 +439,9 @@ def _observe_due(trainer: L.Trainer, module: L.LightningModule, due: Callable[[O
     observers = [o for o in _observers(trainer) if o._seen_step != step and due(o)]
     if not observers:
         return
-    at = progress(trainer)
-    for observer, table in zip(observers, observe_together(observers, module, at), strict=True):
+    for observer in observers:
         observer._seen_step = step
-        if rank_and_world_size()[0] == 0:
-            observer.store.write(step, table)
-            publish(observer, table, trainer.loggers, step)
+    record(observers, module, progress(trainer), trainer.loggers)
 
 
 def _plain(value: Any) -> Any:

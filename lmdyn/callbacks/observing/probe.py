@@ -1,9 +1,8 @@
 """The probe set of an observer, and the one pass over it that observers share."""
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from typing import Any, Protocol
 
 import pandas as pd
@@ -14,11 +13,11 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, IterableDataset
 
 from lmdyn.analysis.inspection.activations import capture
-from lmdyn.analysis.inspection.forward import call_module, device_of, logits_of, token_losses
-from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.analysis.inspection.forward import call_module, device_of, is_sharded, logits_of, token_losses
+from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.analysis.statistics.hashing import splitmix64
 
-__all__ = ["Accumulator", "ObservedBatch", "ProbeSet", "probe_pass"]
+__all__ = ["Accumulator", "Consumer", "ObservedBatch", "ProbeSet", "Watch", "probe_pass"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,7 @@ class ObservedBatch:
         activations: site to its activation, detached.
         gradients: site to the gradient of the summed token loss with respect to its activation.
         attentions: attention site to weights (batch, heads, query, key).
+        losses_once: what computes :attr:`losses` for all who look at this batch; None computes them here.
     """
 
     batch: Mapping[str, Any]
@@ -42,10 +42,13 @@ class ObservedBatch:
     activations: Mapping[str, Tensor] = field(default_factory=dict)
     gradients: Mapping[str, Tensor] = field(default_factory=dict)
     attentions: Mapping[str, Tensor] = field(default_factory=dict)
+    losses_once: Callable[[], Tensor] | None = None
 
     @cached_property
     def losses(self) -> Float[Tensor, "batch time"]:
         """Token losses in nats, 0 where there is no label, detached; computed where they are asked for."""
+        if self.losses_once is not None:
+            return self.losses_once()
         return token_losses(self.logits.float(), self.batch["labels"])
 
     @property
@@ -55,11 +58,15 @@ class ObservedBatch:
         return torch.ones_like(self.batch["labels"], dtype=torch.bool) if mask is None else mask.bool()
 
 
-class Accumulator(Protocol):
-    """Takes the batches of a pass, keeps sums, and ends in a table."""
+class Consumer(Protocol):
+    """Takes the batches of a pass."""
 
     def update(self, seen: ObservedBatch) -> None:
         """Take one batch."""
+
+
+class Accumulator(Consumer, Protocol):
+    """Takes the batches of a pass, keeps sums, and ends in a table."""
 
     def table(self) -> pd.DataFrame:
         """Reduce over ranks (every rank enters) and answer columns ``quantity``, ``site``, groups, ``value``."""
@@ -156,20 +163,32 @@ def _count_tokens(batch: Mapping[str, Any]) -> int:
     return int((tensor != -100).sum())
 
 
-def probe_pass(
-    module: nn.Module,
-    probe: ProbeSet,
-    accumulators: Sequence[Accumulator],
-    *,
-    sites: Mapping[str, str] | None = None,
-    attention_sites: Mapping[str, str] | None = None,
-    gradients: bool = False,
-    forward: str | None = None,
-) -> None:
-    """One pass of ``module`` over this rank's share of the probe set, every batch shown to all accumulators.
+@dataclass(frozen=True)
+class Watch:
+    """What one consumer is shown of each batch of a pass.
 
-    A recurrent state that the module answers as ``.state`` is carried on where the batch says ``continues``.
-    Must run inside :func:`~lmdyn.analysis.observing`.
+    Attributes:
+        consumer: takes the batches.
+        sites: display name to module path.
+        attention_sites: the same of attention modules, whose weights it reads.
+        gradients: whether it reads :attr:`ObservedBatch.gradients`.
+    """
+
+    consumer: Consumer
+    sites: Mapping[str, str] = field(default_factory=dict)
+    attention_sites: Mapping[str, str] = field(default_factory=dict)
+    gradients: bool = False
+
+
+def probe_pass(
+    module: nn.Module, probe: ProbeSet, watches: Sequence[Watch], *, forward: str | None = None
+) -> None:
+    """One pass of ``module`` over this rank's share of the probe set; every batch is shown to all consumers.
+
+    A recurrent state that the module returns as ``.state`` is carried on where the batch says ``continues``. Ranks
+    that share the weights of a sharded module make equally many forward passes: one that has fewer batches than
+    another repeats its last, and shows it to nobody.
+    Must run inside :func:`~lmdyn.analysis.inspection.activations.observing`.
 
     Raises:
         ValueError: a batch without labels.
@@ -177,9 +196,12 @@ def probe_pass(
     device = device_of(module)
     rank, world_size = rank_and_world_size()
     read = Reader(module, forward)
-    with capture(module, sites or {}, attention_sites=attention_sites, gradients=gradients) as seen:
+    gradients = any(w.gradients for w in watches)
+    sites, site_keys = _united([w.sites for w in watches])
+    attention_sites, attention_keys = _united([w.attention_sites for w in watches])
+    with capture(module, sites, attention_sites=attention_sites, gradients=gradients) as seen:
         start = torch.zeros(0, dtype=torch.int64)
-        for number, batch in enumerate(probe.batches(rank, world_size)):
+        for number, (batch, shown) in enumerate(_in_step(module, probe, rank, world_size)):
             batch = to_device(batch, device)
             if "labels" not in batch:
                 raise ValueError(f"the probe set's batches have no `labels`, only {sorted(batch)}")
@@ -190,18 +212,78 @@ def probe_pass(
                 logits = logits_of(read(batch))
                 losses = token_losses(logits.float(), batch["labels"]) if gradients else None
             grads = seen.gradients(losses.sum()) if losses is not None else {}
+            if not shown:
+                continue
             rows = batch.get("example")  # loaders of examples number them
             if rows is None:
                 rows = probe.rows(number, size, rank, world_size, streams="continues" in batch).to(device)
-            picture = ObservedBatch(
-                batch, logits.detach(), rows, start, seen.activations, grads, seen.attentions
-            )
-            if losses is not None:
-                picture.__dict__["losses"] = losses.detach()  # as the cached property does
+            whole = ObservedBatch(
+                batch, logits.detach(), rows, start, seen.activations, grads, seen.attentions,
+                _losses_once(logits.detach(), batch["labels"], losses),
+            )  # fmt: skip
             with torch.no_grad():
-                for accumulator in accumulators:
-                    accumulator.update(picture)
+                for watch, own, own_attention in zip(watches, site_keys, attention_keys, strict=True):
+                    view = replace(
+                        whole,
+                        activations=_named(whole.activations, own),
+                        gradients=_named(whole.gradients, own),
+                        attentions=_named(whole.attentions, own_attention),
+                    )
+                    watch.consumer.update(view)
             start = start + length
+
+
+def _losses_once(logits: Tensor, labels: Tensor, known: Tensor | None) -> Callable[[], Tensor]:
+    """Token losses, computed at most once for all consumers of a batch."""
+    return cache(lambda: token_losses(logits.float(), labels) if known is None else known.detach())
+
+
+def _united(mappings: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """All sites of a pass by a key of their own, and for each consumer its names' keys.
+
+    A key is the name; where a name stands for several paths, those after the first have a number.
+    """
+    united: dict[str, str] = {}
+    keys: list[dict[str, str]] = []
+    for mapping in mappings:
+        own: dict[str, str] = {}
+        for name, path in mapping.items():
+            key, number = name, 1
+            while united.setdefault(key, path) != path:
+                number += 1
+                key = f"{name} ({number})"
+            own[name] = key
+        keys.append(own)
+    return united, keys
+
+
+def _named(captured: Mapping[str, Tensor], keys: Mapping[str, str]) -> dict[str, Tensor]:
+    """What was captured at a consumer's sites, by its names; ``name@i`` is the i-th run of a module."""
+    return {
+        name + found.removeprefix(key): tensor
+        for name, key in keys.items()
+        for found, tensor in captured.items()
+        if found.partition("@")[0] == key
+    }
+
+
+def _in_step(
+    module: nn.Module, probe: ProbeSet, rank: int, world_size: int
+) -> Iterator[tuple[dict[str, Any], bool]]:
+    """The batches of this rank, and whether they count; as many on each rank where ranks share a module's weights."""
+    if world_size == 1 or not is_sharded(module):
+        yield from ((batch, True) for batch in probe.batches(rank, world_size))
+        return
+    own = sum(1 for _ in probe.batches(rank, world_size))
+    most = max(gather(own))
+    batch: dict[str, Any] | None = None
+    for batch in probe.batches(rank, world_size):
+        yield batch, True
+    if own < most and batch is None:  # a rank without any
+        batch = next(probe.batches())
+    for _ in range(most - own):
+        assert batch is not None
+        yield batch, False
 
 
 class Reader:
@@ -290,12 +372,3 @@ def token_hash(
         positions = seen.start[:, None] + time
     z = (seen.rows[:, None] << 24) + positions + seed * -0x61C8864680B583EB % 2**63
     return splitmix64(z) & (2**63 - 1)
-
-
-def merge_sites(mappings: Iterable[Mapping[str, str]]) -> dict[str, str] | None:
-    """The union of site mappings, None where a name stands for two paths."""
-    merged: dict[str, str] = {}
-    for name, path in itertools.chain.from_iterable(m.items() for m in mappings):
-        if merged.setdefault(name, path) != path:
-            return None
-    return merged

@@ -1,12 +1,11 @@
 """Observations on disk: one parquet file for each observation of each observer."""
 
-import hashlib
 import json
 import os
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lmdyn.callbacks.observing.identity import current_name
+from lmdyn.callbacks.observing.schema import from_arrow, to_arrow
+
 __all__ = ["ObservationStore"]
 
 _DAY = 24 * 3600.0
-
-_COLUMNS = ("step", "tokens", "quantity", "site")
 
 
 class ObservationStore:
@@ -31,8 +31,9 @@ class ObservationStore:
 
     Args:
         folder: ``<log_dir>/observations/<name>``; made on the first write.
-        observer: dotted path of the observer's class; empty to read a folder as it is.
+        observer: public name of the observer's class; empty to read a folder as it is.
         settings: what the numbers depend on, plain types.
+        canonical: makes of settings that a file holds those that the observer would write today.
 
     Example:
         >>> import tempfile
@@ -42,16 +43,17 @@ class ObservationStore:
         ([3], [0.5])
     """
 
-    def __init__(self, folder: Path, observer: str = "", settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        observer: str = "",
+        settings: Mapping[str, Any] | None = None,
+        canonical: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+    ) -> None:
         self.folder = Path(folder)
         self.observer = observer
         self.settings = json.loads(json.dumps(dict(settings or {}), sort_keys=True, default=str))
-
-    @property
-    def settings_hash(self) -> str:
-        """Hash of the observer's class and settings."""
-        text = json.dumps([self.observer, self.settings], sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        self._canonical = canonical
 
     def steps(self) -> list[int]:
         """Steps that are there, in order."""
@@ -86,9 +88,8 @@ class ObservationStore:
             ValueError: the folder holds observations made with other settings.
         """
         self.check_settings()
-        groups = [c for c in observation.columns if c not in (*_COLUMNS, "value")]
-        table = pa.Table.from_pandas(_typed(observation, groups), preserve_index=False)
-        about = {"observer": self.observer, "settings": self.settings, "settings_hash": self.settings_hash}
+        table = to_arrow(observation)
+        about = {"observer": self.observer, "settings": self.settings}
         table = table.replace_schema_metadata(
             {**(table.schema.metadata or {}), b"lmdyn": json.dumps(about).encode()}
         )
@@ -114,7 +115,7 @@ class ObservationStore:
                 continue
 
     def about(self) -> dict[str, Any]:
-        """``observer``, ``settings`` and ``settings_hash`` of what is there; empty where nothing is.
+        """``observer``, by its public name, and ``settings`` of what is there, as written; empty where nothing is.
 
         Raises:
             ValueError: a file in the folder that cannot be read, or that lmdyn did not write.
@@ -125,7 +126,8 @@ class ObservationStore:
                 raise ValueError(
                     f"{self.path(step)} is no observation of lmdyn's: its metadata names no observer"
                 )
-            return dict(json.loads(metadata[b"lmdyn"]))
+            about = json.loads(metadata[b"lmdyn"])
+            return {"observer": current_name(about["observer"]), "settings": about["settings"]}
         return {}
 
     def check_settings(self) -> None:
@@ -135,16 +137,18 @@ class ObservationStore:
             ValueError: the folder holds observations of another class or other settings, with the differences.
         """
         about = self.about()
-        if not about or about["settings_hash"] == self.settings_hash:
+        if not about:
             return
-        there, here = about["settings"], self.settings
+        there, here = self._canonical(about["settings"]), self._canonical(self.settings)
         differences = [
             f"{key}: {there.get(key)!r} there, {here.get(key)!r} here"
             for key in sorted(there.keys() | here.keys())
-            if there.get(key) != here.get(key)
+            if not _equal(there.get(key), here.get(key))
         ]
         if about["observer"] != self.observer:
             differences.insert(0, f"observer: {about['observer']} there, {self.observer} here")
+        if not differences:
+            return
         raise ValueError(
             f"{self.folder} holds observations made with other settings ({'; '.join(differences)}): "
             "give the observer another `name`, or remove the folder"
@@ -170,7 +174,7 @@ class ObservationStore:
         if quantities is not None:
             among = pc.field("quantity").isin(sorted(quantities))
             where = among if where is None else among & where
-        tables = (_plain(self._read(step)) for step in steps)
+        tables = (from_arrow(self._read(step)) for step in steps)
         kept = [t if where is None else t.filter(where) for t in tables]
         whole = pa.concat_tables(kept, promote_options="default")
         return cast(pd.DataFrame, whole.to_pandas())
@@ -182,28 +186,5 @@ class ObservationStore:
             raise ValueError(self._unreadable(step, error)) from error
 
 
-def _typed(observation: pd.DataFrame, groups: list[str]) -> pd.DataFrame:
-    """One schema for every step: a column of nothing but nulls keeps its type."""
-    columns: dict[str, Any] = {"step": observation["step"].astype("int64")}
-    tokens = observation["tokens"] if "tokens" in observation else pd.Series([None] * len(observation))
-    columns["tokens"] = (
-        tokens.astype("Int64").to_numpy(dtype=object) if tokens.isna().any() else tokens.astype("int64")
-    )
-    columns["tokens"] = pd.array(list(columns["tokens"]), dtype="Int64")
-    for name in ("quantity", "site", *groups):
-        if pd.api.types.is_integer_dtype(observation[name]):
-            columns[name] = observation[name].astype("Int64")
-            continue
-        columns[name] = observation[name].astype("category")
-        if not isinstance(columns[name].cat.categories.dtype, pd.StringDtype):
-            columns[name] = columns[name].cat.rename_categories(columns[name].cat.categories.astype("str"))
-    columns["value"] = observation["value"].astype("float64")
-    return pd.DataFrame(columns)
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    """Categories of different files cannot be concatenated: strings can."""
-    for i, column in enumerate(table.schema):
-        if pa.types.is_dictionary(column.type):
-            table = table.set_column(i, column.name, table[i].cast(pa.large_string()))
-    return table
+def _equal(a: Any, b: Any) -> bool:
+    return bool(a == b) or json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)  # NaN is not NaN

@@ -27,7 +27,7 @@ from lmdyn.callbacks.observing.figures import (
     set_step_axis,
 )
 from lmdyn.callbacks.observing.observer import LSTM_SITES, Observer
-from lmdyn.callbacks.observing.probe import ObservedBatch, ProbeSet, probe_pass, token_vectors
+from lmdyn.callbacks.observing.probe import ObservedBatch, ProbeSet, Watch, probe_pass, token_vectors
 from lmdyn.callbacks.observing.sentence_blocks import SentenceBlocks, bootstrap_settings, enough_blocks
 
 __all__ = ["DiagnosticProbe"]
@@ -82,6 +82,8 @@ class DiagnosticProbe(Observer):
     Reference: Belinkov et al. 2017; Hewitt & Liang 2019 (control tasks); Voita & Titov 2020 (description length);
         Saphra & Lopez 2019, figures 6 and 7.
     """
+
+    in_step = True
 
     def __init__(
         self,
@@ -172,7 +174,7 @@ class DiagnosticProbe(Observer):
 
     def _features(self, module: nn.Module, part: ProbeSet) -> "_Features":
         features = _Features(self)
-        probe_pass(module, part, [features], sites=self.sites, forward=self.forward)
+        probe_pass(module, part, [Watch(features, self.sites)], forward=self.forward)
         features.reduce()
         return features
 
@@ -219,9 +221,6 @@ class _Features:
                     raise ValueError(f"the probe set's batches have no {key!r}, only {sorted(seen.batch)}")
                 part[f"y {task} {target}"] = seen.batch[key][mask]
         self._parts.append(part)
-
-    def table(self) -> pd.DataFrame:
-        raise NotImplementedError("features are no observation yet")
 
     def reduce(self) -> None:
         """Bring together what all ranks have, on every rank, in one order for any number of ranks."""

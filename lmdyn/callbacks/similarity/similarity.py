@@ -95,7 +95,7 @@ class Similarity(StreamingObserver):
         and 8 to 11; attention: Saphra 2021, section 4.1.1.
     """
 
-    _not_settings = StreamingObserver._not_settings | {"reference"}
+    not_settings = StreamingObserver.not_settings | {"reference"}
 
     def __init__(
         self,

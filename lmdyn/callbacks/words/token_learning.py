@@ -118,7 +118,7 @@ class TokenLearning(Observer):
         ['1-9', '10-99']
     """
 
-    _not_settings = Observer._not_settings | {"batch_tokens"}
+    not_settings = Observer.not_settings | {"batch_tokens"}
 
     def __init__(
         self,

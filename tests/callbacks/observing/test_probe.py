@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lmdyn.callbacks import ProbeSet
-from lmdyn.callbacks.observing.probe import probe_pass
+from lmdyn.callbacks.observing.probe import Watch, probe_pass
 
 
 def batches(n=6, tokens=4):
@@ -67,9 +67,6 @@ class Record:
     def update(self, seen):
         self.counts.append(seen.logits[:, 0, 0].tolist())
 
-    def table(self):
-        raise NotImplementedError
-
 
 def test_state_is_carried_where_the_batch_continues():
     zeros = torch.zeros(2, 5, dtype=torch.long)
@@ -78,14 +75,14 @@ def test_state_is_carried_where_the_batch_continues():
         for c in (torch.tensor([False, False]), torch.tensor([True, False]), torch.tensor([True, True]))
     ]
     record = Record()
-    probe_pass(Counter(), ProbeSet(windows), [record])
+    probe_pass(Counter(), ProbeSet(windows), [Watch(record)])
     assert record.counts == [[0, 0], [5, 0], [10, 5]]
     unrelated = [{k: v for k, v in w.items() if k != "continues"} for w in windows]
     record = Record()
-    probe_pass(Counter(), ProbeSet(unrelated), [record])
+    probe_pass(Counter(), ProbeSet(unrelated), [Watch(record)])
     assert record.counts == [[0, 0]] * 3
 
 
 def test_labels_are_needed():
     with pytest.raises(ValueError, match="no `labels`, only"):
-        probe_pass(Counter(), ProbeSet([{"input_ids": torch.zeros(1, 2)}]), [Record()])
+        probe_pass(Counter(), ProbeSet([{"input_ids": torch.zeros(1, 2)}]), [Watch(Record())])

@@ -1,0 +1,79 @@
+"""The tidy table of an observation: step, tokens, quantity, site, group columns, value; and its parquet schema."""
+
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from lmdyn.callbacks.training.observation_schedule import Progress
+
+__all__ = ["from_arrow", "group_columns", "is_number_column", "tidy", "to_arrow"]
+
+_BEFORE_GROUPS = ("step", "tokens", "quantity", "site")
+
+
+def group_columns(table: pd.DataFrame) -> list[str]:
+    """The columns of a table that say what its values are of, beside quantity and site.
+
+    Example:
+        >>> group_columns(pd.DataFrame(columns=["step", "quantity", "site", "upos", "value"]))
+        ['upos']
+    """
+    return [c for c in table.columns if c not in (*_BEFORE_GROUPS, "value")]
+
+
+def is_number_column(column: "pd.Series[Any]") -> bool:
+    """Whether a group column holds whole numbers (missing is ``<NA>``); any other holds names (missing is "")."""
+    return bool(pd.api.types.is_integer_dtype(column))
+
+
+def tidy(measured: pd.DataFrame, at: Progress) -> pd.DataFrame:
+    """A measurement with what is known of its step: columns in order, tokens seen, a row for the learning rate.
+
+    Args:
+        measured: columns ``quantity``, ``site``, any group columns, ``value``.
+        at: how far training has come.
+    """
+    groups = group_columns(measured)
+    table = measured
+    if at.learning_rate is not None:
+        rate = pd.DataFrame({"quantity": ["learning_rate"], "site": [""], "value": [at.learning_rate]})
+        for c in groups:  # coded as in the table
+            empty = pd.NA if is_number_column(table[c]) else None if table[c].isna().any() else ""
+            rate[c] = pd.Series([empty], dtype="Int64" if is_number_column(table[c]) else object)
+        table = pd.concat([table, rate], ignore_index=True)
+    table = table[["quantity", "site", *groups, "value"]].reset_index(drop=True)
+    table.insert(0, "step", at.step)
+    table.insert(1, "tokens", pd.Series([at.tokens] * len(table), dtype="Int64"))
+    return table
+
+
+def to_arrow(table: pd.DataFrame) -> pa.Table:
+    """A tidy table for parquet: one schema for every step, so that a column of nothing but nulls keeps its type.
+
+    ``step`` and ``tokens`` are int64, ``value`` is float64, columns of numbers are int64, all others are dictionaries
+    of strings.
+
+    Raises:
+        KeyError: a column is missing.
+    """
+    columns: dict[str, Any] = {"step": table["step"].astype("int64")}
+    tokens = table["tokens"] if "tokens" in table else pd.Series([None] * len(table))
+    columns["tokens"] = pd.array([None if pd.isna(t) else int(t) for t in tokens], dtype="Int64")
+    for name in ("quantity", "site", *group_columns(table)):
+        if is_number_column(table[name]):
+            columns[name] = table[name].astype("Int64")
+            continue
+        columns[name] = table[name].astype("category")
+        if not isinstance(columns[name].cat.categories.dtype, pd.StringDtype):
+            columns[name] = columns[name].cat.rename_categories(columns[name].cat.categories.astype("str"))
+    columns["value"] = table["value"].astype("float64")
+    return pa.Table.from_pandas(pd.DataFrame(columns), preserve_index=False)
+
+
+def from_arrow(table: pa.Table) -> pa.Table:
+    """Dictionaries as strings: those of different files cannot be concatenated."""
+    for i, column in enumerate(table.schema):
+        if pa.types.is_dictionary(column.type):
+            table = table.set_column(i, column.name, table[i].cast(pa.large_string()))
+    return table

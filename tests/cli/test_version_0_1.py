@@ -1,0 +1,76 @@
+"""A run of version 0.1, as it lies on a user's disk: it is reported, replayed and resumed by today's code."""
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lmdyn.cli.__main__ import main
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "v0_1" / "lstm_run"
+OBSERVERS = ("learning_curves", "similarity", "sparsity")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    shutil.copytree(FIXTURE, tmp_path / "lstm_run")
+    monkeypatch.chdir(tmp_path)
+    return Path("lstm_run")
+
+
+def observed(run):
+    """Every observation, by observer and step."""
+    return {
+        (name, path.name): pd.read_parquet(path)
+        for name in OBSERVERS
+        for path in sorted((run / "observations" / name).iterdir())
+    }
+
+
+def times(run):
+    return {path: path.stat().st_mtime_ns for path in (run / "observations").rglob("*.parquet")}
+
+
+def test_report(run):
+    main(["report", str(run)])
+    page = (run / "report" / "index.html").read_text()
+    for name in OBSERVERS:
+        assert f">{name}</h2>" in page
+    assert len(list((run / "report").glob("*.png"))) >= 4  # drawn by the classes, not only listed
+
+
+def test_analyze_skips_what_is_there(run):
+    before = times(run)
+    assert len(before) == 9
+    main(["analyze", str(run)])
+    assert times(run) == before
+
+
+def test_analyze_makes_a_missing_step_as_it_was(run):
+    before = observed(run)
+    for name in OBSERVERS:
+        (run / "observations" / name / "000000020.parquet").unlink()
+    kept = times(run)
+    main(["analyze", str(run)])
+    assert {path: at for path, at in times(run).items() if path in kept} == kept
+    after = observed(run)
+    assert after.keys() == before.keys()
+    for key, table in before.items():
+        pd.testing.assert_frame_equal(after[key], table, rtol=1e-3, atol=1e-5)  # another machine's float32
+
+
+def test_fit_resumes(run):
+    before = observed(run)
+    main(["fit", "--config", "lstm_run/config.yaml", "--ckpt_path", "last"])
+    after = observed(run)
+    assert after.keys() == before.keys()
+    for key, table in before.items():  # the last steps are trained and observed again
+        pd.testing.assert_frame_equal(after[key], table, rtol=1e-2, atol=1e-3)
+
+
+def test_settings_are_still_compared(run, tmp_path):
+    config = tmp_path / "other.yaml"
+    config.write_text("trainer: {callbacks: [{class_path: LearningCurves, init_args: {bands: [7]}}]}")
+    with pytest.raises(SystemExit):
+        main(["analyze", str(run), "--config", str(config)])
