@@ -2,13 +2,10 @@
 
 from lmdyn.analysis.dynamics.effective_dimension import EffectiveDimension, effective_dimension
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.kaplan_yorke import kaplan_yorke_dimension
 from lmdyn.analysis.dynamics.long_run import LongRun, long_run
 from lmdyn.analysis.dynamics.lyapunov import LocalExponents, local_lyapunov_exponents
-from lmdyn.analysis.dynamics.lyapunov_spectrum import (
-    LyapunovSpectrum,
-    kaplan_yorke_dimension,
-    lyapunov_spectrum,
-)
+from lmdyn.analysis.dynamics.lyapunov_spectrum import LyapunovSpectrum, lyapunov_spectrum
 from lmdyn.analysis.dynamics.recurrence import Attractors, Recurrence, attractor_types, attractors
 from lmdyn.analysis.dynamics.synchronization import (
     Synchronization,
@@ -75,14 +72,8 @@ from lmdyn.analysis.similarity.rsa import rsa
 from lmdyn.analysis.similarity.sweep import sweep
 from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.analysis.statistics.grouped import GroupedMeans
-from lmdyn.analysis.words.sparsity import (
-    MatchedSamples,
-    attention_entropy,
-    concentration,
-    frequency_correlation,
-    match_frequency,
-    word_tags,
-)
+from lmdyn.analysis.words.frequency_matching import MatchedSamples, match_frequency
+from lmdyn.analysis.words.sparsity import attention_entropy, concentration, frequency_correlation, word_tags
 
 __all__ = [
     "Agreement",

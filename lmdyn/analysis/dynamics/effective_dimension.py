@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lmdyn.analysis.similarity.covariance import CrossCovariance
-from lmdyn.analysis.similarity.scatter import exact_float, scatter_matrix
+from lmdyn.analysis.statistics.precision import exact_float, scatter_matrix
 
 __all__ = ["EffectiveDimension", "effective_dimension"]
 
@@ -103,10 +103,8 @@ class EffectiveDimension:
             ValueError: fewer than 2 samples.
         """
         _check_samples(self.n)
-        sums = self._covariance._sums
-        assert sums is not None
-        mean = sums.centre + sums.v / sums.n
-        return _participation(sums.about(mean).vv, sums.n * mean.square().sum(), self._dtype)
+        mean = self._covariance.mean
+        return _participation(self._covariance.scatter, self.n * mean.square().sum(), self._dtype)
 
 
 def _check_samples(n: int) -> None:

@@ -1,4 +1,7 @@
-"""How fast neighbouring trajectories of a map part: local Lyapunov exponents, the spectrum, Kaplan–Yorke dimension."""
+"""How fast neighbouring trajectories of a map part: local Lyapunov exponents.
+
+The first exponents at once are in ``lyapunov_spectrum.py``, the dimension they give in ``kaplan_yorke.py``.
+"""
 
 import math
 import warnings

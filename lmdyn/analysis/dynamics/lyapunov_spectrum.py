@@ -1,4 +1,4 @@
-"""The first exponents of a map at once, by orthonormalised tangent vectors, and the Kaplan–Yorke dimension."""
+"""The first Lyapunov exponents of a map at once, by orthonormalised tangent vectors."""
 
 import math
 from collections.abc import Sequence
@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lmdyn.analysis.dynamics.kaplan_yorke import kaplan_yorke_dimension
 from lmdyn.analysis.dynamics.lyapunov import derivative
 from lmdyn.analysis.dynamics.trajectories import Map, check_precision, check_steps, state_norm
 
-__all__ = ["LyapunovSpectrum", "kaplan_yorke_dimension", "lyapunov_spectrum"]
+__all__ = ["LyapunovSpectrum", "lyapunov_spectrum"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class LyapunovSpectrum:
 
     Attributes:
         exponents: (batch, k) float64, falling, nats a step; NaN for a diverged row, −∞ for directions that f loses.
-        kaplan_yorke: (batch,) dimension by :func:`kaplan_yorke_dimension`.
+        kaplan_yorke: (batch,) dimension by :func:`lmdyn.analysis.kaplan_yorke_dimension`.
         final: (batch, *state) state after the last step.
         steps: steps of the average.
         skip: steps before them.
@@ -95,35 +96,6 @@ def lyapunov_spectrum(
     finite = state_norm(x).isfinite()
     exponents = torch.where(finite[:, None], total / steps, torch.nan).sort(1, descending=True).values
     return LyapunovSpectrum(exponents, kaplan_yorke_dimension(exponents, size), x, steps, skip, dtype)
-
-
-def kaplan_yorke_dimension(
-    exponents: Float[Tensor, "*batch k"], state_size: int | None = None
-) -> Float[Tensor, "*batch"]:
-    """Kaplan–Yorke dimension j + Σ_{i≤j} λ_i / |λ_{j+1}| of an attractor, j being the last with Σ_{i≤j} λ_i ≥ 0.
-
-    0 where all exponents are negative. NaN where the sum of all k of them is not negative (more are needed), unless
-    they are all there are: then volumes do not shrink, and the dimension is that of the state. NaN for a NaN.
-
-    Args:
-        exponents: (…, k) the greatest k exponents, in any order.
-        state_size: dimensions of the state, which tells whether k exponents are all of them; unknown by default.
-
-    Reference: Kaplan & Yorke 1979; Eckmann & Ruelle 1985, equation 4.22.
-
-    Example:
-        >>> kaplan_yorke_dimension(torch.tensor([[0.4192, -1.6232], [-1.0, -2.0], [0.5, 0.1]]))
-        tensor([1.2583, 0.0000,    nan])
-    """
-    k = exponents.shape[-1]
-    falling = exponents.sort(-1, descending=True).values
-    sums = falling.cumsum(-1)
-    j = (sums >= 0).long().cumprod(-1).sum(-1, keepdim=True)
-    held = torch.where(j > 0, sums.gather(-1, (j - 1).clamp(min=0)), 0)
-    dimension = (j + held / falling.gather(-1, j.clamp(max=k - 1)).abs()).squeeze(-1)
-    all_held = float(k) if k == state_size else torch.nan
-    dimension = torch.where(j.squeeze(-1) == k, all_held, dimension)
-    return torch.where(exponents.isnan().any(-1), torch.nan, dimension).to(exponents.dtype)
 
 
 def _derivatives(f: Map, x: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.similarity.scatter import exact_float
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
+from lmdyn.analysis.statistics.precision import exact_float
 
 __all__ = ["WindowSums"]
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lmdyn.analysis.similarity.scatter import exact_float
+from lmdyn.analysis.statistics.precision import exact_float
 
 __all__ = ["ShapleyInteraction", "shapley_interaction"]
 

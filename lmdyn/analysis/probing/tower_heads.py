@@ -16,6 +16,7 @@ from lmdyn.analysis.inspection.linear_cross_entropy import (
 )
 from lmdyn.analysis.probing.learning_rate_schedules import warmup_decay_factor
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
+from lmdyn.analysis.statistics.precision import at_least_float32
 
 __all__ = ["Encoded", "HeadTraining", "TowerHead", "train_tower_heads"]
 
@@ -115,7 +116,9 @@ class TowerHead(nn.Module):
 
     def forward(self, encodings: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """What is projected onto the vocabulary."""
-        dense = nn.functional.linear(encodings.to(_exact(encodings)), self.dense_weight, self.dense_bias)
+        dense = nn.functional.linear(
+            encodings.to(at_least_float32(encodings)), self.dense_weight, self.dense_bias
+        )
         return cast(Tensor, self.norm(nn.functional.gelu(dense)))
 
     def loss(self, encodings: Float[Tensor, "n d"], labels: Int[Tensor, "n"]) -> Float[Tensor, ""]:
@@ -179,7 +182,9 @@ def train_tower_heads(
             if optimizer is None:
                 device = batch.labels.device
                 heads = {
-                    name: TowerHead(x.shape[1], vocab_size, how.init_range, how.seed).to(device, _exact(x))
+                    name: TowerHead(x.shape[1], vocab_size, how.init_range, how.seed).to(
+                        device, at_least_float32(x)
+                    )
                     for name, x in batch.encodings.items()
                 }
                 optimizer = _optimizer(heads, how)
@@ -214,7 +219,3 @@ def _optimizer(heads: Mapping[str, TowerHead], how: HeadTraining) -> torch.optim
     return torch.optim.AdamW(
         groups, lr=how.learning_rate, betas=how.betas, fused=parameters[0].device.type in ("cpu", "cuda")
     )
-
-
-def _exact(encodings: Tensor) -> torch.dtype:
-    return torch.float64 if encodings.dtype == torch.float64 else torch.float32

@@ -10,8 +10,9 @@ from torch import Tensor
 from lmdyn.analysis.similarity.cca import cca_of, correlations_of, pwcca_of, svcca_of
 from lmdyn.analysis.similarity.cka import linear_cka_of
 from lmdyn.analysis.similarity.procrustes import procrustes_of
-from lmdyn.analysis.similarity.scatter import Cut, Pair, Side, exact_float, scatter_matrix
+from lmdyn.analysis.similarity.scatter import Cut, Pair, Side
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
+from lmdyn.analysis.statistics.precision import exact_float, scatter_matrix
 
 __all__ = ["CrossCovariance"]
 
@@ -52,6 +53,30 @@ class CrossCovariance:
     def widths(self) -> tuple[int, int]:
         """(d₁, d₂); (0, 0) before the first sample."""
         return (0, 0) if self._sums is None else self._sums.widths
+
+    @property
+    def mean(self) -> Float[Tensor, "d"]:
+        """(d₁ + d₂,) float64 mean of [x | y].
+
+        Raises:
+            ValueError: no samples so far.
+        """
+        return self._some().mean()
+
+    @property
+    def scatter(self) -> Float[Tensor, "d d"]:
+        """(d₁ + d₂, d₁ + d₂) float64 Σ (v − mean)(v − mean)ᵀ of the samples v = [x | y].
+
+        Raises:
+            ValueError: no samples so far.
+        """
+        sums = self._some()
+        return sums.about(sums.mean()).vv
+
+    def _some(self) -> "_Sums":
+        if self._sums is None:
+            raise ValueError("no samples so far: call update(x, y) first")
+        return self._sums
 
     def update(self, x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> None:
         """Add n samples; none is allowed.
@@ -141,10 +166,8 @@ class CrossCovariance:
         Raises:
             ValueError: no samples so far; NaN, infinite or constant input.
         """
-        if self._sums is None:
-            raise ValueError("no samples so far: call update(x, y) first")
         if self._pair is None:
-            self._pair = self._sums.pair()
+            self._pair = self._some().pair()
         return self._pair
 
     def canonical_correlations(self, *, variance: float = 1.0, cut: Cut = "variance") -> Float[Tensor, "k"]:
@@ -222,6 +245,10 @@ class _Sums:
     def reduced(self) -> "_Sums":
         return _Sums(self.centre, self.widths, *(all_reduce_sum(term) for term in self._terms()))
 
+    def mean(self) -> Tensor:
+        """(d,) of the samples."""
+        return self.centre + self.v / self.n
+
     def about(self, centre: Tensor) -> "_Sums":
         """The same sums of v' = v + δ, δ = c − c': a' = a + 2 D v + q, where D holds δₓ and δ_y in its two rows."""
         delta, (dx, dy) = self.centre - centre, self.widths
@@ -246,7 +273,7 @@ class _Sums:
     def pair(self) -> Pair:
         """Sums about the mean of all samples, as the sides of a pair."""
         n, dx = int(self.n), self.widths[0]
-        mean = self.centre + self.v / self.n
+        mean = self.mean()
         centred = self.about(mean)
         x = Side("x", n, mean=mean[:dx], scatter=centred.vv[:dx, :dx])
         y = Side("y", n, mean=mean[dx:], scatter=centred.vv[dx:, dx:])

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lmdyn.analysis.similarity.scatter import exact_float
+from lmdyn.analysis.statistics.precision import exact_float
 
 __all__ = [
     "KERNELS",

@@ -6,12 +6,12 @@ A measure is written once, as a function of a :class:`Pair`; the pair is made fr
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
+
+from lmdyn.analysis.statistics.precision import exact_float, scatter_matrix
 
 __all__ = [
     "RANK_TOLERANCE",
@@ -20,9 +20,7 @@ __all__ = [
     "Cut",
     "Pair",
     "Side",
-    "exact_float",
     "kept_directions",
-    "scatter_matrix",
 ]
 
 RANK_TOLERANCE = 1e-6
@@ -36,22 +34,6 @@ _ABSENT = (
 _CONSTANT = 1e-12  # deviations below this share of the values themselves are the rounding of the mean
 
 Cut = Literal["variance", "singular_values"]
-
-
-def exact_float(x: Tensor) -> Tensor:
-    """``x`` in float64 without its graph, where it lies, or on the CPU if that device (MPS) has no float64."""
-    return x.detach().to(torch.device("cpu") if x.device.type == "mps" else x.device, torch.float64)
-
-
-def scatter_matrix(v: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
-    """Vᵀv, symmetric to the bit: only blocks of the upper triangle are multiplied, 5/8 of the work for large d."""
-    d = v.shape[1]
-    edges = [d * i // 4 for i in range(5)] if d >= 128 else [0, d]
-    out = v.new_zeros(d, d)
-    for rows in v.split(1024):  # which stay in the cache from block to block
-        for low, high in pairwise(edges):
-            out[:high, low:high].addmm_(rows[:, :high].T, rows[:, low:high])
-    return out.triu_().add_(out.triu(1).T)
 
 
 def kept_directions(singular_values: Tensor, variance: float = 1.0, cut: Cut = "variance") -> int:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.statistics.grouped import GroupedMeans
+from lmdyn.analysis.words.frequency_matching import match_frequency
 from lmdyn.analysis.words.sparsity import (
     CLOSED_CLASSES,
     OPEN_CLASSES,
@@ -18,7 +19,6 @@ from lmdyn.analysis.words.sparsity import (
     concentration,
     concentration_and_norm,
     frequency_correlation,
-    match_frequency,
     word_tags,
 )
 from lmdyn.callbacks.observing.observer import LSTM_SITES, StreamingObserver

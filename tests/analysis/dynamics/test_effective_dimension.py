@@ -1,10 +1,9 @@
 """N_eff: known clouds, invariances, the formula of eigenvalues, streaming."""
 
-import sys
-
 import pytest
 import torch
 
+import lmdyn.analysis.dynamics.effective_dimension as module
 from lmdyn.analysis.dynamics.effective_dimension import EffectiveDimension, effective_dimension
 
 
@@ -72,16 +71,11 @@ def test_covariance_and_gram_matrix_agree_around_the_switch():
 
 
 def test_chunks(monkeypatch):
-    # the name on the package may be the function: the module is where the function's globals are
     for n, d in ((300, 12), (12, 300)):
         expected = effective_dimension(cloud(n, d))
         with monkeypatch.context() as patched:
-            patched.setitem(_globals(), "_CHUNK", 100)
+            patched.setattr(module, "_CHUNK", 100)
             close(effective_dimension(cloud(n, d)), expected)
-
-
-def _globals():
-    return vars(sys.modules["lmdyn.analysis.effective_dimension"])
 
 
 @pytest.mark.parametrize(("n", "d"), [(300, 12), (12, 300)])

@@ -12,7 +12,7 @@ from lmdyn.analysis.dynamics.lyapunov import (
     tangent_window,
     window,
 )
-from lmdyn.analysis.dynamics.lyapunov_spectrum import kaplan_yorke_dimension, lyapunov_spectrum
+from lmdyn.analysis.dynamics.lyapunov_spectrum import lyapunov_spectrum
 from lmdyn.analysis.dynamics.trajectories import repeat
 
 F64 = torch.float64
@@ -299,32 +299,3 @@ class TestSpectrum:
             lyapunov_spectrum(henon, torch.ones(1, 2), 3, 2)
         with pytest.raises(ValueError, match="steps is 1 or more"):
             lyapunov_spectrum(henon, torch.ones(1, 2), 2, 0)
-
-
-class TestKaplanYorke:
-    def test_known(self):
-        nan, inf = math.nan, math.inf
-        cases = [
-            ([0.4192, -1.6232], 1 + 0.4192 / 1.6232),
-            ([0.9056, 0.0, -14.5723], 2 + 0.9056 / 14.5723),  # Lorenz
-            ([0.5, -0.5, -1.0], 2.0),
-            ([-0.1, -0.2], 0.0),
-            ([0.0, -1.0], 1.0),
-            ([0.5, -inf], 1.0),
-            ([0.5, 0.1], nan),
-            ([nan, 0.1], nan),
-        ]
-        for exponents, expected in cases:
-            found = kaplan_yorke_dimension(torch.tensor(exponents, dtype=F64))
-            assert found.item() == pytest.approx(expected, nan_ok=True)
-
-    def test_a_map_that_keeps_volumes_fills_its_space(self):
-        zeros = torch.zeros(3, 2, dtype=F64)
-        assert kaplan_yorke_dimension(zeros, state_size=2).tolist() == [2, 2, 2]
-        assert kaplan_yorke_dimension(zeros, state_size=3).isnan().all()
-
-    def test_order_and_shape(self):
-        x = torch.randn(4, 3, 6, generator=torch.Generator().manual_seed(0), dtype=F64) - 0.3
-        found = kaplan_yorke_dimension(x)
-        assert found.shape == (4, 3)
-        torch.testing.assert_close(kaplan_yorke_dimension(x.flip(-1)), found, equal_nan=True)

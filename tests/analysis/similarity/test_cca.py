@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lmdyn.analysis import CrossCovariance, canonical_correlations, cca, pwcca, scatter, svcca
-from lmdyn.analysis.similarity.scatter import Side, kept_directions, scatter_matrix
+from lmdyn.analysis import CrossCovariance, canonical_correlations, cca, pwcca, svcca
+from lmdyn.analysis.similarity.scatter import Side, kept_directions
 
 
 def decompose(x, variance, cut):
@@ -141,8 +141,8 @@ class TestClosedForms:
             other = y @ torch.randn(3, 3, generator=g, dtype=torch.float64)
             assert float(pwcca(x, other)) == pytest.approx(value, abs=1e-9)
             assert float(stream(x, other).pwcca()) == pytest.approx(value, abs=1e-9)
-        monkeypatch.setattr(scatter.Side, "suffices", lambda *_: False)
-        monkeypatch.setattr(scatter.Side, "factor", None)
+        monkeypatch.setattr(Side, "suffices", lambda *_: False)
+        monkeypatch.setattr(Side, "factor", None)
         assert float(pwcca(x, y)) == pytest.approx(value, abs=1e-9)
 
     def test_one_dimension_is_pearson(self):
@@ -218,7 +218,7 @@ class TestRank:
 
         x, y = (with_spectrum(s, 300, torch.logspace(0, -3.5, 20)) for s in (0, 1))
         weak = with_spectrum(2, 300, torch.logspace(0, -5, 20))
-        monkeypatch.setattr(scatter.Side, "exact_axes", property(slow))
+        monkeypatch.setattr(Side, "exact_axes", property(slow))
         cca(torch.cat([x, x, torch.ones(300, 2)], 1), y)
         svcca(weak, y)
         for pair in ((weak, y), (y, weak), (x[:19], y[:19])):
@@ -232,7 +232,7 @@ class TestRank:
         )
         assert Side.of("x", x).factor is not None
         fast = cca(x, y), pwcca(x, y)
-        monkeypatch.setattr(scatter.Side, "factor", None)
+        monkeypatch.setattr(Side, "factor", None)
         for one, other in zip(fast, (cca(x, y), pwcca(x, y)), strict=True):
             assert float(one) == pytest.approx(float(other), abs=1e-10)
 
@@ -265,13 +265,6 @@ class TestRank:
             with pytest.raises(ValueError, match=r"y keeps 49"):
                 form(y, full)
         assert 0 < svcca(full, y, 0.5) < 1
-
-    @pytest.mark.parametrize("d", [1, 5, 127, 128, 131, 300])
-    def test_scatter_matrix(self, d):
-        v = torch.randn(40, d, dtype=torch.float64)
-        s = scatter_matrix(v)
-        torch.testing.assert_close(s, v.T @ v, atol=1e-12, rtol=0)
-        assert torch.equal(s, s.T)
 
 
 class TestErrors:

@@ -54,6 +54,14 @@ class TestBatches:
         assert covariance.n == 400
         torch.testing.assert_close(values(covariance), direct(x, y), atol=1e-10, rtol=0)
 
+    def test_mean_and_scatter(self):
+        v = torch.cat(made(), 1)
+        covariance = stream(*made(), 30)
+        torch.testing.assert_close(covariance.mean, v.mean(0))
+        torch.testing.assert_close(covariance.scatter, torch.cov(v.T) * 399)
+        with pytest.raises(ValueError, match="no samples so far: call update"):
+            _ = CrossCovariance().scatter
+
     @pytest.mark.parametrize("mean", [1e2, 1e4, 1e6])
     def test_no_digits_are_lost_at_a_mean_far_from_0(self, mean):
         """Moments about 0 would: their relative error is (mean / deviation)² · 1e-16."""

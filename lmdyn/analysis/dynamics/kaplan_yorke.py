@@ -1,0 +1,36 @@
+"""The Kaplan–Yorke dimension of an attractor, from its Lyapunov exponents."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+__all__ = ["kaplan_yorke_dimension"]
+
+
+def kaplan_yorke_dimension(
+    exponents: Float[Tensor, "*batch k"], state_size: int | None = None
+) -> Float[Tensor, "*batch"]:
+    """Kaplan–Yorke dimension j + Σ_{i≤j} λ_i / |λ_{j+1}| of an attractor, j being the last with Σ_{i≤j} λ_i ≥ 0.
+
+    0 where all exponents are negative. NaN where the sum of all k of them is not negative (more are needed), unless
+    they are all there are: then volumes do not shrink, and the dimension is that of the state. NaN for a NaN.
+
+    Args:
+        exponents: (…, k) the greatest k exponents, in any order.
+        state_size: dimensions of the state, which tells whether k exponents are all of them; unknown by default.
+
+    Reference: Kaplan & Yorke 1979; Eckmann & Ruelle 1985, equation 4.22.
+
+    Example:
+        >>> kaplan_yorke_dimension(torch.tensor([[0.4192, -1.6232], [-1.0, -2.0], [0.5, 0.1]]))
+        tensor([1.2583, 0.0000,    nan])
+    """
+    k = exponents.shape[-1]
+    falling = exponents.sort(-1, descending=True).values
+    sums = falling.cumsum(-1)
+    j = (sums >= 0).long().cumprod(-1).sum(-1, keepdim=True)
+    held = torch.where(j > 0, sums.gather(-1, (j - 1).clamp(min=0)), 0)
+    dimension = (j + held / falling.gather(-1, j.clamp(max=k - 1)).abs()).squeeze(-1)
+    all_held = float(k) if k == state_size else torch.nan
+    dimension = torch.where(j.squeeze(-1) == k, all_held, dimension)
+    return torch.where(exponents.isnan().any(-1), torch.nan, dimension).to(exponents.dtype)

@@ -1,0 +1,87 @@
+"""Samples of words of two classes, matched for average frequency (Saphra & Lopez 2019)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["MatchedSamples", "match_frequency"]
+
+
+@dataclass(frozen=True)
+class MatchedSamples:
+    """Two samples of words with similar average frequency: see :func:`match_frequency`.
+
+    Attributes:
+        first: (size,) indices into the first list of frequencies.
+        second: (size,) indices into the second.
+        means: average frequency of each sample.
+    """
+
+    first: Int[Tensor, "size"]
+    second: Int[Tensor, "size"]
+    means: tuple[float, float]
+
+
+def match_frequency(
+    first: Float[Tensor, "n"] | Int[Tensor, "n"],
+    second: Float[Tensor, "m"] | Int[Tensor, "m"],
+    *,
+    size: int = 120,
+    tolerance: float = 0.05,
+) -> MatchedSamples:
+    """A range of ``size`` words from each of two classes, each sorted by frequency, with similar average frequency.
+
+    Among all pairs of ranges the one with the closest averages is taken; of equally close ones the most frequent.
+
+    Args:
+        first: (n,) frequencies of the words of one class.
+        second: (m,) frequencies of the words of the other.
+        size: words in each sample; 120 as published.
+        tolerance: greatest |ln(mean₁ / mean₂)| that counts as similar (0.05: about 5 %).
+
+    Raises:
+        ValueError: no such ranges; the message names the largest size for which there are.
+
+    Reference: Saphra & Lopez 2019, section 3.
+
+    Example:
+        >>> match_frequency(torch.tensor([9.0, 5.0, 4.0]), torch.tensor([99.0, 5.0, 4.0, 1.0]), size=2).second
+        tensor([1, 2])
+    """
+    orders = [np.argsort(-f.double().numpy(), kind="stable") for f in (first, second)]
+    ranked = [f.double().numpy()[order] for f, order in zip((first, second), orders, strict=True)]
+    found = _closest_ranges(ranked, size)
+    if found is None or found[0] > tolerance:
+        sizes = (s for s in range(size - 1, 0, -1) if (f := _closest_ranges(ranked, s)) and f[0] <= tolerance)
+        raise ValueError(
+            f"no ranges of {size} words each with average frequencies within {tolerance:.0%} "
+            f"among {len(ranked[0])} and {len(ranked[1])} words: the largest size that can be matched is "
+            f"{next(sizes, 0)}; lower the sample size, raise the tolerance, lower the least count, "
+            "or use a larger corpus"
+        )
+    _, i, j = found
+    return MatchedSamples(
+        torch.from_numpy(orders[0][i : i + size].copy()),
+        torch.from_numpy(orders[1][j : j + size].copy()),
+        (float(ranked[0][i : i + size].mean()), float(ranked[1][j : j + size].mean())),
+    )
+
+
+def _closest_ranges(ranked: Sequence[NDArray[np.float64]], size: int) -> tuple[float, int, int] | None:
+    """Least |ln ratio| of the averages of a range from each list, and where the ranges begin."""
+    if size < 1 or min(map(len, ranked)) < size:
+        return None
+    sums = [np.concatenate([[0.0], np.cumsum(r)]) for r in ranked]
+    logs = [np.log((s[size:] - s[:-size]) / size) for s in sums]  # falling, since frequencies fall
+    # for each range of the first list, the neighbours of its average among those of the second
+    right = np.searchsorted(-logs[1], -logs[0])
+    candidates = np.stack([np.clip(right - 1, 0, len(logs[1]) - 1), np.clip(right, 0, len(logs[1]) - 1)])
+    gaps = np.abs(logs[0] - logs[1][candidates])
+    gap = gaps.min(0)
+    i = int(gap.argmin())  # the first of equals: the most frequent
+    return float(gap[i]), i, int(candidates[gaps[:, i].argmin(), i])
