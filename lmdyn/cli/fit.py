@@ -20,6 +20,7 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.run import callbacks_of
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_step
 from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
+from lmdyn.callbacks.training.lightning_internals import purge_after
 from lmdyn.callbacks.training.resume import RunState
 from lmdyn.cli.parser import ConfigFile, Parser
 
@@ -101,12 +102,7 @@ class LmdynCLI(LightningCLI):
             raise FileNotFoundError(f"ckpt_path: there is no checkpoint {path}")
         elif (step := checkpoint_step(Path(path))) is not None:
             for logger in self.trainer.loggers:
-                # jsonargparse fills in SummaryWriter's own default, None
-                if (
-                    isinstance(logger, L.pytorch.loggers.TensorBoardLogger)
-                    and logger._kwargs.get("purge_step") is None
-                ):
-                    logger._kwargs["purge_step"] = step + 1
+                purge_after(logger, step)
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run it; a run that was terminated says so, where Lightning exits as if it had ended."""

@@ -3,11 +3,17 @@
 import re
 import shutil
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
+from lmdyn.callbacks.training.lightning_internals import (
+    accumulates_gradients,
+    callbacks_of,
+    checkpoint_contents,
+    epoch_or_validation_follows,
+)
 from lmdyn.callbacks.training.observation_schedule import Steps
 from lmdyn.callbacks.training.resume import RunState, about_checkpoint, at_epoch_start
 
@@ -15,7 +21,7 @@ __all__ = ["ScheduledCheckpoint", "checkpoint_step"]
 
 
 def checkpoint_step(path: Path) -> int | None:
-    """The step that a checkpoint's file name tells, ``step=000000123.ckpt``; None for other names.
+    """The step in a checkpoint's file name, ``step=000000123.ckpt``; None for other names.
 
     Example:
         >>> checkpoint_step(Path("checkpoints/step=000000123.ckpt"))
@@ -72,8 +78,8 @@ class ScheduledCheckpoint(Checkpoint):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Refuse full checkpoints from which no run could be resumed exactly."""
         self._saved, self._due = None, False  # of another fit
-        callbacks = cast(Any, trainer).callbacks
-        if stage == "fit" and not self.weights_only and not any(isinstance(c, RunState) for c in callbacks):
+        resumable = any(isinstance(c, RunState) for c in callbacks_of(trainer))
+        if stage == "fit" and not self.weights_only and not resumable:
             raise ValueError(
                 "ScheduledCheckpoint(weights_only=False) expects a RunState among the callbacks, got none: without it "
                 "a resumed run goes another way; add lmdyn.callbacks.RunState()"
@@ -98,9 +104,9 @@ class ScheduledCheckpoint(Checkpoint):
         """Save where the schedule names this step, or a little later."""
         if trainer.global_step == self._saved or trainer.global_step not in self.schedule:
             return
-        if not self.weights_only and _epoch_or_validation_follows(trainer):
+        if not self.weights_only and epoch_or_validation_follows(trainer):
             self._due = True
-        elif not self._accumulating(trainer):
+        elif not accumulates_gradients(trainer):
             self._save(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -118,10 +124,6 @@ class ScheduledCheckpoint(Checkpoint):
         if self.schedule.last and trainer.global_step != self._saved:
             self._save(trainer)
 
-    @staticmethod
-    def _accumulating(trainer: L.Trainer) -> bool:
-        return bool(trainer.fit_loop._should_accumulate())
-
     def _exists(self, trainer: L.Trainer, step: int) -> bool:
         path = self.directory(trainer) / f"step={step:09d}.ckpt"
         # ranks must agree, and only the first need see the folder
@@ -134,8 +136,7 @@ class ScheduledCheckpoint(Checkpoint):
         path = self.directory(trainer) / f"step={step:09d}.ckpt"
         # Lightning writes to the system's temporary folder and moves: a copy, where that is another file system
         partial = path.with_name(f".{path.name}.tmp")
-        # Trainer.save_checkpoint has no room for what belongs beside weights
-        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=self.weights_only)
+        checkpoint = checkpoint_contents(trainer, weights_only=self.weights_only)
         if self.weights_only:
             checkpoint["lmdyn"] = about_checkpoint(trainer)
         trainer.strategy.save_checkpoint(checkpoint, partial)
@@ -158,11 +159,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _epoch_or_validation_follows(trainer: L.Trainer) -> bool:
-    if trainer.is_last_batch:
-        return True
-    loop = trainer.fit_loop
-    assert loop._data_fetcher is not None
-    return bool(loop.epoch_loop._should_check_val_fx(loop._data_fetcher))

@@ -1,4 +1,4 @@
-"""What a run needs beside its weights: tokens seen, random states, recurrent state, tokenizer."""
+"""What resuming and replay need next to the weights: tokens seen, random states, recurrent state, tokenizer."""
 
 import logging
 import random
@@ -11,10 +11,26 @@ import torch
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
+from lmdyn.analysis.inspection.attributes import read_attribute
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
+from lmdyn.callbacks.training.lightning_internals import (
+    callbacks_of,
+    datamodule_of,
+    restore_batches_that_stepped,
+    restore_loaders,
+    settle_loops,
+)
 from lmdyn.callbacks.training.observation_schedule import Progress
 
-__all__ = ["RunState", "about_checkpoint", "at_epoch_start", "progress", "save_tokenizer"]
+__all__ = [
+    "RunState",
+    "about_checkpoint",
+    "at_epoch_start",
+    "progress",
+    "save_tokenizer",
+    "token_counts_of",
+    "tokenizer_of",
+]
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +70,9 @@ class RunState(L.Callback):
             save_tokenizer(Path(log_dir) / "tokenizer", trainer, pl_module)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Tell the loaders where they stood at the end of an epoch, which Lightning does in its midst only."""
+        """Restore the loaders' positions at the end of an epoch; Lightning restores those within one."""
         if self._restored is not None and self._loaders and at_epoch_start(trainer):
-            loader = trainer.fit_loop._combined_loader
-            assert loader is not None
-            loader._load_state_dicts(self._loaders)
+            restore_loaders(trainer, self._loaders)
         self._loaders = []
 
     def on_train_batch_start(
@@ -67,7 +81,7 @@ class RunState(L.Callback):
         """After resuming, go on from the random states and the recurrent state of the checkpoint; count tokens."""
         if self._restored is not None:
             mine = self._restored["ranks"][rank_and_world_size()[0]]
-            trainer.fit_loop.epoch_loop._batches_that_stepped = self._restored["batches_that_stepped"]
+            restore_batches_that_stepped(trainer, self._restored["batches_that_stepped"])
             self._restored = None
             _set_random_state(mine["random"])
             if mine["module"] is not None:
@@ -87,7 +101,7 @@ class RunState(L.Callback):
         if world_size > 1:
             ranks = [None] * world_size
             torch.distributed.all_gather_object(ranks, mine)
-        stepped = _settle_loops(trainer, checkpoint["loops"]["fit_loop"])
+        stepped = settle_loops(trainer, checkpoint["loops"]["fit_loop"])
         checkpoint["lmdyn"] = {**about_checkpoint(trainer), "ranks": ranks, "batches_that_stepped": stepped}
 
     def on_load_checkpoint(
@@ -118,45 +132,9 @@ def at_epoch_start(trainer: L.Trainer) -> bool:
     return bool(trainer.fit_loop.epoch_loop.batch_progress.current.ready == 0)
 
 
-def _settle_loops(trainer: L.Trainer, loops: dict[str, Any]) -> int:
-    """Bring Lightning's counters, as they are in a checkpoint, into a form from which it goes on exactly.
-
-    Where ``max_steps`` is set, Lightning 2.6 resumes the end of an epoch by ending it a second time: an epoch is
-    counted twice and, without validation, a batch of the next epoch is trained on as one of the old. So an epoch
-    that ended is saved as the start of the next one; and one that ``max_steps`` cut short, which Lightning counts as
-    processed, as an epoch in its midst.
-
-    Returns:
-        Lightning's step for its own logging when the next batch starts; it is wrong after some resumptions.
-    """
-    epoch_loop = trainer.fit_loop.epoch_loop
-    stepped = int(epoch_loop._batches_that_stepped)
-    epoch, batches = loops["epoch_progress"], loops["epoch_loop.batch_progress"]
-    if batches["current"]["ready"] == 0:
-        return stepped
-    if (
-        epoch["current"]["processed"] < epoch["current"]["started"]
-    ):  # in the midst: this batch is yet to be counted
-        return stepped + (not epoch_loop._should_accumulate())
-    if epoch_loop._num_ready_batches_reached():
-        for counts in (epoch["total"], epoch["current"]):
-            counts["completed"] = counts["processed"]
-        optimizer = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]
-        scheduler = loops["epoch_loop.scheduler_progress"]
-        for part in (batches, scheduler, optimizer["step"], optimizer["zero_grad"]):
-            part["current"] = dict.fromkeys(part["current"], 0)
-        batches["is_last_batch"] = False
-        validation = loops["epoch_loop.val_loop.batch_progress"]
-        validation["total"] = dict.fromkeys(validation["total"], 0)
-    else:
-        for counts in (epoch["total"], epoch["current"]):
-            counts["processed"] = counts["completed"] = counts["started"] - 1
-    return stepped
-
-
 def progress(trainer: L.Trainer) -> Progress:
     """Where the training stands. Every rank must ask."""
-    counter = next((c for c in cast(Any, trainer).callbacks if isinstance(c, RunState)), None)
+    counter = next((c for c in callbacks_of(trainer) if isinstance(c, RunState)), None)
     rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
     return Progress(
         step=trainer.global_step,
@@ -171,14 +149,24 @@ def about_checkpoint(trainer: L.Trainer) -> dict[str, Any]:
     return {"step": at.step, "tokens": at.tokens, "learning_rate": at.learning_rate, "tokenizer": "tokenizer"}
 
 
+def tokenizer_of(datamodule: Any, module: L.LightningModule) -> Any:
+    """The run's tokenizer: the datamodule's, else the module's, else None."""
+    tokenizer = read_attribute(datamodule, "tokenizer")
+    return read_attribute(module, "tokenizer") if tokenizer is None else tokenizer
+
+
+def token_counts_of(datamodule: Any) -> Any:
+    """The training counts of the run's tokens, None where nobody counted."""
+    return read_attribute(datamodule, "token_counts")
+
+
 def save_tokenizer(folder: Path, trainer: L.Trainer, module: L.LightningModule) -> None:
     """Save the run's tokenizer (``save_pretrained`` format) and its training counts (``token_counts.parquet``)."""
-    datamodule = getattr(trainer, "datamodule", None)
-    tokenizer = getattr(datamodule, "tokenizer", None) or getattr(module, "tokenizer", None)
+    datamodule = datamodule_of(trainer)
+    tokenizer, counts = tokenizer_of(datamodule, module), token_counts_of(datamodule)
     if tokenizer is not None:
         folder.mkdir(parents=True, exist_ok=True)
         tokenizer.save_pretrained(str(folder))
-    counts = getattr(datamodule, "token_counts", None)
     if counts is not None:
         folder.mkdir(parents=True, exist_ok=True)
         counts.to_parquet(folder / "token_counts.parquet")

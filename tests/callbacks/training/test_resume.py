@@ -1,4 +1,5 @@
 import random
+from types import SimpleNamespace
 
 import lightning as L
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
-from lmdyn.callbacks.training.resume import _random_state, _set_random_state, progress
+from lmdyn.callbacks.training.resume import _random_state, _set_random_state, progress, save_tokenizer
 from tests.helpers.loaders import Resumable
 
 pytestmark = [
@@ -138,3 +139,18 @@ def test_the_tokenizer_and_its_counts_are_saved_with_the_run(tmp_path):
     assert (tmp_path / "tokenizer" / "saved").exists()
     counts = pd.read_parquet(tmp_path / "tokenizer" / "token_counts.parquet")
     assert counts["count"].tolist() == [2]
+
+
+def test_a_bug_in_the_tokenizers_property_ends_the_run(tmp_path):
+    """It was taken for a datamodule without tokenizer: the run began, and could not be replayed."""
+
+    class Data(L.LightningDataModule):
+        @property
+        def tokenizer(self):
+            return self.typo
+
+    trainer = SimpleNamespace(datamodule=Data())
+    with pytest.raises(AttributeError, match="typo"):
+        save_tokenizer(tmp_path / "tokenizer", trainer, L.LightningModule())
+    save_tokenizer(tmp_path / "tokenizer", SimpleNamespace(datamodule=None), L.LightningModule())
+    assert not (tmp_path / "tokenizer").exists()
