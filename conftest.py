@@ -1,17 +1,25 @@
-"""What all tests and doctests share: checked annotations, no network, a cache of their own.
+"""What all tests and doctests share: one thread, checked annotations, no network, a cache and logging of their own.
 
 At the root, so that it also holds for the doctests below lmdyn/.
 """
 
+import logging
 import os
 from typing import Any
 
 import pytest
-import torch
-from jaxtyping import install_import_hook
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
+# tests run in a process for each core, and what they compute is small: more threads only wait for each other; before
+# torch is imported, and for the processes that tests start
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
+
+import torch
+from jaxtyping import install_import_hook
+
+torch.set_num_threads(1)
+pytest_plugins = ["tests.helpers.tiers"]
 
 # annotations of the mathematics are checked while testing, and only then
 _hook = install_import_hook("lmdyn.analysis", "beartype.beartype")
@@ -21,6 +29,14 @@ _hook = install_import_hook("lmdyn.analysis", "beartype.beartype")
 def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Encoded corpora go to a folder of the session's own."""
     monkeypatch.setenv("LMDYN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def _logging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages reach ``caplog``, also after a test has run a command, which shows them itself."""
+    logger = logging.getLogger("lmdyn")
+    for name, value in (("propagate", True), ("handlers", []), ("level", logging.NOTSET)):
+        monkeypatch.setattr(logger, name, value)
 
 
 @pytest.fixture(autouse=True)

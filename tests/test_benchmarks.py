@@ -11,6 +11,7 @@ FOLDER = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = sorted(p for p in FOLDER.glob("*.py") if p.name != "common.py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=[p.stem for p in SCRIPTS])
 def test_runs_and_prints_a_table(script, tmp_path):
     if script.stem == "memory" and not Path("/proc/self/status").exists():

@@ -253,6 +253,7 @@ def test_trains_and_observes(path, in_tmp):
     check_run(cli)
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.parametrize(
     "path",

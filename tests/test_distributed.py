@@ -1,10 +1,8 @@
-"""Two gloo processes give what one gives; run as a script, this file is one of the two processes."""
+"""Two gloo processes give what one gives; each runs ``rank_main``."""
 
-import faulthandler
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import lightning as L
@@ -26,7 +24,7 @@ from lmdyn.callbacks import (
 )
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.models import LSTMLanguageModel
-from tests.helpers.ranks import run_two_ranks
+from tests.helpers.ranks import TORCHRUN, run_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:GPU available but not used")
 
@@ -112,8 +110,6 @@ def observe(folder, checkpoint, name, precision):
 
 def rank_main(folder):
     """All that two processes do; one pair of processes does it all, since starting them is what takes time."""
-    torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(220, exit=True)  # a hang tells where, before the test's own timeout
     module, state, trainer = fit(folder / "two", world_size=2)
     rank, world_size = rank_and_world_size()
     assert world_size == 2
@@ -158,8 +154,7 @@ def two(tmp_path_factory):
     """Folder of what the two processes did."""
     folder = tmp_path_factory.mktemp("two")
     cache = tmp_path_factory.getbasetemp() / "cache"
-    torchrun = {"LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}
-    run_two_ranks(__file__, folder, cache, timeout=240, **torchrun)
+    run_ranks(__file__, folder, cache, timeout=240, **TORCHRUN)
     return folder
 
 
@@ -258,7 +253,3 @@ def test_two_ranks_resume_exactly(two):
 def test_one_rank_does_not_resume_what_two_wrote(two, tmp_path):
     with pytest.raises(ValueError, match="written by 2 ranks, this run has 1"):
         fit(tmp_path, world_size=1, ckpt_path=two / "two/resume/step=000000002.ckpt")
-
-
-if __name__ == "__main__":
-    rank_main(Path(sys.argv[1]))

@@ -1,17 +1,13 @@
 """Masked models' observers and data over two gloo processes: the numbers of one, each example seen once.
 
-Run as a script by its own fixture: ``python test_distributed_embryology.py FOLDER``, once for each rank. Without a
-Trainer: what is split by ranks is the observation, and the rows to train on.
+Each process runs ``rank_main``. Without a Trainer: what is split by ranks is the observation, and the rows to train on.
 """
 
 import copy
-import faulthandler
 import json
-import sys
 import warnings
 from collections import defaultdict
 from itertools import islice
-from pathlib import Path
 from unittest import mock
 
 import pandas as pd
@@ -48,7 +44,7 @@ from lmdyn.datamodules import (
     StreamedText,
 )
 from lmdyn.models import MaskedLanguageModel
-from tests.helpers.ranks import run_two_ranks
+from tests.helpers.ranks import run_ranks
 
 GRAMMAR = {
     "n_train_tokens": 1000, "n_validation_tokens": 400, "n_test_tokens": 200, "n_topics": 3, "n_nouns": 40,
@@ -201,8 +197,6 @@ def streamed(folder, rank, world_size):
 
 def rank_main(folder):
     warnings.simplefilter("error")
-    torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(280, exit=True)
     torch.distributed.init_process_group("gloo")
     rank, world_size = rank_and_world_size()
     assert world_size == 2
@@ -234,18 +228,13 @@ def two(tmp_path_factory, cache):
     texts = [" ".join(" ".join(s.words) for s in d) for d in grammar().documents("train")]
     for part in range(2):
         pd.DataFrame({"text": texts[part::2]}).to_parquet(folder / f"text-{part}.parquet")
-    run_two_ranks(__file__, folder, cache, timeout=290)
+    run_ranks(__file__, folder, cache, timeout=290)
     return folder
 
 
 @pytest.fixture(scope="module")
 def one(two, cache):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as the two: sums depend on it
-    try:
-        return observe(two)
-    finally:
-        torch.set_num_threads(threads)
+    return observe(two)
 
 
 @pytest.mark.parametrize("name", OBSERVERS)
@@ -325,7 +314,3 @@ def test_a_stream_of_two_ranks_resumes_as_it_was(two):
     rows = [{tuple(row) for batch in rank["before"] for row in batch} for rank in ranks]
     assert len(rows[0]) == len(rows[1]) == 4 * BATCH
     assert not rows[0] & rows[1]
-
-
-if __name__ == "__main__":
-    rank_main(Path(sys.argv[1]))

@@ -1,13 +1,9 @@
 """Interdependence and ScaffoldRule over two gloo processes: the numbers of one, on both ranks.
 
-Run as a script by its own fixture: ``python test_distributed_interdependence.py FOLDER``, once for each rank. Without
-a Trainer: what is split by ranks is the observation alone.
+Each process runs ``rank_main``. Without a Trainer: what is split by ranks is the observation alone.
 """
 
-import faulthandler
-import sys
 import warnings
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -18,7 +14,7 @@ from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks import Interdependence, Run, ScaffoldRule
 from lmdyn.datamodules import GrammarCorpus, ScaffoldCorpus
 from lmdyn.models import LSTMLanguageModel
-from tests.helpers.ranks import run_two_ranks
+from tests.helpers.ranks import run_ranks
 
 
 def corpora():
@@ -64,8 +60,6 @@ def observe(folder, rank_zero=True):
 
 def rank_main(folder):
     warnings.simplefilter("error")
-    torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(110, exit=True)
     torch.distributed.init_process_group("gloo")
     rank, world_size = rank_and_world_size()
     assert world_size == 2
@@ -78,7 +72,7 @@ def rank_main(folder):
 def two(tmp_path_factory):
     """Folder of what the two processes found."""
     folder = tmp_path_factory.mktemp("two")
-    run_two_ranks(__file__, folder, tmp_path_factory.getbasetemp() / "cache", timeout=120)
+    run_ranks(__file__, folder, tmp_path_factory.getbasetemp() / "cache", timeout=120)
     return folder
 
 
@@ -95,7 +89,3 @@ def test_two_ranks_observe_what_one_observes(two, tmp_path, monkeypatch):
         pd.testing.assert_frame_equal(ranks[0], table, rtol=1e-7, atol=0)
         assert table["value"].notna().any()
     assert set(expected["no_logits"]["site"]) == {"hidden"}
-
-
-if __name__ == "__main__":
-    rank_main(Path(sys.argv[1]))

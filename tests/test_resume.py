@@ -113,7 +113,11 @@ def assert_same_observations(there, here):
         pd.testing.assert_frame_equal(table, here[name], check_exact=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# every kind of position there is in the fast tier: an epoch, a validation in its midst, an update of two batches
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in ("epochs", "accumulation") else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
+)
 def test_resuming_from_every_position_is_exact(kind, tmp_path):
     whole = fit(tmp_path / "whole", **KINDS[kind])
     seen = observations(tmp_path / "whole")
@@ -221,6 +225,7 @@ def one_line_error(args, capsys):
     return error[0]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_a_killed_run_ends_as_one_that_was_not(tmp_path, capsys):
     (tmp_path / "killer.py").write_text(KILLER, encoding="utf-8")
@@ -251,13 +256,8 @@ def test_a_killed_run_ends_as_one_that_was_not(tmp_path, capsys):
     error = one_line_error(other, capsys)
     assert "dropout: 0.2 in the checkpoint, 0.5 in the configuration" in error
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as the killed process: sums depend on it
-    try:
-        main(["fit", "--config", killed, "--ckpt_path", "last"])
-        main(["fit", "--config", whole])
-    finally:
-        torch.set_num_threads(threads)
+    main(["fit", "--config", killed, "--ckpt_path", "last"])
+    main(["fit", "--config", whole])
     assert_same_observations(observations(tmp_path / "whole"), observations(folder))
     for kind in ("checkpoints", "resume"):
         names = [p.name for p in sorted((folder / kind).iterdir())]

@@ -105,6 +105,7 @@ def small_observers(path, folder):
     return copy
 
 
+@pytest.mark.slow
 def test_the_organism_in_miniature(tmp_path, monkeypatch):
     """Every run of the chain by its commands, in one process: tokenizer, models, taggers, observations, report."""
     monkeypatch.chdir(tmp_path)
@@ -156,6 +157,7 @@ def test_the_organism_in_miniature(tmp_path, monkeypatch):
     assert "accuracy" in page
 
 
+@pytest.mark.slow
 def test_the_small_scaffold_study_in_miniature(tmp_path, monkeypatch):
     """Two of its runs by the commands of the chain: models, observations, one report of both."""
     monkeypatch.chdir(tmp_path)
@@ -200,6 +202,7 @@ SMALL_EMBRYOLOGY = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_organism_of_the_embryology_in_miniature(tmp_path, monkeypatch):
     """Its three families by the commands of the chain: pretraining, observations, one report of all."""
     monkeypatch.chdir(tmp_path)
@@ -231,6 +234,7 @@ def test_the_organism_of_the_embryology_in_miniature(tmp_path, monkeypatch):
     assert "downstream of 2 runs" in (runs / "report" / "index.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_organism_of_two_towers_in_miniature(tmp_path, monkeypatch):
     """Instances of each kind by the commands of the chain: training, observations, one report that compares them."""
     monkeypatch.chdir(tmp_path)
@@ -275,6 +279,7 @@ def test_the_organism_of_two_towers_in_miniature(tmp_path, monkeypatch):
     assert set(configurations["tower"]) == {"bert", "elmo", "gpt"}
 
 
+@pytest.mark.slow
 def test_the_organism_of_chaos_in_miniature(tmp_path, monkeypatch):
     """A trained and an initial network by the commands of the chain, and the report that compares their dynamics."""
     monkeypatch.chdir(tmp_path)

@@ -1,7 +1,5 @@
 import math
-import subprocess
 import sys
-import textwrap
 
 import lightning as L
 import pandas as pd
@@ -12,6 +10,7 @@ from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import CSVLogger
 
 from lmdyn.models import LSTMLanguageModel, StackedLSTM, carry_state
+from tests.helpers.ranks import TORCHRUN, run_ranks
 
 pytestmark = [
     # Lightning 2.6 against torch 2.13's pytrees
@@ -530,43 +529,47 @@ def test_optimizer_in_yaml_and_in_the_saved_config(tmp_path, monkeypatch, optimi
     assert same(weights(made.model), weights(loaded))
 
 
+class Ranked(LSTMLanguageModel):
+    """Its validation loss rises on rank 0 and falls by more on rank 1."""
+
+    def token_losses(self, logits, labels):
+        return torch.full(labels.shape, 5.0 + self.current_epoch * (1.0 - 3.0 * self.global_rank))
+
+
+class OneBatch:
+    def __init__(self, times):
+        self.times = times
+
+    def __len__(self):
+        return 1
+
+    def __iter__(self):
+        ids = torch.zeros(2, self.times, dtype=torch.long)
+        yield {"input_ids": ids, "labels": ids}
+
+
+class Unequal(L.LightningDataModule):
+    def train_dataloader(self):
+        return OneBatch(3)
+
+    def val_dataloader(self):
+        return OneBatch(3 if self.trainer.global_rank else 9)
+
+
+def rank_main(folder):
+    trainer = L.Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", use_distributed_sampler=False, max_epochs=2, logger=False,
+        default_root_dir=folder, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        num_sanity_val_steps=0,
+    )  # fmt: skip
+    module = Ranked(vocab_size=4, embedding_size=3, hidden_size=3)
+    trainer.fit(module, Unequal())
+    rate = trainer.optimizers[0].param_groups[0]["lr"]
+    (folder / str(trainer.global_rank)).write_text(f"{rate} {module.best_val_loss}")
+
+
 def test_two_ranks_anneal_as_one(tmp_path):
-    script = textwrap.dedent(
-        """
-        import sys, lightning as L, torch
-        from lmdyn.models import LSTMLanguageModel
-        torch.set_num_threads(1)
-
-        class Ranked(LSTMLanguageModel):
-            epoch = 0
-            def token_losses(self, logits, labels):  # rises on rank 0, falls by more on rank 1
-                return torch.full(labels.shape, 5.0 + self.current_epoch * (1.0 - 3.0 * self.global_rank))
-            def on_train_end(self):
-                rate = self.trainer.optimizers[0].param_groups[0]["lr"]
-                text = f"{rate} {self.best_val_loss}"
-                open(f"{sys.argv[1]}/{self.global_rank}", "w").write(text)
-
-        class Batches:
-            def __init__(self, times): self.times = times
-            def __len__(self): return 1
-            def __iter__(self):
-                ids = torch.zeros(2, self.times, dtype=torch.long)
-                yield {"input_ids": ids, "labels": ids}
-
-        class Data(L.LightningDataModule):
-            def train_dataloader(self): return Batches(3)
-            def val_dataloader(self): return Batches(3 if self.trainer.global_rank else 9)
-
-        trainer = L.Trainer(accelerator="cpu", devices=2, strategy="ddp_fork", max_epochs=2, logger=False,
-            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-            num_sanity_val_steps=0)
-        trainer.fit(Ranked(vocab_size=4, embedding_size=3, hidden_size=3), Data())
-        """
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=120
-    )
-    assert result.returncode == 0, result.stderr
+    run_ranks(__file__, tmp_path, tmp_path / "cache", **TORCHRUN)
     # 9 tokens of rank 0 weigh three times the 3 of rank 1: (6 * 3 + 3 * 1) / 4 = 5.25 > 5 anneals on both,
     # while a mean of means (4.5) and rank 1 alone (3) would not
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["5.0 5.0", "5.0 5.0"]

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lmdyn.analysis import attention as module
+import lmdyn.analysis.attention.attention_scores as module
 from lmdyn.analysis.attention.attention_scores import AttentionPatternSums, attention_scores
 
 N = 6

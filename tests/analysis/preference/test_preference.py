@@ -1,12 +1,10 @@
 """Token preference against loops over positions, and what must hold whatever the towers.
 
-Run as a script, this file is one of two processes.
+``rank_main`` is run by each of two processes.
 """
 
 import math
-import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +19,7 @@ from lmdyn.analysis import (
     split_half_reliability,
     token_preference,
 )
-from tests.helpers.ranks import run_two_ranks
+from tests.helpers.ranks import run_ranks
 
 VARIANTS = ("mean_probability", "mean_log_probability", "printed")
 V, N = 6, 500
@@ -441,7 +439,7 @@ def rank_main(folder):
 
 
 def test_two_ranks_give_the_means_of_one(tmp_path):
-    run_two_ranks(__file__, tmp_path, tmp_path / "cache", timeout=120)
+    run_ranks(__file__, tmp_path, tmp_path / "cache", timeout=120)
     expected = stream(*toy()).reduce()
     for name in ("both", "one"):
         ranks = [Predictions(**torch.load(tmp_path / f"{name}{rank}.pt")) for rank in (0, 1)]
@@ -465,7 +463,3 @@ def test_on_a_gpu_nothing_waits():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     same(sums.reduce(), stream(p, targets, halves).reduce(), rtol=1e-10, atol=1e-14)
-
-
-if __name__ == "__main__":
-    rank_main(Path(sys.argv[1]))

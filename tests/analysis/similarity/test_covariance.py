@@ -1,17 +1,13 @@
-"""CrossCovariance: batches, parts and ranks add up; shifts cost no digits; memory does not grow.
-
-Run as a script, this file is one of several processes.
-"""
+"""CrossCovariance: batches, parts and ranks add up; shifts cost no digits; memory does not grow."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from lmdyn.analysis import CrossCovariance, cca, linear_cka, procrustes, pwcca, svcca
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from tests.helpers.ranks import run_ranks
 
 
 def values(covariance):
@@ -183,14 +179,8 @@ SHARES = [(0, 0), (0, 130), (130, 400)]
 
 
 def test_ranks_give_the_values_of_one(tmp_path):
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(tmp_path / "store"), str(rank)],
-            stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(len(SHARES))
-    ]  # fmt: skip
-    results = [json.loads(p.communicate(timeout=120)[0]) for p in processes]
+    run_ranks(__file__, tmp_path, tmp_path / "cache", ranks=len(SHARES))
+    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(len(SHARES))]
     expected = values(stream(*made(), 50))
     for result in results:
         assert result["n"] == 400
@@ -212,16 +202,14 @@ def test_on_a_gpu():
         torch.testing.assert_close(got.cpu(), direct(x, y), atol=1e-9, rtol=0)
 
 
-def main(store, rank):
-    torch.distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=len(SHARES))
+def rank_main(folder):
+    torch.distributed.init_process_group("gloo")
+    rank, _ = rank_and_world_size()
     (start, end), (x, y) = SHARES[rank], made()
     covariance = stream(x[start:end], y[start:end], 40)
     covariance.reduce()
     empty = CrossCovariance()
     empty.reduce()
-    print(json.dumps({"n": covariance.n, "values": values(covariance).tolist(), "empty": empty.n}))  # noqa: T201
+    found = {"n": covariance.n, "values": values(covariance).tolist(), "empty": empty.n}
+    (folder / f"{rank}.json").write_text(json.dumps(found))
     torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))

@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import sys
-from pathlib import Path
 
 import lightning as L
 import pytest
@@ -13,7 +11,7 @@ from torch import nn
 from lmdyn.analysis.probing.learning_rate_schedules import warmup_decay_factor
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps, TimeBudget
 from tests.helpers.loaders import Resumable
-from tests.helpers.ranks import run_two_ranks
+from tests.helpers.ranks import TORCHRUN, run_ranks
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
@@ -229,8 +227,7 @@ def rank_main(folder):
 
 
 def test_two_ranks_follow_one_clock(tmp_path):
-    torchrun = {"LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}
-    run_two_ranks(__file__, tmp_path, tmp_path / "cache", timeout=120, **torchrun)
+    run_ranks(__file__, tmp_path, tmp_path / "cache", timeout=120, **TORCHRUN)
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text("utf-8")) for rank in (0, 1))
     assert second["spent"] == 5 * first["spent"]
     assert (
@@ -283,7 +280,3 @@ def test_what_is_refused(tmp_path):
     path = tmp_path / "resume/step=000000020.ckpt"
     with pytest.raises(ValueError, match=r"'hours': 1.0.*'hours': 2.0.*resuming needs the same"):
         fit(tmp_path, TimeBudget(2.0), Module(Clock()), ckpt_path=path)
-
-
-if __name__ == "__main__":
-    rank_main(Path(sys.argv[1]))

@@ -420,6 +420,7 @@ def test_errors(tmp_path):
         list(TextCorpus(train=path).documents("test"))
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_wikitext2(tmp_path):
     root = os.environ.get("LMDYN_DATA")
@@ -443,6 +444,7 @@ def test_wikitext2(tmp_path):
     assert len(raw.word_counts()) == 33_277
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_topics_of_wikitext2(tmp_path):
     root = os.environ.get("LMDYN_DATA")

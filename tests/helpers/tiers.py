@@ -1,0 +1,116 @@
+"""How the suite is run: workers, order, and what each room costs, held against its share (a pytest plugin)."""
+
+import os
+import tomllib
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHARES = Path(__file__).with_name("shares.toml")
+MOST_WORKERS = 8  # each imports everything and takes some 1.5 GB
+
+
+def room(path: str) -> str:
+    """Where a test or doctest is at home: ``callbacks/similarity``, ``models``; ``whole`` is no room's own.
+
+    Example:
+        >>> room("tests/callbacks/similarity/test_similarity.py"), room("lmdyn/callbacks/similarity/similarity.py")
+        ('callbacks/similarity', 'callbacks/similarity')
+        >>> room("tests/test_configs.py"), room("tests/cli/test_fit.py"), room("tests/callbacks/test_registry.py")
+        ('whole', 'cli', 'callbacks')
+    """
+    return "/".join(Path(path).parts[1:-1]) or "whole"
+
+
+def over(seconds: dict[str, float], shares: dict[str, float], total: float) -> list[str]:
+    """What took longer than its share, in words; a room without a share is one, too.
+
+    Example:
+        >>> over({"cli": 31.0, "models": 2.0}, {"cli": 30}, total=30)
+        ['cli took 31 s, its share is 30 s', 'models took 2 s, its share is 0 s', 'all took 33 s, the share is 30 s']
+    """
+    found = [
+        f"{name} took {spent:.0f} s, its share is {shares.get(name, 0)} s"
+        for name, spent in sorted(seconds.items())
+        if spent > max(shares.get(name, 0), 1)
+    ]
+    spent = sum(seconds.values())
+    return found + ([f"all took {spent:.0f} s, the share is {total} s"] if spent > total else [])
+
+
+def tier(config: pytest.Config) -> str | None:
+    return {"not slow": "fast", "slow": "slow"}.get(config.option.markexpr)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """None for single files, which a worker's imports would double; else one for each core."""
+    if all(Path(argument.partition("::")[0]).is_file() for argument in config.args):
+        return 0
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2, MOST_WORKERS)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, so that no worker is left with one at the end: those of the whole, of floors, of rooms."""
+    items.sort(key=lambda item: (item.location[0].startswith("lmdyn"), len(Path(item.location[0]).parts)))
+
+
+def _cpu() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+class Durations:
+    """Seconds and CPU seconds of each room's tests."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.cpu: dict[str, float] = defaultdict(float)
+        self.last = 0.0
+
+    def pytest_runtest_logstart(self) -> None:
+        self.last = _cpu()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Any:
+        report = yield
+        now = _cpu()
+        report.cpu, self.last = now - self.last, now  # goes from a worker to the process that reports
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        name = room(report.location[0])
+        self.seconds[name] += report.duration
+        self.cpu[name] += getattr(report, "cpu", 0.0)
+
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    ) -> None:
+        if len(self.seconds) < 2:
+            return
+        name = tier(config)
+        shares: dict[str, Any] = tomllib.loads(SHARES.read_text(encoding="utf-8")).get(name or "", {})
+        rooms = shares.get("rooms", {})
+        terminalreporter.section(f"seconds of each room, {name or 'some'} tests")
+        terminalreporter.write_line("seconds     CPU   share  room")
+        for key in sorted(self.seconds, key=lambda key: -self.seconds[key]):
+            terminalreporter.write_line(
+                f"{self.seconds[key]:7.1f} {self.cpu[key]:7.1f} {rooms.get(key, '-'):>7}  {key}"
+            )
+        terminalreporter.write_line(
+            f"{sum(self.seconds.values()):7.1f} {sum(self.cpu.values()):7.1f} {shares.get('total', '-'):>7}  all"
+        )
+        if sum(self.cpu.values()) < 0.5 * sum(self.seconds.values()):
+            terminalreporter.write_line("the machine was busy, or tests waited: the seconds say nothing")
+            return
+        for message in over(self.seconds, rooms, shares["total"]) if shares else ():
+            terminalreporter.write_line(
+                f"past its share: {message} (tests/helpers/shares.toml)", yellow=True, bold=True
+            )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Durations(), "durations of rooms")
