@@ -116,7 +116,10 @@ def assert_same_observations(there, here):
 # every kind of position there is in the fast tier: an epoch, a validation in its midst, an update of two batches
 @pytest.mark.parametrize(
     "kind",
-    [kind if kind in ("epochs", "accumulation") else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
+    [
+        kind if kind in ("epochs", "accumulation") else pytest.param(kind, marks=pytest.mark.slow)
+        for kind in KINDS
+    ],
 )
 def test_resuming_from_every_position_is_exact(kind, tmp_path):
     whole = fit(tmp_path / "whole", **KINDS[kind])
