@@ -1,5 +1,7 @@
-"""Four rooms and one direction: the import contracts of pyproject.toml hold."""
+"""Rooms and one direction: the import contracts of pyproject.toml hold, and no two files import each other."""
 
+import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -23,15 +25,20 @@ def lint_imports(folder: Path) -> "subprocess.CompletedProcess[str]":
 def test_import_contracts_hold():
     result = lint_imports(ROOT)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "3 kept, 0 broken" in result.stdout
+    assert "7 kept, 0 broken" in result.stdout
 
 
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("analysis/sparsity.py", "import lightning"),
-        ("callbacks/sparsity.py", "from lmdyn.models import LSTMLanguageModel"),
+        ("analysis/words/sparsity.py", "import lightning"),
+        ("callbacks/words/sparsity.py", "from lmdyn.models import LSTMLanguageModel"),
         ("models/lstm.py", "import lmdyn.callbacks"),
+        ("callbacks/words/sparsity.py", "import lmdyn.callbacks.similarity.similarity"),
+        ("callbacks/observing/store.py", "import lmdyn.callbacks.words.sparsity"),
+        ("analysis/words/sparsity.py", "import lmdyn.analysis.similarity.cca"),
+        ("analysis/statistics/hashing.py", "import lmdyn.analysis.inspection.forward"),
+        ("datamodules/corpora/corpus.py", "import lmdyn.datamodules.grammar.tree"),
     ],
 )
 def test_import_contracts_can_break(file, line, tmp_path):
@@ -46,6 +53,44 @@ def test_import_contracts_can_break(file, line, tmp_path):
     result = lint_imports(tmp_path)
     assert result.returncode == 1, result.stdout + result.stderr
     assert "1 broken" in result.stdout
+
+
+def imports(root: Path) -> dict[str, set[str]]:
+    """Which files of lmdyn import which, wherever the statement stands: in functions and for types too."""
+    files = {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (root / "lmdyn").rglob("*.py")
+    }
+    found: dict[str, set[str]] = {}
+    for name, path in files.items():
+        names: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        found[name] = names & (files.keys() - {name})
+    return found
+
+
+@pytest.mark.xfail(reason="two circles are on their way out: loggers, encoder_runs")
+def test_no_circle_between_files(tmp_path):
+    graphlib.TopologicalSorter(imports(ROOT)).prepare()
+    for file, line in (("one.py", "def f():\n    import lmdyn.two\n"), ("two.py", "from lmdyn import one\n")):
+        (tmp_path / "lmdyn").mkdir(exist_ok=True)
+        (tmp_path / "lmdyn" / file).write_text(line)
+    with pytest.raises(graphlib.CycleError):  # the control
+        graphlib.TopologicalSorter(imports(tmp_path)).prepare()
+
+
+def test_rooms_are_small():
+    """About a dozen files a room, and files of one concept."""
+    for folder in {path.parent for path in (ROOT / "lmdyn").rglob("*.py")}:
+        files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(files) <= 14, f"{folder} has {len(files)} files"
+        for path in files:
+            lines = len(path.read_text(encoding="utf-8").splitlines())
+            assert lines <= 470, f"{path} has {lines} lines: does it hold two concepts?"
 
 
 def test_annotations_of_the_mathematics_are_checked_here():

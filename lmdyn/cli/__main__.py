@@ -7,6 +7,8 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
+from lmdyn.cli.commands import analyze_command, prepare_command, report_command
+
 __all__ = ["main"]
 
 
@@ -70,16 +72,10 @@ def _run(args: list[str]) -> None:
         return
     # analyze and report are no methods of the Trainer: LightningCLI would not parse them
     if command == "analyze":
-        from lmdyn.cli.analyze import analyze_command
-
         analyze_command(args[1:])
     elif command == "report":
-        from lmdyn.cli.report import report_command
-
         report_command(args[1:])
     elif command == "prepare":
-        from lmdyn.cli.prepare import prepare_command
-
         prepare_command(args[1:])
     else:
         from lmdyn.cli.fit import LmdynCLI

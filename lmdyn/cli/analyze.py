@@ -1,6 +1,5 @@
 """Replay: observers over checkpoints, of our runs and of Hugging Face's."""
 
-import argparse
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,6 @@ from typing import Any, cast
 import lightning as L
 import pandas as pd
 import pyarrow as pa
-import torch
 import yaml
 from huggingface_hub import list_repo_refs
 from lightning.pytorch.callbacks import Checkpoint
@@ -31,80 +29,9 @@ from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, is_pretrain
 from lmdyn.callbacks.training.observation_schedule import Progress
 from lmdyn.cli.weights_record import WeightsRecord
 
-__all__ = ["analyze", "analyze_command"]
+__all__ = ["analyze"]
 
 log = logging.getLogger(__name__)
-
-
-def analyze_command(args: Sequence[str]) -> None:
-    """``lmdyn analyze RUN [--checkpoints GLOB] [--config FILE …] [--out DIR] [--shard i/n] [--scheduled]``.
-
-    RUN may also be a folder of ``checkpoint-*`` that transformers' Trainer wrote, or, with ``--revisions``, the name
-    of a hub model; then ``--config`` and ``--out`` are needed.
-    """
-    parser = argparse.ArgumentParser(
-        "lmdyn analyze",
-        description="Replay observers over checkpoints. Observations that are there already are skipped.",
-    )
-    parser.add_argument(
-        "run",
-        help="run folder: its config.yaml says model, data and observers; or a folder of checkpoint-*, or a hub model",
-    )
-    parser.add_argument("--checkpoints", help="folder or glob of checkpoints; default: RUN/checkpoints")
-    parser.add_argument(
-        "--revisions",
-        help="of a hub model: step0,step1000 or a pattern, 'step*', or all; where {} in the name stands for each of "
-        "several models: what it stands for, e.g. 0k,20k",
-    )
-    parser.add_argument(
-        "--config", action="append", default=[], type=Path,
-        help="yaml over the run's own, e.g. other observers under trainer.callbacks (`callbacks+:` appends)",
-    )  # fmt: skip
-    parser.add_argument("--out", type=Path, help="folder that receives observations/; default: RUN")
-    parser.add_argument(
-        "--shard", help="i/n: take checkpoints i, i+n, … (i from 0); default: torchrun's or SLURM's"
-    )
-    parser.add_argument(
-        "--scheduled", action="store_true",
-        help="ask each observer at the steps of its schedule only (the last checkpoint is its last step)",
-    )  # fmt: skip
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    options = parser.parse_args(list(args))
-    analyze(
-        options.run,
-        checkpoints=options.checkpoints,
-        revisions=options.revisions,
-        configs=options.config,
-        out=options.out,
-        shard=parse_shard(options.shard),
-        scheduled=options.scheduled,
-        device=options.device,
-    )
-    log.info("report: python -m lmdyn.cli report %s", options.out or options.run)
-
-
-def parse_shard(text: str | None) -> tuple[int, int]:
-    """``"i/n"`` as (i, n); None reads torchrun's or SLURM's environment, (0, 1) without either.
-
-    Raises:
-        ValueError: anything but 0 ≤ i < n.
-
-    Example:
-        >>> parse_shard("1/4")
-        (1, 4)
-    """
-    if text is None:
-        for rank, size in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
-            if rank in os.environ and size in os.environ:
-                return int(os.environ[rank]), int(os.environ[size])
-        return 0, 1
-    try:
-        i, n = (int(part) for part in text.split("/"))
-    except ValueError:
-        i, n = -1, 0
-    if not 0 <= i < n:
-        raise ValueError(f"--shard is {text!r}: expected i/n with 0 <= i < n, e.g. 0/4")
-    return i, n
 
 
 def analyze(

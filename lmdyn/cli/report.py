@@ -1,6 +1,5 @@
 """One self-contained page of figures from the observations of a run."""
 
-import argparse
 import base64
 import html
 import io
@@ -24,7 +23,7 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.cli.configurations import model_configurations
 
-__all__ = ["report_command", "write_report"]
+__all__ = ["write_report"]
 
 log = logging.getLogger(__name__)
 
@@ -39,23 +38,6 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
 pre { background: #f6f6f6; padding: 1em; overflow-x: auto }
 details { margin: .6em 0 } nav a { margin-right: 1em }
 """
-
-
-def report_command(args: Sequence[str]) -> None:
-    """``lmdyn report RUN [RUN …] [--out DIR]``."""
-    parser = argparse.ArgumentParser(
-        "lmdyn report",
-        description="Draw the figures and tables of all observations into one page; PNG, SVG and CSV beside it.",
-    )
-    parser.add_argument("run", nargs="+", type=Path, help="run folder (it holds observations/)")
-    parser.add_argument(
-        "--out", type=Path, help="folder of the report; default: RUN/report; needed for several runs"
-    )
-    options = parser.parse_args(list(args))
-    if len(options.run) > 1 and options.out is None:
-        raise ValueError("a report of several runs needs a folder of its own: give --out DIR")
-    page = write_report(options.run, options.out or options.run[0] / "report")
-    log.info("report: %s", page)
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:

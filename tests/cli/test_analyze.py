@@ -12,7 +12,7 @@ import yaml
 from lmdyn.callbacks import LearningCurves
 from lmdyn.callbacks.training.checkpoint_files import find_checkpoints, load_weights
 from lmdyn.cli.__main__ import main
-from lmdyn.cli.analyze import parse_shard
+from lmdyn.cli.commands import parse_shard
 from lmdyn.cli.report import write_report
 
 

@@ -1,7 +1,7 @@
 import pytest
 from transformers import AutoTokenizer
 
-from lmdyn.cli.prepare import prepare_command
+from lmdyn.cli.commands import prepare_command
 
 SMALL = [
     "--model=LSTMLanguageModel", "--trainer.accelerator=cpu", "--trainer.logger=false",

@@ -1,8 +1,5 @@
 """Observers of a module whose weights are spread over ranks (FSDP2): two gloo processes give the numbers of one."""
 
-import sys
-from pathlib import Path
-
 import lightning as L
 import pandas as pd
 import pytest
@@ -12,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lmdyn.callbacks import LearningCurves, Run, Sparsity, Steps, WordClusters
-from tests.helpers.ranks import run_two_ranks
+from tests.helpers.ranks import TORCHRUN, run_ranks
 
 SITES = {"embedding": "net.0", "h1": "net.1", "h2": "net.3"}
 
@@ -64,15 +61,16 @@ def observers(probe):
 
 
 def fit(folder, watching):
+    strategy = L.pytorch.strategies.ModelParallelStrategy(2, 1, process_group_backend="gloo")
     trainer = L.Trainer(
-        max_steps=2, accelerator="cpu", devices=2, default_root_dir=folder, logger=False, callbacks=watching,
+        max_steps=2, accelerator="cpu", devices=2, default_root_dir=folder, logger=False,
+        callbacks=watching, strategy=strategy,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        strategy=L.pytorch.strategies.ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1, process_group_backend="gloo"),
     )  # fmt: skip
     trainer.fit(Sharded(), loader(4))
 
 
-def main(folder):
+def rank_main(folder):
     for batches in (1, 4, 5):  # one rank has nothing, equally many, one rank has one more
         fit(folder / str(batches), observers(loader(batches)))
     with pytest.raises(ValueError, match=r"ranks share the weights of the module .* replay it afterwards"):
@@ -82,8 +80,7 @@ def main(folder):
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sharded")
-    torchrun = {"TORCHELASTIC_RUN_ID": "sharded", "GROUP_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
-    run_two_ranks(__file__, folder, folder / "cache", timeout=240, **torchrun)
+    run_ranks(__file__, folder, folder / "cache", timeout=240, **TORCHRUN)
     return folder
 
 
@@ -105,7 +102,3 @@ def test_any_number_of_batches_gives_the_numbers_of_one_process(two_ranks, tmp_p
         torch.testing.assert_close(
             torch.tensor(both["value"]), torch.tensor(alone["value"]), rtol=1e-6, atol=1e-7, equal_nan=True
         )
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,0 +1,139 @@
+"""lmdyn's own commands: each parses its arguments before it imports anything heavy, so that ``--help`` is instant."""
+
+import argparse
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["analyze_command", "parse_shard", "prepare_command", "report_command"]
+
+log = logging.getLogger(__name__)
+
+
+def analyze_command(args: Sequence[str]) -> None:
+    """``lmdyn analyze RUN [--checkpoints GLOB] [--config FILE …] [--out DIR] [--shard i/n] [--scheduled]``.
+
+    RUN may also be a folder of ``checkpoint-*`` that transformers' Trainer wrote, or, with ``--revisions``, the name
+    of a hub model; then ``--config`` and ``--out`` are needed.
+    """
+    parser = argparse.ArgumentParser(
+        "lmdyn analyze",
+        description="Replay observers over checkpoints. Observations that are there already are skipped.",
+    )
+    parser.add_argument(
+        "run",
+        help="run folder: its config.yaml says model, data and observers; or a folder of checkpoint-*, or a hub model",
+    )
+    parser.add_argument("--checkpoints", help="folder or glob of checkpoints; default: RUN/checkpoints")
+    parser.add_argument(
+        "--revisions",
+        help="of a hub model: step0,step1000 or a pattern, 'step*', or all; where {} in the name stands for each of "
+        "several models: what it stands for, e.g. 0k,20k",
+    )
+    parser.add_argument(
+        "--config", action="append", default=[], type=Path,
+        help="yaml over the run's own, e.g. other observers under trainer.callbacks (`callbacks+:` appends)",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, help="folder that receives observations/; default: RUN")
+    parser.add_argument(
+        "--shard", help="i/n: take checkpoints i, i+n, … (i from 0); default: torchrun's or SLURM's"
+    )
+    parser.add_argument(
+        "--scheduled", action="store_true",
+        help="ask each observer at the steps of its schedule only (the last checkpoint is its last step)",
+    )  # fmt: skip
+    parser.add_argument("--device", help="cpu, cuda, …; default: cuda where there is one")
+    options = parser.parse_args(list(args))
+    shard = parse_shard(options.shard)
+    import torch
+
+    from lmdyn.cli.analyze import analyze
+
+    analyze(
+        options.run,
+        checkpoints=options.checkpoints,
+        revisions=options.revisions,
+        configs=options.config,
+        out=options.out,
+        shard=shard,
+        scheduled=options.scheduled,
+        device=options.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+    )
+    log.info("report: python -m lmdyn.cli report %s", options.out or options.run)
+
+
+def parse_shard(text: str | None) -> tuple[int, int]:
+    """``"i/n"`` as (i, n); None reads torchrun's or SLURM's environment, (0, 1) without either.
+
+    Raises:
+        ValueError: anything but 0 ≤ i < n.
+
+    Example:
+        >>> parse_shard("1/4")
+        (1, 4)
+    """
+    if text is None:
+        for rank, size in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+            if rank in os.environ and size in os.environ:
+                return int(os.environ[rank]), int(os.environ[size])
+        return 0, 1
+    try:
+        i, n = (int(part) for part in text.split("/"))
+    except ValueError:
+        i, n = -1, 0
+    if not 0 <= i < n:
+        raise ValueError(f"--shard is {text!r}: expected i/n with 0 <= i < n, e.g. 0/4")
+    return i, n
+
+
+def report_command(args: Sequence[str]) -> None:
+    """``lmdyn report RUN [RUN …] [--out DIR]``.
+
+    Raises:
+        ValueError: several runs without ``--out``.
+    """
+    parser = argparse.ArgumentParser(
+        "lmdyn report",
+        description="Draw the figures and tables of all observations into one page; PNG, SVG and CSV next to it.",
+    )
+    parser.add_argument("run", nargs="+", type=Path, help="run folder (it holds observations/)")
+    parser.add_argument(
+        "--out", type=Path, help="folder of the report; default: RUN/report; needed for several runs"
+    )
+    options = parser.parse_args(list(args))
+    if len(options.run) > 1 and options.out is None:
+        raise ValueError("a report of several runs needs a folder of its own: give --out DIR")
+    from lmdyn.cli.report import write_report
+
+    log.info("report: %s", write_report(options.run, options.out or options.run[0] / "report"))
+
+
+def prepare_command(args: Sequence[str]) -> None:
+    """``lmdyn prepare --config FILE [--data.… VALUE] [--tokenizer DIR]``.
+
+    Raises:
+        ValueError: ``--tokenizer`` without a folder, or for data without a tokenizer.
+    """
+    parser = argparse.ArgumentParser(
+        "lmdyn prepare",
+        usage="lmdyn prepare --config FILE [--data.… VALUE] [--tokenizer DIR]",
+        description="Encodes the text of a configuration into the cache, so that a run on a GPU does not wait for it.",
+        allow_abbrev=False,
+        exit_on_error=False,
+    )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="DIR",
+        help="folder to save its tokenizer in, for models that are to be compared token by token",
+    )
+    if not args:
+        parser.print_help()
+        return
+    try:
+        options, rest = parser.parse_known_args(list(args))  # LightningCLI parses the rest
+    except argparse.ArgumentError as error:
+        raise ValueError("--tokenizer needs a folder: --tokenizer DIR") from error
+    from lmdyn.cli.prepare import prepare
+
+    prepare(rest, options.tokenizer)
