@@ -13,7 +13,7 @@ import yaml
 from transformers import AlbertConfig, AlbertForPreTraining
 
 from lmdyn.callbacks import Observer, ScheduledCheckpoint
-from lmdyn.callbacks.observing.run import callbacks_of
+from lmdyn.callbacks.training.lightning_internals import callbacks_of
 from lmdyn.cli.fit import LmdynCLI
 from lmdyn.datamodules.grammar.grammar import Grammar
 

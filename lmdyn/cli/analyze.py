@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import lightning as L
 import pandas as pd
@@ -18,7 +18,8 @@ from transformers import AutoTokenizer
 
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.callbacks.observing.observer import Observer, check_names, record
-from lmdyn.callbacks.observing.run import Run, callbacks_of, takes_tokenizer
+from lmdyn.callbacks.observing.protocols import HasTokenizer, offers
+from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.training.checkpoint_files import (
     find_checkpoints,
     load_weights,
@@ -26,6 +27,7 @@ from lmdyn.callbacks.training.checkpoint_files import (
 )
 from lmdyn.callbacks.training.hub_checkpoints import MODULE as PRETRAINED
 from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, is_pretrained, stamp
+from lmdyn.callbacks.training.lightning_internals import callbacks_of
 from lmdyn.callbacks.training.observation_schedule import Progress
 from lmdyn.cli.weights_record import WeightsRecord
 
@@ -249,14 +251,14 @@ def _attach(
     if any(o.probe is None for o in observers):  # they look at the run's own validation set
         named = getattr(datamodule, "hparams", {}).get("tokenizer")
         own = (run / "config.yaml").exists()
-        if not own and tokenizer is None and named is None and takes_tokenizer(datamodule):
+        if not own and tokenizer is None and named is None and offers(datamodule, HasTokenizer):
             raise ValueError(
                 f"there is no tokenizer beside the weights, and {type(datamodule).__name__} would make up its own: "
                 "save the one that the model was trained with there (tokenizer.save_pretrained), or give "
                 "data.init_args.tokenizer"
             )
-        if tokenizer is not None and takes_tokenizer(datamodule):
-            cast(Any, datamodule).tokenizer = tokenizer
+        if tokenizer is not None and offers(datamodule, HasTokenizer):
+            datamodule.tokenizer = tokenizer
         datamodule.prepare_data()
         datamodule.setup("fit")
     check_names(observers)

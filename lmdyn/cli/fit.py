@@ -17,10 +17,9 @@ import lmdyn.callbacks
 import lmdyn.datamodules
 import lmdyn.models  # noqa: F401
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.run import callbacks_of
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_step
 from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
-from lmdyn.callbacks.training.lightning_internals import purge_after
+from lmdyn.callbacks.training.lightning_internals import callbacks_of, purge_after
 from lmdyn.callbacks.training.resume import RunState
 from lmdyn.cli.parser import ConfigFile, Parser
 

@@ -78,8 +78,9 @@ class AttentionPatterns(StreamingObserver):
 
     def prepare(self) -> None:
         """Find the special tokens."""
-        ids = {getattr(self.run.tokenizer, name, None) for name in _SPECIAL}
-        self._special = tuple(sorted(i for i in ids if i is not None))
+        tokenizer = self.run.tokenizer
+        ids = () if tokenizer is None else (getattr(tokenizer, name) for name in _SPECIAL)
+        self._special = tuple(sorted({i for i in ids if i is not None}))
         if not self._special:
             log.warning(
                 "%s: the run's tokenizer has no token that begins or ends a text: no vertical score",

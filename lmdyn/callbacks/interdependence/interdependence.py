@@ -19,8 +19,9 @@ from lmdyn.analysis.statistics.correlation import spearman
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.interdependence.interdependence_figures import interdependence_figures
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
-from lmdyn.callbacks.interdependence.word_pairs import Parsed, WordPairs, encode_words
+from lmdyn.callbacks.interdependence.word_pairs import WordPairs, encode_words
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.protocols import AnnotatedText, Sentence
 
 __all__ = ["Interdependence"]
 
@@ -76,6 +77,9 @@ class Interdependence(Observer):
     Reference: Saphra & Lopez 2020, section 3, figures 3 and 4 (Saphra 2021, chapter 5).
     """
 
+    needs = (AnnotatedText,)
+    not_settings = Observer.not_settings | {"batch_tokens", "max_rows"}
+
     def __init__(
         self,
         *,
@@ -115,16 +119,9 @@ class Interdependence(Observer):
         self.max_rows = max_rows
         self._pairs: WordPairs | None = None
 
-    not_settings = Observer.not_settings | {"batch_tokens", "max_rows"}
-
     def prepare(self) -> None:
         """Read the sentences and list their pairs."""
-        data: Any = self.probe if self.probe is not None else self.run.datamodule
-        if not hasattr(data, "documents"):
-            raise ValueError(
-                f"{self.name} reads dependency trees from a corpus of lmdyn, got {type(data).__name__}: give it a "
-                "`probe`, for example ConlluCorpus"
-            )
+        data: AnnotatedText = self.data
         sentences = self._read(itertools.chain.from_iterable(data.documents(self.split)))
         ids = encode_words(sentences, data.tokenizer, self.name)
         counts = None
@@ -139,8 +136,8 @@ class Interdependence(Observer):
             self.name, len(self._pairs.table), len(sentences), 100 * missing / self._pairs.words,
         )  # fmt: skip
 
-    def _read(self, given: Iterable[Parsed]) -> list[Parsed]:
-        sentences: list[Parsed] = []
+    def _read(self, given: Iterable[Sentence]) -> list[Sentence]:
+        sentences: list[Sentence] = []
         words = skipped = 0
         for number, sentence in enumerate(given, 1):
             if sentence.heads is None or sentence.upos is None:

@@ -16,6 +16,7 @@ from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
 from lmdyn.callbacks.interdependence.scaffold_figures import scaffold_figures
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.protocols import RuleInstances, offers
 
 __all__ = ["ScaffoldRule"]
 
@@ -63,6 +64,7 @@ class ScaffoldRule(Observer):
     """
 
     several_runs = True
+    needs = (RuleInstances,)
 
     def __init__(
         self,
@@ -87,14 +89,8 @@ class ScaffoldRule(Observer):
 
     def prepare(self) -> None:
         """Draw the instances."""
-        data: Any = self.probe if self.probe is not None else self.run.datamodule
-        if not hasattr(data, "examples"):
-            raise ValueError(
-                f"{self.name} looks at instances of the rule of a ScaffoldCorpus, got {type(data).__name__}: train on "
-                "one, or give it as `probe`"
-            )
-        own = self.run.datamodule
-        if data is not own and hasattr(own, "examples") and own.content_key() != data.content_key():
+        data, own = self.data, self.run.datamodule
+        if offers(own, RuleInstances) and own.content_key() != data.content_key():
             raise ValueError(f"{self.name}: the probe is another language than the run's: leave `probe` out")
         self._examples = {d: data.examples(d, self.instances, self.context) for d in ("in", "out")}
         scaffold = "familiar" if data.familiar else "unfamiliar"
@@ -175,8 +171,8 @@ class ScaffoldRule(Observer):
             ("di", "", None): relative_norm(joint - alone, joint),
         }
         values |= {("probability", "prefix", i): p[i] for i in range(k + 1)}
-        for name, wanted in (("all", ids[:, 1:]), ("close", ids[:, 1:].masked_fill(time < k, -100))):
-            norms = state_gradients(lstm, decoder, vectors, wanted, state)
+        for name, labels in (("all", ids[:, 1:]), ("close", ids[:, 1:].masked_fill(time < k, -100))):
+            norms = state_gradients(lstm, decoder, vectors, labels, state)
             values |= {("gradient", name, i): norms[:, i] for i in range(k + 1)}
         return values
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +14,9 @@ from torch import Tensor
 
 from lmdyn.analysis.interdependence.trees import dependency_distances
 from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES
+from lmdyn.callbacks.observing.protocols import Sentence
 
-__all__ = ["Parsed", "WordPairs", "encode_words"]
-
-
-class Parsed(Protocol):
-    """A sentence of lmdyn's corpora."""
-
-    words: tuple[str, ...]
-    heads: tuple[int, ...] | None
-    upos: tuple[str | None, ...] | None
+__all__ = ["WordPairs", "encode_words"]
 
 
 @dataclass(init=False)
@@ -45,7 +38,7 @@ class WordPairs:
 
     def __init__(
         self,
-        sentences: Sequence[Parsed],
+        sentences: Sequence[Sentence],
         ids: Sequence[Sequence[int]],
         counts: npt.NDArray[Any] | None,
         max_distance: int,
@@ -89,7 +82,7 @@ class WordPairs:
         self.fingerprint = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
-def encode_words(sentences: Sequence[Parsed], tokenizer: Any, name: str) -> list[list[int]]:
+def encode_words(sentences: Sequence[Sentence], tokenizer: Any, name: str) -> list[list[int]]:
     """The token id of each word of each sentence."""
     encoded = tokenizer(
         [list(s.words) for s in sentences],

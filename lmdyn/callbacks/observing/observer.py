@@ -13,7 +13,6 @@ import lightning as L
 import pandas as pd
 from lightning.pytorch.core.mixins.hparams_mixin import HyperparametersMixin
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from matplotlib.figure import Figure
 from torch import nn
 
@@ -23,12 +22,14 @@ from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.identity import canonical_settings, public_name
 from lmdyn.callbacks.observing.loggers import publish
 from lmdyn.callbacks.observing.probe import Accumulator, ProbeSet, Watch, probe_pass
-from lmdyn.callbacks.observing.run import Run, callbacks_of, open_data, snake_case, split_loader
+from lmdyn.callbacks.observing.protocols import require
+from lmdyn.callbacks.observing.run import Run, open_data, snake_case, split_loader
 from lmdyn.callbacks.observing.schema import tidy
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
+from lmdyn.callbacks.training.lightning_internals import callbacks_of, datamodule_of, validation_source
 from lmdyn.callbacks.training.observation_schedule import Progress, Steps
-from lmdyn.callbacks.training.resume import at_epoch_start, progress
+from lmdyn.callbacks.training.resume import at_epoch_start, progress, token_counts_of, tokenizer_of
 
 __all__ = ["Observer", "StreamingObserver", "check_names", "observe_together", "record"]
 
@@ -74,6 +75,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
 
     renamed_settings: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Former names of arguments in files to today's."""
+
+    needs: ClassVar[tuple[type, ...]] = ()
+    """Protocols of :mod:`~lmdyn.callbacks.observing.protocols` that its data must offer; checked by :meth:`attach`."""
 
     in_step: ClassVar[bool] = False
     """Whether all ranks make equally many forward passes, as sharded modules need: passes over the probe set do."""
@@ -190,7 +194,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     def part(self, split: str, max_tokens: int | None = None) -> ProbeSet:
         """A split of what the observer looks at: of its ``probe``, or of the run's own data."""
         return ProbeSet(
-            split_loader(self.data, split), max_tokens=max_tokens, identity=(id(self.data), split)
+            split_loader(self.data, split, self.name), max_tokens=max_tokens, identity=(id(self.data), split)
         )
 
     @property
@@ -230,7 +234,8 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             barrier: waits for all ranks.
 
         Raises:
-            ValueError: no probe set, no tokenizer for it, or observations of other settings in the run's folder.
+            ValueError: no probe set, no tokenizer for it, data that lacks what the observer :attr:`needs`, or
+                observations of other settings in the run's folder.
         """
         self._run = run
         data = self.data
@@ -238,10 +243,12 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             raise ValueError(
                 f"{self.name} has nothing to look at: fit with validation data, or give the observer a `probe`"
             )
+        require(self.needs, self.name, datamodule=data)  # before a text is encoded
         if isinstance(data, L.LightningDataModule) and self.probe is not None:
             stage = "test" if self.split == "test" else "fit"
             open_data(data, run, f"{self.name}: the probe set", stage, rank_zero=rank_zero, barrier=barrier)
         self._probe_set = self.part(self.split, self.max_tokens)
+        require(self.needs, self.name, loader=self._probe_set.loader)
         with observing(nn.Module()):  # a DataLoader that is counted draws from the global generator
             self.prepare()
         self.store.check_settings()
@@ -254,15 +261,13 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             return
         self._seen_step = None  # of another fit
         check_names(_observers(trainer))
-        datamodule = getattr(trainer, "datamodule", None)
-        if datamodule is None:  # loaders given to Trainer.fit, or hooks of the module
-            datamodule = trainer.fit_loop.epoch_loop.val_loop._data_source.instance
-            if datamodule is pl_module and not is_overridden("val_dataloader", pl_module):
-                datamodule = None
+        datamodule = datamodule_of(trainer)
+        if datamodule is None:
+            datamodule = validation_source(trainer, pl_module)
         run = Run(
             log_dir=Path(trainer.log_dir or trainer.default_root_dir),
-            tokenizer=getattr(datamodule, "tokenizer", None) or getattr(pl_module, "tokenizer", None),
-            token_counts=getattr(datamodule, "token_counts", None),
+            tokenizer=tokenizer_of(datamodule, pl_module),
+            token_counts=token_counts_of(datamodule),
             datamodule=datamodule,
             checkpoint_folder=next(
                 (

@@ -9,13 +9,14 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, IterableDataset
 
 from lmdyn.analysis.inspection.activations import capture
 from lmdyn.analysis.inspection.forward import call_module, device_of, is_sharded, logits_of, token_losses
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.analysis.statistics.hashing import splitmix64
+from lmdyn.callbacks.observing.protocols import HasFingerprint, HasLabelNames, Limitable, Shardable, offers
+from lmdyn.callbacks.training.lightning_internals import tree_map_only
 
 __all__ = ["Accumulator", "Consumer", "ObservedBatch", "ProbeSet", "Watch", "probe_pass"]
 
@@ -105,16 +106,18 @@ class ProbeSet:
                 "a probe set is looked at many times: give a list or a DataLoader, not an iterator"
             )
         self.max_tokens = max_tokens
-        if max_tokens is not None and hasattr(loader, "limit"):
+        if max_tokens is not None and offers(loader, Limitable):
             loader, self.max_tokens = loader.limit(max_tokens), None
         self.loader = loader
-        self.label_names: dict[str, list[str]] = getattr(loader, "label_names", {})
-        self.fingerprint: str | None = getattr(loader, "fingerprint", None)
+        self.label_names: Mapping[str, Sequence[str]] = (
+            loader.label_names if offers(loader, HasLabelNames) else {}
+        )
+        self.fingerprint: str | None = loader.fingerprint if offers(loader, HasFingerprint) else None
         self.identity = (self.fingerprint or identity or id(loader), self.max_tokens)
 
     def batches(self, rank: int = 0, world_size: int = 1) -> Iterator[dict[str, Any]]:
         """The batches of one rank."""
-        if hasattr(self.loader, "shard"):
+        if offers(self.loader, Shardable):
             yield from self.loader.shard(rank, world_size)
             return
         tokens = 0
@@ -141,7 +144,7 @@ class ProbeSet:
             world_size: number of processes.
             streams: whether rows of a batch may continue those of the one before, and so keep their numbers.
         """
-        if hasattr(self.loader, "shard"):  # ranks take every n-th row of each batch
+        if offers(self.loader, Shardable):  # ranks take every n-th row of each batch
             return (0 if streams else number << 24) + rank + world_size * torch.arange(size)
         return ((rank + world_size * number) << 24) + torch.arange(size)
 

@@ -23,6 +23,7 @@ from lmdyn.analysis.inspection.attributes import has_attribute
 
 __all__ = [
     "CONTRACTS",
+    "PARTS",
     "AnnotatedText",
     "Contract",
     "FineTuningTasks",
@@ -45,6 +46,7 @@ __all__ = [
     "UnmetNeed",
     "UnmetNeedsError",
     "members",
+    "objective_of",
     "offers",
     "require",
     "unmet_needs",
@@ -52,7 +54,7 @@ __all__ = [
 
 P = TypeVar("P")
 
-Batches = Iterable[Mapping[str, Any]]
+Batches = Iterable[dict[str, Any]]
 """What a loader is: batches, dicts in Hugging Face's names, as often as it is iterated."""
 
 Side = Literal["datamodule", "loader"]
@@ -274,6 +276,11 @@ class HasObjective(Protocol):
         """``causal``, ``masked`` or ``cloze``."""
 
 
+def objective_of(data: object) -> str | None:
+    """What the labels of data mean; None where it does not say."""
+    return data.objective if offers(data, HasObjective) else None
+
+
 class Sentence(Protocol):
     """A sentence of an annotated corpus: ``lmdyn.datamodules.Sentence`` is one. Layers that are absent are None."""
 
@@ -309,8 +316,7 @@ class RuleInstances(Protocol):
     "datamodule",
     "tasks to fine-tune on",
     _TASKS,
-    needed_by=("Downstream", "Handwriting"),
-    used_by="DepthPerformance, as its `tasks`",
+    used_by="DepthPerformance, Downstream, Handwriting",
 )
 class FineTuningTasks(Protocol):
     """Encoded tasks: each has ``name``, ``kind``, ``train``, ``evaluation``, ``label_names``, ``fingerprint``."""
@@ -318,6 +324,14 @@ class FineTuningTasks(Protocol):
     @property
     def tasks(self) -> Mapping[str, Any]:
         """The tasks by name; see ``lmdyn.datamodules.tasks.tasks.Task``."""
+
+
+PARTS: Mapping[str, type[Any]] = {
+    "train": HasTrainingPart,
+    "validation": HasValidationPart,
+    "test": HasTestPart,
+}
+"""The protocol of each split."""
 
 
 # ---------------------------------------------------------------- the check

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 from transformers import AutoTokenizer
 
 from lmdyn.analysis.inspection.activations import capture, resolve_sites
@@ -22,6 +21,7 @@ from lmdyn.callbacks.training.checkpoint_files import (
     read_checkpoint,
     weights_digest,
 )
+from lmdyn.callbacks.training.lightning_internals import trainer_attributes, tree_leaves
 
 __all__ = ["Checkpoint", "Earlier", "Itself", "OwnFinal", "Previous", "Reference"]
 
@@ -223,9 +223,9 @@ class Earlier(_OwnPast):
 
 def _copy_with(module: nn.Module, path: Path) -> nn.Module:
     """A frozen copy of a module with the weights of a checkpoint; the trainer of a LightningModule is left out."""
-    memo: dict[int, Any] = {id(v): None for k, v in vars(module).items() if k in ("_trainer", "_fabric")}
+    memo: dict[int, Any] = {id(v): None for v in trainer_attributes(module).values()}
     for part in module.modules():  # what training left there with its graph, as a loss
-        kept = (v for k, v in vars(part).items() if k not in ("_trainer", "_fabric", "_modules"))
+        kept = (v for k, v in vars(part).items() if k not in {*trainer_attributes(part), "_modules"})
         leaves = (leaf for v in kept for leaf in tree_leaves(v))
         memo |= {id(t): t.detach() for t in leaves if isinstance(t, Tensor) and not t.is_leaf}
     copied = copy.deepcopy(module, memo)

@@ -1,23 +1,23 @@
-"""What an observer is told of a run, and how data and callbacks are reached in one."""
+"""What an observer knows of a run, and how data is opened in one."""
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import lightning as L
 import pandas as pd
-from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from lmdyn.callbacks.observing.protocols import PARTS, HasSplits, HasTokenizer, members, offers
 from lmdyn.callbacks.training.checkpoint import checkpoint_step
 
-__all__ = ["Run", "callbacks_of", "open_data", "snake_case", "split_loader", "takes_tokenizer"]
+__all__ = ["Run", "open_data", "snake_case", "split_loader"]
 
 
 @dataclass(frozen=True)
 class Run:
-    """What an observer is told of the run that it observes.
+    """What an observer knows of the run that it observes.
 
     Attributes:
         log_dir: the run's folder; observations go to ``<log_dir>/observations/<name>``.
@@ -60,16 +60,6 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:
-    """The trainer's callbacks (an attribute that Lightning sets without declaring it)."""
-    return cast(list[L.Callback], trainer.callbacks)  # type: ignore[attr-defined]
-
-
-def takes_tokenizer(data: L.LightningDataModule) -> bool:
-    """Whether a datamodule has an attribute ``tokenizer``; asked without reading it, which may be too early."""
-    return hasattr(type(data), "tokenizer") or "tokenizer" in vars(data)
-
-
 def open_data(
     data: L.LightningDataModule,
     run: Run,
@@ -92,33 +82,44 @@ def open_data(
     Raises:
         ValueError: data that takes a tokenizer, in a run without one.
     """
-    if takes_tokenizer(data):
+    if offers(data, HasTokenizer):
         if run.tokenizer is None:
             raise ValueError(
                 f"{whose} needs the run's tokenizer, but neither the datamodule nor the module has a `tokenizer`"
             )
-        cast(Any, data).tokenizer = run.tokenizer
+        data.tokenizer = run.tokenizer
     if rank_zero:
         data.prepare_data()
     barrier()
     data.setup(stage)
 
 
-def split_loader(data: Any, split: str) -> Any:
-    """The loader of a split of a datamodule (or module with such hooks); a loader is what it is."""
+def split_loader(data: Any, split: str, whose: str) -> Any:
+    """The loader of a split of a datamodule (or module with such hooks); a loader is returned as it is.
+
+    Args:
+        data: datamodule, module or loader.
+        split: ``train``, ``validation`` or ``test``.
+        whose: the observer that needs it, for messages.
+
+    Raises:
+        ValueError: data without this split, or with several loaders of it.
+    """
     if not isinstance(data, (L.LightningDataModule, L.LightningModule)):
         return data
-    hook = {"train": "train_dataloader", "validation": "val_dataloader", "test": "test_dataloader"}[split]
-    # a module or datamodule without the hook, or lmdyn's corpora without the split
-    if not is_overridden(hook, data) or split not in getattr(data, "splits", (split,)):
+    splits = data.splits if offers(data, HasSplits) else PARTS
+    there = [s for s, part in PARTS.items() if s in splits and offers(data, part)]
+    if split not in there:
         raise ValueError(
-            f"{type(data).__name__} has no {split} data: give the observer another `split:`, or a `probe:` of its own"
+            f"{whose}: {type(data).__name__} has no {split} data: it has {', '.join(there) or 'none at all'}; give the "
+            "observer another `split:`, or a `probe:` of its own"
         )
+    (hook,) = members(PARTS[split])
     loader = getattr(data, hook)()
     if isinstance(loader, (list, tuple)):
         if len(loader) != 1:
             raise ValueError(
-                f"{type(data).__name__}.{hook}() answers {len(loader)} loaders: give the observer a `probe:`"
+                f"{type(data).__name__}.{hook}() returns {len(loader)} loaders: give the observer a `probe:`"
             )
         loader = loader[0]
     return loader

@@ -1,10 +1,9 @@
 """The text on which observers train output layers of their own."""
 
-from typing import Any
-
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet
+from lmdyn.callbacks.observing.protocols import Rebatchable, Resumable, Shardable, offers
 
 __all__ = ["TrainingPart"]
 
@@ -22,20 +21,15 @@ class TrainingPart:
 
     def __init__(self, observer: Observer, batch_rows: int) -> None:
         self._observer = observer
-        try:
-            self._part = observer.part("train")
-        except (ValueError, AttributeError, NotImplementedError) as error:
-            raise ValueError(
-                f"{observer.name} trains output layers on the training part of its data, which cannot be had: {error}"
-            ) from error
+        self._part = observer.part("train")
         if (ranks := rank_and_world_size()[1]) > batch_rows:
             raise ValueError(
                 f"{observer.name}: batch_rows is {batch_rows}, expected at least one for each of {ranks} ranks"
             )
-        loader: Any = self._part.loader
+        loader = self._part.loader
         # a stream goes on where it stopped: each observation opens it anew, and sees its first batches
-        self._reopen = hasattr(loader, "load_state_dict") and not hasattr(loader, "shard")
-        if hasattr(loader, "with_batch_size"):
+        self._reopen = offers(loader, Resumable) and not offers(loader, Shardable)
+        if offers(loader, Rebatchable):
             self._part = ProbeSet(loader.with_batch_size(batch_rows))
 
     @property

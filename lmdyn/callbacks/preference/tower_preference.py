@@ -28,6 +28,7 @@ from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.protocols import objective_of
 from lmdyn.callbacks.observing.reference import Previous
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.observing.token_frequency import (
@@ -175,12 +176,11 @@ class TowerPreference(Observer):
                 "there are"
             )
         self._training_part = TrainingPart(self, self.batch_rows)
-        masked = getattr(self.probe or self.run.datamodule, "objective", None) == "masked"
-        own, seen = (getattr(data, "objective", None) for data in (self.run.datamodule, self.probe))
-        if self.probe is not None and own is not None and own != seen:
+        own, objective = objective_of(self.run.datamodule), objective_of(self.data)
+        if self.probe is not None and own is not None and own != objective:
             raise ValueError(
-                f"{self.name}: the model is trained for the objective {own!r}, the probe is for {seen!r}: give both "
-                "the same, or a position would be asked for a token that it reads"
+                f"{self.name}: the model is trained for the objective {own!r}, the probe is for {objective!r}: give "
+                "both the same, or a position would be asked for a token that it reads"
             )
         if self.previous is not None:
             self.previous.check(self.run)
@@ -194,7 +194,7 @@ class TowerPreference(Observer):
             self.run.tokenizer.convert_ids_to_tokens(list(range(len(counts)))), dtype=object
         )
         self._tags = _tags(self.run.token_counts, len(counts))
-        mask_id = self.run.tokenizer.mask_token_id if masked else None
+        mask_id = self.run.tokenizer.mask_token_id if objective == "masked" else None
         self._reader = TowerReader(self.sites, self.forward, mask_id, len(counts), self.seed)
         for name, folder in self.references.items():
             self._recorded[name], self._digests[name] = self._read(name, Path(folder).expanduser())

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import lightning as L
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
@@ -28,6 +27,7 @@ from lmdyn.callbacks.observing.figures import (
 )
 from lmdyn.callbacks.observing.observer import LSTM_SITES, Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch, ProbeSet, Watch, probe_pass, token_vectors
+from lmdyn.callbacks.observing.protocols import HasTrainingPart
 from lmdyn.callbacks.observing.sentence_blocks import SentenceBlocks, bootstrap_settings, enough_blocks
 
 __all__ = ["DiagnosticProbe"]
@@ -83,6 +83,7 @@ class DiagnosticProbe(Observer):
         Saphra & Lopez 2019, figures 6 and 7.
     """
 
+    needs = (HasTrainingPart,)
     in_step = True
 
     def __init__(
@@ -117,17 +118,7 @@ class DiagnosticProbe(Observer):
 
     def prepare(self) -> None:
         """Find the training part, and the tasks in both parts."""
-        try:
-            self._train_set = self.part("train", self.train_tokens)
-        except (ValueError, AttributeError, NotImplementedError) as error:
-            raise ValueError(
-                f"{self.name} trains its classifiers on the training part of its data, which cannot be had: {error}"
-            ) from error
-        if not isinstance(self.probe or self.run.datamodule, (L.LightningDataModule, L.LightningModule)):
-            raise ValueError(
-                f"{self.name} trains on one part of its data and tests on another: give `probe` a datamodule, not a "
-                "loader"
-            )
+        self._train_set = self.part("train", self.train_tokens)
         for part, name in ((self._train_set, "train"), (self.probe_set, self.split)):
             missing = [task for task in self.tasks if task not in part.label_names]
             if missing:

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import lightning as L
 import pandas as pd
 import torch
 import torch.nn.functional as F
@@ -19,6 +18,7 @@ from lmdyn.analysis.probing.edge_probes import EdgeData, edge_probes
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device, token_vectors
+from lmdyn.callbacks.observing.protocols import HasTestPart, HasTrainingPart, HasValidationPart
 from lmdyn.callbacks.probing.edge_probe_figures import language_model_figure, layer_figure, task_figure
 
 __all__ = ["EdgeProbe"]
@@ -64,6 +64,8 @@ class EdgeProbe(Observer):
     Reference: Tenney et al. 2018; Chiang, Huang & Lee 2020, section 4 and figures 2b, 3, 10 and 11.
     """
 
+    needs = (HasTrainingPart, HasValidationPart, HasTestPart)
+
     def __init__(
         self,
         *,
@@ -87,20 +89,8 @@ class EdgeProbe(Observer):
 
     def prepare(self) -> None:
         """Find the parts, and the tasks in all of them."""
-        self._parts = {"test": self.probe_set}
-        for split in ("train", "validation"):
-            try:
-                self._parts[split] = self.part(split, self.limits[split])
-            except (ValueError, AttributeError, NotImplementedError) as error:
-                raise ValueError(
-                    f"{self.name} trains, stops and tests on the three parts of its data, of which {split} cannot be "
-                    f"had: {error}"
-                ) from error
-        if not isinstance(self.probe or self.run.datamodule, (L.LightningDataModule, L.LightningModule)):
-            raise ValueError(
-                f"{self.name} trains on one part of its data and tests on another: give `probe` a datamodule, not a "
-                "loader"
-            )
+        self._parts = {split: self.part(split, self.limits[split]) for split in ("train", "validation")}
+        self._parts["test"] = self.probe_set
         there = {split: _tasks_of(part) for split, part in self._parts.items()}
         if self._all_tasks:
             self.tasks = tuple(t for t in there["train"] if all(t in tasks for tasks in there.values()))

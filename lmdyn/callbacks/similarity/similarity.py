@@ -149,9 +149,9 @@ class Similarity(StreamingObserver):
         self, name: str, reference: Reference, other: nn.Module, module: nn.Module
     ) -> ReferenceReader:
         """A module of a reference, made ready to read along with the observed one."""
-        sites = self.sites if self.reference_sites is None else self.reference_sites
-        wanted = {n: p for n, p in sites.items() if self.reference_sites or has_module(other, p)}
-        if not wanted and self.sites:
+        named = self.sites if self.reference_sites is None else self.reference_sites
+        sites = {n: p for n, p in named.items() if self.reference_sites or has_module(other, p)}
+        if not sites and self.sites:
             raise ValueError(
                 f"{self.name}: reference {name!r} ({type(other).__name__}) has none of the sites "
                 f"{list(self.sites.values())}: name its own with `reference_sites`; it has "
@@ -160,8 +160,8 @@ class Similarity(StreamingObserver):
         attention = {n: p for n, p in self.attention_sites.items() if has_module(other, p)}
         forward = reference.forward or (self.forward if type(other) is type(module) else None)
         if isinstance(reference, Itself):
-            return ReferenceReader(name, None, wanted, attention)
-        return ReferenceReader(name, placed_like(other, module), wanted, attention, forward)
+            return ReferenceReader(name, None, sites, attention)
+        return ReferenceReader(name, placed_like(other, module), sites, attention, forward)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class _Sums:
     def __init__(self, observer: Similarity, module: nn.Module, step: int) -> None:
         self._observer = observer
         self._step = step
-        self._followers = [
+        self._readers = [
             observer._reader_of(" ".join(part for part in (name, which) if part), reference, other, module)
             for name, reference in observer.references.items()
             for which, other in reference.modules(module, observer.run, step).items()
@@ -223,27 +223,27 @@ class _Sums:
         rows = {name: token_vectors(name, a, mask, "this model")[mask] for name, a in own.items()}
         keys = token_hash(seen, observer.seed)[mask] if self._pairwise else None
         blocks = self._blocks.of(seen)[mask] if observer.bootstrap else None
-        for follower in self._followers:
-            activations, attentions = follower.read(seen)
-            theirs = {n: a for n, a in activations.items() if n.split("@")[0] in follower.sites}
-            pairs = observer.pairs or default_pairs(list(rows), list(theirs), itself=follower.itself)
-            of = f"reference {follower.name!r}"
+        for reader in self._readers:
+            activations, attentions = reader.read(seen)
+            theirs = {n: a for n, a in activations.items() if n.split("@")[0] in reader.sites}
+            pairs = observer.pairs or default_pairs(list(rows), list(theirs), itself=reader.itself)
+            of = f"reference {reader.name!r}"
             other = {n: token_vectors(n, a, mask, of)[mask] for n, a in theirs.items()}
             for site, their in pairs:
                 _known(site, rows, "this model")
                 _known(their, other, of)
-                key = (follower.name, site, their)
+                key = (reader.name, site, their)
                 self._pairs[key] = None
                 x, y = rows[site], other[their]
                 if self._streaming:
                     self._add(key, x, y, blocks)
                 if keys is not None:
                     self._sample(key, keys, x, y)
-            if follower.itself and not pairs and not observer.attention_sites:
+            if reader.itself and not pairs and not observer.attention_sites:
                 raise ValueError(
                     f"{observer.name}: Itself compares different sites, and there is only {list(rows)}"
                 )
-            self._attend(follower, seen.attentions, attentions, mask)
+            self._attend(reader, seen.attentions, attentions, mask)
 
     def _add(self, key: Key, x: Tensor, y: Tensor, blocks: Tensor | None) -> None:
         if blocks is None:
@@ -263,21 +263,21 @@ class _Sums:
 
     def _attend(
         self,
-        follower: ReferenceReader,
+        reader: ReferenceReader,
         own: Mapping[str, Tensor],
         theirs: Mapping[str, Tensor],
         mask: Tensor,
     ) -> None:
         sites = [name for name in own if name.split("@")[0] in self._observer.attention_sites]
-        for name, their in combinations(sites, 2) if follower.itself else zip(sites, sites, strict=True):
-            _known(their, theirs, f"reference {follower.name!r}", "attention site")
+        for name, their in combinations(sites, 2) if reader.itself else zip(sites, sites, strict=True):
+            _known(their, theirs, f"reference {reader.name!r}", "attention site")
             p, q = own[name].double().mean(1)[mask], theirs[their].double().mean(1)[mask]
             if p.shape != q.shape:
                 raise ValueError(
                     f"attention site {name!r}: {tuple(p.shape)} in this model, {tuple(q.shape)} in reference "
-                    f"{follower.name!r}: both must attend over the same positions"
+                    f"{reader.name!r}: both must attend over the same positions"
                 )
-            key = (follower.name, name, their)
+            key = (reader.name, name, their)
             try:
                 divergences = [jensen_shannon(p, q).sum(), kullback_leibler(p, q).sum()]
             except ValueError as error:  # NaN activations below
@@ -306,7 +306,7 @@ class _Sums:
         return pd.DataFrame(rows, columns=columns).astype({"value": "float64"})
 
     def _values(self, key: Key) -> dict[str, float]:
-        """Values from covariances, with intervals where they are wanted."""
+        """Values from covariances, with intervals where ``bootstrap`` is set."""
         observer = self._observer
         blocks = range(BLOCKS if observer.bootstrap else 1)
         parts = [self._covariances.get((key, block), CrossCovariance()) for block in blocks]

@@ -152,7 +152,7 @@ class _Sums:
     def __init__(self, observer: LearningCurves, step: int) -> None:
         self._about = (observer.name, step)
         names = observer.probe_set.label_names
-        self._groupings: dict[str, list[str]] = {
+        self._groupings: dict[str, Sequence[str]] = {
             "": [""],
             **{layer: names[layer] for layer in observer.layers},
         }

@@ -173,10 +173,11 @@ class TokenLearning(Observer):
 
     def prepare(self) -> None:
         """Check tokenizer and batches, find the group of each tag and token, draw the words to mask."""
-        if getattr(self.run.tokenizer, "mask_token_id", None) is None:
+        tokenizer = self.run.tokenizer
+        if tokenizer is None or tokenizer.mask_token_id is None:
             raise ValueError(
                 f"{self.name}: expected the tokenizer of a masked language model, got one without mask token "
-                f"({type(self.run.tokenizer).__name__}): a causal model predicts the next word and reconstructs none; "
+                f"({type(tokenizer).__name__}): a causal model predicts the next word and reconstructs none; "
                 "look at it with LearningCurves, or give the tokenizer a mask_token"
             )
         batch = next(iter(self.probe_set.batches()), None)
@@ -205,7 +206,7 @@ class TokenLearning(Observer):
     def _known(self, batch: Mapping[str, Any], words: BatchWords) -> Bool[Tensor, "words"]:
         """Which words have no piece that is the unknown token."""
         known = torch.ones(len(words), dtype=torch.bool, device=words.row.device)
-        unk_id = getattr(self.run.tokenizer, "unk_token_id", None)
+        unk_id = self.run.tokenizer.unk_token_id
         if unk_id is not None:
             known[words.number[(batch["input_ids"] == unk_id) & (words.number >= 0)]] = False
         return known

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -16,13 +16,13 @@ from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
+from lmdyn.callbacks.observing.protocols import HasFacts
 from lmdyn.callbacks.words.world_knowledge_figures import knowledge_figures
 
 __all__ = ["WorldKnowledge"]
 
 log = logging.getLogger(__name__)
 
-_NEEDED = ("queries", "templates", "relation_kinds", "candidates")
 _EXAMPLES = 12  # facts of a relation whose predictions the figures of a running training can show
 
 
@@ -60,14 +60,14 @@ class WorldKnowledge(Observer):
     Reference: Petroni et al. 2019; Chiang et al. 2020, section 6, figures 6 and 14, tables 8 and 9.
     """
 
+    needs = (HasFacts,)
+
     def prepare(self) -> None:
         """Find the questions."""
-        loader = self.probe_set.loader
-        missing = [name for name in _NEEDED if not hasattr(loader, name)]
-        missing += [name for name in ("relation", "fact") if name not in self.probe_set.label_names]
-        if missing:
+        if missing := [name for name in ("relation", "fact") if name not in self.probe_set.label_names]:
             raise ValueError(
-                f"{self.name}: the probe set asks no facts, it lacks {missing}: give the observer `probe:` a FactCorpus"
+                f"{self.name}: the `label_names` of the probe set lack {missing}: give `probe` a FactCorpus, or name "
+                "each relation and each fact there"
             )
         # what the figures of a running training read: what is known, and some examples in full
         some = [name for names in self._names_by_relation().values() for name in _spread(names, _EXAMPLES)]
@@ -75,10 +75,14 @@ class WorldKnowledge(Observer):
             (pc.field("quantity") != "hit") | (pc.field("value") == 1) | pc.field("fact").isin(some)
         )
 
+    @property
+    def _facts(self) -> HasFacts:
+        return cast(HasFacts, self.probe_set.loader)
+
     def _names_by_relation(self) -> dict[str, list[str]]:
-        loader, names = self.probe_set.loader, self.probe_set.label_names
+        names = self.probe_set.label_names
         by_relation: dict[str, list[str]] = {relation: [] for relation in names["relation"]}
-        for example in loader.examples:  # type: ignore[attr-defined]
+        for example in self._facts.examples:
             by_relation[names["relation"][int(example["relation"])]].append(
                 names["fact"][int(example["fact"])]
             )
@@ -89,16 +93,14 @@ class WorldKnowledge(Observer):
         """The arguments, the content of the probe set, and the wording of the questions."""
         if self._probe_set is None:
             return super().settings
-        loader: Any = self.probe_set.loader
         return {
-            **super().settings, "templates": loader.templates, "relation_kinds": loader.relation_kinds,
-            "candidates": len(loader.candidates),
+            **super().settings, "templates": self._facts.templates, "relation_kinds": self._facts.relation_kinds,
+            "candidates": len(self._facts.candidates),
         }  # fmt: skip
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Ask all facts."""
-        loader: Any = self.probe_set.loader
-        asked = self._ask(module, torch.tensor(loader.candidates))
+        asked = self._ask(module, torch.tensor(self._facts.candidates))
         if len(asked.broken):
             log.warning(
                 "%s at step %d: the logits of %d facts are not finite: no hit",
@@ -106,7 +108,7 @@ class WorldKnowledge(Observer):
                 step,
                 asked.broken.sum(),
             )
-        return self._table(asked, loader.relation_kinds)
+        return self._table(asked, self._facts.relation_kinds)
 
     @torch.no_grad()
     def _ask(self, module: nn.Module, candidates: Tensor) -> "_Answers":

@@ -334,7 +334,7 @@ def test_what_cannot_be_looked_at_is_refused(tmp_path):
         path = conllu(tmp_path / missing / "x.conllu", text, **{missing: False})
         with pytest.raises(ValueError, match=f"sentence 1 of the probe set has no {missing}"):
             attach(tmp_path / missing, probe=ConlluCorpus(validation=path))
-    with pytest.raises(ValueError, match=r"reads dependency trees from a corpus.*got list"):
+    with pytest.raises(ValueError, match=r"needs sentences with their annotation, got a list.*ConlluCorpus"):
         attach(tmp_path / "list", probe=[{"input_ids": torch.ones(1, 3), "labels": torch.ones(1, 3)}])
     with pytest.raises(ValueError, match="no sentence of two words"):
         attach(tmp_path / "words", text=sentences((1, 1, 1)))

@@ -282,6 +282,20 @@ def test_another_objective_is_refused(tmp_path, data):
         attached(tmp_path, data["causal"], probe=data["cloze"])
 
 
+def test_an_empty_probe_is_not_replaced_by_the_runs_data(tmp_path, data):
+    """A datamodule of length 0 was taken for no probe at all, so labels of masked tokens were taken for others."""
+
+    class Sized(PretrainingCorpus):
+        def __len__(self):
+            return 0
+
+    probe = Sized(data["masked"].corpus, sequence_length=16, batch_size=4)
+    observer = TowerPreference(training=HOW, batch_rows=4, probe=probe, frequency="probe")
+    observer.attach(Run(tmp_path, probe.tokenizer, datamodule=L.LightningDataModule()))
+    assert observer.data is probe
+    assert observer._reader.mask_id == probe.tokenizer.mask_token_id
+
+
 def test_it_observes_a_module_of_ones_own(data, tmp_path):
     class Mine(L.LightningModule):
         def __init__(self, size):

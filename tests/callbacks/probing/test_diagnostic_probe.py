@@ -187,6 +187,23 @@ def test_data_without_a_training_part(tmp_path):
         attach(tmp_path, probe=batches(0))
 
 
+def test_an_empty_loader_is_not_replaced_by_the_runs_data(tmp_path):
+    """Its length is 0, which was taken for no probe at all: the run's training part was used instead."""
+    observer = DiagnosticProbe()
+    observer.probe = []
+    with pytest.raises(ValueError, match="needs a training part, got a list"):
+        observer.attach(Run(tmp_path, datamodule=Data()))
+
+
+def test_a_bug_in_the_users_hook_is_not_hidden(tmp_path):
+    class Broken(Data):
+        def train_dataloader(self):
+            return self.typo
+
+    with pytest.raises(AttributeError, match="typo"):
+        attach(tmp_path, probe=Broken())
+
+
 def test_unknown_sites_and_shapes(tmp_path):
     with pytest.raises(ValueError, match="has no module 'x'"):
         attach(tmp_path, sites={"x": "x"}).check_module(Model())

@@ -198,7 +198,7 @@ def test_bad_settings(tmp_path, spans):
     two.splits = ("train", "test")
     two_parts = SpanCorpus(two, tasks=["pos"])
     two_parts.setup()
-    with pytest.raises(ValueError, match="of which validation cannot be had"):
+    with pytest.raises(ValueError, match="edge_probe: SpanCorpus has no validation data: it has train, test"):
         attach(tmp_path, two_parts, tasks=["pos"])
 
 

@@ -12,8 +12,8 @@ from transformers import AlbertConfig, AlbertForMaskedLM
 
 from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.callbacks import Run, ScheduledCheckpoint, Steps
-from lmdyn.callbacks import world_knowledge as world_knowledge_module
 from lmdyn.callbacks.observing.loggers import scalar_tags
+from lmdyn.callbacks.words import world_knowledge as world_knowledge_module
 from lmdyn.callbacks.words.world_knowledge import WorldKnowledge
 from lmdyn.callbacks.words.world_knowledge_figures import changes
 from lmdyn.cli.report import write_report
@@ -201,7 +201,7 @@ def test_a_model_that_diverged(observer, caplog, monkeypatch):
 def test_what_is_no_fact_corpus(tmp_path):
     observer = WorldKnowledge()
     observer.probe = [{"input_ids": torch.zeros(1, 2), "labels": torch.zeros(1, 2)}]
-    with pytest.raises(ValueError, match="asks no facts"):
+    with pytest.raises(ValueError, match=r"needs questions about facts, got a list without .*FactCorpus"):
         observer.attach(Run(tmp_path))
 
 

@@ -13,7 +13,8 @@ import torch
 from transformers import BertTokenizer
 
 from lmdyn.callbacks.observing.probe import ProbeSet
-from lmdyn.callbacks.observing.run import split_loader, takes_tokenizer
+from lmdyn.callbacks.observing.protocols import HasTokenizer, offers
+from lmdyn.callbacks.observing.run import split_loader
 from lmdyn.datamodules import ConlluCorpus, GrammarCorpus
 from lmdyn.datamodules.corpora.conll import ConllCorpus
 from lmdyn.datamodules.corpora.corpus import Corpus
@@ -240,20 +241,20 @@ def test_what_a_corpus_lacks_is_named():
 
 def test_as_the_probe_of_an_observer(wordpiece):
     spans = SpanCorpus(Given(train=[TRAIN, PLAIN] * 4, test=[TRAIN]))
-    assert takes_tokenizer(spans)
+    assert offers(spans, HasTokenizer)
     with pytest.raises(RuntimeError, match="not set up"):
         spans.train_dataloader()
     spans.tokenizer = wordpiece
     spans.prepare_data()
     spans.setup("fit")
-    whole = ProbeSet(split_loader(spans, "train"))
+    whole = ProbeSet(split_loader(spans, "train", "probe"))
     assert whole.label_names == spans.label_names
-    halves = [ProbeSet(split_loader(spans, "train")).batches(rank, 2) for rank in (0, 1)]
+    halves = [ProbeSet(split_loader(spans, "train", "probe")).batches(rank, 2) for rank in (0, 1)]
     numbers = [n for half in halves for batch in half for n in batch["example"].tolist()]
     assert sorted(numbers) == list(range(8))
-    assert whole.fingerprint != ProbeSet(split_loader(spans, "train"), max_tokens=10).fingerprint
+    assert whole.fingerprint != ProbeSet(split_loader(spans, "train", "probe"), max_tokens=10).fingerprint
     with pytest.raises(ValueError, match="has no validation data"):
-        split_loader(spans, "validation")
+        split_loader(spans, "validation", "probe")
     assert spans.val_dataloader() == []
 
 
