@@ -8,7 +8,15 @@ from lmdyn.callbacks.interdependence.interdependence import Interdependence
 from lmdyn.callbacks.interdependence.scaffold_rule import ScaffoldRule
 from lmdyn.callbacks.observing.observer import Observer, StreamingObserver
 from lmdyn.callbacks.observing.probe import Accumulator, ObservedBatch, ProbeSet
-from lmdyn.callbacks.observing.reference import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference
+from lmdyn.callbacks.observing.reference import (
+    Checkpoint,
+    Checkpoints,
+    Earlier,
+    Itself,
+    OwnFinal,
+    Previous,
+    Reference,
+)
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.preference.tower_preference import TowerPreference
@@ -32,6 +40,7 @@ __all__ = [
     "Accumulator",
     "AttentionPatterns",
     "Checkpoint",
+    "Checkpoints",
     "DepthPerformance",
     "DiagnosticProbe",
     "Downstream",

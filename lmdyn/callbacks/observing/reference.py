@@ -23,7 +23,7 @@ from lmdyn.callbacks.training.checkpoint_files import (
 )
 from lmdyn.callbacks.training.lightning_internals import trainer_attributes, tree_leaves
 
-__all__ = ["Checkpoint", "Earlier", "Itself", "OwnFinal", "Previous", "Reference"]
+__all__ = ["Checkpoint", "Checkpoints", "Earlier", "Itself", "OwnFinal", "Previous", "Reference"]
 
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,10 @@ class Reference(ABC):
     def example(self, module: nn.Module) -> nn.Module:
         """A module like those of :meth:`modules`, before there are any: the observed one for its own checkpoints."""
         return module
+
+    def named(self, name: str) -> "dict[str, Reference]":
+        """The references that it stands for: itself, under the name that it was given."""
+        return {name: self}
 
     @abstractmethod
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
@@ -125,6 +129,46 @@ class Checkpoint(Reference):
 
     def __deepcopy__(self, memo: Any) -> "Checkpoint":
         return Checkpoint(self.path, self.class_path, self.forward)
+
+
+class Checkpoints(Reference):
+    """Checkpoints of several runs whose folders differ in one part: each is a reference of its own.
+
+    Args:
+        path: as of :class:`Checkpoint`, with ``{}`` in the place of each name.
+        names: what replaces ``{}``; rows and tags call the references so. The name under which this object is given
+            plays no part.
+        module: see :class:`Checkpoint`.
+        forward: see :class:`Reference`.
+
+    Raises:
+        ValueError: a path without ``{}``.
+
+    Example:
+        >>> Checkpoints("runs/taggers/{}_next", ["upos", "topic"]).named("taggers")
+        {'upos': Checkpoint(path='runs/taggers/upos_next', class_path=None, forward=None), 'topic': Checkpoint(...)}
+    """
+
+    def __init__(
+        self, path: str, names: list[str], module: str | None = None, forward: str | None = None
+    ) -> None:
+        if "{}" not in path:
+            raise ValueError(f"Checkpoints expects a path with {{}} in the place of each name, got {path!r}")
+        self.path = path
+        self.names = names
+        self.class_path = module
+        self.forward = forward
+
+    def named(self, name: str) -> dict[str, Reference]:
+        """A reference for each of the names."""
+        return {
+            own: Checkpoint(self.path.replace("{}", own), self.class_path, self.forward) for own in self.names
+        }
+
+    def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
+        """Those of all of them."""
+        parts = self.named("")
+        return {name: part.modules(module, run, step)[""] for name, part in parts.items()}
 
 
 class Itself(Reference):
@@ -306,11 +350,19 @@ def named_references(reference: "Reference | Mapping[str, Reference]") -> dict[s
     Raises:
         ValueError: none, or a name that cannot be part of a tag.
     """
-    if isinstance(reference, Reference):
-        return {snake_case(type(reference).__name__): reference}
-    if not reference:
+    given = (
+        {snake_case(type(reference).__name__): reference} if isinstance(reference, Reference) else reference
+    )
+    named: dict[str, Reference] = {}
+    for key, one in given.items():
+        for name, part in one.named(key).items():
+            if not name or "/" in name:
+                raise ValueError(
+                    f"reference name {name!r} is part of the tags: it may not be empty or hold '/'"
+                )
+            if name in named:
+                raise ValueError(f"two references are called {name!r}: give each a name of its own")
+            named[name] = part
+    if not named:
         raise ValueError("reference is empty: name at least one")
-    for name in reference:
-        if not name or "/" in name:
-            raise ValueError(f"reference name {name!r} is part of the tags: it may not be empty or hold '/'")
-    return dict(reference)
+    return named

@@ -1,0 +1,36 @@
+"""References by name."""
+
+import pytest
+
+from lmdyn.callbacks import Checkpoint, Checkpoints, Itself, Previous
+from lmdyn.callbacks.observing.reference import named_references
+
+
+def test_several_checkpoints_are_references_of_their_own():
+    given = {
+        "taggers": Checkpoints("runs/{}_next", ["upos", "topic"], module="my.Tagger", forward="my.read"),
+        "itself": Itself(),
+    }
+    named = named_references(given)
+    assert list(named) == ["upos", "topic", "itself"]
+    for name in ("upos", "topic"):
+        alone = Checkpoint(f"runs/{name}_next", module="my.Tagger", forward="my.read")
+        assert type(named[name]) is Checkpoint
+        assert vars(named[name]) == vars(alone)
+    assert list(named_references(Checkpoints("{}", ["a"]))) == ["a"]
+    assert list(named_references(Previous())) == ["previous"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Checkpoints("runs/upos", ["upos"]), "expects a path with {} in the place of each name"),
+        (lambda: {}, "reference is empty"),
+        (lambda: Checkpoints("{}", []), "reference is empty"),
+        (lambda: {"a/b": Itself()}, "may not be empty or hold '/'"),
+        (lambda: {"a": Itself(), "others": Checkpoints("{}", ["a"])}, "two references are called 'a'"),
+    ],
+)
+def test_what_cannot_be_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        named_references(make())
