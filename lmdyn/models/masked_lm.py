@@ -24,14 +24,13 @@ from transformers import (
 )
 
 from lmdyn.models.allocator import keep_freed_memory
+from lmdyn.models.learning_rate_schedules import check_schedule, scheduled_optimizer
 from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
 from lmdyn.models.pretrained import hub_folder, load_model
 from lmdyn.models.pretraining import (
-    check_schedule,
     checkpoint_activations,
     gather_labelled,
     labelled_positions,
-    scheduled_optimizer,
     truncated_normal,
 )
 

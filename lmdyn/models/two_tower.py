@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.linear_cross_entropy import linear_cross_entropy, target_log_probabilities
 from lmdyn.models.allocator import keep_freed_memory
+from lmdyn.models.learning_rate_schedules import check_schedule, scheduled_optimizer
 from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
-from lmdyn.models.pretraining import check_schedule, gather_labelled, labelled_positions, scheduled_optimizer
+from lmdyn.models.pretraining import gather_labelled, labelled_positions
 from lmdyn.models.towers import LSTMTowers, TransformerTowers
 
 __all__ = ["TwoTowerLanguageModel", "TwoTowerOutput"]

@@ -14,7 +14,8 @@ from transformers import (
 
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.models import LAMB, MaskedLanguageModel
-from lmdyn.models.pretraining import checkpoint_activations, decay_groups, truncated_normal, warmup_decay
+from lmdyn.models.learning_rate_schedules import decay_groups, warmup_decay
+from lmdyn.models.pretraining import checkpoint_activations, truncated_normal
 
 VOCAB = 50
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}

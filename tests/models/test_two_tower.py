@@ -10,7 +10,7 @@ from transformers.models.bert.modeling_bert import BertLayer
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 from lmdyn.models import TwoTowerLanguageModel
-from lmdyn.models.pretraining import decay_groups
+from lmdyn.models.learning_rate_schedules import decay_groups
 from lmdyn.models.towers import LSTMTowers, TransformerTowers, side_by_side
 
 TOWERS = ("elmo", "gpt", "bert")

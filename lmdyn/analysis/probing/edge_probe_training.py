@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lmdyn.analysis.probing.edge_probe_f1 import f1_counts, micro_f1, one_hot
 from lmdyn.analysis.probing.probe_training import Linear, Targets, generator, loss_gradient
 
 __all__ = ["EdgeClassifier", "Fitted", "Spans", "fit"]
@@ -234,27 +235,11 @@ def _score(model: "_Model", spans: Spans, sites: Tensor, loss: Loss) -> Tensor:
     answers, gold = hits.clone(), 0
     for rows in torch.arange(len(spans), device=spans.index.device).split(_CHUNK):
         z, y = model.logits(spans, rows, sites), spans.labels[rows]
-        if loss == "softmax":
-            hits += (z.argmax(-1) == y).sum(1)
-            answers += len(y)
-            gold += len(y)
-        else:
-            yes, y = z > 0, one_hot(y, z.shape[-1]).bool()
-            hits += (yes & y).sum((1, 2))
-            answers += yes.sum((1, 2))
-            gold += int(y.sum())
+        right, answered, there = f1_counts(z, y, multi_label=loss != "softmax")
+        hits += right
+        answers += answered
+        gold += there
     return micro_f1(hits, answers - hits, gold - hits)
-
-
-def micro_f1(tp: Tensor, fp: Tensor, fn: Tensor) -> Tensor:
-    """2 TP / (2 TP + FP + FN) of summed counts, float64 on the CPU; NaN where nothing is answered nor to be found."""
-    tp, fp, fn = (count.cpu().double() for count in (tp, fp, fn))
-    return 2 * tp / (2 * tp + fp + fn)
-
-
-def one_hot(labels: Tensor, num_classes: int) -> Tensor:
-    """(N, C) whole numbers 0 and 1, of labels (N,); what has a column for each label stays."""
-    return F.one_hot(labels, num_classes) if labels.ndim == 1 else labels.long()
 
 
 # ------------------------------------------------------------------------------------------ the probes

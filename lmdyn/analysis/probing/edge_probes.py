@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.probing.edge_probe_training import EdgeClassifier, Spans, fit, micro_f1, one_hot, ranges
+from lmdyn.analysis.probing.edge_probe_f1 import micro_f1, one_hot
+from lmdyn.analysis.probing.edge_probe_training import EdgeClassifier, Spans, fit, ranges
 from lmdyn.analysis.probing.probe_training import same_width, stacked, standardize
 
 __all__ = ["EdgeClassifier", "EdgeData", "EdgeProbeResult", "edge_probes", "micro_f1", "span_means"]
