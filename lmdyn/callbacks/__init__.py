@@ -2,6 +2,7 @@
 
 from lmdyn.callbacks.attention.attention_patterns import AttentionPatterns
 from lmdyn.callbacks.dynamics.depth_performance import DepthPerformance
+from lmdyn.callbacks.dynamics.dynamics_settings import DynamicsNumerics, LongTerm, ShortTerm
 from lmdyn.callbacks.dynamics.encoder_dynamics import EncoderDynamics
 from lmdyn.callbacks.dynamics.handwriting import Handwriting
 from lmdyn.callbacks.interdependence.interdependence import Interdependence
@@ -44,6 +45,7 @@ __all__ = [
     "DepthPerformance",
     "DiagnosticProbe",
     "Downstream",
+    "DynamicsNumerics",
     "Earlier",
     "EdgeProbe",
     "EncoderDynamics",
@@ -51,6 +53,7 @@ __all__ = [
     "Interdependence",
     "Itself",
     "LearningCurves",
+    "LongTerm",
     "ObservationStore",
     "ObservedBatch",
     "Observer",
@@ -64,6 +67,7 @@ __all__ = [
     "ScaffoldRule",
     "ScheduledCheckpoint",
     "Seen",
+    "ShortTerm",
     "Similarity",
     "Sparsity",
     "Steps",

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from lmdyn.analysis.dynamics.window_sums import WindowSums
 
-__all__ = ["Targets", "WindowMap", "Written", "fit_window", "window_regressions", "write"]
+__all__ = ["AppliedReadout", "Targets", "WindowMap", "apply_readout", "fit_window", "window_regressions"]
 
 Targets = Callable[[int], Tensor] | Mapping[int, Tensor]
-"""The number of steps ΔT of a window to the outputs wanted in it, (classes, ΔT, outputs)."""
+"""The number of steps ΔT of a window to the target outputs in it, (classes, ΔT, outputs)."""
 
 _FIRST_ITERATIONS, _ITERATIONS = 12, 2  # of the condition's estimate: without and with a neighbour's vectors
 
@@ -27,7 +27,7 @@ class WindowMap:
         starts: the t₀.
         lengths: the ΔT.
         nmse: (starts, lengths) float64: of development sentences, mean of Σ_k ‖error‖² / Σ_k ‖target‖². 0 is perfect;
-            a readout that answers 0 has 1. NaN where the window ends after the last time, or a target is 0 throughout.
+            an output of 0 has 1. NaN where the window ends after the last time, or a target is 0 throughout.
         condition: (starts, lengths) estimate, from below, of the condition number of the centred design with its
             ridge: root of the ratio of greatest and least eigenvalue of the normal matrix, by a few power and inverse
             iterations that start from the vectors of the window before. Well below 1e6, the root of
@@ -76,7 +76,7 @@ def window_regressions(
 ) -> WindowMap:
     """Least squares for every window [t₀, t₀ + ΔT) at once, each with its error on development sentences.
 
-    One linear readout with bias, shared by all steps of the window, is fitted to the outputs y_{c,k} wanted of a
+    One linear readout with bias, shared by all steps of the window, is fitted to the target outputs y_{c,k} of a
     sentence of class c at step k, over all training sentences and steps: the regression of N·ΔT rows on d + 1 columns.
     Its normal matrix, centred within the window, is a running sum over ΔT of what each further time adds: the scatter
     at this time, and that of its mean about the mean so far. No rows are needed, and all terms are positive. The error
@@ -114,7 +114,7 @@ def window_regressions(
     """
     _check(train, development, starts, lengths, ridge)
     n, m = train.sizes(), development.sizes()
-    plan = _Plan.of(n, targets, lengths)
+    plan = _PaddedTargets.of(n, targets, lengths)
     n_classes, n_times, width = train.shape
     at_once = max(1, int(memory / (8 * width**2 * (4 + 2 * n_classes))))
     nmse, condition, used = (n.new_full((len(starts), len(lengths)), torch.nan) for _ in range(3))
@@ -167,17 +167,17 @@ def fit_window(
             f"the window [{start}, {start + length}) ends after the last of {train.shape[1]} times"
         )
     n = train.sizes()
-    plan = _Plan.of(n, targets, [length])
+    plan = _PaddedTargets.of(n, targets, [length])
     means, right = plan.right_hand_sides(train, n, start, length)
     for _, normals in _normal_matrices(train, n, start, length, at_once=1):
         normal = normals  # the last is that of the whole window
     constant = train.resolution**2 * n.sum() * length * means.square().sum(1)
     weights = torch.cholesky_solve(right, _factor(normal, ridge, constant)[0])[0]
-    return torch.cat([weights, plan.outputs - means @ weights])
+    return torch.cat([weights, plan.output_means - means @ weights])
 
 
-class Written(NamedTuple):
-    """What a readout makes of some sentences in a window.
+class AppliedReadout(NamedTuple):
+    """The outputs of a readout for some sentences in a window, and their errors.
 
     Attributes:
         outputs: (ΔT, sentences, outputs).
@@ -188,46 +188,46 @@ class Written(NamedTuple):
     nmse: Float[Tensor, "sentences"]
 
 
-def write(
+def apply_readout(
     weights: Float[Tensor, "_ outputs"],
     x: Float[Tensor, "steps sentences d"],
     targets: Float[Tensor, "sentences steps outputs"],
-) -> Written:
+) -> AppliedReadout:
     """Apply the readout of a window, of :func:`fit_window`, to the sentences' vectors in it.
 
     Args:
         weights: (d + 1, outputs), the last row the bias.
         x: (ΔT, sentences, d).
-        targets: (sentences, ΔT, outputs) what each sentence should write.
+        targets: (sentences, ΔT, outputs) of each sentence.
 
     Example:
         >>> line = torch.tensor([[1.0], [0.5]])
-        >>> write(line, torch.ones(2, 1, 1), torch.ones(1, 2, 1)).nmse
+        >>> apply_readout(line, torch.ones(2, 1, 1), torch.ones(1, 2, 1)).nmse
         tensor([0.2500])
     """
     outputs = x.to(weights) @ weights[:-1] + weights[-1]
-    wanted = targets.to(weights).transpose(0, 1)
-    return Written(outputs, (outputs - wanted).square().sum((0, 2)) / wanted.square().sum((0, 2)))
+    expected = targets.to(weights).transpose(0, 1)
+    return AppliedReadout(outputs, (outputs - expected).square().sum((0, 2)) / expected.square().sum((0, 2)))
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """What is wanted in windows of each length, padded with zeros to the longest, D.
+class _PaddedTargets:
+    """The targets in windows of each length, padded with zeros to the longest, D.
 
     Attributes:
         lengths: (L,) the ΔT.
-        wanted: (L, C, D, o) outputs.
-        outputs: (L, o) their mean over training sentences and steps.
+        targets: (L, C, D, o) outputs.
+        output_means: (L, o) their mean over training sentences and steps.
         inside: (L, 1, D, 1) 1 for the steps of the window, 0 beyond.
     """
 
     lengths: Int[Tensor, "lengths"]
-    wanted: Tensor
-    outputs: Tensor
+    targets: Tensor
+    output_means: Tensor
     inside: Tensor
 
     @classmethod
-    def of(cls, n: Tensor, targets: Targets, lengths: Sequence[int]) -> "_Plan":
+    def of(cls, n: Tensor, targets: Targets, lengths: Sequence[int]) -> "_PaddedTargets":
         found = [targets[k] if isinstance(targets, Mapping) else targets(k) for k in lengths]
         for k, y in zip(lengths, found, strict=True):
             if y.ndim != 3 or y.shape[:2] != (len(n), k) or y.shape[2] != found[0].shape[2]:
@@ -236,13 +236,13 @@ class _Plan:
                     f"of {k} steps, got {tuple(y.shape)}"
                 )
         longest = max(lengths)
-        wanted = torch.stack(
+        padded = torch.stack(
             [F.pad(y.to(n), (0, 0, 0, longest - k)) for k, y in zip(lengths, found, strict=True)]
         )
         numbers = torch.tensor(list(lengths), device=n.device)
-        outputs = torch.einsum("lcko,c->lo", wanted, n) / (n.sum() * numbers)[:, None]
+        means = torch.einsum("lcko,c->lo", padded, n) / (n.sum() * numbers)[:, None]
         inside = (torch.arange(longest, device=n.device) < numbers[:, None]).to(n)[:, None, :, None]
-        return cls(numbers, wanted, outputs, inside)
+        return cls(numbers, padded, means, inside)
 
     def right_hand_sides(
         self, train: WindowSums, n: Tensor, start: int, steps: int
@@ -252,7 +252,7 @@ class _Plan:
         middle = torch.einsum("ckd,c->kd", rows, n) / n.sum()
         last = (self.lengths - 1).clamp(max=steps - 1)
         means = (middle.cumsum(0) / torch.arange(1, steps + 1, device=n.device)[:, None])[last]
-        centred = ((self.wanted - self.outputs[:, None, None]) * self.inside)[:, :, :steps]
+        centred = ((self.targets - self.output_means[:, None, None]) * self.inside)[:, :, :steps]
         # the y − ȳ of a window add up to 0, so any one vector may be taken from all x: one that is near them
         return means, torch.einsum("ckd,c,lcko->ldo", rows - middle[0], n, centred)
 
@@ -263,11 +263,13 @@ class _Plan:
         """Of the lengths ``at``: the errors of class means, and what scatters about them, are both positive."""
         rows = development.means[:, start : start + steps]
         middle = means[0]
-        answers = torch.einsum("ckd,ldo->lcko", rows - middle, weights)
-        answers += (self.outputs[at] - torch.einsum("ld,ldo->lo", means - middle, weights))[:, None, None]
-        wrong = ((answers - self.wanted[at, :, :steps]) * self.inside[at, :, :steps]).square().sum((2, 3))
+        outputs = torch.einsum("ckd,ldo->lcko", rows - middle, weights)
+        outputs += (self.output_means[at] - torch.einsum("ld,ldo->lo", means - middle, weights))[
+            :, None, None
+        ]
+        wrong = ((outputs - self.targets[at, :, :steps]) * self.inside[at, :, :steps]).square().sum((2, 3))
         spread = (scatter @ weights).mul_(weights).sum((2, 3)).T
-        scale = self.wanted[at].square().sum((2, 3))
+        scale = self.targets[at].square().sum((2, 3))
         errors = torch.where(scale > 0, (spread + m * wrong) / scale, torch.nan)
         return torch.where(m > 0, errors, 0.0).sum(1) / m.sum()
 

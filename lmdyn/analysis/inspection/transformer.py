@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from torch import nn
 
-__all__ = ["attention_sites", "encoder_of", "layer_number", "layer_sites"]
+__all__ = ["attention_sites", "check_positions", "encoder_of", "layer_number", "layer_sites"]
 
 _LAYER = re.compile(r"(?:.+\.)?(?:layer|layers|h|albert_layers)\.(\d+)")
 _ATTENTION = ("attention.self", "attention", "self_attn", "attn", "self_attention")
@@ -47,6 +47,38 @@ def _is_pretrained(module: nn.Module) -> bool:
     return hasattr(module, "base_model") and hasattr(module, "config")
 
 
+def check_positions(module: nn.Module, length: int, what: str, remedy: str, whose: str = "") -> None:
+    """Refuse rows of more tokens than the encoder has positions for, ``max_position_embeddings`` of its configuration.
+
+    An encoder whose configuration says no number reads rows of any length.
+
+    Args:
+        module: see :func:`encoder_of`.
+        length: tokens of the longest row.
+        what: what these rows are, in the plural.
+        remedy: how to have shorter ones.
+        whose: who reads them.
+
+    Raises:
+        ValueError: the rows are too long, or as :func:`encoder_of`.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> sizes = dict(vocab_size=9, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+        >>> model = BertModel(BertConfig(**sizes, max_position_embeddings=16))
+        >>> check_positions(model, 20, "sentences", "lower sequence_length")
+        Traceback (most recent call last):
+        ValueError: expected sentences of at most 16 tokens, the positions of BertModel, got 20: lower sequence_length
+    """
+    encoder = encoder_of(module)
+    most = getattr(cast(Any, encoder).config, "max_position_embeddings", None)
+    if most is not None and length > most:
+        raise ValueError(
+            f"{whose}{': ' if whose else ''}expected {what} of at most {most} tokens, the positions of "
+            f"{type(encoder).__name__}, got {length}: {remedy}"
+        )
+
+
 def layer_sites(module: nn.Module) -> dict[str, str]:
     """Sites of all layers of :func:`encoder_of`: ``layer1`` … ``layerN``, or ``layer`` where they share one module.
 
@@ -81,7 +113,7 @@ def layer_sites(module: nn.Module) -> dict[str, str]:
 
 
 def attention_sites(module: nn.Module) -> dict[str, str]:
-    """The attention modules of all :func:`layer_sites`, those that answer attention weights, under the same names.
+    """The attention modules of all :func:`layer_sites`, those that return attention weights, under the same names.
 
     Raises:
         ValueError: as :func:`layer_sites`; a layer without attention module.

@@ -3,7 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import lightning as L
 import pandas as pd
@@ -16,7 +16,7 @@ from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.dynamics.trajectories import exact_products
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import IGNORED, device_of
-from lmdyn.analysis.inspection.transformer import encoder_of
+from lmdyn.analysis.inspection.transformer import check_positions, encoder_of
 from lmdyn.analysis.probing.depth_heads import (
     ReadoutTraining,
     StateDecoder,
@@ -194,13 +194,14 @@ class DepthPerformance(Observer):
         self._opened(module)
         if self._task is None:
             return
-        most = getattr(cast(Any, encoder_of(module)).config, "max_position_embeddings", None)
         longest = int(max(e.lengths.max() for e in (self._task.train, *self._task.evaluation.values())))
-        if most is not None and longest > most:
-            raise ValueError(
-                f"{self.name}: the model reads {most} positions, and {self._task.name} has examples of {longest}: set "
-                f"max_sequence_length of `tasks` to {most} at most"
-            )
+        check_positions(
+            module,
+            longest,
+            f"examples of {self._task.name}",
+            "lower max_sequence_length of `tasks`",
+            self.name,
+        )
 
     def _opened(self, module: nn.Module) -> "_Parts":
         """The encoder as a map, the times to look at, and the module's own decoder."""

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import pandas as pd
 import torch
@@ -10,22 +10,28 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.analysis.dynamics.synchronization import THRESHOLD
 from lmdyn.analysis.dynamics.trajectories import exact_products
 from lmdyn.analysis.inspection.forward import IGNORED, device_of
-from lmdyn.analysis.inspection.transformer import encoder_of
+from lmdyn.analysis.inspection.transformer import check_positions
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.callbacks.dynamics.dynamics_settings import (
+    NOT_GIVEN,
+    DynamicsNumerics,
+    LongTerm,
+    ShortTerm,
+    flat_settings,
+    with_flat,
+)
 from lmdyn.callbacks.dynamics.encoder_dynamics_figures import dynamics_figures
 from lmdyn.callbacks.dynamics.encoder_dynamics_tables import dynamics_tables
 from lmdyn.callbacks.dynamics.encoder_runs import EncoderRuns, Row
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
+from lmdyn.callbacks.observing.protocols import HasObjective, offers
 
 __all__ = ["EncoderDynamics"]
 
 log = logging.getLogger(__name__)
-
-Precision = Literal["float32", "float64"]
 
 _COLUMNS = ("length", "term", "width", "kind", "t", "sentence", "token", "key", "component")
 _SCALARS = (
@@ -64,26 +70,12 @@ class EncoderDynamics(Observer):
         length: tokens of a sentence.
         lengths: numbers of tokens for which the synchronization offset is measured, besides.
         sentences: number of sentences; the probe set's first ones.
-        short_steps: horizon t of the short term.
-        short_tau: steps of a window, a divisor of ``short_steps``.
-        short_sentences: of the short term; None: all.
-        dimension_times: t at which the effective dimension is measured; None: every 25 steps.
-        long_steps: horizon of the long term; 0 leaves it out.
-        long_tau: steps of a window, a divisor of ``long_steps``.
-        long_sentences: of the long term; None: all.
-        epsilon: norm of the perturbation over the joint state.
-        threshold: D below which tokens are synchronized.
-        check: sentences that are also followed on the full map, for ``check_steps``.
-        check_steps: a multiple of ``long_tau``.
         examples: sentences whose exponents are recorded one by one, the first one's trajectory too.
-        max_period: longest period of an attractor that is looked for.
-        tolerance: distance, relative to the state's norm, at which states count as the same.
-        resolution: |λ| that is not told from 0 when trajectories at the horizon are named.
-        reduced: go over to the map of one token.
-        dtype: ``float32`` or ``float64``.
-        batch_size: sentences that the full map is applied to at once.
-        seed: of the perturbations.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
+        short_term: horizon, windows and number of sentences of the short term.
+        long_term: those of the long term, the check on the full map, and what counts as an attractor.
+        numerics: perturbation, threshold, precision.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`; and, as in version 0.1, each of the settings above by its name
+            in the observations' files (``short_steps``, ``long_tau``, ``dtype``, …).
 
     Logged tags:
         ``encoder_dynamics/synchronization_offset/length=<n>``: mean t at which the tokens of a sentence synchronized.
@@ -116,8 +108,11 @@ class EncoderDynamics(Observer):
     Reference: Inoue et al. 2022, section II, figures 2, 4 and A1.
 
     Example:
-        >>> EncoderDynamics(sentences=100, long_steps=20_000).long_tau
+        >>> from lmdyn.callbacks import LongTerm
+        >>> EncoderDynamics(sentences=100, long_term=LongTerm(steps=20_000)).long_term.tau
         50
+        >>> EncoderDynamics(sentences=100, long_steps=20_000).long_term.steps  # the form of version 0.1
+        20000
     """
 
     several_runs = True
@@ -128,75 +123,50 @@ class EncoderDynamics(Observer):
         length: int = 32,
         lengths: Sequence[int] = (8, 16, 64),
         sentences: int = 1000,
-        short_steps: int = 500,
-        short_tau: int = 10,
-        short_sentences: int | None = None,
-        dimension_times: Sequence[int] | None = None,
-        long_steps: int = 100_000,
-        long_tau: int = 50,
-        long_sentences: int | None = None,
-        epsilon: float = 1.0,
-        threshold: float = THRESHOLD,
-        check: int = 2,
-        check_steps: int = 1000,
         examples: int = 5,
-        max_period: int = 256,
-        tolerance: float = 1e-5,
-        resolution: float = 1e-3,
-        reduced: bool = True,
-        dtype: Precision = "float32",
-        batch_size: int = 16,
-        seed: int = 0,
+        short_term: ShortTerm = ShortTerm(),  # noqa: B008 (frozen)
+        long_term: LongTerm = LongTerm(),  # noqa: B008 (frozen)
+        numerics: DynamicsNumerics = DynamicsNumerics(),  # noqa: B008 (frozen)
         **kwargs: Any,
     ) -> None:
+        # jsonargparse reads from these lines which further arguments there are
+        short_term = with_flat(
+            short_term, steps=kwargs.pop("short_steps", NOT_GIVEN), tau=kwargs.pop("short_tau", NOT_GIVEN),
+            sentences=kwargs.pop("short_sentences", NOT_GIVEN),
+            dimension_times=kwargs.pop("dimension_times", NOT_GIVEN),
+        )  # fmt: skip
+        long_term = with_flat(
+            long_term, steps=kwargs.pop("long_steps", NOT_GIVEN), tau=kwargs.pop("long_tau", NOT_GIVEN),
+            sentences=kwargs.pop("long_sentences", NOT_GIVEN), check=kwargs.pop("check", NOT_GIVEN),
+            check_steps=kwargs.pop("check_steps", NOT_GIVEN), max_period=kwargs.pop("max_period", NOT_GIVEN),
+            tolerance=kwargs.pop("tolerance", NOT_GIVEN), resolution=kwargs.pop("resolution", NOT_GIVEN),
+        )  # fmt: skip
+        numerics = with_flat(
+            numerics, epsilon=kwargs.pop("epsilon", NOT_GIVEN), threshold=kwargs.pop("threshold", NOT_GIVEN),
+            reduced=kwargs.pop("reduced", NOT_GIVEN), dtype=kwargs.pop("dtype", NOT_GIVEN),
+            batch_size=kwargs.pop("batch_size", NOT_GIVEN), seed=kwargs.pop("seed", NOT_GIVEN),
+        )  # fmt: skip
         super().__init__(**kwargs)
-        if dtype not in get_args(Precision):
-            raise ValueError(f"dtype is one of {list(get_args(Precision))}, got {dtype!r}")
-        counts = {
-            "length": length - 1, "sentences": sentences - 1, "batch_size": batch_size, "max_period": max_period,
-            "short_sentences": sentences if short_sentences is None else short_sentences - 1,
-            "long_sentences": sentences if long_sentences is None else long_sentences,
-        }  # fmt: skip
-        low = [name for name, number in counts.items() if number < 1]
-        if low or any(n < 2 for n in lengths) or min(check, examples, long_steps) < 0:
+        if min(length, sentences, *lengths) < 2 or examples < 0:
             raise ValueError(
-                "expected length, lengths, sentences and short_sentences from 2, batch_size, max_period and "
-                f"long_sentences from 1, check, examples and long_steps from 0: got {low or 'a number below'}"
-            )
-        if epsilon <= 0 or threshold <= 0 or tolerance <= 0 or resolution < 0:
-            raise ValueError("epsilon, threshold and tolerance are above 0, resolution at least 0")
-        for name, tau, steps in (
-            ("short", short_tau, short_steps),
-            ("long", long_tau, long_steps or long_tau),
-            ("check", long_tau, check_steps),
-        ):
-            if tau < 1 or steps < tau or steps % tau:
-                raise ValueError(
-                    f"{name}_steps is {steps}, and a window has {tau}: expected a multiple of it, such as "
-                    f"{max(1, round(steps / max(tau, 1))) * max(tau, 1)}"
-                )
-        times = range(0, short_steps + 1, 25) if dimension_times is None else dimension_times
-        if any(t < 0 or t > short_steps for t in times) or sorted(set(times)) != list(times):
-            raise ValueError(
-                f"dimension_times rise from 0 to short_steps, {short_steps}, at most: got {dimension_times}"
+                f"expected length, lengths and sentences from 2 and examples from 0, got {length}, {list(lengths)}, "
+                f"{sentences} and {examples}"
             )
         self.length, self.lengths, self.sentences = length, tuple(sorted({*lengths, length})), sentences
-        self.short_steps, self.short_tau = short_steps, short_tau
-        self.short_sentences = min(sentences, short_sentences or sentences)
-        self.dimension_times = tuple(times)
-        self.long_steps, self.long_tau = long_steps, long_tau
-        self.long_sentences = min(sentences, long_sentences or sentences)
-        self.epsilon, self.threshold = epsilon, threshold
-        self.check, self.check_steps, self.examples = (
-            min(check, sentences),
-            check_steps,
-            min(examples, sentences),
-        )
-        self.max_period, self.tolerance, self.resolution = max_period, tolerance, resolution
-        self.reduced = reduced
-        self.dtype = {"float32": torch.float32, "float64": torch.float64}[dtype]
-        self.batch_size, self.seed = batch_size, seed
+        self.examples = examples
+        self.short_term, self.long_term, self.numerics = short_term, long_term, numerics
         self._rows: dict[str, Tensor] = {}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments, grouped ones by their names in observations' files, and the content of the probe set."""
+        groups = {"short_term", "long_term", "numerics"}
+        return {
+            **{name: value for name, value in super().settings.items() if name not in groups},
+            **flat_settings("short_", self.short_term),
+            **flat_settings("long_", self.long_term),
+            **flat_settings("", self.numerics),
+        }
 
     def prepare(self) -> None:
         """Read the sentences."""
@@ -204,12 +174,9 @@ class EncoderDynamics(Observer):
 
     def check_module(self, module: nn.Module) -> None:
         """Refuse a module without an encoder, or one that cannot read sentences as long as asked for."""
-        most = getattr(getattr(encoder_of(module), "config", None), "max_position_embeddings", None)
-        if most is not None and self.lengths[-1] > most:
-            raise ValueError(
-                f"{self.name}: sentences of {self.lengths[-1]} tokens are longer than the {most} positions that the "
-                "model reads: leave them out of `lengths`"
-            )
+        check_positions(
+            module, self.lengths[-1], "sentences", "leave longer ones out of `lengths`", self.name
+        )
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Iterate the map from this rank's sentences, and bring all ranks' numbers together."""
@@ -230,13 +197,19 @@ class EncoderDynamics(Observer):
 
     def _runs(self, module: nn.Module, rows: Mapping[str, Tensor], step: int) -> list[Row]:
         one = self._cut({name: row[:1] for name, row in rows.items()}, self.length, 0, 1)
-        f = EncoderMap(module, one, dtype=self.dtype, forward=self.forward)
+        f = EncoderMap(module, one, dtype=self.numerics.torch_dtype, forward=self.forward)
         rank, world_size = rank_and_world_size()
         starts = {n: f.start(self._cut(rows, n, rank, world_size)) for n in self.lengths}
-        runs = EncoderRuns(self, f, starts, f.start(one))
+        runs = EncoderRuns(
+            f, starts, f.start(one),
+            length=self.length, sentences=self.sentences, examples=self.examples, short_term=self.short_term,
+            long_term=self.long_term, numerics=self.numerics,
+        )  # fmt: skip
         if not f.shared:
             return runs.over_depth()
-        eager = EncoderMap(module, one, dtype=self.dtype, forward=self.forward, attention="eager")
+        eager = EncoderMap(
+            module, one, dtype=self.numerics.torch_dtype, forward=self.forward, attention="eager"
+        )
         found = runs.example(eager) + runs.short_term()
         if not runs.resolved:
             unresolved = runs.transverse(eager)
@@ -245,14 +218,14 @@ class EncoderDynamics(Observer):
                 log.warning(
                     "%s at step %d: equal token vectors part to a deviation of %.1e, not below the threshold of %.1e: "
                     "no offsets, and the full map all along. %s",
-                    self.name, step, runs.floor, self.threshold,
+                    self.name, step, runs.floor, self.numerics.threshold,
                     f"Synchronization is unstable in this model (transverse exponent {unresolved.value:.3f})"
                     if unresolved.value > 0
                     else "This precision does not resolve synchronization: take float64"
                     if runs.floor == runs.floor
                     else "States are not finite: the model has diverged",
                 )  # fmt: skip
-        found += runs.long_term(eager) if self.long_steps else []
+        found += runs.long_term(eager) if self.long_term.steps else []
         apart = next((row for row in found if row.quantity == "transverse_exponent"), None)
         if runs.resolved and apart is not None and apart.value > 0 and rank == 0:
             log.warning(
@@ -267,7 +240,7 @@ class EncoderDynamics(Observer):
     def _read(self) -> dict[str, Tensor]:
         """``input_ids`` (sentences, longest), and ``token_type_ids`` where the data has them."""
         longest = self.lengths[-1]
-        masked = getattr(self.probe or self.run.datamodule, "objective", None) == "masked"
+        masked = offers(self.data, HasObjective) and self.data.objective == "masked"
         kept: dict[str, list[Tensor]] = {"input_ids": [], "token_type_ids": []}
         number, seen = 0, 0
         for batch in self.probe_set.batches():

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from lmdyn.analysis.dynamics.horizon import carried_on, ends, late_exponents
 from lmdyn.analysis.dynamics.long_run import LongRun, long_run
 from lmdyn.analysis.dynamics.lyapunov import local_lyapunov_exponents, random_perturbation
 from lmdyn.analysis.dynamics.synchronization import (
+    Synchronization,
     deviation,
     deviation_floor,
     synchronization_offset,
@@ -24,9 +25,7 @@ from lmdyn.analysis.dynamics.trajectories import Map, iterate
 from lmdyn.analysis.dynamics.transients import transient_length
 from lmdyn.analysis.preference.independent_components import UnusableEmbeddingsError, principal_components
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
-
-if TYPE_CHECKING:
-    from lmdyn.callbacks.dynamics.encoder_dynamics import EncoderDynamics
+from lmdyn.callbacks.dynamics.dynamics_settings import DynamicsNumerics, LongTerm, ShortTerm
 
 __all__ = ["EncoderRuns", "Row"]
 
@@ -56,35 +55,50 @@ class EncoderRuns:
     """All that is asked of one module, from this rank's sentences; the rows are those of all ranks, on each.
 
     Args:
-        observer: says what is asked for.
         f: the encoder's map.
         starts: by number of tokens, (sentences of this rank, tokens, d) where they start.
         first: (1, tokens, d) where the very first sentence starts, on every rank.
+        length: tokens of a sentence, but for the synchronization offset.
+        sentences: how many there are, on all ranks.
+        examples: sentences whose exponents are recorded one by one.
+        short_term: what is asked for of the short term.
+        long_term: of the long term.
+        numerics: how trajectories are computed.
     """
 
     def __init__(
         self,
-        observer: "EncoderDynamics",
         f: EncoderMap,
         starts: Mapping[int, Float[Tensor, "_ _ d"]],
         first: Float[Tensor, "1 tokens d"],
+        *,
+        length: int,
+        sentences: int,
+        examples: int,
+        short_term: ShortTerm,
+        long_term: LongTerm,
+        numerics: DynamicsNumerics,
     ) -> None:
-        self.observer, self.f, self.first = observer, f, first
-        self.x = starts[observer.length]
-        self.others = {n: x for n, x in starts.items() if n != observer.length}
+        self.f, self.first = f, first
+        self.length, self.examples = length, examples
+        self.short, self.long, self.numerics = short_term, long_term, numerics
+        self.x = starts[length]
+        self.others = {n: x for n, x in starts.items() if n != length}
+        self.short_sentences = min(sentences, short_term.sentences or sentences)
+        self.long_sentences = min(sentences, long_term.sentences or sentences)
         rank, world_size = rank_and_world_size()
-        self.numbers = range(rank, observer.sentences, world_size)
+        self.numbers = range(rank, sentences, world_size)
         self.floor, self.reduced = float("nan"), None
         if f.shared:
-            floors = gather(float(deviation_floor(f, self.x[: observer.batch_size], 64)))
+            floors = gather(float(deviation_floor(f, self.x[: numerics.batch_size], 64)))
             self.floor = float(torch.tensor(floors).max())  # NaN if any is
-            if self.resolved and observer.reduced:
+            if self.resolved and numerics.reduced:
                 self.reduced = synchronized_map(f)
 
     @property
     def resolved(self) -> bool:
         """Whether rounding lets synchronized tokens be told from others."""
-        return self.floor < self.observer.threshold
+        return self.floor < self.numerics.threshold
 
     # ---------------------------------------------------------------- models whose layers differ
 
@@ -93,7 +107,7 @@ class EncoderRuns:
         maps, x = self.f.maps, self.x
         path = iterate(maps, x, len(maps), {"deviation": deviation})
         found = local_lyapunov_exponents(
-            maps, x, 1, len(maps), self.observer.epsilon, seed=self.observer.seed, rows=self.numbers
+            maps, x, 1, len(maps), self.numerics.epsilon, seed=self.numerics.seed, rows=self.numbers
         )
         rows = _over_t("deviation", _all(path.observables["deviation"]).nanmean(1))
         rows += _over_t("local_exponent", _all(found.exponents).nanmean(1), term="short")
@@ -107,27 +121,26 @@ class EncoderRuns:
 
     def short_term(self) -> list[Row]:
         """D(t), λ(t), N_eff(t) for t up to ``short_steps``, and the synchronization offset."""
-        o = self.observer
-        mine = len([n for n in self.numbers if n < o.short_sentences])
-        run = self._long_run(self.x[:mine], o.short_tau, o.short_steps, keep=o.short_steps)
+        short = self.short
+        mine = self._mine(self.short_sentences)
+        run = self._long_run(self.x[:mine], short.tau, short.steps, keep=short.steps)
         d = _all(carried_on(run.deviations, torch.zeros(mine), run.switched_at + 1))
         rows = [Row("deviation_floor", value=self.floor)]
         rows += _over_t("deviation", d.nanmean(1))
-        rows += _over_t("local_exponent", _all(run.exponents).nanmean(1), every=o.short_tau, term="short")
+        rows += _over_t("local_exponent", _all(run.exponents).nanmean(1), every=short.tau, term="short")
         together = -1
         if self.resolved:
-            offset = synchronization_offset(d, self.floor, o.threshold)
-            rows += _offset_rows(o.length, offset)
+            offset = synchronization_offset(d, self.floor, self.numerics.threshold)
+            rows += _offset_rows(self.length, offset)
             together = int(offset.max()) if bool((offset >= 0).all()) else -1
             for length, x in self.others.items():
-                other = synchronize(self.f, x[:mine], o.short_steps, o.threshold, o.batch_size).offset
-                rows += _offset_rows(length, _all(other))
+                rows += _offset_rows(length, _all(self._synchronize(x[:mine]).offset))
         return rows + _dimension_rows(self._dimensions(self.x[:mine], together))
 
     def _dimensions(self, x: Tensor, together: int) -> dict[int, float]:
         """N_eff at each asked t; from ``together`` on all tokens of all sentences are equal, and one is enough."""
         found, t = {}, 0
-        for time in self.observer.dimension_times:
+        for time in self.short.times:
             while t < time:
                 if self.reduced is not None and x.ndim == 3 and 0 <= together <= t:
                     x = x.double().mean(1).to(x.dtype)
@@ -137,7 +150,7 @@ class EncoderRuns:
         return found
 
     def _step(self, x: Tensor) -> Tensor:
-        return torch.cat([self.f(part) for part in x.split(self.observer.batch_size)])
+        return torch.cat([self.f(part) for part in x.split(self.numerics.batch_size)])
 
     def _dimension(self, x: Tensor) -> float:
         return float(effective_dimension(_all_rows(x.flatten(1))))
@@ -146,24 +159,23 @@ class EncoderRuns:
 
     def long_term(self, eager: EncoderMap) -> list[Row]:
         """λ over the long run, transients, attractors; the full map beside, for a sample."""
-        o = self.observer
-        mine = len([n for n in self.numbers if n < o.long_sentences])
-        run = self._long_run(self.x[:mine], o.long_tau, o.long_steps, end_recurrent=True)
+        tau = self.long.tau
+        run = self._long_run(
+            self.x[: self._mine(self.long_sentences)], tau, self.long.steps, end_recurrent=True
+        )
         exponents = _all(run.exponents).cpu()
         recurred_at = _all(run.recurred_at).cpu()
         # a trajectory that is no longer followed goes on as it was: else the mean would be of those that are not closed
-        followed = carried_on(exponents, late_exponents(exponents), _all(run.ended_at).cpu() // o.long_tau)
-        rows = _over_t("local_exponent", followed.nanmean(1), every=o.long_tau, term="long")
-        for i in range(min(o.examples, o.long_sentences)):
-            rows += _over_t(
-                "sentence_local_exponent", exponents[:, i], every=o.long_tau, term="long", sentence=i
-            )
+        followed = carried_on(exponents, late_exponents(exponents), _all(run.ended_at).cpu() // tau)
+        rows = _over_t("local_exponent", followed.nanmean(1), every=tau, term="long")
+        for i in range(min(self.examples, self.long_sentences)):
+            rows += _over_t("sentence_local_exponent", exponents[:, i], every=tau, term="long", sentence=i)
         widths = [w for w in WIDTHS if w <= len(exponents)] or [len(exponents)]
         for width in widths:
-            ends = transient_length(exponents, o.long_tau, width, recurred_at)
+            ends = transient_length(exponents, tau, width, recurred_at)
             rows.append(Row("transient_length", width=width, value=float(ends.length.double().mean())))
-        ends = transient_length(exponents, o.long_tau, min(20, len(exponents)), recurred_at)
-        by_sign = transient_length(exponents, o.long_tau, widths[0], recurred_at, "sign_change")
+        ends = transient_length(exponents, tau, min(20, len(exponents)), recurred_at)
+        by_sign = transient_length(exponents, tau, widths[0], recurred_at, "sign_change")
         chaotic = ends.length > 0
         switched_at = _all(run.switched_at).cpu()
         rows += [
@@ -185,7 +197,6 @@ class EncoderRuns:
         return rows + (self._checked(eager) if self.reduced is not None else [])
 
     def _attractors(self, run: LongRun, exponents: Tensor, recurred: Tensor) -> list[Row]:
-        o = self.observer
         switched = _all(run.switched_at).cpu() >= 0
         parts: list[tuple[Map, Tensor, Tensor]] = [(self.f, _all_rows(run.final_full), ~switched)]
         if self.reduced is not None:
@@ -194,9 +205,9 @@ class EncoderRuns:
             exponents,
             parts,
             recurred,
-            max_period=o.max_period,
-            tolerance=o.tolerance,
-            resolution=o.resolution,
+            max_period=self.long.max_period,
+            tolerance=self.long.tolerance,
+            resolution=self.long.resolution,
         )
         return [
             *(
@@ -209,17 +220,16 @@ class EncoderRuns:
 
     def _checked(self, eager: EncoderMap) -> list[Row]:
         """A sample of sentences on the full map too, and what becomes of differences between their tokens."""
-        o = self.observer
-        if not o.check:
+        if not self.long.check:
             return []
-        x = self.x[: len([n for n in self.numbers if n < o.check])]
-        there = self._long_run(x, o.long_tau, o.check_steps)
+        x, tau = self.x[: self._mine(self.long.check)], self.long.tau
+        there = self._long_run(x, tau, self.long.check_steps)
         full = long_run(
-            self.f, x, o.long_tau, o.check_steps, epsilon=o.epsilon, batch_size=o.batch_size, seed=o.seed,
-            rows=self.numbers[: len(x)],
+            self.f, x, tau, self.long.check_steps, epsilon=self.numerics.epsilon,
+            batch_size=self.numerics.batch_size, seed=self.numerics.seed, rows=self.numbers[: len(x)],
         )  # fmt: skip
         windows = torch.arange(len(there.exponents), device=x.device)[:, None]
-        after = (there.switched_at >= 0) & (windows * o.long_tau >= there.switched_at)
+        after = (there.switched_at >= 0) & (windows * tau >= there.switched_at)
         on_both = [_all(run.exponents.where(after, torch.nan)) for run in (full, there)]
         synchronized = torch.where((there.switched_at >= 0)[:, None], there.final, torch.nan)
         return [
@@ -230,39 +240,45 @@ class EncoderRuns:
 
     def transverse(self, eager: EncoderMap, tokens: Float[Tensor, "some d"] | None = None) -> Row:
         """λ⊥ along the trajectories of equal tokens; without ``tokens``, from the mean tokens of some sentences."""
-        o = self.observer
-        steps = max(o.long_tau, _TRANSVERSE_STEPS // o.long_tau * o.long_tau)
+        tau = self.long.tau
+        steps = max(tau, _TRANSVERSE_STEPS // tau * tau)
         if tokens is None:
             settled = iterate(self.f, _equal(self.x[:4]), _TRANSVERSE_STEPS, {})
             tokens = settled.final.double().mean(1).to(settled.dtype)
-        found = transverse_exponents(eager, tokens, o.long_tau, steps, o.seed)
+        found = transverse_exponents(eager, tokens, tau, steps, self.numerics.seed)
         return Row("transverse_exponent", value=float(_all(found).nanmean()))
 
     def _long_run(
         self, x: Tensor, tau: int, steps: int, *, keep: int = 0, end_recurrent: bool = False
     ) -> LongRun:
-        o = self.observer
+        of = self.numerics
         return long_run(
-            self.f, x, tau, steps, reduced=self.reduced, epsilon=o.epsilon, threshold=o.threshold, keep=keep,
-            end_recurrent=end_recurrent, tolerance=o.tolerance, batch_size=o.batch_size, seed=o.seed,
+            self.f, x, tau, steps, reduced=self.reduced, epsilon=of.epsilon, threshold=of.threshold, keep=keep,
+            end_recurrent=end_recurrent, tolerance=self.long.tolerance, batch_size=of.batch_size, seed=of.seed,
             rows=self.numbers[: len(x)],
         )  # fmt: skip
+
+    def _synchronize(self, x: Tensor) -> Synchronization:
+        of = self.numerics
+        return synchronize(self.f, x, self.short.steps, of.threshold, of.batch_size)
+
+    def _mine(self, sentences: int) -> int:
+        """How many of the first sentences are this rank's."""
+        return len([n for n in self.numbers if n < sentences])
 
     # ---------------------------------------------------------------- the first sentence
 
     def example(self, eager: EncoderMap) -> list[Row]:
         """The first sentence's tokens, deviations and attention on the way; perturbed, and in principal components."""
-        o, x = self.observer, self.first
-        path = iterate(
-            self.f, x, o.short_steps, {"first": lambda x: x[:, :_TOKENS, 0], "deviation": deviation}
-        )
+        x, steps = self.first, self.short.steps
+        path = iterate(self.f, x, steps, {"first": lambda x: x[:, :_TOKENS, 0], "deviation": deviation})
         rows = [
             row
             for token in range(min(_TOKENS, x.shape[1]))
             for row in _over_t("first_element", path.observables["first"][:, 0, token], token=token)
         ]
         rows += _over_t("example_deviation", path.observables["deviation"][:, 0])
-        for t in range(0, o.short_steps + 1, _ATTENTION_EVERY):
+        for t in range(0, steps + 1, _ATTENTION_EVERY):
             weights = _attention(eager, x)
             if weights is None:
                 break
@@ -271,18 +287,17 @@ class EncoderRuns:
                 for q, row in enumerate(weights.tolist())
                 for k, value in enumerate(row)
             ]
-            for _ in range(_ATTENTION_EVERY if t < o.short_steps else 0):
+            for _ in range(_ATTENTION_EVERY if t < steps else 0):
                 x = self.f(x)
         return rows + (self._example_after(self.reduced) if self.reduced is not None else [])
 
     def _example_after(self, reduced: Map) -> list[Row]:
         """The first sentence's token after synchronization."""
-        o = self.observer
-        start = synchronize(self.f, self.first, o.short_steps, o.threshold)
+        start = self._synchronize(self.first)
         if int(start.offset[0]) < 0:
             return []
         token = start.token
-        small = random_perturbation(token, 1e-4 * float(token.norm()), o.seed)
+        small = random_perturbation(token, 1e-4 * float(token.norm()), self.numerics.seed)
         pair = torch.stack([token, token + small], 1)
         path = iterate(
             lambda x: reduced(x[0])[None],

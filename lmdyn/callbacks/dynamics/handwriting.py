@@ -13,9 +13,14 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.dynamics.trajectories import exact_products
-from lmdyn.analysis.dynamics.window_regressions import WindowMap, fit_window, window_regressions, write
+from lmdyn.analysis.dynamics.window_regressions import (
+    WindowMap,
+    apply_readout,
+    fit_window,
+    window_regressions,
+)
 from lmdyn.analysis.dynamics.window_sums import WindowSums
-from lmdyn.analysis.inspection.transformer import encoder_of
+from lmdyn.analysis.inspection.transformer import check_positions, encoder_of
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.callbacks.dynamics.handwriting_figures import handwriting_figures
 from lmdyn.callbacks.dynamics.letter_paths import pen_velocity
@@ -184,13 +189,9 @@ class Handwriting(Observer):
 
     def check_module(self, module: nn.Module) -> None:
         """Refuse a module without an encoder, or one that cannot read sentences as long as the task's."""
-        config: Any = encoder_of(module).config
-        most = getattr(config, "max_position_embeddings", None)
-        if most is not None and self.length > most:
-            raise ValueError(
-                f"{self.name}: the model reads {most} positions, and sentences have {self.length}: set the probe's "
-                f"max_sequence_length to {most} at most"
-            )
+        check_positions(
+            module, self.length, "pairs of sentences", "lower the probe's max_sequence_length", self.name
+        )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -321,7 +322,7 @@ class Handwriting(Observer):
         targets = self._targets(length).to(weights)
         written = []
         for numbers, letters, x in self._trajectories(f, "development", start + length, weights.device):
-            velocity, nmse = write(weights, x[start:], targets[letters])
+            velocity, nmse = apply_readout(weights, x[start:], targets[letters])
             paths = velocity.cumsum(0).transpose(0, 1).cpu()
             written += list(zip(nmse.tolist(), numbers.tolist(), letters.tolist(), paths, strict=True))
             written = self._best(written)

@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from lmdyn.analysis.inspection.transformer import encoder_of
+from lmdyn.analysis.inspection.transformer import check_positions, encoder_of
 from lmdyn.analysis.probing.task_metrics import (
     Metrics,
     classification_metrics,
@@ -172,15 +172,11 @@ class Downstream(Observer):
 
     def check_module(self, module: nn.Module) -> None:
         """Refuse a module without an encoder, or one that cannot read examples as long as the tasks'."""
-        config: Any = encoder_of(module).config
-        most = getattr(config, "max_position_embeddings", None)
-        longest = {name: self._longest(name) for name in self.tasks}
-        too_long = {name: n for name, n in longest.items() if most is not None and n > most}
-        if too_long:
-            raise ValueError(
-                f"{self.name}: the model reads {most} positions, and examples have more: {too_long}; set the probe's "
-                f"max_sequence_length to {most} at most"
-            )
+        for name in self.tasks:
+            check_positions(
+                module, self._longest(name), f"examples of {name}", "lower the probe's max_sequence_length",
+                self.name,
+            )  # fmt: skip
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -319,7 +319,7 @@ def test_times_beyond_the_depth_of_layers_that_differ(tmp_path, data, tasks):
 def test_modules_that_are_refused(tmp_path, data, tasks):
     with pytest.raises(ValueError, match="the generator alone"):
         attached(tmp_path, data, times=[0]).check_module(model(data, "electra"))
-    with pytest.raises(ValueError, match="the model reads 24 positions"):
+    with pytest.raises(ValueError, match="of similarity of at most 24 tokens, the positions of AlbertModel"):
         short = model(data, max_position_embeddings=24)
         longest = GrammarTasks(GrammarCorpus(**GRAMMAR), n_train=60, n_evaluation=40)
         attached(tmp_path / "b", data, longest).check_module(short)

@@ -1,10 +1,14 @@
 """``EncoderDynamics``: its numbers are those of the functions, its sentences the text's; what it refuses."""
 
+import json
 import logging
+from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
 from torch import nn
 from transformers import BertConfig, BertModel
 
@@ -14,7 +18,8 @@ from lmdyn.analysis.dynamics.synchronization import deviation, synchronize
 from lmdyn.analysis.dynamics.synchronized_map import synchronized_map
 from lmdyn.analysis.dynamics.trajectories import iterate
 from lmdyn.analysis.dynamics.transients import transient_length
-from lmdyn.callbacks import EncoderDynamics, Run
+from lmdyn.callbacks import DynamicsNumerics, EncoderDynamics, LongTerm, Run, ShortTerm
+from lmdyn.cli.fit import LmdynCLI
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel
 
@@ -223,17 +228,23 @@ def test_diverged_models_leave_nan(data, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"short_tau": 7}, "short_steps is 100"),
-        ({"long_tau": 30}, "long_steps is 400"),
-        ({"check_steps": 15}, "check_steps is 15"),
+        ({"short_tau": 7}, "short_term.steps is 100"),
+        ({"long_tau": 30}, "long_term.steps is 400"),
+        ({"check_steps": 15}, "long_term.check_steps is 15"),
         ({"dtype": "bfloat16"}, "dtype is one of"),
         ({"sentences": 1}, "from 2"),
         ({"epsilon": 0.0}, "above 0"),
         ({"dimension_times": (0, 170)}, "rise from 0"),
+        ({"short_sentences": 1}, "short_term.sentences is 1"),
+        ({"long_sentences": 0}, "sentences from 1"),
+        ({"examples": -1}, "examples from 0"),
+        ({"tolerance": 0.0}, "tolerance above 0"),
+        ({"long_term": LongTerm(steps=50)}, r"LongTerm.steps is 50, and also given .* 400: leave out"),
+        ({"short_step": 5}, "unexpected keyword argument 'short_step'"),
     ],
 )
 def test_settings_out_of_range(changes, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         EncoderDynamics(**{**SMALL, **changes})
 
 
@@ -242,7 +253,10 @@ def test_probe_sets_and_models_that_do_not_fit(data, tmp_path):
         observer(data, tmp_path, lengths=(30,))
     with pytest.raises(ValueError, match="900 sentences of 20 tokens"):
         observer(data, tmp_path, sentences=900)
-    with pytest.raises(ValueError, match="longer than the 16 positions"):
+    with pytest.raises(
+        ValueError,
+        match="expected sentences of at most 16 tokens, the positions of AlbertModel, got 20: leave",
+    ):
         observer(data, tmp_path).check_module(module(max_position_embeddings=16))
     with pytest.raises(ValueError, match="models of transformers"):
         observer(data, tmp_path).check_module(nn.Linear(2, 2))
@@ -256,3 +270,75 @@ def test_offsets_are_those_of_synchronize(data, observed):
     f = EncoderMap(model, {"input_ids": ids}, dtype=torch.float64)
     found = synchronize(f, f.start({"input_ids": ids}), 100, batch_size=7)
     np.testing.assert_array_equal(values(table, "sentence_offset", length=20), found.offset)
+
+
+# ---------------------------------------------------------------- settings in groups, and one by one as in version 0.1
+
+HEADERS = Path(__file__).parents[2] / "fixtures" / "v0_1" / "observer_headers"
+FLAT = yaml.safe_load((HEADERS / "registry.yaml").read_text())["observers"]["EncoderDynamics"]["arguments"]
+GROUPED = {
+    "length": 12, "lengths": [8], "sentences": 6, "examples": 2,
+    "short_term": {"steps": 40, "dimension_times": [0, 20]},
+    "long_term": {"steps": 200, "tau": 10, "check": 1, "check_steps": 60, "max_period": 4},
+    "numerics": {"threshold": 0.001},
+}  # fmt: skip
+
+
+def from_yaml(folder, *arguments):
+    callbacks = [
+        {"class_path": "EncoderDynamics", "init_args": {**a, "name": f"observer_{i}"}}
+        for i, a in enumerate(arguments)
+    ]
+    config = {
+        "trainer": {
+            "callbacks": callbacks,
+            "accelerator": "cpu",
+            "logger": False,
+            "enable_checkpointing": False,
+        },
+        "model": {"class_path": "LSTMLanguageModel", "init_args": {"hidden_size": 4, "embedding_size": 4}},
+        "data": {"class_path": "GrammarCorpus"},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    cli = LmdynCLI(["--config", str(folder / "config.yaml")], run=False)
+    saved = yaml.safe_load(cli.parser.dump(cli.config, skip_check=True))
+    return [o for o in cli.trainer.callbacks if isinstance(o, EncoderDynamics)], saved
+
+
+def test_grouped_and_flat_settings_are_those_of_files_of_version_0_1(tmp_path):
+    header = json.loads(pq.read_schema(HEADERS / "encoder_dynamics.parquet").metadata[b"lmdyn"])["settings"]
+    grouped = {
+        **GROUPED, "short_term": ShortTerm(**GROUPED["short_term"]), "long_term": LongTerm(**GROUPED["long_term"]),
+        "numerics": DynamicsNumerics(**GROUPED["numerics"]),
+    }  # fmt: skip
+    observers, saved = from_yaml(tmp_path, FLAT, GROUPED)
+    for one in (EncoderDynamics(**FLAT), EncoderDynamics(**grouped), *observers):
+        assert {**one.settings, "probe_set": header["probe_set"]} == header
+        assert (one.short_term, one.long_term, one.numerics) == tuple(
+            grouped[n] for n in ("short_term", "long_term", "numerics")
+        )
+    # a saved configuration names what was given, and no flat argument twice
+    flat_saved, grouped_saved = (c["init_args"] for c in saved["trainer"]["callbacks"])
+    assert flat_saved["long_steps"] == 200
+    assert not {"short_steps", "long_steps", "dtype"} & grouped_saved.keys()
+    again, _ = from_yaml(tmp_path, flat_saved, grouped_saved)
+    assert [o.settings for o in again] == [o.settings for o in observers]
+
+
+def test_a_configuration_that_version_0_1_saved_reads(tmp_path):
+    """It names every argument, also those that are null."""
+    header = json.loads(pq.read_schema(HEADERS / "encoder_dynamics.parquet").metadata[b"lmdyn"])["settings"]
+    arguments = {name: value for name, value in header.items() if name != "probe_set"}
+    assert {"short_sentences", "dtype", "seed", "forward"} < arguments.keys()
+    ((one,), _) = from_yaml(tmp_path, arguments)
+    assert {**one.settings, "probe_set": header["probe_set"]} == header
+
+
+def test_a_subclass_keeps_its_own_arguments():
+    class Louder(EncoderDynamics):
+        def __init__(self, *, volume: int = 3, **kwargs):
+            super().__init__(**kwargs)
+
+    settings = Louder(volume=5, long_steps=100).settings
+    assert (settings["volume"], settings["long_steps"], settings["short_steps"]) == (5, 100, 500)
+    assert "long_term" not in settings

@@ -282,7 +282,10 @@ def test_bad_settings(tmp_path, toys, settings, message):
 
 
 def test_a_model_that_reads_less(tmp_path):
-    with pytest.raises(ValueError, match="the model reads 40 positions, and sentences have 50"):
+    with pytest.raises(
+        ValueError,
+        match="of at most 40 tokens, the positions of AlbertModel, got 50",
+    ):
         attach(tmp_path, max_length=50).check_module(Model())
 
 

@@ -485,7 +485,7 @@ def test_what_is_no_data_for_it_or_no_model(tmp_path):
         attach(tmp_path, toys=Other())
     with pytest.raises(ValueError, match="holds 0 models of transformers"):
         attach(tmp_path).check_module(L.LightningModule())
-    with pytest.raises(ValueError, match="the model reads 8 positions"):
+    with pytest.raises(ValueError, match="of at most 8 tokens, the positions of"):
         attach(tmp_path).check_module(Model(max_position_embeddings=8))
 
 

@@ -1,0 +1,175 @@
+"""What ``EncoderDynamics`` measures over the short and the long term, and how: frozen settings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeVar, get_args
+
+import torch
+
+from lmdyn.analysis.dynamics.synchronization import THRESHOLD
+
+__all__ = ["NOT_GIVEN", "DynamicsNumerics", "LongTerm", "ShortTerm", "flat_settings", "with_flat"]
+
+Precision = Literal["float32", "float64"]
+G = TypeVar("G", "ShortTerm", "LongTerm", "DynamicsNumerics")
+
+NOT_GIVEN: Final[Any] = object()
+"""A flat argument that was not given, which differs from one that is null."""
+
+
+@dataclass(frozen=True)
+class ShortTerm:
+    """Deviation, synchronization, local exponents and effective dimension from the start on.
+
+    Attributes:
+        steps: horizon t.
+        tau: steps of a window, a divisor of ``steps``.
+        sentences: how many; None: all.
+        dimension_times: t at which the effective dimension is measured; None: every 25 steps.
+
+    Raises:
+        ValueError: numbers out of range, a window that does not divide the horizon.
+    """
+
+    steps: int = 500
+    tau: int = 10
+    sentences: int | None = None
+    dimension_times: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        _check_windows("short_term.steps", self.steps, self.tau)
+        if self.sentences is not None and self.sentences < 2:
+            raise ValueError(
+                f"short_term.sentences is {self.sentences}: expected a number from 2, or null for all"
+            )
+        times = self.times
+        if any(t < 0 or t > self.steps for t in times) or sorted(set(times)) != list(times):
+            raise ValueError(
+                f"short_term.dimension_times rise from 0 to short_term.steps, {self.steps}, at most: got "
+                f"{self.dimension_times}"
+            )
+
+    @property
+    def times(self) -> Sequence[int]:
+        """The t at which the effective dimension is measured."""
+        return range(0, self.steps + 1, 25) if self.dimension_times is None else self.dimension_times
+
+
+@dataclass(frozen=True)
+class LongTerm:
+    """Local exponents until a distant horizon, chaotic transients, and what trajectories end on.
+
+    Attributes:
+        steps: horizon t; 0 leaves the long term out.
+        tau: steps of a window, a divisor of ``steps``.
+        sentences: how many; None: all.
+        check: sentences that are also followed on the full map, for ``check_steps``.
+        check_steps: a multiple of ``tau``.
+        max_period: longest period of an attractor that is looked for.
+        tolerance: distance, relative to the state's norm, at which states count as the same.
+        resolution: |λ| that is not told from 0 when trajectories at the horizon are named.
+
+    Raises:
+        ValueError: numbers out of range, a window that does not divide a horizon.
+    """
+
+    steps: int = 100_000
+    tau: int = 50
+    sentences: int | None = None
+    check: int = 2
+    check_steps: int = 1000
+    max_period: int = 256
+    tolerance: float = 1e-5
+    resolution: float = 1e-3
+
+    def __post_init__(self) -> None:
+        least_sentences = 1 if self.sentences is None else self.sentences
+        if min(self.steps, self.check) < 0 or min(self.max_period, least_sentences) < 1:
+            raise ValueError(f"expected steps and check from 0, max_period and sentences from 1, got {self}")
+        if self.tolerance <= 0 or self.resolution < 0:
+            raise ValueError(f"expected tolerance above 0 and resolution from 0, got {self}")
+        _check_windows("long_term.steps", self.steps or self.tau, self.tau)
+        _check_windows("long_term.check_steps", self.check_steps, self.tau)
+
+
+@dataclass(frozen=True)
+class DynamicsNumerics:
+    """How trajectories are computed.
+
+    Attributes:
+        epsilon: norm of the perturbation over the joint state.
+        threshold: D below which tokens are synchronized.
+        reduced: go over to the map of one token.
+        dtype: ``float32`` or ``float64``.
+        batch_size: sentences that the full map is applied to at once.
+        seed: of the perturbations.
+
+    Raises:
+        ValueError: numbers out of range, another dtype.
+    """
+
+    epsilon: float = 1.0
+    threshold: float = THRESHOLD
+    reduced: bool = True
+    dtype: Precision = "float32"
+    batch_size: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dtype not in get_args(Precision):
+            raise ValueError(f"dtype is one of {list(get_args(Precision))}, got {self.dtype!r}")
+        if self.epsilon <= 0 or self.threshold <= 0 or self.batch_size < 1:
+            raise ValueError(f"expected epsilon and threshold above 0 and batch_size from 1, got {self}")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """``dtype`` as torch has it."""
+        return {"float32": torch.float32, "float64": torch.float64}[self.dtype]
+
+
+def _check_windows(name: str, steps: int, tau: int) -> None:
+    if tau < 1 or steps < tau or steps % tau:
+        raise ValueError(
+            f"{name} is {steps}, and a window has {tau}: expected a multiple of it, such as "
+            f"{max(1, round(steps / max(tau, 1))) * max(tau, 1)}"
+        )
+
+
+def with_flat(group: G, **flat: Any) -> G:
+    """Settings with those values that were given one by one, as before they were grouped.
+
+    Args:
+        group: the settings.
+        **flat: values by attribute, :data:`NOT_GIVEN` for those to keep.
+
+    Raises:
+        ValueError: a value that the group gives too, and another one.
+
+    Example:
+        >>> with_flat(ShortTerm(tau=5), steps=20, tau=NOT_GIVEN)
+        ShortTerm(steps=20, tau=5, sentences=None, dimension_times=None)
+    """
+    given = {name: value for name, value in flat.items() if value is not NOT_GIVEN}
+    default = type(group)()
+    for name, value in given.items():
+        if getattr(group, name) not in (getattr(default, name), value):
+            raise ValueError(
+                f"{type(group).__name__}.{name} is {getattr(group, name)!r}, and also given as an argument of its own, "
+                f"{value!r}: leave out the latter, the older form"
+            )
+    return replace(group, **given)
+
+
+def flat_settings(prefix: str, group: ShortTerm | LongTerm | DynamicsNumerics) -> dict[str, Any]:
+    """Settings by the names that files of observations have for them.
+
+    Example:
+        >>> flat_settings("short_", ShortTerm(dimension_times=(0, 25)))
+        {'short_steps': 500, 'short_tau': 10, 'short_sentences': None, 'dimension_times': [0, 25]}
+    """
+    return {
+        f"{prefix}{name}" if name in ("steps", "tau", "sentences") else name: (
+            list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+        )
+        for name, value in vars(group).items()
+    }
