@@ -15,7 +15,13 @@ from transformers import (
 )
 
 from lmdyn.analysis.inspection.activations import capture, observing
-from lmdyn.analysis.inspection.transformer import attention_sites, encoder_of, layer_number, layer_sites
+from lmdyn.analysis.inspection.transformer import (
+    attention_sites,
+    check_positions,
+    encoder_of,
+    layer_number,
+    layer_sites,
+)
 
 SIZES = {
     "vocab_size": 30,
@@ -66,3 +72,16 @@ def test_several_models_need_a_name():
         layer_sites(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="none of layer1"):
         layer_number("embedding")
+
+
+def test_rows_longer_than_an_encoder_reads():
+    model = BertForMaskedLM(BertConfig(**SIZES, max_position_embeddings=16))
+    check_positions(model, 16, "texts", "cut them")
+    with pytest.raises(
+        ValueError, match=r"^me: expected texts of at most 16 tokens.*BertModel, got 17: cut them"
+    ):
+        check_positions(model, 17, "texts", "cut them", "me")
+    del model.config.max_position_embeddings  # relative positions have no limit
+    check_positions(model, 17, "texts", "cut them")
+    with pytest.raises(ValueError, match="0 models of transformers"):
+        check_positions(nn.Linear(2, 2), 17, "texts", "cut them")

@@ -10,7 +10,7 @@ import torch
 from transformers import AlbertConfig, AlbertForPreTraining, BertConfig, BertForPreTraining
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.callbacks import handwriting
+from lmdyn.callbacks.dynamics import handwriting
 from lmdyn.callbacks.dynamics.handwriting import Handwriting
 from lmdyn.callbacks.dynamics.handwriting_figures import handwriting_figures
 from lmdyn.callbacks.dynamics.letter_paths import letter_path, pen_velocity

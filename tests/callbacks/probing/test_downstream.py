@@ -25,7 +25,6 @@ from transformers import (
 )
 
 from lmdyn.analysis.probing.learning_rate_schedules import warmup_decay_factor
-from lmdyn.callbacks import downstream
 from lmdyn.callbacks.observing.fine_tuning import (
     PUBLISHED,
     Budget,
@@ -37,6 +36,7 @@ from lmdyn.callbacks.observing.fine_tuning import (
     settings_of,
 )
 from lmdyn.callbacks.observing.run import Run
+from lmdyn.callbacks.probing import downstream
 from lmdyn.callbacks.probing.downstream import Downstream
 from lmdyn.callbacks.probing.downstream_figures import downstream_figures
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
