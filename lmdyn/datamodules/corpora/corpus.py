@@ -25,6 +25,7 @@ from lmdyn.datamodules.corpora.tokenization import (
     tokenizer_digest,
     word_tokenizer,
 )
+from lmdyn.datamodules.corpora.vocabulary import TRAINING_VERSION
 
 __all__ = ["SPLITS", "Corpus", "FileCorpus", "expand_paths", "file_digest", "read_lines"]
 
@@ -250,14 +251,13 @@ class Corpus(L.LightningDataModule, ABC):
             if self._vocabulary == "word":
                 made = word_tokenizer(counts, self.min_count)
             else:
-                sentences = (s.words for document in self.documents("train") for s in document)
-                made = subword_tokenizer(self._vocabulary, sentences, self._vocab_size)
+                made = subword_tokenizer(self._vocabulary, counts, self._vocab_size)
             made.save_pretrained(str(folder))
 
         settings = (
             [identity, self.min_count]
             if self._vocabulary == "word"
-            else [identity, self._vocabulary, self._vocab_size]
+            else [identity, self._vocabulary, self._vocab_size, TRAINING_VERSION]
         )
         folder = build_folder(self.cache_dir / f"vocabulary-{digest(settings)}", build)
         return load_tokenizer(str(folder))

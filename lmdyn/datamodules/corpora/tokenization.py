@@ -3,12 +3,15 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from lmdyn.datamodules.corpora.vocabulary import train_unigram, train_wordpieces
 
 __all__ = [
     "Subwords",
@@ -74,53 +77,58 @@ Subwords = Literal["unigram", "wordpiece"]
 
 
 def subword_tokenizer(
-    kind: Subwords, sentences: Iterable[Sequence[str]], vocab_size: int = 30_000
+    kind: Subwords, counts: Mapping[str, int], vocab_size: int = 30_000
 ) -> PreTrainedTokenizerFast:
     """Tokenizer of word pieces, trained on the spot: of ALBERT's kind (``unigram``) or BERT's (``wordpiece``).
 
     Both lowercase and strip accents. ``unigram`` marks the start of words by ``▁`` and splits on white space only;
     ``wordpiece`` splits off punctuation and marks what continues a word by ``##``. Special tokens are ``<pad>`` (0),
-    ``<unk>``, ``[CLS]``, ``[SEP]`` and ``[MASK]``; a word ``<unk>`` of the text is the unknown token.
+    ``<unk>``, ``[CLS]``, ``[SEP]`` and ``[MASK]``; a word ``<unk>`` of the text is the unknown token. The pieces
+    follow in the order of :func:`~lmdyn.datamodules.corpora.vocabulary.train_unigram` or
+    :func:`~lmdyn.datamodules.corpora.vocabulary.train_wordpieces`; equal arguments give equal files.
 
     Args:
         kind: ``unigram`` or ``wordpiece``.
-        sentences: the words of each sentence to train on.
+        counts: occurrences of each word.
         vocab_size: number of pieces, special tokens included; a small text may give fewer.
 
     Raises:
-        ValueError: an unknown kind; too few pieces for the text's characters.
+        ValueError: an unknown kind; no word; too few pieces for the characters of the text (``unigram``).
 
     Example:
-        >>> tokenizer = subword_tokenizer("wordpiece", [["the", "cats", "sat"]] * 9, vocab_size=40)
+        >>> tokenizer = subword_tokenizer("wordpiece", {"the": 9, "cats": 9, "sat": 9}, vocab_size=40)
         >>> tokenizer.tokenize("The cats")
         ['the', 'cats']
     """
-    lower = normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()])
     special = [_PAD, _UNK, "[CLS]", "[SEP]", "[MASK]"]
-    trainer: trainers.Trainer
+    split: pre_tokenizers.PreTokenizer
+    decoder: decoders.Decoder
     if kind == "unigram":
-        backend = Tokenizer(models.Unigram())
-        backend.pre_tokenizer = pre_tokenizers.Metaspace()
-        backend.decoder = decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(
-            vocab_size=vocab_size, special_tokens=special, unk_token=_UNK, show_progress=False
-        )
+        split, decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     elif kind == "wordpiece":
-        backend = Tokenizer(models.WordPiece(unk_token=_UNK, max_input_chars_per_word=100))
-        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        backend.decoder = decoders.WordPiece()
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=vocab_size, special_tokens=special, show_progress=False
-        )
+        split, decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
     else:
         raise ValueError(f"kind is one of {list(get_args(Subwords))}, got {kind!r}")
-    backend.normalizer = lower
-    # special tokens of the text are not letters to learn from
-    texts = (" ".join(w for w in words if w not in special) for words in sentences)
-    try:
-        backend.train_from_iterator(texts, trainer)
-    except Exception as error:  # the rust side raises plain Exception
-        raise ValueError(f"no {kind} vocabulary of {vocab_size} pieces can be trained: {error}") from error
+    lower = normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()])
+    units: Counter[str] = Counter()
+    for word, count in counts.items():
+        if word not in special:  # not letters to learn from
+            for unit, _ in split.pre_tokenize_str(lower.normalize_str(word)):
+                units[unit] += count
+    if not units:
+        raise ValueError(f"no {kind} vocabulary can be trained: there is no word")
+    model: models.Model
+    if kind == "unigram":
+        scored = [(token, 0.0) for token in special] + train_unigram(units, vocab_size - len(special))
+        model = models.Unigram(scored, unk_id=special.index(_UNK))
+    else:
+        pieces = [*special, *train_wordpieces(units, vocab_size - len(special))]
+        model = models.WordPiece(
+            {piece: i for i, piece in enumerate(pieces)}, unk_token=_UNK, max_input_chars_per_word=100
+        )
+    backend = Tokenizer(model)
+    backend.normalizer, backend.pre_tokenizer, backend.decoder = lower, split, decoder
+    backend.add_special_tokens(special)
     cls, sep = backend.token_to_id("[CLS]"), backend.token_to_id("[SEP]")
     backend.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
@@ -201,6 +209,3 @@ def end_id(tokenizer: PreTrainedTokenizerFast) -> int:
         "eos: true needs a tokenizer with an eos_token or a sep_token, and this one has "
         f"{sorted(tokenizer.special_tokens_map)}: set eos: false or give it one"
     )
-
-
-# ------------------------------------------------------------------------------------------ cache folders

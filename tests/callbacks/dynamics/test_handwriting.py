@@ -20,7 +20,7 @@ from lmdyn.datamodules.tasks.tasks import RawTask, TaskData, TextExample
 from tests.helpers.observing import assert_leaves_alone
 
 WORDS = "good bad red blue cat dog sat ran here there who what it . ?".split()  # noqa: SIM905
-TOKENIZER = subword_tokenizer("wordpiece", [WORDS] * 20, vocab_size=100)
+TOKENIZER = subword_tokenizer("wordpiece", dict.fromkeys(WORDS, 20), vocab_size=100)
 SIZES = {
     "vocab_size": 100, "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 16,
     "max_position_embeddings": 40,

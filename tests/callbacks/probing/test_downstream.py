@@ -44,7 +44,7 @@ from lmdyn.datamodules.tasks.tasks import Question, RawTask, TaskData, TextExamp
 from tests.helpers.observing import assert_leaves_alone
 
 WORDS = "good bad red blue cat dog sat ran here there who what it . ?".split()  # noqa: SIM905
-TOKENIZER = subword_tokenizer("wordpiece", [WORDS] * 20, vocab_size=100)
+TOKENIZER = subword_tokenizer("wordpiece", dict.fromkeys(WORDS, 20), vocab_size=100)
 SIZES = {
     "vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
     "max_position_embeddings": 40,

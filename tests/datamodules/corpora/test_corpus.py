@@ -21,7 +21,7 @@ from lmdyn.datamodules import (
     Sentence,
     TextCorpus,
 )
-from lmdyn.datamodules import encoding as encoding_module
+from lmdyn.datamodules.corpora import encoding as encoding_module
 from lmdyn.datamodules.corpora.corpus import expand_paths, read_lines
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 

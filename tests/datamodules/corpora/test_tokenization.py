@@ -2,7 +2,12 @@ import pytest
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from lmdyn.datamodules.corpora.tokenization import load_tokenizer, tokenizer_digest, word_tokenizer
+from lmdyn.datamodules.corpora.tokenization import (
+    load_tokenizer,
+    subword_tokenizer,
+    tokenizer_digest,
+    word_tokenizer,
+)
 
 
 def test_one_id_a_word():
@@ -51,17 +56,15 @@ def test_load_tokenizer(tmp_path):
 
 # ---------------------------------------------------------------- word pieces, trained on the spot
 
-SENTENCES = [
-    w.split()
-    for w in ("the cats sat .", "the cat sits , Élan vital", "a dog U.S. sat <unk> down", "dogs sit")
-]
+COUNTS = dict.fromkeys(
+    "the cats sat . the cat sits , Élan vital a dog U.S. sat <unk> down dogs sit".split(),  # noqa: SIM905
+    20,
+)
 
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
 def test_word_pieces_of_each_kind(kind, tmp_path):
-    from lmdyn.datamodules.corpora.tokenization import load_tokenizer, subword_tokenizer, tokenizer_digest
-
-    tokenizer = subword_tokenizer(kind, SENTENCES * 20, vocab_size=60)
+    tokenizer = subword_tokenizer(kind, COUNTS, vocab_size=60)
     assert tokenizer.convert_tokens_to_ids(["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]) == [0, 1, 2, 3, 4]
     assert len(tokenizer) <= 60
     words = ["The", "cats", "<unk>", "elan", "zzz", "."]
@@ -85,7 +88,5 @@ def test_word_pieces_of_each_kind(kind, tmp_path):
 
 
 def test_other_kinds_of_pieces_are_refused():
-    from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
-
     with pytest.raises(ValueError, match="kind is one of"):
-        subword_tokenizer("bpe", SENTENCES)
+        subword_tokenizer("bpe", COUNTS)

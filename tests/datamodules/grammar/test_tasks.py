@@ -16,7 +16,7 @@ SMALL = {
 CORPUS = GrammarCorpus(30_000, 10_000, 100, **SMALL)
 GRAMMAR = CORPUS.grammar
 SENTENCES = list(dict.fromkeys(s for d in CORPUS.documents("train") for s in d))
-TOKENIZER = subword_tokenizer("wordpiece", (s.words for s in SENTENCES), vocab_size=600)
+TOKENIZER = subword_tokenizer("wordpiece", Counter(w for s in SENTENCES for w in s.words), vocab_size=600)
 BY_WORDS = {s.words: s for s in SENTENCES}
 
 

@@ -1,5 +1,7 @@
 """Causal and cloze rows: every label by its closed form, each token predicted once, corpora and streams alike."""
 
+from collections import Counter
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -154,9 +156,8 @@ def test_gold_layers_follow_the_labels(objective, cache):
 def streamed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stream")
     texts = [" ".join(f"w{(i * i + j * 7) % 31}" for j in range(25 + i % 7)) + " ." for i in range(40)]
-    subword_tokenizer("wordpiece", [t.split() for t in texts], vocab_size=120).save_pretrained(
-        str(folder / "tokenizer")
-    )
+    counts = Counter(word for text in texts for word in text.split())
+    subword_tokenizer("wordpiece", counts, vocab_size=120).save_pretrained(str(folder / "tokenizer"))
     pd.DataFrame({"text": texts}).to_parquet(folder / "text.parquet")
     return folder, texts
 

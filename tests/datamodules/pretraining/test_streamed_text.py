@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections import Counter
 
 import pandas as pd
 import pytest
@@ -30,7 +31,7 @@ def document(i):
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stream")
     texts = [document(i) for i in range(240)]
-    words = [t.split() for t in texts]
+    words = Counter(word for text in texts for word in text.split())
     subword_tokenizer("wordpiece", words, vocab_size=420).save_pretrained(str(folder / "tokenizer"))
     for part in range(4):
         rows = pd.DataFrame({"text": texts[part * 60 : (part + 1) * 60]})

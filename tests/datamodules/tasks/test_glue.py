@@ -17,7 +17,7 @@ from lmdyn.datamodules.tasks.squad import read_squad
 from lmdyn.datamodules.tasks.tasks import PairEncoder, Question, TextExample
 
 WORDS = "the cat sat on a mat and saw dogs run ' \" , . ? who it is not in house tree left".split()  # noqa: SIM905
-TOKENIZER = subword_tokenizer("wordpiece", [WORDS] * 20, vocab_size=120)
+TOKENIZER = subword_tokenizer("wordpiece", dict.fromkeys(WORDS, 20), vocab_size=120)
 
 ROWS = {
     "CoLA": ["gj04\t1\t\tThe cat \"sat .\n", "gj04\t0\t*\tSat cat the .\n"],

@@ -1,0 +1,186 @@
+"""Vocabularies are a function of counts and size, and those that the definitions and the libraries give."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
+from lmdyn.datamodules.corpora.vocabulary import _Lattices, _Seeds, train_unigram, train_wordpieces
+from lmdyn.datamodules.grammar.grammar import Grammar
+
+TRAIN = """
+import random, sys
+from lmdyn.datamodules.corpora.tokenization import subword_tokenizer, word_tokenizer
+
+draw = random.Random(0)
+words = ["".join(draw.choice("abcdefgéß") for _ in range(draw.randint(1, 9))) for _ in range(2000)]
+counts = {word: words.count(word) for word in set(words)}  # in the order of the process's hashes
+word_tokenizer(counts).save_pretrained(folder + "/word")
+for kind in ("unigram", "wordpiece"):
+    subword_tokenizer(kind, counts, 500).save_pretrained(folder + "/" + kind)
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Folders of vocabularies, trained in this process and in a fresh one with other settings."""
+    here, fresh = (tmp_path_factory.mktemp("trained") for _ in range(2))
+    exec(TRAIN, {"folder": str(here)})
+    settings = {"RAYON_NUM_THREADS": "3", "TOKENIZERS_PARALLELISM": "true", "PYTHONHASHSEED": "2"}
+    command = [sys.executable, "-c", f"folder = {str(fresh)!r}\n{TRAIN}"]
+    subprocess.run(command, check=True, env={**os.environ, **settings}, timeout=300)
+    return here, fresh
+
+
+@pytest.mark.parametrize("kind", ["word", "unigram", "wordpiece"])
+def test_another_process_gives_equal_files(trained, kind):
+    """The text has many ties: most pieces are as frequent as others."""
+    here, fresh = ({p.name: p.read_bytes() for p in (folder / kind).iterdir()} for folder in trained)
+    assert here == fresh
+    assert "tokenizer.json" in here
+
+
+# ---------------------------------------------------------------- WordPiece
+
+
+def naive_wordpieces(counts, size):
+    """All pairs counted anew for each merge."""
+    words = {word: [word[0], *("##" + c for c in word[1:])] for word in counts}
+    pieces = sorted({c for word in counts for c in word})
+    pieces += sorted({piece for word in words.values() for piece in word[1:]})
+    while len(pieces) < size:
+        pairs = Counter()
+        for word, parts in words.items():
+            for pair in pairwise(parts):
+                pairs[pair] += counts[word]
+        if not pairs:
+            break
+        a, b = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        for parts in words.values():
+            for i in range(len(parts) - 1):
+                if parts[i : i + 2] == [a, b]:
+                    parts[i : i + 2] = [a + b[2:]]
+        if a + b[2:] not in pieces:
+            pieces.append(a + b[2:])
+    return pieces
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_wordpieces_are_those_of_the_algorithm(seed):
+    random = np.random.default_rng(seed)
+    words = ["".join(random.choice(list("abc"), random.integers(1, 8))) for _ in range(60)]
+    counts = Counter(words)
+    for size in (7, 30, 1000):
+        assert train_wordpieces(counts, size) == naive_wordpieces(counts, size)
+    assert train_wordpieces({}, 5) == []
+    assert train_wordpieces({"aaaa": 2, "aa": 1}, 16) == ["a", "##a", "##aa", "##aaa", "aaaa", "aa"]
+
+
+# ---------------------------------------------------------------- unigram
+
+
+def segmentations(word, pieces):
+    """All ways to write a word with pieces."""
+    for cuts in product((False, True), repeat=len(word) - 1):
+        bounds = [0, *(i for i, cut in enumerate(cuts, 1) if cut), len(word)]
+        parts = [word[a:b] for a, b in pairwise(bounds)]
+        if all(part in pieces for part in parts):
+            yield parts
+
+
+WORDS = sorted(["abab", "ab", "abc", "bcab", "c", "aaaa", "cabcab"])
+WEIGHTS = np.arange(1.0, 8.0)
+
+
+@pytest.fixture(scope="module")
+def small():
+    seeds = _Seeds(WORDS, WEIGHTS)
+    text = "".join(WORDS)
+    pieces = [text[i : i + n] for i, n in zip(seeds.start, seeds.length, strict=True)]
+    length = np.array([len(word) for word in WORDS])
+    return seeds, pieces, _Lattices(seeds.table, np.cumsum(length) - length, length)
+
+
+def test_seeds_are_stretches_more_frequent_than_any_continuation(small):
+    seeds, pieces, _ = small
+
+    def occurrences(stretch):
+        return sum(
+            (word + "$").startswith(stretch, i) for word in WORDS for i in range(len(word))
+        )  # overlapping, once in each distinct word
+
+    stretches = {word[i:j] for word in WORDS for i in range(len(word)) for j in range(i + 2, len(word) + 1)}
+    expected = {
+        s: occurrences(s) * len(s)
+        for s in stretches
+        if occurrences(s) > max(occurrences(s + c) for c in "abc$")
+    }
+    letters = {c: sum(w * word.count(c) for word, w in zip(WORDS, WEIGHTS, strict=True)) for c in "abc"}
+    assert dict(zip(pieces, seeds.mass, strict=True)) == {**letters, **expected}
+    assert "ab" in expected
+    assert "bab" not in expected  # occurs once
+
+
+def test_expected_occurrences_and_best_segmentations_are_those_of_enumeration(small):
+    _, pieces, lattices = small
+    scores = np.log(np.random.default_rng(0).dirichlet(np.ones(len(pieces))))
+    of = dict(zip(pieces, scores, strict=True))
+    expected, used, totals = Counter(), Counter(), []
+    for word, weight in zip(WORDS, WEIGHTS, strict=True):
+        ways = list(segmentations(word, of))
+        likelihood = [math.exp(sum(of[p] for p in way)) for way in ways]
+        for way, value in zip(ways, likelihood, strict=True):
+            for piece in way:
+                expected[piece] += weight * value / sum(likelihood)
+        best = ways[int(np.argmax(likelihood))]
+        used.update(best)
+        totals.append(sum(of[p] for p in best))
+    found = lattices.expected(scores, WEIGHTS)
+    np.testing.assert_allclose(found, [expected[piece] for piece in pieces], rtol=1e-12)
+    total, edges = lattices.best(scores)
+    np.testing.assert_allclose(total, totals, atol=1e-8)
+    assert Counter(pieces[i] for i in lattices.piece[edges]) == used
+
+
+@pytest.mark.parametrize("size", [150, 400, 900])
+def test_unigram_pieces_are_those_of_tokenizers(size):
+    """The same set, but for ties, and about the same scores: those of the library move with its order of addition."""
+    counts = Counter(w for d in Grammar().documents("train", 8_000) for s in d for w in s.words)
+    backend = Tokenizer(models.Unigram())
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=size + 1, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
+    )
+    backend.train_from_iterator((" ".join([word] * count) for word, count in counts.items()), trainer)
+    theirs = {
+        piece: score for piece, score in json.loads(backend.to_str())["model"]["vocab"] if piece != "<unk>"
+    }
+    ours = dict(train_unigram(counts, size))
+    common = theirs.keys() & ours.keys()
+    assert len(theirs) == len(ours) == size
+    assert len(common) >= 0.99 * size
+    assert np.median([abs(ours[p] - theirs[p]) for p in common]) < 1e-3
+
+
+def test_unigram_scores_are_ordered_and_letters_kept():
+    counts = {"low": 5, "lower": 5, "lowest": 2, "newer": 5, "newest": 3, "q": 1}
+    pieces = train_unigram(counts, 12)
+    assert {piece for piece, _ in pieces} >= set("lowernstq")
+    assert pieces == sorted(pieces, key=lambda piece: (-piece[1], piece[0]))
+    assert pieces == train_unigram(dict(reversed(counts.items())), 12)
+    with pytest.raises(ValueError, match="9 different characters, expected 1 to 8: raise vocab_size"):
+        train_unigram(counts, 8)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
+def test_text_without_words_is_refused(kind):
+    with pytest.raises(ValueError, match="there is no word"):
+        subword_tokenizer(kind, {"<unk>": 3, "[SEP]": 1})
