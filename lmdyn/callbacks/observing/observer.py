@@ -243,12 +243,11 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             raise ValueError(
                 f"{self.name} has nothing to look at: fit with validation data, or give the observer a `probe`"
             )
-        require(self.needs, self.name, datamodule=data)  # before a text is encoded
         if isinstance(data, L.LightningDataModule) and self.probe is not None:
             stage = "test" if self.split == "test" else "fit"
             open_data(data, run, f"{self.name}: the probe set", stage, rank_zero=rank_zero, barrier=barrier)
         self._probe_set = self.part(self.split, self.max_tokens)
-        require(self.needs, self.name, loader=self._probe_set.loader)
+        require(self.needs, self.name, datamodule=data, loader=self._probe_set.loader)
         with observing(nn.Module()):  # a DataLoader that is counted draws from the global generator
             self.prepare()
         self.store.check_settings()
