@@ -31,7 +31,7 @@ class AttentionPatterns(StreamingObserver):
 
     The scores are means over all tokens of the probe set, as ``attention_scores``
     defines them; special tokens are those that begin or end a sentence or a text, segments are ``token_type_ids``.
-    There is no vertical score where the tokenizer has no such tokens (a warning says so), and no block score where
+    There is no vertical score where the tokenizer has no such tokens (with a warning), and no block score where
     no sequence has two segments. The probe set is read as it is served: the validation set of a masked language
     model has its masks. Scores of a diverged model, whose attention is NaN, are NaN, with a warning; its maps have no
     rows.
@@ -55,7 +55,7 @@ class AttentionPatterns(StreamingObserver):
 
     Raises:
         ValueError: sites that name no module, a size below 1, a module whose attention is not found.
-        RuntimeError: in an observation, a module that answers no attention weights.
+        RuntimeError: in an observation, a module that returns no attention weights.
 
     Reference: Kovaleva et al. 2019; Chiang et al. 2020, figure 4.
     """

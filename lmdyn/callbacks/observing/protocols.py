@@ -1,7 +1,7 @@
 """What data may offer to observers: one ``Protocol`` for each contract, who offers it, who needs it, and the check.
 
 Callbacks never import datamodules: they know data by these protocols only, so that a user's own loaders and datamodules
-serve as well as lmdyn's. Each protocol is registered in :data:`CONTRACTS` by its decorator, which names the classes of
+serve as well as lmdyn's. Each protocol is decorated by its :class:`Contract`, which names the classes of
 lmdyn that offer it (a test compares them with :mod:`lmdyn.datamodules`) and the observers that cannot do without it.
 
 An observer declares what it cannot do without as ``needs = (AnnotatedText,)``; attaching it checks that. What is only
@@ -11,7 +11,7 @@ on the class, so a property is not read too early and an error inside it reaches
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeGuard, TypeVar
 
@@ -60,9 +60,13 @@ Batches = Iterable[dict[str, Any]]
 Side = Literal["datamodule", "loader"]
 
 
+CONTRACTS: "dict[type, Contract]" = {}
+"""Every protocol of this file with its contract."""
+
+
 @dataclass(frozen=True)
 class Contract:
-    """Who keeps a protocol and who relies on it.
+    """Who keeps a protocol and who relies on it; decorates the protocol.
 
     Attributes:
         of: whether datamodules or their loaders offer it.
@@ -78,9 +82,11 @@ class Contract:
     needed_by: tuple[str, ...] = ()
     used_by: str = ""
 
+    def __call__(self, protocol: type[P]) -> type[P]:
+        """Register the protocol."""
+        CONTRACTS[protocol] = self
+        return protocol
 
-CONTRACTS: dict[type, Contract] = {}
-"""Every protocol of this file with its contract."""
 
 _LOADERS = ("ExampleLoader", "RowLoader", "StreamLoader")
 _CORPORA = ("ConllCorpus", "ConlluCorpus", "GrammarCorpus", "ScaffoldCorpus", "SemtagCorpus", "TextCorpus")
@@ -89,25 +95,10 @@ _TRAINING = (*_CORPORA, "PretrainingCorpus", "SpanCorpus")
 _ALL = (*_TRAINING, "FactCorpus", *_TASKS)
 
 
-def _contract(
-    of: Side,
-    what: str,
-    offered_by: tuple[str, ...],
-    *,
-    needed_by: tuple[str, ...] = (),
-    used_by: str = "",
-) -> Callable[[type[P]], type[P]]:
-    def register(protocol: type[P]) -> type[P]:
-        CONTRACTS[protocol] = Contract(of, what, offered_by, needed_by, used_by)
-        return protocol
-
-    return register
-
-
 # ---------------------------------------------------------------- of loaders
 
 
-@_contract("loader", "its own way to split batches over ranks", _LOADERS, used_by="ProbeSet, TrainingPart")
+@Contract("loader", "batches that shard themselves", _LOADERS, used_by="ProbeSet, TrainingPart")
 class Shardable(Protocol):
     """Ranks take rows of each batch. Of other loaders, ranks take every n-th batch."""
 
@@ -115,7 +106,7 @@ class Shardable(Protocol):
         """The rows ``rank, rank + world_size, …`` of each batch, of the whole set."""
 
 
-@_contract("loader", "its own way to serve fewer tokens", _LOADERS, used_by="ProbeSet, for max_tokens")
+@Contract("loader", "batches that limit themselves", _LOADERS, used_by="ProbeSet, for max_tokens")
 class Limitable(Protocol):
     """``max_tokens`` is then exact, or a fair sample. Of other loaders, the first batches are taken."""
 
@@ -123,16 +114,16 @@ class Limitable(Protocol):
         """About ``max_tokens`` tokens of the set."""
 
 
-@_contract("loader", "a hash of its content", _LOADERS, used_by="ProbeSet, settings of observations")
+@Contract("loader", "a hash of its content", _LOADERS, used_by="ProbeSet, settings of observations")
 class HasFingerprint(Protocol):
     """Observations of other content are not mixed in one folder, and observers of equal content share a pass."""
 
     @property
     def fingerprint(self) -> str | None:
-        """Hash of what all ranks together are served; None where nothing is said."""
+        """Hash of what all ranks together are served; None without one."""
 
 
-@_contract(
+@Contract(
     "loader",
     "the names of its labels",
     (*_LOADERS, "StreamLoaderOfRows"),
@@ -146,7 +137,7 @@ class HasLabelNames(Protocol):
         """Names of the labels of each layer or task, in the order of the indices."""
 
 
-@_contract("loader", "batches of another size", ("RowLoader",), used_by="TrainingPart, for batch_rows")
+@Contract("loader", "batches of another size", ("RowLoader",), used_by="TrainingPart, for batch_rows")
 class Rebatchable(Protocol):
     """Output layers are then trained on batches of the observer's size; else on the loader's own."""
 
@@ -154,7 +145,7 @@ class Rebatchable(Protocol):
         """The same rows in batches of another size, of all ranks together."""
 
 
-@_contract(
+@Contract(
     "loader",
     "a position to resume from",
     ("RowLoader", "StreamLoader", "StreamLoaderOfRows"),
@@ -170,9 +161,9 @@ class Resumable(Protocol):
         """Continue there with the next iteration."""
 
 
-@_contract(
+@Contract(
     "loader", "questions about facts", ("FactCorpus",), needed_by=("WorldKnowledge",)
-)  # its ExampleLoader has these attributes
+)  # whose loader, an ExampleLoader, has these attributes
 class HasFacts(Protocol):
     """Cloze questions with one mask; batches have ``relation`` and ``fact``, indices into ``label_names``."""
 
@@ -196,7 +187,7 @@ class HasFacts(Protocol):
 # ---------------------------------------------------------------- of datamodules
 
 
-@_contract("datamodule", "a training part", _TRAINING, needed_by=("DiagnosticProbe", "EdgeProbe"))
+@Contract("datamodule", "a training part", _TRAINING, needed_by=("DiagnosticProbe", "EdgeProbe"))
 class HasTrainingPart(Protocol):
     """A LightningDataModule (or LightningModule) that overrides the hook. A loader is one part, whichever."""
 
@@ -204,7 +195,7 @@ class HasTrainingPart(Protocol):
         """The loader of the training part."""
 
 
-@_contract("datamodule", "a validation part", _ALL, needed_by=("EdgeProbe",))
+@Contract("datamodule", "a validation part", _ALL, needed_by=("EdgeProbe",))
 class HasValidationPart(Protocol):
     """A LightningDataModule (or LightningModule) that overrides the hook."""
 
@@ -212,7 +203,7 @@ class HasValidationPart(Protocol):
         """The loader of the validation part."""
 
 
-@_contract("datamodule", "a test part", (*_TRAINING, "FactCorpus"), needed_by=("EdgeProbe",))
+@Contract("datamodule", "a test part", (*_TRAINING, "FactCorpus"), needed_by=("EdgeProbe",))
 class HasTestPart(Protocol):
     """A LightningDataModule (or LightningModule) that overrides the hook."""
 
@@ -220,7 +211,7 @@ class HasTestPart(Protocol):
         """The loader of the test part."""
 
 
-@_contract(
+@Contract(
     "datamodule", "a list of its splits", _ALL, used_by="every observer, for messages before data is read"
 )
 class HasSplits(Protocol):
@@ -231,7 +222,7 @@ class HasSplits(Protocol):
         """Some of ``train``, ``validation`` and ``test``."""
 
 
-@_contract(
+@Contract(
     "datamodule",
     "a tokenizer",
     _ALL,
@@ -248,7 +239,7 @@ class HasTokenizer(Protocol):
     def tokenizer(self, tokenizer: Any) -> None: ...
 
 
-@_contract(
+@Contract(
     "datamodule",
     "training counts of its tokens",
     (*_CORPORA, "PretrainingCorpus"),
@@ -262,14 +253,14 @@ class HasTokenCounts(Protocol):
         """A row for each token id: ``token``, ``count`` and, of each Universal POS, the occurrences that carry it."""
 
 
-@_contract(
+@Contract(
     "datamodule",
     "what its labels mean",
     (*_CORPORA, "PretrainingCorpus"),
     used_by="DepthPerformance, EncoderDynamics, TowerPreference: whether labels are masked tokens",
 )
 class HasObjective(Protocol):
-    """What the labels are to the inputs; where it is not said, nothing is assumed."""
+    """What the labels are to the inputs; where it is not declared, nothing is assumed."""
 
     @property
     def objective(self) -> str:
@@ -277,7 +268,7 @@ class HasObjective(Protocol):
 
 
 def objective_of(data: object) -> str | None:
-    """What the labels of data mean; None where it does not say."""
+    """What the labels of data mean; None where that is not declared."""
     return data.objective if offers(data, HasObjective) else None
 
 
@@ -289,7 +280,7 @@ class Sentence(Protocol):
     upos: tuple[str | None, ...] | None
 
 
-@_contract("datamodule", "sentences with their annotation", _CORPORA, needed_by=("Interdependence",))
+@Contract("datamodule", "sentences with their annotation", _CORPORA, needed_by=("Interdependence",))
 class AnnotatedText(HasTokenizer, Protocol):
     """The text behind the batches, sentence by sentence."""
 
@@ -297,7 +288,7 @@ class AnnotatedText(HasTokenizer, Protocol):
         """The documents of a split."""
 
 
-@_contract("datamodule", "instances of a rule", ("ScaffoldCorpus",), needed_by=("ScaffoldRule",))
+@Contract("datamodule", "instances of a rule", ("ScaffoldCorpus",), needed_by=("ScaffoldRule",))
 class RuleInstances(Protocol):
     """A language with a rule over a distance."""
 
@@ -312,7 +303,7 @@ class RuleInstances(Protocol):
         """Plain values that identify the language."""
 
 
-@_contract(
+@Contract(
     "datamodule",
     "tasks to fine-tune on",
     _TASKS,

@@ -53,7 +53,7 @@ def bootstrap_settings(bootstrap: int, confidence: float) -> tuple[int, float]:
 
 
 def enough_blocks(blocks: int, name: str, step: int) -> bool:
-    """Whether there are blocks enough to resample, at least 5; if not, a warning says so."""
+    """Whether there are blocks enough to resample, at least 5; if not, a warning is logged."""
     if blocks < _LEAST and rank_and_world_size()[0] == 0:
         log.warning(
             "%s at step %d: no intervals from %d blocks of sentences, at least %d are needed: look at more text, or at "

@@ -18,7 +18,7 @@ def token_frequencies(observer: Observer, source: FrequencySource) -> Int[Tensor
     """Occurrences of each token id, in the training data or as targets in the observer's probe set.
 
     Raises:
-        ValueError: an unknown source, or training counts that nobody made or that lack ids.
+        ValueError: an unknown source, no training counts, or counts that lack ids.
     """
     if source == "train":
         counts = torch.from_numpy(observer.token_counts["count"].to_numpy(dtype="int64").copy())
@@ -41,7 +41,7 @@ def check_counts(observer: Observer, size: int) -> None:
     """Refuse training counts of fewer than ``size`` token ids.
 
     Raises:
-        ValueError: nobody made counts, or they lack ids.
+        ValueError: no training counts, or counts that lack ids.
     """
     rows = len(observer.token_counts)
     if rows < size:

@@ -97,8 +97,8 @@ class TowerPreference(Observer):
         ``tower_preference/head_loss/tower/<number>``: its mean −ln p, in nats.
         ``tower_preference/primary_tower``: number of the tower with the higher mean probability.
         ``tower_preference/spread``: standard deviation of the preference over words, in nats.
-        ``tower_preference/reliability``: of the preference, from two halves of the text (Spearman–Brown). It tells of
-            the noise of the text alone, not of the output layers' training: an untrained model's may be near 1.
+        ``tower_preference/reliability``: of the preference, from two halves of the text (Spearman–Brown). It measures
+            the noise of the text alone, not that of the output layers' training: an untrained model's may be near 1.
         ``tower_preference/frequency_rank_correlation``: Spearman's, of the preference with the frequency rank (1 is the
             most frequent word).
         ``tower_preference/preference/upos/<tag>``: mean preference of words by their most frequent tag, in nats.
@@ -172,8 +172,7 @@ class TowerPreference(Observer):
         """Find the training part, the words to look at, and what other runs recorded."""
         if self.run.tokenizer is None:
             raise ValueError(
-                f"{self.name}: expected a tokenizer, of the datamodule or of the module, which says how many words "
-                "there are"
+                f"{self.name}: expected a tokenizer, of the datamodule or of the module, for the number of words"
             )
         self._training_part = TrainingPart(self, self.batch_rows)
         own, objective = objective_of(self.run.datamodule), objective_of(self.data)
@@ -372,7 +371,7 @@ def _correlations(name: str, ours: Any, theirs: Any) -> list[_Row]:
 
 
 def _tags(token_counts: pd.DataFrame | None, size: int) -> Any:
-    """The most frequent tag of each token, None where it has none; None where nobody counted tags."""
+    """The most frequent tag of each token, None where it has none; None where tags were not counted."""
     names = [
         c for c in (token_counts.columns if token_counts is not None else []) if c not in ("token", "count")
     ]

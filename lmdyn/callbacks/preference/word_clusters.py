@@ -63,7 +63,7 @@ class WordClusters(Observer):
         whiten: ``divide``, or ``multiply`` as printed.
         nonlinearity: ``bounded`` or ``halved``, of Amari's rule.
         learning_rate: of Amari's rule; 0.1 ends in the same place as the published 0.01, in a tenth of the time.
-        max_iterations: of either method; where they are too few, a warning says so and ``converged`` is 0.
+        max_iterations: of either method; where they are too few, ``converged`` is 0, with a warning.
         threshold: members of a cluster have larger values, in standard deviations of the component.
         matrix_words: words of the rows ``component_value``, for the figure of the matrix; 0 for none.
         frequency: ``train`` (counts in the training data) or ``probe`` (targets in the probe set).

@@ -46,7 +46,7 @@ class DiagnosticProbe(Observer):
     label; selectivity is accuracy less control accuracy. The classifiers have a seed of their own, so that every
     step trains from the same start.
 
-    Where the activations of a site are NaN or infinite at a step, its values are NaN and a warning says so.
+    Where the activations of a site are NaN or infinite at a step, its values are NaN, with a warning.
 
     Args:
         tasks: gold layers to predict, such as ``upos``, ``xpos``, ``semtag``, ``topic``; all probe data must have

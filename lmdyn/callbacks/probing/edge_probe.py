@@ -1,4 +1,4 @@
-"""Edge probing, step by step: what a frozen model's layers tell of words, phrases, roles and reference."""
+"""Edge probing, step by step: words, phrases, roles and coreference, read from the layers of a frozen model."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ class EdgeProbe(Observer):
     null or lie within the one model of transformers that the module holds, that model is run without its heads;
     otherwise the module is called.
 
-    Where the activations of a site are NaN or infinite at a step, its values are NaN and a warning says so.
+    Where the activations of a site are NaN or infinite at a step, its values are NaN, with a warning.
 
     Args:
         tasks: such as ``pos``, ``constituents``, ``roles``, ``coreference``; null for all that the data has.

@@ -59,7 +59,7 @@ class Similarity(StreamingObserver):
     all sites with each other.
 
     Where an activation is constant, NaN or infinite at a step, or has too few samples, the value is NaN and a
-    warning says which and why.
+    warning names it and the reason.
 
     Args:
         reference: what to compare with, or several by name: ``Checkpoint`` (a tagger, another seed), ``OwnFinal``
@@ -182,7 +182,7 @@ class Similarity(StreamingObserver):
 def default_pairs(
     own: Sequence[str], theirs: Sequence[str], *, itself: bool = False
 ) -> list[tuple[str, str]]:
-    """Which sites are compared where nobody says.
+    """Which sites are compared by default.
 
     Example:
         >>> default_pairs(["embedding", "h1", "h2"], ["embedding", "h1"])
@@ -361,7 +361,7 @@ class _Sums:
             return float("nan")
 
     def _warn(self, what: str, key: Key, error: object) -> None:
-        """Say once why there is no value."""
+        """Log once why there is no value."""
         if (what, key) not in self._warned and rank_and_world_size()[0] == 0:
             self._warned.add((what, key))
             log.warning(

@@ -1,1 +1,1 @@
-"""What a training needs beside observers: checkpoints, resuming, schedules, a budget of time."""
+"""What a training needs next to observers: checkpoints, resuming, schedules, a budget of time."""

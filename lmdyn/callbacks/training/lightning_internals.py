@@ -52,14 +52,14 @@ def validation_source(trainer: L.Trainer, module: L.LightningModule) -> Any:
 
 
 def accumulates_gradients(trainer: L.Trainer) -> bool:
-    """Whether the batch at hand only accumulates gradients: Lightning's own answer, at ends of epochs too."""
+    """Whether the batch at hand only accumulates gradients: Lightning's own count, which knows the ends of epochs."""
     return bool(trainer.fit_loop.epoch_loop._should_accumulate())
 
 
 def epoch_or_validation_follows(trainer: L.Trainer) -> bool:
     """In ``on_train_batch_end``: whether the batch at hand ends the epoch or is followed by validation.
 
-    ``val_check_interval``, ``check_val_every_n_epoch`` and ``limit_val_batches`` together say so, in a private method.
+    ``val_check_interval``, ``check_val_every_n_epoch`` and ``limit_val_batches`` decide it, in a private method.
     """
     if trainer.is_last_batch:
         return True

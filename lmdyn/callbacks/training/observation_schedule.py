@@ -21,7 +21,7 @@ class Steps:
 
     Raises:
         ValueError: an interval below 1 or a negative step.
-        TypeError: what is no whole number.
+        TypeError: a value that is no whole number.
 
     Example:
         >>> schedule = Steps(per_decade=2, at=(0, 5))
@@ -70,7 +70,7 @@ class Progress:
 
     Attributes:
         step: optimizer updates done.
-        tokens: labelled tokens trained on so far, over all ranks; None where nobody counts (see ``RunState``).
+        tokens: labelled tokens trained on so far, over all ranks; None without a ``RunState`` to count them.
         learning_rate: of the first parameter group; None in plain module evaluation.
     """
 

@@ -55,17 +55,17 @@ class RunState(L.Callback):
 
     @property
     def tokens(self) -> int:
-        """Labelled tokens trained on so far, over all ranks (every rank must ask)."""
+        """Labelled tokens trained on so far, over all ranks (every rank must enter)."""
         return self._base + int(all_reduce_sum(torch.as_tensor(self._tokens).clone()))
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Forget another fit; save the tokenizer with the run."""
+        """Reset the state of a former fit; save the tokenizer with the run."""
         if stage != "fit":
             return
         self._restored = None
         if trainer.global_step == 0:  # a Trainer that fits again goes on counting its steps, and so do we
             self._tokens, self._base = 0, 0
-        log_dir = trainer.log_dir  # a broadcast: every rank must ask
+        log_dir = trainer.log_dir  # a broadcast: every rank must enter
         if trainer.is_global_zero and log_dir is not None:
             save_tokenizer(Path(log_dir) / "tokenizer", trainer, pl_module)
 
@@ -133,7 +133,7 @@ def at_epoch_start(trainer: L.Trainer) -> bool:
 
 
 def progress(trainer: L.Trainer) -> Progress:
-    """Where the training stands. Every rank must ask."""
+    """Step, tokens and learning rate of the training. Every rank must enter."""
     counter = next((c for c in callbacks_of(trainer) if isinstance(c, RunState)), None)
     rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
     return Progress(
@@ -144,7 +144,7 @@ def progress(trainer: L.Trainer) -> Progress:
 
 
 def about_checkpoint(trainer: L.Trainer) -> dict[str, Any]:
-    """The entry ``lmdyn`` of a checkpoint: step, tokens, learning rate, and where the tokenizer lies."""
+    """The entry ``lmdyn`` of a checkpoint: step, tokens, learning rate, and the tokenizer's folder."""
     at = progress(trainer)
     return {"step": at.step, "tokens": at.tokens, "learning_rate": at.learning_rate, "tokenizer": "tokenizer"}
 
@@ -156,7 +156,7 @@ def tokenizer_of(datamodule: Any, module: L.LightningModule) -> Any:
 
 
 def token_counts_of(datamodule: Any) -> Any:
-    """The training counts of the run's tokens, None where nobody counted."""
+    """The training counts of the run's tokens, None where there are none."""
     return read_attribute(datamodule, "token_counts")
 
 

@@ -19,10 +19,10 @@ class TimeBudget(L.Callback):
     """Trains for a given time, with a learning rate that rises and then falls to 0 at the end of it.
 
     The rate of each parameter group is the optimizer's own, as the module made it, times
-    ``warmup_decay_factor`` of the share of the budget that is spent. The clock is asked
+    ``warmup_decay_factor`` of the share of the budget that is spent. The clock is read
     right before an update, when its gradient is there, so that the first update has the time that it took itself, and a
     rate above 0. When the budget is spent, the update at hand has rate 0 and training stops; so set no ``max_epochs``
-    or ``max_steps`` that ends it sooner (a warning says if it did).
+    or ``max_steps`` that ends it sooner (a warning, if it did).
 
     The time is that of the wall clock from the first batch to the end of training, with validation, observers and
     checkpoints in between, but without what precedes the first batch, such as the observation of step 0. A full
@@ -38,8 +38,8 @@ class TimeBudget(L.Callback):
     Args:
         hours: the budget, above 0.
         warmup_share: share of the budget in which the rate rises, in [0, 1).
-        every_n_steps: updates after which the clock is asked again, from 1; the rate is constant in between. With
-            several ranks, asking costs a message.
+        every_n_steps: updates after which the clock is read again, from 1; the rate is constant in between. With
+            several ranks, reading it costs a message.
 
     Raises:
         ValueError: settings out of range; a module with learning-rate schedulers of its own, or which changes its rate
@@ -125,7 +125,7 @@ class TimeBudget(L.Callback):
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
     ) -> None:
-        """Ask rank 0's clock, set the rate of this update and those that follow, stop when the time is over.
+        """Read rank 0's clock, set the rate of this update and those that follow, stop when the time is over.
 
         Raises:
             ValueError: something else changed the rate meanwhile.

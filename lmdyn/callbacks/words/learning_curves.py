@@ -56,7 +56,7 @@ class LearningCurves(StreamingObserver):
         ``learning_curves/accuracy/rank/<band>``: their accuracy.
 
     Raises:
-        ValueError: a layer that the probe set lacks, bands that do not rise, or training counts that nobody made.
+        ValueError: a layer that the probe set lacks, bands that do not rise, or no training counts.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class _Sums:
         labelled = labels >= 0
         best = seen.logits.max(-1).indices  # the first of equals, as argmax, in half of its time on CPU
         losses = seen.losses.flatten()
-        # of logits that are NaN, max answers the first: a hit by accident
+        # of logits that are NaN, max returns the first: a hit by accident
         hits = (best.flatten() == labels) & losses.isfinite()
         values = {"loss": losses, "accuracy": hits.float()}
         for by, means in self._means.items():

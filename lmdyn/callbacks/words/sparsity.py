@@ -78,7 +78,7 @@ class Sparsity(StreamingObserver):
     ``attention_entropy`` with a ``word``) and each word's ``frequency``.
 
     Raises:
-        ValueError: counts that nobody made; matched samples that do not exist, with the largest size that does.
+        ValueError: no training counts; matched samples that do not exist, with the largest size that does.
 
     Reference: Saphra & Lopez 2019, "Sparsity emerges naturally in neural language models", sections 2 to 4;
         attention entropy: Saphra 2021, section 6.1.2.

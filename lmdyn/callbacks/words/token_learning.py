@@ -61,8 +61,8 @@ _LOGITS = 4096  # at most so many positions are predicted at once: each has logi
 class TokenLearning(Observer):
     """How well a masked language model reconstructs words and predicts masked ones, by part of speech and frequency.
 
-    - ``reconstruction``: the model reads the sentence as it is, and is to answer each word at its own place.
-    - ``prediction``: it reads a copy of the sentence in which all pieces of one word are masked, and is to answer this
+    - ``reconstruction``: the model reads the sentence as it is, and predicts each word at its own position.
+    - ``prediction``: it reads a copy of the sentence in which all pieces of one word are masked, and predicts this
       word; a copy for each word, many copies in a batch, and logits at the masked pieces only.
 
     A word is right when the highest logits over the whole vocabulary are right for all its pieces. Where logits are not
@@ -71,8 +71,8 @@ class TokenLearning(Observer):
     (:func:`~lmdyn.analysis.words.learning_order.learning_order`). To look at both at different steps, attach two
     observers under two names.
 
-    Words of which a piece is the tokenizer's unknown token are left out of both (a warning tells how many): nobody
-    can tell whether a model that answers this token has the word right.
+    Words of which a piece is the tokenizer's unknown token are left out of both (a warning has their number): whether a
+    model that predicts this token has the word right cannot be known.
 
     Groupings (column ``by``), of which a word is in at most one group (column ``group``):
 
@@ -108,7 +108,7 @@ class TokenLearning(Observer):
 
     Raises:
         ValueError: unknown quantities or groupings, bands that do not rise; when attached, a tokenizer without mask
-            token, a probe set without ``words`` or the layer of a grouping, or training counts that nobody made.
+            token, a probe set without ``words`` or the layer of a grouping, or no training counts.
 
     Reference: Chiang, Huang & Lee 2020, section 3 and appendix C.
 

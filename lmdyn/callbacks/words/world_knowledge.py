@@ -190,7 +190,7 @@ class WorldKnowledge(Observer):
 
 
 class _Answers:
-    """Columns of the answers of all ranks, in the order of the facts."""
+    """Columns of what all ranks found, in the order of the facts."""
 
     def __init__(self, rows: Tensor) -> None:
         rows = rows[rows[:, 0].argsort()]

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 import lmdyn.callbacks as callbacks
 import lmdyn.datamodules as datamodules
 from lmdyn.analysis.inspection.attributes import has_attribute, read_attribute
+from lmdyn.callbacks import LearningCurves, Run
 from lmdyn.callbacks.observing.protocols import (
     CONTRACTS,
     AnnotatedText,
@@ -150,6 +151,39 @@ def test_a_message_says_what_is_missing_who_has_it_and_how_to_add_it():
     ):
         require([RuleInstances], "scaffold_rule", datamodule=[])
     require([AnnotatedText, HasFacts], "interdependence", datamodule=GrammarCorpus(**SIZES))
+
+
+def test_attaching_checks_what_an_observer_needs(tmp_path):
+    class Mine(LearningCurves):
+        needs = (RuleInstances, Shardable)
+
+    class Late(L.LightningDataModule):
+        """Has what is needed when it is set up."""
+
+        def __init__(self, *names):
+            super().__init__()
+            self.names = names
+
+        def setup(self, stage):
+            for name in self.names:
+                setattr(self, name, None)
+
+        def val_dataloader(self):
+            return [loader]
+
+    class Loader(list):
+        def shard(self, rank, world_size):
+            return self
+
+    loader = [{"labels": torch.zeros(1, 2, dtype=torch.int64)}]
+    with pytest.raises(UnmetNeedsError) as raised:
+        Mine(probe=Late("length"), layers=[], bands=[]).attach(Run(tmp_path))
+    assert [u.missing for u in raised.value.unmet] == [
+        ("familiar", "n_rules", "examples", "content_key"),
+        ("shard",),
+    ]
+    loader = Loader(loader)
+    Mine(probe=Late(*members(RuleInstances)), layers=[], bands=[]).attach(Run(tmp_path))
 
 
 def test_hooks_that_are_not_overridden_are_no_parts():
