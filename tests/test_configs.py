@@ -199,7 +199,13 @@ def in_place_of_the_hub(path: Path, folder: Path) -> list[str]:
     return [f"--model.init_args.pretrained={folder / 'hub'}"]
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=name)
+def of_its_tier(path: Path) -> Any:
+    """Profiles of real data and of published sizes differ from an organism's by sizes: the slow tier."""
+    large = {"paper", "wikitext2", "english", "scaffold"} & {*path.parts, path.stem}
+    return pytest.param(path, marks=pytest.mark.slow) if large else path
+
+
+@pytest.mark.parametrize("path", [of_its_tier(p) for p in CONFIGS], ids=name)
 def test_saved_configuration_gives_the_same_types_and_values(path, in_tmp):
     first = LmdynCLI([*files_of(path), *ON_CPU, *in_place_of_the_hub(path, in_tmp)], run=False)
     first.parser.save(first.config, in_tmp / "saved.yaml", skip_none=False, overwrite=True, multifile=False)

@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
@@ -214,17 +215,20 @@ def exported() -> dict[str, type[Observer]]:
     }
 
 
+def publish_numbers(observer: Observer, *args: object) -> None:
+    with mock.patch.object(observer, "log_figures", False):
+        publish(observer, *args)
+
+
 def publish_sparingly(observer: Observer, *args: object) -> None:
-    """Figures take most of the time here: draw them live, at the first and the last of the four observations."""
-    n = (
-        len(list((observer.run.log_dir / "observations" / observer.name).glob("*.parquet")))
-        * observer.run.live
-    )
+    """With figures at the first and the last of the four observations."""
+    n = len(list((observer.run.log_dir / "observations" / observer.name).glob("*.parquet")))
     with mock.patch.object(observer, "log_figures", n in (1, 4)):
         publish(observer, *args)
 
 
-def fit(folder: Path, callbacks: list[dict], language: str = "grammar") -> Path:
+def fit(folder: Path, callbacks: list[dict], language: str = "grammar", figures: bool = False) -> Path:
+    """Figures take most of the time: without them there is no report, either."""
     checkpoint = {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": SCHEDULE}}
     logger = {
         "class_path": "TensorBoardLogger",
@@ -237,7 +241,11 @@ def fit(folder: Path, callbacks: list[dict], language: str = "grammar") -> Path:
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "in.yaml").write_text(yaml.safe_dump(config))
-    with mock.patch("lmdyn.callbacks.observing.observer.publish", publish_sparingly):
+    published = publish_sparingly if figures else publish_numbers
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch("lmdyn.callbacks.observing.observer.publish", published))
+        if not figures:
+            patches.enter_context(mock.patch("lmdyn.cli.report.write_report"))
         main(["fit", "--config", str(folder / "in.yaml")])
     return folder / "run"
 
@@ -251,29 +259,42 @@ def identical(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LMDYN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        return {language: fit(tmp_path_factory.mktemp("plain"), [], language) for language in LANGUAGES}
+class Runs(dict):
+    """A run of each language, trained when it is first asked for."""
+
+    def __init__(self, train):
+        super().__init__()
+        self.train = train
+
+    def __missing__(self, language: str) -> Path:
+        self[language] = self.train(language)
+        return self[language]
 
 
-@pytest.fixture(scope="module")
-def observed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    callbacks = {
-        name: {"class_path": name, "init_args": {**OBSERVERS[name], "schedule": SCHEDULE}}
+def observers_of(language: str) -> list[dict]:
+    return [
+        {"class_path": name, "init_args": {**OBSERVERS[name], "schedule": SCHEDULE}}
         for name in exported()
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LMDYN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        return {
-            language: fit(
-                tmp_path_factory.mktemp("observed"),
-                [callback for name, callback in callbacks.items() if language_of(name) == language],
-                language,
-            )
-            for language in LANGUAGES
-        }
+        if language_of(name) == language
+    ]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(lambda language: fit(tmp_path_factory.mktemp("plain"), [], language))
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(lambda language: fit(tmp_path_factory.mktemp("observed"), observers_of(language), language))
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """As ``observed``, with figures and a report."""
+    return Runs(
+        lambda language: fit(tmp_path_factory.mktemp("drawn"), observers_of(language), language, True)
+    )
 
 
 def folder_of(run: Path, name: str) -> Path:
@@ -287,6 +308,12 @@ def test_every_exported_observer_is_in_the_registry():
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_observation_is_invisible(plain, observed, language):
     assert identical(final_weights(plain[language]), final_weights(observed[language]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_drawing_is_invisible(plain, drawn, language):
+    assert identical(final_weights(plain[language]), final_weights(drawn[language]))
 
 
 class Loud(lmdyn.callbacks.LearningCurves):
@@ -322,7 +349,7 @@ def test_live_equals_replayed(observed, tmp_path_factory, name):
     observed = observed[language_of(name)]
     out = observed.parent / "replayed"
     if not out.exists():
-        with mock.patch("lmdyn.callbacks.observing.observer.publish", publish_sparingly):
+        with mock.patch("lmdyn.callbacks.observing.observer.publish", publish_numbers):
             main(["analyze", str(observed), "--out", str(out)])
     live, replayed = (pd.read_parquet(folder_of(root, name)) for root in (observed, out))
     pd.testing.assert_frame_equal(live, replayed, check_exact=True)
@@ -348,9 +375,10 @@ def test_logged_tags_are_the_documented_ones(observed, name):
     assert steps <= set(pd.read_parquet(folder_of(observed, name))["step"].unique())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OBSERVERS)
-def test_figures_are_logged_and_reported(observed, name):
-    observed = observed[language_of(name)]
+def test_figures_are_logged_and_reported(drawn, name):
+    observed = drawn[language_of(name)]
     events = EventAccumulator(str(observed)).Reload()
     snake = folder_of(observed, name).name
     images = {tag for tag in events.Tags()["images"] if tag.startswith(f"{snake}/")}
