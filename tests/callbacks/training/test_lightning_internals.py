@@ -1,0 +1,116 @@
+"""Lightning's and torch's privates: in one file, and as Lightning has them."""
+
+import copy
+import re
+from pathlib import Path
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from torch.utils.data import DataLoader
+
+from lmdyn.callbacks.training.lightning_internals import (
+    accumulates_gradients,
+    callbacks_of,
+    datamodule_of,
+    epoch_or_validation_follows,
+    purge_after,
+    trainer_attributes,
+    validation_source,
+)
+
+ROOT = Path(__file__).parents[3] / "lmdyn"
+PRIVATE = re.compile(
+    r"(trainer|loop|loops|connector|fetcher|loader|logger|strategy|profiler)\._[a-z]"
+    r"|(from|import) (torch|lightning)[\w.]*\._[a-z]|_trainer\"|_fabric\""
+)
+
+
+def test_privates_of_lightning_and_torch_are_in_one_file():
+    files = [*(ROOT / "callbacks").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]
+    found = {path.name for path in files if PRIVATE.search(path.read_text(encoding="utf-8"))}
+    assert found == {"lightning_internals.py"}
+
+
+class Module(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class WithValidation(Module):
+    def val_dataloader(self):
+        return DATA
+
+    def validation_step(self, batch, batch_idx):
+        pass
+
+
+DATA = DataLoader(torch.ones(4, 2))
+
+
+class Watch(L.Callback):
+    """What the functions return after each batch."""
+
+    def __init__(self):
+        self.rows = []
+
+    def setup(self, trainer, pl_module, stage):
+        self.source = validation_source(trainer, pl_module)
+        self.datamodule = datamodule_of(trainer)
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.rows.append((accumulates_gradients(trainer), epoch_or_validation_follows(trainer)))
+
+
+def fit(module, *loaders, **settings):
+    watch = Watch()
+    trainer = L.Trainer(
+        max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[watch], **settings,
+    )  # fmt: skip
+    trainer.fit(module, *loaders)
+    assert watch in callbacks_of(trainer)
+    return watch, trainer
+
+
+def test_what_lightning_does_after_a_batch():
+    plain, _ = fit(Module(), DATA, accumulate_grad_batches=3)
+    assert plain.rows == [(True, False), (True, False), (False, False), (False, True)]
+    checked, _ = fit(WithValidation(), DATA, val_check_interval=2)
+    assert checked.rows == [(False, False), (False, True), (False, False), (False, True)]
+
+
+def test_where_validation_data_is():
+    assert fit(Module(), DATA)[0].source is None
+    assert fit(WithValidation(), DATA)[0].source.__class__ is WithValidation
+    own = DataLoader(torch.ones(2, 2))
+    assert fit(WithValidation(), DATA, own)[0].source is own
+    assert fit(Module(), DATA)[0].datamodule is None
+
+
+def test_a_copy_of_a_module_leaves_its_trainer_out():
+    module = Module()
+    trainer = fit(module, DATA)[1]
+    assert any(value is trainer for value in trainer_attributes(module).values())
+    copied = copy.deepcopy(module, {id(v): None for v in trainer_attributes(module).values()})
+    assert set(trainer_attributes(copied).values()) == {None}
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, 8), ({"purge_step": None}, 8), ({"purge_step": 3}, 3)])
+def test_a_resumed_run_hides_what_was_logged_after_it(tmp_path, given, expected):
+    logger = TensorBoardLogger(str(tmp_path), **given)
+    purge_after(logger, 7)
+    logger.experiment.close()
+    (events,) = Path(logger.log_dir).glob("events*")
+    started = [e.step for e in EventFileLoader(str(events)).Load() if e.HasField("session_log")]
+    assert started == [expected]  # TensorBoard hides what is from this step on
+    purge_after(CSVLogger(str(tmp_path)), 7)
