@@ -1,4 +1,4 @@
-"""What the state of an encoder at some time is good for: the model's own decoder on it, and linear readouts."""
+"""Predictions from the state of an encoder at some time: by the model's own decoder, and by linear readouts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -63,9 +63,9 @@ def states_at(
 
 
 class StateDecoder:
-    """What a module makes of a state of its encoder: all that follows its layers, applied to that state.
+    """All that follows the layers of a module's encoder, applied to a state of the encoder.
 
-    The module's own forward is run, and its layers answer the state instead of computing one. So whatever comes after
+    The module's own forward is run, and its layers return the state instead of computing one. So whatever comes after
     them (a last norm, a pooler, the projection onto the vocabulary) is the module's, whichever way it is called.
     The module is left as it was.
 
@@ -89,8 +89,8 @@ class StateDecoder:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._layers = [module.get_submodule(path) for path in layer_sites(module).values()]
-        # of each layer, what it answers: the type, and how many entries if that is a tuple
-        self._answers: dict[nn.Module, tuple[torch.dtype, int | None]] = {}
+        # of each layer, what it returns: the dtype, and how many entries if that is a tuple
+        self._outputs: dict[nn.Module, tuple[torch.dtype, int | None]] = {}
         self._ran = False
 
     @torch.no_grad()
@@ -111,9 +111,9 @@ class StateDecoder:
                 names.
 
         Raises:
-            ValueError: the logits are not made of what these layers answer, as ELECTRA's, which are its generator's.
+            ValueError: the logits are not made of the outputs of these layers, as ELECTRA's, which are its generator's.
         """
-        with self._answering(state):
+        with self._layers_return(state):
             found = logits_at(self._module, batch, positions, forward)
         if not self._ran:
             raise ValueError(
@@ -132,18 +132,18 @@ class StateDecoder:
             batch: tensors by name, on the module's device; the module is an encoder.
             state: of this batch.
         """
-        with self._answering(state):
+        with self._layers_return(state):
             found = getattr(call_module(self._module, batch), "pooler_output", None)
         return found if isinstance(found, Tensor) else state[:, 0]
 
     @contextmanager
-    def _answering(self, state: Tensor) -> Iterator[None]:
-        """Within it, the layers answer ``state``."""
+    def _layers_return(self, state: Tensor) -> Iterator[None]:
+        """Within it, the layers return ``state``."""
         self._ran = False
         before = {layer: layer.__dict__.get("forward") for layer in self._layers}
         try:
             for layer in self._layers:
-                layer.__dict__["forward"] = self._instead_of(layer, layer.forward, state)
+                layer.__dict__["forward"] = self._returning(layer, layer.forward, state)
             yield
         finally:
             for layer, forward in before.items():
@@ -152,19 +152,19 @@ class StateDecoder:
                 else:
                     layer.__dict__["forward"] = forward
 
-    def _instead_of(self, layer: nn.Module, plain: Callable[..., Any], state: Tensor) -> Callable[..., Any]:
+    def _returning(self, layer: nn.Module, plain: Callable[..., Any], state: Tensor) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:
             self._ran = True
-            if layer not in self._answers:  # once: what it answers has to be seen
+            if layer not in self._outputs:  # once, to see what it returns
                 output = plain(*args, **kwargs)
                 single = isinstance(output, Tensor)
-                self._answers[layer] = (
+                self._outputs[layer] = (
                     (output if single else output[0]).dtype,
                     None if single else len(output),
                 )
-            dtype, entries = self._answers[layer]
-            answer = state.to(dtype)
-            return answer if entries is None else (answer, *[None] * (entries - 1))
+            dtype, entries = self._outputs[layer]
+            output = state.to(dtype)
+            return output if entries is None else (output, *[None] * (entries - 1))
 
         return forward
 
@@ -247,7 +247,7 @@ class LinearReadouts:
     bias: Float[Tensor, "times"]
 
     def __call__(self, features: Float[Tensor, "times n d"]) -> Float[Tensor, "times n"]:
-        """What each readout says of the features of its time."""
+        """Predictions of each readout from the features of its time."""
         return _read(features, self.weight, self.bias)
 
 
@@ -259,8 +259,8 @@ def train_linear_readouts(
     Each readout is the one that training it alone would give: losses are added, and no parameter is shared.
 
     Args:
-        features: what is known of each example at each time.
-        targets: (n,) what is to be told, of each example.
+        features: of each example at each time.
+        targets: (n,) of each example.
         how: see :class:`ReadoutTraining`.
 
     Returns:

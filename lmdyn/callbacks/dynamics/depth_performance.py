@@ -1,4 +1,4 @@
-"""What the state of a masked language model's encoder is good for at each time: tokens, and similarity of sentences."""
+"""Predictions from the state of a masked language model's encoder at each time: tokens, and similarity of sentences."""
 
 import copy
 import logging
@@ -30,9 +30,10 @@ from lmdyn.analysis.probing.depth_heads import (
 from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.callbacks.dynamics.depth_performance_figures import depth_performance_figures
-from lmdyn.callbacks.observing.fine_tuning import Budget, FineTuning, answers, fine_tune, settings_of
+from lmdyn.callbacks.observing.fine_tuning import Budget, FineTuning, fine_tune, predict, settings_of
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device
+from lmdyn.callbacks.observing.protocols import FineTuningTasks, HasObjective, offers, require
 from lmdyn.callbacks.observing.run import Run, open_data
 from lmdyn.callbacks.observing.training_part import TrainingPart
 
@@ -45,7 +46,7 @@ TIMES = (0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96)
 
 
 class DepthPerformance(Observer):
-    """How well masked tokens, and the similarity of sentences, are told from the state at each time of the encoder.
+    """How well masked tokens, and the similarity of sentences, are predicted from the encoder's state at each time.
 
     The encoder is iterated as a map of all token vectors (:class:`~lmdyn.analysis.EncoderMap`), in
     float32 without tf32 or autocast and without attention mask; x_t is the state at time t, x_0 the embedding, x_L what
@@ -55,7 +56,7 @@ class DepthPerformance(Observer):
     validation part: the share whose token has the highest logit, and the mean −ln p. ``fixed``: the model's own
     decoder, applied to x_t. ``retrained``: an output layer trained for each t on the training part, those of all t from
     the same batches (:func:`~lmdyn.analysis.train_tower_heads`); it starts from fixed random weights, not
-    from the model's decoder. At positions that show another token than the mask, the token may be told at t = 0.
+    from the model's decoder. At positions that show another token than the mask, the token may be known at t = 0.
     Padding takes part in attention, as all tokens do: in rows with padding, x_L is not what the model with its mask
     has.
 
@@ -161,25 +162,23 @@ class DepthPerformance(Observer):
 
     def prepare(self) -> None:
         """Find the training part and the task."""
-        data = self.probe if self.probe is not None else self.run.datamodule
-        objective = getattr(data, "objective", None)
-        if objective not in (None, "masked"):
+        if offers(self.data, HasObjective) and self.data.objective != "masked":
             raise ValueError(
-                f"{self.name} looks at masked language models, and its data is for the objective {objective!r}: give "
-                "the observer a `probe` for the objective 'masked'"
+                f"{self.name} looks at masked language models, and its data is for the objective "
+                f"{self.data.objective!r}: give the observer a `probe` for the objective 'masked'"
             )
         self._training_part = TrainingPart(self, self.batch_rows)
         if self.tasks is not None:
-            self._task = self._regression()
+            require([FineTuningTasks], f"{self.name}, as `tasks`,", datamodule=self.tasks)
+            self._task = self._regression(self.tasks)
             self.fine_tuning_settings()
 
-    def _regression(self) -> Any:
-        tasks = getattr(self.tasks, "tasks", None)
-        found = [t for t in tasks.values() if t.kind == "regression"] if isinstance(tasks, Mapping) else []
+    def _regression(self, tasks: Any) -> Any:
+        found = [t for t in tasks.tasks.values() if t.kind == "regression"]
         if len(found) != 1 or len(found[0].evaluation) != 1:
             raise ValueError(
                 f"{self.name}: expected `tasks` with one regression that has one development set, got "
-                f"{[t.name for t in found]} in {type(self.tasks).__name__}: give GlueTasks with STS-B, or GrammarTasks "
+                f"{[t.name for t in found]} in {type(tasks).__name__}: give GlueTasks with STS-B, or GrammarTasks "
                 "with similarity"
             )
         return found[0]
@@ -340,7 +339,7 @@ class DepthPerformance(Observer):
         copied.config.num_hidden_layers = t
         model, _ = fine_tune(copied, self._task, self.fine_tuning_settings(), self.seed)
         (development,) = self._task.evaluation.values()
-        return readout_correlation(answers(model, self._task, development)[0], _scores(development))
+        return readout_correlation(predict(model, self._task, development)[0], _scores(development))
 
     # ---------------------------------------------------------------- what is shown of it
 

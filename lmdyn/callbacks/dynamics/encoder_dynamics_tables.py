@@ -31,11 +31,11 @@ _RUN_AND_STEP = ["run", "step"]
 def dynamics_tables(
     observations: pd.DataFrame, settings: Mapping[str, Any] | None = None
 ) -> dict[str, pd.DataFrame]:
-    """What there is in numbers, beside the publication's text: figures 2B and 4D, sections II.A and II.B.
+    """The numbers that the publication's text gives: figures 2B and 4D, sections II.A and II.B.
 
     Args:
         observations: of ``EncoderDynamics``; of several runs with a column ``run``.
-        settings: of the observer: its ``length`` says for how many tokens the offset is told, see :func:`main_length`.
+        settings: of the observer: its ``length`` is the number of tokens of the offset, see :func:`main_length`.
 
     Returns:
         ``dynamics``, a row for each step of one run, or for the last step of each of several:
@@ -77,11 +77,11 @@ def dynamics_numbers(observations: pd.DataFrame, settings: Mapping[str, Any] | N
     :func:`main_length`, transients that a running mean over 20 windows ended (over fewer where the run was as short).
     """
     named = _named(observations)
-    wanted = named["quantity"].isin((*_NUMBERS, *_WHERE_RECORDED))
+    selected = named["quantity"].isin((*_NUMBERS, *_WHERE_RECORDED))
     width = _among(named[named["quantity"].eq("transient_length")]["width"], _WIDTH)
     for column, number in (("length", main_length(named, settings)), ("width", width)):
-        wanted &= named[column].isna() | named[column].isin((number,))
-    wide = named[wanted].pivot_table(index=_RUN_AND_STEP, columns="quantity", values="value", observed=True)
+        selected &= named[column].isna() | named[column].isin((number,))
+    wide = named[selected].pivot_table(index=_RUN_AND_STEP, columns="quantity", values="value", observed=True)
     optional = [name for name in _WHERE_RECORDED if name in wide and wide[name].notna().any()]
     wide = wide.reindex(columns=[*_NUMBERS, *optional]).reset_index()
     rows = named[_RUN_AND_STEP].drop_duplicates()
@@ -93,7 +93,7 @@ def dynamics_numbers(observations: pd.DataFrame, settings: Mapping[str, Any] | N
 
 
 def main_length(observations: pd.DataFrame, settings: Mapping[str, Any] | None = None) -> int | None:
-    """Number of tokens of which offsets are told: the settings' ``length`` (32), else the longest recorded.
+    """Number of tokens of the offsets in tables: the settings' ``length`` (32), else the longest recorded.
 
     None where there are no offsets.
     """
@@ -101,10 +101,10 @@ def main_length(observations: pd.DataFrame, settings: Mapping[str, Any] | None =
     return _among(offsets["length"], int((settings or {}).get("length") or _LENGTH))
 
 
-def _among(recorded: "pd.Series[Any]", wanted: int) -> int | None:
-    """The one that is wanted, else the highest."""
+def _among(recorded: "pd.Series[Any]", preferred: int) -> int | None:
+    """The preferred number where it was recorded, else the highest."""
     numbers = {int(number) for number in recorded.dropna().unique()}
-    return wanted if wanted in numbers else max(numbers, default=None)
+    return preferred if preferred in numbers else max(numbers, default=None)
 
 
 # ---------------------------------------------------------------- reading records
@@ -156,10 +156,10 @@ def sentences(rows: pd.DataFrame, quantity: str, **groups: Any) -> "pd.Series[fl
 
 
 def _select(rows: pd.DataFrame, quantity: str, groups: Mapping[str, Any]) -> pd.DataFrame:
-    wanted = rows["quantity"].eq(quantity)
+    selected = rows["quantity"].eq(quantity)
     for name, value in groups.items():
-        wanted &= rows[name].eq(value).fillna(False).astype(bool)
-    found = rows[wanted]
+        selected &= rows[name].eq(value).fillna(False).astype(bool)
+    found = rows[selected]
     return found if found["value"].notna().any() else found.iloc[:0]
 
 

@@ -30,7 +30,7 @@ from lmdyn.callbacks.dynamics.dynamics_settings import DynamicsNumerics, LongTer
 __all__ = ["EncoderRuns", "Row"]
 
 WIDTHS = (10, 20, 40)
-"""Windows of the running mean by which the end of a transient is told; the middle one is the rule."""
+"""Windows of the running mean that determines the end of a transient; the middle one is the rule."""
 
 _TOKENS, _ATTENTION_EVERY, _PERTURBED_STEPS, _COMPONENT_STEPS, _TRANSVERSE_STEPS = 10, 50, 600, 1000, 200
 
@@ -97,7 +97,7 @@ class EncoderRuns:
 
     @property
     def resolved(self) -> bool:
-        """Whether rounding lets synchronized tokens be told from others."""
+        """Whether rounding stays below the threshold of synchronization."""
         return self.floor < self.numerics.threshold
 
     # ---------------------------------------------------------------- models whose layers differ
@@ -109,8 +109,8 @@ class EncoderRuns:
         found = local_lyapunov_exponents(
             maps, x, 1, len(maps), self.numerics.epsilon, seed=self.numerics.seed, rows=self.numbers
         )
-        rows = _over_t("deviation", _all(path.observables["deviation"]).nanmean(1))
-        rows += _over_t("local_exponent", _all(found.exponents).nanmean(1), term="short")
+        rows = _over_t("deviation", _gathered(path.observables["deviation"]).nanmean(1))
+        rows += _over_t("local_exponent", _gathered(found.exponents).nanmean(1), term="short")
         dimensions = [self._dimension(x)]
         for f in maps:
             x = f(x)
@@ -124,17 +124,17 @@ class EncoderRuns:
         short = self.short
         mine = self._mine(self.short_sentences)
         run = self._long_run(self.x[:mine], short.tau, short.steps, keep=short.steps)
-        d = _all(carried_on(run.deviations, torch.zeros(mine), run.switched_at + 1))
+        d = _gathered(carried_on(run.deviations, torch.zeros(mine), run.switched_at + 1))
         rows = [Row("deviation_floor", value=self.floor)]
         rows += _over_t("deviation", d.nanmean(1))
-        rows += _over_t("local_exponent", _all(run.exponents).nanmean(1), every=short.tau, term="short")
+        rows += _over_t("local_exponent", _gathered(run.exponents).nanmean(1), every=short.tau, term="short")
         together = -1
         if self.resolved:
             offset = synchronization_offset(d, self.floor, self.numerics.threshold)
             rows += _offset_rows(self.length, offset)
             together = int(offset.max()) if bool((offset >= 0).all()) else -1
             for length, x in self.others.items():
-                rows += _offset_rows(length, _all(self._synchronize(x[:mine]).offset))
+                rows += _offset_rows(length, _gathered(self._synchronize(x[:mine]).offset))
         return rows + _dimension_rows(self._dimensions(self.x[:mine], together))
 
     def _dimensions(self, x: Tensor, together: int) -> dict[int, float]:
@@ -153,20 +153,20 @@ class EncoderRuns:
         return torch.cat([self.f(part) for part in x.split(self.numerics.batch_size)])
 
     def _dimension(self, x: Tensor) -> float:
-        return float(effective_dimension(_all_rows(x.flatten(1))))
+        return float(effective_dimension(_gathered_rows(x.flatten(1))))
 
     # ---------------------------------------------------------------- long term
 
     def long_term(self, eager: EncoderMap) -> list[Row]:
-        """λ over the long run, transients, attractors; the full map beside, for a sample."""
+        """λ over the long run, transients, attractors; for a sample also λ on the full map."""
         tau = self.long.tau
         run = self._long_run(
             self.x[: self._mine(self.long_sentences)], tau, self.long.steps, end_recurrent=True
         )
-        exponents = _all(run.exponents).cpu()
-        recurred_at = _all(run.recurred_at).cpu()
+        exponents = _gathered(run.exponents).cpu()
+        recurred_at = _gathered(run.recurred_at).cpu()
         # a trajectory that is no longer followed goes on as it was: else the mean would be of those that are not closed
-        followed = carried_on(exponents, late_exponents(exponents), _all(run.ended_at).cpu() // tau)
+        followed = carried_on(exponents, late_exponents(exponents), _gathered(run.ended_at).cpu() // tau)
         rows = _over_t("local_exponent", followed.nanmean(1), every=tau, term="long")
         for i in range(min(self.examples, self.long_sentences)):
             rows += _over_t("sentence_local_exponent", exponents[:, i], every=tau, term="long", sentence=i)
@@ -177,7 +177,7 @@ class EncoderRuns:
         ends = transient_length(exponents, tau, min(20, len(exponents)), recurred_at)
         by_sign = transient_length(exponents, tau, widths[0], recurred_at, "sign_change")
         chaotic = ends.length > 0
-        switched_at = _all(run.switched_at).cpu()
+        switched_at = _gathered(run.switched_at).cpu()
         rows += [
             Row("mean_exponent", value=float(ends.mean_exponent[chaotic].nanmean())),
             Row("chaotic_share", value=float(chaotic.double().mean())),
@@ -197,10 +197,10 @@ class EncoderRuns:
         return rows + (self._checked(eager) if self.reduced is not None else [])
 
     def _attractors(self, run: LongRun, exponents: Tensor, recurred: Tensor) -> list[Row]:
-        switched = _all(run.switched_at).cpu() >= 0
-        parts: list[tuple[Map, Tensor, Tensor]] = [(self.f, _all_rows(run.final_full), ~switched)]
+        switched = _gathered(run.switched_at).cpu() >= 0
+        parts: list[tuple[Map, Tensor, Tensor]] = [(self.f, _gathered_rows(run.final_full), ~switched)]
         if self.reduced is not None:
-            parts.append((self.reduced, _all_rows(run.final), switched))
+            parts.append((self.reduced, _gathered_rows(run.final), switched))
         found = ends(
             exponents,
             parts,
@@ -230,7 +230,7 @@ class EncoderRuns:
         )  # fmt: skip
         windows = torch.arange(len(there.exponents), device=x.device)[:, None]
         after = (there.switched_at >= 0) & (windows * tau >= there.switched_at)
-        on_both = [_all(run.exponents.where(after, torch.nan)) for run in (full, there)]
+        on_both = [_gathered(run.exponents.where(after, torch.nan)) for run in (full, there)]
         synchronized = torch.where((there.switched_at >= 0)[:, None], there.final, torch.nan)
         return [
             Row("full_map_exponent", value=float(on_both[0].nanmean())),
@@ -246,7 +246,7 @@ class EncoderRuns:
             settled = iterate(self.f, _equal(self.x[:4]), _TRANSVERSE_STEPS, {})
             tokens = settled.final.double().mean(1).to(settled.dtype)
         found = transverse_exponents(eager, tokens, tau, steps, self.numerics.seed)
-        return Row("transverse_exponent", value=float(_all(found).nanmean()))
+        return Row("transverse_exponent", value=float(_gathered(found).nanmean()))
 
     def _long_run(
         self, x: Tensor, tau: int, steps: int, *, keep: int = 0, end_recurrent: bool = False
@@ -321,7 +321,7 @@ def _equal(x: Float[Tensor, "batch tokens d"]) -> Float[Tensor, "batch tokens d"
 
 
 def _attention(eager: EncoderMap, x: Float[Tensor, "1 tokens d"]) -> Float[Tensor, "tokens tokens"] | None:
-    """Attention probabilities of the first layer, mean over its heads; None where it does not answer them."""
+    """Attention probabilities of the first layer, mean over its heads; None where it does not return them."""
     seen: list[Tensor] = []
 
     def hook(_: object, __: object, output: object) -> None:
@@ -367,7 +367,7 @@ def _dimension_rows(dimensions: Mapping[int, float]) -> list[Row]:
     return [*rows, Row("peak_effective_dimension", value=max(known, default=float("nan")))]
 
 
-def _all(mine: Tensor) -> Tensor:
+def _gathered(mine: Tensor) -> Tensor:
     """The last axis, sentences, of all ranks in order: rank r has the numbers r, r + world size and so on."""
     parts: Sequence[Tensor] = gather(mine.cpu()) if rank_and_world_size()[1] > 1 else [mine]
     if len(parts) == 1:
@@ -378,6 +378,6 @@ def _all(mine: Tensor) -> Tensor:
     return whole
 
 
-def _all_rows(mine: Tensor) -> Tensor:
-    """As :func:`_all`, of the first axis, where this rank's are."""
-    return _all(mine.movedim(0, -1)).movedim(-1, 0).to(mine.device)
+def _gathered_rows(mine: Tensor) -> Tensor:
+    """As :func:`_gathered`, of the first axis, where this rank's are."""
+    return _gathered(mine.movedim(0, -1)).movedim(-1, 0).to(mine.device)

@@ -1,8 +1,8 @@
-"""Handwriting: what a linear readout of the encoder's transient can write, by the similarity of two sentences."""
+"""Handwriting: letters that a linear readout of the encoder's transient writes, by the similarity of two sentences."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_a
 from lmdyn.callbacks.dynamics.handwriting_figures import handwriting_figures
 from lmdyn.callbacks.dynamics.letter_paths import pen_velocity
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.protocols import FineTuningTasks
 
 __all__ = ["PUBLISHED_WINDOW", "Handwriting"]
 
@@ -38,7 +39,7 @@ class Handwriting(Observer):
     """How well linear readouts of the first token's vector write a letter, over every window of the encoder's time.
 
     The encoder's layer is applied again and again, beyond the number of layers too. In each window [t₀, t₀ + ΔT) one
-    linear readout with bias, shared by all steps, is to answer the velocity of a pen: along the first letter for pairs
+    linear readout with bias, shared by all steps, predicts the velocity of a pen: along the first letter for pairs
     of sentences that are scored at most ``low``, along the second for those scored at least ``high``; what lies between
     is left out. It is fitted by least squares to all training sentences and steps; the NMSE of a sentence of the
     development set is Σ error² / Σ target², and the mean over sentences is recorded.
@@ -91,6 +92,7 @@ class Handwriting(Observer):
     """
 
     several_runs = True
+    needs = (FineTuningTasks,)
     not_settings = Observer.not_settings | {"batch_tokens"}
 
     def __init__(
@@ -144,10 +146,8 @@ class Handwriting(Observer):
 
     def prepare(self) -> None:
         """Find the task and its sentences of each letter: their number in the set, the letter, and the tokens."""
-        there = getattr(self.probe, "tasks", None)
-        regressions = (
-            [n for n, t in there.items() if t.kind == "regression"] if isinstance(there, Mapping) else []
-        )
+        tasks = cast(FineTuningTasks, self.data).tasks
+        regressions = [name for name, task in tasks.items() if task.kind == "regression"]
         name = regressions[0] if self.task_name is None and len(regressions) == 1 else self.task_name
         if name not in regressions:
             raise ValueError(
@@ -155,13 +155,12 @@ class Handwriting(Observer):
                 f"such as GlueTasks (STS-B) or GrammarTasks (similarity), and `task` one of {regressions}, got "
                 f"{self.task_name!r}"
             )
-        assert isinstance(there, Mapping)
-        self.task = there[name]
+        self.task = tasks[name]
         for letter in self.letters:
             pen_velocity(letter, 1, self.font)
         development = [e for examples in self.task.evaluation.values() for e in examples]
         train = [self.task.train[i] for i in range(len(self.task.train))]
-        self.sentences = {"train": self._lettered(train), "development": self._lettered(development)}
+        self.sentences = {"train": self._of_letters(train), "development": self._of_letters(development)}
         for part, found in self.sentences.items():
             numbers = [sum(c == letter for _, c, _ in found) for letter in (0, 1)]
             if min(numbers) == 0:
@@ -177,7 +176,7 @@ class Handwriting(Observer):
                 "raise it, or lower the probe's max_sequence_length"
             )
 
-    def _lettered(self, examples: Sequence[Mapping[str, Any]]) -> list[tuple[int, int, Mapping[str, Any]]]:
+    def _of_letters(self, examples: Sequence[Mapping[str, Any]]) -> list[tuple[int, int, Mapping[str, Any]]]:
         found: list[tuple[int, int, Mapping[str, Any]]] = []
         left = [self.max_sentences or len(examples)] * 2
         for i, e in enumerate(examples):
@@ -320,22 +319,22 @@ class Handwriting(Observer):
     def _path_rows(self, rows: "_Rows", f: EncoderMap, weights: Tensor, start: int, length: int) -> None:
         """The paths of the sentences that are written best, and the letters as they should be."""
         targets = self._targets(length).to(weights)
-        written = []
+        best: list[tuple[float, int, int, Tensor]] = []
         for numbers, letters, x in self._trajectories(f, "development", start + length, weights.device):
             velocity, nmse = apply_readout(weights, x[start:], targets[letters])
             paths = velocity.cumsum(0).transpose(0, 1).cpu()
-            written += list(zip(nmse.tolist(), numbers.tolist(), letters.tolist(), paths, strict=True))
-            written = self._best(written)
-        written = self._best([one for part in gather(written) for one in part])
+            best += zip(nmse.tolist(), numbers.tolist(), letters.tolist(), paths, strict=True)
+            best = self._best(best)
+        best = self._best([one for part in gather(best) for one in part])
         for i, letter in enumerate(self.letters):
             here = {"start": start, "length": length, "letter": letter}
             rows.add_path("target_path", targets[i].cumsum(0).cpu(), **here)
-            for _, number, of, path in written:
+            for _, number, of, path in best:
                 if of == i:
                     rows.add_path("path", path, sentence=number, **here)
 
-    def _best(self, written: list[tuple[float, int, int, Tensor]]) -> list[tuple[float, int, int, Tensor]]:
-        ordered = sorted((one for one in written if one[0] == one[0]), key=lambda one: one[:2])
+    def _best(self, readouts: list[tuple[float, int, int, Tensor]]) -> list[tuple[float, int, int, Tensor]]:
+        ordered = sorted((one for one in readouts if one[0] == one[0]), key=lambda one: one[:2])
         return [one for i in (0, 1) for one in [o for o in ordered if o[2] == i][: self.n_written]]
 
     @staticmethod

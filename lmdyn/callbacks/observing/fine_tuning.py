@@ -1,4 +1,4 @@
-"""Fine-tuning a copy of an encoder on a task: settings as published, the loop, and the answers of the result."""
+"""Fine-tuning a copy of an encoder on a task: settings as published, the loop, and predictions of the result."""
 
 import copy
 import hashlib
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lmdyn.analysis.probing.learning_rate_schedules import warmup_decay_factor
 from lmdyn.analysis.probing.task_metrics import best_spans
 
-__all__ = ["PUBLISHED", "Budget", "Classifier", "FineTuning", "answers", "fine_tune", "settings_of"]
+__all__ = ["PUBLISHED", "Budget", "Classifier", "FineTuning", "fine_tune", "predict", "settings_of"]
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Classifier(nn.Module):
     Args:
         encoder: it becomes part of this; give a copy.
         num_labels: outputs.
-        span: whether each position answers.
+        span: whether there are outputs for each position.
         how: dropout rates.
         seed: of the head's weights.
     """
@@ -308,16 +308,16 @@ def _loss(logits: Tensor, batch: Mapping[str, Tensor], kind: str) -> Tensor:
 
 
 @torch.no_grad()
-def answers(
+def predict(
     model: Classifier, task: Any, examples: Any, batch_tokens: int = 16384
 ) -> tuple[Tensor, list[str]]:
-    """What a fine-tuned model answers to some examples.
+    """The predictions of a fine-tuned model for some examples.
 
     Args:
         model: in eval mode.
         task: ``kind, pad_id``.
         examples: of the task; see ``lmdyn.datamodules.tasks.tasks.TaskExamples``.
-        batch_tokens: positions of a batch, padding included; the answers do not depend on it but for rounding.
+        batch_tokens: positions of a batch, padding included; the predictions depend on it by rounding only.
 
     Returns:
         (n,) labels, or numbers of a regression, float64, NaN where a logit is not finite; and, of a span task, the text

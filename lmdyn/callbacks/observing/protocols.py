@@ -307,7 +307,8 @@ class RuleInstances(Protocol):
     "datamodule",
     "tasks to fine-tune on",
     _TASKS,
-    used_by="DepthPerformance, Downstream, Handwriting",
+    needed_by=("Downstream", "Handwriting"),
+    used_by="DepthPerformance, as its `tasks`",
 )
 class FineTuningTasks(Protocol):
     """Encoded tasks: each has ``name``, ``kind``, ``train``, ``evaluation``, ``label_names``, ``fingerprint``."""

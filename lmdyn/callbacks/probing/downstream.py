@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pandas as pd
 import torch
@@ -18,8 +18,9 @@ from lmdyn.analysis.probing.task_metrics import (
     task_score,
 )
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
-from lmdyn.callbacks.observing.fine_tuning import Budget, FineTuning, answers, fine_tune, settings_of
+from lmdyn.callbacks.observing.fine_tuning import Budget, FineTuning, fine_tune, predict, settings_of
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.protocols import FineTuningTasks
 from lmdyn.callbacks.probing.downstream_figures import downstream_figures
 
 __all__ = ["PUBLISHED_INIT", "Downstream"]
@@ -47,8 +48,8 @@ class Downstream(Observer):
 
     The score of a task is the publication's, or GLUE's own; see ``task_score``. The
     average is over all tasks but WNLI and those of spans (SQuAD 2.0), and names the tasks. ``baseline`` is the score of
-    answering without reading: the most frequent of the training labels, their mean, or, of spans, "no answer". Scores
-    are NaN, with a warning, where a fine-tuned model answers something that is not finite.
+    predicting without reading: the most frequent of the training labels, their mean, or, of spans, "no answer". Scores
+    are NaN, with a warning, where an output of a fine-tuned model is not finite.
 
     Args:
         tasks: some of the probe's; None for all.
@@ -78,6 +79,7 @@ class Downstream(Observer):
     """
 
     several_runs = True
+    needs = (FineTuningTasks,)
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class Downstream(Observer):
                 f"{self.name} calls the encoder itself and evaluates on development sets: leave max_tokens, forward "
                 "and split as they are; the probe's train_limit and evaluation_limit say how many examples"
             )
-        self.wanted = None if tasks is None else tuple(tasks)
+        self.task_names = None if tasks is None else tuple(tasks)
         self.fine_tuning = fine_tuning
         self.budget = budget
         self.metrics: Metrics = metrics
@@ -109,13 +111,8 @@ class Downstream(Observer):
 
     def prepare(self) -> None:
         """Find the tasks, and check the settings of each."""
-        there = getattr(self.probe, "tasks", None)
-        if not isinstance(there, Mapping) or not there:
-            raise ValueError(
-                f"{self.name} has no tasks: give the observer `probe:` a datamodule with `tasks`, such as GlueTasks or "
-                "GrammarTasks"
-            )
-        names = list(there) if self.wanted is None else list(self.wanted)
+        there = cast(FineTuningTasks, self.data).tasks
+        names = list(there if self.task_names is None else self.task_names)
         if not names or (set(names) - set(there)):
             raise ValueError(f"{self.name}: expected tasks of {list(there)}, got {names}")
         self.tasks = {name: there[name] for name in there if name in names}
@@ -233,7 +230,7 @@ class Downstream(Observer):
             tuned[name] = model.encoder
             metrics = {}
             for part, examples in task.evaluation.items():
-                values, texts = answers(model, task, examples)
+                values, texts = predict(model, task, examples)
                 metrics[part] = _metrics(task, examples, values, texts)
             found[name] = {"train_loss": loss, "metrics": metrics}
             needed = {self.init_from.get(later) for later in names[i + 1 :]}
@@ -257,7 +254,7 @@ class Downstream(Observer):
         broken = [name for name, score in scores.items() if score != score]
         if broken and rank_and_world_size()[0] == 0:
             log.warning(
-                "%s at step %d: fine-tuning on %s ended in answers that are not finite: no score",
+                "%s at step %d: fine-tuning on %s ended in outputs that are not finite: no score",
                 self.name,
                 step,
                 broken,
@@ -277,7 +274,7 @@ class Downstream(Observer):
 
 
 def _metrics(task: Any, examples: Any, values: torch.Tensor, texts: Sequence[str]) -> dict[str, float]:
-    """The metrics of one set; NaN, all of them, where an answer is not finite."""
+    """The metrics of one set; NaN, all of them, where a prediction is not finite."""
     finite = bool(values.isfinite().all())
     if not finite:
         values = values.nan_to_num(0.0)

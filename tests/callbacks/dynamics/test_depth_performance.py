@@ -20,7 +20,7 @@ from lmdyn.analysis.probing.task_metrics import regression_metrics
 from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.dynamics.depth_performance import TIMES, DepthPerformance
-from lmdyn.callbacks.observing.fine_tuning import Budget, answers, fine_tune
+from lmdyn.callbacks.observing.fine_tuning import Budget, fine_tune, predict
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.datamodules import GrammarCorpus, GrammarTasks, PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel
@@ -206,7 +206,7 @@ def test_fine_tuned_copies_have_t_layers(tmp_path, data, tasks):
     for t in (0, 4):
         module.encoder.config.num_hidden_layers = t
         tuned, _ = fine_tune(module.encoder, task, observer.fine_tuning_settings(), seed=5)
-        expected = regression_metrics(answers(tuned, task, task.evaluation[""])[0], labels)["pearson"]
+        expected = regression_metrics(predict(tuned, task, task.evaluation[""])[0], labels)["pearson"]
         assert found[t] == pytest.approx(expected, abs=1e-5)
     assert observer.fine_tuning_settings().learning_rate == 5e-3
     assert observer.fine_tuning_settings().updates == 6
@@ -333,6 +333,8 @@ def test_data_that_is_refused(tmp_path, data):
     acceptability = GrammarTasks(GrammarCorpus(**GRAMMAR), ["acceptability"], n_train=20, n_evaluation=20)
     with pytest.raises(ValueError, match="expected `tasks` with one regression"):
         attached(tmp_path, data, acceptability)
+    with pytest.raises(ValueError, match="depth_performance, as `tasks`, needs tasks to fine-tune on"):
+        attached(tmp_path, data, causal)
     observer = DepthPerformance()
     observer.probe = list(data.val_dataloader())
     observer.attach(Run(tmp_path, data.tokenizer))  # batches alone have no parts: they are all of it

@@ -281,6 +281,17 @@ def test_bad_settings(tmp_path, toys, settings, message):
         attach(tmp_path, toys, **settings)
 
 
+def test_data_without_tasks_is_refused(tmp_path):
+    class Text(L.LightningDataModule):
+        def val_dataloader(self):
+            return [{"labels": torch.zeros(1, 1)}]
+
+    with pytest.raises(
+        ValueError, match="handwriting needs tasks to fine-tune on, got a Text without `tasks`"
+    ):
+        attach(tmp_path, Text())
+
+
 def test_a_model_that_reads_less(tmp_path):
     with pytest.raises(
         ValueError,

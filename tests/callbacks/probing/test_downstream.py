@@ -31,8 +31,8 @@ from lmdyn.callbacks.observing.fine_tuning import (
     Classifier,
     FineTuning,
     _batches,
-    answers,
     fine_tune,
+    predict,
     settings_of,
 )
 from lmdyn.callbacks.observing.run import Run
@@ -319,7 +319,7 @@ def test_frozen_and_half_precision_weights_are_trained_in_float32():
 def test_answers_do_not_depend_on_batches():
     for task in tasks_of("CoLA", "STS-B", "SQuAD2.0"):
         model, _ = fine_tune(Model().lm.base_model, task, replace(FAST, updates=10, warmup=1))
-        one, some = (answers(model, task, task.evaluation[""], n) for n in (1, 300))
+        one, some = (predict(model, task, task.evaluation[""], n) for n in (1, 300))
         torch.testing.assert_close(one[0], some[0])
         assert one[1] == some[1]
 
@@ -481,7 +481,7 @@ def test_what_is_no_data_for_it_or_no_model(tmp_path):
         def val_dataloader(self):
             return [{"labels": torch.zeros(1, 1)}]
 
-    with pytest.raises(ValueError, match="has no tasks"):
+    with pytest.raises(ValueError, match="needs tasks to fine-tune on, got a Other without `tasks`"):
         attach(tmp_path, toys=Other())
     with pytest.raises(ValueError, match="holds 0 models of transformers"):
         attach(tmp_path).check_module(L.LightningModule())
