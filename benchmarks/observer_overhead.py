@@ -36,9 +36,9 @@ from lmdyn.analysis.inspection.activations import observing
 from lmdyn.callbacks import LearningCurves, Observer, Run, RunState, Sparsity, Steps
 from lmdyn.callbacks.observing.figures import log_figure
 from lmdyn.callbacks.observing.loggers import scalar_tags
-from lmdyn.callbacks.observing.observer import StreamingObserver
 from lmdyn.callbacks.observing.probe import Watch, probe_pass
 from lmdyn.callbacks.observing.schema import tidy
+from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.training.observation_schedule import Progress
 from lmdyn.models import LSTMLanguageModel
 from lmdyn.models.allocator import keep_freed_memory

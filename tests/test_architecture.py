@@ -73,7 +73,7 @@ def imports(root: Path) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.xfail(reason="two circles are on their way out: loggers, encoder_runs")
+@pytest.mark.xfail(reason="one circle is on its way out: loggers")
 def test_no_circle_between_files(tmp_path):
     graphlib.TopologicalSorter(imports(ROOT)).prepare()
     for file, line in (("one.py", "def f():\n    import lmdyn.two\n"), ("two.py", "from lmdyn import one\n")):
@@ -90,7 +90,7 @@ def test_rooms_are_small():
         assert len(files) <= 14, f"{folder} has {len(files)} files"
         for path in files:
             lines = len(path.read_text(encoding="utf-8").splitlines())
-            assert lines <= 470, f"{path} has {lines} lines: does it hold two concepts?"
+            assert lines <= 450, f"{path} has {lines} lines: does it hold two concepts?"
 
 
 def test_annotations_of_the_mathematics_are_checked_here():

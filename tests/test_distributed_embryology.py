@@ -33,7 +33,7 @@ from lmdyn.callbacks import (
     WordClusters,
     WorldKnowledge,
 )
-from lmdyn.callbacks.observing.fine_tuning import Budget
+from lmdyn.callbacks.training.fine_tuning import Budget
 from lmdyn.datamodules import (
     FactCorpus,
     GrammarCorpus,

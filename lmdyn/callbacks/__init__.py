@@ -7,7 +7,7 @@ from lmdyn.callbacks.dynamics.encoder_dynamics import EncoderDynamics
 from lmdyn.callbacks.dynamics.handwriting import Handwriting
 from lmdyn.callbacks.interdependence.interdependence import Interdependence
 from lmdyn.callbacks.interdependence.scaffold_rule import ScaffoldRule
-from lmdyn.callbacks.observing.observer import Observer, StreamingObserver
+from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import Accumulator, ObservedBatch, ProbeSet
 from lmdyn.callbacks.observing.reference import (
     Checkpoint,
@@ -20,6 +20,7 @@ from lmdyn.callbacks.observing.reference import (
 )
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.preference.tower_preference import TowerPreference
 from lmdyn.callbacks.preference.word_clusters import WordClusters
 from lmdyn.callbacks.probing.diagnostic_probe import DiagnosticProbe

@@ -16,8 +16,8 @@ from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.inspection.transformer import attention_sites
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.attention.attention_figures import attention_figures, diagonal_animation
-from lmdyn.callbacks.observing.observer import StreamingObserver
 from lmdyn.callbacks.observing.probe import ObservedBatch
+from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 
 __all__ = ["AttentionPatterns"]
 

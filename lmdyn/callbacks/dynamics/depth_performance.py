@@ -30,12 +30,12 @@ from lmdyn.analysis.probing.depth_heads import (
 from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.callbacks.dynamics.depth_performance_figures import depth_performance_figures
-from lmdyn.callbacks.observing.fine_tuning import Budget, FineTuning, fine_tune, predict, settings_of
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device
 from lmdyn.callbacks.observing.protocols import FineTuningTasks, HasObjective, offers, require
 from lmdyn.callbacks.observing.run import Run, open_data
 from lmdyn.callbacks.observing.training_part import TrainingPart
+from lmdyn.callbacks.training.fine_tuning import Budget, FineTuning, fine_tune, predict, settings_of
 
 __all__ = ["TIMES", "DepthPerformance"]
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import lightning as L
 import pandas as pd
@@ -16,12 +16,12 @@ from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelP
 from matplotlib.figure import Figure
 from torch import nn
 
-from lmdyn.analysis.inspection.activations import observing, resolve_sites
+from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import is_sharded
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.identity import canonical_settings, public_name
 from lmdyn.callbacks.observing.loggers import publish
-from lmdyn.callbacks.observing.probe import Accumulator, ProbeSet, Watch, probe_pass
+from lmdyn.callbacks.observing.probe import ProbeSet
 from lmdyn.callbacks.observing.protocols import require
 from lmdyn.callbacks.observing.run import Run, open_data, snake_case, split_loader
 from lmdyn.callbacks.observing.schema import tidy
@@ -31,19 +31,13 @@ from lmdyn.callbacks.training.lightning_internals import callbacks_of, datamodul
 from lmdyn.callbacks.training.observation_schedule import Progress, Steps
 from lmdyn.callbacks.training.resume import at_epoch_start, progress, token_counts_of, tokenizer_of
 
-__all__ = ["Observer", "StreamingObserver", "check_names", "observe_together", "record"]
-
-
-LSTM_SITES: Mapping[str, str] = MappingProxyType(
-    {"embedding": "embedding", "h1": "lstm.layers.0", "h2": "lstm.layers.1"}
-)
-"""Default sites of observers: the paths of the two-layer LSTM of Saphra & Lopez 2019."""
+__all__ = ["Observer", "check_names", "observe_together", "record"]
 
 
 class Observer(HyperparametersMixin, L.Callback, ABC):
     """Looks at a module at chosen steps, without leaving a trace in its training.
 
-    A subclass implements :meth:`measure` (or, as a :class:`StreamingObserver`, :meth:`accumulator`) and
+    A subclass implements :meth:`measure` (or, as a :class:`~lmdyn.callbacks.StreamingObserver`, ``accumulator``) and
     :meth:`figures`. Observations are made in :meth:`observe` only, live and in replay alike.
 
     Args:
@@ -316,48 +310,6 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Observe the last step where it is scheduled."""
         _observe_due(trainer, pl_module, lambda o: o.schedule.last)
-
-
-class StreamingObserver(Observer, ABC):
-    """An observer that needs no more than one pass over its probe set, which it shares with its like.
-
-    Observers that look at the same probe set at the same step share one forward (and backward) pass. The
-    ``sites`` and ``attention_sites`` are display names to module paths; ``gradients`` says whether
-    :attr:`ObservedBatch.gradients` are read.
-    """
-
-    sites: Mapping[str, str] = {}
-    attention_sites: Mapping[str, str] = {}
-    gradients: bool = False
-    in_step = True
-
-    @abstractmethod
-    def accumulator(self, module: nn.Module, step: int) -> Accumulator:
-        """A fresh accumulator for one observation, of ``module`` at ``step``."""
-
-    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """Run a pass of this observer's own."""
-        return self.measure_together([self], module, step)[0]
-
-    @property
-    def pass_key(self) -> Hashable:
-        """The probe set, and how the module is called."""
-        return self.probe_set.identity, self.forward
-
-    @staticmethod
-    def measure_together(
-        observers: Sequence["StreamingObserver"], module: nn.Module, step: int
-    ) -> list[pd.DataFrame]:
-        """One pass for all of them."""
-        watches = [
-            Watch(o.accumulator(module, step), o.sites, o.attention_sites, o.gradients) for o in observers
-        ]
-        probe_pass(module, observers[0].probe_set, watches, forward=observers[0].forward)
-        return [cast(Accumulator, watch.consumer).table() for watch in watches]
-
-    def check_module(self, module: nn.Module) -> None:
-        """Refuse sites that name no module."""
-        resolve_sites(module, {**self.sites, **self.attention_sites})
 
 
 class _Passes:

@@ -25,10 +25,11 @@ from lmdyn.callbacks.observing.figures import (
     outer_legend,
     set_step_axis,
 )
-from lmdyn.callbacks.observing.observer import LSTM_SITES, Observer
+from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch, ProbeSet, Watch, probe_pass, token_vectors
 from lmdyn.callbacks.observing.protocols import HasTrainingPart
 from lmdyn.callbacks.observing.sentence_blocks import SentenceBlocks, bootstrap_settings, enough_blocks
+from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES
 
 __all__ = ["DiagnosticProbe"]
 

@@ -18,10 +18,10 @@ from lmdyn.analysis.probing.task_metrics import (
     task_score,
 )
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
-from lmdyn.callbacks.observing.fine_tuning import Budget, FineTuning, fine_tune, predict, settings_of
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import FineTuningTasks
 from lmdyn.callbacks.probing.downstream_figures import downstream_figures
+from lmdyn.callbacks.training.fine_tuning import Budget, FineTuning, fine_tune, predict, settings_of
 
 __all__ = ["PUBLISHED_INIT", "Downstream"]
 
@@ -54,7 +54,7 @@ class Downstream(Observer):
     Args:
         tasks: some of the probe's; None for all.
         fine_tuning: changes to the published settings: attributes of
-            :class:`~lmdyn.callbacks.observing.fine_tuning.FineTuning`, by the name of the task, or ``all``.
+            :class:`~lmdyn.callbacks.training.fine_tuning.FineTuning`, by the name of the task, or ``all``.
         budget: less training than published.
         metrics: ``chiang2020`` or ``glue``.
         init_from: task to the task whose encoder it starts from; None: as published, where both are there.

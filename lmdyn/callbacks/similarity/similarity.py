@@ -18,7 +18,6 @@ from lmdyn.analysis.similarity.rsa import rsa
 from lmdyn.analysis.similarity.sweep import MEASURES
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
-from lmdyn.callbacks.observing.observer import LSTM_SITES, StreamingObserver
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_hash, token_vectors
 from lmdyn.callbacks.observing.reference import (
     Itself,
@@ -34,6 +33,7 @@ from lmdyn.callbacks.observing.sentence_blocks import (
     bootstrap_settings,
     enough_blocks,
 )
+from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, StreamingObserver
 from lmdyn.callbacks.similarity.similarity_figures import similarity_figures
 
 __all__ = ["Similarity"]

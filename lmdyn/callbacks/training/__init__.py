@@ -1,1 +1,1 @@
-"""What a training needs next to observers: checkpoints, resuming, schedules, a budget of time."""
+"""What trainings need: checkpoints, resuming, schedules, a budget of time, fine-tuning of copies."""

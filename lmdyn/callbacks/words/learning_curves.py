@@ -19,8 +19,8 @@ from lmdyn.callbacks.observing.figures import (
     outer_legend,
     set_step_axis,
 )
-from lmdyn.callbacks.observing.observer import StreamingObserver
 from lmdyn.callbacks.observing.probe import ObservedBatch
+from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.observing.token_frequency import (
     FrequencySource,
     frequency_ranks,

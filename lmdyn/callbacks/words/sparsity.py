@@ -21,8 +21,8 @@ from lmdyn.analysis.words.sparsity import (
     frequency_correlation,
     word_tags,
 )
-from lmdyn.callbacks.observing.observer import LSTM_SITES, StreamingObserver
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
+from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, StreamingObserver
 from lmdyn.callbacks.observing.token_frequency import (
     FrequencySource,
     check_counts,

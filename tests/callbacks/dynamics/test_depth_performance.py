@@ -20,8 +20,8 @@ from lmdyn.analysis.probing.task_metrics import regression_metrics
 from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.dynamics.depth_performance import TIMES, DepthPerformance
-from lmdyn.callbacks.observing.fine_tuning import Budget, fine_tune, predict
 from lmdyn.callbacks.observing.loggers import scalar_tags
+from lmdyn.callbacks.training.fine_tuning import Budget, fine_tune, predict
 from lmdyn.datamodules import GrammarCorpus, GrammarTasks, PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel
 from tests.helpers.observing import assert_leaves_alone

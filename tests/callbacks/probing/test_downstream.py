@@ -25,7 +25,11 @@ from transformers import (
 )
 
 from lmdyn.analysis.probing.learning_rate_schedules import warmup_decay_factor
-from lmdyn.callbacks.observing.fine_tuning import (
+from lmdyn.callbacks.observing.run import Run
+from lmdyn.callbacks.probing import downstream
+from lmdyn.callbacks.probing.downstream import Downstream
+from lmdyn.callbacks.probing.downstream_figures import downstream_figures
+from lmdyn.callbacks.training.fine_tuning import (
     PUBLISHED,
     Budget,
     Classifier,
@@ -35,10 +39,6 @@ from lmdyn.callbacks.observing.fine_tuning import (
     predict,
     settings_of,
 )
-from lmdyn.callbacks.observing.run import Run
-from lmdyn.callbacks.probing import downstream
-from lmdyn.callbacks.probing.downstream import Downstream
-from lmdyn.callbacks.probing.downstream_figures import downstream_figures
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
 from lmdyn.datamodules.tasks.tasks import Question, RawTask, TaskData, TextExample
 from tests.helpers.observing import assert_leaves_alone

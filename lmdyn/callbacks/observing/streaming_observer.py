@@ -1,0 +1,62 @@
+"""Observers of one pass over their probe set, which those of equal probe sets share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
+from typing import cast
+
+import pandas as pd
+from torch import nn
+
+from lmdyn.analysis.inspection.activations import resolve_sites
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import Accumulator, Watch, probe_pass
+
+__all__ = ["LSTM_SITES", "StreamingObserver"]
+
+LSTM_SITES: Mapping[str, str] = MappingProxyType(
+    {"embedding": "embedding", "h1": "lstm.layers.0", "h2": "lstm.layers.1"}
+)
+"""Default sites of observers: the paths of the two-layer LSTM of Saphra & Lopez 2019."""
+
+
+class StreamingObserver(Observer, ABC):
+    """An observer that needs no more than one pass over its probe set, which it shares with its like.
+
+    Observers that look at the same probe set at the same step share one forward (and backward) pass. The
+    ``sites`` and ``attention_sites`` are display names to module paths; ``gradients`` says whether
+    :attr:`ObservedBatch.gradients` are read.
+    """
+
+    sites: Mapping[str, str] = {}
+    attention_sites: Mapping[str, str] = {}
+    gradients: bool = False
+    in_step = True
+
+    @abstractmethod
+    def accumulator(self, module: nn.Module, step: int) -> Accumulator:
+        """A fresh accumulator for one observation, of ``module`` at ``step``."""
+
+    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+        """Run a pass of this observer's own."""
+        return self.measure_together([self], module, step)[0]
+
+    @property
+    def pass_key(self) -> Hashable:
+        """The probe set, and how the module is called."""
+        return self.probe_set.identity, self.forward
+
+    @staticmethod
+    def measure_together(
+        observers: Sequence["StreamingObserver"], module: nn.Module, step: int
+    ) -> list[pd.DataFrame]:
+        """One pass for all of them."""
+        watches = [
+            Watch(o.accumulator(module, step), o.sites, o.attention_sites, o.gradients) for o in observers
+        ]
+        probe_pass(module, observers[0].probe_set, watches, forward=observers[0].forward)
+        return [cast(Accumulator, watch.consumer).table() for watch in watches]
+
+    def check_module(self, module: nn.Module) -> None:
+        """Refuse sites that name no module."""
+        resolve_sites(module, {**self.sites, **self.attention_sites})
