@@ -2,8 +2,8 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
+from lmdyn.analysis.inspection.attributes import read_attribute
 from lmdyn.cli.fit import LmdynCLI
 
 __all__ = ["prepare"]
@@ -26,7 +26,7 @@ def prepare(args: Sequence[str], tokenizer_folder: str | None = None) -> None:
     cli.datamodule.setup("fit")
     log.info("data prepared")
     if tokenizer_folder is not None:
-        tokenizer: Any = getattr(cli.datamodule, "tokenizer", None)
+        tokenizer = read_attribute(cli.datamodule, "tokenizer")
         if tokenizer is None:
             raise ValueError(f"{type(cli.datamodule).__name__} has no tokenizer: leave --tokenizer out")
         tokenizer.save_pretrained(tokenizer_folder)

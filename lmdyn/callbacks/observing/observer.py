@@ -187,9 +187,8 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
 
     def part(self, split: str, max_tokens: int | None = None) -> ProbeSet:
         """A split of what the observer looks at: of its ``probe``, or of the run's own data."""
-        return ProbeSet(
-            split_loader(self.data, split, self.name), max_tokens=max_tokens, identity=(id(self.data), split)
-        )
+        loader = split_loader(self.data, split, self.name, chosen=split == self.split)
+        return ProbeSet(loader, max_tokens=max_tokens, identity=(id(self.data), split))
 
     @property
     def token_counts(self) -> pd.DataFrame:

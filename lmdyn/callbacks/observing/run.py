@@ -94,13 +94,14 @@ def open_data(
     data.setup(stage)
 
 
-def split_loader(data: Any, split: str, whose: str) -> Any:
+def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> Any:
     """The loader of a split of a datamodule (or module with such hooks); a loader is returned as it is.
 
     Args:
         data: datamodule, module or loader.
         split: ``train``, ``validation`` or ``test``.
         whose: the observer that needs it, for messages.
+        chosen: whether it is the observer's ``split`` setting; else a further part that it needs.
 
     Raises:
         ValueError: data without this split, or with several loaders of it.
@@ -112,7 +113,7 @@ def split_loader(data: Any, split: str, whose: str) -> Any:
     if split not in there:
         raise ValueError(
             f"{whose}: {type(data).__name__} has no {split} data: it has {', '.join(there) or 'none at all'}; give the "
-            "observer another `split:`, or a `probe:` of its own"
+            f"observer {'another `split:`, or ' if chosen else ''}a `probe:` of its own"
         )
     (hook,) = members(PARTS[split])
     loader = getattr(data, hook)()

@@ -198,7 +198,10 @@ def test_bad_settings(tmp_path, spans):
     two.splits = ("train", "test")
     two_parts = SpanCorpus(two, tasks=["pos"])
     two_parts.setup()
-    with pytest.raises(ValueError, match="edge_probe: SpanCorpus has no validation data: it has train, test"):
+    with pytest.raises(
+        ValueError,
+        match="edge_probe: SpanCorpus has no validation data: it has train, test; give the observer a `probe:`",
+    ):
         attach(tmp_path, two_parts, tasks=["pos"])
 
 
