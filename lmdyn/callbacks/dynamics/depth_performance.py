@@ -32,7 +32,7 @@ from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_a
 from lmdyn.callbacks.dynamics.depth_performance_figures import depth_performance_figures
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device
-from lmdyn.callbacks.observing.protocols import FineTuningTasks, HasObjective, offers, require
+from lmdyn.callbacks.observing.protocols import FineTuningTasks, objective_of, require
 from lmdyn.callbacks.observing.run import Run, open_data
 from lmdyn.callbacks.observing.training_part import TrainingPart
 from lmdyn.callbacks.training.fine_tuning import Budget, FineTuning, fine_tune, predict, settings_of
@@ -162,10 +162,11 @@ class DepthPerformance(Observer):
 
     def prepare(self) -> None:
         """Find the training part and the task."""
-        if offers(self.data, HasObjective) and self.data.objective != "masked":
+        objective = objective_of(self.data)
+        if objective not in (None, "masked"):
             raise ValueError(
-                f"{self.name} looks at masked language models, and its data is for the objective "
-                f"{self.data.objective!r}: give the observer a `probe` for the objective 'masked'"
+                f"{self.name} looks at masked language models, and its data is for the objective {objective!r}: give "
+                "the observer a `probe` for the objective 'masked'"
             )
         self._training_part = TrainingPart(self, self.batch_rows)
         if self.tasks is not None:

@@ -27,7 +27,7 @@ from lmdyn.callbacks.dynamics.encoder_dynamics_tables import dynamics_tables
 from lmdyn.callbacks.dynamics.encoder_runs import EncoderRuns, Row
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
-from lmdyn.callbacks.observing.protocols import HasObjective, offers
+from lmdyn.callbacks.observing.protocols import objective_of
 
 __all__ = ["EncoderDynamics"]
 
@@ -240,7 +240,7 @@ class EncoderDynamics(Observer):
     def _read(self) -> dict[str, Tensor]:
         """``input_ids`` (sentences, longest), and ``token_type_ids`` where the data has them."""
         longest = self.lengths[-1]
-        masked = offers(self.data, HasObjective) and self.data.objective == "masked"
+        masked = objective_of(self.data) == "masked"
         kept: dict[str, list[Tensor]] = {"input_ids": [], "token_type_ids": []}
         number, seen = 0, 0
         for batch in self.probe_set.batches():

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from lmdyn.analysis.inspection.activations import capture
+from lmdyn.analysis.inspection.attributes import read_attribute
 from lmdyn.analysis.inspection.forward import call_module, device_of, is_sharded, logits_of, token_losses
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.analysis.statistics.hashing import splitmix64
@@ -155,7 +156,7 @@ class ProbeSet:
         if isinstance(dataset, IterableDataset) or self.loader.batch_sampler is None:
             batch_size = self.loader.batch_size
         else:
-            batch_size = getattr(self.loader.batch_sampler, "batch_size", self.loader.batch_size) or 1
+            batch_size = read_attribute(self.loader.batch_sampler, "batch_size", self.loader.batch_size) or 1
         return DataLoader(dataset, batch_size=batch_size, collate_fn=self.loader.collate_fn)
 
 

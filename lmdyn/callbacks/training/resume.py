@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
-from lmdyn.analysis.inspection.attributes import read_attribute
+from lmdyn.analysis.inspection.attributes import has_attribute, read_attribute
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.training.lightning_internals import (
     callbacks_of,
@@ -94,7 +94,9 @@ class RunState(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Put the states of all ranks into a full checkpoint (Lightning skips this hook for weights only)."""
-        module_state = cast(Any, pl_module).resume_state() if hasattr(pl_module, "resume_state") else None
+        module_state = (
+            cast(Any, pl_module).resume_state() if has_attribute(pl_module, "resume_state") else None
+        )
         mine = {"random": _random_state(), "module": module_state}
         world_size = rank_and_world_size()[1]
         ranks: list[Any] = [mine]
