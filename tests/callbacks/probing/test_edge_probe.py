@@ -194,6 +194,10 @@ def test_bad_settings(tmp_path, spans):
         EdgeProbe(tasks=[])
     with pytest.raises(ValueError, match="give `probe` a datamodule"):
         attach(tmp_path, spans.train_dataloader())
+    empty = EdgeProbe()  # whose length was taken for no probe at all
+    empty.probe = []
+    with pytest.raises(ValueError, match="needs a training part, got a list"):
+        empty.attach(Run(tmp_path, datamodule=spans))
     two = GrammarCorpus(**SIZES)
     two.splits = ("train", "test")
     two_parts = SpanCorpus(two, tasks=["pos"])
