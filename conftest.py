@@ -39,6 +39,21 @@ def _logging(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(logger, name, value)
 
 
+@pytest.fixture
+def warnings_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What lmdyn warns of, each once, also while a command is run, whose messages ``caplog`` does not see."""
+    found: list[str] = []
+    handle = logging.Logger.handle
+
+    def noted(logger: logging.Logger, record: logging.LogRecord) -> None:
+        if record.name.startswith("lmdyn") and record.levelno == logging.WARNING:
+            found.append(record.getMessage())
+        handle(logger, record)
+
+    monkeypatch.setattr(logging.Logger, "handle", noted)
+    return found
+
+
 @pytest.fixture(autouse=True)
 def _names(doctest_namespace: dict[str, Any]) -> None:
     """Examples of tensors need no import of torch, as in a reader's own session."""

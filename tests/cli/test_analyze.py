@@ -1,6 +1,5 @@
 """Replay over checkpoints, and the report."""
 
-import logging
 import shutil
 from pathlib import Path
 
@@ -142,16 +141,12 @@ def test_a_checkpoint_that_does_not_fit_names_what_does_not(run, tmp_path, capsy
     assert stop.value.code == 1
 
 
-def test_identical_weights_at_two_steps_are_noticed(run, tmp_path, monkeypatch):
+def test_identical_weights_at_two_steps_are_noticed(run, tmp_path, warnings_of):
     zero = torch.load(run / "checkpoints" / "step=000000000.ckpt", weights_only=True)["state_dict"]
     folder = copy_with(run, tmp_path, lambda checkpoint: checkpoint.update(state_dict=zero))
-    records = []
-    monkeypatch.setattr(
-        logging.getLogger("lmdyn.cli.analyze"), "warning", lambda m, *a: records.append(m % a)
-    )
     main(["analyze", str(run), "--checkpoints", str(folder), "--out", str(tmp_path / "out")])
-    assert len(records) == 1
-    assert "steps 0 and 2 hold identical weights" in records[0]
+    assert len(warnings_of) == 1
+    assert "steps 0 and 2 hold identical weights" in warnings_of[0]
 
 
 def test_finding_checkpoints(run, tmp_path):

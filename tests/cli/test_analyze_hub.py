@@ -1,7 +1,6 @@
 """Replay over checkpoints of Hugging Face's format: folders of the Trainer, hub revisions; the audit of weights."""
 
 import json
-import logging
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,15 +117,6 @@ def observers(tmp_path):
     }
     path.write_text(yaml.safe_dump({"trainer": {"callbacks": [curves]}}))
     return path
-
-
-@pytest.fixture
-def warnings_of(monkeypatch):
-    records = []
-    monkeypatch.setattr(
-        logging.getLogger("lmdyn.cli.analyze"), "warning", lambda m, *a: records.append(m % a)
-    )
-    return records
 
 
 def losses(out):

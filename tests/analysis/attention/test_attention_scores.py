@@ -7,6 +7,7 @@ import torch
 
 import lmdyn.analysis.attention.attention_scores as module
 from lmdyn.analysis.attention.attention_scores import AttentionPatternSums, attention_scores
+from tests.helpers.one_rank import as_rank
 
 N = 6
 ALL = torch.ones(1, N, dtype=torch.bool)
@@ -176,13 +177,12 @@ def test_positions_that_no_sequence_has():
     assert result.map[:, :6, :6].isfinite().all()
 
 
-def test_two_ranks_give_the_sums_of_one(monkeypatch):
+def test_two_ranks_give_the_sums_of_one():
     batches = [batch(seed) for seed in range(4)]
     whole, mine, other = filled(batches), filled(batches[::2]), filled(batches[1::2])
     theirs = iter([t.clone() for held in other._sites.values() for t in held.tensors()])
-    monkeypatch.setattr(module, "gather", lambda mine: [mine, mine])
-    monkeypatch.setattr(module, "all_reduce_sum", lambda tensor: tensor + next(theirs))
-    mine.reduce()
+    with as_rank(gather=lambda mine: [mine, mine], all_reduce_sum=lambda tensor: tensor + next(theirs)):
+        mine.reduce()
     for site, expected in whole.result().items():
         torch.testing.assert_close(mine.result()[site].map, expected.map, rtol=1e-12, atol=1e-12)
         for name in module.SCORES:
@@ -191,12 +191,12 @@ def test_two_ranks_give_the_sums_of_one(monkeypatch):
             )
 
 
-def test_a_rank_without_data_takes_part(monkeypatch):
+def test_a_rank_without_data_takes_part():
     full, empty = filled([batch()]), AttentionPatternSums(4)
     theirs = iter([t for held in full._sites.values() for t in held.tensors()])
-    monkeypatch.setattr(module, "gather", lambda _: [{"a": 2, "b": 2}, {}])
-    monkeypatch.setattr(module, "all_reduce_sum", lambda tensor: tensor + next(theirs))
-    empty.reduce()
+    gathered = [{"a": 2, "b": 2}, {}]
+    with as_rank(gather=lambda _: gathered, all_reduce_sum=lambda tensor: tensor + next(theirs)):
+        empty.reduce()
     torch.testing.assert_close(empty.result()["a"].map, full.result()["a"].map)
 
 

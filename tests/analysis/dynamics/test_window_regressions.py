@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-import lmdyn.analysis.dynamics.window_sums as window_sums
 from lmdyn.analysis.dynamics.window_regressions import WindowMap, fit_window, window_regressions
 from lmdyn.analysis.dynamics.window_sums import WindowSums
+from tests.helpers.one_rank import as_rank
 
 T, D, N, M = 12, 5, (30, 17), (9, 14)
 STARTS, LENGTHS = range(7), range(1, 7)
@@ -237,8 +237,7 @@ def test_two_ranks_are_one(data, found, monkeypatch):
             sums.reduce()
         return window_regressions(*pair, letters, STARTS, LENGTHS).nmse
 
-    monkeypatch.setattr(window_sums, "all_reduce_sum", all_reduce_sum)
-    with ThreadPoolExecutor(2) as pool:
+    with as_rank(all_reduce_sum=all_reduce_sum), ThreadPoolExecutor(2) as pool:
         for nmse in pool.map(part, (0, 1)):
             torch.testing.assert_close(nmse, found.nmse, rtol=1e-9, atol=0)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import lmdyn.analysis.probing.tower_heads as tower_heads
 from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
+from tests.helpers.one_rank import as_rank
 
 V, D, N = 11, 6, 40
 HOW = HeadTraining(updates=30, learning_rate=0.01)
@@ -80,8 +80,8 @@ def test_padding_and_shares_of_ranks_play_no_part(monkeypatch):
     # two ranks with the same half of each batch: sums are twice those of one, and means the same
     half = [Encoded({n: x[::2] for n, x in b.encodings.items()}, b.labels[::2]) for b in batches()]
     alone, _ = train_tower_heads(half, V, HOW)
-    monkeypatch.setattr(tower_heads, "all_reduce_sum", lambda t: 2 * t)
-    both, _ = train_tower_heads(half, V, HOW)
+    with as_rank(all_reduce_sum=lambda t: 2 * t):
+        both, _ = train_tower_heads(half, V, HOW)
     torch.testing.assert_close(alone["one"].weight, both["one"].weight, rtol=0, atol=2e-5)
 
 

@@ -1,7 +1,5 @@
 """AttentionPatterns on ALBERT and BERT against transformers' own attention weights, and its animation."""
 
-import logging
-
 import lightning as L
 import pandas as pd
 import pytest
@@ -139,8 +137,7 @@ def test_two_ranks_give_the_numbers_of_one(tmp_path):
     pd.testing.assert_series_equal(values[0], together, rtol=1e-5, check_names=False)
 
 
-def test_keys_that_a_batch_may_lack(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+def test_keys_that_a_batch_may_lack(tmp_path, caplog):
     probe = [{k: b[k] for k in ("input_ids", "labels")} for b in batches(lengths=(10, 10))]
     table = attach(tmp_path, probe, tokenizer=None).observe(Model(), 0)
     assert set(table["quantity"]) == {"entropy", "diagonal", "itself", "map"}
@@ -254,8 +251,7 @@ def test_live_figures_read_the_newest_maps_only(observed):
     assert observer.figures(table, observer.settings).keys() == {"by_layer", "heads", "maps"}
 
 
-def test_a_model_that_diverged_is_seen(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+def test_a_model_that_diverged_is_seen(tmp_path, caplog):
     model, observer = Model("bert"), attach(tmp_path)
     healthy = observer.observe(model, 0)
     assert "not finite" not in caplog.text

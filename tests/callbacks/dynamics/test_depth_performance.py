@@ -11,8 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-import lmdyn.analysis.probing.depth_heads as heads_file
-import lmdyn.callbacks.dynamics.depth_performance as file
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.inspection.transformer import encoder_of
 from lmdyn.analysis.probing.depth_heads import ReadoutTraining, pooled_states
@@ -25,6 +23,7 @@ from lmdyn.callbacks.training.fine_tuning import Budget, fine_tune, predict
 from lmdyn.datamodules import GrammarCorpus, GrammarTasks, PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel
 from tests.helpers.observing import assert_leaves_alone
+from tests.helpers.one_rank import as_rank
 
 GRAMMAR = {
     "n_train_tokens": 3000, "n_validation_tokens": 1200, "n_test_tokens": 50, "n_nouns": 20, "n_verbs": 10,
@@ -215,15 +214,15 @@ def test_fine_tuned_copies_have_t_layers(tmp_path, data, tasks):
     assert published.updates == math.ceil(10 * 60 / 16)
 
 
-def test_pooled_states_do_not_depend_on_batches_or_ranks(data, tasks, monkeypatch):
+def test_pooled_states_do_not_depend_on_batches_or_ranks(data, tasks):
     encoder = encoder_of(model(data)).eval()
     examples = tasks.tasks["similarity"].train
     whole = pooled_states(encoder, examples, [0, 2, 4])
     torch.testing.assert_close(pooled_states(encoder, examples, [0, 2, 4], 1), whole, atol=1e-5, rtol=0)
     parts = []
     for rank in range(3):
-        monkeypatch.setattr(heads_file, "rank_and_world_size", lambda rank=rank: (rank, 3))
-        parts.append(pooled_states(encoder, examples, [0, 2, 4]))
+        with as_rank(rank, 3):
+            parts.append(pooled_states(encoder, examples, [0, 2, 4]))
     assert torch.equal(sum(parts), whole)  # each example is one rank's
 
 
@@ -236,10 +235,9 @@ def test_ranks_add_up_to_one(tmp_path, data, monkeypatch):
     monkeypatch.setattr(DepthPerformance, "_retrained", lambda self, module, parts: _heads(parts))
     whole = observer.observe(module, 0)
     seen = []
-    monkeypatch.setattr(file, "all_reduce_sum", lambda x: seen.append(x) or x)
     for rank in range(3):
-        monkeypatch.setattr(file, "rank_and_world_size", lambda rank=rank: (rank, 3))
-        observer.observe(module, 0)
+        with as_rank(rank, 3, all_reduce_sum=lambda x: seen.append(x) or x):
+            observer.observe(module, 0)
     n = sum(seen[i] for i in (0, 3, 6))
     for i, how in enumerate(("fixed", "retrained"), start=1):
         mean = sum(seen[i + 3 * rank] for rank in range(3)) / n

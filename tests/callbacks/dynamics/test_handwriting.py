@@ -1,7 +1,5 @@
 """Handwriting: letters as paths, and the observer against separate regressions on states computed by hand."""
 
-import logging
-
 import lightning as L
 import numpy as np
 import pandas as pd
@@ -10,7 +8,6 @@ import torch
 from transformers import AlbertConfig, AlbertForPreTraining, BertConfig, BertForPreTraining
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.callbacks.dynamics import handwriting
 from lmdyn.callbacks.dynamics.handwriting import Handwriting
 from lmdyn.callbacks.dynamics.handwriting_figures import handwriting_figures
 from lmdyn.callbacks.dynamics.letter_paths import letter_path, pen_velocity
@@ -18,6 +15,7 @@ from lmdyn.callbacks.observing.run import Run
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
 from lmdyn.datamodules.tasks.tasks import RawTask, TaskData, TextExample
 from tests.helpers.observing import assert_leaves_alone
+from tests.helpers.one_rank import as_rank
 
 WORDS = "good bad red blue cat dog sat ran here there who what it . ?".split()  # noqa: SIM905
 TOKENIZER = subword_tokenizer("wordpiece", dict.fromkeys(WORDS, 20), vocab_size=100)
@@ -153,8 +151,7 @@ def separate(train, development, start, length):
 @pytest.mark.parametrize(
     ("cls", "config"), [(AlbertForPreTraining, AlbertConfig), (BertForPreTraining, BertConfig)]
 )
-def test_numbers_are_those_of_separate_regressions(tmp_path, caplog, monkeypatch, cls, config):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+def test_numbers_are_those_of_separate_regressions(tmp_path, caplog, cls, config):
     module = Model(cls, config)
     observer = attach(tmp_path, ridge=1e-6, n_written=3, batch_tokens=70, shortest=1)
     table = observer.observe(module, 4)
@@ -223,20 +220,18 @@ def test_the_published_window_and_scalars(tmp_path):
     }  # fmt: skip
 
 
-def test_processes_share_the_sentences(tmp_path, monkeypatch):
+def test_processes_share_the_sentences(tmp_path):
     observer, module = attach(tmp_path), Model()
     f = EncoderMap(module.lm.base_model, {"input_ids": torch.ones(1, 9, dtype=torch.int64)})
     seen = []
     for rank in range(3):
-        monkeypatch.setattr(handwriting, "rank_and_world_size", lambda rank=rank: (rank, 3))
-        seen += [
-            n for part in observer._trajectories(f, "train", 1, torch.device("cpu")) for n in part[0].tolist()
-        ]
+        with as_rank(rank, 3):
+            for part in observer._trajectories(f, "train", 1, torch.device("cpu")):
+                seen += part[0].tolist()
     assert sorted(seen) == [i for i, _, _ in observer.sentences["train"]]
 
 
-def test_states_that_are_not_finite(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+def test_states_that_are_not_finite(tmp_path, caplog):
     module = Model()
     observer = attach(tmp_path)
     ids = observer.sentences["train"][0][2]["input_ids"]

@@ -307,8 +307,7 @@ def test_scalars_are_means_by_distance_and_correlations(module, tmp_path):
 # ---------------------------------------------------------------- sentences that are looked at
 
 
-def test_longer_sentences_are_refused_or_left_out_and_counted(module, pairs, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+def test_longer_sentences_are_refused_or_left_out_and_counted(module, pairs, tmp_path, caplog):
     with pytest.raises(ValueError, match=r"sentence 1 has 7 words, more than max_length = 6.*longer: skip"):
         attach(tmp_path / "a", max_length=6)
     with caplog.at_level(logging.INFO):
@@ -452,8 +451,7 @@ def dead():
     return module
 
 
-def test_no_finite_value_is_nan_with_a_warning(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+def test_no_finite_value_is_nan_with_a_warning(tmp_path, caplog):
     table = attach(tmp_path, token_counts=counts()).observe(dead(), 0)
     assert table.loc[~table["quantity"].eq("pairs"), "value"].isna().all()
     n = int(table.loc[table["quantity"].eq("pairs"), "value"].max())

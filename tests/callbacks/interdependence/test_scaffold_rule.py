@@ -20,6 +20,7 @@ from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel
 from tests.analysis.interdependence.lstm_oracle import interdependence
 from tests.helpers.observing import assert_leaves_alone
+from tests.helpers.one_rank import as_rank
 
 SMALL = {
     "n_rules": 20, "n_phrases": 10, "n_outside": 5, "n_types": 20, "n_train_tokens": 1000, "n_validation_tokens": 100,
@@ -190,7 +191,7 @@ def test_many_instances_are_looked_at_in_batches(tmp_path, monkeypatch):
     assert found(whole, "probability", "in") == pytest.approx(float(expected), rel=1e-12)
 
 
-def test_sums_hold_no_graph(tmp_path, monkeypatch):
+def test_sums_hold_no_graph(tmp_path):
     """Memory does not grow with the instances: of a batch nothing but its sums is kept."""
     graphs = []
 
@@ -198,8 +199,8 @@ def test_sums_hold_no_graph(tmp_path, monkeypatch):
         graphs.append(tensor.requires_grad)
         return tensor
 
-    monkeypatch.setattr(scaffold_rule, "all_reduce_sum", reduce)
-    attach(tmp_path).observe(language_model(), 0)
+    with as_rank(all_reduce_sum=reduce):
+        attach(tmp_path).observe(language_model(), 0)
     assert len(graphs) == 2
     assert not any(graphs)
 

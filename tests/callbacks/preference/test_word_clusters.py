@@ -148,8 +148,7 @@ def test_words_counted_in_the_probe_set(tmp_path):
     assert rows(table, "count")["value"].tolist() == [4, 3, 2, 1]
 
 
-def test_what_cannot_be_clustered_is_nan_with_a_warning(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+def test_what_cannot_be_clustered_is_nan_with_a_warning(tmp_path, caplog):
     observer, broken, flat, sound = attach(tmp_path), Model(), Model(), Model()
     broken.embedding.weight.data[IDS[3], 2] = torch.nan
     flat.embedding.weight.data[:, 3:] = 1.0
@@ -172,8 +171,7 @@ def test_what_cannot_be_clustered_is_nan_with_a_warning(tmp_path, caplog, monkey
     pd.testing.assert_frame_equal(observer.observe(unused, 4), observer.observe(sound, 4))
 
 
-def test_a_rule_that_does_not_converge(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+def test_a_rule_that_does_not_converge(tmp_path, caplog):
     table = attach(tmp_path, max_iterations=3).observe(Model(), 2)
     assert "not converged at step 2 after 3 iterations" in caplog.text
     assert rows(table, "converged")["value"].tolist() == [0]
@@ -265,7 +263,6 @@ def test_figures(observations):
 
 
 def test_without_the_package_there_are_no_word_clouds(observations, monkeypatch, caplog):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
     monkeypatch.setitem(sys.modules, "wordcloud", None)
     with caplog.at_level(logging.INFO, "lmdyn"):
         figures = WordClusters.figures(observations, {})

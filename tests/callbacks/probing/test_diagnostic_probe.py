@@ -1,7 +1,5 @@
 """DiagnosticProbe against the pure function on features that are gathered by hand."""
 
-import logging
-
 import lightning as L
 import pandas as pd
 import pytest
@@ -160,8 +158,7 @@ def test_bootstrap_intervals(tmp_path):
     )
 
 
-def test_a_broken_site_is_nan_with_a_warning(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+def test_a_broken_site_is_nan_with_a_warning(tmp_path, caplog):
     table = attach(tmp_path, sites={**SITES, "broken": "broken"}).observe(Model(), 3)
     assert table[table["site"].eq("broken")]["value"].isna().all()
     assert table[table["site"].ne("broken")]["value"].notna().all()

@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import logging
 from dataclasses import replace
 
 import lightning as L
@@ -26,7 +25,6 @@ from transformers import (
 
 from lmdyn.analysis.probing.learning_rate_schedules import warmup_decay_factor
 from lmdyn.callbacks.observing.run import Run
-from lmdyn.callbacks.probing import downstream
 from lmdyn.callbacks.probing.downstream import Downstream
 from lmdyn.callbacks.probing.downstream_figures import downstream_figures
 from lmdyn.callbacks.training.fine_tuning import (
@@ -42,6 +40,7 @@ from lmdyn.callbacks.training.fine_tuning import (
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
 from lmdyn.datamodules.tasks.tasks import Question, RawTask, TaskData, TextExample
 from tests.helpers.observing import assert_leaves_alone
+from tests.helpers.one_rank import as_rank
 
 WORDS = "good bad red blue cat dog sat ran here there who what it . ?".split()  # noqa: SIM905
 TOKENIZER = subword_tokenizer("wordpiece", dict.fromkeys(WORDS, 20), vocab_size=100)
@@ -382,8 +381,7 @@ def test_tasks_that_start_from_another(tmp_path):
     assert value(table, "score", "MNLI") == pytest.approx(np.mean(both))
 
 
-def test_a_missing_parent_is_said(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+def test_a_missing_parent_is_said(tmp_path, caplog):
     assert attach(tmp_path, ("RTE", "CoLA")).init_from == {}
     assert "['RTE'] start from the pretrained weights" in caplog.text
     with pytest.raises(ValueError, match=r"init_from names \['MNLI'\]"):
@@ -406,7 +404,7 @@ def test_processes_share_the_tasks(tmp_path):
         assert len(set(ranks.values())) == min(world_size, 3)
 
 
-def test_two_ranks_answer_as_one(tmp_path, monkeypatch):
+def test_two_ranks_answer_as_one(tmp_path):
     """Each process fine-tunes on its own tasks; together they have the numbers of one."""
     names = ("RTE", "MNLI", "CoLA", "STS-B")
     observer, module = attach(tmp_path, names, budget=Budget(max_updates=4)), Model()
@@ -422,9 +420,8 @@ def test_two_ranks_answer_as_one(tmp_path, monkeypatch):
             asked.append(mine == parts[rank])
             return parts
 
-        monkeypatch.setattr(downstream, "rank_and_world_size", lambda rank=rank: (rank, 2))
-        monkeypatch.setattr(downstream, "gather", gather)
-        pd.testing.assert_frame_equal(observer.observe(module, 2), expected, check_exact=True)
+        with as_rank(rank, 2, gather=gather):
+            pd.testing.assert_frame_equal(observer.observe(module, 2), expected, check_exact=True)
         assert asked == [True]
 
 
@@ -437,8 +434,7 @@ def test_glues_own_metrics(tmp_path):
         assert value(table, "score", task) == pytest.approx(mean)
 
 
-def test_a_broken_model_has_no_score_and_says_so(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+def test_a_broken_model_has_no_score_and_says_so(tmp_path, caplog):
     module = Model()
     with torch.no_grad():
         module.lm.base_model.embeddings.LayerNorm.bias.fill_(torch.nan)

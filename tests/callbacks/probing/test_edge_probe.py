@@ -1,7 +1,5 @@
 """EdgeProbe against the pure function on features that are gathered sentence by sentence."""
 
-import logging
-
 import lightning as L
 import pandas as pd
 import pytest
@@ -18,6 +16,7 @@ from lmdyn.callbacks.probing.edge_probe_figures import best_site
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.datamodules.spans.spans import SpanCorpus
 from tests.helpers.observing import assert_leaves_alone
+from tests.helpers.one_rank import as_rank
 
 TRAINING = EdgeClassifier(max_updates=80, evaluate_every=20, patience=2, learning_rate=0.02)
 SIZES = {
@@ -126,19 +125,17 @@ def test_features_are_those_of_the_sentences(tmp_path, spans):
         assert torch.equal(found.labels[task], expected.labels[task])
 
 
-def test_two_ranks_have_the_features_of_one(tmp_path, spans, monkeypatch):
+def test_two_ranks_have_the_features_of_one(tmp_path, spans):
     module = Model(len(spans.tokenizer))
     observer = attach(tmp_path, spans, test_tokens=150)
-    part = "lmdyn.callbacks.probing.edge_probe"
     with observing(module):
         whole = observer._features(module, observer.probe_set)
         ranks = []
         for rank in (0, 1):
-            monkeypatch.setattr(f"{part}.rank_and_world_size", lambda rank=rank: (rank, 2))
-            monkeypatch.setattr(f"{part}.gather", lambda mine: ranks.append(mine) or [mine])
-            observer._features(module, observer.probe_set)
-        monkeypatch.setattr(f"{part}.gather", lambda mine: ranks)
-        both = observer._features(module, observer.probe_set)
+            with as_rank(rank, 2, gather=lambda mine: ranks.append(mine) or [mine]):
+                observer._features(module, observer.probe_set)
+        with as_rank(gather=lambda mine: ranks):
+            both = observer._features(module, observer.probe_set)
     assert min(len(r) for r in ranks) > 0
     for site, x in whole.activations.items():  # batches are padded alike on all ranks
         torch.testing.assert_close(both.activations[site], x, atol=1e-5, rtol=1e-4)
@@ -176,8 +173,7 @@ def test_a_model_of_another_kind(tmp_path, spans):
     assert observer.observe(Words(), 0)["value"].notna().all()
 
 
-def test_a_broken_site_is_nan_with_a_warning(tmp_path, spans, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+def test_a_broken_site_is_nan_with_a_warning(tmp_path, spans, caplog):
     module = Model(len(spans.tokenizer), "bert")
     nn.init.constant_(module.model.bert.encoder.layer[2].output.LayerNorm.weight, float("nan"))
     table = attach(tmp_path, spans, tasks=["pos"]).observe(module, 3)

@@ -1,7 +1,6 @@
 """Similarity against the functions of lmdyn.analysis on activations that are gathered by hand."""
 
 import copy
-import logging
 import math
 
 import pandas as pd
@@ -238,8 +237,7 @@ class Odd(nn.Module):
         return x
 
 
-def test_constant_and_nan_are_nan_with_a_warning(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+def test_constant_and_nan_are_nan_with_a_warning(tmp_path, caplog):
     sites = {name: name for name in ("fine", "constant", "nan")}
     observer = Similarity(reference=Itself(), sites=sites, measures=["svcca", "rsa"], bootstrap=2)
     table = attach(observer, tmp_path).observe(Odd(), 7)
@@ -428,20 +426,7 @@ def test_previous_is_the_run_s_own_whichever_checkpoints_are_looked_at(tmp_path)
     pd.testing.assert_frame_equal(*tables, check_exact=True)
 
 
-class Records(logging.Handler):
-    """What one logger was told, each record once (caplog may see it at two loggers)."""
-
-    def __init__(self):
-        super().__init__()
-        self.messages = []
-
-    def emit(self, record):
-        self.messages.append(record.getMessage())
-
-
-def test_nan_attention_is_nan_with_one_warning(tmp_path, monkeypatch):
-    records = Records()
-    monkeypatch.setattr(logging.getLogger("lmdyn.callbacks.similarity.similarity"), "handlers", [records])
+def test_nan_attention_is_nan_with_one_warning(tmp_path, warnings_of):
     config = AlbertConfig(
         vocab_size=V, embedding_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=16, max_position_embeddings=16,
@@ -460,12 +445,11 @@ def test_nan_attention_is_nan_with_one_warning(tmp_path, monkeypatch):
     observer = Similarity(reference={"same": Same()}, sites={}, attention_sites=path, measures=[])
     table = attach(observer, tmp_path).observe(model, 5)
     assert table["value"].isna().all()
-    assert len(records.messages) == 1  # of four batches
-    assert "the divergence of a (x) and a of reference same (y) has no value" in records.messages[0]
+    assert len(warnings_of) == 1  # of four batches
+    assert "the divergence of a (x) and a of reference same (y) has no value" in warnings_of[0]
 
 
-def test_too_little_to_look_at(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+def test_too_little_to_look_at(tmp_path, caplog):
     module = language_model(size=12)
     with pytest.raises(ValueError, match="Itself compares different sites"):
         attach(Similarity(reference=Itself(), sites={"h1": "lstm.layers.0"}), tmp_path).observe(module, 0)

@@ -22,6 +22,7 @@ from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.datamodules.spans.spans import SpanCorpus
 from tests.helpers.observing import assert_leaves_alone
+from tests.helpers.one_rank import as_rank
 
 WORDS = {  # pieces, xpos, upos
     "the": ("DT", "DET"), "a": ("DT", "DET"), "and": ("CC", "CCONJ"), "of": ("IN", "ADP"), "red": ("JJ", "ADJ"),
@@ -313,16 +314,14 @@ def test_more_words_than_there_are_is_all_of_them(tmp_path):
     )
 
 
-def test_ranks_add_up_to_one(tmp_path, trained, monkeypatch):
+def test_ranks_add_up_to_one(tmp_path, trained):
     """Each rank's counts, summed, are those of one process, with more ranks than some batches have rows."""
-    import lmdyn.callbacks.words.token_learning as file
-
     observer = attach(tmp_path, max_words=60)
     whole = observer.observe(trained, 3)
     parts = []
     for rank in range(3):
-        monkeypatch.setattr(file, "rank_and_world_size", lambda rank=rank: (rank, 3))
-        parts.append(observer.observe(trained, 3))
+        with as_rank(rank, 3):
+            parts.append(observer.observe(trained, 3))
     totals = {}
     for table in parts:
         for quantity, count in (("reconstruction", "words"), ("prediction", "masked_words")):

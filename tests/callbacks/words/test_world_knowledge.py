@@ -1,7 +1,5 @@
 """WorldKnowledge against one question at a time, and what its figures say of facts gained and lost."""
 
-import logging
-
 import lightning as L
 import numpy as np
 import pandas as pd
@@ -20,6 +18,7 @@ from lmdyn.cli.report import write_report
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.facts.facts import Cloze, FactCorpus, FactSource
 from tests.helpers.observing import assert_leaves_alone
+from tests.helpers.one_rank import as_rank
 
 PLACES = [f"place{i}" for i in range(12)]
 THINGS = [f"thing{i}" for i in range(9)]
@@ -176,21 +175,19 @@ def test_invisible_and_tidy(observer):
     assert not table.duplicated(["quantity", "site", "kind", "relation", "fact", "prediction"]).any()
 
 
-def test_two_ranks_give_the_numbers_of_one(observer, monkeypatch):
+def test_two_ranks_give_the_numbers_of_one(observer):
     model = Model(len(tokenizer()))
     expected = observer.observe(model, 0)
     parts = []
-    monkeypatch.setattr(world_knowledge_module, "gather", lambda mine: parts.append(mine) or [mine])
     for rank in (1, 0):
-        monkeypatch.setattr(world_knowledge_module, "rank_and_world_size", lambda rank=rank: (rank, 2))
-        observer.observe(model, 0)
+        with as_rank(rank, 2, gather=lambda mine: parts.append(mine) or [mine]):
+            observer.observe(model, 0)
     assert sum(map(len, parts)) == 22
-    monkeypatch.setattr(world_knowledge_module, "gather", lambda mine: [mine, parts[0]])
-    pd.testing.assert_frame_equal(observer.observe(model, 0), expected, check_exact=True)
+    with as_rank(0, 2, gather=lambda mine: [mine, parts[0]]):
+        pd.testing.assert_frame_equal(observer.observe(model, 0), expected, check_exact=True)
 
 
-def test_a_model_that_diverged(observer, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+def test_a_model_that_diverged(observer, caplog):
     model = Model(len(tokenizer()))
     torch.nn.init.constant_(model.lm.predictions.bias, float("nan"))
     table = observer.observe(model, 3)

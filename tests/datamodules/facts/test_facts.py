@@ -1,7 +1,6 @@
 """Cloze questions: what is masked, what is left out, and what the files may not hold."""
 
 import json
-import logging
 import os
 from pathlib import Path
 
@@ -41,11 +40,6 @@ LAMA = [
     {"relation": "P17", "template": "in [Y] is [X] .", "type": "N-M"},
     {"relation": "P1", "template": "[X] is [Y] .", "type": "N-1"},
 ]
-
-
-@pytest.fixture(autouse=True)
-def _propagate(monkeypatch):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
 
 
 @pytest.fixture

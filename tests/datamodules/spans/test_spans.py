@@ -2,7 +2,6 @@
 
 import dataclasses
 import gc
-import logging
 import os
 from collections import Counter
 from itertools import combinations
@@ -125,8 +124,7 @@ def test_spans_are_those_of_the_pieces(wordpiece):
     assert batch["attention_mask"].tolist() == [[1] * 3 + [0] * 5, [1] * 8]
 
 
-def test_nothing_is_silent(wordpiece, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("lmdyn"), "propagate", True)
+def test_nothing_is_silent(wordpiece, caplog):
     mentions = tuple(Mention(0, 1, i % 2) for i in range(6))
     new = dataclasses.replace(PLAIN, xpos=("NEW",), mentions=mentions)
     lost = dataclasses.replace(PLAIN, words=(GONE,))
