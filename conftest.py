@@ -5,6 +5,7 @@ At the root, so that it also holds for the doctests below lmdyn/.
 
 import logging
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -52,6 +53,21 @@ def warnings_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(logging.Logger, "handle", noted)
     return found
+
+
+@pytest.fixture(autouse=True)
+def survived() -> Iterator[list[logging.LogRecord]]:
+    """Errors that ended no training, of drawing and reporting: a test that expects some takes them off this list."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = records.append  # type: ignore[method-assign]
+    loggers = [logging.getLogger(f"lmdyn.{name}") for name in ("callbacks.observing.loggers", "cli.fit")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    yield records
+    for logger in loggers:
+        logger.removeHandler(handler)
+    assert not records, [(r.getMessage(), r.exc_info) for r in records]
 
 
 @pytest.fixture(autouse=True)

@@ -173,8 +173,10 @@ def _run_config(run: Path, first: Path) -> dict[str, Any]:
     if isinstance(callbacks, Mapping):  # a single one needs no list
         callbacks = [callbacks]
     config["trainer"]["callbacks"] = [c for c in callbacks if not _saves_checkpoints(c["class_path"])]
-    # what was found in training, as the size of the vocabulary, is in the checkpoint
-    hparams = read_checkpoint(first).get("hyper_parameters", {})
+    # what was found in training, as the size of the vocabulary, is in the checkpoint; numbers only, since texts could
+    # name classes, which jsonargparse imports
+    saved = read_checkpoint(first).get("hyper_parameters", {})
+    hparams = {k: v for k, v in saved.items() if isinstance(v, (int, float))}
     arguments = config["model"].get("init_args", {})
     arguments |= {k: hparams[k] for k, v in arguments.items() if v is None and k in hparams}
     return config
@@ -222,7 +224,7 @@ def _saves_checkpoints(class_path: str) -> bool:
 def _run_tokenizer(run: Path) -> Any:
     """The tokenizer that is saved with a run, None where there is none."""
     folder = run / "tokenizer"
-    return AutoTokenizer.from_pretrained(str(folder)) if folder.is_dir() else None
+    return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False) if folder.is_dir() else None
 
 
 def _pretrained_tokenizer(module: Any) -> Any:

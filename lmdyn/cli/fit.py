@@ -41,7 +41,8 @@ class LmdynCLI(LightningCLI):
     """LightningCLI with lmdyn's classes, exact resuming, and a report at the end of ``fit``.
 
     ``--ckpt_path last`` resumes from the newest full checkpoint of the run's folder; without one it is an error.
-    A fresh ``fit`` refuses a folder that already holds a run.
+    A fresh ``fit`` refuses a folder that already holds a run. Checkpoints are files of this machine, read with
+    ``weights_only=True`` by every subcommand.
     """
 
     def __init__(self, args: Sequence[str], *, run: bool = True) -> None:
@@ -73,19 +74,35 @@ class LmdynCLI(LightningCLI):
         self.config = parser.parse_args(args)
 
     def _parse_ckpt_path(self) -> None:
-        """Lightning lets the checkpoint's hyperparameters override the configuration silently: refuse a difference."""
-        if not self.config.get("subcommand"):
+        """Refuse what is no file, and hyperparameters that differ: Lightning lets them override the configuration."""
+        subcommand = self.config.get("subcommand")
+        if not subcommand:
             return
-        config = self.config[self.config.subcommand]
+        config = self.config[subcommand]
+        if config.get("weights_only") is False:
+            raise ValueError(
+                "weights_only: expected true or null, got false: other checkpoints can run code when they are read; "
+                "save weights and plain values"
+            )
         path = config.get("ckpt_path")
-        if path and Path(path).is_file():
-            checkpoint = read_checkpoint(Path(path))
-            if self.config.subcommand == "fit" and "optimizer_states" not in checkpoint:
-                raise ValueError(
-                    f"ckpt_path: {path} holds weights and no resume state: a run goes on from a full checkpoint, one "
-                    "of its resume/ (which a ScheduledCheckpoint of weights_only: false writes)"
-                )
-            check_hyperparameters(config.model.as_dict(), checkpoint.get("hyper_parameters", {}), path)
+        if path is None or (subcommand == "fit" and path == "last"):  # before_fit looks for the last one
+            return
+        if not Path(path).is_file():
+            raise FileNotFoundError(
+                f"ckpt_path: there is no checkpoint {path}: expected a file on this machine (download a remote one, "
+                "consolidate a sharded one)"
+            )
+        checkpoint = read_checkpoint(Path(path))
+        if subcommand == "fit" and "optimizer_states" not in checkpoint:
+            raise ValueError(
+                f"ckpt_path: {path} holds weights and no resume state: a run goes on from a full checkpoint, one "
+                "of its resume/ (which a ScheduledCheckpoint of weights_only: false writes)"
+            )
+        check_hyperparameters(config.model.as_dict(), checkpoint.get("hyper_parameters", {}), path)
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        """Arguments of the Trainer's method; it would unpickle what weights_only=None leaves open."""
+        return {**super()._prepare_subcommand_kwargs(subcommand), "weights_only": True}
 
     def before_fit(self) -> None:
         """Resolve ``last``; refuse to begin a run where one already is."""
@@ -97,8 +114,6 @@ class LmdynCLI(LightningCLI):
         path = config.get("ckpt_path")
         if path is None:
             self._refuse_used_folder(folder)
-        elif not Path(path).is_file():
-            raise FileNotFoundError(f"ckpt_path: there is no checkpoint {path}")
         elif (step := checkpoint_step(Path(path))) is not None:
             for logger in self.trainer.loggers:
                 purge_after(logger, step)
@@ -140,10 +155,12 @@ class LmdynCLI(LightningCLI):
             isinstance(c, Observer) for c in callbacks_of(self.trainer)
         ):
             return
-        from lmdyn.cli.report import write_report
+        try:
+            from lmdyn.cli.report import write_report
 
-        page = write_report([folder], folder / "report")
-        log.info("report: %s", page)
+            log.info("report: %s", write_report([folder], folder / "report"))
+        except Exception:  # the run is complete without it
+            log.exception("no report: the run is complete, and `lmdyn report %s` writes it later", folder)
         log.info("curves: %s -m tensorboard.main --logdir %s", sys.executable, folder)
 
     def after_test(self) -> None:

@@ -128,7 +128,7 @@ class PretrainedLM(LanguageModule):
                 "`tokenizer.save_pretrained(FOLDER)`"
             )
         try:
-            tokenizer = AutoTokenizer.from_pretrained(str(self.folder))
+            tokenizer = AutoTokenizer.from_pretrained(str(self.folder), trust_remote_code=False)
         except Exception as error:  # OSError, ValueError, and plain Exception from the rust side
             raise ValueError(f"the tokenizer of {self._label} cannot be loaded ({error})") from error
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
@@ -258,7 +258,7 @@ def objective_of(architecture: str | None) -> Objective | None:
 
 def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Objective, Any]:
     try:
-        config = AutoConfig.from_pretrained(str(folder))
+        config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:  # as the tokenizer's
         raise ValueError(f"{label} is no model of transformers' ({error})") from error
     architecture = (getattr(config, "architectures", None) or [None])[0]
@@ -293,8 +293,9 @@ def load_model(cls: Any, folder: Path, label: str, **kwargs: Any) -> Any:
     try:
         with _quiet():
             model, info = cls.from_pretrained(
-                str(folder), dtype=torch.float32, weights_only=True, output_loading_info=True, **kwargs
-            )
+                str(folder),
+                dtype=torch.float32, weights_only=True, trust_remote_code=False, output_loading_info=True, **kwargs,
+            )  # fmt: skip
     except Exception as error:  # as the tokenizer's
         raise ValueError(f"{label} cannot be loaded by {cls.__name__} ({error})") from error
     if info["missing_keys"]:

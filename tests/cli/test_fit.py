@@ -11,6 +11,7 @@ import torch
 import yaml
 from lightning.pytorch.utilities import rank_zero_only
 
+from lmdyn.callbacks import Sparsity
 from lmdyn.cli import __main__ as cli
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.fit import LmdynCLI
@@ -86,6 +87,7 @@ def test_observations_under_mixed_precision_are_float32(config, tmp_path):
         (["--data.init_args.n_train_tokens=0"], "n_train_tokens"),
         (["--model.init_args.tie_weights=true", "--model.init_args.hidden_size=9"], "tie_weights expects"),
         (["--ckpt_path=/nowhere/step=000000001.ckpt"], "there is no checkpoint /nowhere"),
+        (["--weights_only=false"], "weights_only: expected true or null, got false"),
         (["--model.init_args.hiden_size=9"], "hiden_size"),
         (["--data.init_args.n_train_tokens=many"], "Expected a <class 'int'>. Got value: many"),
         (["--model=LSTMLangageModel"], "there is no class 'LSTMLangageModel'; there are: "),
@@ -101,6 +103,58 @@ def test_a_mistake_is_one_line(config, capsys, change, message):
     assert len(lines) == 1
     assert not any(line.startswith("usage") for line in said)
     assert "Traceback" not in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        *((command, "http://127.0.0.1:9/x.ckpt") for command in ("fit", "validate", "test", "predict")),
+        *(("test", path) for path in ("memory://x.ckpt", "best", "last", "a_folder", "not_there.ckpt")),
+        ("fit", "last"),
+    ],
+)
+def test_a_checkpoint_is_a_file_of_this_machine(config, tmp_path, monkeypatch, capsys, command, path):
+    """Lightning would fetch an address, and unpickle what it finds there; a sharded folder is unpickled too."""
+    (tmp_path / "a_folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", lambda *_, **__: pytest.fail("fetched"))
+    with pytest.raises(SystemExit):
+        main([command, "--config", config(callbacks=[]), "--ckpt_path", path])
+    said = capsys.readouterr().err.splitlines()
+    expected = (
+        "no checkpoint to resume from"
+        if (command, path) == ("fit", "last")
+        else f"there is no checkpoint {path}"
+    )
+    assert len([line for line in said if expected in line]) == 1
+    assert "Traceback" not in "".join(said)
+
+
+@pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
+def test_every_subcommand_reads_weights_only(config, monkeypatch, command):
+    seen = []
+    monkeypatch.setattr(L.Trainer, command, lambda *_, **kwargs: seen.append(kwargs["weights_only"]))
+    monkeypatch.setattr(LmdynCLI, f"after_{command}", lambda _: None, raising=False)
+    main([command, "--config", config()])
+    assert seen == [True]
+
+
+def test_a_site_may_be_called_as_no_formula_can_be(config, tmp_path):
+    site = r"$\frac$"
+    sites = yaml.safe_dump({site: "lstm.layers.0"}, default_flow_style=True)
+    main(["fit", "--config", config(max_steps=2), f"--trainer.callbacks.sites={sites}"])
+    assert list((tmp_path / "run" / "checkpoints").glob("*.ckpt"))
+    assert "sparsity_rho_by_site.png" in [p.name for p in (tmp_path / "run" / "report").iterdir()]
+
+
+def test_a_report_that_fails_ends_no_training(tmp_path, monkeypatch, survived):
+    monkeypatch.setattr("lmdyn.cli.report.write_report", lambda *_: {}["a bug"])
+    trainer = SimpleNamespace(log_dir=str(tmp_path), is_global_zero=True, callbacks=[Sparsity()])
+    LmdynCLI.after_fit(SimpleNamespace(trainer=trainer))
+    (record,) = survived
+    assert "no report: the run is complete" in record.getMessage()
+    assert record.exc_info
+    survived.clear()
 
 
 def test_a_later_list_of_callbacks_replaces_and_a_plus_appends(config, tmp_path, capsys):

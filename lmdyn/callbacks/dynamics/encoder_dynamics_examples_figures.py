@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
 from lmdyn.callbacks.dynamics.encoder_dynamics_tables import curve, curves
-from lmdyn.callbacks.observing.figures import line_style, outer_legend
+from lmdyn.callbacks.observing.figures import PlainTextFigure, line_style, outer_legend
 
 __all__ = ["TIME", "attractor_figure", "perturbation_figure", "positive", "synchronization_figure"]
 
@@ -180,7 +180,7 @@ def _parts(
     """One below another a part for each run, with its title, drawn by ``draw(part, rows)``."""
     if not runs:
         return None
-    figure = Figure(figsize=(width, height * len(runs)), dpi=110, layout="constrained")
+    figure = PlainTextFigure(width, height * len(runs))
     parts: Iterable[SubFigure] = figure.subfigures(len(runs), 1, squeeze=False)[:, 0]
     for part, (run, rows) in zip(parts, runs.items(), strict=True):
         part.suptitle(titles[run], fontsize=10, x=0.01, ha="left")

@@ -156,7 +156,7 @@ def _short_term(
     local = {label: curve(rows, "local_exponent", term="short") for label, (rows, _) in shown.items()}
     panels = {
         f"λ(t) (nats a step{_windows(local)})": local,
-        "effective dimension $N_{eff}$(t)": {
+        "effective dimension N_eff(t)": {
             label: curve(rows, "effective_dimension") for label, (rows, _) in shown.items()
         },
         "deviation D(t)\n(mean of sentences)": {

@@ -55,11 +55,11 @@ def _maps(last: Sequence[pd.DataFrame], runs: Sequence[str]) -> Figure:
             start, length, nmse = (float(v.iloc[0]) for v in best.values())
             ax.plot(
                 [start], [length], ls="", marker="*", ms=12, mfc="white", mec="black", clip_on=False,
-                label=f"best: {nmse:.3g} at $t_0$ = {start:.0f}, ΔT = {length:.0f}",
+                label=f"best: {nmse:.3g} at t₀ = {start:.0f}, ΔT = {length:.0f}",
             )  # fmt: skip
             ax.legend(fontsize=8, loc="upper right")
         ax.set_title(_title(rows, run, len(runs) > 1), fontsize=10, loc="left")
-        ax.set_xlabel("$t_0$, start of the window (steps)")
+        ax.set_xlabel("t₀, start of the window (steps)")
     axes[0, 0].set_ylabel("ΔT, length of the window (steps)")
     above = bool(len(values)) and float(values.max()) > top
     figure.colorbar(
@@ -83,7 +83,7 @@ def _letters(last: Sequence[pd.DataFrame], runs: Sequence[str]) -> Figure:
             target = here[here["quantity"].eq("target_path")]
             if len(target):
                 ax.plot(*_points(target), color="0.5", lw=0.8, zorder=0)
-                window = f"$t_0$ = {int(target['start'].iloc[0])}, ΔT = {int(target['length'].iloc[0])}"
+                window = f"t₀ = {int(target['start'].iloc[0])}, ΔT = {int(target['length'].iloc[0])}"
                 ax.set_title(f"“{letter}”, {window}", fontsize=9, loc="left")
             ax.set_aspect("equal", adjustable="datalim")
             ax.tick_params(labelsize=7)
@@ -103,7 +103,7 @@ def _best(observations: pd.DataFrame, runs: Sequence[str]) -> Figure:
     for i, run in enumerate(runs):
         for quantity, label, ls in (
             ("best_nmse", "best window", "-"),
-            ("published_window_nmse", "$t_0$ = 7, ΔT = 28", "--"),
+            ("published_window_nmse", "t₀ = 7, ΔT = 28", "--"),
         ):
             rows = observations[observations["run"].eq(run) & observations["quantity"].eq(quantity)]
             if len(rows):

@@ -1,20 +1,28 @@
 """What the observers' figures have in common, and their way to the loggers."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import Collection
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.table import Table
+from matplotlib.text import Text
+from matplotlib.ticker import Formatter, LogFormatterMathtext, MaxNLocator
 
 from lmdyn.analysis.inspection.transformer import layer_number
 
 __all__ = [
+    "PlainTextFigure",
     "line_style",
     "log_figure",
     "mark_rate_drops",
@@ -27,9 +35,58 @@ __all__ = [
 ]
 
 
+class PlainTextFigure(Figure):
+    r"""A figure that shows every text as it is: none is parsed as mathematics, whatever dollar signs it has.
+
+    Words, sites and names of runs are data: matplotlib refuses to draw some of them (``$\frac$``) and alters others.
+    Formulas in labels are written in Unicode (t₀, 10⁻³), and so are the powers on logarithmic axes.
+
+    Args:
+        width: inches.
+        height: inches.
+    """
+
+    def __init__(self, width: float = 7.0, height: float = 4.2) -> None:
+        super().__init__(figsize=(width, height), dpi=110, layout="constrained")
+
+    def draw(self, renderer: Any) -> None:
+        """Draw; every canvas and every file format come here, also to find the layout."""
+        for artist in self.findobj():
+            if isinstance(artist, Text):
+                artist.set_parse_math(False)
+            elif isinstance(artist, Table):  # its cells do not list their texts among their children
+                for cell in artist.get_celld().values():
+                    cell.get_text().set_parse_math(False)
+            elif isinstance(artist, Axis):
+                major, minor = artist.get_major_formatter(), artist.get_minor_formatter()
+                if isinstance(major, LogFormatterMathtext):
+                    artist.set_major_formatter(_UnicodePowers(major))
+                if isinstance(minor, LogFormatterMathtext):
+                    artist.set_minor_formatter(_UnicodePowers(minor))
+        with mpl.rc_context({"text.parse_math": False}):  # of ticks that are made while drawing
+            super().draw(renderer)
+
+
+class _UnicodePowers(Formatter):
+    """What a formatter of logarithmic axes writes as mathematics, in Unicode."""
+
+    _SUPERSCRIPT = str.maketrans("0123456789-.", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻·")
+
+    def __init__(self, formatter: Formatter) -> None:
+        self._formatter = formatter
+
+    def set_locs(self, locs: Any) -> None:
+        self._formatter.set_locs(locs)
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        text = self._formatter(x, pos).removeprefix(r"$\mathdefault{").removesuffix("}$")
+        powers = re.sub(r"\^\{(.*?)\}", lambda m: m[1].translate(self._SUPERSCRIPT), text)
+        return powers.replace(r"\times", "×").replace("-", "\N{MINUS SIGN}")
+
+
 def new_figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[Figure, Any]:
-    """A figure without pyplot's global state, and its axes."""
-    figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
+    """A figure without pyplot's global state, and its axes. No text in it is parsed as mathematics."""
+    figure = PlainTextFigure(width, height)
     return figure, figure.subplots(**subplots)
 
 
@@ -50,15 +107,19 @@ def set_step_axis(axes: Axes, steps: Sequence[int]) -> None:
 
 def outer_legend(axes: Axes, of: Sequence[Axes] = (), title: str | None = None, fontsize: float = 8) -> None:
     """A legend to the right of ``axes``: each line of ``of`` (of ``axes`` itself by default) once, by its label."""
-    entries = {
-        label: handle
-        for panel in of or (axes,)
-        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
-    }
+    entries = {str(handle.get_label()): handle for panel in of or (axes,) for handle in _labelled(panel)}
     axes.legend(
         entries.values(), entries.keys(), title=title, frameon=False, fontsize=fontsize, title_fontsize=fontsize,
         loc="center left", bbox_to_anchor=(1.0, 0.5),
     )  # fmt: skip
+
+
+def _labelled(axes: Axes) -> Iterator[Any]:
+    """What was given a label, also one that begins with an underscore, which matplotlib's own search leaves out."""
+    drawn = (a for a in axes.get_children() if isinstance(a, (Line2D, Patch, Collection)))
+    for artist in (*drawn, *axes.containers):
+        if not re.fullmatch(r"|_nolegend_|_(child|container)\d+", str(artist.get_label() or "")):
+            yield artist
 
 
 def site_label(site: str) -> str:

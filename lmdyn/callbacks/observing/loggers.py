@@ -1,16 +1,44 @@
-"""From an observation to the loggers: scalars and figures."""
+"""From an observation to the loggers: scalars and figures. An error on the way does not end a training."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from lmdyn.callbacks.observing.figures import log_figure
+from lmdyn.callbacks.observing.store import ObservationStore
 
-if TYPE_CHECKING:
-    from lmdyn.callbacks.observing.observer import Observer
+__all__ = ["Published", "publish", "scalar_tags"]
 
-__all__ = ["publish", "scalar_tags"]
+log = logging.getLogger(__name__)
+
+
+class Published(Protocol):
+    """What is asked of an observer to publish its observations: see :class:`~lmdyn.callbacks.Observer`."""
+
+    name: str
+    log_figures: bool
+    figure_rows: Any
+
+    @property
+    def store(self) -> ObservationStore:
+        """Where its observations are."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the numbers depend on."""
+
+    @staticmethod
+    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
+        """Which rows go to the loggers as scalars."""
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """Figures of all observations so far, by name."""
 
 
 def scalar_tags(name: str, observation: pd.DataFrame) -> dict[str, float]:
@@ -41,20 +69,47 @@ def scalar_tags(name: str, observation: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def publish(observer: "Observer", table: pd.DataFrame, loggers: Sequence[Any], step: int) -> None:
-    """Send an observation's scalars to every logger, and its figures to those that take images."""
-    scalars = scalar_tags(
-        observer.name, table[observer.is_scalar(table) & (table["quantity"] != "learning_rate")]
-    )
-    for logger in loggers:
-        logger.log_metrics(scalars, step=step)
-    if observer.log_figures and any(
-        hasattr(logger, "log_image") or _has_figures(logger) for logger in loggers
-    ):
-        observations = observer.store.read(until=step, where=observer.figure_rows)
-        figures = observer.figures(observations, observer.settings)
-        for name, figure in figures.items():
-            log_figure(loggers, f"{observer.name}/{name}", figure, step)
+def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], step: int) -> None:
+    """Send an observation's scalars to every logger, and its figures to those that take images.
+
+    An error in any of this does not end the run: it is logged with its traceback, once for each observer and what
+    failed. The observation is stored already, so that ``lmdyn report`` can draw its figures later.
+    """
+    with _survived(observer, "its scalars"):
+        scalars = scalar_tags(
+            observer.name, table[observer.is_scalar(table) & (table["quantity"] != "learning_rate")]
+        )
+        for logger in loggers:
+            with _survived(observer, f"scalars for {type(logger).__name__}"):
+                logger.log_metrics(scalars, step=step)
+    with _survived(observer, "its figures"):
+        if observer.log_figures and any(
+            hasattr(logger, "log_image") or _has_figures(logger) for logger in loggers
+        ):
+            observations = observer.store.read(until=step, where=observer.figure_rows)
+            figures = observer.figures(observations, observer.settings)
+            for name, figure in figures.items():
+                with _survived(observer, f"figure {name!r}"):
+                    log_figure(loggers, f"{observer.name}/{name}", figure, step)
+
+
+_FAILED: WeakKeyDictionary[Published, set[str]] = WeakKeyDictionary()
+"""By observer, what has failed before."""
+
+
+@contextmanager
+def _survived(observer: Published, what: str) -> Iterator[None]:
+    """Log an error of this block, the first time, instead of raising it."""
+    try:
+        yield
+    except Exception:
+        failed = _FAILED.setdefault(observer, set())
+        if what not in failed:
+            failed.add(what)
+            log.exception(
+                "%s: %s could not be logged; the observation is stored and the run goes on (logged once)",
+                observer.name, what,
+            )  # fmt: skip
 
 
 def _has_figures(logger: Any) -> bool:

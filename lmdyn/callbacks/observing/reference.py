@@ -99,7 +99,7 @@ class Checkpoint(Reference):
                 path, "this run has no tokenizer" if run.tokenizer is None else f"there is no {folder}",
             )  # fmt: skip
             return
-        theirs = AutoTokenizer.from_pretrained(str(folder)).get_vocab()
+        theirs = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False).get_vocab()
         if theirs != run.tokenizer.get_vocab():
             raise ValueError(
                 f"reference {path} was trained with another tokenizer ({len(theirs)} tokens, this run has "

@@ -10,7 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from scipy.stats import gaussian_kde, iqr, norm
 
-from lmdyn.callbacks.observing.figures import line_style, named_runs, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import (
+    PlainTextFigure,
+    line_style,
+    named_runs,
+    new_figure,
+    outer_legend,
+    set_step_axis,
+)
 from lmdyn.callbacks.preference.tower_preference_tables import (
     BEFORE,
     LAST,
@@ -244,7 +251,7 @@ def _over_training(course: pd.DataFrame, colours: Mapping[str, str]) -> Figure |
     rows = [-(-len(panels) // 3) for panels in (with_tags, series) if panels]
     if not rows:
         return None
-    figure = Figure(figsize=(12.6, 2.9 * sum(rows) + 0.4), dpi=110, layout="constrained")
+    figure = PlainTextFigure(12.6, 2.9 * sum(rows) + 0.4)
     parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=rows)
     if with_tags:
         _tags_over_training(parts[0, 0], course, with_tags)

@@ -3,9 +3,10 @@
 import hashlib
 import inspect
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import lightning as L
 import torch
@@ -126,22 +127,29 @@ def load_weights(module: nn.Module, state_dict: Mapping[str, Tensor], path: Path
 def build_module(checkpoint: Mapping[str, Any], path: Path, class_path: str | None = None) -> nn.Module:
     """A module with the hyperparameters and the weights of its checkpoint, in eval mode, frozen.
 
+    A checkpoint runs no code of its own choice: the class that it records is taken where it is one of lmdyn's or was
+    imported before, as the classes of the run's configuration are.
+
     Args:
-        checkpoint: what :func:`read_checkpoint` answers.
+        checkpoint: what :func:`read_checkpoint` returns.
         path: where it was, for messages.
-        class_path: dotted path of its class; by default the one that ``fit`` recorded.
+        class_path: dotted path of its class, which is imported; by default the one that ``fit`` recorded.
 
     Raises:
-        ValueError: no class is known, or hyperparameters or weights do not fit it.
+        ValueError: no class is known, the recorded one would have to be imported, it is no subclass of ``nn.Module``,
+            or hyperparameters or weights do not fit it.
     """
     hyperparameters = dict(checkpoint.get("hyper_parameters", {}))
-    class_path = class_path or hyperparameters.get("_class_path")
-    if class_path is None:
+    recorded = hyperparameters.get("_class_path")
+    if class_path is None and recorded is None:
         raise ValueError(
             f"{path} does not say which class it is of (`lmdyn fit` records it where the module calls "
             "save_hyperparameters()): give its dotted path, `module: my_package.MyModule`"
         )
-    cls = cast(type[nn.Module], dotted(class_path))
+    cls = _recorded_class(str(recorded), path) if class_path is None else dotted(class_path)
+    class_path = class_path or recorded
+    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
+        raise ValueError(f"{path}: expected a subclass of torch.nn.Module, got {class_path}")
     known = inspect.signature(cls).parameters
     anything = any(p.kind is p.VAR_KEYWORD for p in known.values())
     arguments = {k: v for k, v in hyperparameters.items() if k[0] != "_" and (anything or k in known)}
@@ -153,6 +161,20 @@ def build_module(checkpoint: Mapping[str, Any], path: Path, class_path: str | No
         raise ValueError(f"{path}: {class_path} cannot be made with {arguments}: {error}") from error
     load_weights(module, checkpoint["state_dict"], path)
     return module.eval().requires_grad_(False)
+
+
+def _recorded_class(class_path: str, path: Path) -> Any:
+    """What a checkpoint's record of its class names; only modules of lmdyn's are imported for it."""
+    module, _, name = class_path.rpartition(".")
+    if module.partition(".")[0] == "lmdyn":
+        return dotted(class_path)
+    found = vars(sys.modules[module]).get(name) if module in sys.modules else None
+    if found is None:
+        raise ValueError(
+            f"{path} says that it is of the class {class_path}, which is none of lmdyn's and is not imported in this "
+            f"run; a checkpoint may import nothing. If you trust it, name the class: `module: {class_path}`"
+        )
+    return found
 
 
 def weights_digest(state_dict: Mapping[str, Tensor]) -> str:

@@ -15,7 +15,7 @@ __all__ = ["HubCheckpoints", "is_pretrained", "name_step", "read_pretrained", "s
 
 log = logging.getLogger(__name__)
 
-MODULE = "lmdyn.models.pretrained.PretrainedLM"
+MODULE = "lmdyn.models.PretrainedLM"
 """The class that reads such checkpoints, by its path, as every checkpoint names its own."""
 
 

@@ -186,7 +186,6 @@ def _examples(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figur
     table.auto_set_font_size(False)
     for cell in table.get_celld().values():
         cell.set_fontsize(7.5)
-        cell.get_text().set_parse_math(False)  # names hold dollar signs
         cell.set_edgecolor("0.8")
         cell.PAD = 0.03
     ax.set_title("first prediction at the mask by training step; green where right", fontsize=10, loc="left")
