@@ -55,19 +55,23 @@ def warnings_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+_SURVIVED: list[logging.LogRecord] = []
+_handler = logging.Handler(logging.ERROR)
+_handler.emit = _SURVIVED.append  # type: ignore[method-assign]
+for _name in ("callbacks.observing.loggers", "cli.fit"):
+    logging.getLogger(f"lmdyn.{_name}").addHandler(_handler)
+
+
 @pytest.fixture(autouse=True)
 def survived() -> Iterator[list[logging.LogRecord]]:
-    """Errors that ended no training, of drawing and reporting: a test that expects some takes them off this list."""
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler(logging.ERROR)
-    handler.emit = records.append  # type: ignore[method-assign]
-    loggers = [logging.getLogger(f"lmdyn.{name}") for name in ("callbacks.observing.loggers", "cli.fit")]
-    for logger in loggers:
-        logger.addHandler(handler)
-    yield records
-    for logger in loggers:
-        logger.removeHandler(handler)
-    assert not records, [(r.getMessage(), r.exc_info) for r in records]
+    """Errors of drawing and reporting, which end no training: a test that expects some takes them off this list.
+
+    Those of fixtures that several tests share are of the first of these.
+    """
+    yield _SURVIVED
+    found = [(r.getMessage(), r.exc_info) for r in _SURVIVED]
+    _SURVIVED.clear()
+    assert not found
 
 
 @pytest.fixture(autouse=True)

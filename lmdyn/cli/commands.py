@@ -88,7 +88,7 @@ def parse_shard(text: str | None) -> tuple[int, int]:
 
 
 def report_command(args: Sequence[str]) -> None:
-    """``lmdyn report RUN [RUN …] [--out DIR]``.
+    """``lmdyn report RUN [RUN …] [--out DIR] [--config FILE …]``.
 
     Raises:
         ValueError: several runs without ``--out``.
@@ -101,11 +101,18 @@ def report_command(args: Sequence[str]) -> None:
     parser.add_argument(
         "--out", type=Path, help="folder of the report; default: RUN/report; needed for several runs"
     )
+    parser.add_argument(
+        "--config", action="append", default=[], type=Path,
+        help="yaml that names observers of your own which a run's config.yaml does not name, as given to analyze",
+    )  # fmt: skip
     options = parser.parse_args(list(args))
     if len(options.run) > 1 and options.out is None:
         raise ValueError("a report of several runs needs a folder of its own: give --out DIR")
+    from lmdyn.cli.recorded_observers import import_configured
     from lmdyn.cli.report import write_report
 
+    for config in options.config:
+        import_configured(config)
     log.info("report: %s", write_report(options.run, options.out or options.run[0] / "report"))
 
 

@@ -1,43 +1,27 @@
 """One self-contained page of figures from the observations of a run."""
 
-import base64
 import html
-import io
 import json
-import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-import numpy as np
 import pandas as pd
 import yaml
-from matplotlib.figure import Figure
-from PIL import Image
 
-from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.callbacks.observing.figures import short_names
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.cli.configurations import model_configurations
+from lmdyn.cli.page import animation, csv_table, file_beside, html_table, page, picture
+from lmdyn.cli.recorded_observers import UnknownObserverError, recorded_observer
 
 __all__ = ["write_report"]
 
-log = logging.getLogger(__name__)
-
-_FRAME_MS = 500  # of an animated image
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1080px; margin: 2em auto; padding: 0 1em }
-h1 { font-size: 1.5em } h2 { font-size: 1.2em; border-bottom: 1px solid #ddd; margin-top: 2.2em }
-figure { margin: 1.2em 0; overflow-x: auto } figcaption { color: #555; font-size: .9em } img { max-width: 100% }
-table { border-collapse: collapse; font-size: .9em } td, th { padding: .15em .8em .15em 0; text-align: left }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
-pre { background: #f6f6f6; padding: 1em; overflow-x: auto }
-details { margin: .6em 0 } nav a { margin-right: 1em }
-"""
+_MOST_NUMBERS = 1000  # of an unknown observer, some of whose rows are no scalars
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
@@ -56,6 +40,9 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     Observers with ``several_runs`` make them once for all runs that they looked at; observations, and those of
     others, then have a column ``run``, the run's folder. Several runs begin with a table of what tells their models
     apart, ``<out>/configurations.csv``.
+
+    A file of observations names its observer, and imports it only where that is one of lmdyn's, was imported before,
+    or is in the run's ``config.yaml``; of others the page has the numbers, and says why there are no figures.
 
     Args:
         runs: run folders; those with a ``test.json`` (``lmdyn test``) give a row of a table, with or without
@@ -89,13 +76,9 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     ]
     sections += [_test_table({names[run]: run for run in tested})] if tested else []
     title = ", ".join(run.name if run.name else str(run) for run in runs)
-    page = out / "index.html"
-    page.write_text(
-        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>lmdyn: {html.escape(title)}</title>"
-        f"<style>{_STYLE}</style><body>{''.join(sections)}</body></html>",
-        encoding="utf-8",
-    )
-    return page
+    path = out / "index.html"
+    path.write_text(page(f"lmdyn: {title}", sections), encoding="utf-8")
+    return path
 
 
 def _observed(run: Path) -> list[Path]:
@@ -109,11 +92,11 @@ def _observed(run: Path) -> list[Path]:
     return folders
 
 
-def _observer_of(store: ObservationStore) -> type[Observer]:
-    observer = dotted(store.about()["observer"])
-    assert isinstance(observer, type)
-    assert issubclass(observer, Observer)
-    return observer
+def _known_observer(folder: Path) -> type[Observer] | None:
+    try:
+        return recorded_observer(folder)
+    except UnknownObserverError:
+        return None
 
 
 def _shared(folders: Mapping[Path, Sequence[Path]]) -> dict[str, list[ObservationStore]]:
@@ -126,8 +109,9 @@ def _shared(folders: Mapping[Path, Sequence[Path]]) -> dict[str, list[Observatio
         name: several
         for name, several in stores.items()
         if len(several) > 1
-        and len(kinds := {_observer_of(s) for s in several}) == 1
-        and kinds.pop().several_runs
+        and len(kinds := {_known_observer(s.folder) for s in several}) == 1
+        and (observer := kinds.pop()) is not None
+        and observer.several_runs
     }
 
 
@@ -135,7 +119,7 @@ def _together_section(
     name: str, stores: Sequence[ObservationStore], folders: Mapping[Path, Sequence[Path]], out: Path
 ) -> str:
     """The figures and tables of several runs."""
-    observer, settings = _observer_of(stores[0]), stores[0].about()["settings"]
+    observer, settings = recorded_observer(stores[0].folder), stores[0].about()["settings"]
     shared = {str(store.folder.parents[1]): store.folder for store in stores}
     others = _Others({run: (shared[str(run)], found) for run, found in folders.items() if str(run) in shared})
     parts = [f"<h1>{html.escape(name)} of {len(stores)} runs</h1>"]
@@ -176,36 +160,38 @@ def _drawn(
     for kind, about in (("", settings), ("_beside", others)):
         draw = getattr(observer, f"figures{kind}", None)
         for name, figure in (draw(observations, about) if draw else {}).items():
-            yield _figure(figure, base.with_name(f"{base.name}_{name}"), name)
+            yield picture(figure, base, name)
         tabulate = getattr(observer, f"tables{kind}", None)
         for name, table in (tabulate(observations, about) if tabulate else {}).items():
-            yield _table(table, base.with_name(f"{base.name}_{name}.csv"), name)
+            yield csv_table(table, file_beside(base, name, "csv"), name)
 
 
 def _run_section(
     run: Path, folders: Sequence[Path], out: Path, prefix: str, drawn: frozenset[str] = frozenset()
 ) -> str:
     parts = [f"<h1>{html.escape(str(run))}</h1>"]
-    parts.append(
-        "<nav>"
-        + " ".join(f"<a href='#{prefix}{p.name}'>{html.escape(p.name)}</a>" for p in folders)
-        + "</nav>"
-    )
+    links = (f"<a href='#{quote(prefix + p.name)}'>{html.escape(p.name)}</a>" for p in folders)
+    parts.append(f"<nav>{' '.join(links)}</nav>")
     for folder in folders:
-        store = ObservationStore(folder)
+        store, base = ObservationStore(folder), out / f"{prefix}{folder.name}"
         about, observations = store.about(), store.read()
-        observer = _observer_of(store)
-        summary = ((observer.__doc__ or "").strip().splitlines() or [""])[0]
-        parts.append(
-            f"<h2 id='{prefix}{folder.name}'>{html.escape(folder.name)}</h2><p>{html.escape(summary)}</p>"
-        )
-        if folder.name not in drawn:
-            others, base = _Others({run: (folder, folders)}), out / f"{prefix}{folder.name}"
-            parts += _drawn(observer, observations, about["settings"], others, base)
-        moving = getattr(observer, "animations", None)  # of those that have some
-        for name, frames in (moving(observations, about["settings"]) if moving else {}).items():
-            parts.append(_animation(frames, out / f"{prefix}{folder.name}_{name}.gif", name))
-        parts.append(_last_values(observer, observations))
+        parts.append(f"<h2 id='{html.escape(base.name)}'>{html.escape(folder.name)}</h2>")
+        try:
+            observer = recorded_observer(folder)
+        except UnknownObserverError as error:
+            parts.append(f"<p>Without figures: {html.escape(str(error))}.</p>")
+            parts.append(_last_values(observations, _MOST_NUMBERS))
+        else:
+            summary = ((observer.__doc__ or "").strip().splitlines() or [""])[0]
+            parts.append(f"<p>{html.escape(summary)}</p>")
+            if folder.name not in drawn:
+                parts += _drawn(
+                    observer, observations, about["settings"], _Others({run: (folder, folders)}), base
+                )
+            moving = getattr(observer, "animations", None)  # of those that have some
+            for name, frames in (moving(observations, about["settings"]) if moving else {}).items():
+                parts.append(animation(frames, file_beside(base, name, "gif"), name))
+            parts.append(_last_values(observations[observer.is_scalar(observations)]))
         settings = json.dumps(about["settings"], indent=1, ensure_ascii=False)
         parts.append(
             f"<details><summary>{len(store.steps())} observations, steps {store.steps()[0]} to {store.steps()[-1]}; "
@@ -237,10 +223,9 @@ class _Others(Mapping[str, pd.DataFrame]):
         found: dict[str, dict[str, Path]] = {}
         for run, (own, folders) in self._runs.items():
             for folder in folders:
-                if folder != own:
-                    found.setdefault(_observer_of(ObservationStore(folder)).__name__, {}).setdefault(
-                        str(run), folder
-                    )
+                observer = _known_observer(folder) if folder != own else None
+                if observer is not None:
+                    found.setdefault(observer.__name__, {}).setdefault(str(run), folder)
         return found
 
     def __getitem__(self, name: str) -> pd.DataFrame:
@@ -265,7 +250,9 @@ def _configurations(runs: Mapping[str, Path], out: Path) -> str:
     table = model_configurations(runs)
     if table["class"].isna().all():
         return ""
-    return "<h2>configurations</h2>" + _table(table, out / "configurations.csv", "models that were trained")
+    return "<h2>configurations</h2>" + csv_table(
+        table, out / "configurations.csv", "models that were trained"
+    )
 
 
 def _test_table(runs: Mapping[str, Path]) -> str:
@@ -278,106 +265,22 @@ def _test_table(runs: Mapping[str, Path]) -> str:
     )
     head = ["run", *(name.removeprefix("test_") for name in metrics)]
     rows = [[run, *(found.get(name) for name in metrics)] for run, found in numbers.items()]
-    return f"<h2>test</h2>{_rows(head, rows)}"
+    return f"<h2>test</h2>{html_table(head, rows)}"
 
 
-def _table(table: pd.DataFrame, path: Path, name: str) -> str:
-    """Write a table as CSV, and answer it as part of the page; an index of names is its first column."""
-    if not isinstance(table.index, pd.RangeIndex):
-        table = table.reset_index(names=None if any(table.index.names) else "")
-    table.to_csv(path, index=False)
-    title = html.escape(name.replace("_", " "))
-    rows = _rows([str(c) for c in table.columns], table.astype(object).to_numpy())
-    return f"<figure>{rows}<figcaption>{title} (<a href='{html.escape(path.name)}'>CSV</a>)</figcaption></figure>"
-
-
-def _rows(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """An HTML table; columns of numbers are right aligned, also their names."""
-    cells = [list(row) for row in rows]
-    numeric = [any(_is_number(row[i]) for row in cells) for i in range(len(head))]
-    kinds = [" class='n'" if number else "" for number in numeric]
-    lines = [
-        "".join(f"<{tag}{kind}>{text}</{tag}>" for kind, text in zip(kinds, texts, strict=True))
-        for tag, texts in [
-            ("th", [html.escape(name) for name in head]),
-            *(("td", [_text(value) for value in row]) for row in cells),
-        ]
-    ]
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
-
-
-def _is_number(value: Any) -> bool:
-    # a text that is missing is NaN too
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and value == value
-
-
-def _text(value: Any) -> str:
-    """A cell: whole numbers as they are, others with four digits, what is missing empty."""
-    if value is None or value is pd.NA or value != value:
-        return ""
-    if isinstance(value, (float, np.floating)):
-        return _number(value)
-    return html.escape(str(value))
-
-
-def _figure(figure: Figure, path: Path, name: str) -> str:
-    """Write a figure as PNG and SVG, and answer it as part of the page."""
-    files = {kind: path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")}
-    for file in files.values():
-        figure.savefig(file, dpi=150)
-    encoded = base64.b64encode(files["png"].read_bytes()).decode()
-    title = html.escape(name.replace("_", " "))
-    links = ", ".join(
-        f"<a href='{html.escape(file.name)}'>{kind.upper()}</a>" for kind, file in files.items()
-    )
-    return (
-        f"<figure><img alt='{title}' src='data:image/png;base64,{encoded}'>"
-        f"<figcaption>{title} ({links})</figcaption></figure>"
-    )
-
-
-def _animation(frames: Sequence[Figure], path: Path, name: str) -> str:
-    """Write figures as the frames of an animated GIF, and answer it as part of the page."""
-    pictures = []
-    for figure in frames:
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=110)
-        pictures.append(Image.open(buffer).convert("RGB"))
-    # one palette for all frames, or the colours would flicker; the last frame has the most of them
-    palette = pictures[-1].quantize(256)
-    first, *others = (picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures)
-    durations = [_FRAME_MS] * len(others) + [4 * _FRAME_MS]
-    first.save(path, save_all=True, append_images=others, duration=durations, loop=0)
-    encoded = base64.b64encode(path.read_bytes()).decode()
-    title = html.escape(name.replace("_", " "))
-    return (
-        f"<figure><img alt='{title}' src='data:image/gif;base64,{encoded}'>"
-        f"<figcaption>{title}, {len(pictures)} observations (<a href='{html.escape(path.name)}'>GIF</a>)</figcaption>"
-        "</figure>"
-    )
-
-
-def _last_values(observer: type[Observer], observations: pd.DataFrame) -> str:
+def _last_values(scalars: pd.DataFrame, most: int | None = None) -> str:
     """The scalars of the first and the last observation, side by side."""
-    scalars = observations[observer.is_scalar(observations)]
     steps = sorted(scalars["step"].unique())
     if not steps:
         return ""
     first, last = (scalar_tags("", scalars[scalars["step"].eq(s)]) for s in (steps[0], steps[-1]))
     rows = [
-        f"<tr><td>{html.escape(tag.removeprefix('/').replace('/', ' · '))}</td>"
-        f"<td class='n'>{_number(first.get(tag))}</td><td class='n'>{_number(value)}</td></tr>"
-        for tag, value in last.items()
+        (tag.removeprefix("/").replace("/", " · "), first.get(tag), value)
+        for tag, value in list(last.items())[:most]
     ]
-    return (
-        f"<details><summary>all numbers</summary><table><tr><th></th><th>step {steps[0]}</th>"
-        f"<th>step {steps[-1]}</th></tr>"
-        f"{''.join(rows)}</table></details>"
-    )
-
-
-def _number(value: Any) -> str:
-    return "" if value is None or value != value else f"{float(value):.4g}"
+    title = "all numbers" if len(rows) == len(last) else f"the first {len(rows):,} of {len(last):,} numbers"
+    table = html_table(["", f"step {steps[0]}", f"step {steps[-1]}"], rows)
+    return f"<details><summary>{title}</summary>{table}</details>"
 
 
 def _tidy_yaml(path: Path) -> str:

@@ -1,13 +1,19 @@
-"""The report: tables, what stands beside other observers, several runs together, and their configurations."""
+"""The report: tables, what stands beside other observers, several runs together, configurations, and whom it trusts."""
+
+import sys
+from html.parser import HTMLParser
+from urllib.parse import unquote
 
 import pandas as pd
 import pytest
 import yaml
 from matplotlib.figure import Figure
 
+from lmdyn.callbacks import LearningCurves
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.cli import report
+from lmdyn.cli.__main__ import main
 from lmdyn.cli.configurations import model_configurations
 from lmdyn.cli.report import write_report
 
@@ -22,7 +28,7 @@ class Tabled(Observer):
 
     @staticmethod
     def figures(observations, settings):
-        return {"plain": Figure()}
+        return {"plain": Figure(), "of h1/h2": Figure()}
 
     @staticmethod
     def tables(observations, settings):
@@ -263,3 +269,148 @@ def test_the_report_has_configurations_of_several_runs(tmp_path):
     for name in "ab":
         (tmp_path / name / "config.yaml").unlink()
     assert report._configurations({name: tmp_path / name for name in "ab"}, tmp_path) == ""
+
+
+# ------------------------------------------------------------------------------------------ names are texts
+
+
+class Page(HTMLParser):
+    """Tags, attributes and identifiers of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.text = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+ODD = [
+    "<script>alert(1)<",
+    "x' onmouseover='alert(1)",
+    '"><img src=x onerror=alert(1)>',
+    "javascript:alert(1);",
+    "a#b%41",
+]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_names_of_runs_and_folders_are_texts(tmp_path, together):
+    runs = []
+    for name in ODD:
+        runs.append(make(tmp_path / name, TabledTogether if together else Tabled, Wide))
+        (runs[-1] / "observations" / "wide").rename(runs[-1] / "observations" / name)
+        (runs[-1] / "test.json").write_text('{"test_<b>": 0.5}')
+    text = write_report(runs, tmp_path / "out").read_text()
+    page = Page(text)
+    plain = Page(write_report([make(tmp_path / "plain", Tabled, Wide)], tmp_path / "plain_out").read_text())
+    assert set(page.tags) <= {*plain.tags, "h1", "h2"}
+    assert {name for name, _ in page.attributes} <= {name for name, _ in plain.attributes}
+    targets = [value for name, value in page.attributes if name == "href"]
+    assert not any(":" in target for target in targets)
+    anchors = {value for name, value in page.attributes if name == "id"}
+    for target in map(unquote, targets):  # as a browser does
+        assert target[1:] in anchors if target.startswith("#") else (tmp_path / "out" / target).is_file()
+    assert set(ODD) <= set(page.text)
+    assert "script-src" not in text  # nothing lifts what the page's policy forbids
+    assert "default-src 'none'" in text
+
+
+# ------------------------------------------------------------------------------------------ whom it trusts
+
+
+THEIRS = '''
+import pathlib
+import pandas as pd
+from lmdyn.callbacks import LearningCurves
+pathlib.Path({mark!r}).touch()
+
+class Theirs(LearningCurves):
+    """An observer of somebody's."""
+
+    @staticmethod
+    def figures(observations, settings):
+        return {{}}
+
+    @staticmethod
+    def tables(observations, settings):
+        return {{"their_table": pd.DataFrame({{"n": [1]}})}}
+'''
+
+
+@pytest.fixture
+def theirs(tmp_path, monkeypatch):
+    """A run observed by a class that is not imported, and the mark that its import leaves."""
+    mark = tmp_path / "imported"
+    (tmp_path / "nobodys.py").write_text(THEIRS.format(mark=str(mark)))
+    monkeypatch.syspath_prepend(tmp_path)
+    run = tmp_path / "run"
+    store = ObservationStore(run / "observations" / "theirs", "nobodys.Theirs", {})
+    table = pd.DataFrame(
+        {"step": 5, "quantity": "loss", "site": [f"h{i}" for i in range(1200)], "value": 0.5}
+    )
+    store.write(5, table)
+    yield run, mark
+    sys.modules.pop("nobodys", None)
+
+
+def config(path, *callbacks, plus=""):
+    path.write_text(yaml.safe_dump({"trainer": {f"callbacks{plus}": [{"class_path": c} for c in callbacks]}}))
+    return path
+
+
+def test_an_observer_that_nobody_names_is_not_imported_and_its_numbers_are_shown(theirs, tmp_path):
+    run, mark = theirs
+    make(run, Tabled)  # is drawn all the same
+    config(
+        run / "config.yaml", "nobodys_neighbour.Theirs", "nobodys.Other", "lmdyn.callbacks.Sparsity", "Theirs"
+    )
+    main(["report", str(run)])
+    page = (run / "report" / "index.html").read_text()
+    assert not mark.exists()
+    assert "Without figures: observed by nobodys.Theirs, which is none of lmdyn&#x27;s observers" in page
+    assert "the first 1,000 of 1,200 numbers" in page
+    assert "<td>loss · h999</td><td class='n'>0.5</td><td class='n'>0.5</td>" in page
+    assert rows_of(page, "some numbers")
+
+
+@pytest.mark.parametrize("how", ["run", "command"])
+def test_an_observer_that_the_user_names_is_drawn(theirs, tmp_path, how):
+    run, mark = theirs
+    named = ("lmdyn.callbacks.ScheduledCheckpoint", "nobodys.Theirs")
+    if how == "run":
+        config(run / "config.yaml", *named)
+        main(["report", str(run)])
+    else:
+        main(["report", str(run), "--config", str(config(tmp_path / "mine.yaml", *named, plus="+"))])
+    assert mark.exists()
+    page = (run / "report" / "index.html").read_text()
+    assert "An observer of somebody's." in page.replace("&#x27;", "'")
+    assert rows_of(page, "their table")
+
+
+@pytest.mark.parametrize("name", ["os.system", "lmdyn.callbacks.Steps", "lmdyn.callbacks.Here", "", "x"])
+def test_what_is_no_observer_is_not_called(tmp_path, name):
+    run = tmp_path / "run"
+    ObservationStore(run / "observations" / "theirs", name, {}).write(
+        5, pd.DataFrame({"step": 5, "quantity": ["loss"], "site": [""], "value": [0.5]})
+    )
+    config(run / "config.yaml", name)
+    assert f"Without figures: observed by {name}" in write_report([run], tmp_path / "out").read_text()
+
+
+def test_an_old_path_of_an_observer_of_lmdyns(tmp_path):
+    run = tmp_path / "run"
+    rows = {"step": 5, "quantity": ["loss"], "site": [""], "by": [""], "value": [0.5]}
+    store = ObservationStore(
+        run / "observations" / "x", "lmdyn.callbacks.learning_curves.LearningCurves", {"by": []}
+    )
+    store.write(5, pd.DataFrame(rows))
+    page = write_report([run], tmp_path / "out").read_text()
+    assert LearningCurves.__doc__.splitlines()[0].split(":")[0] in page
+    assert "loss_accuracy" in str(list((tmp_path / "out").iterdir()))

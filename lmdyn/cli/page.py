@@ -1,0 +1,122 @@
+"""The parts of a page of HTML: tables, figures and animated images. Whatever text they are given shows as text."""
+
+import base64
+import html
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from PIL import Image
+
+__all__ = ["animation", "csv_table", "file_beside", "html_table", "page", "picture"]
+
+_FRAME_MS = 500  # of an animated image
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1080px; margin: 2em auto; padding: 0 1em }
+h1 { font-size: 1.5em } h2 { font-size: 1.2em; border-bottom: 1px solid #ddd; margin-top: 2.2em }
+figure { margin: 1.2em 0; overflow-x: auto } figcaption { color: #555; font-size: .9em } img { max-width: 100% }
+table { border-collapse: collapse; font-size: .9em } td, th { padding: .15em .8em .15em 0; text-align: left }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
+pre { background: #f6f6f6; padding: 1em; overflow-x: auto }
+details { margin: .6em 0 } nav a { margin-right: 1em }
+"""
+
+
+def page(title: str, sections: Iterable[str]) -> str:
+    """A whole page of parts that are HTML already; browsers run no script in it."""
+    return (
+        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{html.escape(title)}</title>"
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
+        f"<style>{_STYLE}</style><body>{''.join(sections)}</body></html>"
+    )
+
+
+def file_beside(base: Path, name: str, suffix: str) -> Path:
+    """``<base>_<name>.<suffix>``; a slash in the name, as of a site, does not lead to another folder."""
+    return base.with_name(f"{base.name}_{name}.{suffix}".replace("/", "_"))
+
+
+def csv_table(table: pd.DataFrame, path: Path, name: str) -> str:
+    """Write a table as CSV, and return it as part of the page; an index of names is its first column."""
+    if not isinstance(table.index, pd.RangeIndex):
+        table = table.reset_index(names=None if any(table.index.names) else "")
+    table.to_csv(path, index=False)
+    rows = html_table([str(c) for c in table.columns], table.astype(object).to_numpy())
+    return f"<figure>{rows}<figcaption>{_title(name)} ({_link(path, 'CSV')})</figcaption></figure>"
+
+
+def html_table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """An HTML table; columns of numbers are right aligned, also their names."""
+    cells = [list(row) for row in rows]
+    numeric = [any(_is_number(row[i]) for row in cells) for i in range(len(head))]
+    kinds = [" class='n'" if number else "" for number in numeric]
+    lines = [
+        "".join(f"<{tag}{kind}>{text}</{tag}>" for kind, text in zip(kinds, texts, strict=True))
+        for tag, texts in [
+            ("th", [html.escape(name) for name in head]),
+            *(("td", [_text(value) for value in row]) for row in cells),
+        ]
+    ]
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def picture(figure: Figure, base: Path, name: str) -> str:
+    """Write a figure as PNG and SVG, and return it as part of the page."""
+    files = {kind: file_beside(base, name, kind) for kind in ("png", "svg")}
+    for file in files.values():
+        figure.savefig(file, dpi=150)
+    links = ", ".join(_link(file, kind.upper()) for kind, file in files.items())
+    return _image(files["png"], name, f" ({links})")
+
+
+def animation(frames: Sequence[Figure], path: Path, name: str) -> str:
+    """Write figures as the frames of an animated GIF, and return it as part of the page."""
+    pictures = []
+    for figure in frames:
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=110)
+        pictures.append(Image.open(buffer).convert("RGB"))
+    # one palette for all frames, or the colours would flicker; the last frame has the most of them
+    palette = pictures[-1].quantize(256)
+    first, *others = (picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures)
+    durations = [_FRAME_MS] * len(others) + [4 * _FRAME_MS]
+    first.save(path, save_all=True, append_images=others, duration=durations, loop=0)
+    return _image(path, name, f", {len(pictures)} observations ({_link(path, 'GIF')})")
+
+
+def _image(path: Path, name: str, about: str) -> str:
+    encoded = base64.b64encode(path.read_bytes()).decode()
+    return (
+        f"<figure><img alt='{_title(name)}' src='data:image/{path.suffix[1:]};base64,{encoded}'>"
+        f"<figcaption>{_title(name)}{about}</figcaption></figure>"
+    )
+
+
+def _title(name: str) -> str:
+    return html.escape(name.replace("_", " "))
+
+
+def _link(path: Path, text: str) -> str:
+    """A link to a file next to the page, whose name might look like an address (``javascript:…``)."""
+    return f"<a href='{quote(path.name)}'>{text}</a>"
+
+
+def _is_number(value: Any) -> bool:
+    # a text that is missing is NaN too
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and value == value
+
+
+def _text(value: Any) -> str:
+    """A cell: whole numbers as they are, others with four digits, what is missing empty."""
+    if value is None or value is pd.NA or value != value:
+        return ""
+    if isinstance(value, (float, np.floating)):
+        return f"{float(value):.4g}"
+    return html.escape(str(value))
