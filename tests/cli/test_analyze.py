@@ -11,6 +11,7 @@ import yaml
 from lmdyn.callbacks import LearningCurves
 from lmdyn.callbacks.training.checkpoint_files import find_checkpoints, load_weights
 from lmdyn.cli.__main__ import main
+from lmdyn.cli.analyze import _run_config
 from lmdyn.cli.commands import parse_shard
 from lmdyn.cli.report import write_report
 
@@ -139,6 +140,20 @@ def test_a_checkpoint_that_does_not_fit_names_what_does_not(run, tmp_path, capsy
     with pytest.raises(SystemExit) as stop:
         main(["analyze", str(run), "--checkpoints", str(folder), "--out", str(tmp_path / "out")])
     assert stop.value.code == 1
+
+
+def test_of_a_checkpoint_only_numbers_are_configuration(run, tmp_path):
+    """A text could name a class, which would be imported for an argument that the configuration leaves open."""
+    folder = copy_with(
+        run, tmp_path, lambda c: c["hyper_parameters"].update(init_range="os.system", dropout=0.5)
+    )
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    arguments = config["model"]["init_args"]
+    arguments |= {"vocab_size": None, "init_range": None, "dropout": None}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    found = _run_config(tmp_path, folder / "step=000000002.ckpt")["model"]["init_args"]
+    assert (found["init_range"], found["dropout"]) == (None, 0.5)
+    assert found["vocab_size"] > 0
 
 
 def test_identical_weights_at_two_steps_are_noticed(run, tmp_path, warnings_of):
