@@ -74,7 +74,7 @@ def kernel_cka(
         x: (n, d₁) first representation, or an (n, n) kernel matrix.
         y: (n, d₂) second representation of the same samples, or an (n, n) kernel matrix.
         kernel: ``rbf`` (σ = the median distance; another one by ``functools.partial(rbf_kernel, bandwidth=0.5)``),
-            ``linear``, ``cosine``, ``precomputed``, or a function of (n, d) samples that answers their symmetric
+            ``linear``, ``cosine``, ``precomputed``, or a function of (n, d) samples that returns their symmetric
             positive semidefinite (n, n) matrix.
         kernel_y: the same for ``y``; None takes ``kernel``.
         debiased: as in :func:`linear_cka`.

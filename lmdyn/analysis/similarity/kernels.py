@@ -13,15 +13,16 @@ __all__ = [
     "KERNELS",
     "Structure",
     "cosine_kernel",
-    "euclidean_distance",
     "linear_kernel",
+    "pair_distances",
+    "pairs_of_rows",
     "rbf_kernel",
     "structure_of",
     "subsample",
 ]
 
 Structure = str | Callable[[Tensor], Tensor]
-"""A name from a table, ``precomputed``, or a function of (n, d) samples that answers an (n, n) matrix."""
+"""A name from a table, ``precomputed``, or a function of (n, d) samples that returns an (n, n) matrix."""
 
 _MOST = 10_000  # samples: a matrix of 800 MB
 
@@ -59,15 +60,17 @@ def rbf_kernel(x: Float[Tensor, "n d"], bandwidth: float = 1.0) -> Float[Tensor,
         >>> rbf_kernel(torch.tensor([[0.0], [1.0], [1.0]]))[0]
         tensor([1.0000, 0.6065, 0.6065])
     """
-    distance = euclidean_distance(x)
-    median = distance[tuple(torch.triu_indices(len(x), len(x), 1))].median()
+    distance = pair_distances(x)
+    median = distance.median()
     if not median > 0:
         raise ValueError(
             "more than half of the pairs of samples coincide, so their median distance is 0: drop duplicates, "
             "or give a kernel with a bandwidth of its own"
         )
-    kernel: Tensor = torch.exp(-0.5 * (distance / (bandwidth * median)) ** 2)
-    return kernel
+    values = torch.exp(-0.5 * (distance / (bandwidth * median)) ** 2)
+    kernel = torch.zeros(len(x), len(x), dtype=x.dtype, device=x.device)
+    kernel.masked_scatter_(torch.ones_like(kernel, dtype=torch.bool).triu_(1), values)
+    return (kernel + kernel.T).fill_diagonal_(1)
 
 
 KERNELS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
@@ -76,10 +79,15 @@ KERNELS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 """Kernels by name."""
 
 
-def euclidean_distance(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """Distances ‖xᵢ − xⱼ‖: exactly 0 between equal samples and exactly symmetric, so that ties are ties."""
-    distance: Tensor = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
-    return distance
+def pair_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "pairs"]:
+    """Distances ‖xᵢ − xⱼ‖, i < j, in the order of rows: exactly 0 between equal samples, so that ties are ties."""
+    return torch.nn.functional.pdist(x)
+
+
+def pairs_of_rows(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "pairs"]:
+    """What is above the diagonal, in the order of :func:`pair_distances`."""
+    rows, columns = torch.triu_indices(len(matrix), len(matrix), 1, device=matrix.device)
+    return matrix[rows, columns]
 
 
 def unit_rows(x: Float[Tensor, "n d"], lacking: str) -> Float[Tensor, "n d"]:
@@ -120,8 +128,8 @@ def structure_of(
     structure: Structure,
     table: Mapping[str, Callable[[Tensor], Tensor]],
     chosen: Tensor | None,
-) -> Float[Tensor, "n n"]:
-    """The (n, n) matrix of one side in float64: by name, by function, or as it is given.
+) -> Float[Tensor, "n n"] | Float[Tensor, "pairs"]:
+    """The structure of one side in float64: an (n, n) matrix by a function or as it is given, or the table's by name.
 
     Raises:
         ValueError: an unknown name, a matrix of another shape, NaN or infinite values in or out.
@@ -136,23 +144,23 @@ def structure_of(
     if structure == "precomputed":
         if x.shape[0] != x.shape[1]:
             raise ValueError(f"{name} is precomputed, so it must be (n, n): got shape {tuple(x.shape)}")
-        matrix = x if index is None else x[index][:, index]
+        found = x if index is None else x[index][:, index]
     else:
         if index is not None:
             x = x[index]
         if not bool(x.isfinite().all()):
             raise ValueError(f"{name} holds NaN or infinite values: drop these samples from both sides")
         if callable(structure):
-            matrix = exact_float(structure(x))
+            found = exact_float(structure(x))
+            if found.shape != (len(x), len(x)):
+                raise ValueError(
+                    f"{structure!r} made a matrix of shape {tuple(found.shape)} for {len(x)} samples of {name}"
+                )
         elif structure in table:
-            matrix = table[structure](x)
+            found = table[structure](x)
         else:
             known = ", ".join([*table, "precomputed"])
             raise ValueError(f"{structure!r} for {name} is none of {known}, and no function either")
-    if matrix.shape != (len(matrix), len(matrix)) or (structure != "precomputed" and len(matrix) != len(x)):
-        raise ValueError(
-            f"{structure!r} made a matrix of shape {tuple(matrix.shape)} for {len(x)} samples of {name}"
-        )
-    if not bool(matrix.isfinite().all()):
+    if not bool(found.isfinite().all()):
         raise ValueError(f"the matrix of {name} holds NaN or infinite values")
-    return matrix
+    return found

@@ -7,6 +7,7 @@ import scipy.stats
 import torch
 
 from lmdyn.analysis import rbf_kernel, rsa
+from lmdyn.analysis.similarity.rsa import centred_ranks
 
 
 def expected(x, y, metric, metric_y=None):
@@ -40,6 +41,25 @@ def test_repeated_samples_are_ties(related, metric):
     rho = scipy.stats.spearmanr(dissimilarity, other).statistic
     assert float(rsa(tokens, context, metric)) == pytest.approx(rho, abs=1e-9)
     assert float(rsa(tokens, tokens, metric)) == pytest.approx(1, abs=1e-12)
+
+
+def test_each_pair_is_computed_once(related, monkeypatch):
+    """Not an (n, n) matrix of distances: twice the work, and the slower of torch's two functions."""
+    x, y = related(n=30)
+    expected = [float(rsa(x, y, metric)) for metric in ("euclidean", "cosine", "correlation")]
+    monkeypatch.setattr(torch, "cdist", None)
+    monkeypatch.setattr(torch, "unique", None)
+    assert [float(rsa(x, y, metric)) for metric in ("euclidean", "cosine", "correlation")] == expected
+    K = rbf_kernel(x)
+    assert torch.equal(K, K.T)
+    assert (K.diagonal() == 1).all()
+
+
+@pytest.mark.parametrize("levels", [1, 2, 7, 10_000])
+def test_ranks_are_scipys(levels):
+    values = torch.randint(levels, (500,), generator=torch.Generator().manual_seed(0)).double()
+    expected = scipy.stats.rankdata(values.numpy()) - 250.5
+    np.testing.assert_array_equal(centred_ranks(values), expected)
 
 
 def test_hand_computed():
