@@ -199,10 +199,12 @@ def in_place_of_the_hub(path: Path, folder: Path) -> list[str]:
     return [f"--model.init_args.pretrained={folder / 'hub'}"]
 
 
+LARGE = {"paper", "wikitext2", "english", "scaffold"}
+
+
 def of_its_tier(path: Path) -> Any:
     """Profiles of real data and of published sizes differ from an organism's by sizes: the slow tier."""
-    large = {"paper", "wikitext2", "english", "scaffold"} & {*path.parts, path.stem}
-    return pytest.param(path, marks=pytest.mark.slow) if large else path
+    return pytest.param(path, marks=pytest.mark.slow) if LARGE & {*path.parts, path.stem} else path
 
 
 @pytest.mark.parametrize("path", [of_its_tier(p) for p in CONFIGS], ids=name)
@@ -252,7 +254,13 @@ ALONE = [p for p in CONFIGS if p.name != "observers.yaml"]
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in ALONE if data_class(p) in SMALL_DATA and not real_text(p)], ids=name
+    "path",
+    [  # what overlays add is observed by tests/callbacks/test_registry.py, too
+        pytest.param(p, marks=pytest.mark.slow) if p.parent.name == "overlays" else p
+        for p in ALONE
+        if data_class(p) in SMALL_DATA and not real_text(p)
+    ],
+    ids=name,
 )
 def test_trains_and_observes(path, in_tmp):
     cli = LmdynCLI(["fit", *small_files_of(path, in_tmp), *small_arguments(path), *own_vocabulary(path)])
