@@ -112,12 +112,17 @@ def test_values_are_those_of_the_function(tmp_path, spans):
     assert expected.f1[0, 0] > expected.majority[0] + 0.1  # 16 random dimensions tell some of the words apart
 
 
+def features_of(observer, module):
+    """What the classifiers are fitted to, of the probe set."""
+    return observer._features(module, observer.probe_set)
+
+
 def test_features_are_those_of_the_sentences(tmp_path, spans):
     module = Model(len(spans.tokenizer))
     observer = attach(tmp_path, spans)
     with observing(module), torch.no_grad():
         expected = by_sentence(module.model.albert, spans.test_dataloader(), observer.tasks)
-        found = observer._features(module, observer.probe_set)
+        found = features_of(observer, module)
     for site, x in expected.activations.items():
         torch.testing.assert_close(found.activations[site], x, atol=1e-5, rtol=1e-4)
     for task in observer.tasks:
@@ -129,13 +134,13 @@ def test_two_ranks_have_the_features_of_one(tmp_path, spans):
     module = Model(len(spans.tokenizer))
     observer = attach(tmp_path, spans, test_tokens=150)
     with observing(module):
-        whole = observer._features(module, observer.probe_set)
+        whole = features_of(observer, module)
         ranks = []
         for rank in (0, 1):
             with as_rank(rank, 2, gather=lambda mine: ranks.append(mine) or [mine]):
-                observer._features(module, observer.probe_set)
+                features_of(observer, module)
         with as_rank(gather=lambda mine: ranks):
-            both = observer._features(module, observer.probe_set)
+            both = features_of(observer, module)
     assert min(len(r) for r in ranks) > 0
     for site, x in whole.activations.items():  # batches are padded alike on all ranks
         torch.testing.assert_close(both.activations[site], x, atol=1e-5, rtol=1e-4)

@@ -256,6 +256,11 @@ def test_as_the_probe_of_an_observer(wordpiece):
     assert spans.val_dataloader() == []
 
 
+def encoding(spans):
+    """What equal corpora hold in common, None before ``setup``."""
+    return spans._encoded
+
+
 def test_equal_corpora_share_their_encoding(wordpiece):
     gc.collect()
     before = len(_CACHE)
@@ -265,12 +270,12 @@ def test_equal_corpora_share_their_encoding(wordpiece):
         for spans in (first, second, other):
             spans.tokenizer = wordpiece
             spans.setup()
-        assert first._encoded is second._encoded is not other._encoded
+        assert encoding(first) is encoding(second) is not encoding(other)
         assert len(_CACHE) == before + 2
         first.tokenizer = wordpiece  # the same: nothing is done again
-        assert first._encoded is second._encoded
+        assert encoding(first) is encoding(second)
         first.tokenizer = word_tokenizer({"ab": 1})
-        assert first._encoded is None
+        assert encoding(first) is None
 
     share()
     gc.collect()
