@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import attention_as, observing
-from lmdyn.analysis.inspection.forward import call_module
+from lmdyn.analysis.inspection.forward import StopForward, call_module
 from lmdyn.analysis.inspection.transformer import encoder_of, layer_sites
 
 __all__ = ["EncoderMap"]
@@ -142,7 +142,7 @@ class EncoderMap:
                 x = args[0] if args else rest.pop("hidden_states")
                 calls.append((path, x, args[1:], rest))
                 if first_only:
-                    raise _Started
+                    raise StopForward
 
             return hook
 
@@ -153,16 +153,12 @@ class EncoderMap:
                     layer = self._module.get_submodule(path)
                     handles.append(layer.register_forward_pre_hook(watch(path), with_kwargs=True))
                 call_module(self._module, batch, forward=self._forward)
-            except _Started:
+            except StopForward:
                 pass
             finally:
                 for handle in handles:
                     handle.remove()
         return calls
-
-
-class _Started(Exception):  # noqa: N818 (no error)
-    """Ends a forward pass of which only the first layer's input is wanted."""
 
 
 class _Step:

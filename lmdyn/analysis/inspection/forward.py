@@ -1,4 +1,4 @@
-"""Calling any language model on a batch, and the token loss of its answer."""
+"""Calling any language model on a batch, and the token loss of its output."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -10,11 +10,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-__all__ = ["IGNORED", "call_module", "device_of", "dotted", "logits_of", "token_losses"]
+__all__ = ["IGNORED", "StopForward", "call_module", "device_of", "dotted", "logits_of", "token_losses"]
 
 
 IGNORED = -100
 """The label of a token that has none, as everywhere in Hugging Face's libraries."""
+
+
+class StopForward(Exception):  # noqa: N818 (no error)
+    """Ends a forward pass early: a hook raises it once it has seen what it observes."""
 
 
 def dotted(path: str) -> Callable[..., Any]:
@@ -76,7 +80,7 @@ def call_module(
             both ``state`` and ``continues``, which then starts the rows that do not continue from zero.
 
     Returns:
-        What the module answers.
+        What the module returns.
 
     Raises:
         ValueError: forward demands an argument that the batch lacks; the message lists what exists.
@@ -109,7 +113,7 @@ def call_module(
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits of a module's answer: ``.logits``, ``.prediction_logits``, or the answer if it is a tensor.
+    """The logits of a module's output: ``.logits``, ``.prediction_logits``, or the output if it is a tensor.
 
     Returns:
         (batch, time, classes).

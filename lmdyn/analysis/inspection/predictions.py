@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, resolve_sites
-from lmdyn.analysis.inspection.forward import call_module, logits_of
+from lmdyn.analysis.inspection.forward import StopForward, call_module, logits_of
 
 __all__ = ["activations_at", "logits_at"]
 
@@ -22,7 +22,7 @@ def logits_at(
 ) -> Float[Tensor, "n vocab"]:
     """The logits of ``module`` at some positions of a batch.
 
-    A module whose forward names ``predict`` (batch, time) is asked for these positions alone, and answers logits
+    A module whose forward names ``predict`` (batch, time) is asked for these positions alone, and returns logits
     (n, vocab) in row-major order. Of any other module all logits are computed, and these taken.
 
     Args:
@@ -38,7 +38,7 @@ def logits_at(
         ValueError: logits of another shape.
 
     Example:
-        >>> module = nn.Embedding(3, 5)  # answers 5 "logits" a token
+        >>> module = nn.Embedding(3, 5)  # returns 5 "logits" a token
         >>> module.forward = lambda input_ids: nn.functional.embedding(input_ids, module.weight)
         >>> ids = torch.tensor([[0, 2], [1, 0]])
         >>> logits_at(module, {"input_ids": ids}, ids > 0).shape
@@ -59,10 +59,6 @@ def logits_at(
             f"logits are {tuple(logits.shape)} for positions {tuple(positions.shape)}: expected (batch, time, vocab)"
         )
     return logits[positions]
-
-
-class _AllSeen(Exception):  # noqa: N818 (no error)
-    """Ends a forward pass of which nothing more is wanted."""
 
 
 @torch.no_grad()
@@ -103,7 +99,7 @@ def activations_at(
         def hook(*_: Any) -> None:
             left.discard(name)
             if not left:
-                raise _AllSeen
+                raise StopForward
 
         return hook
 
@@ -115,7 +111,7 @@ def activations_at(
             ]
         try:
             call_module(module, batch, forward=forward)
-        except _AllSeen:
+        except StopForward:
             pass
         finally:
             for handle in handles:

@@ -143,7 +143,7 @@ def with_flat(group: G, **flat: Any) -> G:
         **flat: values by attribute, :data:`NOT_GIVEN` for those to keep.
 
     Raises:
-        ValueError: a value that the group gives too, and another one.
+        ValueError: a value that the group gives too, and another one; a value of another type.
 
     Example:
         >>> with_flat(ShortTerm(tau=5), steps=20, tau=NOT_GIVEN)
@@ -157,7 +157,13 @@ def with_flat(group: G, **flat: Any) -> G:
                 f"{type(group).__name__}.{name} is {getattr(group, name)!r}, and also given as an argument of its own, "
                 f"{value!r}: leave out the latter, the older form"
             )
-    return replace(group, **given)
+    try:
+        return replace(group, **given)
+    except TypeError as error:
+        types = {
+            name: field.type for name, field in type(group).__dataclass_fields__.items() if name in given
+        }
+        raise ValueError(f"expected {types}, got {given}") from error
 
 
 def flat_settings(prefix: str, group: ShortTerm | LongTerm | DynamicsNumerics) -> dict[str, Any]:

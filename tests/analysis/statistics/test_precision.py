@@ -1,15 +1,9 @@
-"""Precision: float64 for sums, symmetric products, and which topics of the mathematics import each other."""
-
-import ast
-from pathlib import Path
+"""Precision: float64 for sums, and symmetric products."""
 
 import pytest
 import torch
 
 from lmdyn.analysis.statistics.precision import at_least_float32, exact_float, scatter_matrix
-
-ANALYSIS = Path(__file__).parents[3] / "lmdyn" / "analysis"
-SHARED = {"inspection", "statistics"}
 
 
 @pytest.mark.parametrize("d", [1, 5, 127, 128, 131, 300])
@@ -37,16 +31,3 @@ def test_exact_float_has_no_graph():
 )  # fmt: skip
 def test_at_least_float32(dtype, expected):
     assert at_least_float32(torch.zeros(1, dtype=dtype)) == expected
-
-
-def test_topics_import_each_other_only_where_the_mathematics_needs_it():
-    edges = set()
-    for path in ANALYSIS.glob("*/*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            module = node.module if isinstance(node, ast.ImportFrom) else None
-            parts = (module or "").split(".")
-            if parts[:2] == ["lmdyn", "analysis"] and len(parts) > 2:
-                edges.add((path.parent.name, parts[2]))
-    between = {(a, b) for a, b in edges if a != b and b not in SHARED}
-    assert between == {("dynamics", "similarity"), ("probing", "dynamics")}
-    assert not {a for a, b in edges if b not in SHARED} & SHARED

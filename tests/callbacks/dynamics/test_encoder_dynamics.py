@@ -255,6 +255,7 @@ def test_diverged_models_leave_nan(data, tmp_path):
         ({"examples": -1}, "examples from 0"),
         ({"tolerance": 0.0}, "tolerance above 0"),
         ({"long_term": LongTerm(steps=50)}, r"LongTerm.steps is 50, and also given .* 400: leave out"),
+        ({"short_steps": "many"}, "expected {'steps': <class 'int'>, .* got {'steps': 'many'"),
         ({"short_step": 5}, "unexpected keyword argument 'short_step'"),
     ],
 )
