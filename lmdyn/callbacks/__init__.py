@@ -31,7 +31,7 @@ from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.training.observation_schedule import Progress, Steps
 from lmdyn.callbacks.training.resume import RunState
 from lmdyn.callbacks.training.time_budget import TimeBudget
-from lmdyn.callbacks.words.learning_curves import LearningCurves
+from lmdyn.callbacks.words.loss_curves import LearningCurves
 from lmdyn.callbacks.words.sparsity import Sparsity
 from lmdyn.callbacks.words.token_learning import TokenLearning
 from lmdyn.callbacks.words.world_knowledge import WorldKnowledge

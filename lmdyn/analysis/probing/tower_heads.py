@@ -14,7 +14,7 @@ from lmdyn.analysis.inspection.linear_cross_entropy import (
     probability_sums,
     target_log_probabilities,
 )
-from lmdyn.analysis.probing.learning_rate_schedules import warmup_decay_factor
+from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
 from lmdyn.analysis.statistics.precision import at_least_float32
 

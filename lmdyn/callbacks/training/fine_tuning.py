@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lmdyn.analysis.probing.learning_rate_schedules import warmup_decay_factor
 from lmdyn.analysis.probing.task_metrics import best_spans
+from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
 
 __all__ = ["PUBLISHED", "Budget", "Classifier", "FineTuning", "fine_tune", "predict", "settings_of"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import lightning as L
 from torch.optim import Optimizer
 
-from lmdyn.analysis.probing.learning_rate_schedules import warmup_decay_factor
+from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
 
 __all__ = ["TimeBudget"]
 

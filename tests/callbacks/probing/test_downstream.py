@@ -23,7 +23,7 @@ from transformers import (
     get_linear_schedule_with_warmup,
 )
 
-from lmdyn.analysis.probing.learning_rate_schedules import warmup_decay_factor
+from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.probing.downstream import Downstream
 from lmdyn.callbacks.probing.downstream_figures import downstream_figures

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmdyn.analysis.probing.learning_rate_schedules import warmup_decay_factor
+from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
 from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps, TimeBudget
 from tests.helpers.loaders import Resumable
 from tests.helpers.ranks import TORCHRUN, run_ranks
