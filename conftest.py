@@ -41,6 +41,12 @@ def _logging(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``fit`` draws no report at its end, which takes longer than a tiny training."""
+    monkeypatch.setattr("lmdyn.cli.report.write_report", lambda *_: None)
+
+
+@pytest.fixture
 def warnings_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What lmdyn warns of, each once, also while a command is run, whose messages ``caplog`` does not see."""
     found: list[str] = []

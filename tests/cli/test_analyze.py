@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import pandas as pd
 import pytest
@@ -30,14 +31,15 @@ def run(tmp_path_factory):
                        "init_args": {"save_dir": str(folder), "name": None, "version": "run"}},
             "callbacks": [
                 {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": {"at": [0, 2, 4]}}},
-                {"class_path": "LearningCurves", "init_args": {"schedule": {"at": [0, 2, 4]}}},
+                {"class_path": "LearningCurves", "init_args": {"schedule": {"at": [0, 2, 4]}, "log_figures": False}},
             ],
         },
         "model": {"class_path": "LSTMLanguageModel", "init_args": {"embedding_size": 8, "hidden_size": 8}},
         "data": {"class_path": "GrammarCorpus", "init_args": data},
     }  # fmt: skip
     (folder / "in.yaml").write_text(yaml.safe_dump(config))
-    main(["fit", "--config", str(folder / "in.yaml")])
+    with mock.patch("lmdyn.cli.report.write_report"):
+        main(["fit", "--config", str(folder / "in.yaml")])
     return folder / "run"
 
 

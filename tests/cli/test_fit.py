@@ -31,7 +31,8 @@ def config(tmp_path):
                            "init_args": {"save_dir": str(tmp_path), "name": None, "version": version}},
                 "callbacks": [
                     {"class_path": "ScheduledCheckpoint"},
-                    {"class_path": "Sparsity", "init_args": {"matched_size": None, "class_min_count": 5}},
+                    {"class_path": "Sparsity",
+                     "init_args": {"matched_size": None, "class_min_count": 5, "log_figures": False}},
                 ],
                 **trainer,
             },
@@ -45,6 +46,7 @@ def config(tmp_path):
     return write
 
 
+@pytest.mark.usefixtures("without_report")
 def test_a_trained_run_is_validated_tested_and_predicted_and_its_configuration_stays(
     config, tmp_path, capsys
 ):
@@ -60,6 +62,7 @@ def test_a_trained_run_is_validated_tested_and_predicted_and_its_configuration_s
     assert "test_perplexity" in printed
 
 
+@pytest.mark.usefixtures("without_report")
 def test_observations_under_mixed_precision_are_float32(config, tmp_path):
     """The same weights give the same observations, whatever precision the training runs in."""
     main(["fit", "--config", config("mixed", precision="bf16-mixed", max_steps=2)])
@@ -142,7 +145,15 @@ def test_every_subcommand_reads_weights_only(config, monkeypatch, command):
 def test_a_site_may_be_called_as_no_formula_can_be(config, tmp_path):
     site = r"$\frac$"
     sites = yaml.safe_dump({site: "lstm.layers.0"}, default_flow_style=True)
-    main(["fit", "--config", config(max_steps=2), f"--trainer.callbacks.sites={sites}"])
+    main(
+        [
+            "fit",
+            "--config",
+            config(max_steps=2),
+            f"--trainer.callbacks.sites={sites}",
+            "--trainer.callbacks.log_figures=true",
+        ]
+    )
     assert list((tmp_path / "run" / "checkpoints").glob("*.ckpt"))
     assert "sparsity_rho_by_site.png" in [p.name for p in (tmp_path / "run" / "report").iterdir()]
 
@@ -178,6 +189,7 @@ def test_a_later_list_of_callbacks_replaces_and_a_plus_appends(config, tmp_path,
     assert [name for name, _ in callbacks({"max_steps": 3})] == ["ScheduledCheckpoint", "Sparsity"]
 
 
+@pytest.mark.usefixtures("without_report")
 def test_a_start_that_failed_can_be_repeated_and_a_run_is_never_overwritten(config, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["fit", "--config", config(max_steps=1), '--trainer.callbacks.sites={"h9": "nowhere"}'])
