@@ -1,0 +1,84 @@
+"""Each organism, prepared and trained for ten steps in two fresh processes, gives the same files, byte for byte."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmdyn.cli.__main__ import main
+from tests.test_configs import (
+    ALONE,
+    ROOT,
+    SMALL_DATA,
+    data_class,
+    name,
+    own_vocabulary,
+    real_text,
+    small_arguments,
+    small_files_of,
+)
+
+pytestmark = pytest.mark.slow
+
+ORGANISMS = [path for path in ALONE if data_class(path) in SMALL_DATA and not real_text(path)]
+
+
+def train_all(folder: Path, order: int) -> None:
+    """What the fresh process does: prepares and trains each organism in a folder and with a cache of its own."""
+    for path in ORGANISMS[::order]:
+        here = folder / name(path)
+        here.mkdir(parents=True)
+        os.chdir(here)
+        os.environ["LMDYN_CACHE"] = str(here / "cache")
+        arguments = [*small_files_of(path, here), *small_arguments(path), *own_vocabulary(path)]
+        main(["prepare", *arguments, "--tokenizer", "tokenizer"])
+        main(["fit", *arguments, "--trainer.max_steps=10", "--trainer.log_every_n_steps=1"])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Two folders with the files of all organisms; the second process takes them in reverse order."""
+    folder = tmp_path_factory.mktemp("trained")
+    processes = []
+    for number, settings in (
+        (1, {"PYTHONHASHSEED": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}),
+        (-1, {"PYTHONHASHSEED": "2", "RAYON_NUM_THREADS": "3", "TOKENIZERS_PARALLELISM": "true"}),
+    ):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **settings}
+        command = [sys.executable, __file__, str(folder / str(number)), str(number)]
+        with (folder / f"{number}.log").open("w", encoding="utf-8") as log:
+            processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
+    try:
+        codes = [process.wait(timeout=900) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    for number, code in zip((1, -1), codes, strict=True):
+        assert code == 0, (folder / f"{number}.log").read_text(encoding="utf-8")[-4000:]
+    return folder / "1", folder / "-1"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All files but TensorBoard's events: their names and records hold the time, the host and the process."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith("events.out.tfevents.")
+    }
+
+
+@pytest.mark.parametrize("path", ORGANISMS, ids=name)
+def test_two_processes_write_the_same_files(trained, path):
+    one, two = (files(folder / name(path)) for folder in trained)
+    assert one.keys() == two.keys()
+    assert [file for file in one if one[file] != two[file]] == []
+    suffixes = {Path(file).suffix for file in one}
+    assert {".ckpt", ".yaml", ".json", ".bin"} <= suffixes
+    assert (".parquet" in suffixes) == any("observations" in file for file in one)
+
+
+if __name__ == "__main__":
+    train_all(Path(sys.argv[1]), int(sys.argv[2]))
