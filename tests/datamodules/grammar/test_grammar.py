@@ -1,8 +1,10 @@
 """The synthetic corpus: its layers are checked against each other from the outside."""
 
+import hashlib
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -523,6 +525,53 @@ def test_documents_are_pure_functions_of_settings_split_and_index(grammar: Gramm
     assert grammar.settings()["version"] == VERSION
 
 
+SMALL = {"n_nouns": 60, "n_verbs": 40, "n_adjectives": 20, "n_adverbs": 9, "n_names": 60, "n_facts": 20}
+SMALLEST: dict[str, float] = {
+    "n_topics": 1, "n_nouns": 10, "n_verbs": 10, "n_adjectives": 3, "n_adverbs": 1, "n_names": 10, "n_facts": 0,
+    "fact_rate": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, "637f72aa273a698ab4b4497ac6056671"),
+        ({"seed": 7}, "962bd7f4dfaf9d459da16edbd8e70f60"),
+        (SMALLEST, "1e72607fb779287f401a90b329c2b94f"),
+        (
+            {**SMALL, "seed": 3, "n_topics": 3, "fact_rate": 0.5, "ambiguous_fraction": 0.5},
+            "3d4c0a2c65a9d201028acbcad6be4c4a",
+        ),
+        (
+            {**SMALL, "seed": 4, "zipf_exponent": 2.0, "topic_boost": 100.0},
+            "1df59324cf001f041621f3b668ccb145",
+        ),
+    ],
+)
+def test_documents_stay_what_they_are(settings: dict[str, float], expected: str) -> None:
+    """Made by version 1: other documents need another VERSION, since caches and saved runs name it."""
+    grammar = Grammar(**settings)  # type: ignore[arg-type]
+    assert VERSION == 1
+    text = hashlib.blake2b(digest_size=16)
+    for split in ("train", "validation", "test"):
+        for index in range(40):
+            for s in grammar.document(split, index):
+                spans = [[astuple(x) for x in layer or ()] for layer in (s.constituents, s.roles, s.mentions)]
+                labels = [
+                    s.words,
+                    s.upos,
+                    s.xpos,
+                    s.semtag,
+                    s.semtag_coarse,
+                    s.heads,
+                    s.deprels,
+                    s.topic,
+                    s.facts,
+                ]
+                text.update(json.dumps([*labels, *spans]).encode())
+    assert text.hexdigest() == expected
+
+
 def test_splits_are_disjoint(grammar: Grammar) -> None:
     texts = {}
     for split in ("train", "validation", "test"):
@@ -570,9 +619,7 @@ def test_bad_requests_are_refused(grammar: Grammar) -> None:
 
 
 def test_the_smallest_grammar_writes() -> None:
-    grammar = Grammar(
-        n_topics=1, n_nouns=10, n_verbs=10, n_adjectives=3, n_adverbs=1, n_names=10, n_facts=0, fact_rate=0
-    )
+    grammar = Grammar(**SMALLEST)  # type: ignore[arg-type]
     for document in grammar.documents("train", 5000):
         for sentence in document:
             assert tree_errors(sentence) == []
