@@ -4,9 +4,9 @@ A seeded grammar writes English-like documents. Closed-class words are real, ope
 drawn from Zipfian distributions that depend on the document's topic. Each sentence is composed bottom up as one
 tree whose nodes know their words, label and head, so that all annotation layers are views of the same tree.
 
-Words and facts are in ``grammar_lexicon``, trees in ``grammar_tree``, noun phrases and reference in
-``grammar_phrases``, verb phrases in ``grammar_verbs``, clauses in ``grammar_clauses``, whole sentences in
-``grammar_sentences``; documents and the corpus are here.
+Words and facts are in ``lexicon``, trees in ``tree``, who was mentioned in ``discourse``; the rules are functions of a
+discourse: noun phrases in ``phrases``, verb phrases in ``verbs``, clauses in ``clauses``, whole sentences in
+``sentences``. Documents and the corpus are here.
 """
 
 import itertools
@@ -17,6 +17,8 @@ import numpy as np
 
 from lmdyn.datamodules.corpora.corpus import SPLITS, Corpus
 from lmdyn.datamodules.corpora.sentence import Document
+from lmdyn.datamodules.grammar.clauses import EMBEDDED
+from lmdyn.datamodules.grammar.discourse import Discourse
 from lmdyn.datamodules.grammar.lexicon import (
     CLOSED_CLASS,
     Fact,
@@ -27,7 +29,7 @@ from lmdyn.datamodules.grammar.lexicon import (
     build_facts,
     build_lexemes,
 )
-from lmdyn.datamodules.grammar.sentences import SentenceWriter
+from lmdyn.datamodules.grammar.sentences import write_sentence
 
 __all__ = ["VERSION", "Fact", "Grammar", "GrammarCorpus", "Lexeme"]
 
@@ -216,9 +218,9 @@ class Grammar:
         if index < 0:
             raise ValueError(f"expected a document index >= 0, got {index}: count documents from 0")
         seeds = np.random.SeedSequence([self.seed, 1 + SPLITS.index(split), index])
-        writer = SentenceWriter(self._samplers, Uniforms(np.random.default_rng(seeds)))
-        n_sentences = 5 + int(writer.u() * 10)
-        return Document(f"{split}-{index}", tuple([writer.sentence() for _ in range(n_sentences)]))
+        discourse = Discourse(self._samplers, Uniforms(np.random.default_rng(seeds)), EMBEDDED)
+        n_sentences = 5 + int(discourse.u() * 10)
+        return Document(f"{split}-{index}", tuple([write_sentence(discourse) for _ in range(n_sentences)]))
 
     def documents(self, split: str, n_tokens: int) -> Iterator[Document]:
         """Documents of a split in order, until they hold at least ``n_tokens`` words together.

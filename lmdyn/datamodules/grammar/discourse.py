@@ -1,0 +1,98 @@
+"""The state of a document of the synthetic corpus: who was mentioned, who is salient, what the sentence holds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from lmdyn.datamodules.grammar.lexicon import Lexeme, Samplers, Uniforms
+from lmdyn.datamodules.grammar.tree import Argument, Entity, Part, Phrase, Token
+
+__all__ = ["Discourse", "EmbeddedClauses", "Tense"]
+
+Tense = Literal["past", "present"]
+
+
+@dataclass(frozen=True)
+class EmbeddedClauses:
+    """The rules by which a phrase holds a clause: phrases and verbs, of which clauses are made, reach them here.
+
+    Attributes:
+        finite: :func:`~lmdyn.datamodules.grammar.clauses.finite_clause`.
+        relative: :func:`~lmdyn.datamodules.grammar.clauses.relative_clause`.
+    """
+
+    finite: Callable[["Discourse", Tense, int, frozenset[int], Entity | None], Phrase]
+    relative: Callable[["Discourse", Phrase, Lexeme, bool, Entity | None, int, frozenset[int]], Phrase]
+
+
+class Discourse:
+    """What the rules of the grammar read and write while a document is made, word by word, from left to right.
+
+    A pronoun finds only what was mentioned before it. ``banned``, in many rules, holds the identifiers of entities
+    that cannot be named at this place: co-arguments of the same clause (they would need a reflexive) and the entity
+    whose own modifier is being written.
+
+    Attributes:
+        draw: samplers of words.
+        u: uniform draws.
+        clauses: rules of embedded clauses.
+        topic: index of the document's topic.
+        past: probability of the past tense.
+        salient: for each pronoun the only entity that it can refer to now.
+        named: for each (lemma, plural) what *the* <lemma> refers to.
+        roles: (predicate, argument, label) of this sentence.
+        mentions: phrases of this sentence and the entities that they refer to.
+    """
+
+    def __init__(self, draw: Samplers, u: Uniforms, clauses: EmbeddedClauses) -> None:
+        self.draw = draw
+        self.u = u
+        self.clauses = clauses
+        self.topic = int(u() * len(draw.topics))
+        self.past = 0.65 if u() < 0.7 else 0.15
+        self.salient: dict[str, Entity] = {}
+        self.named: dict[tuple[str, bool], Entity] = {}
+        self.roles: list[tuple[Token, Part, str]] = []
+        self.mentions: list[tuple[Part, Entity]] = []
+        self._n_entities = 0
+        self._stack: list[Entity] = []  # by recency, the last is the most recent
+
+    def touch(self, entity: Entity) -> None:
+        """Makes the entity the most recent one, and what its pronoun refers to."""
+        if entity in self._stack:
+            self._stack.remove(entity)
+        self._stack.append(entity)
+        self.salient[entity.pronoun] = entity
+
+    def introduce(self, lexeme: Lexeme | None, plural: bool = False, members: tuple[int, ...] = ()) -> Entity:
+        """A new entity, mentioned now."""
+        entity = Entity(self._n_entities, lexeme, plural, members)
+        self._n_entities += 1
+        if lexeme is not None:
+            self.named[lexeme.lemma, plural] = entity
+        self.touch(entity)
+        return entity
+
+    def recall(self, kind: str, banned: frozenset[int]) -> Entity | None:
+        """A recent entity of this kind that a pronoun, name or definite phrase can pick out."""
+        for entity in self._stack[:-6:-1]:
+            if kind in ("person", "place") and entity.kind != kind:
+                continue
+            if entity.id in banned or not banned.isdisjoint(entity.members):
+                continue
+            lexeme = entity.lexeme
+            if self.salient[entity.pronoun] is not entity and (
+                lexeme is None or self.named[lexeme.lemma, entity.plural] is not entity
+            ):
+                continue
+            if self.u() < 0.6:
+                return entity
+        return None
+
+    def tense(self) -> Tense:
+        """The tense of the next clause; documents differ in how often it is the past."""
+        return "past" if self.u() < self.past else "present"
+
+    def add_role(self, predicate: Token, argument: Argument, label: str) -> None:
+        """Notes the semantic role of an argument, of each phrase that carries it."""
+        self.roles += [(predicate, phrase, prefix + label) for phrase, prefix in argument.spans]
