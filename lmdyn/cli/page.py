@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -70,8 +71,9 @@ def html_table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
 def picture(figure: Figure, base: Path, name: str) -> str:
     """Write a figure as PNG and SVG, and return it as part of the page."""
     files = {kind: file_beside(base, name, kind) for kind in ("png", "svg")}
-    for file in files.values():
-        figure.savefig(file, dpi=150)
+    with rc_context({"svg.hashsalt": name}):  # equal pictures in equal files: no random names, no date
+        for kind, file in files.items():
+            figure.savefig(file, dpi=150, metadata={"Date": None} if kind == "svg" else {})
     links = ", ".join(_link(file, kind.upper()) for kind, file in files.items())
     return _image(files["png"], name, f" ({links})")
 

@@ -15,6 +15,7 @@ from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.cli import report
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.configurations import model_configurations
+from lmdyn.cli.page import picture
 from lmdyn.cli.report import write_report
 
 CALLS = []
@@ -414,3 +415,15 @@ def test_an_old_path_of_an_observer_of_lmdyns(tmp_path):
     page = write_report([run], tmp_path / "out").read_text()
     assert LearningCurves.__doc__.splitlines()[0].split(":")[0] in page
     assert "loss_accuracy" in str(list((tmp_path / "out").iterdir()))
+
+
+def test_equal_figures_are_written_as_equal_files(tmp_path):
+    written = []
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+        figure = Figure()
+        figure.subplots().plot([0, 1], [1, 0])
+        picture(figure, folder / "loss", "by tag")
+        written.append({file.name: file.read_bytes() for file in folder.iterdir()})
+    assert written[0] == written[1]
+    assert len(written[0]) == 2
