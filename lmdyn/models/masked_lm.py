@@ -49,7 +49,7 @@ _DISCRIMINATOR_WEIGHT = 50.0  # Clark et al. 2020, section 3
 
 @dataclass
 class MaskedLMOutput:
-    """What a :class:`MaskedLanguageModel` answers.
+    """What a :class:`MaskedLanguageModel` returns.
 
     Attributes:
         logits: (batch, time, vocab) of the token at each position, or (n, vocab) at the positions asked for; of
@@ -80,7 +80,7 @@ class MaskedLanguageModel(LanguageModule):
     where the labels are, −100 where there are fewer: with it, all shapes are static and no step waits for a GPU.
 
     Observe ``layer_sites(module)``: ``layer@0`` … of ALBERT, whose layers share their weights, ``layer1`` … of BERT and
-    of ELECTRA's discriminator. ELECTRA's generator answers for tokens, as ``.logits``.
+    of ELECTRA's discriminator. ELECTRA's generator predicts the tokens, as ``.logits``.
 
     Logged: ``train_loss`` (the sum), ``train_mlm_loss``, ``train_pair_loss`` or ``train_discriminator_loss``;
     ``val_loss`` (of the masked tokens), ``val_perplexity``, ``val_accuracy``, ``val_pair_accuracy`` or
@@ -312,13 +312,13 @@ class MaskedLanguageModel(LanguageModule):
         positions = batch.get("masked_positions")
         if positions is None:
             positions = labelled_positions(labels)
-        chosen, wanted = gather_labelled(hidden, labels, positions)
+        chosen, expected = gather_labelled(hidden, labels, positions)
         logits = self._token_logits(chosen)
-        total = F.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten(), reduction="sum")
+        total = F.cross_entropy(logits.flatten(0, 1).float(), expected.flatten(), reduction="sum")
         parts = {"mlm": total / (positions != IGNORED).sum().clamp(min=1)}
         if self.family == "electra":
             parts["discriminator"] = self._discriminator_loss(
-                batch, inputs, logits, positions.clamp(min=0), wanted
+                batch, inputs, logits, positions.clamp(min=0), expected
             )
         elif (key := next((k for k in _PAIR_KEYS if k in batch), None)) is not None:
             parts["pair"] = F.cross_entropy(self._pair_logits(pooled).float(), batch[key])
@@ -330,7 +330,7 @@ class MaskedLanguageModel(LanguageModule):
         inputs: Mapping[str, Any],
         logits: Tensor,
         at: Tensor,
-        wanted: Tensor,
+        expected: Tensor,
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Mean binary cross-entropy over all tokens of the text, masked ones replaced by the generator's samples."""
@@ -342,11 +342,11 @@ class MaskedLanguageModel(LanguageModule):
             )  # Gumbel
             drawn = (logits.float() + noise).argmax(-1)
             # places that predict nothing point at position 0, whose token they must not change
-            drawn = torch.where(wanted == IGNORED, original.gather(1, at), drawn)
+            drawn = torch.where(expected == IGNORED, original.gather(1, at), drawn)
             corrupted = original.scatter(1, at, drawn)
         replaced = corrupted != original
-        told = self._discriminate(corrupted, inputs).float()
-        loss = F.binary_cross_entropy_with_logits(told, replaced.to(told.dtype), reduction="none")
+        judged = self._discriminate(corrupted, inputs).float()
+        loss = F.binary_cross_entropy_with_logits(judged, replaced.to(judged.dtype), reduction="none")
         mask = batch.get("attention_mask")
         if mask is None:
             return loss.mean()
@@ -373,19 +373,19 @@ class MaskedLanguageModel(LanguageModule):
         labels = batch["labels"]
         predict = labels != IGNORED
         output = self(batch["input_ids"], predict=predict, **inputs)
-        wanted = labels[predict][None]
-        losses = F.cross_entropy(output.logits.float(), wanted[0], reduction="none")
-        self.evaluation_loss.update(losses[None], wanted)
-        self.evaluation_accuracy.update((output.logits.argmax(-1) == wanted), wanted)
+        expected = labels[predict][None]
+        losses = F.cross_entropy(output.logits.float(), expected[0], reduction="none")
+        self.evaluation_loss.update(losses[None], expected)
+        self.evaluation_accuracy.update((output.logits.argmax(-1) == expected), expected)
         if self.family == "electra":
             at = labelled_positions(labels)
-            wanted = labels.gather(1, at.clamp(min=0)).masked_fill(at == IGNORED, IGNORED)
+            expected = labels.gather(1, at.clamp(min=0)).masked_fill(at == IGNORED, IGNORED)
             logits = output.logits.new_zeros(*at.shape, output.logits.shape[-1])
             logits[at != IGNORED] = output.logits
             own = torch.Generator(labels.device).manual_seed(
                 0
             )  # an evaluation leaves training's numbers alone
-            loss = self._discriminator_loss(batch, inputs, logits, at.clamp(min=0), wanted, own)
+            loss = self._discriminator_loss(batch, inputs, logits, at.clamp(min=0), expected, own)
             tokens = batch["input_ids"] if inputs["attention_mask"] is None else inputs["attention_mask"]
             count = int(tokens.numel() if inputs["attention_mask"] is None else tokens.sum())
             self.evaluation_extra.update(
@@ -403,7 +403,7 @@ class MaskedLanguageModel(LanguageModule):
         metrics = {"loss": loss, "perplexity": loss.exp(), "accuracy": self.evaluation_accuracy.compute()}
         nothing = torch.full(
             (1, 1), IGNORED, device=self.device
-        )  # a metric warns where it was never told anything
+        )  # a metric warns where it was never judged anything
         self.evaluation_extra.update(torch.zeros(1, 1, device=self.device), nothing)
         extra = self.evaluation_extra.compute()
         name = "discriminator_loss" if self.family == "electra" else "pair_accuracy"

@@ -40,7 +40,7 @@ _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 
 @dataclass
 class PretrainedOutput:
-    """What a :class:`PretrainedLM` answers.
+    """What a :class:`PretrainedLM` returns.
 
     Attributes:
         logits: (batch, time, vocab) of the token at each position, or (n, vocab) at the positions asked for.
@@ -73,7 +73,7 @@ class PretrainedLM(LanguageModule):
 
     Raises:
         ValueError: a name that is no folder and cannot be reached on the hub, with the remedy; an objective that
-            cannot be told; files that cannot be read, or lack weights of the model.
+            cannot be recognized; files that cannot be read, or lack weights of the model.
 
     Example:
         >>> import tempfile
@@ -116,7 +116,7 @@ class PretrainedLM(LanguageModule):
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """The tokenizer beside the weights, loaded when first asked for.
+        """The tokenizer next to the weights, loaded when first asked for.
 
         Raises:
             ValueError: there is none, or it is no fast one.

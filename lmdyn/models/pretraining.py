@@ -1,4 +1,4 @@
-"""What pretraining a transformer takes beside the model: its first weights, its labelled positions, its memory."""
+"""What pretraining a transformer needs next to the model: its first weights, its labelled positions, its memory."""
 
 from collections.abc import Callable
 from functools import partial
@@ -85,5 +85,5 @@ def gather_labelled(
                 [   7, -100]])
     """
     at = positions.clamp(min=0)
-    wanted = labels.gather(1, at).masked_fill(positions == IGNORED, IGNORED)
-    return hidden.gather(1, at[..., None].expand(-1, -1, hidden.shape[-1])), wanted
+    expected = labels.gather(1, at).masked_fill(positions == IGNORED, IGNORED)
+    return hidden.gather(1, at[..., None].expand(-1, -1, hidden.shape[-1])), expected

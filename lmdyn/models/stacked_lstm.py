@@ -13,7 +13,7 @@ State = tuple[tuple[Tensor, Tensor], ...]
 
 @dataclass(frozen=True)
 class RecurrentOutput:
-    """What a recurrent model answers.
+    """What a recurrent model returns.
 
     Attributes:
         logits: unnormalised log-probabilities, (batch, time, classes).

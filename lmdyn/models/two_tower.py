@@ -26,7 +26,7 @@ _OBJECTIVES: dict[str, str] = {"elmo": "cloze", "gpt": "causal", "bert": "masked
 
 @dataclass
 class TwoTowerOutput:
-    """What a :class:`TwoTowerLanguageModel` answers.
+    """What a :class:`TwoTowerLanguageModel` returns.
 
     Attributes:
         logits: (batch, time, vocab) of the token at each position, or (n, vocab) at the positions asked for.
@@ -256,9 +256,9 @@ class TwoTowerLanguageModel(LanguageModule):
             positions = labelled_positions(labels)
         if positions is None:
             return self.head(hidden.flatten(0, 1)), labels.flatten(), where
-        chosen, wanted = gather_labelled(hidden, labels, positions)
+        chosen, expected = gather_labelled(hidden, labels, positions)
         at = where.view_as(labels).gather(1, positions.clamp(min=0))
-        return self.head(chosen.flatten(0, 1)), wanted.flatten(), at.flatten()
+        return self.head(chosen.flatten(0, 1)), expected.flatten(), at.flatten()
 
     # Training ---------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ _DAY = 24 * 3600.0
 
 
 def build_folder(final: Path, build: Callable[[Path], None]) -> Path:
-    """Let ``build`` fill a temporary folder beside ``final`` and rename it; keep ``final`` where it is there.
+    """Let ``build`` fill a temporary folder next to ``final`` and rename it; keep ``final`` where it is there.
 
     Several processes may do this at once: each writes to its own folder and the first rename wins. Folders that
     killed processes left are removed when they are a day old.
@@ -198,7 +198,7 @@ class EncodedSplit:
         """The labels of ``layer`` under one seeded permutation of all labelled positions.
 
         The distribution of labels is kept and their relation to the tokens is lost, so that a model can only
-        memorise them. The file is written on first use, beside the layer's own; memory does not grow with it.
+        memorise them. The file is written on first use, next to the layer's own; memory does not grow with it.
         """
         path = self.folder / f"shuffled_{layer}-{seed}.bin"
         if not path.exists():

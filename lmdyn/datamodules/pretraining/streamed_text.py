@@ -42,7 +42,7 @@ class StreamedText:
             of such for several datasets.
         split: of every dataset that does not name its own ``split`` among these arguments.
         text_column: the column that holds a document's text, in every dataset.
-        tokenizer: folder or hub name; None takes that of the corpus beside the stream.
+        tokenizer: folder or hub name; None takes that of the corpus next to the stream.
         epoch_batches: batches of an epoch, for each rank: a stream has no length of its own. When the text ends, it
             begins again, in rows of another order, with other masks.
         block_rows: rows that are gathered and put in random order at a time.
@@ -94,7 +94,7 @@ class StreamedText:
         """
         if self.tokenizer is None:
             raise ValueError(
-                "a stream without a corpus beside it needs a `tokenizer`: a folder or a hub name"
+                "a stream without a corpus next to it needs a `tokenizer`: a folder or a hub name"
             )
         return self.tokenizer
 

@@ -113,7 +113,7 @@ def _choose(present: Mapping[str, set[str]], asked: Asked) -> tuple[tuple[str, .
     everywhere = set.intersection(*present.values())
     pos_layer = asked.pos_layer or next((layer for layer in POS_LAYERS if layer in everywhere), "xpos")
     tasks = {split: _tasks_of(layers, asked.pos_layer) for split, layers in present.items()}
-    for what, wanted, there in (
+    for what, names, present_in in (
         (
             "layer",
             asked.layers,
@@ -121,8 +121,8 @@ def _choose(present: Mapping[str, set[str]], asked: Asked) -> tuple[tuple[str, .
         ),
         ("task", asked.tasks, tasks),
     ):
-        for split, exist in there.items():
-            missing = [name for name in wanted or () if name not in exist]
+        for split, exist in present_in.items():
+            missing = [name for name in names or () if name not in exist]
             if missing:
                 raise ValueError(
                     f"split {split!r} of the corpus has no {what} {missing}: it has {exist}, choose among these"
@@ -156,8 +156,8 @@ class _Encoder:
         self._asked = asked
         self._layers = tuple(TOKEN_LAYERS if asked.layers is None else asked.layers)
         if asked.tasks is None or "pos" in asked.tasks:
-            wanted = POS_LAYERS if asked.pos_layer is None else (asked.pos_layer,)
-            self._layers = tuple(dict.fromkeys((*self._layers, *wanted)))
+            pos_layers = POS_LAYERS if asked.pos_layer is None else (asked.pos_layer,)
+            self._layers = tuple(dict.fromkeys((*self._layers, *pos_layers)))
         self._tasks = [t for t in SPAN_TASKS if t != "pos" and (asked.tasks is None or t in asked.tasks)]
         self.present: set[str] = set()
         self.index: dict[str, dict[str, int]] = {}

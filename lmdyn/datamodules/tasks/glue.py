@@ -195,11 +195,11 @@ def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
     columns: Iterable[int]
     if layout.n_columns is None:
         header = lines[0].rstrip("\r").split("\t")
-        wanted = [*layout.columns, layout.label]
-        missing = [c for c in wanted if c not in header]
+        required = [*layout.columns, layout.label]
+        missing = [c for c in required if c not in header]
         if missing:
-            raise ValueError(f"{path}:1: expected columns {wanted}, got {header}: {missing} are missing")
-        columns, n_columns, first = [header.index(str(c)) for c in wanted], len(header), 1
+            raise ValueError(f"{path}:1: expected columns {required}, got {header}: {missing} are missing")
+        columns, n_columns, first = [header.index(str(c)) for c in required], len(header), 1
     else:
         columns, n_columns = [int(c) for c in (*layout.columns, layout.label)], layout.n_columns
     examples, short = [], 0

@@ -110,7 +110,7 @@ class TaskExamples(ExampleSequence):
 
 @dataclass(frozen=True)
 class Task:
-    """A task to fine-tune on, encoded: what an observer is told of it.
+    """A task to fine-tune on, encoded: what an observer needs to know of it.
 
     Attributes:
         name: ``CoLA``, ``MNLI``, …
