@@ -27,7 +27,7 @@ from lmdyn.datamodules.corpora.tokenization import (
 )
 from lmdyn.datamodules.corpora.vocabulary import TRAINING_VERSION
 
-__all__ = ["SPLITS", "Corpus", "FileCorpus", "expand_paths", "file_digest", "read_lines"]
+__all__ = ["SPLITS", "Corpus", "FileCorpus", "SplitLoaders", "expand_paths", "file_digest", "read_lines"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,29 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             yield number, line.rstrip("\r\n")
 
 
-class Corpus(L.LightningDataModule, ABC):
+class SplitLoaders(L.LightningDataModule):
+    """The loaders that Lightning asks for, by :meth:`loader` and ``splits``."""
+
+    splits: Any
+
+    def loader(self, split: str) -> Any:
+        """Batches of a split."""
+        raise NotImplementedError
+
+    def train_dataloader(self) -> Any:
+        """Batches of the training split."""
+        return self.loader("train")
+
+    def val_dataloader(self) -> Any:
+        """Batches of the validation split; an empty list, which skips validation, where there is none."""
+        return self.loader("validation") if "validation" in self.splits else []
+
+    def test_dataloader(self) -> Any:
+        """Batches of the test split."""
+        return self.loader("test")
+
+
+class Corpus(SplitLoaders, ABC):
     """Text that is read once, encoded into memory-mapped files, and served as contiguous streams.
 
     A subclass gives :meth:`documents` and :meth:`content_key`, and names its splits in :attr:`splits`; all else is
@@ -364,18 +386,6 @@ class Corpus(L.LightningDataModule, ABC):
             limit = getattr(trainer, "overfit_batches", 0) or trainer.limit_train_batches
             loader.epoch_batches = limit if isinstance(limit, int) else math.floor(len(loader) * limit)
         return loader
-
-    def train_dataloader(self) -> StreamLoader:
-        """Streams of the training split."""
-        return self.loader("train")
-
-    def val_dataloader(self) -> StreamLoader | list[Any]:
-        """Streams of the validation split; an empty list, which skips validation, where there is none."""
-        return self.loader("validation") if "validation" in self.splits else []
-
-    def test_dataloader(self) -> StreamLoader:
-        """Streams of the test split."""
-        return self.loader("test")
 
     def predict_dataloader(self) -> StreamLoader:
         """Streams of the test split."""

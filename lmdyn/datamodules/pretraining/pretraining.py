@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import lightning as L
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.corpora.corpus import Corpus
+from lmdyn.datamodules.corpora.corpus import Corpus, SplitLoaders
 from lmdyn.datamodules.corpora.encoding import EncodedSplit
 from lmdyn.datamodules.corpora.tokenization import digest, load_tokenizer
 from lmdyn.datamodules.pretraining.masking import Masking
@@ -237,7 +236,7 @@ def masking_settings(masking: Masking) -> list[float]:
     return [getattr(masking, name) for name in masking.__dataclass_fields__]
 
 
-class PretrainingCorpus(L.LightningDataModule):
+class PretrainingCorpus(SplitLoaders):
     """Pretraining text for masked, causal and cloze models: any corpus of lmdyn, and a stream of text of any size.
 
     Rows have a fixed length and hardly any padding, and ``labels[t]`` is what logits at ``t`` predict; see
@@ -402,17 +401,3 @@ class PretrainingCorpus(L.LightningDataModule):
         if limit is not None:
             loader.epoch_batches = limit if isinstance(limit, int) else math.floor(len(loader) * limit)
         return loader
-
-    def train_dataloader(self) -> RowLoader | StreamLoaderOfRows:
-        """Rows to train on."""
-        return self.loader("train")
-
-    def val_dataloader(self) -> Any:
-        """Rows of the validation split; an empty list, which skips validation, where there is none."""
-        return self.loader("validation") if "validation" in self.splits else []
-
-    def test_dataloader(self) -> Any:
-        """Rows of the test split."""
-        return self.loader("test")
-
-    predict_dataloader = test_dataloader

@@ -1,13 +1,12 @@
 """Labelled spans of sentences, for edge probing: words, constituents, semantic roles and coreference."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 from weakref import WeakValueDictionary
 
-import lightning as L
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.corpora.corpus import Corpus
+from lmdyn.datamodules.corpora.corpus import Corpus, SplitLoaders
 from lmdyn.datamodules.corpora.examples import ExampleLoader
 from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS
 from lmdyn.datamodules.corpora.tokenization import digest, load_tokenizer, tokenizer_digest
@@ -18,7 +17,7 @@ __all__ = ["SPAN_TASKS", "SpanCorpus"]
 _CACHE: WeakValueDictionary[str, EncodedSpans] = WeakValueDictionary()
 
 
-class SpanCorpus(L.LightningDataModule):
+class SpanCorpus(SplitLoaders):
     """Sentences of any annotated corpus with the spans that edge probes classify; one sentence is one example.
 
     A batch of B sentences of at most T positions holds, besides what
@@ -191,18 +190,6 @@ class SpanCorpus(L.LightningDataModule):
             pad_id=0 if pad_id is None else int(pad_id),
             label_names=encoded.names,
         )
-
-    def train_dataloader(self) -> ExampleLoader:
-        """The sentences of the training split."""
-        return self.loader("train")
-
-    def val_dataloader(self) -> ExampleLoader | list[Any]:
-        """The sentences of the validation split; an empty list where there is none."""
-        return self.loader("validation") if "validation" in self.splits else []
-
-    def test_dataloader(self) -> ExampleLoader:
-        """The sentences of the test split."""
-        return self.loader("test")
 
     def predict_dataloader(self) -> ExampleLoader:
         """The sentences of the test split."""
