@@ -1,7 +1,6 @@
 """Clauses of the synthetic corpus: statements around verbs and predicates, and clauses on nouns."""
 
 from lmdyn.datamodules.grammar.discourse import Discourse, EmbeddedClauses, Tense
-from lmdyn.datamodules.grammar.lexicon import Lexeme
 from lmdyn.datamodules.grammar.phrases import (
     LOCATIVE,
     attributive_adjectives,
@@ -36,17 +35,11 @@ _AGENTIVE = frozenset(("clausal", "control", "ditransitive"))
 
 
 def relative_clause(
-    d: Discourse,
-    antecedent: Phrase,
-    lexeme: Lexeme,
-    plural: bool,
-    entity: Entity | None,
-    depth: int,
-    banned: frozenset[int],
+    d: Discourse, modified: Argument, person: bool, depth: int, banned: frozenset[int]
 ) -> Phrase:
-    """A relative clause (SBAR) on the antecedent: of subject, object, or inside of a PP."""
+    """A relative clause (SBAR) on a noun phrase, of a person or not: of subject, object, or inside of a PP."""
+    antecedent, plural, entity = modified.phrase, modified.plural, modified.entity
     u = d.u()
-    person = lexeme.kind == "person"
     tense = d.tense()
     if u < 0.55:  # subject relative
         word, xpos = ("who", "WP") if person and d.u() < 0.75 else ("that", "WDT")

@@ -22,7 +22,7 @@ class EmbeddedClauses:
     """
 
     finite: Callable[["Discourse", Tense, int, frozenset[int], Entity | None], Phrase]
-    relative: Callable[["Discourse", Phrase, Lexeme, bool, Entity | None, int, frozenset[int]], Phrase]
+    relative: Callable[["Discourse", Argument, bool, int, frozenset[int]], Phrase]
 
 
 class Discourse:

@@ -231,7 +231,7 @@ def common_noun(
     phrase = Phrase("NP", parts, noun)
     inside = banned if entity is None else banned | {entity.id}
     if depth > 0:
-        phrase = modifiers(d, phrase, lexeme, plural, entity, depth, inside)
+        phrase = modifiers(d, Argument(phrase, plural, entity), lexeme.kind == "person", depth, inside)
     if entity is not None:
         d.mentions.append((phrase, entity))
     return Argument(phrase, plural, entity)
@@ -256,17 +256,10 @@ def possessor(d: Discourse, owner: Entity, noun: Token) -> Part:
     return under(inner.phrase, noun, "nmod:poss")
 
 
-def modifiers(
-    d: Discourse,
-    inner: Phrase,
-    lexeme: Lexeme,
-    plural: bool,
-    entity: Entity | None,
-    depth: int,
-    banned: frozenset[int],
-) -> Phrase:
+def modifiers(d: Discourse, modified: Argument, person: bool, depth: int, banned: frozenset[int]) -> Phrase:
     """The noun phrase within prepositional phrases and relative clauses."""
     u = d.u()
+    inner = modified.phrase
     head = inner.head
     if u < 0.20:
         phrase, _ = prepositional_phrase(
@@ -275,7 +268,8 @@ def modifiers(
         inner = Phrase("NP", [inner, under(phrase, head, "nmod")], head)
         u = d.u() * 0.5 + 0.2
     if 0.20 <= u < 0.36:
-        relative = d.clauses.relative(d, inner, lexeme, plural, entity, depth - 1, banned)
+        described = Argument(inner, modified.plural, modified.entity)
+        relative = d.clauses.relative(d, described, person, depth - 1, banned)
         inner = Phrase("NP", [inner, under(relative, head, "acl:relcl")], head)
     elif 0.36 <= u < 0.39:
         participle = participle_clause(d, inner, depth - 1, banned)
