@@ -25,11 +25,11 @@ def room(path: str) -> str:
     return "/".join(Path(path).parts[1:-1]) or "whole"
 
 
-def over(seconds: dict[str, float], shares: dict[str, float], total: float) -> list[str]:
-    """What took longer than its share, in words; a room without a share is one, too.
+def over(seconds: dict[str, float], shares: dict[str, int]) -> list[str]:
+    """What took longer than its share, in words; a room without a share has none, and all have the sum.
 
     Example:
-        >>> over({"cli": 31.0, "models": 2.0}, {"cli": 30}, total=30)
+        >>> over({"cli": 31.0, "models": 2.0}, {"cli": 30})
         ['cli took 31 s, its share is 30 s', 'models took 2 s, its share is 0 s', 'all took 33 s, the share is 30 s']
     """
     found = [
@@ -37,8 +37,8 @@ def over(seconds: dict[str, float], shares: dict[str, float], total: float) -> l
         for name, spent in sorted(seconds.items())
         if spent > max(shares.get(name, 0), 1)
     ]
-    spent = sum(seconds.values())
-    return found + ([f"all took {spent:.0f} s, the share is {total} s"] if spent > total else [])
+    spent, share = sum(seconds.values()), sum(shares.values())
+    return found + ([f"all took {spent:.0f} s, the share is {share} s"] if spent > share else [])
 
 
 def tier(config: pytest.Config) -> str | None:
@@ -92,21 +92,20 @@ class Durations:
         if len(self.seconds) < 2:
             return
         name = tier(config)
-        shares: dict[str, Any] = tomllib.loads(SHARES.read_text(encoding="utf-8")).get(name or "", {})
-        rooms = shares.get("rooms", {})
+        shares: dict[str, int] = tomllib.loads(SHARES.read_text(encoding="utf-8")).get(name or "", {})
         terminalreporter.section(f"seconds of each room, {name or 'some'} tests")
         terminalreporter.write_line("seconds     CPU   share  room")
         for key in sorted(self.seconds, key=lambda key: -self.seconds[key]):
             terminalreporter.write_line(
-                f"{self.seconds[key]:7.1f} {self.cpu[key]:7.1f} {rooms.get(key, '-'):>7}  {key}"
+                f"{self.seconds[key]:7.1f} {self.cpu[key]:7.1f} {shares.get(key, '-'):>7}  {key}"
             )
         terminalreporter.write_line(
-            f"{sum(self.seconds.values()):7.1f} {sum(self.cpu.values()):7.1f} {shares.get('total', '-'):>7}  all"
+            f"{sum(self.seconds.values()):7.1f} {sum(self.cpu.values()):7.1f} {sum(shares.values()) or '-':>7}  all"
         )
         if sum(self.cpu.values()) < 0.5 * sum(self.seconds.values()):
             terminalreporter.write_line("the machine was busy, or tests waited: the seconds say nothing")
             return
-        for message in over(self.seconds, rooms, shares["total"]) if shares else ():
+        for message in over(self.seconds, shares) if shares else ():
             terminalreporter.write_line(
                 f"past its share: {message} (tests/helpers/shares.toml)", yellow=True, bold=True
             )

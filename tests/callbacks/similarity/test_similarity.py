@@ -315,9 +315,9 @@ def test_samples_do_not_depend_on_batches(tmp_path):
 def test_bootstrap_intervals(tmp_path):
     """Of embeddings: tokens far apart; the hidden state of an untrained LSTM hangs on the few first tokens."""
     module, other = language_model(), save(language_model(1), tmp_path / "o.ckpt")
-    widths, tables = [], []
+    widths, tables, sites = [], [], {"embedding": "embedding"}
     for n in (10, 160, 160):
-        observer = Similarity(reference=Checkpoint(other), bootstrap=60, measures=["linear_cka"])
+        observer = Similarity(reference=Checkpoint(other), bootstrap=60, measures=["linear_cka"], sites=sites)
         tables.append(attach(observer, tmp_path, batches(n=n)).observe(module, 0))
         ends = [value(tables[-1], f"linear_cka_{end}", "embedding") for end in ("low", "high")]
         assert ends[0] < value(tables[-1], "linear_cka", "embedding") < ends[1]
@@ -325,7 +325,9 @@ def test_bootstrap_intervals(tmp_path):
     assert widths[1] < widths[0] / 2  # 1/√16 in theory
     pd.testing.assert_frame_equal(tables[1], tables[2], check_exact=True)
     plain = attach(
-        Similarity(reference=Checkpoint(other), measures=["linear_cka"]), tmp_path / "p", batches(n=160)
+        Similarity(reference=Checkpoint(other), measures=["linear_cka"], sites=sites),
+        tmp_path / "p",
+        batches(n=160),
     )
     assert value(plain.observe(module, 0), "linear_cka", "embedding") == pytest.approx(
         value(tables[1], "linear_cka", "embedding"), abs=1e-9
