@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lmdyn.callbacks.observing.figures import named_runs, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import named_runs, new_figure, new_panels, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.schema import select
 
 __all__ = ["depth_performance_figures"]
 
@@ -36,7 +37,7 @@ def depth_performance_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     observations = named_runs(observations)
     figures = {}
     for quantity, (name, label) in _QUANTITIES.items():
-        if observations[observations["quantity"].eq(quantity)]["value"].notna().any():
+        if select(observations, quantity=quantity)["value"].notna().any():
             figures[name] = _over_time(observations, quantity, label)
     if figures and len(observations["step"].unique()) > 1:
         figures["over_training"] = _over_training(observations)
@@ -48,14 +49,12 @@ def _over_time(observations: pd.DataFrame, quantity: str, label: str) -> Figure:
     runs = list(observations["run"].unique())
     depths = set()
     for run in runs:
-        rows = observations[observations["run"].eq(run)]
+        rows = select(observations, run=run)
         steps = sorted(rows["step"].unique())
         depths.add(_depth(rows))
         for step in sorted({steps[0], steps[-1]}):
             last = step == steps[-1]
-            for how, curve in rows[rows["quantity"].eq(quantity) & rows["step"].eq(step)].groupby(
-                "how", sort=False
-            ):
+            for how, curve in select(rows, quantity=quantity, step=step).groupby("how", sort=False):
                 name, dashes = _HOW[str(how)]
                 curve = curve.sort_values("t")
                 ax.plot(
@@ -76,21 +75,21 @@ def _over_time(observations: pd.DataFrame, quantity: str, label: str) -> Figure:
 def _over_training(observations: pd.DataFrame) -> Figure:
     """A panel for each quantity; solid at the depth, dashed at the best t of each step."""
     present = [q for q in _QUANTITIES if observations["quantity"].eq(q).any()]
-    figure, axes = new_figure(8.4, 3.2 * len(present) + 0.4, nrows=len(present), squeeze=False)
+    panels = new_panels(len(present), 8.4, 3.2, most=1, margin=(0, 0.4))
     runs = list(observations["run"].unique())
-    for ax, quantity in zip(axes[:, 0], present, strict=True):
+    for ax, quantity in zip(panels, present, strict=True):
         _panel(ax, observations, quantity, runs)
         outer_legend(ax)
-    return figure
+    return panels.figure
 
 
 def _panel(ax: Axes, observations: pd.DataFrame, quantity: str, runs: Sequence[str]) -> None:
-    rows = observations[observations["quantity"].eq(quantity)]
+    rows = select(observations, quantity=quantity)
     for run, how in rows[["run", "how"]].drop_duplicates().itertuples(index=False):
-        of_how = rows[rows["run"].eq(run) & rows["how"].eq(how)]
-        depth = _depth(observations[observations["run"].eq(run)])
+        of_how = select(rows, run=run, how=how)
+        depth = _depth(select(observations, run=run))
         curves = {
-            "t = depth": (of_how[of_how["t"].eq(depth)].set_index("step")["value"], "-"),
+            "t = depth": (select(of_how, t=depth).set_index("step")["value"], "-"),
             "best t": (of_how.groupby("step")["value"].max(), ":"),
         }
         for where, (curve, dashes) in curves.items():
@@ -102,11 +101,11 @@ def _panel(ax: Axes, observations: pd.DataFrame, quantity: str, runs: Sequence[s
                     label=", ".join([run] * (len(runs) > 1) + [_HOW[how][0], where]),
                 )  # fmt: skip
     ax.set_ylabel(_QUANTITIES[quantity][1])
-    set_step_axis(ax, list(rows["step"]))
+    set_step_axis(ax, rows["step"])
 
 
 def _depth(rows: pd.DataFrame) -> int:
-    return int(rows[rows["quantity"].eq("depth")]["value"].iloc[-1])
+    return int(select(rows, quantity="depth")["value"].iloc[-1])
 
 
 def _colour(runs: Sequence[str], run: str, how: str, *, both: bool = False) -> str:

@@ -26,14 +26,14 @@ from lmdyn.callbacks.dynamics.encoder_dynamics_tables import (
     last_observations,
     sentences,
 )
-from lmdyn.callbacks.observing.figures import line_style, named_runs, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing import figures as fig
+from lmdyn.callbacks.observing.schema import select
 
 __all__ = ["dynamics_figures"]
 
 _STEPS = 8  # training steps that are told apart in one panel
 _FEW = 60  # points of a line that are marked
 _BINS = 24  # of transient lengths
-_DOTTED: dict[str, Any] = {"marker": ".", "ms": 5, "lw": 1.3, "clip_on": False}  # whole at the axis' ends
 
 _Runs = Mapping[str, pd.DataFrame]
 
@@ -56,15 +56,14 @@ def dynamics_figures(
     """
     settings = settings or {}
     several = "run" in observations
-    observations = named_runs(observations)
+    observations = fig.named_runs(observations)
     last = last_observations(observations)
     if not last:
         return {}
     titles = {
-        run: (f"{run}, " if several else "") + f"step {int(rows['step'].iloc[0]):,}"
-        for run, rows in last.items()
+        run: fig.of_run(run, f"step {int(rows['step'].iloc[0]):,}", several) for run, rows in last.items()
     }
-    colours = {run: line_style(i)["color"] for i, run in enumerate(last)}
+    colours = {run: fig.line_style(i)["color"] for i, run in enumerate(last)}
     drawn = {
         "synchronization": synchronization_figure(last, titles, float(settings.get("threshold", THRESHOLD))),
         "synchronization_offset": _offsets(last, titles, colours),
@@ -78,20 +77,13 @@ def dynamics_figures(
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
-def _zero(ax: Axes) -> None:
-    ax.axhline(0, color="0.4", lw=0.8, zorder=0)
-
-
 # ---------------------------------------------------------------- figure 2B
 
 
 def _offsets(last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str]) -> Figure | None:
     """Box plots of the synchronization offsets by number of tokens; whiskers reach 1.5 interquartile ranges."""
-    lengths = {
-        int(n)
-        for rows in last.values()
-        for n in rows[rows["quantity"].eq("sentence_offset")]["length"].dropna().unique()
-    }
+    recorded = pd.concat([select(rows, quantity="sentence_offset")["length"] for rows in last.values()])
+    lengths = recorded.dropna().astype(int).unique()
     found = {
         run: {n: sentences(rows, "sentence_offset", length=n) for n in sorted(lengths)}
         for run, rows in last.items()
@@ -99,7 +91,7 @@ def _offsets(last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str])
     there = [run for run, by_length in found.items() if any(len(of) for of in by_length.values())]
     if not there:
         return None
-    figure, ax = new_figure(max(6.4, 2.2 + 0.3 * len(lengths) * (len(there) + 1)), 4.0)
+    figure, ax = fig.new_figure(max(6.4, 2.2 + 0.3 * len(lengths) * (len(there) + 1)), 4.0)
     width = 0.8 / len(there)
     for i, run in enumerate(there):
         for x, (length, offsets) in enumerate(found[run].items()):
@@ -107,8 +99,7 @@ def _offsets(last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str])
             reached = offsets[offsets >= 0]  # below 0: not within the steps
             if len(reached):
                 _box(ax, reached.to_numpy(), at, 0.8 * width, colours[run])
-            shares = last[run][last[run]["quantity"].eq("synchronized_share")]
-            share = shares[shares["length"].eq(length).fillna(False).astype(bool)]["value"]
+            share = select(last[run], quantity="synchronized_share", length=length)["value"]
             if len(share) and share.iloc[0] < 1:
                 ax.annotate(
                     f"{share.iloc[0]:.0%}", (at, 1.0), xycoords=ax.get_xaxis_transform(), xytext=(0, 2),
@@ -127,7 +118,7 @@ def _offsets(last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str])
         ax.plot([], [], "s", ms=8, mfc=faint, mec=colours[run], label=titles[run])
     ax.plot([], [], "^", color="0.2", ms=5, label="mean")
     ax.plot([], [], "D", mfc="none", mec="0.4", ms=3.5, label="outlier")
-    outer_legend(ax)
+    fig.outer_legend(ax)
     return figure
 
 
@@ -166,20 +157,20 @@ def _short_term(
     panels = {name: lines for name, lines in panels.items() if any(map(len, lines.values()))}
     if not panels:
         return None
-    figure, axes = new_figure(8.2, 0.6 + 2.3 * len(panels), nrows=len(panels), squeeze=False, sharex=True)
-    for ax, (name, lines) in zip(axes[:, 0], panels.items(), strict=True):
+    grid = fig.new_panels(len(panels), 8.2, 2.3, most=1, margin=(0, 0.6), sharex=True)
+    for ax, (name, lines) in zip(grid, panels.items(), strict=True):
         for label, line in lines.items():
-            dots = {"marker": ".", "ms": 4} if len(line) < _FEW else {}
+            dots: dict[str, Any] = {"marker": ".", "ms": 4} if len(line) < _FEW else {}
             if len(line):
                 ax.plot(line.index, line, color=shown[label][1], lw=1.4, label=label, **dots)
         ax.set_ylabel(name)
         if name.startswith("λ"):
-            _zero(ax)
+            fig.zero_line(ax)
         elif name.startswith("deviation"):
             ax.set_yscale("log")
-    axes[-1, 0].set_xlabel(TIME)
-    outer_legend(axes[0, 0], of=list(axes[:, 0]))
-    return figure
+    ax.set_xlabel(TIME)
+    grid.legend(of_all=True)
+    return grid.figure
 
 
 def _windows(lines: Mapping[str, "pd.Series[float]"]) -> str:
@@ -191,13 +182,10 @@ def _windows(lines: Mapping[str, "pd.Series[float]"]) -> str:
 def _by_step(observations: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, Any]]:
     """Steps of one run, from the first to the last and evenly in between, and their colours."""
     observations = observations[observations["quantity"].ne("learning_rate")]
-    steps = np.sort(observations["step"].unique())
-    if len(steps) > _STEPS:
-        steps = steps[np.linspace(0, len(steps) - 1, _STEPS).round().astype(int)]
-    shades = mpl.colormaps["viridis"](np.linspace(0, 0.9, len(steps))) if len(steps) > 1 else ["C0"]
+    steps = fig.spread_out(sorted(observations["step"].unique()), _STEPS)
+    looks = fig.shades(steps) if len(steps) > 1 else {steps[0]: {"color": "C0"}}
     return {
-        f"step {step:,}": (observations[observations["step"].eq(step)], colour)
-        for step, colour in zip(steps, shades, strict=True)
+        f"step {step:,}": (select(observations, step=step), look["color"]) for step, look in looks.items()
     }
 
 
@@ -217,22 +205,20 @@ def _long_term(last: _Runs, titles: Mapping[str, str]) -> Figure | None:
     if not found:
         return None
     n, windows = len(found), _windows({run: mean for run, (_, mean) in found.items()})
-    figure, axes = new_figure(
-        8.6, 0.8 + (2.9 if n == 1 else 2.1) * n, nrows=n, squeeze=False, sharex=True, sharey=True
-    )
+    panels = fig.new_panels(n, 8.6, 2.9 if n == 1 else 2.1, most=1, margin=(0, 0.8), sharex=True, sharey=True)
     numbers = sorted({int(str(number)) for examples, _ in found.values() for number in examples})
-    for ax, (run, (examples, mean)) in zip(axes[:, 0], found.items(), strict=True):
-        _zero(ax)
+    for ax, (run, (examples, mean)) in zip(panels, found.items(), strict=True):
+        fig.zero_line(ax)
         for number in [number for number in numbers if number in examples]:
-            style = line_style(numbers.index(number))
+            style = fig.line_style(numbers.index(number))
             ax.plot(examples.index, examples[number], lw=0.6, alpha=0.7, label=f"sentence {number}", **style)
         if len(mean):
             ax.plot(mean.index, mean, color="0.1", lw=1.8, label="mean of sentences")
         ax.set_title(titles[run], fontsize=10, loc="left")
         ax.set_ylabel(f"λ (nats a step{windows})", fontsize=9)
-    axes[-1, 0].set_xlabel(TIME)
-    outer_legend(axes[0, 0], of=list(axes[:, 0]))
-    return figure
+    ax.set_xlabel(TIME)
+    panels.legend(of_all=True)
+    return panels.figure
 
 
 # ---------------------------------------------------------------- figure 4D
@@ -249,7 +235,7 @@ def _transient_lengths(
     censored = {run: _censored(last[run], of) for run, of in lengths.items()}
     over = {run: of[~censored[run] & (of > 0)].to_numpy() for run, of in lengths.items()}
     edges = _edges(np.concatenate(list(over.values())), tau)
-    figure, (none, ax, outlast) = new_figure(9.4, 3.8, ncols=3, sharey=True, width_ratios=(1, 6, 1))
+    figure, (none, ax, outlast) = fig.new_figure(9.4, 3.8, ncols=3, sharey=True, width_ratios=(1, 6, 1))
     for i, (run, of) in enumerate(lengths.items()):
         colour = colours[run]
         heights = np.histogram(over[run], edges)[0] / len(of)
@@ -310,23 +296,18 @@ def _over_training(numbers: pd.DataFrame, colours: Mapping[str, str]) -> Figure 
     there = [name for name in _OVER_TRAINING if numbers[name].notna().any()]
     if not there or numbers.groupby("run")["step"].nunique().max() < 2:
         return None
-    columns = min(3, len(there))
-    rows = -(-len(there) // columns)
-    figure, axes = new_figure(3.6 * columns + 1.6, 2.7 * rows + 0.3, nrows=rows, ncols=columns, squeeze=False)
-    for ax in axes.flat[len(there) :]:
-        ax.set_axis_off()
-    steps = sorted(numbers["step"].unique())
-    for ax, name in zip(axes.flat, there, strict=False):
-        for run, colour in colours.items():
-            line = numbers[numbers["run"].eq(run) & numbers[name].notna()]
-            if len(line):  # an unclipped line without points has no extent
-                ax.plot(line["step"], line[name], color=colour, label=run, **_DOTTED)
-            if len(line) == 1:  # as an untrained control is: a level to hold the others against
-                ax.axhline(line[name].iloc[0], color=colour, lw=1, ls="--", zorder=1)
+    panels = fig.new_panels(len(there), 3.6, 2.7, margin=(1.6, 0.3))
+    looks = {run: {"color": colour} for run, colour in colours.items()}
+    for ax, name in zip(panels, there, strict=True):
+        rows = numbers.assign(value=numbers[name]).dropna(subset="value")
+        fig.draw_lines(ax, rows, "run", looks, ms=5, lw=1.3, clip_on=False)  # whole at the axis' ends
+        for run, of in rows.groupby("run", sort=False):
+            if len(of) == 1:  # as an untrained control is: a level to hold the others against
+                ax.axhline(of["value"].iloc[0], color=colours[str(run)], lw=1, ls="--", zorder=1)
         ax.set_title(_OVER_TRAINING[name], fontsize=9, loc="left")
-        set_step_axis(ax, steps)
+        fig.set_step_axis(ax, numbers["step"])
         if name == "mean_exponent":
-            _zero(ax)
+            fig.zero_line(ax)
         elif name == "chaotic_share":
             ax.set_ylim(0, 1)
             ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -336,5 +317,5 @@ def _over_training(numbers: pd.DataFrame, colours: Mapping[str, str]) -> Figure 
         else:
             ax.set_ylim(bottom=0)
     if len(colours) > 1:
-        outer_legend(axes[0, -1], of=list(axes.flat))
-    return figure
+        panels.legend(of_all=True)
+    return panels.figure

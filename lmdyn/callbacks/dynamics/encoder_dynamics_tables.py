@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from lmdyn.callbacks.observing.figures import named_runs
+from lmdyn.callbacks.observing.schema import last_step, select, wide
 
 __all__ = [
     "curve",
@@ -54,11 +55,9 @@ def dynamics_tables(
     numbers = numbers.rename(columns={"chaotic_share": "without_chaotic_transient"})
     numbers = numbers.astype({"attractors": "Int64"})
     tables = {"dynamics": numbers}
-    kinds = named[named["quantity"].eq("attractor_share")]
+    kinds = select(named, quantity="attractor_share")
     if len(kinds):
-        shares = kinds.pivot_table(
-            index=_RUN_AND_STEP, columns="kind", values="value", sort=False, dropna=False, observed=True
-        )
+        shares = wide(kinds, "kind", _RUN_AND_STEP, sort=False, dropna=False)
         tables["attractors"] = numbers[_RUN_AND_STEP].merge(shares.reset_index(), on=_RUN_AND_STEP)
     if several:
         last = named.groupby("run")["step"].max()
@@ -78,18 +77,18 @@ def dynamics_numbers(observations: pd.DataFrame, settings: Mapping[str, Any] | N
     """
     named = _named(observations)
     selected = named["quantity"].isin((*_NUMBERS, *_WHERE_RECORDED))
-    width = _among(named[named["quantity"].eq("transient_length")]["width"], _WIDTH)
+    width = _among(select(named, quantity="transient_length")["width"], _WIDTH)
     for column, number in (("length", main_length(named, settings)), ("width", width)):
         selected &= named[column].isna() | named[column].isin((number,))
-    wide = named[selected].pivot_table(index=_RUN_AND_STEP, columns="quantity", values="value", observed=True)
-    optional = [name for name in _WHERE_RECORDED if name in wide and wide[name].notna().any()]
-    wide = wide.reindex(columns=[*_NUMBERS, *optional]).reset_index()
+    numbers = wide(named[selected], "quantity", _RUN_AND_STEP)
+    optional = [name for name in _WHERE_RECORDED if name in numbers and numbers[name].notna().any()]
+    numbers = numbers.reindex(columns=[*_NUMBERS, *optional]).reset_index()
     rows = named[_RUN_AND_STEP].drop_duplicates()
     order = {run: i for i, run in enumerate(rows["run"].unique())}
     rows = rows.sort_values("step", kind="stable").sort_values(
         "run", kind="stable", key=lambda column: column.map(order)
     )
-    return rows.merge(wide, on=_RUN_AND_STEP, how="left").rename_axis(columns=None)
+    return rows.merge(numbers, on=_RUN_AND_STEP, how="left").rename_axis(columns=None)
 
 
 def main_length(observations: pd.DataFrame, settings: Mapping[str, Any] | None = None) -> int | None:
@@ -97,7 +96,7 @@ def main_length(observations: pd.DataFrame, settings: Mapping[str, Any] | None =
 
     None where there are no offsets.
     """
-    offsets = observations[observations["quantity"].isin(("synchronization_offset", "sentence_offset"))]
+    offsets = select(observations, quantity=("synchronization_offset", "sentence_offset"))
     return _among(offsets["length"], int((settings or {}).get("length") or _LENGTH))
 
 
@@ -113,10 +112,7 @@ def _among(recorded: "pd.Series[Any]", preferred: int) -> int | None:
 def last_observations(observations: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The rows of each run's last step, by its short name."""
     named = _named(observations)
-    return {
-        str(run): rows[rows["step"].eq(rows["step"].max())]
-        for run, rows in named.groupby("run", sort=False, observed=True)
-    }
+    return {str(run): last_step(rows) for run, rows in named.groupby("run", sort=False, observed=True)}
 
 
 def curve(rows: pd.DataFrame, quantity: str, **groups: Any) -> "pd.Series[float]":
@@ -127,7 +123,7 @@ def curve(rows: pd.DataFrame, quantity: str, **groups: Any) -> "pd.Series[float]
         >>> curve(rows, "deviation").to_dict()
         {0: 8.0, 1: 2.0}
     """
-    found = _select(rows, quantity, groups)
+    found = _valued(rows, quantity, groups)
     return pd.Series(found["value"].to_numpy(), index=found["t"].astype(int)).sort_index()
 
 
@@ -139,27 +135,22 @@ def curves(rows: pd.DataFrame, quantity: str, by: str, **groups: Any) -> pd.Data
         >>> curves(rows, "first_element", "token").to_dict()
         {0: {0: 2.0}, 1: {0: 8.0}}
     """
-    found = _select(rows, quantity, groups)
+    found = _valued(rows, quantity, groups)
     if pd.api.types.is_numeric_dtype(found[by]):  # whole numbers that had missing ones among them
         found = found.astype({by: int})
-    wide = found.astype({"t": int}).pivot_table(
-        index="t", columns=by, values="value", dropna=False, observed=True
-    )
-    return wide.dropna(axis="columns", how="all").rename_axis(index=None, columns=None)
+    table = wide(found.astype({"t": int}), by, "t", dropna=False)
+    return table.dropna(axis="columns", how="all").rename_axis(index=None, columns=None)
 
 
 def sentences(rows: pd.DataFrame, quantity: str, **groups: Any) -> "pd.Series[float]":
     """What was recorded of each sentence, by its number; those without a value are left out."""
-    found = _select(rows, quantity, groups)
+    found = select(rows, quantity=quantity, **groups)
     found = found[found["value"].notna()]
     return pd.Series(found["value"].to_numpy(), index=found["sentence"].astype(int)).sort_index()
 
 
-def _select(rows: pd.DataFrame, quantity: str, groups: Mapping[str, Any]) -> pd.DataFrame:
-    selected = rows["quantity"].eq(quantity)
-    for name, value in groups.items():
-        selected &= rows[name].eq(value).fillna(False).astype(bool)
-    found = rows[selected]
+def _valued(rows: pd.DataFrame, quantity: str, groups: Mapping[str, Any]) -> pd.DataFrame:
+    found = select(rows, quantity=quantity, **groups)
     return found if found["value"].notna().any() else found.iloc[:0]
 
 
@@ -171,12 +162,10 @@ def _named(observations: pd.DataFrame) -> pd.DataFrame:
 
 def _offsets(run: str, rows: pd.DataFrame) -> pd.DataFrame:
     """For each number of tokens what is known of the offsets at one step of a run."""
-    recorded = rows[
-        rows["quantity"].isin(("synchronization_offset", "synchronized_share", "sentence_offset"))
-    ]
+    recorded = select(rows, quantity=("synchronization_offset", "synchronized_share", "sentence_offset"))
     table = []
     for length in sorted(int(n) for n in recorded["length"].dropna().unique()):
-        of = recorded[recorded["length"].eq(length)]
+        of = select(recorded, length=length)
         one = of[of["quantity"].ne("sentence_offset")].set_index("quantity")["value"]
         by_sentence = sentences(of, "sentence_offset")
         table.append(

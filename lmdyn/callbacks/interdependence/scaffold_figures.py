@@ -9,36 +9,33 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lmdyn.callbacks.observing.figures import new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.schema import select
 
 __all__ = ["scaffold_figures"]
 
 _DOMAINS = {"in": "in domain: scaffolds of the training text", "out": "out of domain: random scaffolds"}
 _DASHES = {"familiar": "--", "unfamiliar": "-"}
+_LINE = ["length", "scaffold", "rules", "run"]
 _P_CLOSE = "mean probability of ω"
 
 
 def scaffold_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """Figures 7 to 12: a colour for each length k of the scaffold, familiar ones dashed, unfamiliar ones solid."""
-    rows = observations[observations["quantity"].isin(["probability", "di", "gradient"])]
+    rows = select(observations, quantity=["probability", "di", "gradient"])
     if "run" not in rows:
         rows = rows.assign(run="")
     figures = {
         "probability": _curves(rows, "probability", "", _P_CLOSE),
         "probability_open": _curves(rows, "probability", "open", f"{_P_CLOSE}, α in focus"),
         "interdependence": _curves(rows, "di", "", "mean DI(α, scaffold)"),
-        "probability_prefix": _profiles(
-            rows,
-            "probability",
-            "prefix",
-            f"{_P_CLOSE} (last observation)",
-            "words of the scaffold in focus, after α",
-        ),
     }
+    prefix = _last(select(rows, quantity="probability", focus="prefix"))
+    label, words = f"{_P_CLOSE} (last observation)", "words of the scaffold in focus, after α"
+    figures["probability_prefix"] = _profiles(prefix, label, words)
     for focus, error in (("close", "of ω"), ("all", "of all words after α")):
+        of = select(rows, quantity="gradient", focus=focus)
         label = f"mean ‖∂E/∂h‖ (E: error {error})"
-        figures[f"gradient_{focus}"] = _profiles(
-            rows, "gradient", focus, label, "words after α (0: at α)", mean=True
-        )
+        figures[f"gradient_{focus}"] = _profiles(of, label, "words after α (0: at α)")
     figures["probability_by_rules"] = _by_rules(rows)
     return figures
 
@@ -60,9 +57,7 @@ def _runs(rows: pd.DataFrame) -> list[tuple[str, dict[str, Any], pd.DataFrame]]:
     lengths = sorted(rows["length"].unique())
     most = rows["rules"].max()
     found = []
-    for (length, scaffold, rules, _), run in rows.groupby(
-        ["length", "scaffold", "rules", "run"], observed=True
-    ):
+    for (length, scaffold, rules, _), run in rows.groupby(_LINE, observed=True):
         look: dict[str, Any] = {"color": f"C{lengths.index(length)}", "ls": _DASHES[str(scaffold)]}
         rare = rules < most
         name = f"k = {length}, {scaffold}" + (f", n = {rules}" if rare else "")
@@ -72,27 +67,26 @@ def _runs(rows: pd.DataFrame) -> list[tuple[str, dict[str, Any], pd.DataFrame]]:
 
 def _curves(rows: pd.DataFrame, quantity: str, focus: str, label: str) -> Figure:
     """A quantity over training."""
-    rows = rows[rows["quantity"].eq(quantity) & rows["focus"].eq(focus)].sort_values("step")
+    rows = select(rows, quantity=quantity, focus=focus).sort_values("step")
 
     def draw(ax: Axes, domain: str) -> None:
-        for name, look, run in _runs(rows[rows["site"].eq(domain)]):
+        for name, look, run in _runs(select(rows, site=domain)):
             ax.plot(run["step"], run["value"], marker=".", ms=3, label=name, **look)
-        set_step_axis(ax, list(rows["step"]))
+        set_step_axis(ax, rows["step"])
 
     return _panels(draw, label)
 
 
-def _profiles(
-    rows: pd.DataFrame, quantity: str, focus: str, label: str, words: str, mean: bool = False
-) -> Figure:
-    """A quantity by the number of words after α: at the last observation, or its mean over all."""
-    rows = rows[rows["quantity"].eq(quantity) & rows["focus"].eq(focus)]
-    if not mean:
-        last = rows.groupby(["length", "scaffold", "rules", "run"], observed=True)["step"].transform("max")
-        rows = rows[rows["step"].eq(last)]
+def _last(rows: pd.DataFrame) -> pd.DataFrame:
+    """The last observation of each line."""
+    return rows[rows["step"].eq(rows.groupby(_LINE, observed=True)["step"].transform("max"))]
+
+
+def _profiles(rows: pd.DataFrame, label: str, words: str) -> Figure:
+    """Means by the number of words after α."""
 
     def draw(ax: Axes, domain: str) -> None:
-        for name, look, run in _runs(rows[rows["site"].eq(domain)]):
+        for name, look, run in _runs(select(rows, site=domain)):
             values = run.groupby("words")["value"].mean()
             ax.plot(values.index.astype(int), values, marker=".", ms=5, label=name, **look)
         ax.set_xlabel(words)
@@ -103,15 +97,12 @@ def _profiles(
 
 def _by_rules(rows: pd.DataFrame) -> Figure:
     """Figure 11: probability of ω from α and from the scaffold, by n and k, at the last observation."""
-    rows = rows[rows["quantity"].eq("probability") & rows["focus"].isin(["open", "scaffold"])]
-    last = rows.groupby(["length", "scaffold", "rules", "run"], observed=True)["step"].transform("max")
-    rows = rows[rows["step"].eq(last) & rows["site"].eq("in") & rows["value"].gt(0)]  # on a logarithmic axis
+    rows = select(_last(select(rows, quantity="probability", focus=["open", "scaffold"])), site="in")
+    rows = rows[rows["value"].gt(0)]  # on a logarithmic axis
     figure, axes = new_figure(10.2, 3.8, ncols=2, sharey=True)
     counts = sorted(rows["rules"].unique())
-    for ax, (focus, title) in zip(
-        axes, (("open", "α in focus"), ("scaffold", "scaffold in focus")), strict=True
-    ):
-        for (rules, scaffold), line in rows[rows["focus"].eq(focus)].groupby(
+    for ax, (focus, title) in zip(axes, {"open": "α", "scaffold": "scaffold"}.items(), strict=True):
+        for (rules, scaffold), line in select(rows, focus=focus).groupby(
             ["rules", "scaffold"], observed=True
         ):
             line = line.sort_values("length")
@@ -119,7 +110,7 @@ def _by_rules(rows: pd.DataFrame) -> Figure:
                 line["length"].astype(int), line["value"], marker=".", ms=6, lw=1.2, label=f"n = {rules}, {scaffold}",
                 color=f"C{counts.index(rules)}", ls=_DASHES[str(scaffold)],
             )  # fmt: skip
-        ax.set_title(f"{title}, in domain", fontsize=10, loc="left")
+        ax.set_title(f"{title} in focus, in domain", fontsize=10, loc="left")
         ax.set_xlabel("length k of the scaffold (words)")
         ax.set_xticks(sorted(rows["length"].astype(int).unique()))
         ax.set_yscale("log")

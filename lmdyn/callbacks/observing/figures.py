@@ -1,7 +1,8 @@
 """What the observers' figures have in common, and their way to the loggers."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -12,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import Collection
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.table import Table
@@ -22,16 +23,25 @@ from matplotlib.ticker import Formatter, LogFormatterMathtext, MaxNLocator
 from lmdyn.analysis.inspection.transformer import layer_number
 
 __all__ = [
+    "Panels",
     "PlainTextFigure",
+    "cell_values",
+    "draw_lines",
     "line_style",
+    "line_styles",
     "log_figure",
     "mark_rate_drops",
     "named_runs",
     "new_figure",
+    "new_panels",
+    "of_run",
     "outer_legend",
     "set_step_axis",
+    "shades",
     "short_names",
     "site_label",
+    "spread_out",
+    "zero_line",
 ]
 
 
@@ -90,8 +100,67 @@ def new_figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tupl
     return figure, figure.subplots(**subplots)
 
 
-def set_step_axis(axes: Axes, steps: Sequence[int]) -> None:
-    """Label and limit the axis of training steps; logarithmic (0 included) where observations are spaced so."""
+@dataclass(frozen=True)
+class Panels:
+    """A grid of panels; iteration gives those that are in use, row by row."""
+
+    figure: Figure
+    grid: Any
+    number: int
+
+    def __iter__(self) -> Iterator[Axes]:
+        return iter(list(self.grid.flat[: self.number]))
+
+    def set_ylabel(self, label: str, **text: Any) -> None:
+        """Label the first panel of each row."""
+        for ax in self.grid[:, 0]:
+            ax.set_ylabel(label, **text)
+
+    def legend(self, *, of_all: bool = False, **legend: Any) -> None:
+        """One :func:`outer_legend`, of the top right panel's lines, or of those of all."""
+        outer_legend(self.grid[0, -1], of=list(self) if of_all else (), **legend)
+
+
+def new_panels(
+    number: int,
+    width: float,
+    height: float,
+    *,
+    most: int = 3,
+    margin: tuple[float, float] = (0.0, 0.0),
+    within: SubFigure | None = None,
+    **subplots: Any,
+) -> Panels:
+    """A figure of ``number`` panels in rows of ``most``; places that are left over stay empty.
+
+    Args:
+        number: of panels.
+        width: of each, inches.
+        height: of each, inches.
+        most: panels in a row.
+        margin: added to the width and to the height of the whole, for legends.
+        within: draw there, and make no figure of its own.
+        **subplots: see :meth:`matplotlib.figure.Figure.subplots`.
+    """
+    columns = min(most, number)
+    rows = -(-number // columns)
+    place = within or PlainTextFigure(width * columns + margin[0], height * rows + margin[1])
+    grid = place.subplots(rows, columns, squeeze=False, **subplots)
+    for ax in grid.flat[number:]:
+        ax.set_axis_off()
+    return Panels(place.figure, grid, number)
+
+
+def set_step_axis(axes: Axes, steps: Iterable[int], rates: pd.DataFrame | None = None) -> None:
+    """Label and limit the axis of training steps; logarithmic (0 included) where observations are spaced so.
+
+    Args:
+        axes: whose x axis it is.
+        steps: that are drawn, in any order.
+        rates: observations whose drops of the learning rate are marked, see :func:`mark_rate_drops`.
+    """
+    if rates is not None:
+        mark_rate_drops(axes, rates)
     axes.set_xlabel("training step (optimizer updates)")
     different = sorted(set(steps))
     if len(different) < 2:
@@ -132,9 +201,75 @@ def site_label(site: str) -> str:
     return f"layer {layer_number(site)}" if re.fullmatch(r"layer@?\d+", site) else site
 
 
-def line_style(i: int) -> dict[str, str]:
+def line_style(i: int) -> dict[str, Any]:
     """Colour and dashes of the i-th of many lines: ten colours, then dashed, then dotted."""
     return {"color": f"C{i % 10}", "ls": ("-", "--", ":")[i // 10 % 3]}
+
+
+def line_styles(names: Iterable[Any]) -> dict[Any, dict[str, Any]]:
+    """The :func:`line_style` of each of many lines, in their order."""
+    return {name: line_style(i) for i, name in enumerate(names)}
+
+
+def shades(names: Sequence[Any], first: float = 0.0, last: float = 0.9) -> dict[Any, dict[str, Any]]:
+    """A colour for each of an ordered series; ``first`` and ``last`` are brightnesses from 0 to 1."""
+    colours = mpl.colormaps["viridis"](np.linspace(first, last, len(names)))
+    return {name: {"color": colour} for name, colour in zip(names, colours, strict=True)}
+
+
+def draw_lines(
+    axes: Axes,
+    rows: pd.DataFrame,
+    by: str,
+    looks: Mapping[Any, Mapping[str, Any]],
+    *,
+    x: str = "step",
+    label: Callable[[Any], str] = str,
+    **common: Any,
+) -> None:
+    """A line with dots for each value of the column ``by``, over ``x``.
+
+    Args:
+        axes: where.
+        rows: with the columns ``by``, ``x`` and ``value``, in any order.
+        by: column that tells lines apart.
+        looks: its values that are drawn where there are any, in this order, with what is special to each line.
+        x: column of the horizontal axis.
+        label: what the legend calls a value of ``by``, where its look has no ``label``.
+        **common: to all lines.
+    """
+    rows = rows.sort_values(x)
+    for name, look in looks.items():
+        line = rows[rows[by].eq(name)]
+        if len(line):
+            drawn = {"marker": ".", "label": label(name), **common, **look}
+            axes.plot(line[x].to_numpy(dtype=float), line["value"].to_numpy(dtype=float), **drawn)
+
+
+def zero_line(axes: Axes) -> None:
+    """A thin horizontal line at 0."""
+    axes.axhline(0, color="0.4", lw=0.8, zorder=0)
+
+
+def cell_values(
+    axes: Axes, matrix: "np.ndarray[Any, Any]", bright: Callable[[float], bool], fontsize: float
+) -> None:
+    """Write the finite values of a heat map into its cells, white where they are not ``bright``."""
+    for (i, j), value in np.ndenumerate(matrix):
+        if np.isfinite(value):
+            text, colour = f"{round(value, 2) + 0.0:.2f}", "k" if bright(value) else "w"
+            axes.text(j, i, text, ha="center", va="center", fontsize=fontsize, color=colour)
+
+
+def spread_out(items: Sequence[Any], most: int) -> list[Any]:
+    """At most ``most`` of a series, from the first to the last and evenly in between.
+
+    Example:
+        >>> spread_out(range(0, 100, 10), 4)
+        [0, 30, 60, 90]
+    """
+    places = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
+    return [items[i] for i in np.unique(places)]
 
 
 def mark_rate_drops(axes: Axes, observations: pd.DataFrame) -> None:
@@ -184,6 +319,11 @@ def named_runs(observations: pd.DataFrame) -> pd.DataFrame:
         return observations.assign(run="this run")
     runs = observations["run"].astype(str)
     return observations.assign(run=runs.map(short_names(list(runs.unique()))))
+
+
+def of_run(run: str, name: str, several: bool) -> str:
+    """A label of a line: with the name of its run, where there are several."""
+    return f"{run}, {name}" if several else name
 
 
 def log_figure(loggers: Sequence[Any], tag: str, figure: Figure, step: int) -> None:

@@ -1,13 +1,24 @@
 """The tidy table of an observation: step, tokens, quantity, site, group columns, value; and its parquet schema."""
 
+from collections.abc import Collection
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from lmdyn.callbacks.training.observation_schedule import Progress
 
-__all__ = ["from_arrow", "group_columns", "is_number_column", "tidy", "to_arrow"]
+__all__ = [
+    "from_arrow",
+    "group_columns",
+    "is_number_column",
+    "last_step",
+    "select",
+    "tidy",
+    "to_arrow",
+    "wide",
+]
 
 _BEFORE_GROUPS = ("step", "tokens", "quantity", "site")
 
@@ -46,6 +57,45 @@ def tidy(measured: pd.DataFrame, at: Progress) -> pd.DataFrame:
     table.insert(0, "step", at.step)
     table.insert(1, "tokens", pd.Series([at.tokens] * len(table), dtype="Int64"))
     return table
+
+
+def select(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
+    """The rows that have certain values in certain columns.
+
+    Args:
+        table: a tidy table.
+        **wanted: by column its value, or several of which any will do, or None for a missing one.
+
+    Example:
+        >>> table = pd.DataFrame({"quantity": ["loss", "loss", "rate"], "site": ["a", None, "a"], "value": [1, 2, 3]})
+        >>> select(table, quantity="loss", site="a")["value"].tolist()
+        [1]
+        >>> select(table, quantity=["loss", "rate"], site=None)["value"].tolist()
+        [2]
+    """
+    found = np.ones(len(table), dtype=bool)
+    for column, value in wanted.items():
+        if value is None:
+            found &= table[column].isna().to_numpy()
+        elif isinstance(value, Collection) and not isinstance(value, str):
+            found &= table[column].isin(list(value)).to_numpy(dtype=bool)
+        else:
+            found &= table[column].eq(value).fillna(False).to_numpy(dtype=bool)
+    return table[found]
+
+
+def last_step(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the last step."""
+    return table[table["step"].eq(table["step"].max())]
+
+
+def wide(
+    table: pd.DataFrame, columns: str | list[str], index: str | list[str] = "step", **pivot: Any
+) -> pd.DataFrame:
+    """Values with a row for each step (or other ``index``) and a column for each value of ``columns``; sorted rows."""
+    return table.pivot_table(
+        index=index, columns=columns, values="value", observed=True, **pivot
+    ).sort_index()
 
 
 def to_arrow(table: pd.DataFrame) -> pa.Table:

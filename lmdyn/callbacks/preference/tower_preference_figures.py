@@ -6,18 +6,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from scipy.stats import gaussian_kde, iqr, norm
 
-from lmdyn.callbacks.observing.figures import (
-    PlainTextFigure,
-    line_style,
-    named_runs,
-    new_figure,
-    outer_legend,
-    set_step_axis,
-)
+from lmdyn.callbacks.observing import figures as fig
+from lmdyn.callbacks.observing.schema import select
 from lmdyn.callbacks.preference.tower_preference_tables import (
     BEFORE,
     LAST,
@@ -34,7 +27,7 @@ SHOWN = 1000
 _LEAST = 5  # types that make a distribution
 _WINDOW = 51  # types of a running median
 _SCORE = "preference score s (nats)"
-_DOTTED: dict[str, Any] = {"marker": ".", "ms": 4, "lw": 1.2, "clip_on": False}  # whole at the axis' ends
+_DOTTED: dict[str, Any] = {"ms": 4, "lw": 1.2, "clip_on": False}  # whole at the axis' ends
 _HOLLOW: dict[str, Any] = {"marker": "o", "ms": 5, "mfc": "w", "ls": ""}
 _LINES: dict[str, dict[str, Any]] = {"Pearson": {}, "Spearman": {"ls": "--"}}
 _KINDS = {"rank_correlation": "Spearman", "frequency_rank_correlation": "Spearman"}  # others as Pearson's
@@ -57,7 +50,7 @@ def preference_figures(
         ``sorted`` (figure 3), ``by_upos`` (4, where there are tags) and ``frequency`` (8); ``correlations`` of
         several runs (tables 2 and 4); ``over_training`` of more than one step. None without scores.
     """
-    observations = named_runs(observations)
+    observations = fig.named_runs(observations)
     types = last_types(observations, settings)
     if not types:
         return {}
@@ -83,31 +76,24 @@ def _tags(types: Mapping[str, pd.DataFrame]) -> list[str]:
     return [tag for tag in TAGS if most.get(tag, 0) >= _LEAST]
 
 
-def _panels(n: int, **kwargs: Any) -> tuple[Figure, list[Any], Any]:
-    """A figure of n panels, and the one that a legend belongs to the right of."""
-    columns = min(3, n)
-    rows = -(-n // columns)
-    width, height = (3.7, 2.9) if n > 1 else (5.6, 3.8)
-    figure, axes = new_figure(
-        width * columns + 1.6, height * rows + 0.4, nrows=rows, ncols=columns, squeeze=False, **kwargs
-    )
-    for ax in axes.flat[n:]:
-        ax.set_axis_off()
-    return figure, list(axes.flat[:n]), axes[0, -1]
+def _run_panels(runs: Sequence[str], **shared: Any) -> fig.Panels:
+    """A panel for each run, with its name where there are several."""
+    width, height = (3.7, 2.9) if len(runs) > 1 else (5.6, 3.8)
+    panels = fig.new_panels(len(runs), width, height, margin=(1.6, 0.4), **shared)
+    if len(runs) > 1:
+        for ax, run in zip(panels, runs, strict=True):
+            ax.set_title(run, fontsize=10, loc="left")
+    return panels
 
 
 def _colour(run: int) -> str:
-    return line_style(run)["color"]
+    return str(fig.line_style(run)["color"])
 
 
 def _running_median(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """The median of the types around each, of fewer at both ends."""
     window = min(_WINDOW, max(1, len(values) // 5))
     return pd.Series(values).rolling(window, center=True, min_periods=1).median().to_numpy()
-
-
-def _zero(ax: Axes) -> None:
-    ax.axhline(0, color="0.4", lw=0.8, zorder=0)
 
 
 # ---------------------------------------------------------------- figures
@@ -118,8 +104,8 @@ def _sorted(types: Mapping[str, pd.DataFrame]) -> Figure:
     name, *others = types
     first = types[name].head(SHOWN).sort_values("preference", ascending=False, kind="stable")
     x = np.arange(1, len(first) + 1)
-    figure, ax = new_figure(9.4 if others else 7.4, 4.4)
-    _zero(ax)
+    figure, ax = fig.new_figure(9.4 if others else 7.4, 4.4)
+    fig.zero_line(ax)
     label = f"{name}, which orders" if others else "preference"
     ax.plot(x, first["preference"], color=_colour(0), lw=2.4, label=label, zorder=3)
     for i, run in enumerate(others, start=1):
@@ -131,7 +117,7 @@ def _sorted(types: Mapping[str, pd.DataFrame]) -> Figure:
     if others:
         ax.plot([], [], color="0.4", lw=0.4, label="single types")
         ax.plot([], [], color="0.4", lw=1.2, label="running median")
-        outer_legend(ax)
+        fig.outer_legend(ax)
     elif first["standard_error"].notna().any():
         error = 2 * first["standard_error"]
         low, high = first["preference"] - error, first["preference"] + error
@@ -145,17 +131,17 @@ def _sorted(types: Mapping[str, pd.DataFrame]) -> Figure:
 
 def _by_upos(types: Mapping[str, pd.DataFrame], tags: Sequence[str]) -> Figure:
     """Figure 4: densities of the scores of each part of speech, a panel for each run."""
-    figure, axes, last = _panels(len(types), sharex=True)
+    panels = _run_panels(list(types), sharex=True)
     every = np.concatenate([of["preference"].to_numpy() for of in types.values()])
     low, high = np.quantile(every, [0.002, 0.998])
     margin = 0.1 * (high - low) or 1.0
     x = np.linspace(low - margin, high + margin, 400)
-    for ax, (run, of) in zip(axes, types.items(), strict=True):
+    for ax, of in zip(panels, types.values(), strict=True):
         for tag in tags:
             scores = of["preference"][of["upos"].eq(tag)].to_numpy()
             if len(scores) >= _LEAST:
                 density = _density(scores, x)
-                style = line_style(TAGS.index(tag))
+                style = fig.line_style(TAGS.index(tag))
                 ax.plot(x, density, lw=1.3, label=tag, **style)
                 ax.fill_between(x, density, color=style["color"], alpha=0.08, lw=0)
         ax.axvline(0, color="0.4", lw=0.8, zorder=0)
@@ -163,13 +149,11 @@ def _by_upos(types: Mapping[str, pd.DataFrame], tags: Sequence[str]) -> Figure:
         ax.margins(y=0.16)
         for at, side, text in ((0.02, "left", "← secondary"), (0.98, "right", "primary →")):
             ax.text(at, 0.97, text, transform=ax.transAxes, ha=side, va="top", fontsize=8, color="0.35")
-        if len(types) > 1:
-            ax.set_title(run, fontsize=10, loc="left")
         ax.set_xlabel(_SCORE)
         ax.set_ylabel("normalised distribution")
         ax.tick_params(labelbottom=True)
-    outer_legend(last, of=axes, title="most frequent tag")
-    return figure
+    panels.legend(of_all=True, title="most frequent tag")
+    return panels.figure
 
 
 def _density(values: npt.NDArray[np.float64], x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -186,22 +170,20 @@ def _density(values: npt.NDArray[np.float64], x: npt.NDArray[np.float64]) -> npt
 
 def _by_frequency(types: Mapping[str, pd.DataFrame]) -> Figure:
     """Figure 8: scores against frequency rank, a panel for each run."""
-    figure, axes, last = _panels(len(types), sharex=True, sharey=True)
-    for i, (ax, (run, of)) in enumerate(zip(axes, types.items(), strict=True)):
+    panels = _run_panels(list(types), sharex=True, sharey=True)
+    for i, (ax, of) in enumerate(zip(panels, types.values(), strict=True)):
         of = of.head(SHOWN)
-        _zero(ax)
+        fig.zero_line(ax)
         ax.plot(of["rank"], of["preference"], ".", ms=2.5, alpha=0.5, color=_colour(i))
         ax.plot(of["rank"], _running_median(of["preference"].to_numpy()), color="0.1", lw=1.4)
-        if len(types) > 1:
-            ax.set_title(run, fontsize=10, loc="left")
         ax.set_xlabel("rank by frequency, of the types\ncompared (1: most frequent)")
         ax.tick_params(labelbottom=True, labelleft=True)
-    for ax in axes[:: min(3, len(types))]:
-        ax.set_ylabel(_SCORE)
+    panels.set_ylabel(_SCORE)
+    last = panels.grid[0, -1]
     last.plot([], [], ".", ms=5, color="0.5", label="type")
     last.plot([], [], color="0.1", lw=1.4, label="running median")
-    outer_legend(last)
-    return figure
+    panels.legend()
+    return panels.figure
 
 
 def _heat_maps(types: Mapping[str, pd.DataFrame], pairs: pd.DataFrame, ranks: pd.DataFrame) -> Figure:
@@ -212,7 +194,7 @@ def _heat_maps(types: Mapping[str, pd.DataFrame], pairs: pd.DataFrame, ranks: pd
         first, second = pair["first"], pair["second"]
         linear.loc[first, second] = linear.loc[second, first] = pair["pearson"]
     side = 2.2 + 0.5 * len(runs)
-    figure, axes = new_figure(2 * side + 1.4, side + 0.6, ncols=2)
+    figure, axes = fig.new_figure(2 * side + 1.4, side + 0.6, ncols=2)
     compared = list(pairs["types"])
     for ax, table, title, numbers in (
         (axes[0], linear, "Pearson", compared),
@@ -225,12 +207,7 @@ def _heat_maps(types: Mapping[str, pd.DataFrame], pairs: pd.DataFrame, ranks: pd
         ]  # the axis beside it says it
         ax.set_xticks(range(len(names)), below, rotation=50, ha="right", fontsize=8)
         ax.set_yticks(range(len(names)), [name.replace(" (", "\n(") for name in names], fontsize=8)
-        for (i, j), value in np.ndenumerate(table.to_numpy()):
-            if np.isfinite(value):
-                colour = "w" if abs(value) > 0.65 else "k"
-                ax.text(
-                    j, i, f"{round(value, 2) + 0.0:.2f}", ha="center", va="center", fontsize=8, color=colour
-                )
+        fig.cell_values(ax, table.to_numpy(), lambda value: abs(value) <= 0.65, fontsize=8)
         least, most = f"{min(numbers):,}", f"{max(numbers):,}"
         of = most if least == most else f"{least} to {most}"
         ax.set_title(f"{title}, {of} types", fontsize=9, loc="left")
@@ -245,13 +222,13 @@ def _over_training(course: pd.DataFrame, colours: Mapping[str, str]) -> Figure |
     """Preference by part of speech for each run, then what is one number a step; None where nothing has a value."""
     seen = course.groupby("run")["step"].nunique()
     runs = [run for run in colours if seen[run] > 1]
-    tagged = course[course["quantity"].eq("preference") & course["value"].notna()]["run"]
-    with_tags = [run for run in runs if tagged.eq(run).any()]
+    tagged = set(select(course, quantity="preference").dropna(subset="value")["run"])
+    with_tags = [run for run in runs if run in tagged]
     series = _series(course)
     rows = [-(-len(panels) // 3) for panels in (with_tags, series) if panels]
     if not rows:
         return None
-    figure = PlainTextFigure(12.6, 2.9 * sum(rows) + 0.4)
+    figure = fig.PlainTextFigure(12.6, 2.9 * sum(rows) + 0.4)
     parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=rows)
     if with_tags:
         _tags_over_training(parts[0, 0], course, with_tags)
@@ -268,76 +245,63 @@ def _numbers_over_training(
     steps: Sequence[int],
 ) -> None:
     """A panel for each series, a line for each run, in its colour."""
-    columns = min(3, len(series))
-    axes = _grid(part, len(series), columns)
-    for ax, (title, correlation, numbers) in zip(axes, series, strict=True):
-        numbers = numbers[numbers["value"].notna()].sort_values("step")
+    panels = fig.new_panels(len(series), 0, 0, within=part)
+    for ax, (title, correlation, numbers) in zip(panels, series, strict=True):
+        numbers = numbers.dropna(subset="value")
+        looks = {q: _LINES[_KINDS.get(q, "Pearson")] for q in sorted(numbers["quantity"].unique())}
         for run, colour in runs.items():
-            for quantity, line in numbers[numbers["run"].eq(run)].groupby("quantity"):
-                look = _LINES[_KINDS.get(str(quantity), "Pearson")]
-                ax.plot(line["step"], line["value"], color=colour, **_DOTTED, **look)
+            of = select(numbers, run=run)
+            fig.draw_lines(ax, of, "quantity", looks, label=lambda _: "_nolegend_", color=colour, **_DOTTED)
         if correlation:
-            _zero(ax)
+            fig.zero_line(ax)
         ax.set_title(title, fontsize=9, loc="left")
-        set_step_axis(ax, steps)
-    legend = axes[columns - 1]
+        fig.set_step_axis(ax, steps)
+    legend = panels.grid[0, -1]
     if len(runs) > 1:
         for run, colour in runs.items():
             legend.plot([], [], color=colour, label=run)
     for name, look in _LINES.items():
         legend.plot([], [], color="0.4", label=name, **look)
-    outer_legend(legend)
+    panels.legend()
 
 
 def _tags_over_training(part: SubFigure, course: pd.DataFrame, runs: Sequence[str]) -> None:
     """A panel for each run, a line for each tag; hollow where the other tower was primary."""
-    by_tag = course[course["quantity"].eq("preference") & course["value"].notna()]
-    turned = course[course["quantity"].eq("orientation") & course["value"].lt(0)]
-    columns = min(3, len(runs))
-    axes = _grid(part, len(runs), columns)
-    for ax, run in zip(axes, runs, strict=True):
-        of = by_tag[by_tag["run"].eq(run)].sort_values("step")
-        other = turned[turned["run"].eq(run)]["step"]
-        _zero(ax)
-        for tag in [tag for tag in TAGS if of["group"].eq(tag).any()]:
-            line, style = of[of["group"].eq(tag)], line_style(TAGS.index(tag))
-            ax.plot(line["step"], line["value"], label=tag, **_DOTTED, **style)
-            hollow = line[line["step"].isin(other)]
-            if len(hollow):  # an unclipped line without points has no extent
-                ax.plot(hollow["step"], hollow["value"], color=style["color"], clip_on=False, **_HOLLOW)
-        if of["step"].isin(other).any():
+    by_tag = select(course, quantity="preference").dropna(subset="value")
+    turned = select(course[course["value"].lt(0)], quantity="orientation")
+    panels = fig.new_panels(len(runs), 0, 0, within=part)
+    for ax, run in zip(panels, runs, strict=True):
+        of, other = select(by_tag, run=run), select(turned, run=run)["step"]
+        fig.zero_line(ax)
+        hollow = of[of["step"].isin(other)]
+        for tag, style in fig.line_styles(TAGS).items():
+            fig.draw_lines(ax, of, "group", {tag: style}, **_DOTTED)
+            look = {**_HOLLOW, "color": style["color"], "label": "_nolegend_", "clip_on": False}
+            fig.draw_lines(ax, hollow, "group", {tag: look})
+        if len(hollow):
             ax.plot([], [], color="0.4", label="the other tower\nwas primary", **_HOLLOW)
         ax.set_title("mean preference by tag" + (f", {run}" if len(runs) > 1 else ""), fontsize=9, loc="left")
-        set_step_axis(ax, list(by_tag["step"]))
-    for ax in axes[::columns]:
-        ax.set_ylabel(_SCORE, fontsize=9)
-    outer_legend(axes[columns - 1], of=axes, title="most frequent tag")
-
-
-def _grid(part: SubFigure, n: int, columns: int) -> list[Any]:
-    axes = part.subplots(-(-n // columns), columns, squeeze=False)
-    for ax in axes.flat[n:]:
-        ax.set_axis_off()
-    return list(axes.flat[:n])
+        fig.set_step_axis(ax, by_tag["step"])
+    panels.set_ylabel(_SCORE, fontsize=9)
+    panels.legend(of_all=True, title="most frequent tag")
 
 
 def _series(course: pd.DataFrame) -> list[tuple[str, bool, pd.DataFrame]]:
     """What is one number a step: titles, whether it is a correlation, rows of the table."""
     found = [
-        (title, quantity != "spread", course[course["quantity"].eq(quantity)])
+        (title, quantity != "spread", select(course, quantity=quantity))
         for quantity, title in (
             ("spread", "spread of preference (standard deviation, nats)"),
             ("reliability", "split-half reliability"),
             ("frequency_rank_correlation", "correlation with frequency rank"),
         )
     ]
-    between = course[course["quantity"].isin(("correlation", "rank_correlation"))]
+    between = select(course, quantity=("correlation", "rank_correlation"))
     there = dict.fromkeys(between["group"])
     names = {name: name for name in there if name not in ("previous", BEFORE, LAST)}
     names |= {"previous": "the previous checkpoint"} if "previous" in there else {BEFORE: BEFORE}
     names[LAST] = LAST
     found += [
-        (f"correlation with {title}", True, between[between["group"].eq(name)])
-        for name, title in names.items()
+        (f"correlation with {title}", True, select(between, group=name)) for name, title in names.items()
     ]
     return [(title, correlation, of) for title, correlation, of in found if of["value"].notna().any()]

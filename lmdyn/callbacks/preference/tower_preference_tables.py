@@ -10,6 +10,7 @@ import pandas as pd
 from lmdyn.analysis.preference.preference_agreement import compare_preferences
 from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.callbacks.observing.figures import named_runs
+from lmdyn.callbacks.observing.schema import last_step, select, wide
 
 __all__ = ["BEFORE", "FREQUENCY_RANK", "LAST", "TAGS", "last_types", "preference_tables", "top_types"]
 
@@ -79,18 +80,18 @@ def last_types(
     Columns are ``preference, standard_error, count, upos, rank``, the index is the token; ``rank`` is that among these
     types.
     """
-    rows = observations[observations["by"].eq("token") & observations["value"].notna()]
+    rows = select(observations, by="token").dropna(subset="value")
     found = {}
     for run, of in rows.groupby("run", sort=False):
-        scored = of[of["quantity"].eq("preference")]
+        scored = select(of, quantity="preference")
         if scored.empty:
             continue
         of = of[of["step"].eq(scored["step"].max())]
+        scored = select(of, quantity="preference").set_index("group")
         columns = {
-            quantity: of[of["quantity"].eq(quantity)].set_index("group")["value"]
+            quantity: select(of, quantity=quantity).set_index("group")["value"]
             for quantity in ("preference", "standard_error", "count")
         }
-        scored = of[of["quantity"].eq("preference")].set_index("group")
         table = pd.DataFrame({**columns, "upos": scored["upos"]}).loc[scored.index]
         table = table.fillna({"count": 0.0}).sort_values("count", ascending=False, kind="stable")
         table = table.head(top_types(settings))
@@ -100,7 +101,7 @@ def last_types(
 
 def _reliability(observations: pd.DataFrame) -> "pd.Series[float]":
     """The last one of each run that has any: runs that diverged have preferences and reliability of a step before."""
-    rows = observations[observations["quantity"].eq("reliability") & observations["value"].notna()]
+    rows = select(observations, quantity="reliability").dropna(subset="value")
     return rows.sort_values("step").groupby("run")["value"].last()
 
 
@@ -159,13 +160,13 @@ def _means_by_upos(types: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def _instances(observations: pd.DataFrame, types: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     rows = []
     for run, of in observations.groupby("run", sort=False):
-        of = of[of["step"].eq(of["step"].max())]
+        of = last_step(of)
         row: dict[str, Any] = {"run": run, "step": int(of["step"].max())}
         for quantity in ("head_loss", "mean_probability"):
-            by_tower = of[of["quantity"].eq(quantity) & of["by"].eq("tower")]
+            by_tower = select(of, quantity=quantity, by="tower")
             row |= {f"{quantity}_{t}": v for t, v in zip(by_tower["group"], by_tower["value"], strict=True)}
         for quantity in ("primary_tower", "spread", "reliability"):
-            found = of[of["quantity"].eq(quantity)]["value"]
+            found = select(of, quantity=quantity)["value"]
             row[quantity] = found.iloc[0] if len(found) else np.nan
         rows.append({**row, "types": len(types.get(str(run), ()))})
     table = pd.DataFrame(rows)
@@ -226,8 +227,8 @@ def _oriented(observations: pd.DataFrame, orientation: pd.DataFrame) -> pd.DataF
 
 def _pairs_of_towers(observations: pd.DataFrame) -> pd.DataFrame:
     """At each step the primary tower and the one it is compared with, which has the next higher mean probability."""
-    means = observations[observations["quantity"].eq("mean_probability") & observations["by"].eq("tower")]
-    primary = observations[observations["quantity"].eq("primary_tower") & observations["value"].notna()]
+    means = select(observations, quantity="mean_probability", by="tower")
+    primary = select(observations, quantity="primary_tower").dropna(subset="value")
     primary = primary[["run", "step"]].assign(primary=primary["value"].astype(int).astype(str))
     others = means[["run", "step", "group", "value"]].merge(primary, on=["run", "step"])
     others = others[others["group"].ne(others["primary"])]
@@ -237,13 +238,11 @@ def _pairs_of_towers(observations: pd.DataFrame) -> pd.DataFrame:
 
 def _between_steps(oriented: pd.DataFrame, types: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Correlations of the scores at each step with those before and with the last, over the types of the last."""
-    rows = oriented[oriented["by"].eq("token") & oriented["quantity"].eq("preference")]
+    rows = select(oriented, by="token", quantity="preference").dropna(subset="value")
     found = []
     for run, last in types.items():
-        of = rows[rows["run"].eq(run) & rows["value"].notna()]
-        wide = of.pivot_table(index="group", columns="step", values="value", observed=True)
-        wide = wide.reindex(last.index).sort_index(axis=1)
-        steps, scores = list(wide), wide.to_numpy(dtype=np.float64).T
+        table = wide(select(rows, run=run), "step", "group").reindex(last.index).sort_index(axis=1)
+        steps, scores = list(table), table.to_numpy(dtype=np.float64).T
         for i, step in enumerate(steps):
             others = {LAST: -1} | ({BEFORE: i - 1} if i else {})
             for other, j in others.items():

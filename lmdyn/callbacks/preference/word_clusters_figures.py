@@ -16,7 +16,8 @@ from lmdyn.analysis.preference.word_clusters import (
     cluster_number,
     typical_words,
 )
-from lmdyn.callbacks.observing.figures import line_style, named_runs, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing import figures as fig
+from lmdyn.callbacks.observing.schema import last_step, select, wide
 
 __all__ = ["cluster_figures", "cluster_preferences", "cluster_table"]
 
@@ -41,14 +42,14 @@ def cluster_figures(observations: pd.DataFrame) -> dict[str, Figure]:
         ``clusters_per_word`` (figure 6) of every run's last; ``over_training`` from two steps on.
     """
     several = "run" in observations
-    observations = named_runs(observations)
+    observations = fig.named_runs(observations)
     runs = list(dict.fromkeys(observations["run"]))
-    last = {run: _last(observations[observations["run"].eq(run)]) for run in runs}
+    last = {run: last_step(select(observations, run=run)) for run in runs}
     clustered = {run: rows for run, rows in last.items() if rows["quantity"].eq("count").any()}
     figures = {}
     if clustered:
         first, rows = next(iter(clustered.items()))
-        of = f"{first}, step {_step(rows)}" if several else f"step {_step(rows)}"
+        of = fig.of_run(first, f"step {_step(rows)}", several)
         if rows["quantity"].eq("component_value").any():
             figures["matrix"] = _matrix(rows, of)
         figures["clusters_per_word"] = _clusters_per_word(clustered)
@@ -67,7 +68,7 @@ def cluster_table(observations: pd.DataFrame) -> dict[str, pd.DataFrame]:
         ``clusters``: ``cluster``, ``words`` (how many), ``typical`` (those of the largest values), ``frequent`` (the
         most frequent ones). Nothing where there are no clusters.
     """
-    rows = _first(named_runs(observations))
+    rows = _first(fig.named_runs(observations))
     return {} if rows is None else {"clusters": _largest(*_members(rows))}
 
 
@@ -85,17 +86,16 @@ def cluster_preferences(observations: pd.DataFrame, preferences: pd.DataFrame) -
         have one, and its ``rank`` (1 for the largest); in descending order of the first run's. Nothing where either
         is missing.
     """
-    rows = _first(named_runs(observations))
-    wanted = preferences["quantity"].eq("preference") & preferences["by"].eq("token")
-    preferences = named_runs(preferences[wanted])
+    rows = _first(fig.named_runs(observations))
+    preferences = fig.named_runs(select(preferences, quantity="preference", by="token"))
     if rows is None or preferences.empty:
         return {}
     clusters, counts = _members(rows)
     table = _largest(clusters, counts)
     runs = list(dict.fromkeys(preferences["run"]))
     for run in runs:
-        of_run = _last(preferences[preferences["run"].eq(run)]).set_index("group")["value"]
-        of_word = torch.from_numpy(of_run.reindex(counts.index).to_numpy(dtype=np.float64, copy=True))
+        scores = last_step(select(preferences, run=run)).set_index("group")["value"]
+        of_word = torch.from_numpy(scores.reindex(counts.index).to_numpy(dtype=np.float64, copy=True))
         means, _ = cluster_means(clusters, of_word)
         mean = pd.Series(means[[cluster_number(name) for name in table["cluster"]]].numpy())
         ending = f" {run}" if len(runs) > 1 else ""
@@ -109,15 +109,11 @@ def cluster_preferences(observations: pd.DataFrame, preferences: pd.DataFrame) -
 # ---------------------------------------------------------------- what the observations say
 
 
-def _last(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[rows["step"].eq(rows["step"].max())]
-
-
 def _first(observations: pd.DataFrame) -> pd.DataFrame | None:
     """The last observation of the first run; None where it has no clusters."""
     if observations.empty:
         return None
-    rows = _last(observations[observations["run"].eq(observations["run"].iloc[0])])
+    rows = last_step(select(observations, run=observations["run"].iloc[0]))
     return rows if rows["quantity"].eq("membership").any() else None
 
 
@@ -127,13 +123,13 @@ def _step(rows: pd.DataFrame) -> str:
 
 def _counts(rows: pd.DataFrame) -> "pd.Series[float]":
     """How often each word occurs, most frequent first."""
-    return rows[rows["quantity"].eq("count")].set_index("token")["value"]
+    return select(rows, quantity="count").set_index("token")["value"]
 
 
 def _members(rows: pd.DataFrame) -> "tuple[Membership, pd.Series[float]]":
     """The clusters that the rows tell of, their words numbered by frequency; how often each word occurs."""
     counts = _counts(rows)
-    members = rows[rows["quantity"].eq("membership")]
+    members = select(rows, quantity="membership")
     cluster = np.array([cluster_number(str(name)) for name in members["group"]], dtype=np.int64)
     found = Membership(
         words=len(counts),
@@ -163,11 +159,11 @@ def _largest(clusters: Membership, counts: "pd.Series[float]") -> pd.DataFrame:
 
 def _matrix(rows: pd.DataFrame, of: str) -> Figure:
     """Figure 5: words by frequency, components, values in colour."""
-    values = rows[rows["quantity"].eq("component_value")]
-    matrix = values.pivot_table(index="group", columns="token", values="value", sort=False, observed=True)
+    values = select(rows, quantity="component_value")
+    matrix = wide(values, "token", "group", sort=False).loc[values["group"].unique()]
     y = matrix.to_numpy(dtype=float)
     limit = max(2.5, float(np.quantile(np.abs(y), 0.999)))
-    figure, ax = new_figure(10.0, 4.6)
+    figure, ax = fig.new_figure(10.0, 4.6)
     image = ax.imshow(
         y, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest",
         extent=(0.5, y.shape[1] + 0.5, len(y) - 0.5, -0.5),
@@ -186,15 +182,15 @@ def _matrix(rows: pd.DataFrame, of: str) -> Figure:
 
 def _clusters_per_word(last: dict[str, pd.DataFrame]) -> Figure:
     """Figure 6: share of words by number of clusters, bars side by side for several runs."""
-    figure, ax = new_figure(7.6 + 2.4 * (len(last) > 1), 4.0)
+    figure, ax = fig.new_figure(7.6 + 2.4 * (len(last) > 1), 4.0)
     width, groups = 0.8 / len(last), list[str]()
     for i, (run, rows) in enumerate(last.items()):
-        shares = rows[rows["quantity"].eq("share_of_words")].set_index("group")["value"]
+        shares = select(rows, quantity="share_of_words").set_index("group")["value"]
         groups = groups or [str(group) for group in shares.index]
-        mean = rows[rows["quantity"].eq("mean_clusters")]["value"].iloc[0]
+        mean = select(rows, quantity="mean_clusters")["value"].iloc[0]
         at = np.arange(len(groups)) + (i - (len(last) - 1) / 2) * width
         heights = shares.reindex(groups).to_numpy()
-        ax.bar(at, heights, width * 0.95, color=line_style(i)["color"], label=f"{run} (mean {mean:.2f})")
+        ax.bar(at, heights, width * 0.95, color=fig.line_style(i)["color"], label=f"{run} (mean {mean:.2f})")
     ax.plot(
         list(_PUBLISHED), list(_PUBLISHED.values()), "D", color="black", mfc="white", ms=7, ls="none", clip_on=False,
         label=f"{_AUTHORS}\n(128 components;\nmean {_PUBLISHED_MEAN})",
@@ -206,7 +202,7 @@ def _clusters_per_word(last: dict[str, pd.DataFrame]) -> Figure:
     ax.set_ylim(bottom=0)
     steps = {_step(rows) for rows in last.values()}
     ax.set_title(f"clusters per word, step {', '.join(sorted(steps))}", fontsize=10, loc="left")
-    outer_legend(ax)
+    fig.outer_legend(ax)
     return figure
 
 
@@ -225,8 +221,8 @@ def _word_clouds(rows: pd.DataFrame, of: str) -> Figure | None:
     except ImportError:
         log.info("no word clouds: they need the package wordcloud, `pip install 'lmdyn[figures]'`")
         return None
-    figure, axes = new_figure(3.6 * len(largest), 3.4, ncols=len(largest), squeeze=False)
-    for i, (ax, cluster) in enumerate(zip(axes[0], largest, strict=True)):
+    panels = fig.new_panels(len(largest), 3.6, 3.4)
+    for i, (ax, cluster) in enumerate(zip(panels, largest, strict=True)):
         words = counts.iloc[clusters.word[clusters.cluster == cluster].numpy()]
         colour = _colour(i)
         cloud = WordCloud(
@@ -238,8 +234,9 @@ def _word_clouds(rows: pd.DataFrame, of: str) -> Figure | None:
         ax.imshow(cloud.to_array(), interpolation="bilinear")
         ax.set(xticks=[], yticks=[])
         ax.set_title(f"cluster {cluster_name(cluster)}: {len(words)} words", fontsize=10)
-    figure.suptitle(f"the largest clusters, {of}; size grows with frequency", fontsize=10, x=0.01, ha="left")
-    return figure
+    title = f"the largest clusters, {of}; size grows with frequency"
+    panels.figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+    return panels.figure
 
 
 def _colour(i: int) -> str:
@@ -253,19 +250,16 @@ def _over_training(observations: pd.DataFrame) -> Figure:
         "mean_clusters": "clusters that a word belongs to, mean",
     }
     runs = list(dict.fromkeys(observations["run"]))
-    figure, axes = new_figure(9.4 + 2.2 * (len(runs) > 1), 3.8, ncols=2)
+    figure, axes = fig.new_figure(9.4 + 2.2 * (len(runs) > 1), 3.8, ncols=2)
     for ax, (quantity, label) in zip(axes, scalars.items(), strict=True):
-        rows = observations[observations["quantity"].eq(quantity)].sort_values("step")
-        for i, run in enumerate(runs):
-            line = rows[rows["run"].eq(run)]
-            look = {"marker": ".", "ms": 4, "lw": 1.3, **line_style(i)}
-            ax.plot(line["step"], line["value"], label=run, **look)
+        rows = select(observations, quantity=quantity)
+        fig.draw_lines(ax, rows, "run", fig.line_styles(runs), ms=4, lw=1.3)
         ax.set_ylabel(label)
-        set_step_axis(ax, list(rows["step"]))
+        fig.set_step_axis(ax, rows["step"])
     axes[0].set_title("static embeddings after ICA", fontsize=10, loc="left")
     _levels(axes[0], _WITHIN_ONE)
     _levels(axes[1], {_AUTHORS: _PUBLISHED_MEAN})
-    outer_legend(axes[1], of=list(axes))
+    fig.outer_legend(axes[1], of=list(axes))
     return figure
 
 

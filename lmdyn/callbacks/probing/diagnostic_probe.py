@@ -18,16 +18,11 @@ from lmdyn.analysis.probing.probes import (
 )
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
-from lmdyn.callbacks.observing.figures import (
-    line_style,
-    mark_rate_drops,
-    new_figure,
-    outer_legend,
-    set_step_axis,
-)
+from lmdyn.callbacks.observing.figures import draw_lines, line_style, new_panels, set_step_axis
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch, ProbeSet, Watch, probe_pass, token_vectors
 from lmdyn.callbacks.observing.protocols import HasTrainingPart
+from lmdyn.callbacks.observing.schema import select
 from lmdyn.callbacks.observing.sentence_blocks import SentenceBlocks, bootstrap_settings, enough_blocks
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES
 
@@ -296,30 +291,21 @@ def _curves(
     observations: pd.DataFrame, target: str, quantities: Sequence[str] = ("accuracy", "selectivity")
 ) -> Figure:
     """A panel for each site: accuracy drawn through, selectivity dashed."""
-    rows = observations[observations["target"].eq(target) & observations["quantity"].isin(quantities)]
-    sites = list(rows["site"].unique())
-    columns = min(3, len(sites))
-    lines = -(-len(sites) // columns)
-    figure, axes = new_figure(
-        4.0 * columns + 1.8, 3.3 * lines, nrows=lines, ncols=columns, sharey=True, squeeze=False
-    )
-    tasks = list(rows["task"].unique())
+    rows = select(observations, target=target, quantity=quantities)
+    sites, tasks = list(rows["site"].unique()), list(rows["task"].unique())
+    panels = new_panels(len(sites), 4.0, 3.3, margin=(1.8, 0), sharey=True)
     of = {"current": "the word read", "next": "the next word"}[target]
-    for ax, site in zip(axes.flat, sites, strict=False):
-        here = rows[rows["site"].eq(site)].sort_values("step")
+    for ax, site in zip(panels, sites, strict=True):
+        here = select(rows, site=site)
         for i, task in enumerate(tasks):
-            for quantity, dash in zip(quantities, ("-", "--"), strict=False):
-                line = here[here["task"].eq(task) & here["quantity"].eq(quantity)]
-                ax.plot(
-                    line["step"], line["value"], dash, color=line_style(i)["color"], marker=".", ms=4, lw=1.2,
-                    label=f"{task}, {quantity}",
-                )  # fmt: skip
+            color = line_style(i)["color"]
+            looks = {
+                quantity: {"ls": dash, "label": f"{task}, {quantity}"}
+                for quantity, dash in zip(quantities, ("-", "--"), strict=False)
+            }
+            draw_lines(ax, select(here, task=task), "quantity", looks, color=color, ms=4, lw=1.2)
         ax.set_title(f"{site}: label of {of}", fontsize=10, loc="left")
-        mark_rate_drops(ax, observations)
-        set_step_axis(ax, list(here["step"]))
-    for ax in axes.flat[len(sites) :]:
-        ax.set_axis_off()
-    for ax in axes[:, 0]:
-        ax.set_ylabel(" and ".join(quantities))
-    outer_legend(axes[0, -1], fontsize=7)
-    return figure
+        set_step_axis(ax, here["step"], rates=observations)
+    panels.set_ylabel(" and ".join(quantities))
+    panels.legend(fontsize=7)
+    return panels.figure

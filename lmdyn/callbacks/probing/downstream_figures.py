@@ -7,7 +7,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.observing.figures import line_style, named_runs, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing import figures as fig
+from lmdyn.callbacks.observing.schema import select
 
 __all__ = ["downstream_figures"]
 
@@ -15,7 +16,7 @@ __all__ = ["downstream_figures"]
 def downstream_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """Scores by task and their average, of one run or of several (a column ``run``); see the observer."""
     several = "run" in observations
-    observations = named_runs(observations)
+    observations = fig.named_runs(observations)
     figures = {}
     if observations["quantity"].eq("score").any():
         figures["tasks"] = _tasks_of_runs(observations) if several else _tasks(observations)
@@ -26,68 +27,61 @@ def downstream_figures(observations: pd.DataFrame) -> dict[str, Figure]:
 
 def _tasks(observations: pd.DataFrame) -> Figure:
     """All tasks in one panel, as in figures 5b and 12 of the publication."""
-    figure, ax = new_figure(8.2, 4.6)
-    scores, baselines = (observations[observations["quantity"].eq(q)] for q in ("score", "baseline"))
+    figure, ax = fig.new_figure(8.2, 4.6)
+    scores = select(observations, quantity="score")
     for i, task in enumerate(scores["task"].unique()):
-        style = line_style(i)
-        _line(ax, scores[scores["task"].eq(task)], task, style)
-        of_task = baselines[baselines["task"].eq(task)]["value"]
-        if len(of_task):
-            ax.axhline(float(of_task.iloc[-1]), color=style["color"], lw=0.8, ls=":", alpha=0.7, zorder=0)
+        style = fig.line_style(i)
+        _line(ax, select(scores, task=task), task, style)
+        for value in select(observations, quantity="baseline", task=task)["value"].tolist()[-1:]:
+            ax.axhline(value, color=style["color"], lw=0.8, ls=":", alpha=0.7, zorder=0)
     _legend_of_marks(ax)
     ax.set_ylabel("score on the development set")
     ax.set_title("fine-tuned from each step", fontsize=10, loc="left")
-    set_step_axis(ax, list(scores["step"]))
-    outer_legend(ax)
+    fig.set_step_axis(ax, scores["step"])
+    fig.outer_legend(ax)
     return figure
 
 
 def _tasks_of_runs(observations: pd.DataFrame) -> Figure:
     """A panel for each task, a line for each run."""
-    scores, baselines = (observations[observations["quantity"].eq(q)] for q in ("score", "baseline"))
-    tasks, runs = list(scores["task"].unique()), list(observations["run"].unique())
-    columns = min(3, len(tasks))
-    rows = -(-len(tasks) // columns)
-    figure, axes = new_figure(3.6 * columns + 2.0, 2.9 * rows, nrows=rows, ncols=columns, squeeze=False)
-    for ax, task in zip(axes.flat, tasks, strict=False):
-        here = scores[scores["task"].eq(task)]
-        for i, run in enumerate(runs):
-            _line(ax, here[here["run"].eq(run)], run, line_style(i))
-        of_task = baselines[baselines["task"].eq(task)]["value"]
-        for value in of_task.unique():  # one, unless the runs' data differ
-            ax.axhline(float(value), color="0.4", lw=0.8, ls=":", zorder=0)
+    scores = select(observations, quantity="score")
+    tasks = list(scores["task"].unique())
+    panels = fig.new_panels(len(tasks), 3.6, 2.9, margin=(2.0, 0))
+    for ax, task in zip(panels, tasks, strict=True):
+        _runs(ax, observations, ("score", "baseline"), task, list(observations["run"].unique()))
         ax.set_title(task, fontsize=10, loc="left")
-        set_step_axis(ax, list(here["step"]))
-    for ax in axes.flat[len(tasks) :]:
-        ax.set_axis_off()
-    for ax in axes[:, 0]:
-        ax.set_ylabel("score on the development set", fontsize=9)
-    _legend_of_marks(axes[0, -1])
-    outer_legend(axes[0, -1], of=list(axes.flat))
-    return figure
+    panels.set_ylabel("score on the development set", fontsize=9)
+    _legend_of_marks(panels.grid[0, -1])
+    panels.legend(of_all=True)
+    return panels.figure
+
+
+def _runs(
+    ax: Axes, observations: pd.DataFrame, quantities: tuple[str, str], task: str, runs: Sequence[str]
+) -> None:
+    """A line for each run, and the baselines: one, unless the runs' data differ."""
+    scores, baselines = (select(observations, quantity=q, task=task) for q in quantities)
+    for i, run in enumerate(runs):
+        _line(ax, select(scores, run=run), run, fig.line_style(i))
+    for value in baselines["value"].unique():
+        ax.axhline(float(value), color="0.4", lw=0.8, ls=":", zorder=0)
+    fig.set_step_axis(ax, scores["step"])
 
 
 def _averages(observations: pd.DataFrame, several: bool) -> Figure:
     """A panel for each set of tasks that is averaged over, in it a line for each run (figure 13c)."""
-    rows = observations[observations["quantity"].eq("average")]
-    baselines = observations[observations["quantity"].eq("average_baseline")]
+    rows = select(observations, quantity="average")
+    if not several:
+        observations, rows = (table.assign(run="average") for table in (observations, rows))
     sets = list(rows["task"].unique())
-    runs = list(rows["run"].unique())
-    figure, axes = new_figure(6.4 + 2.0 * several, 3.6 * len(sets) + 0.4, nrows=len(sets), squeeze=False)
-    for ax, tasks in zip(axes[:, 0], sets, strict=True):
-        here = rows[rows["task"].eq(tasks)]
-        for i, run in enumerate(runs):
-            _line(ax, here[here["run"].eq(run)], run if several else "average", line_style(i))
-        values = baselines[baselines["task"].eq(tasks)]["value"]
-        for value in values.unique():
-            ax.axhline(float(value), color="0.4", lw=0.8, ls=":", zorder=0)
+    panels = fig.new_panels(len(sets), 6.4 + 2.0 * several, 3.6, most=1, margin=(0, 0.4))
+    for ax, tasks in zip(panels, sets, strict=True):
+        _runs(ax, observations, ("average", "average_baseline"), tasks, list(rows["run"].unique()))
         _legend_of_marks(ax)
         ax.set_ylabel("mean score")
-        names = tasks.split("+")
-        ax.set_title(f"mean of {_folded(names)}", fontsize=9, loc="left")
-        set_step_axis(ax, list(here["step"]))
-        outer_legend(ax)
-    return figure
+        ax.set_title(f"mean of {_folded(tasks.split('+'))}", fontsize=9, loc="left")
+        fig.outer_legend(ax)
+    return panels.figure
 
 
 def _line(ax: Axes, rows: pd.DataFrame, label: str, style: Mapping[str, str]) -> None:

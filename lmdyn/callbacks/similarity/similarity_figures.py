@@ -1,6 +1,6 @@
 """Figures of similarity: over steps, between pairs of steps, between layers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,13 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.observing.figures import (
-    line_style,
-    mark_rate_drops,
-    new_figure,
-    outer_legend,
-    set_step_axis,
-)
+from lmdyn.callbacks.observing import figures as fig
+from lmdyn.callbacks.observing.schema import select
 
 __all__ = ["similarity_figures"]
 
@@ -47,7 +42,7 @@ def similarity_figures(
     classes = {n: s if isinstance(s, str) else str(s["class"]) for n, s in references.items()}
     figures: dict[str, Figure] = {}
     for measure in [q for q in observations["quantity"].unique() if q in _LABELS]:
-        rows = observations[observations["quantity"].eq(measure)]
+        rows = select(observations, quantity=measure)
         kind = rows["reference"].str.replace(_PAST, "", regex=True).map(classes)
         past, itself = rows[kind.eq("Earlier")], rows[kind.eq("Itself")]
         others = rows[~kind.isin(["Earlier", "Itself"])]
@@ -75,118 +70,106 @@ def _ordered(there: Sequence[str], sites: Sequence[str]) -> list[str]:
 
 def _curves(observations: pd.DataFrame, rows: pd.DataFrame, measure: str, sites: Sequence[str]) -> Figure:
     """A panel for each own site, a line for each reference, its shuffled floor dotted."""
-    panels = _ordered(list(rows["site"].unique()), sites)
-    columns = min(3, len(panels))
-    lines = -(-len(panels) // columns)
-    figure, axes = new_figure(
-        4.2 * columns + 1.6, 3.4 * lines, nrows=lines, ncols=columns, sharey=True, squeeze=False
-    )
+    places = _ordered(list(rows["site"].unique()), sites)
+    panels = fig.new_panels(len(places), 4.2, 3.4, margin=(1.6, 0), sharey=True)
     names = list(dict.fromkeys(n.removeprefix("shuffled_") for n in rows["reference"]))
-    for ax, site in zip(axes.flat, panels, strict=False):
-        here = rows[rows["site"].eq(site)]
-        for name in names:
-            for reference, style in ((name, "-"), (f"shuffled_{name}", ":")):
-                line = here[here["reference"].eq(reference)].sort_values("step")
+    for ax, site in zip(panels, places, strict=True):
+        here = select(rows, site=site)
+        for i, name in enumerate(names):
+            for reference, dashes in ((name, "-"), (f"shuffled_{name}", ":")):
+                line = select(here, reference=reference)
+                label, several = reference.replace("_", " "), len(line["reference_site"].unique()) > 1
                 for their, one in line.groupby("reference_site", sort=False):
-                    label = reference.replace("_", " ")
-                    several = len(line["reference_site"].unique()) > 1
-                    color = line_style(names.index(name))["color"]
-                    ax.plot(
-                        one["step"], one["value"], style, color=color, marker=".", ms=3.5, lw=1.3,
-                        label=f"{label}, {their}" if several else label,
-                    )  # fmt: skip
-                    _band(ax, observations, measure, one, color)
+                    look = {"label": f"{label}, {their}" if several else label, "ls": dashes, "ms": 3.5}
+                    _line(ax, observations, measure, one, {**fig.line_style(i), **look})
         theirs = [str(t) for t in here["reference_site"].unique()]
         ax.set_title(f"{site} with {', '.join(theirs)} of the reference", fontsize=10, loc="left")
-        _finish(ax, observations, list(here["step"]))
-    for ax in axes.flat[len(panels) :]:
-        ax.set_axis_off()
-    for ax in axes[:, 0]:
-        ax.set_ylabel(_LABELS[measure])
-    outer_legend(axes[0, columns - 1], fontsize=7)
-    return figure
+        fig.set_step_axis(ax, here["step"], rates=observations)
+    panels.set_ylabel(_LABELS[measure])
+    panels.legend(fontsize=7)
+    return panels.figure
 
 
-def _band(ax: Axes, observations: pd.DataFrame, measure: str, line: pd.DataFrame, color: Any) -> None:
-    """The bootstrap interval of a line, where there is one."""
+def _line(
+    ax: Axes, observations: pd.DataFrame, measure: str, line: pd.DataFrame, look: Mapping[str, Any]
+) -> None:
+    """A line over steps, on its bootstrap interval where there is one."""
+    line = line.sort_values("step")
+    ax.plot(line["step"], line["value"], marker=".", lw=1.3, **look)
     key = ["step", "site", "reference", "reference_site"]
-    bounds = []
-    for end in ("low", "high"):
-        found = observations[observations["quantity"].eq(f"{measure}_{end}")]
-        bounds.append(line[key].merge(found, on=key, how="left")["value"].to_numpy())
-    if np.isfinite(bounds).any():
-        ax.fill_between(line["step"].to_numpy(), bounds[0], bounds[1], color=color, alpha=0.15, lw=0)
+    ends = (select(observations, quantity=f"{measure}_{end}") for end in ("low", "high"))
+    low, high = (line[key].merge(end, on=key, how="left")["value"].to_numpy() for end in ends)
+    if np.isfinite([low, high]).any():
+        ax.fill_between(line["step"].to_numpy(), low, high, color=look["color"], alpha=0.15, lw=0)
 
 
 def _between_layers(observations: pd.DataFrame, rows: pd.DataFrame, measure: str) -> Figure:
-    figure, ax = new_figure(7.5, 3.8)
+    figure, ax = fig.new_figure(7.5, 3.8)
     for i, ((site, their), line) in enumerate(rows.groupby(["site", "reference_site"], sort=False)):
-        line = line.sort_values("step")
-        ax.plot(
-            line["step"], line["value"], marker=".", ms=4, lw=1.3, label=f"{site} – {their}", **line_style(i)
-        )
-        _band(ax, observations, measure, line, line_style(i)["color"])
+        _line(ax, observations, measure, line, {"label": f"{site} – {their}", "ms": 4, **fig.line_style(i)})
     ax.set_title("layers of the model with each other", fontsize=10, loc="left")
     ax.set_ylabel(_LABELS[measure])
-    _finish(ax, observations, list(rows["step"]))
-    outer_legend(ax, fontsize=7)
+    fig.set_step_axis(ax, rows["step"], rates=observations)
+    fig.outer_legend(ax, fontsize=7)
     return figure
 
 
 def _layer_matrix(rows: pd.DataFrame, measure: str, sites: Sequence[str]) -> Figure:
     """Every layer against every layer, at up to four steps from the first to the last."""
-    steps = sorted(rows["step"].unique())
-    shown = [steps[i] for i in sorted({round(k) for k in np.linspace(0, len(steps) - 1, 4)})]
+    shown = fig.spread_out(sorted(rows["step"].unique()), 4)
     names = _ordered(list(dict.fromkeys([*rows["site"], *rows["reference_site"]])), sites)
-    figure, axes = new_figure(2.6 * len(shown) + 1.2, 3.4, ncols=len(shown), squeeze=False)
-    for ax, step in zip(axes[0], shown, strict=True):
-        matrix = np.full((len(names), len(names)), np.nan)
-        np.fill_diagonal(matrix, _equal(measure))
-        here = rows[rows["step"].eq(step)]
-        for site, their, value in zip(here["site"], here["reference_site"], here["value"], strict=True):
-            i, j = names.index(site), names.index(their)
-            matrix[i, j] = value
-            if measure not in _ONE_SIDED:
-                matrix[j, i] = value
+    panels = fig.new_panels(len(shown), 2.6, 3.4, most=len(shown), margin=(1.2, 0))
+    for i, (ax, step) in enumerate(zip(panels, shown, strict=True)):
+        here = select(rows, step=step)
+        matrix = _matrix(names, here["site"], here["reference_site"], here["value"], measure)
         image = _image(ax, matrix, measure)
         ax.set_title(f"step {step}", fontsize=9)
-        ticks = range(0, len(names), -(-len(names) // 13))
-        ax.set_xticks(ticks, [names[i] for i in ticks], rotation=60, ha="right", fontsize=7)
-        ax.set_yticks(ticks, [names[i] for i in ticks] if ax is axes[0, 0] else [], fontsize=7)
+        _name_cells(ax, names, 13)
+        if i:
+            ax.set_yticks(ax.get_yticks(), [])
         if len(names) <= 6:
-            for (i, j), value in np.ndenumerate(matrix):
-                if value == value:
-                    ax.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7,
-                            color="w" if value < 0.6 else "k")  # fmt: skip
-    figure.colorbar(image, ax=axes, label=_LABELS[measure], shrink=0.9)
-    return figure
+            fig.cell_values(ax, matrix, lambda value: value >= 0.6, fontsize=7)
+    _colour_bar(panels, image, measure)
+    return panels.figure
 
 
 def _between_steps(rows: pd.DataFrame, measure: str) -> Figure:
     """Every checkpoint against every checkpoint, a panel for each site."""
-    panels = list(dict.fromkeys(zip(rows["site"], rows["reference_site"], strict=True)))
-    figure, axes = new_figure(3.9 * len(panels) + 1.2, 3.8, ncols=len(panels), squeeze=False)
-    for ax, (site, their) in zip(axes[0], panels, strict=True):
-        here = rows[rows["site"].eq(site) & rows["reference_site"].eq(their)]
+    pairs = list(dict.fromkeys(zip(rows["site"], rows["reference_site"], strict=True)))
+    panels = fig.new_panels(len(pairs), 3.9, 3.8, most=len(pairs), margin=(1.2, 0))
+    for ax, (site, their) in zip(panels, pairs, strict=True):
+        here = select(rows, site=site, reference_site=their)
         before = here["reference"].str.extract(_PAST, expand=False).astype(int)
         steps = sorted({*before, *here["step"]})
-        place = {step: i for i, step in enumerate(steps)}
-        matrix = np.full((len(steps), len(steps)), np.nan)
-        if site == their:
-            np.fill_diagonal(matrix, _equal(measure))
-        for step, earlier, value in zip(here["step"], before, here["value"], strict=True):
-            matrix[place[step], place[earlier]] = value
-            if measure not in _ONE_SIDED:
-                matrix[place[earlier], place[step]] = value
+        matrix = _matrix(steps, here["step"], before, here["value"], measure, itself=site == their)
         image = _image(ax, matrix, measure)
-        ticks = range(0, len(steps), -(-len(steps) // 8))
-        ax.set_xticks(ticks, [f"{steps[i]:,}" for i in ticks], rotation=60, ha="right", fontsize=7)
-        ax.set_yticks(ticks, [f"{steps[i]:,}" for i in ticks], fontsize=7)
+        _name_cells(ax, [f"{step:,}" for step in steps], 8)
         ax.set_title(site if site == their else f"{site} with {their}", fontsize=10, loc="left")
         ax.set_xlabel("training step (optimizer updates)")
-    axes[0, 0].set_ylabel("training step (optimizer updates)")
-    figure.colorbar(image, ax=axes, label=_LABELS[measure], shrink=0.9)
-    return figure
+    panels.set_ylabel("training step (optimizer updates)")
+    _colour_bar(panels, image, measure)
+    return panels.figure
+
+
+def _matrix(
+    names: Sequence[Any],
+    ours: Iterable[Any],
+    theirs: Iterable[Any],
+    values: Iterable[float],
+    measure: str,
+    *,
+    itself: bool = True,
+) -> Any:
+    """All with all; ``itself`` fills the diagonal with the value of a representation with itself."""
+    place = {name: i for i, name in enumerate(names)}
+    matrix = np.full((len(names), len(names)), np.nan)
+    if itself:
+        np.fill_diagonal(matrix, 0.0 if measure.startswith("attention") else 1.0)
+    for our, their, value in zip(ours, theirs, values, strict=True):
+        matrix[place[our], place[their]] = value
+        if measure not in _ONE_SIDED:
+            matrix[place[their], place[our]] = value
+    return matrix
 
 
 def _image(ax: Axes, matrix: Any, measure: str) -> Any:
@@ -196,11 +179,12 @@ def _image(ax: Axes, matrix: Any, measure: str) -> Any:
     return ax.imshow(matrix, vmin=least, vmax=top, cmap="viridis", interpolation="nearest")
 
 
-def _equal(measure: str) -> float:
-    """The value of a representation with itself."""
-    return 0.0 if measure.startswith("attention") else 1.0
+def _name_cells(ax: Axes, names: Sequence[str], most: int) -> None:
+    """Names of rows and columns, of every n-th where there are more than fit."""
+    ticks = range(0, len(names), -(-len(names) // most))
+    ax.set_xticks(ticks, [names[i] for i in ticks], rotation=60, ha="right", fontsize=7)
+    ax.set_yticks(ticks, [names[i] for i in ticks], fontsize=7)
 
 
-def _finish(ax: Axes, observations: pd.DataFrame, steps: list[int]) -> None:
-    mark_rate_drops(ax, observations)
-    set_step_axis(ax, steps)
+def _colour_bar(panels: fig.Panels, image: Any, measure: str) -> None:
+    panels.figure.colorbar(image, ax=panels.grid, label=_LABELS[measure], shrink=0.9)

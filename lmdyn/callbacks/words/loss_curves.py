@@ -12,14 +12,9 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.grouped import GroupedMeans
-from lmdyn.callbacks.observing.figures import (
-    line_style,
-    mark_rate_drops,
-    new_figure,
-    outer_legend,
-    set_step_axis,
-)
+from lmdyn.callbacks.observing.figures import Panels, draw_lines, line_styles, new_panels, set_step_axis
 from lmdyn.callbacks.observing.probe import ObservedBatch
+from lmdyn.callbacks.observing.schema import last_step, select
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.observing.token_frequency import (
     FrequencySource,
@@ -103,49 +98,44 @@ class LearningCurves(StreamingObserver):
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Loss, and accuracy by each grouping, over steps."""
-        figures = {}
-        whole = observations[(observations["by"] == "") & observations["quantity"].isin(["loss", "accuracy"])]
-        figure, axes = new_figure(8, 3.4, ncols=2)
-        for ax, (quantity, label) in zip(
-            axes, (("loss", "loss (nats per token)"), ("accuracy", "accuracy")), strict=True
-        ):
-            rows = whole[whole["quantity"] == quantity].sort_values("step")
-            ax.plot(rows["step"], rows["value"], marker=".", color="C0")
-            ax.set_ylabel(label)
-            mark_rate_drops(ax, observations)
-            set_step_axis(ax, list(rows["step"]))
+        whole = observations[observations["by"].eq("")]
+        figures = {"loss_accuracy": _both(observations, whole, "by", {"": {"color": "C0"}}, (4, 3.4)).figure}
+        for ax in figures["loss_accuracy"].axes:
             if ax.get_legend_handles_labels()[0]:
                 ax.legend(frameon=False, fontsize=8)
-        figures["loss_accuracy"] = figure
         titles = {"rank": "frequency rank of the target word", "upos": "Universal POS of the target word"}
         for by in [b for b in observations["by"].dropna().unique() if b]:
-            rows = observations[observations["by"].eq(by)]
-            tables = {
-                quantity: rows[rows["quantity"].eq(quantity)].pivot_table(
-                    index="step", columns="group", values="value", sort=False, dropna=False
-                )
-                for quantity in ("loss", "accuracy")
-            }
-            names = list(tables["loss"])  # in one order and colour on both sides
+            rows = select(observations, by=by)
+            loss = select(rows, quantity="loss")
+            names = list(loss["group"].unique())  # in one order and colour on both sides
             if by != "rank":
-                names = list(tables["loss"].sort_index().iloc[-1].sort_values().index)
-            figure, axes = new_figure(10, 4, ncols=2)
-            for ax, (quantity, label) in zip(
-                axes, (("loss", "loss (nats per token)"), ("accuracy", "accuracy")), strict=True
-            ):
-                table = tables[quantity].sort_index()
-                for i, name in enumerate(names):
-                    ax.plot(
-                        table.index, table[name], marker=".", ms=4, lw=1.2, label=str(name), **line_style(i)
-                    )
-                ax.set_ylabel(label)
-                mark_rate_drops(ax, observations)
-                set_step_axis(ax, list(table.index))
+                last = last_step(loss).set_index("group")["value"]
+                names = list(last.reindex(names).sort_values().index)
+            panels = _both(observations, rows, "group", line_styles(names), (5, 4), ms=4, lw=1.2)
             title = titles.get(by, f"{by} of the target word")
-            axes[0].set_title(title, fontsize=10, loc="left")
-            outer_legend(axes[1], fontsize=7)
-            figures[f"by_{by}"] = figure
+            panels.grid[0, 0].set_title(title, fontsize=10, loc="left")
+            panels.legend(fontsize=7)
+            figures[f"by_{by}"] = panels.figure
         return figures
+
+
+def _both(
+    observations: pd.DataFrame,
+    rows: pd.DataFrame,
+    by: str,
+    looks: Mapping[str, Mapping[str, Any]],
+    size: tuple[float, float],
+    **common: Any,
+) -> Panels:
+    """Loss on the left and accuracy on the right, a line for each value of ``by``."""
+    panels = new_panels(2, *size)
+    labels = {"loss": "loss (nats per token)", "accuracy": "accuracy"}
+    for ax, (quantity, label) in zip(panels, labels.items(), strict=True):
+        here = select(rows, quantity=quantity)
+        draw_lines(ax, here, by, looks, label=lambda name: name or "_nolegend_", **common)
+        ax.set_ylabel(label)
+        set_step_axis(ax, here["step"], rates=observations)
+    return panels
 
 
 class _Sums:

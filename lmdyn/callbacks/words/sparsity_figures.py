@@ -1,11 +1,14 @@
 """The figures of Saphra & Lopez 2019, from observations."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.observing.figures import mark_rate_drops, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import draw_lines, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.schema import select, wide
 
 __all__ = ["sparsity_figures"]
 
@@ -24,26 +27,20 @@ def sparsity_figures(
         frequency: where words were counted, ``train`` or ``probe``.
     """
     figures = {"rho_by_site": _rho_by_site(observations, sites)}
-    gradients = observations[observations["quantity"].eq("chi_gradient") & observations["word"].notna()]
+    gradients = select(observations, quantity="chi_gradient").dropna(subset="word")
     shown = [s for s in gradients["site"].unique() if s != "logits"]
     if shown:
         site = shown[-1]
         figures["chi_gradient_by_rank"] = _heat_map(observations, gradients, site)
         figures["chi_gradient_by_frequency"] = _scatter(observations, gradients, site, frequency)
         figures["rho_l1_gradient"] = _l1_check(observations, sites)
-        classes = observations["pos_class"].isin(["open", "closed"]) & observations["quantity"].eq(
-            "rho_gradient"
-        )
-        if classes.any():
+        if len(select(observations, quantity="rho_gradient", pos_class=["open", "closed"])):
             figures["rho_by_pos_class"] = _rho_by_class(observations, site)
     return figures
 
 
-def _curves(observations: pd.DataFrame, quantity: str, role: str) -> pd.DataFrame:
-    rows = observations[
-        observations["quantity"].eq(quantity) & observations["role"].eq(role) & observations["word"].isna()
-    ]
-    return rows.sort_values("step")
+def _curves(observations: pd.DataFrame, quantity: str, role: str = "target", **wanted: str) -> pd.DataFrame:
+    return select(observations, quantity=quantity, role=role, word=None, **wanted)
 
 
 def _ordered(sites: list[str], there: list[str]) -> list[str]:
@@ -51,10 +48,9 @@ def _ordered(sites: list[str], there: list[str]) -> list[str]:
     return first + [s for s in there if s not in first]
 
 
-def _rho_axes(axes: Axes, observations: pd.DataFrame, steps: list[int]) -> None:
+def _rho_axes(axes: Axes, observations: pd.DataFrame, steps: Iterable[int]) -> None:
     axes.axhline(0, color="0.85", lw=0.8, zorder=0)
-    mark_rate_drops(axes, observations)
-    set_step_axis(axes, steps)
+    set_step_axis(axes, steps, rates=observations)
 
 
 def _rho_by_site(observations: pd.DataFrame, sites: list[str]) -> Figure:
@@ -63,23 +59,19 @@ def _rho_by_site(observations: pd.DataFrame, sites: list[str]) -> Figure:
         "target": "ρ←: with frequency of the target word",
         "input": "ρ→: with frequency of the input word",
     }
+    color = {
+        site: f"C{i % 10}" for i, site in enumerate(_ordered(sites, list(observations["site"].unique())))
+    }
     for axes, (role, title) in zip(panels, titles.items(), strict=True):
         steps: list[int] = []
-        for quantity, style, what in (
-            ("rho_activation", "-", "activation"),
-            ("rho_gradient", "--", "gradient"),
-            ("rho_attention_entropy", ":", "attention entropy"),
-        ):
-            rows = _curves(observations, quantity, role)
-            rows = rows[rows["pos_class"].eq("")]
-            there = _ordered(sites, list(rows["site"].unique()))
-            for site in there:
-                one = rows[rows["site"].eq(site)]
-                color = f"C{_ordered(sites, list(observations['site'].unique())).index(site) % 10}"
-                axes.plot(
-                    one["step"], one["value"], style, color=color, marker=".", ms=4, label=f"{site}, {what}"
-                )
-                steps += list(one["step"])
+        for what, style in (("activation", "-"), ("gradient", "--"), ("attention entropy", ":")):
+            rows = _curves(observations, f"rho_{what.replace(' ', '_')}", role, pos_class="")
+            looks = {
+                site: {"color": color[site], "label": f"{site}, {what}"}
+                for site in _ordered(sites, list(rows["site"].unique()))
+            }
+            draw_lines(axes, rows, "site", looks, ls=style, ms=4)
+            steps += list(rows["step"])
         axes.set_title(title, fontsize=10, loc="left")
         _rho_axes(axes, observations, steps)
     panels[0].set_ylabel("Pearson ρ(mean χ of a word, its frequency)")
@@ -89,8 +81,7 @@ def _rho_by_site(observations: pd.DataFrame, sites: list[str]) -> Figure:
 
 def _rho_by_class(observations: pd.DataFrame, site: str) -> Figure:
     figure, axes = new_figure(7.5, 4.2)
-    rows = _curves(observations, "rho_gradient", "target")
-    rows = rows[rows["site"].eq(site)]
+    rows = _curves(observations, "rho_gradient", site=site)
     styles = {
         "open": ("C0", "-", "open classes"),
         "closed": ("C3", "-", "closed classes"),
@@ -98,24 +89,20 @@ def _rho_by_class(observations: pd.DataFrame, site: str) -> Figure:
         "closed_matched": ("C3", ":", "closed, matched in frequency"),
         "": ("0.5", "--", "all words"),
     }
-    for pos_class, (color, style, label) in styles.items():
-        one = rows[rows["pos_class"].eq(pos_class)]
-        if len(one):
-            axes.plot(one["step"], one["value"], style, color=color, marker=".", ms=4, label=label)
+    looks = {name: dict(zip(("color", "ls", "label"), style, strict=True)) for name, style in styles.items()}
+    draw_lines(axes, rows, "pos_class", looks, ms=4)
     axes.set_title(f"ρ← of the gradient at {site}, by part of speech", fontsize=10, loc="left")
     axes.set_ylabel("Pearson ρ(mean χ of a word, its frequency)")
-    _rho_axes(axes, observations, list(rows["step"]))
+    _rho_axes(axes, observations, rows["step"])
     outer_legend(axes)
     return figure
 
 
 def _l1_check(observations: pd.DataFrame, sites: list[str]) -> Figure:
     figure, axes = new_figure(7.5, 4.2)
-    rows = _curves(observations, "rho_l1_gradient", "target")
-    rows = rows[rows["pos_class"].eq("")]
-    for i, site in enumerate(_ordered(sites, list(rows["site"].unique()))):
-        one = rows[rows["site"].eq(site)]
-        axes.plot(one["step"], one["value"], color=f"C{i % 10}", marker=".", ms=4, label=site)
+    rows = _curves(observations, "rho_l1_gradient", pos_class="")
+    ordered = _ordered(sites, list(rows["site"].unique()))
+    draw_lines(axes, rows, "site", {site: {"color": f"C{i % 10}"} for i, site in enumerate(ordered)}, ms=4)
     axes.set_title(
         "Is the gradient's ‖·‖₁ anti-correlated with target frequency? (section 4)", fontsize=10, loc="left"
     )
@@ -127,18 +114,17 @@ def _l1_check(observations: pd.DataFrame, sites: list[str]) -> Figure:
 
 def _frequencies(observations: pd.DataFrame) -> "pd.Series[float]":
     """Training frequency of each word, most frequent first."""
-    rows = observations[observations["quantity"].eq("frequency")].drop_duplicates("word")
+    rows = select(observations, quantity="frequency").drop_duplicates("word")
     return rows.set_index("word")["value"].sort_values(ascending=False, kind="stable")
 
 
 def _heat_map(observations: pd.DataFrame, gradients: pd.DataFrame, site: str) -> Figure:
     frequencies = _frequencies(observations)
     ranks = pd.Series(np.arange(1, len(frequencies) + 1), index=frequencies.index)
-    rows = gradients[gradients["site"].eq(site) & gradients["role"].eq("target")]
+    rows = select(gradients, site=site, role="target")
     edges = np.unique(np.geomspace(1, len(ranks) + 1, 61).round().astype(int))
     bins = np.searchsorted(edges, rows["word"].map(ranks).to_numpy(), side="right") - 1
-    table = rows.assign(bin=bins).pivot_table(index="bin", columns="step", values="value")
-    table = table.reindex(range(len(edges) - 1))
+    table = wide(rows.assign(bin=bins), "step", "bin").reindex(range(len(edges) - 1))
     figure, axes = new_figure(7.5, 4.8)
     mesh = axes.pcolormesh(np.arange(table.shape[1] + 1), edges, table.to_numpy(), cmap="viridis")
     axes.set_yscale("log")
@@ -154,24 +140,16 @@ def _heat_map(observations: pd.DataFrame, gradients: pd.DataFrame, site: str) ->
 
 def _scatter(observations: pd.DataFrame, gradients: pd.DataFrame, site: str, frequency: str) -> Figure:
     last = observations["step"].max()
-    rows = gradients[gradients["step"].eq(last) & gradients["site"].eq(site) & gradients["role"].eq("target")]
+    rows = select(gradients, step=last, site=site, role="target")
     rows = rows.assign(frequency=rows["word"].map(_frequencies(observations))).fillna({"pos_class": ""})
     rows = rows[rows["frequency"] > 0]
     figure, axes = new_figure(7.5, 4.6)
     for pos_class, label in (("", "other or ambiguous"), ("open", "open class"), ("closed", "closed class")):
-        one = rows[rows["pos_class"].eq(pos_class)]
+        one, color = select(rows, pos_class=pos_class), _CLASS_COLORS[pos_class]
         if len(one):
-            axes.scatter(
-                one["frequency"],
-                one["value"],
-                s=9,
-                color=_CLASS_COLORS[pos_class],
-                label=label,
-                lw=0,
-                alpha=0.8,
-            )
+            axes.scatter(one["frequency"], one["value"], s=9, color=color, label=label, lw=0, alpha=0.8)
     for pos_class in ("open", "closed"):
-        for row in rows[rows["pos_class"].eq(pos_class)].nlargest(6, "frequency").itertuples():
+        for row in select(rows, pos_class=pos_class).nlargest(6, "frequency").itertuples():
             axes.annotate(str(row.word), (float(str(row.frequency)), float(str(row.value))), fontsize=7, xytext=(3, 2),
                           textcoords="offset points", color=_CLASS_COLORS[pos_class])  # fmt: skip
     axes.set_xscale("log")

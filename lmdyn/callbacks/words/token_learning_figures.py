@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lmdyn.analysis.words.learning_order import learning_order, rescaled
-from lmdyn.callbacks.observing.figures import line_style, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import line_style, line_styles, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.schema import select, wide
 
 __all__ = ["half_steps", "token_learning_figures"]
 
@@ -38,7 +39,7 @@ def token_learning_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     Returns:
         ``overall``; ``<quantity>_by_<grouping>``; from two steps on ``order_by_<grouping>``.
     """
-    rows = observations[observations["quantity"].isin(_TITLES) & observations["value"].notna()]
+    rows = select(observations, quantity=_TITLES).dropna(subset="value")
     if rows.empty:
         return {}
     figures = {"overall": _overall(rows)}
@@ -73,10 +74,8 @@ def _quantities(rows: pd.DataFrame) -> list[str]:
 
 def _wide(rows: pd.DataFrame, quantity: str, by: str) -> pd.DataFrame:
     """Steps × groups, groups in the order of the table."""
-    rows = rows[rows["quantity"].eq(quantity) & rows["by"].eq(by)]
-    groups = list(dict.fromkeys(rows["group"].astype(str)))
-    table = rows.pivot_table(index="step", columns="group", values="value", observed=True)
-    return table.reindex(columns=groups).sort_index()
+    rows = select(rows, quantity=quantity, by=by)
+    return wide(rows, "group").reindex(columns=list(dict.fromkeys(rows["group"].astype(str))))
 
 
 def _half_steps(table: pd.DataFrame, least: float = LEAST) -> "pd.Series[float]":
@@ -148,8 +147,7 @@ def _by_group(table: pd.DataFrame, quantity: str, by: str) -> Figure:
         str(group): f"{_LONG.get(str(group), group)} ({_step(value)})" if several else _LONG.get(str(group), str(group))
         for group, value in half.items()
     }  # fmt: skip
-    styles = {str(group): line_style(i) for i, group in enumerate(table.columns)}  # as in the other figures
-    _lines(axes, table, labels, styles)
+    _lines(axes, table, labels, line_styles(table.columns))  # styles as in the other figures
     _finish(axes, list(table.index))
     axes[0].set_title(f"{_TITLES[quantity]}, by {_GROUPED_BY[by]}", fontsize=10, loc="left")
     outer_legend(axes[-1], title=_legend_title(len(table)))
@@ -164,17 +162,9 @@ def _order(rows: pd.DataFrame, by: str) -> Figure:
     figure, ax = new_figure(6.4, 1.4 + 0.27 * len(groups))
     for i, (quantity, half) in enumerate(halves.items()):
         known = half.dropna()
-        if known.empty:
-            continue
-        ax.plot(
-            known,
-            [groups.index(g) for g in known.index],
-            "os"[i],
-            ms=6,
-            color=f"C{i}",
-            label=quantity,
-            clip_on=False,
-        )
+        if len(known):  # an unclipped line without points has no extent
+            at = [groups.index(g) for g in known.index]
+            ax.plot(known, at, "os"[i], ms=6, color=f"C{i}", label=quantity, clip_on=False)
     ax.set_yticks(range(len(groups)), [_LONG.get(str(g), str(g)) for g in groups])
     ax.set_ylim(len(groups) - 0.5, -0.5)
     steps = sorted(set(rows["step"]))

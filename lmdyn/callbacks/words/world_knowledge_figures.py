@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lmdyn.callbacks.observing.figures import line_style, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import draw_lines, line_style, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.schema import select, wide
 
 __all__ = ["changes", "knowledge_figures"]
 
@@ -43,45 +44,39 @@ def changes(observations: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Columns ``step, known, gained, lost``; gained and lost are NaN at the first step.
     """
-    rows = observations[observations["quantity"].eq("hit")]
-    rows = rows[rows["value"].eq(1)]
+    rows = select(observations, quantity="hit", value=1)
     facts = rows.groupby(["relation", "fact"], sort=False, observed=True).ngroup()
     known = {step: facts[rows["step"].eq(step)].to_numpy() for step in sorted(observations["step"].unique())}
     table, before = [], None
     for step, now in known.items():
-        gained, lost = (
-            (np.nan, np.nan)
-            if before is None
-            else (len(np.setdiff1d(now, before)), len(np.setdiff1d(before, now)))
-        )
-        table.append((step, len(now), gained, lost))
+        changed = (np.nan, np.nan)
+        if before is not None:
+            changed = len(np.setdiff1d(now, before)), len(np.setdiff1d(before, now))
+        table.append((step, len(now), *changed))
         before = now
     return pd.DataFrame(table, columns=["step", "known", "gained", "lost"])
 
 
 def _mean(observations: pd.DataFrame) -> Figure:
     figure, ax = new_figure(7.5, 3.8)
-    rows = observations[observations["relation"].eq("") & observations["fact"].eq("")].sort_values("step")
+    rows = select(observations, relation="", fact="")
     names = {"p_at_1": "whole vocabulary", "p_at_1_candidates": "candidates only"}
     for colour, (quantity, name) in enumerate(names.items()):
         for dash, kind in zip(("-", "--", ":", "-."), sorted(rows["kind"].unique()), strict=False):
-            line = rows[rows["quantity"].eq(quantity) & rows["kind"].eq(kind)]
-            ax.plot(
-                line["step"], line["value"], ls=dash, color=f"C{colour}", marker=".", ms=4,
-                lw=1.0 if kind else 1.8, label=f"{name}, {kind or 'all'}",
-            )  # fmt: skip
+            look = {"lw": 1.0 if kind else 1.8, "label": f"{name}, {kind or 'all'}", "ls": dash}
+            of = select(rows, quantity=quantity)
+            draw_lines(ax, of, "kind", {kind: look}, color=f"C{colour}", ms=4)
     ax.set_ylabel("P@1, mean over relations")
     ax.set_ylim(bottom=0)
-    set_step_axis(ax, list(rows["step"]))
+    set_step_axis(ax, rows["step"])
     outer_legend(ax)
     return figure
 
 
 def _by_relation(observations: pd.DataFrame) -> pd.DataFrame:
     """P@1 of the whole vocabulary: steps by relations."""
-    rows = observations[observations["quantity"].eq("p_at_1") & observations["relation"].ne("")]
-    table = rows.pivot_table(index="step", columns="relation", values="value", sort=False, observed=True)
-    return table.sort_index()
+    rows = select(observations[observations["relation"].ne("")], quantity="p_at_1")
+    return wide(rows, "relation", sort=False)
 
 
 def _worded(relation: str, templates: Mapping[str, str]) -> str:
@@ -124,7 +119,7 @@ def _map(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figure:
 
 def _gained_lost(observations: pd.DataFrame, steps: Sequence[int]) -> Figure:
     table = changes(observations)
-    asked = observations[observations["quantity"].eq("facts") & observations["relation"].eq("")]["value"]
+    asked = select(observations, quantity="facts", relation="")["value"]
     figure, axes = new_figure(8, 5.2, nrows=2, sharex=True, height_ratios=(2, 3))
     at = np.arange(len(table))
     axes[0].plot(at, table["known"], marker=".", color="C0")
@@ -145,19 +140,20 @@ def _gained_lost(observations: pd.DataFrame, steps: Sequence[int]) -> Figure:
 
 def _observation_axis(ax: Axes, steps: Sequence[int]) -> None:
     """Observations at equal distances, named by their steps."""
-    shown = np.unique(np.linspace(0, len(steps) - 1, min(12, len(steps))).astype(int))
+    shown = _spread(len(steps), 12)
     ax.set_xticks(shown, [f"{steps[i]:,}" for i in shown], rotation=45, ha="right", fontsize=8)
     ax.set_xlabel("training step (optimizer updates), one column an observation")
 
 
+def _spread(number: int, most: int) -> npt.NDArray[np.int_]:
+    return np.unique(np.linspace(0, number - 1, min(most, number)).astype(int))
+
+
 def _examples(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figure | None:
     """A table of predictions, after table 9 of the publication; None where no fact's are there at every step."""
-    rows = observations[observations["quantity"].eq("hit")]
     every = sorted(observations["step"].unique())
-    steps = [
-        every[i] for i in np.unique(np.linspace(0, len(every) - 1, min(_COLUMNS, len(every))).astype(int))
-    ]
-    rows = rows[rows["step"].isin(steps)]
+    steps = [every[i] for i in _spread(len(every), _COLUMNS)]
+    rows = select(observations, quantity="hit", step=steps)
     whole = rows.groupby(["relation", "fact"], observed=True)["step"].transform("size") == len(steps)
     rows = rows[whole].sort_values(["relation", "fact", "step"], kind="stable")
     hits = rows["value"].to_numpy().reshape(-1, len(steps)).astype(bool)

@@ -14,7 +14,16 @@ from PIL import Image
 
 import lmdyn.callbacks
 from lmdyn.callbacks import ObservationStore, Sparsity
-from lmdyn.callbacks.observing.figures import _pixels, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import (
+    _pixels,
+    cell_values,
+    draw_lines,
+    new_figure,
+    new_panels,
+    outer_legend,
+    set_step_axis,
+    shades,
+)
 
 ODD = [r"$\frac$", "_x_", "<b>", "$x^2$", "US$ 3 and $4"]
 """Words of data; matplotlib's mathematics cannot draw the first, and alters others."""
@@ -151,3 +160,42 @@ def test_every_figure_of_an_observer_is_one_of_plain_texts():
         and (found := re.findall(r"(?<!PlainText)\bFigure\(|pyplot", path.read_text()))
     }
     assert not made
+
+
+def test_lines_are_in_the_order_of_their_looks_and_only_of_what_is_there():
+    rows = pd.DataFrame({"step": [2, 0, 1], "site": ["a", "a", "b"], "value": [3.0, 1.0, 5.0]})
+    _, ax = new_figure()
+    looks = {"b": {"color": "C3"}, "nowhere": {"color": "C4"}, "a": {"color": "C5", "label": "other"}}
+    draw_lines(ax, rows, "site", looks, label=lambda site: f"site {site}", lw=2)
+    assert [line.get_label() for line in ax.lines] == ["site b", "other"]
+    assert [line.get_color() for line in ax.lines] == ["C3", "C5"]
+    assert [line.get_lw() for line in ax.lines] == [2, 2]
+    np.testing.assert_array_equal(ax.lines[1].get_xydata(), [[0, 1], [2, 3]])  # in the order of steps
+
+
+def test_panels_are_counted_in_rows_and_the_rest_is_empty():
+    panels = new_panels(5, 2, 1, margin=(0.5, 0.25))
+    assert panels.grid.shape == (2, 3)
+    assert panels.figure.get_size_inches().tolist() == [6.5, 2.25]
+    assert len(list(panels)) == 5
+    assert [ax.axison for ax in panels.grid.flat] == [True] * 5 + [False]
+    panels.set_ylabel("there")
+    assert [ax.get_ylabel() for ax in panels.grid.flat] == ["there", "", "", "there", "", ""]
+    list(panels)[4].plot([0, 1], label="below")
+    panels.legend(of_all=True)
+    assert [text.get_text() for text in panels.grid[0, -1].get_legend().get_texts()] == ["below"]
+
+
+def test_shades_go_from_the_first_to_the_last():
+    found = shades(["a", "b", "c"], first=0.9, last=0.0)
+    for name, at in (("a", 0.9), ("b", 0.45), ("c", 0.0)):
+        np.testing.assert_array_equal(found[name]["color"], mpl.colormaps["viridis"](at))
+    assert list(shades([])) == []
+
+
+def test_cells_show_what_is_finite_in_a_colour_that_can_be_read():
+    _, ax = new_figure()
+    cell_values(ax, np.array([[0.9, -0.001], [np.nan, 0.25]]), lambda value: value > 0.5, fontsize=7)
+    assert [(t.get_text(), t.get_position(), t.get_color()) for t in ax.texts] == [
+        ("0.90", (0, 0), "k"), ("0.00", (1, 0), "w"), ("0.25", (1, 1), "w"),
+    ]  # fmt: skip
