@@ -228,7 +228,8 @@ def test_report_has_figures_and_an_animation(observed, tmp_path):
         assert gif.info["loop"] == 0
     assert page.count("data:image/gif;base64,") == 1
     assert page.count("data:image/png;base64,") == 3
-    assert "http" not in page
+    assert "http:" not in page  # self-contained
+    assert "https:" not in page
 
 
 def test_frames_name_step_and_head(observed):
