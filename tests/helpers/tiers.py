@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SHARES = Path(__file__).with_name("shares.toml")
+LONGEST = ("tests/test_workflows.py", "tests/callbacks/test_registry.py")
 MOST_WORKERS = 8  # each imports everything and takes some 1.5 GB
 
 
@@ -55,7 +56,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, so that no worker is left with one at the end: those of the whole, of floors, of rooms."""
-    items.sort(key=lambda item: (item.location[0].startswith("lmdyn"), len(Path(item.location[0]).parts)))
+
+    def place(item: pytest.Item) -> tuple[bool, bool, int]:
+        path = item.location[0]
+        return path.startswith("lmdyn"), path not in LONGEST, len(Path(path).parts)
+
+    items.sort(key=place)
 
 
 def _cpu() -> float:
