@@ -70,7 +70,7 @@ def fit(
 ) -> tuple[Seconds, Tensor]:
     """Seconds of one epoch, and the weights at its end."""
     first, last = Clock(), Clock()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         trainer = L.Trainer(
             accelerator=device,
             devices=1,
@@ -116,7 +116,7 @@ def observe_in_parts(
 ) -> Parts:
     """Observations as ``observe_together`` and ``publish`` make them, each part timed."""
     parts = Parts(module.device)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         logger = TensorBoardLogger(folder)
         both = observers(scale)
         for observer in both:
@@ -182,7 +182,7 @@ def main() -> None:
     keep_freed_memory()
 
     print(machine())
-    with tempfile.TemporaryDirectory() as cache:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         corpus = ZipfCorpus(int(EPOCH * args.scale), int(PROBE * args.scale), types, cache_dir=cache)
         corpus.prepare_data()
         corpus.setup()
