@@ -1,5 +1,6 @@
 """What all of our models share: sizes from the data, clipping, and how they are evaluated and logged."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch import Tensor
 from torchmetrics import Metric
 
 __all__ = ["IGNORED", "LanguageModule", "TokenMean"]
+
+log = logging.getLogger(__name__)
 
 IGNORED = -100
 """The label of a token that has none, as everywhere in Hugging Face's libraries."""
@@ -62,6 +65,8 @@ class LanguageModule(L.LightningModule):
         optimizer: makes the optimizer from the parameters.
         gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
     """
+
+    _logger_failed = False
 
     def __init__(
         self, *, vocab_size: int | None, optimizer: OptimizerCallable, gradient_clip_val: float | None
@@ -123,9 +128,17 @@ class LanguageModule(L.LightningModule):
     # Training ---------------------------------------------------------------------------------------------
 
     def write(self, metrics: dict[str, float]) -> None:
-        """To every logger, at the number of updates done (what ``self.log`` writes is one step behind)."""
+        """To every logger, at the number of updates done (what ``self.log`` writes is one step behind).
+
+        An error of a logger does not end the training: it is logged, the first time, with its traceback.
+        """
         for logger in self.loggers:
-            logger.log_metrics(metrics, step=self.trainer.global_step)
+            try:
+                logger.log_metrics(metrics, step=self.trainer.global_step)
+            except Exception:
+                if not self._logger_failed:
+                    log.exception("%s failed; the training goes on (logged once)", type(logger).__name__)
+                self._logger_failed = True
 
     def log_periodically(self, metrics: dict[str, Tensor], batch_idx: int) -> None:
         """In a training step: write every ``log_every_n_steps`` updates, of the weights after so many.

@@ -401,6 +401,23 @@ def test_steps_and_values_logged(tmp_path):
     assert validated.val_perplexity.tolist() == pytest.approx(validated.val_loss.map(math.exp).tolist())
 
 
+class LostLogger(CSVLogger):
+    """Loses its connection."""
+
+    def log_metrics(self, metrics, step=None):
+        raise ConnectionError("gone")
+
+
+def test_a_logger_that_fails_ends_no_training(tmp_path, caplog):
+    module = small()
+    run = trainer(logger=LostLogger(tmp_path), log_every_n_steps=1)
+    run.fit(module, Windows(windows=9), Windows())
+    assert run.global_step == 9
+    assert [r.getMessage() for r in caplog.records if r.name == "lmdyn.models.module"] == [
+        "LostLogger failed; the training goes on (logged once)"
+    ]
+
+
 # Building, saving, resuming -------------------------------------------------------------------------------
 
 
