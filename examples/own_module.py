@@ -73,9 +73,10 @@ def main(folder: str = "runs/own_module", max_steps: int = 200, text: bytes | No
     # [readme]
     schedule = Steps(per_decade=4, every=50)  # optimizer updates; step 0, the untrained model, is always seen
     observers = [
-        LearningCurves(schedule=schedule, layers=[], frequency="probe"),
+        LearningCurves(schedule=schedule, layers=[], frequency="probe", max_tokens=20_000),
         Sparsity(
             schedule=schedule,
+            max_tokens=20_000,  # of the validation set
             frequency="probe",  # word counts of the validation set
             pos_classes=False,  # no tags here
             sites={"block1": "gpt.transformer.h.0", "block2": "gpt.transformer.h.1"},

@@ -1,5 +1,6 @@
 """``python -m lmdyn.cli``, ``lmdyn``: dispatch to training, replay and report."""
 
+import difflib
 import logging
 import os
 import sys
@@ -51,10 +52,12 @@ def _of_jsonargparse(error: BaseException) -> bool:
     return bool(frames) and f"{os.sep}jsonargparse{os.sep}" in frames[-1].filename
 
 
+_COMMANDS = ("fit", "validate", "test", "predict", "prepare", "analyze", "report")
+
 _USAGE = """usage: lmdyn COMMAND …
 
 fit        train, with observers watching            fit --config FILE [--config OVERLAY] [--ckpt_path last]
-validate   \
+validate   \\
 test        > evaluate a checkpoint                   test --config FILE --ckpt_path CHECKPOINT
 predict    /
 prepare    encode the data ahead of a run            prepare --config FILE [--tokenizer DIR]
@@ -77,6 +80,12 @@ def _run(args: list[str]) -> None:
         report_command(args[1:])
     elif command == "prepare":
         prepare_command(args[1:])
+    elif command not in _COMMANDS and not str(command).startswith("-"):
+        near = difflib.get_close_matches(str(command), _COMMANDS, n=1)
+        raise ValueError(
+            f"there is no command {command!r}{f', did you mean {near[0]!r}?' if near else ':'} there are "
+            f"{', '.join(_COMMANDS)}"
+        )
     else:
         from lmdyn.cli.fit import LmdynCLI
 

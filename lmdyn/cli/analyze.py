@@ -29,6 +29,7 @@ from lmdyn.callbacks.training.hub_checkpoints import MODULE as PRETRAINED
 from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, is_pretrained, stamp
 from lmdyn.callbacks.training.lightning_internals import callbacks_of
 from lmdyn.callbacks.training.observation_schedule import Progress
+from lmdyn.cli.configurations import read_yaml
 from lmdyn.cli.weights_record import WeightsRecord
 
 __all__ = ["analyze"]
@@ -167,7 +168,7 @@ def _hub_refs(name: str) -> list[str]:
 
 def _run_config(run: Path, first: Path) -> dict[str, Any]:
     """The configuration of a run of ours, with what its first checkpoint knows."""
-    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    config = read_yaml(run / "config.yaml")
     config = {key: config[key] for key in ("seed_everything", "trainer", "model", "data") if key in config}
     callbacks = config["trainer"].get("callbacks") or []
     if isinstance(callbacks, Mapping):  # a single one needs no list

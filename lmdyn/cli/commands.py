@@ -73,17 +73,20 @@ def parse_shard(text: str | None) -> tuple[int, int]:
         >>> parse_shard("1/4")
         (1, 4)
     """
+    source = "--shard"
     if text is None:
         for rank, size in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
             if rank in os.environ and size in os.environ:
-                return int(os.environ[rank]), int(os.environ[size])
-        return 0, 1
+                text, source = f"{os.environ[rank]}/{os.environ[size]}", f"the environment's {rank}/{size}"
+                break
+        else:
+            return 0, 1
     try:
         i, n = (int(part) for part in text.split("/"))
     except ValueError:
         i, n = -1, 0
     if not 0 <= i < n:
-        raise ValueError(f"--shard is {text!r}: expected i/n with 0 <= i < n, e.g. 0/4")
+        raise ValueError(f"{source} is {text!r}: expected i/n with 0 <= i < n, e.g. 0/4")
     return i, n
 
 

@@ -8,9 +8,21 @@ from typing import Any
 import pandas as pd
 import yaml
 
-__all__ = ["model_configurations"]
+__all__ = ["model_configurations", "read_yaml"]
 
 _CLASS = "class"  # a name that no argument of Python's can have
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a yaml file: plain values.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as yaml: {' '.join(str(error).split())}") from error
 
 
 def model_configurations(runs: Mapping[str, Path]) -> pd.DataFrame:
@@ -38,7 +50,7 @@ def model_configurations(runs: Mapping[str, Path]) -> pd.DataFrame:
 def _model(config: Path) -> Any:
     if not config.is_file():
         return {}
-    content = yaml.safe_load(config.read_text(encoding="utf-8"))
+    content = read_yaml(config)
     return content.get("model") or {} if isinstance(content, Mapping) else {}
 
 

@@ -98,7 +98,8 @@ class LmdynCLI(LightningCLI):
                 f"ckpt_path: {path} holds weights and no resume state: a run goes on from a full checkpoint, one "
                 "of its resume/ (which a ScheduledCheckpoint of weights_only: false writes)"
             )
-        check_hyperparameters(config.model.as_dict(), checkpoint.get("hyper_parameters", {}), path)
+        saved = checkpoint.get("hyper_parameters", {})
+        check_hyperparameters(config.model.as_dict(), saved if isinstance(saved, dict) else {}, path)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         """Arguments of the Trainer's method; it would unpickle what weights_only=None leaves open."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 from lmdyn.analysis.inspection.attributes import read_attribute
 from lmdyn.cli.fit import LmdynCLI
@@ -21,6 +22,8 @@ def prepare(args: Sequence[str], tokenizer_folder: str | None = None) -> None:
     Raises:
         ValueError: a folder for data without a tokenizer.
     """
+    if tokenizer_folder is not None and Path(tokenizer_folder).is_file():
+        raise ValueError(f"--tokenizer {tokenizer_folder} is a file: expected a folder, or a new name")
     cli = LmdynCLI(args, run=False)
     cli.datamodule.prepare_data()
     cli.datamodule.setup("fit")

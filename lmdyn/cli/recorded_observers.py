@@ -5,13 +5,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-
 import lmdyn.callbacks
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.callbacks.observing.identity import public_name
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.cli.configurations import read_yaml
 
 __all__ = ["UnknownObserverError", "import_configured", "recorded_observer"]
 
@@ -44,11 +43,12 @@ def recorded_observer(folder: Path) -> type[Observer]:
         found = vars(sys.modules[module]).get(cls) if module in sys.modules else None
     config = folder.parents[1] / "config.yaml"
     for path in _callbacks(config) if found is None else ():
-        if path.rpartition(".")[2] == cls:
+        # the same class of the same package: a package may export it under a shorter path
+        if path.rpartition(".")[2] == cls and path.partition(".")[0] == name.partition(".")[0]:
             try:
                 named = dotted(path)
-            except ValueError as error:
-                log.warning("%s: %s", config, error)
+            except (Exception, SystemExit) as error:  # whatever the module does when it is imported
+                log.warning("%s: %s cannot be imported (%s: %s)", config, path, type(error).__name__, error)
                 continue
             if isinstance(named, type) and public_name(named) == name:
                 found = named
@@ -75,7 +75,7 @@ def import_configured(config: Path) -> None:
 
 def _callbacks(config: Path) -> list[str]:
     """The classes that a configuration names as callbacks; short names, which are lmdyn's own classes, are left out."""
-    content = yaml.safe_load(config.read_text(encoding="utf-8")) if config.is_file() else None
+    content = read_yaml(config) if config.is_file() else None
     trainer = content.get("trainer") if isinstance(content, Mapping) else None
     given = [trainer.get(key) for key in ("callbacks", "callbacks+")] if isinstance(trainer, Mapping) else []
     listed = [item for found in given for item in (found if isinstance(found, list) else [found])]

@@ -2,8 +2,9 @@
 
 import html
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,11 +16,13 @@ from lmdyn.callbacks.observing.figures import short_names
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.store import ObservationStore
-from lmdyn.cli.configurations import model_configurations
+from lmdyn.cli.configurations import model_configurations, read_yaml
 from lmdyn.cli.page import animation, csv_table, file_beside, html_table, page, picture
 from lmdyn.cli.recorded_observers import UnknownObserverError, recorded_observer
 
 __all__ = ["write_report"]
+
+log = logging.getLogger(__name__)
 
 _MOST_NUMBERS = 1000  # of an unknown observer, some of whose rows are no scalars
 
@@ -157,13 +160,27 @@ def _drawn(
     base: Path,
 ) -> Iterator[str]:
     """Figures and tables of an observer, those beside other observers' too; files begin with ``base``."""
+
+    def made(method: str, about: Any, part: Callable[[Any, str], str]) -> Callable[[], Iterator[str]]:
+        make = getattr(observer, method, None)
+        return lambda: (part(one, name) for name, one in (make(observations, about) if make else {}).items())
+
     for kind, about in (("", settings), ("_beside", others)):
-        draw = getattr(observer, f"figures{kind}", None)
-        for name, figure in (draw(observations, about) if draw else {}).items():
-            yield picture(figure, base, name)
-        tabulate = getattr(observer, f"tables{kind}", None)
-        for name, table in (tabulate(observations, about) if tabulate else {}).items():
-            yield csv_table(table, file_beside(base, name, "csv"), name)
+        figures = made(f"figures{kind}", about, lambda figure, name: picture(figure, base, name))
+        yield from _survived(f"figures{kind} of {base.name}", figures)
+        tables = made(
+            f"tables{kind}", about, lambda table, name: csv_table(table, file_beside(base, name, "csv"), name)
+        )
+        yield from _survived(f"tables{kind} of {base.name}", tables)
+
+
+def _survived(what: str, make: Callable[[], Iterable[str]]) -> Iterator[str]:
+    """Parts of the page; where making one fails, those made so far and a line that says so."""
+    try:
+        yield from make()
+    except Exception as error:
+        log.exception("%s could not be made; the report goes on", what)
+        yield f"<p>Without {html.escape(what)}: {html.escape(f'{type(error).__name__}: {error}')}</p>"
 
 
 def _run_section(
@@ -188,10 +205,10 @@ def _run_section(
                 parts += _drawn(
                     observer, observations, about["settings"], _Others({run: (folder, folders)}), base
                 )
-            moving = getattr(observer, "animations", None)  # of those that have some
-            for name, frames in (moving(observations, about["settings"]) if moving else {}).items():
-                parts.append(animation(frames, file_beside(base, name, "gif"), name))
-            parts.append(_last_values(observations[observer.is_scalar(observations)]))
+            parts += _survived(
+                f"animations and numbers of {base.name}",
+                partial(_moving_and_last, observer, observations, about["settings"], base),
+            )
         settings = json.dumps(about["settings"], indent=1, ensure_ascii=False)
         parts.append(
             f"<details><summary>{len(store.steps())} observations, steps {store.steps()[0]} to {store.steps()[-1]}; "
@@ -204,6 +221,16 @@ def _run_section(
             f"<pre>{html.escape(_tidy_yaml(config))}</pre></details>"
         )
     return "".join(parts)
+
+
+def _moving_and_last(
+    observer: type[Observer], observations: pd.DataFrame, settings: Mapping[str, Any], base: Path
+) -> Iterator[str]:
+    """Animations of observers that have some, and the scalars."""
+    moving = getattr(observer, "animations", None)
+    for name, frames in (moving(observations, settings) if moving else {}).items():
+        yield animation(frames, file_beside(base, name, "gif"), name)
+    yield _last_values(observations[observer.is_scalar(observations)])
 
 
 class _Others(Mapping[str, pd.DataFrame]):
@@ -284,7 +311,7 @@ def _last_values(scalars: pd.DataFrame, most: int | None = None) -> str:
 
 
 def _tidy_yaml(path: Path) -> str:
-    tidy: str = yaml.safe_dump(
-        yaml.safe_load(path.read_text(encoding="utf-8")), sort_keys=False, allow_unicode=True
-    )
-    return tidy
+    try:
+        return str(yaml.safe_dump(read_yaml(path), sort_keys=False, allow_unicode=True))
+    except ValueError as error:
+        return str(error)

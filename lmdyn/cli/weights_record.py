@@ -103,7 +103,7 @@ class WeightsRecord:
         except (OSError, pa.ArrowException):  # not there, or damaged: it is made again
             return None
         row: dict[str, Any] = {str(name): table[name].iloc[0] for name in table}
-        return row if row["stamp"] == stamp and len(row["sketch"]) == SKETCH_SIZE else None
+        return row if row.get("stamp") == stamp and len(row.get("sketch", ())) == SKETCH_SIZE else None
 
 
 def _write(table: pd.DataFrame, path: Path) -> None:

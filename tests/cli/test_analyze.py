@@ -196,6 +196,13 @@ def test_shards(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert parse_shard(None) == (1, 2)
+    for rank, size in (("5", "2"), ("0", "0"), ("x", "2")):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", size)
+        with pytest.raises(
+            ValueError, match=f"the environment's RANK/WORLD_SIZE is '{rank}/{size}': expected"
+        ):
+            parse_shard(None)
 
 
 def test_report_needs_observations_and_joins_runs(run, tmp_path):

@@ -45,3 +45,10 @@ def test_help(capsys):
     with pytest.raises(SystemExit, match="0"):
         prepare_command(["--config", "x.yaml", "--help"])
     assert capsys.readouterr().out == text
+
+
+def test_a_file_is_no_folder_for_a_tokenizer(tmp_path):
+    (tmp_path / "t").write_text("mine")
+    with pytest.raises(ValueError, match="is a file: expected a folder, or a new name"):
+        prepare_command([*SMALL, "--tokenizer", str(tmp_path / "t")])
+    assert (tmp_path / "t").read_text() == "mine"

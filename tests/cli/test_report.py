@@ -427,3 +427,39 @@ def test_equal_figures_are_written_as_equal_files(tmp_path):
         written.append({file.name: file.read_bytes() for file in folder.iterdir()})
     assert written[0] == written[1]
     assert len(written[0]) == 2
+
+
+class Breaking(Tabled):
+    """Fails wherever it can."""
+
+    @staticmethod
+    def figures(observations, settings):
+        raise RuntimeError("a bug <in> drawing")
+
+    @staticmethod
+    def is_scalar(observations):
+        raise KeyError("a bug in choosing")
+
+
+def test_an_observer_that_fails_costs_its_own_part_only(tmp_path, survived):
+    run = tmp_path / "run"
+    make(run, Breaking, Tabled)
+    (run / "config.yaml").write_text("trainer: [unclosed")
+    page = write_report([run], tmp_path / "out").read_text()
+    assert "Without figures of breaking: RuntimeError: a bug &lt;in&gt; drawing" in page
+    assert "Without animations and numbers of breaking: KeyError" in page
+    assert len(rows_of(page, "some numbers")) > 0  # its tables, and the other observer
+    assert page.count("of h1/h2") or page.count("of h1")
+    assert "config.yaml cannot be read as yaml" in page
+    assert len(survived) == 2
+    survived.clear()
+
+
+def test_importing_the_users_observer_may_fail_in_any_way(theirs, tmp_path, caplog):
+    run, _ = theirs
+    for body in ("raise RuntimeError('boom')", "import sys; sys.exit(7)", "def ("):
+        (tmp_path / "nobodys.py").write_text(body)
+        config(run / "config.yaml", "nobodys.Theirs")
+        assert "Without figures" in write_report([run], tmp_path / "out").read_text()
+        sys.modules.pop("nobodys", None)
+    assert len([r for r in caplog.records if "nobodys.Theirs cannot be imported" in r.getMessage()]) >= 3

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from lmdyn.cli.__main__ import main
+
 CODE = """
 import sys
 from lmdyn.cli.__main__ import main
@@ -25,3 +27,14 @@ def test_help_imports_nothing_heavy(args):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "imported: []"
     assert "usage: lmdyn" in done.stdout + done.stderr
+
+
+def test_an_unknown_command_gets_the_nearest(capsys):
+    with pytest.raises(SystemExit, match="1"):
+        main(["analize", "runs/x"])
+    with pytest.raises(SystemExit, match="1"):
+        main(["nonsense"])
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    first, second = errors
+    assert "there is no command 'analize', did you mean 'analyze'? there are fit, validate," in first
+    assert "there is no command 'nonsense': there are fit" in second

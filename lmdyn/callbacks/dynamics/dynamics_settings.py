@@ -1,7 +1,9 @@
 """What ``EncoderDynamics`` measures over the short and the long term, and how: frozen settings."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any, Final, Literal, TypeVar, get_args
 
 import torch
@@ -37,6 +39,7 @@ class ShortTerm:
     dimension_times: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _check_windows("short_term.steps", self.steps, self.tau)
         if self.sentences is not None and self.sentences < 2:
             raise ValueError(
@@ -83,6 +86,7 @@ class LongTerm:
     resolution: float = 1e-3
 
     def __post_init__(self) -> None:
+        _check_types(self)
         least_sentences = 1 if self.sentences is None else self.sentences
         if min(self.steps, self.check) < 0 or min(self.max_period, least_sentences) < 1:
             raise ValueError(f"expected steps and check from 0, max_period and sentences from 1, got {self}")
@@ -116,6 +120,7 @@ class DynamicsNumerics:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        _check_types(self)
         if self.dtype not in get_args(Precision):
             raise ValueError(f"dtype is one of {list(get_args(Precision))}, got {self.dtype!r}")
         if self.epsilon <= 0 or self.threshold <= 0 or self.batch_size < 1:
@@ -125,6 +130,26 @@ class DynamicsNumerics:
     def torch_dtype(self) -> torch.dtype:
         """``dtype`` as torch has it."""
         return {"float32": torch.float32, "float64": torch.float64}[self.dtype]
+
+
+def _check_types(group: Any) -> None:
+    """Refuse what is no number of its kind: arguments that are given one by one are checked nowhere else.
+
+    Raises:
+        ValueError: with the attribute, its type and what it got.
+    """
+    for name, field in type(group).__dataclass_fields__.items():
+        value, kind = getattr(group, name), str(field.type).replace("<class '", "").replace("'>", "")
+        numbers = value if name == "dimension_times" and value is not None else [value]
+        whole = all(isinstance(n, Integral) and not isinstance(n, bool) for n in numbers)
+        if not (
+            (value is None and "None" in kind)
+            or (kind.startswith("bool") and isinstance(value, bool))
+            or (("int" in kind) and whole)
+            or (kind.startswith("float") and isinstance(value, Real) and math.isfinite(value))
+            or name == "dtype"
+        ):
+            raise ValueError(f"{type(group).__name__}.{name} expects {kind}, got {value!r}")
 
 
 def _check_windows(name: str, steps: int, tau: int) -> None:
@@ -149,6 +174,14 @@ def with_flat(group: G, **flat: Any) -> G:
         >>> with_flat(ShortTerm(tau=5), steps=20, tau=NOT_GIVEN)
         ShortTerm(steps=20, tau=5, sentences=None, dimension_times=None)
     """
+    if (
+        isinstance(group, type)
+        or not hasattr(group, "__dataclass_fields__")
+        or not flat.keys() <= vars(group).keys()
+    ):
+        raise ValueError(
+            f"expected settings with {list(flat)} (ShortTerm, LongTerm, DynamicsNumerics), got {group!r}"
+        )
     given = {name: value for name, value in flat.items() if value is not NOT_GIVEN}
     default = type(group)()
     for name, value in given.items():

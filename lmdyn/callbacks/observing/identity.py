@@ -59,7 +59,7 @@ def canonical_settings(cls: type, settings: Mapping[str, Any]) -> dict[str, Any]
     for base in reversed(cls.__mro__):
         legacy |= vars(base).get("legacy_settings", {})
         renamed |= vars(base).get("renamed_settings", {})
-    found = {renamed.get(name, name): value for name, value in settings.items()}
+    found = {_last_name(name, renamed): value for name, value in settings.items()}
     for name, value in legacy.items():
         argument, _, attribute = name.partition(".")
         if not attribute:
@@ -67,3 +67,10 @@ def canonical_settings(cls: type, settings: Mapping[str, Any]) -> dict[str, Any]
         elif isinstance(found.get(argument), Mapping):
             found[argument] = {attribute: value, **found[argument]}
     return found
+
+
+def _last_name(name: str, renamed: Mapping[str, str]) -> str:
+    """Today's name of an argument that was renamed any number of times."""
+    for _ in renamed:
+        name = renamed.get(name, name)
+    return name

@@ -3,14 +3,17 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
+from enum import Enum
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Any, ClassVar
 
 import lightning as L
+import numpy as np
 import pandas as pd
+import torch
 from lightning.pytorch.core.mixins.hparams_mixin import HyperparametersMixin
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from matplotlib.figure import Figure
@@ -400,14 +403,23 @@ def _observe_due(trainer: L.Trainer, module: L.LightningModule, due: Callable[[O
 
 
 def _plain(value: Any) -> Any:
-    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-        return {"class": type(value).__name__, **asdict(value)}
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(v) for v in value]
+    """A setting in types of JSON, equal in each process; of objects of other kinds, the name of their class."""
+    if isinstance(value, Enum):
+        return value.name
     if isinstance(value, (str, int, float, bool)) or value is None:
         return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"class": type(value).__name__, **_plain(asdict(value))}
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted((_plain(v) for v in value), key=repr)
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, (np.generic, np.ndarray, torch.Tensor)):
+        return value.tolist()
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, (type, FunctionType)):
+        return f"{value.__module__}.{value.__qualname__}"
     return type(value).__name__

@@ -1,5 +1,6 @@
 """The probe set of an observer, and the one pass over it that observers share."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -20,6 +21,8 @@ from lmdyn.callbacks.observing.protocols import HasFingerprint, HasLabelNames, L
 from lmdyn.callbacks.training.lightning_internals import tree_map_only
 
 __all__ = ["Accumulator", "Consumer", "ObservedBatch", "ProbeSet", "Watch", "probe_pass"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -235,6 +238,8 @@ def probe_pass(
                     )
                     watch.consumer.update(view)
             start = start + length
+        if rank == 0 and not len(start):
+            log.warning("the probe set is empty: there is nothing to observe in it")
 
 
 def _losses_once(logits: Tensor, labels: Tensor, known: Tensor | None) -> Callable[[], Tensor]:

@@ -126,8 +126,16 @@ class ObservationStore:
                 raise ValueError(
                     f"{self.path(step)} is no observation of lmdyn's: its metadata names no observer"
                 )
-            about = json.loads(metadata[b"lmdyn"])
-            return {"observer": current_name(about["observer"]), "settings": about["settings"]}
+            try:
+                about = json.loads(metadata[b"lmdyn"])
+            except ValueError:
+                about = None
+            match about:
+                case {"observer": str(observer), "settings": dict(settings)}:
+                    return {"observer": current_name(observer), "settings": settings}
+            raise ValueError(
+                f"{self.path(step)} is no observation of lmdyn's: its metadata name no observer and settings"
+            )
         return {}
 
     def check_settings(self) -> None:

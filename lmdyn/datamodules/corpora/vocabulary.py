@@ -6,7 +6,7 @@ prefix is, and so is SentencePiece on one thread.
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import sentencepiece
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -16,7 +16,8 @@ __all__ = ["TRAINING_VERSION", "train_unigram", "train_wordpieces"]
 TRAINING_VERSION = 2
 """Raised whenever the same counts and size give other pieces: part of every cache key. 1 was ``tokenizers``' own."""
 
-_CODES = 0xF0000  # private characters, which no pretokenizer splits
+_CODES = 0xF0000  # private characters, at which no trainer splits and to which none gives a meaning
+_CHUNK = 1000  # words given to a trainer at once
 
 
 def train_wordpieces(counts: Mapping[str, int], size: int) -> list[str]:
@@ -48,14 +49,21 @@ def train_wordpieces(counts: Mapping[str, int], size: int) -> list[str]:
     trainer = trainers.BpeTrainer(
         vocab_size=max(size, len(letters)), initial_alphabet=list(code.values()), show_progress=False
     )
-    coded = (
-        (code[word[0]] + "".join(code["##" + letter] for letter in word[1:]), count)
+    coded = {
+        code[word[0]] + "".join(code["##" + letter] for letter in word[1:]): count
         for word, count in sorted(counts.items())
-    )
-    backend.train_from_iterator((" ".join([word] * count) for word, count in coded), trainer)
+    }
+    backend.train_from_iterator(_repeated(coded), trainer)
     numbered = sorted(backend.get_vocab().items(), key=lambda piece: piece[1])
     parts = ([letters[ord(symbol) - _CODES] for symbol in piece] for piece, _ in numbered)
     return [part[0] + "".join(letter.removeprefix("##") for letter in part[1:]) for part in parts]
+
+
+def _repeated(counts: Mapping[str, int]) -> Iterator[str]:
+    """Each word as often as it occurs, in texts of bounded length."""
+    for word, count in counts.items():
+        for start in range(0, count, _CHUNK):
+            yield " ".join([word] * min(_CHUNK, count - start))
 
 
 def train_unigram(counts: Mapping[str, int], size: int) -> list[tuple[str, float]]:
@@ -78,14 +86,22 @@ def train_unigram(counts: Mapping[str, int], size: int) -> list[tuple[str, float
         >>> "low" in dict(train_unigram(words, 12))
         True
     """
-    letters = len(set("".join(counts)))
-    if not 0 < letters <= size:
+    letters = sorted(set("".join(counts)))
+    if not 0 < len(letters) <= size:
         raise ValueError(
-            f"the text has {letters} different characters, expected 1 to {size}: raise vocab_size"
+            f"the text has {len(letters)} different characters, expected 1 to {size}: raise vocab_size"
         )
+    # what SentencePiece keeps for itself, drops, or reads as the end of a word
+    odd = [letter for letter in letters if letter == "▅" or not letter.isprintable()]
+    free = (chr(_CODES + i) for i in range(2 * len(letters)) if chr(_CODES + i) not in letters)
+    code = dict(zip(odd, free, strict=False))
+    letter_of = {symbol: letter for letter, symbol in code.items()}
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(f"{word}\t{count}" for word, count in sorted(counts.items())),
+        sentence_iterator=(
+            f"{''.join(code.get(letter, letter) for letter in word)}\t{count}"
+            for word, count in sorted(counts.items())
+        ),
         input_format="tsv",
         model_writer=written,
         model_type="unigram",
@@ -99,6 +115,7 @@ def train_unigram(counts: Mapping[str, int], size: int) -> list[tuple[str, float
         split_by_number=False,
         max_sentence_length=2**30,
         unk_id=0,
+        unk_piece=chr(0x10FFFD),  # "<unk>" would be taken out of the text
         bos_id=-1,
         eos_id=-1,
         pad_id=-1,
@@ -106,4 +123,5 @@ def train_unigram(counts: Mapping[str, int], size: int) -> list[tuple[str, float
         minloglevel=2,
     )
     model = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
-    return [(model.id_to_piece(i), model.get_score(i)) for i in range(1, model.vocab_size())]
+    pieces = ((model.id_to_piece(i), model.get_score(i)) for i in range(1, model.vocab_size()))
+    return [("".join(letter_of.get(symbol, symbol) for symbol in piece), score) for piece, score in pieces]

@@ -2,11 +2,14 @@
 
 import json
 import re
+from enum import Enum
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 
 import lmdyn.callbacks
@@ -66,6 +69,29 @@ def test_what_is_absent_in_a_file_is_the_declared_value(tmp_path):
             store(tmp_path, Added, **{**same, **changed}).check_settings()
     with pytest.raises(ValueError, match="unit: 'nats' there, 'bits' here"):
         store(tmp_path, AddedLater, **same, unit="bits").check_settings()
+
+
+class Kind(Enum):
+    X = 1
+    Y = 2
+
+
+def test_settings_are_told_apart_whatever_their_types():
+    def settings(value):
+        return LearningCurves(bands=value).settings["bands"]
+
+    assert settings([np.int64(3)]) == settings([3]) == settings(torch.tensor([3])) == [3]
+    plain = [LearningCurves(forward=forward).settings["forward"] for forward in (Kind.X, Kind.Y, len, table)]
+    assert plain[:2] == ["X", "Y"]
+    assert plain[3].endswith(".table")
+    assert LearningCurves(layers={"c", "a", "b"}).settings["layers"] == ["a", "b", "c"]
+
+
+def test_an_argument_that_was_renamed_twice():
+    class Renamed(Added):
+        renamed_settings = {"bands": "rank_bands"}
+
+    assert canonical_settings(Renamed, {"ranks": [5]})["rank_bands"] == [5]
 
 
 def test_a_file_that_was_moved_between_source_files_is_the_same_observer(tmp_path):
