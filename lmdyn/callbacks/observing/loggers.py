@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lmdyn.callbacks.observing.figures import log_figure
+from lmdyn.callbacks.observing.schema import group_columns, is_number_column
 from lmdyn.callbacks.observing.store import ObservationStore
 
 __all__ = ["Published", "publish", "scalar_tags"]
@@ -51,13 +52,13 @@ def scalar_tags(name: str, observation: pd.DataFrame) -> dict[str, float]:
         >>> scalar_tags("learning_curves", rows)
         {'learning_curves/loss/NOUN': 2.0}
     """
-    groups = [c for c in observation.columns if c not in ("step", "tokens", "quantity", "site", "value")]
-    parts = observation[["quantity", "site", *groups]].astype(object).to_numpy()
+    names = ["quantity", "site", *group_columns(observation)]
+    parts = observation[names].astype(object).to_numpy()
     values = observation["value"].to_numpy()
-    whole = [pd.api.types.is_integer_dtype(observation[c]) for c in ("quantity", "site", *groups)]
+    whole = [is_number_column(observation[c]) for c in names]
 
     def named(row: Any) -> list[str]:
-        numbered = zip(("quantity", "site", *groups), row, whole, strict=True)
+        numbered = zip(names, row, whole, strict=True)
         return [
             f"{c}={p}" if n else p for c, p, n in numbered if isinstance(p, str) or (n and not pd.isna(p))
         ]
