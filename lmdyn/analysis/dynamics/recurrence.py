@@ -19,7 +19,8 @@ class Recurrence:
     neighbourhood only once; then the orbit is closed with period p. If it does not, the row starts again from its
     present state. Otherwise the saved state is replaced by the present one when it is older than a share
     (``growth`` − 1) of its own step (Brent's algorithm has growth 2). Rows follow one schedule each, whenever they
-    match. The work of an update is that of two norms; nothing waits for the device.
+    match, and from their own first finite state on: a row that is NaN so far has not begun, and what is found of it
+    does not depend on the others. The work of an update is that of two norms; nothing waits for the device.
 
     The period is that with which states agree at the onset: where an orbit is approached in oscillations (as next to
     a period doubling) this may be a multiple of its own, which :func:`attractors` finds from the final states.
@@ -79,10 +80,13 @@ class Recurrence:
             zeros = torch.zeros(len(x), dtype=torch.int64, device=x.device)
             self._saved_at, self._candidate, self._period = zeros, zeros.clone(), zeros.clone()
             self._recurred_at = zeros - 1
+            self._began = torch.where(_finite(x), 0, -1)
             return
         if x.shape != self._saved.shape:
             raise ValueError(f"a state of {tuple(x.shape)} after states of {tuple(self._saved.shape)}")
         self._step += 1
+        begins = (self._began < 0) & _finite(x)
+        self._began = torch.where(begins, self._step, self._began)
         age = self._step - self._saved_at
         open_, waiting = self._period == 0, self._candidate > 0
         match = _near(x, self._saved, self.tolerance)
@@ -91,8 +95,9 @@ class Recurrence:
         self._recurred_at = torch.where(closed, self._saved_at, self._recurred_at)
         self._period = torch.where(closed, self._candidate, self._period)
         new = open_ & ~waiting & match
-        too_old = (age >= (self.growth - 1) * self._saved_at) & open_ & ~waiting & ~match
-        replaced = too_old | (decides & ~match)
+        own_step = self._saved_at - self._began.clamp(min=0)
+        too_old = (age >= (self.growth - 1) * own_step) & open_ & ~waiting & ~match
+        replaced = too_old | (decides & ~match) | begins
         self._candidate = torch.where(new, age, torch.where(replaced, 0, self._candidate))
         self._saved = torch.where(replaced.reshape(-1, *[1] * (x.ndim - 1)), x, self._saved)
         self._saved_at = torch.where(replaced, self._step, self._saved_at)
@@ -100,6 +105,11 @@ class Recurrence:
     def _check_updated(self) -> None:
         if self._saved is None:
             raise ValueError("no states so far: call update(x) at each step first")
+
+
+def _finite(x: Tensor) -> Tensor:
+    """(batch,) whether each row's state is finite."""
+    return x.flatten(1).isfinite().all(1)
 
 
 @dataclass(frozen=True)
