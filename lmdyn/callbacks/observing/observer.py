@@ -404,10 +404,10 @@ def _observe_due(trainer: L.Trainer, module: L.LightningModule, due: Callable[[O
 
 def _plain(value: Any) -> Any:
     """A setting in types of JSON, equal in each process; of objects of other kinds, the name of their class."""
-    if isinstance(value, Enum):
-        return value.name
     if isinstance(value, (str, int, float, bool)) or value is None:
         return value
+    if isinstance(value, Enum):  # those that are texts or numbers have always been written as such
+        return value.name
     if is_dataclass(value) and not isinstance(value, type):
         return {"class": type(value).__name__, **_plain(asdict(value))}
     if isinstance(value, Mapping):

@@ -2,7 +2,7 @@
 
 import json
 import re
-from enum import Enum
+from enum import Enum, StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +76,10 @@ class Kind(Enum):
     Y = 2
 
 
+class Text(StrEnum):
+    Z = "as in version 0.1"
+
+
 def test_settings_are_told_apart_whatever_their_types():
     def settings(value):
         return LearningCurves(bands=value).settings["bands"]
@@ -84,6 +88,7 @@ def test_settings_are_told_apart_whatever_their_types():
     plain = [LearningCurves(forward=forward).settings["forward"] for forward in (Kind.X, Kind.Y, len, table)]
     assert plain[:2] == ["X", "Y"]
     assert plain[3].endswith(".table")
+    assert LearningCurves(forward=Text.Z).settings["forward"] == "as in version 0.1"
     assert LearningCurves(layers={"c", "a", "b"}).settings["layers"] == ["a", "b", "c"]
 
 

@@ -4,29 +4,10 @@ import lightning as L
 import pandas as pd
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import nn
 from torch.utils.data import DataLoader
 
 from lmdyn.callbacks import LearningCurves, Run, Steps
-
-
-class Own(L.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(nn.Embedding(7, 8), nn.Linear(8, 7))
-
-    def forward(self, input_ids):
-        return self.net(input_ids)
-
-    def training_step(self, batch, batch_idx):
-        return F.cross_entropy(self(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
-
-    def validation_step(self, batch, batch_idx):
-        pass
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+from tests.helpers.modules import Own
 
 
 class WithHooks(Own):

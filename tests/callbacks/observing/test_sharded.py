@@ -4,25 +4,23 @@ import lightning as L
 import pandas as pd
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
 from lmdyn.callbacks import LearningCurves, Run, Sparsity, Steps, WordClusters
+from tests.helpers.modules import Own
 from tests.helpers.ranks import TORCHRUN, run_ranks
 
 SITES = {"embedding": "net.0", "h1": "net.1", "h2": "net.3"}
 
 
-class Sharded(L.LightningModule):
+class Sharded(Own):
     """A small language model; under a ModelParallelStrategy its layers are sharded."""
 
     def __init__(self):
-        super().__init__()
         torch.manual_seed(0)
-        self.net = nn.Sequential(
-            nn.Embedding(11, 8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 11)
-        )
+        layers = nn.Embedding(11, 8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 11)
+        super().__init__(nn.Sequential(*layers))
 
     def configure_model(self):
         if self._trainer is None or torch.distributed.get_world_size() == 1:
@@ -31,18 +29,6 @@ class Sharded(L.LightningModule):
 
         for layer in (self.net[1], self.net[3], self.net):
             fully_shard(layer, mesh=self.device_mesh["data_parallel"])
-
-    def forward(self, input_ids):
-        return self.net(input_ids)
-
-    def training_step(self, batch, batch_idx):
-        return F.cross_entropy(self(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
-
-    def validation_step(self, batch, batch_idx):
-        pass
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 def loader(batches):
