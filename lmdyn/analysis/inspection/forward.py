@@ -2,16 +2,32 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, cast
+from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-__all__ = ["IGNORED", "StopForward", "call_module", "device_of", "dotted", "logits_of", "token_losses"]
+__all__ = [
+    "IGNORED",
+    "Forward",
+    "StopForward",
+    "call_module",
+    "called_module",
+    "device_of",
+    "dotted",
+    "function_of",
+    "logits_of",
+    "token_losses",
+]
 
+Forward = str | Callable[[nn.Module, Mapping[str, Any]], Any]
+"""How a module is called: a function ``(module, batch) -> output``, or the dotted path to one."""
 
 IGNORED = -100
 """The label of a token that has none, as everywhere in Hugging Face's libraries."""
@@ -66,63 +82,200 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def call_module(
-    module: nn.Module, batch: Mapping[str, Any], *, forward: str | None = None, state: Any = None
+    module: nn.Module,
+    batch: Mapping[str, Any],
+    *,
+    forward: Forward | None = None,
+    state: Any = None,
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
     """Call ``module`` with those entries of ``batch`` that its forward names.
 
-    ``labels`` are never passed on, unless forward demands them: observers compute losses from logits.
+    A forward that does not name ``input_ids`` is given them as its first argument; one that takes ``**kwargs`` what the
+    module within it names. A LightningModule without a forward stands for the one module within it that has parameters.
+    An encoder-decoder of transformers is given the ``decoder_input_ids`` that it makes of ``labels`` itself.
+
+    ``labels`` are not passed on, since observers compute losses from logits, but for two cases: forward demands
+    them, or it answers the logits of the last position only and takes labels (nanoGPT). A label of -100 is then 0.
 
     Args:
-        module: a module whose forward takes keyword arguments in Hugging Face's names (``input_ids`` …).
-        batch: tensors by name.
-        forward: dotted path to ``(module, batch) -> output`` for modules that are called otherwise.
+        module: the module.
+        batch: tensors by name, in Hugging Face's names (``input_ids`` …).
+        forward: dotted path to ``(module, batch) -> output``, or this function, for modules that are called otherwise.
         state: recurrent state that a previous call answered as ``.state``; handed on to a forward that names
             both ``state`` and ``continues``, which then starts the rows that do not continue from zero.
+        names: what the module calls an entry of the batch, by its name here.
 
     Returns:
-        What the module returns.
+        What the module returns; where that is logits (batch · time, classes), these as (batch, time, classes).
 
     Raises:
         ValueError: forward demands an argument that the batch lacks; the message lists what exists.
 
     Example:
         >>> class Model(nn.Module):
-        ...     def forward(self, input_ids):
-        ...         return input_ids + 1
+        ...     def forward(self, tokens):
+        ...         return tokens + 1
         >>> call_module(Model(), {"input_ids": torch.tensor([1]), "upos": torch.tensor([7])})
         tensor([2])
     """
     if forward is not None:
-        return dotted(forward)(module, batch)
-    parameters = inspect.signature(module.forward).parameters
-    named = {
-        name: p
-        for name, p in parameters.items()
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and (name != "labels" or p.default is p.empty)
-    }
-    kwargs = {name: batch[name] for name in named if name in batch}
+        return function_of(forward)(module, batch)
+    called = called_module(module)
+    args, kwargs, label_name = _arguments(called, batch, state, names)
+    if label_name is not None and "labels" in batch and type(called) in _ANSWERS_LAST:
+        kwargs[label_name] = _labels_to_pass(batch)
+        label_name = None
+    output = called(*args, **kwargs)
+    ids = batch.get("input_ids")
+    if not isinstance(ids, Tensor) or ids.ndim != 2 or "predict" in kwargs:
+        return output
+    if label_name is not None and "labels" in batch and ids.shape[1] > 1 and _of_last(output, *ids.shape):
+        kwargs[label_name] = _labels_to_pass(batch)
+        whole = called(*args, **kwargs)
+        if not _of_last(whole, *ids.shape):
+            _ANSWERS_LAST.add(type(called))
+            output = whole
+    return _unflattened(output, *ids.shape)
+
+
+def function_of(forward: Forward) -> Callable[[nn.Module, Mapping[str, Any]], Any]:
+    """The function ``(module, batch) -> output`` that was given as itself or by its dotted path."""
+    return dotted(forward) if isinstance(forward, str) else forward
+
+
+_LABELS = ("labels", "targets", "target", "y", "label")
+"""What forwards call the labels."""
+
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
+"""What a forward that names nothing is given."""
+
+_ANSWERS_LAST: WeakSet[type[nn.Module]] = WeakSet()
+"""Classes that were seen to answer only the last position's logits where they are not given labels."""
+
+
+def called_module(module: nn.Module) -> nn.Module:
+    """The module that is called: itself, or the only one with parameters in a LightningModule without a forward.
+
+    Raises:
+        ValueError: there is no forward, and several modules that could stand for it.
+
+    Example:
+        >>> called_module(nn.Linear(2, 2))
+        Linear(in_features=2, out_features=2, bias=True)
+    """
+    own = type(module).forward
+    if own is not nn.Module.forward and not own.__module__.startswith(("lightning.", "pytorch_lightning.")):
+        return module
+    within = {name: m for name, m in module.named_children() if next(m.parameters(), None) is not None}
+    if len(within) != 1:
+        raise ValueError(
+            f"{type(module).__name__} has no `forward` of its own, and {list(within)} within it: expected one module; "
+            "define `forward(self, input_ids)` that answers logits, or give the observer `forward:`, a function "
+            "(module, batch) -> output"
+        )
+    return called_module(next(iter(within.values())))
+
+
+def _signature(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """The arguments of a module's forward; of a compiled or wrapping one, those of the module within it."""
+    while isinstance(compiled := getattr(module, "_orig_mod", None), nn.Module):
+        module = compiled
+    return inspect.signature(module.forward).parameters
+
+
+def _arguments(
+    module: nn.Module, batch: Mapping[str, Any], state: Any, names: Mapping[str, str]
+) -> tuple[list[Any], dict[str, Any], str | None]:
+    """Positional and keyword arguments, and the name of the optional argument for labels."""
+    parameters = _signature(module)
+    called = {names.get(key, key): key for key in batch}  # as the module calls it, to the key here
+    named = {n: p for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    labels_as = (names.get("labels", "labels"), *_LABELS)
+    label_name = next((n for n in labels_as if n in named), None)
+    if list(named) == ["batch"]:
+        return [{names.get(key, key): value for key, value in batch.items()}], {}, None
+    kwargs = {n: batch[called[n]] for n in named if n in called and n != label_name}
+    first = next(iter(named), None)
+    given = [called.get(n) for n in kwargs]
+    positional: list[Any] = []
+    if "input_ids" in batch and "input_ids" not in given:
+        if first is not None:
+            if first not in kwargs and first not in (label_name, "inputs_embeds"):
+                kwargs[first] = batch["input_ids"]
+        elif any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            within = [m for m in module.children() if next(m.parameters(), None) is not None]
+            if len(within) == 1 and not names:  # it hands on what it is given
+                return _arguments(within[0], batch, state, names)
+            kwargs = {names.get(key, key): batch[key] for key in batch if key in _INPUTS or key in names}
+        elif parameters:  # *args
+            positional = [batch["input_ids"]]
+    if "decoder_input_ids" in named and "decoder_input_ids" not in kwargs and "labels" in batch:
+        make = next((getattr(m, _PREPARE) for m in module.modules() if hasattr(m, _PREPARE)), None)
+        if make is not None:
+            kwargs["decoder_input_ids"] = make(batch["labels"])
     if state is not None and "state" in named and "continues" in kwargs:
         kwargs["state"] = state
-    missing = [name for name, p in named.items() if p.default is p.empty and name not in kwargs]
+    if label_name is not None and named[label_name].default is inspect.Parameter.empty and "labels" in batch:
+        kwargs[label_name] = batch["labels"] if label_name == "labels" else _labels_to_pass(batch)
+    missing = [n for n, p in named.items() if p.default is p.empty and n not in kwargs]
     if missing:
         raise ValueError(
             f"{type(module).__name__}.forward needs {missing}, the batch has {sorted(batch)}: rename the batch's keys, "
-            "or give the observer `forward:`, a dotted path to a function (module, batch) -> output"
+            f"`batch: {{input_ids: {missing[0]}}}`, or give the observer `forward:`, a function (module, batch) -> "
+            "output or the dotted path to one"
         )
-    return module(**kwargs)
+    return positional, kwargs, None if label_name in kwargs else label_name
+
+
+_PREPARE = "prepare_decoder_input_ids_from_labels"
+
+
+def _labels_to_pass(batch: Mapping[str, Any]) -> Tensor:
+    """Labels for a forward that is to compute a loss of its own, which nobody reads."""
+    return cast(Tensor, batch["labels"]).clamp(min=0)
+
+
+def _of_last(output: Any, rows: int, time: int) -> bool:
+    """Whether logits are those of the last position only."""
+    try:
+        logits = logits_of(output)
+    except ValueError:
+        return False
+    return logits.shape[:2] == (rows, 1) if logits.ndim == 3 else logits.ndim == 2 and len(logits) == rows
+
+
+def _unflattened(output: Any, rows: int, time: int) -> Any:
+    """Logits (batch · time, classes) as (batch, time, classes)."""
+    try:
+        logits = logits_of(output)
+    except ValueError:
+        return output
+    if logits.ndim != 2 or len(logits) != rows * time or logits.shape == (rows, time):
+        return output
+    return _Logits(logits.view(rows, time, -1), getattr(output, "state", None))
+
+
+@dataclass(frozen=True)
+class _Logits:
+    logits: Tensor
+    state: Any
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits of a module's output: ``.logits``, ``.prediction_logits``, or the output if it is a tensor.
+    """The logits of a module's output.
+
+    These are ``.logits`` or ``.prediction_logits`` of an object or a dict, the output if it is a tensor, or, of a
+    tuple, a list or a dict of other names, the only tensor of three axes; the loss may stand before or after it.
 
     Returns:
-        (batch, time, classes).
+        (batch, time, classes), or as the module answers them.
 
     Raises:
-        ValueError: none of them is there.
+        ValueError: none of them is there, or several could be meant.
 
     Example:
-        >>> logits_of(torch.zeros(1, 2, 3)).shape
+        >>> logits_of((torch.tensor(0.7), torch.zeros(1, 2, 3))).shape
         torch.Size([1, 2, 3])
     """
     for name in ("logits", "prediction_logits"):
@@ -131,10 +284,28 @@ def logits_of(output: Any) -> Tensor:
             return logits
     if isinstance(output, Tensor):
         return output
+    parts: Mapping[Any, Any] = {}
+    if isinstance(output, Mapping):
+        parts = output
+    elif isinstance(output, (tuple, list)):
+        parts = dict(enumerate(output))
+    tensors = {k: t for k, t in parts.items() if isinstance(t, Tensor) and t.is_floating_point()}
+    # ModelOutputs are dicts too: hidden states are no logits
+    for axes in (3, 2):
+        found = [t for k, t in tensors.items() if t.ndim == axes and k not in _NO_LOGITS]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            break
+    seen = {k: tuple(t.shape) for k, t in tensors.items()}
     raise ValueError(
-        f"expected an output with `.logits` (batch, time, classes), got {type(output).__name__}: "
-        "give the observer `forward:`, a dotted path to a function (module, batch) -> output"
+        f"expected an output with `.logits` (batch, time, classes), got {type(output).__name__}"
+        f"{f' of tensors {seen}' if seen else ''}: give the observer `forward:`, a function (module, batch) -> logits "
+        "or the dotted path to one"
     )
+
+
+_NO_LOGITS = ("last_hidden_state", "pooler_output", "loss", "hidden_states", "encoder_last_hidden_state")
 
 
 def token_losses(
@@ -149,7 +320,7 @@ def token_losses(
         >>> token_losses(torch.zeros(1, 2, 4), torch.tensor([[3, -100]]))
         tensor([[1.3863, 0.0000]])
     """
-    if logits.shape[:2] != labels.shape:
+    if logits.ndim != 3 or logits.shape[:2] != labels.shape:
         raise ValueError(
             f"logits are (batch, time, classes) = {tuple(logits.shape)}, labels {tuple(labels.shape)}: "
             "`logits[b, t]` must be the prediction for `labels[b, t]`"

@@ -1,8 +1,11 @@
 """Calling modules by the names of their forward, and token losses."""
 
+import lightning as L
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from transformers import T5Config, T5ForConditionalGeneration
 
 from lmdyn.analysis.inspection.forward import call_module, dotted, logits_of, token_losses
 
@@ -58,3 +61,130 @@ def test_token_losses_equal_log_softmax_and_ignore_minus_100():
             assert losses[b, t].item() == pytest.approx(expected, abs=1e-14)
     with pytest.raises(ValueError, match="must be the prediction for"):
         token_losses(logits, labels[:, :2])
+
+
+class NanoGPT(nn.Module):
+    """The forward of nanoGPT as published: other names, a tuple, and only the last logits without targets."""
+
+    def __init__(self):
+        super().__init__()
+        self.wte, self.lm_head = nn.Embedding(7, 4), nn.Linear(4, 7)
+
+    def forward(self, idx, targets=None):
+        x = self.wte(idx)
+        if targets is None:
+            return self.lm_head(x[:, [-1], :]), None
+        logits = self.lm_head(x)
+        return logits, F.cross_entropy(logits.view(-1, 7), targets.view(-1), ignore_index=-1)
+
+
+IDS = torch.tensor([[1, 2, 3], [4, 5, 6]])
+
+
+def test_forward_of_nanogpt():
+    module = NanoGPT()
+    batch = {"input_ids": IDS, "labels": torch.full_like(IDS, -100)}  # which its own loss would refuse
+    expected = module.lm_head(module.wte(IDS))
+    for _ in range(2):
+        assert torch.equal(logits_of(call_module(module, batch)), expected)
+    assert logits_of(call_module(module, {"input_ids": IDS})).shape == (
+        2,
+        1,
+        7,
+    )  # without labels nothing else is there
+
+
+class Flat(nn.Module):
+    """Karpathy's lectures: logits (batch · time, classes) where targets are given."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(7, 7)
+
+    def forward(self, idx, targets):
+        return F.cross_entropy(self.table(idx).view(-1, 7), targets.view(-1)), self.table(idx).view(-1, 7)
+
+
+def test_flat_logits_and_the_loss_first():
+    module = Flat()
+    answer = call_module(module, {"input_ids": IDS, "labels": IDS})
+    assert torch.equal(logits_of(answer), module.table(IDS))
+
+
+class Swallowing(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, **batch):
+        return self.inner(**batch)
+
+
+def test_keywords_are_those_of_the_module_within():
+    module = Swallowing(nn.Embedding(7, 7))
+    module.inner.forward = lambda input_ids: F.embedding(input_ids, module.inner.weight)
+    batch = {"input_ids": IDS, "labels": IDS, "upos": IDS}
+    assert torch.equal(call_module(module, batch), module.inner.weight[IDS])
+
+
+class TakesBatch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(7, 7)
+
+    def forward(self, batch):
+        return {"scores": self.table(batch["idx"]), "loss": torch.zeros(())}
+
+
+def test_a_forward_of_the_whole_batch_has_its_own_names():
+    module = TakesBatch()
+    answer = call_module(module, {"input_ids": IDS}, names={"input_ids": "idx"})
+    assert torch.equal(logits_of(answer), module.table(IDS))
+
+
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(7, 7)
+
+    def forward(self, **batch):
+        return (self.table(batch["tokens"]),)
+
+
+def test_keywords_in_the_batch_s_own_names():
+    module = Named()
+    batch = {"input_ids": IDS, "labels": IDS}
+    answer = call_module(module, batch, names={"input_ids": "tokens", "labels": "targets"})
+    assert torch.equal(logits_of(answer), module.table(IDS))
+
+
+def test_lightning_module_without_a_forward():
+    class Wrapper(L.LightningModule):
+        def __init__(self, *models):
+            super().__init__()
+            for i, model in enumerate(models):
+                self.add_module(f"model{i}", model)
+
+    model = NanoGPT()
+    batch = {"input_ids": IDS, "labels": IDS}
+    assert torch.equal(logits_of(call_module(Wrapper(model), batch)), model.lm_head(model.wte(IDS)))
+    with pytest.raises(ValueError, match=r"no `forward` of its own, and \['model0', 'model1'\]"):
+        call_module(Wrapper(model, NanoGPT()), batch)
+
+
+def test_encoder_decoder_is_given_what_it_makes_of_labels():
+    sizes = {"vocab_size": 11, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    model = T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0)).eval()
+    labels = torch.tensor([[3, 4, 1, -100]]).repeat(2, 1)
+    batch = {"input_ids": IDS, "labels": labels, "attention_mask": torch.ones_like(IDS)}
+    assert torch.equal(logits_of(call_module(model, batch)), model(**batch).logits)
+
+
+def test_ambiguous_answers_are_refused():
+    for answer in (
+        (torch.zeros(1, 2, 3), torch.zeros(1, 2, 4)),
+        {"last_hidden_state": torch.zeros(1, 2, 3)},
+        None,
+    ):
+        with pytest.raises(ValueError, match=r"expected an output with `\.logits`"):
+            logits_of(answer)
