@@ -246,11 +246,13 @@ def _of_last(output: Any, rows: int, time: int) -> bool:
 
 
 def _unflattened(output: Any, rows: int, time: int) -> Any:
-    """Logits (batch · time, classes) as (batch, time, classes)."""
+    """Logits (batch · time, classes) as (batch, time, classes), and those of a tuple by the batch's shape."""
     try:
         logits = logits_of(output)
-    except ValueError:
-        return output
+    except ValueError:  # a recurrent state may have three axes too
+        parts = output if isinstance(output, (tuple, list)) else ()
+        found = [t for t in parts if isinstance(t, Tensor) and t.ndim == 3 and t.shape[:2] == (rows, time)]
+        return _Logits(found[0], None) if len(found) == 1 else output
     if logits.ndim != 2 or len(logits) != rows * time or logits.shape == (rows, time):
         return output
     return _Logits(logits.view(rows, time, -1), getattr(output, "state", None))

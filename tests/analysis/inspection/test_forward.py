@@ -188,3 +188,18 @@ def test_ambiguous_answers_are_refused():
     ):
         with pytest.raises(ValueError, match=r"expected an output with `\.logits`"):
             logits_of(answer)
+
+
+def test_a_recurrent_state_of_three_axes_is_no_logits():
+    class Recurrent(nn.Module):
+        def __init__(self, layers=1):
+            super().__init__()
+            self.embedding, self.rnn = nn.Embedding(7, 4), nn.GRU(4, 7, layers, batch_first=True)
+
+        def forward(self, input_ids):
+            return self.rnn(self.embedding(input_ids))
+
+    module, ids = Recurrent(), torch.tensor([[1, 2, 3], [4, 5, 6]])
+    assert torch.equal(logits_of(call_module(module, {"input_ids": ids})), module(ids)[0])
+    with pytest.raises(ValueError, match=r"\{0: \(2, 2, 7\), 1: \(2, 2, 7\)\}"):  # either could be meant
+        logits_of(call_module(Recurrent(layers=2), {"input_ids": ids[:, :2]}))
