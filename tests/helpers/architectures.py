@@ -238,10 +238,11 @@ ARCHITECTURES: dict[str, Callable[[], nn.Module]] = {
 
 
 def example_batch(name: str, rows: int = 2, length: int = 12) -> dict[str, torch.Tensor]:
-    """Random ids of 4 and above (0 to 3 are left to special tokens), no padding; T5's decoder reads 7 of its own."""
+    """Random ids and labels of 4 and above (0 to 3 are special tokens), no padding; T5's decoder reads 7 of its own."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(4, VOCABULARY, (rows, length), generator=generator)
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if name in ENCODER_DECODER:
         batch["decoder_input_ids"] = torch.randint(4, VOCABULARY, (rows, 7), generator=generator)
-    return batch
+    read = batch.get("decoder_input_ids", ids)
+    return {**batch, "labels": torch.randint(4, VOCABULARY, read.shape, generator=generator)}

@@ -79,20 +79,44 @@ def resolve_sites(module: nn.Module, sites: Mapping[str, str]) -> dict[str, nn.M
         >>> resolve_sites(nn.Sequential(nn.Linear(2, 3)), {"out": "0"})
         {'out': Linear(in_features=2, out_features=3, bias=True)}
     """
-    modules = dict(module.named_modules())
+    modules = paths_of(module)
     found = {}
     for name, path in sites.items():
         if "@" in name or "/" in name:
             raise ValueError(
                 f"site name {name!r} holds '@' or '/', which lmdyn uses itself: choose another name"
             )
-        if path not in modules:
+        plain = plain_path(path)
+        if plain not in modules:
             existing = ", ".join(p for p in modules if p)
             raise ValueError(
                 f"site {name!r}: {type(module).__name__} has no module {path!r}; there are: {existing}"
             )
-        found[name] = modules[path]
+        found[name] = modules[plain]
     return found
+
+
+_WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+
+def plain_path(path: str) -> str:
+    """A module path without what ``torch.compile``, FSDP and checkpointing put between.
+
+    Example:
+        >>> plain_path("_orig_mod.layers.0._orig_mod.mlp")
+        'layers.0.mlp'
+    """
+    return ".".join(segment for segment in path.split(".") if segment not in _WRAPPERS)
+
+
+def paths_of(module: nn.Module) -> dict[str, nn.Module]:
+    """All modules by :func:`plain_path`; of a wrapped module, the one within.
+
+    Example:
+        >>> list(paths_of(nn.Sequential(nn.Linear(2, 2), nn.Tanh())))
+        ['', '0', '1']
+    """
+    return {plain_path(path): m for path, m in module.named_modules()}
 
 
 class Capture:
@@ -110,6 +134,11 @@ class Capture:
         """Forget what was seen; call it before each forward pass."""
         for seen in (*self._outputs.values(), *self._attentions.values()):
             seen.clear()
+
+    @property
+    def overwritten(self) -> list[str]:
+        """The sites whose output was overwritten in place after it had been captured."""
+        return _overwritten(self._outputs)
 
     @property
     def activations(self) -> dict[str, Tensor]:
@@ -168,12 +197,15 @@ _IN_PLACE_REMEDY = (
 )
 
 
+def _overwritten(seen: Mapping[str, list[_Captured]]) -> list[str]:
+    return [name for name, runs in seen.items() if any(captured.overwritten for captured in runs)]
+
+
 def _by_run(seen: Mapping[str, list[_Captured]]) -> dict[str, Tensor]:
     silent = [name for name, runs in seen.items() if not runs]
     if silent:
         raise RuntimeError(f"sites {silent} did not fire: their modules took no part in the forward pass")
-    overwritten = [name for name, runs in seen.items() if any(captured.overwritten for captured in runs)]
-    if overwritten:
+    if overwritten := _overwritten(seen):
         raise RuntimeError(
             f"the outputs of sites {overwritten} were overwritten by an in-place operation later in the forward pass, "
             f"so neither activation nor gradient is the site's: {_IN_PLACE_REMEDY}"
@@ -230,7 +262,7 @@ def capture(
 
     def watch(name: str) -> Any:
         def hook(_: nn.Module, __: Any, output: Any) -> None:
-            tensor = _first_tensor(output)
+            tensor = first_tensor(output)
             if tensor is None:
                 raise RuntimeError(f"site {name!r}: the module answers no tensor but {type(output).__name__}")
             if gradients and not tensor.requires_grad and tensor.is_floating_point():
@@ -241,17 +273,14 @@ def capture(
 
     def watch_attention(name: str) -> Any:
         def hook(_: nn.Module, __: Any, output: Any) -> None:
-            weights = (
-                [t for t in output if isinstance(t, Tensor) and t.ndim == 4]
-                if isinstance(output, tuple)
-                else []
-            )
-            if not weights:
+            weights = attention_weights(output)
+            if weights is None:
                 raise RuntimeError(
-                    f"attention site {name!r} answers no (batch, heads, query, key) weights: "
-                    "name the attention module itself, of a model that supports eager attention"
+                    f"attention site {name!r} answers no (batch, heads, query, key) weights whose rows add up to 1: "
+                    "name the attention module itself, of a model that supports eager attention, or the dropout "
+                    "that its weights go through"
                 )
-            seen._attentions[name].append(_Captured(weights[-1].detach()))
+            seen._attentions[name].append(_Captured(weights.detach()))
 
         return hook
 
@@ -274,17 +303,51 @@ def capture(
             raise
 
 
-def _first_tensor(output: Any) -> Tensor | None:
+def first_tensor(output: Any) -> Tensor | None:
+    """The first tensor of what a module answered: of a tuple, a mapping or a ``ModelOutput``, nested or not.
+
+    Example:
+        >>> first_tensor((None, {"h": torch.ones(2)}))
+        tensor([1., 1.])
+    """
     if isinstance(output, Tensor):
         return output
     if isinstance(output, Mapping):
         output = tuple(output.values())
     if isinstance(output, (tuple, list)):
         for item in output:
-            tensor = _first_tensor(item)
+            tensor = first_tensor(item)
             if tensor is not None:
                 return tensor
     return None
+
+
+def attention_weights(output: Any) -> Tensor | None:
+    """The attention weights in what a module answered: the last (batch, heads, query, key) tensor with rows of sum 1.
+
+    It may be the output itself (a dropout that weights go through) or an item of a tuple, list or mapping. A query
+    that sees no key may have weights of 0 or NaN.
+
+    Example:
+        >>> weights = torch.full((1, 2, 3, 3), 1 / 3)
+        >>> attention_weights((torch.zeros(1, 3, 4), torch.zeros(1, 2, 3, 3), weights)) is weights
+        True
+        >>> attention_weights((torch.zeros(1, 3, 4), torch.zeros(1, 2, 3, 3))) is None  # a position bias
+        True
+    """
+    if isinstance(output, Mapping):
+        output = tuple(output.values())
+    items = output if isinstance(output, (tuple, list)) else (output,)
+    return next((t for t in reversed(items) if isinstance(t, Tensor) and _has_rows_of_one(t)), None)
+
+
+def _has_rows_of_one(tensor: Tensor) -> bool:
+    if tensor.is_nested or tensor.ndim != 4 or not tensor.is_floating_point() or tensor.numel() == 0:
+        return False
+    sums = tensor.detach().sum(-1, dtype=torch.float32)
+    ones = (sums - 1).abs() < (1e-3 if tensor.dtype in (torch.float32, torch.float64) else 3e-2)
+    ones |= sums.isnan()  # of a model that diverged
+    return bool((ones | (sums == 0)).all() & ones.any() & ~(tensor < 0).any())
 
 
 @contextmanager

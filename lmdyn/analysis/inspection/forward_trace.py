@@ -1,0 +1,206 @@
+"""What happens in a forward pass: which modules ran, in which order, on what, and what they answered."""
+
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmdyn.analysis.inspection.activations import first_tensor, paths_of
+
+__all__ = ["Call", "Trace", "feeds", "trace_forward"]
+
+
+@dataclass
+class Call:
+    """One call of one module.
+
+    Attributes:
+        module: which.
+        start: its number among the calls, in the order in which they began.
+        end: its number in the order in which they ended; −1 while it runs.
+        ids: the key of the batch whose ids were handed to it, as they are or (``ids_transposed``) time first.
+        ids_transposed: see ``ids``.
+        x_shape: of the first floating (·, ·, ·) tensor it was given.
+        x_number: number of that tensor; equal numbers are the same tensor.
+        shape: of the first tensor it answered.
+        number: number of that tensor.
+        floating: whether that tensor is of floating point.
+        kind: the type of what it answered, for messages.
+        answer: the tensor, as long as it lives.
+    """
+
+    module: nn.Module
+    start: int
+    end: int = -1
+    ids: str | None = None
+    ids_transposed: bool = False
+    x_shape: tuple[int, ...] | None = None
+    x_number: int | None = None
+    shape: tuple[int, ...] | None = None
+    number: int | None = None
+    floating: bool = False
+    kind: str = ""
+    answer: Callable[[], Tensor | None] = field(default=lambda: None, repr=False)
+
+
+class Trace:
+    """The calls of a forward pass.
+
+    Attributes:
+        calls: in the order in which they began.
+        output: what the whole answered.
+        path_of: path of each module by its ``id``.
+        axes: the (batch, time) of the ids.
+    """
+
+    def __init__(
+        self, calls: list[Call], output: Any, paths: Mapping[str, nn.Module], axes: set[tuple[int, ...]]
+    ) -> None:
+        self.calls, self.output, self.axes = calls, output, axes
+        self.path_of = {id(m): path for path, m in paths.items()}
+        self._of: dict[int, list[Call]] = {}
+        for call in calls:
+            self._of.setdefault(id(call.module), []).append(call)
+
+    def of(self, module: nn.Module) -> list[Call]:
+        """The calls of one module."""
+        return self._of.get(id(module), [])
+
+    def first(self, module: nn.Module) -> Call:
+        """The first call of a module that ran."""
+        return self._of[id(module)][0]
+
+    def show(self, module: nn.Module) -> str:
+        """Path and class, for messages."""
+        return f"{self.path_of[id(module)]} ({type(module).__name__})"
+
+    def no_site(self, module: nn.Module) -> str | None:
+        """Why what a module answered is not one vector for each token; None if it is."""
+        wrong = [c for c in self.of(module) if c.shape is None or c.shape[:2] not in self.axes]
+        time_first = isinstance(module, nn.RNNBase) and not module.batch_first
+        if not wrong and not (time_first and all(a == b for a, b in self.axes)):
+            return None
+        shape = wrong[0].shape if wrong else self.first(module).shape
+        if shape is None:
+            return (
+                f"{self.show(module)} answers a {wrong[0].kind}, which holds no (batch, time, width) tensor"
+            )
+        if time_first or tuple(reversed(shape[:2])) in self.axes:
+            return f"{self.show(module)} answers {shape}, time before batch: make it with batch_first=True"
+        return f"{self.show(module)} answers {shape}, which is not (batch, time, width)"
+
+
+def trace_forward(module: nn.Module, forward: Callable[[], Any], ids: Mapping[str, Tensor]) -> Trace:
+    """Watch all modules within ``module`` while ``forward`` runs.
+
+    Args:
+        module: the model.
+        forward: makes the forward pass.
+        ids: the integer tensors (batch, time) that calls are compared with.
+
+    Example:
+        >>> model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2))
+        >>> batch = {"input_ids": torch.tensor([[1, 2, 3]])}
+        >>> seen = trace_forward(model, lambda: model(batch["input_ids"]), batch)
+        >>> [(type(c.module).__name__, c.ids, c.shape) for c in seen.calls[1:]]
+        [('Embedding', 'input_ids', (1, 3, 4)), ('Linear', None, (1, 3, 2))]
+    """
+    modules = paths_of(module)
+    calls: list[Call] = []
+    running: list[Call] = []
+    ended = iter(range(1 << 62))
+    number = _Numbers()
+
+    def before(m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        call = Call(m, start=len(calls))
+        given = (*args, *kwargs.values())
+        for key, tensor in ids.items():
+            for t in given:
+                if isinstance(t, Tensor) and not t.is_floating_point() and t.ndim == 2:
+                    if t.shape == tensor.shape and bool((t == tensor).all()):
+                        call.ids = call.ids or key
+                    elif t.shape == tensor.T.shape and bool((t == tensor.T).all()):
+                        call.ids, call.ids_transposed = call.ids or key, True
+        x = next((t for t in map(first_tensor, given) if t is not None and _is_vectors(t)), None)
+        if x is not None:
+            call.x_shape, call.x_number = tuple(x.shape), number(x)
+        calls.append(call)
+        running.append(call)
+
+    def after(m: nn.Module, _: Any, output: Any) -> None:
+        while running and running[-1].module is not m:
+            running.pop()  # left by an error that the model handled itself
+        call = running.pop()
+        call.end, call.kind = next(ended), type(output).__name__
+        tensor = first_tensor(output)
+        if tensor is not None and not tensor.is_nested:
+            call.shape, call.number = tuple(tensor.shape), number(tensor)
+            call.floating, call.answer = tensor.is_floating_point(), weakref.ref(tensor)
+        elif tensor is not None:
+            call.kind = "nested tensor"
+
+    with ExitStack() as stack:
+        for m in modules.values():
+            stack.callback(m.register_forward_pre_hook(before, with_kwargs=True).remove)
+            stack.callback(m.register_forward_hook(after).remove)
+        output = forward()
+    calls = [call for call in calls if call.end >= 0]
+    return Trace(calls, output, modules, {tuple(t.shape) for t in ids.values()})
+
+
+def _is_vectors(tensor: Tensor) -> bool:
+    return not tensor.is_nested and tensor.ndim == 3 and tensor.is_floating_point()
+
+
+class _Numbers:
+    """The same number for the same tensor, without keeping it alive."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Callable[[], Tensor | None], int]] = {}
+        self._next = 0
+
+    def __call__(self, tensor: Tensor) -> int:
+        reference, number = self._known.get(id(tensor), (lambda: None, -1))
+        if reference() is not tensor:
+            number, self._next = self._next, self._next + 1
+            self._known[id(tensor)] = (weakref.ref(tensor), number)
+        return number
+
+
+def feeds(first: nn.Module, second: nn.Module, forward: Callable[[], Any]) -> bool:
+    """Whether what ``first`` answers reaches what ``second`` is given: it is changed, and the other's input compared.
+
+    Example:
+        >>> a, b = nn.Linear(2, 2), nn.Linear(2, 2)
+        >>> x = torch.ones(1, 1, 2)
+        >>> feeds(a, b, lambda: b(a(x))), feeds(a, b, lambda: (a(x), b(x)))
+        (True, False)
+    """
+    given: list[Tensor] = []
+
+    def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x = next(
+            (t for t in map(first_tensor, (*args, *kwargs.values())) if t is not None and _is_vectors(t)),
+            torch.zeros(0),
+        )
+        given.append(x.detach().clone())
+
+    def change(_: nn.Module, __: Any, output: Any) -> None:
+        tensor = first_tensor(output)
+        if tensor is not None and tensor.is_floating_point():
+            tensor.detach().add_(1.0)
+
+    seen = []
+    for changed in (False, True):
+        given.clear()
+        with ExitStack() as stack:
+            stack.callback(second.register_forward_pre_hook(keep, with_kwargs=True).remove)
+            if changed:
+                stack.callback(first.register_forward_hook(change).remove)
+            forward()
+        seen.append(given[0] if given else torch.zeros(0))
+    return seen[0].shape != seen[1].shape or not torch.equal(*seen)

@@ -1,0 +1,384 @@
+"""Finding the sites of any language model: by running it once and watching, or by a pattern of module paths."""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lmdyn.analysis.inspection.activations import (
+    attention_as,
+    attention_weights,
+    capture,
+    observing,
+    paths_of,
+)
+from lmdyn.analysis.inspection.block_groups import BlockGroup, block_groups
+from lmdyn.analysis.inspection.block_lists import within
+from lmdyn.analysis.inspection.forward import Forward, call_module, logits_of
+from lmdyn.analysis.inspection.forward_trace import Call, trace_forward
+
+__all__ = ["FoundSites", "Kind", "find_sites", "match_sites"]
+
+Kind = Literal["embedding", "block", "norm", "logits"]
+
+_MOST = 100
+
+
+@dataclass(frozen=True)
+class FoundSites:
+    """What :func:`find_sites` found.
+
+    Attributes:
+        sites: display name to module path, in the order of the model: ``embedding``, ``block_00`` …, ``norm``,
+            ``logits``. A path leaves out what ``torch.compile`` puts between: ``resolve_sites`` finds it in the
+            compiled and in the plain model.
+        kinds: what each site is.
+        shapes: of what each site answered in the forward pass, (batch, time, width).
+        attention: name of a block to the path of the module in it that answers weights (batch, heads, query, key).
+        left_out: what was not found or is not visible, and why, in sentences.
+    """
+
+    sites: Mapping[str, str]
+    kinds: Mapping[str, Kind]
+    shapes: Mapping[str, tuple[int, ...]]
+    attention: Mapping[str, str]
+    left_out: tuple[str, ...]
+
+
+def find_sites(module: nn.Module, batch: Mapping[str, Any], forward: Forward | None = None) -> FoundSites:
+    """Find the token embedding, the blocks, the final norm, the output layer and the attention of a language model.
+
+    The model is run on the batch and watched, invisibly to its training, without gradients:
+
+    - ``embedding``: the module that is given the ids themselves and answers a vector for each.
+    - ``block_00`` …: the children of the outermost ``ModuleList`` or ``Sequential`` that ran one after the other, or
+      attributes that differ by a number (``block1``, ``block2``), and each ``nn.LSTM``, ``GRU`` or ``RNN``. A single
+      one that ran several times (ALBERT) is ``block``, captured as ``block@0`` …. Where a model has several such
+      lists, the names begin with the segment in which their paths differ: ``encoder_block_00``, ``decoder_block_00``.
+    - ``norm``: the last norm next to the blocks, or next to what holds them, that ran after them.
+    - ``logits``: the innermost module that answers the logits, or the last one before logits that are scaled.
+    - attention weights: what a module in the block answers in (batch, heads, query, key) with rows adding up to 1,
+      under eager attention. This takes a second forward pass.
+
+    Args:
+        module: the model, wrapped or not.
+        batch: an example batch with ``input_ids`` (batch, time). Of a batch of as many rows as tokens, the last row
+            is left out, so that the two axes can be told apart.
+        forward: how the module is called, see ``call_module``.
+
+    Returns:
+        What was found, and what was not.
+
+    Raises:
+        ValueError: the batch has no ids; the module cannot be called with it.
+
+    Example:
+        >>> class Model(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.embed, self.out = nn.Embedding(9, 4), nn.Linear(4, 9)
+        ...         self.lstm = nn.LSTM(4, 4, batch_first=True)
+        ...     def forward(self, input_ids):
+        ...         return self.out(self.lstm(self.embed(input_ids))[0])
+        >>> found = find_sites(Model(), {"input_ids": torch.ones(2, 3, dtype=torch.long)})
+        >>> dict(found.sites), found.shapes["logits"]
+        ({'embedding': 'embed', 'block_00': 'lstm', 'logits': 'out'}, (2, 3, 9))
+    """
+    if not isinstance(batch.get("input_ids"), Tensor) or batch["input_ids"].ndim != 2:
+        raise ValueError(
+            f"sites are found by a forward pass over `input_ids` (batch, time); the batch has {sorted(batch)}: "
+            "add them, or name the sites yourself"
+        )
+    batch = _unequal_axes(batch)
+
+    def run() -> Any:
+        return call_module(module, batch, forward=forward)
+
+    with observing(module), torch.no_grad():
+        return _Finder(module, batch, run).found()
+
+
+def _unequal_axes(batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    rows, time = batch["input_ids"].shape
+    if rows != time or rows == 1:
+        return batch
+    return {
+        name: value[:-1] if isinstance(value, Tensor) and value.ndim and len(value) == rows else value
+        for name, value in batch.items()
+    }
+
+
+def match_sites(module: nn.Module, pattern: str) -> dict[str, str]:
+    """The modules whose path a pattern matches, as sites.
+
+    A pattern is matched segment by segment, each as a file name is (``*``, ``?``, ``[02]``); a ``*`` in front of others
+    stands for any beginning, also for none. ``"*.layers.*"`` are the modules of each list named ``layers``, however
+    deep it is, and not what is within them. Modules that never run themselves (``ModuleList``, ``ModuleDict``) are
+    not matched. A site is named after the segments that the pattern spells out, numbers with two digits or more,
+    and after as many before them as tell all sites apart.
+
+    Args:
+        module: the model, wrapped or not.
+        pattern: of module paths, as in ``"*.layers.*"``.
+
+    Returns:
+        Display name to module path, in the order of the model.
+
+    Raises:
+        ValueError: no module matches (with the nearest paths), or more than 100 do.
+
+    Example:
+        >>> layers = nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(2))
+        >>> match_sites(nn.ModuleDict({"model": nn.ModuleDict({"layers": layers})}), "*.layers.*")
+        {'layers_00': 'model.layers.0', 'layers_01': 'model.layers.1'}
+    """
+    wanted = pattern.split(".")
+    open_beginning = wanted[0] == "*" and len(wanted) > 1
+    tail = wanted[1:] if open_beginning else wanted
+    modules = {path: m for path, m in paths_of(module).items() if path}
+    runnable = [path for path, m in modules.items() if not isinstance(m, (nn.ModuleList, nn.ModuleDict))]
+    matched: list[str] = []
+    for path in runnable:
+        segments = path.split(".")
+        if len(segments) < len(tail) or (len(segments) > len(tail) and not open_beginning):
+            continue
+        if all(fnmatchcase(s, w) for s, w in zip(segments[-len(tail) :], tail, strict=True)) and not any(
+            path.startswith(f"{outer}.") for outer in matched
+        ):
+            matched.append(path)
+    if not matched:
+        near = difflib.get_close_matches(pattern.replace("*", "0"), runnable, n=5, cutoff=0.0)
+        raise ValueError(
+            f"the pattern {pattern!r} matches no module of {type(module).__name__}; the nearest paths are {near}: a "
+            "pattern is matched segment by segment, and a leading `*.` stands for any beginning, as in '*.layers.*'"
+        )
+    if len(matched) > _MOST:
+        raise ValueError(
+            f"the pattern {pattern!r} matches {len(matched)} modules of {type(module).__name__}, more than {_MOST}: "
+            f"{', '.join(matched[:3])} … {matched[-1]}; spell more of the path"
+        )
+    split = [path.split(".") for path in matched]
+    width = max((len(s) for path in split for s in path if s.isdigit()), default=0)
+    for depth in range(len(tail), max(map(len, split)) + 1):
+        names = [
+            "_".join(s.zfill(max(2, width)) if s.isdigit() else s for s in path[-depth:]) for path in split
+        ]
+        if len(set(names)) == len(names):
+            break
+    return dict(zip(names, matched, strict=True))
+
+
+class _Finder:
+    """The forward pass that was seen, and what has been made of it."""
+
+    def __init__(self, module: nn.Module, batch: Mapping[str, Any], run: Callable[[], Any]) -> None:
+        self.module, self.run = module, run
+        ids = {
+            name: batch[name]
+            for name in ("input_ids", "decoder_input_ids")
+            if isinstance(batch.get(name), Tensor) and batch[name].ndim == 2
+        }
+        self.trace = trace_forward(module, run, ids)
+        if (
+            len(self.trace.of(paths_of(module)[""])) > 1
+        ):  # it was called again, with labels, to have all logits
+            self.trace = trace_forward(module, run, ids)
+        self.groups, self.left_out = block_groups(module, self.trace, run)
+        self.blocks = [m for group in self.groups for m in group.blocks]
+        self.names = [name for group in self.groups for name in group.names]
+        self.embeddings: dict[str, nn.Module] = {}
+        self.norms: dict[str, nn.Module] = {}
+        self.logits: nn.Module | None = None
+        self._find_embedding()
+        self._find_logits()
+        self._find_norms()
+
+    def _is_site(self, m: nn.Module, name: str) -> bool:
+        why = self.trace.no_site(m)
+        if why is not None:
+            self.left_out.append(f"{name}: {why}")
+        return why is None
+
+    def _find_embedding(self) -> None:
+        by_key: dict[str, nn.Module] = {}
+        given = [
+            c for c in self.trace.calls if c.ids and c.floating and c.shape is not None and len(c.shape) == 3
+        ]
+        for call in given:
+            inner = any(call.start < c.start and c.end < call.end and c.ids == call.ids for c in given)
+            if (
+                inner
+                or call.ids in by_key
+                or any(within(m, call.module) for m in [self.module, *self.blocks])
+            ):
+                continue
+            by_key[call.ids or ""] = self._around_adapter(call.module)
+        if not by_key:
+            self.left_out.append(
+                "embedding: no module was given the ids and answered a vector for each (it was given vectors, or looks "
+                "them up by F.embedding or a matrix product): name it yourself, `sites: {embedding: path.of.a.module}`"
+            )
+        different = {id(m): m for m in by_key.values()}
+        if len(by_key) > len(different):
+            self.left_out.append(
+                "embedding: one module embeds the ids of encoder and decoder; it is captured as embedding@0 and "
+                "embedding@1"
+            )
+        for key, m in by_key.items():
+            name = "embedding"
+            if len(different) > 1:
+                name = "decoder_embedding" if key.startswith("decoder") else "encoder_embedding"
+            if name not in self.embeddings and self._is_site(m, name):
+                self.embeddings[name] = m
+
+    def _around_adapter(self, m: nn.Module) -> nn.Module:
+        path = self.trace.path_of[id(m)]
+        if path.endswith(".base_layer"):  # PEFT adds to what it answers
+            return paths_of(self.module)[path.removesuffix(".base_layer")]
+        return m
+
+    def _find_logits(self) -> None:
+        self.end_of_blocks = len(self.trace.calls)
+        try:
+            logits = logits_of(self.trace.output)
+        except ValueError:
+            self.left_out.append("logits: the module answers none")
+            return
+        call = self._logits_call(logits)
+        if call is None or any(call.module is m for m in self.blocks):
+            self.left_out.append(
+                "logits: no module answers them (they are computed by F.linear or a matrix product, as with tied "
+                "weights)"
+            )
+            return
+        self.end_of_blocks = call.start
+        if self._is_site(call.module, "logits"):
+            self.logits = call.module
+
+    def _logits_call(self, logits: Tensor) -> Call | None:
+        """The call that answered the logits, or the last one of their width by a module with weights and no parts."""
+        last = max((c.end for m in self.blocks for c in self.trace.of(m)), default=-1)
+        inner = [*self.blocks, *self.embeddings.values(), paths_of(self.module)[""]]
+        calls = sorted(self.trace.calls, key=lambda c: c.end)
+        calls = [
+            c
+            for c in calls
+            if c.end > last and not any(within(m, c.module) and m is not c.module for m in inner)
+        ]
+        calls = [c for c in calls if c.module is not inner[-1]]
+        for call in calls:
+            answer = call.answer()
+            if answer is not None and answer.numel() == logits.numel() and _same_memory(answer, logits):
+                return call
+        wide = [c for c in calls if c.floating and c.shape is not None and c.shape[-1:] == logits.shape[-1:]]
+        wide = [
+            c
+            for c in wide
+            if not any(True for _ in c.module.children()) and any(True for _ in c.module.parameters())
+        ]
+        return wide[-1] if wide else None
+
+    def _find_norms(self) -> None:
+        for group, following in zip(self.groups, [*self.groups[1:], None], strict=True):
+            last = max(c.end for m in group.blocks for c in self.trace.of(m))
+            until = self.end_of_blocks
+            if following is not None:
+                until = min(until, self.trace.first(following.blocks[0]).start)
+            found = [
+                c.module
+                for c in self.trace.calls
+                if c.end > last and c.start < until and _is_norm(c.module) and self._beside(c.module, group)
+            ]
+            if found and self._is_site(found[-1], group.norm_name):
+                self.norms[group.norm_name] = found[-1]
+            elif not found and not isinstance(group.blocks[-1], nn.RNNBase):
+                self.left_out.append(f"{group.norm_name}: no norm follows the last block")
+
+    def _beside(self, m: nn.Module, group: BlockGroup) -> bool:
+        """Whether a module is a sibling of the blocks, of their list, or of what holds it."""
+        parent = self.trace.path_of[id(m)].rpartition(".")[0]
+        block = self.trace.path_of[id(group.blocks[-1])]
+        return not any(within(m, b) for b in self.blocks) and (not parent or block.startswith(f"{parent}."))
+
+    def found(self) -> FoundSites:
+        named: list[tuple[str, Kind, nn.Module]] = [("logits", "logits", self.logits)] if self.logits else []
+        named += [(name, "embedding", m) for name, m in self.embeddings.items()]
+        named += [(name, "block", m) for name, m in zip(self.names, self.blocks, strict=True)]
+        named += [(name, "norm", m) for name, m in self.norms.items()]
+        named.sort(key=lambda entry: self.trace.first(entry[2]).end)
+        sites = {name: self.trace.path_of[id(m)] for name, _, m in named}
+        attention, overwritten = self._second_pass(sites)
+        for name in overwritten:
+            self.left_out.append(
+                f"{name}: what {sites[name]} answers is overwritten in place later (`x += y`): write `x = x + y`"
+            )
+        kept = [entry for entry in named if entry[0] not in overwritten]
+        return FoundSites(
+            sites={name: sites[name] for name, _, _ in kept},
+            kinds={name: kind for name, kind, _ in kept},
+            shapes={name: self.trace.first(m).shape or () for name, _, m in kept},
+            attention=attention,
+            left_out=tuple(self.left_out),
+        )
+
+    def _second_pass(self, sites: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+        """Attention modules by block, and the sites whose output does not last."""
+        answered: dict[str, dict[nn.Module, bool]] = {name: {} for name in self.names}
+        times = {time for _, time in self.trace.axes}
+
+        def watch(name: str) -> Any:
+            def hook(m: nn.Module, _: Any, output: Any) -> None:
+                weights = attention_weights(output)
+                if weights is not None and weights.shape[2] in times:
+                    answered[name][m] = isinstance(output, Tensor)
+
+            return hook
+
+        with attention_as(self.module, "eager"), capture(self.module, sites) as seen, ExitStack() as stack:
+            for name, block in zip(self.names, self.blocks, strict=True):
+                for m in block.modules():
+                    stack.callback(m.register_forward_hook(watch(name)).remove)
+            self.run()
+            overwritten = seen.overwritten
+        attention, others = {}, []
+        for name, modules in answered.items():
+            # rather a module that answers weights next to what it computed than a dropout that they go through
+            chosen = next((m for m, alone in modules.items() if not alone), next(iter(modules), None))
+            if chosen is not None:
+                attention[name] = self.trace.path_of[id(chosen)]
+                apart = [m for m in modules if not within(m, chosen) and not within(chosen, m)]
+                inner = [m for m in apart if not any(n is not m and within(n, m) for n in apart)]
+                others += [self.trace.path_of[id(m)] for m in inner]
+        if others:
+            self.left_out.append(
+                f"attention weights: {_enumerated(others)} answer them too, as in cross attention: name them by "
+                "`attention_sites`"
+            )
+        without = [
+            name
+            for name, m in zip(self.names, self.blocks, strict=True)
+            if name not in attention and not isinstance(m, nn.RNNBase)
+        ]
+        if without:
+            self.left_out.append(
+                f"attention weights: no module of {_enumerated(without)} answers them (no attention, or it is fused)"
+            )
+        return attention, overwritten
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return bool(re.search(r"norm|rms", type(module).__name__, re.IGNORECASE))
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    return a is b or a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def _enumerated(names: list[str]) -> str:
+    return ", ".join(names) if len(names) < 4 else f"{names[0]} … {names[-1]} ({len(names)} in all)"
