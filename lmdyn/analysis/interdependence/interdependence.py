@@ -141,7 +141,8 @@ def pairwise_interdependence(
     The same numbers as :func:`decompositional_interdependence` of each pair, with what pairs have in common done
     once: gates of the whole sentence do not depend on the words in focus; the decomposition with word l in focus,
     followed up to word r - 1, serves both {l} and {l, r}; a single word's own step serves all its pairs. What is
-    left are ``max_distance`` steps, each of them one batch of all words of all sentences.
+    left are ``max_distance`` steps, each of them one batch of all words of all sentences. In the variant ``released``
+    word l has another part alone than before a word r, without its bias product: it is followed twice.
 
     In float32 a value is good to about 1e-6 of hidden states near 1, and to 3e-4 in saturated LSTMs of 200 units;
     for tiny interdependence take float64.
@@ -153,12 +154,12 @@ def pairwise_interdependence(
         mask: which steps hold a word; padding is on the right.
         state: the state before the first word; zeros by default.
         decoder: also compare its logits without bias.
-        variant: which products are relevant; not ``released``, in which contributions depend on the other word.
+        variant: which products are relevant.
         max_rows: words l that are followed at once. Memory grows with it: about 130 · hidden bytes a row in
             float32, besides about 110 · hidden · layers bytes for each word of the batch.
 
     Raises:
-        ValueError: ``max_distance`` or ``max_rows`` below 1, the variant ``released``, and what
+        ValueError: ``max_distance`` or ``max_rows`` below 1, and what
             :func:`~lmdyn.analysis.contextual_decomposition` refuses.
 
     Reference: Saphra & Lopez 2020, equation 2 and section 3.
@@ -170,11 +171,8 @@ def pairwise_interdependence(
     """
     if max_distance < 1 or max_rows < 1:
         raise ValueError(f"expected max_distance and max_rows from 1, got {max_distance} and {max_rows}")
-    if variant not in ("published", "generalized"):
-        raise ValueError(
-            f"expected variant published or generalized, got {variant!r}; in `released` the contribution of a word "
-            "depends on which other word is in focus, so use decompositional_interdependence"
-        )
+    if variant not in ("published", "released", "generalized"):
+        raise ValueError(f"expected variant published, released or generalized, got {variant!r}")
     layers = lstm_layers(lstm)
     check_inputs(layers, inputs)
     if decoder is not None:
@@ -194,27 +192,40 @@ def pairwise_interdependence(
     hidden = inputs.new_full(shape, torch.nan)
     logits = None if root is None else inputs.new_full(shape, torch.nan)
     every = torch.arange(batch * time, device=inputs.device).split(max_rows)
-    pieces = [_advance(known, None, None, at, entering[at], variant) for at in every]
-    first = [
-        (torch.cat([h for h, _ in layer]), torch.cat([c for _, c in layer]))
-        for layer in zip(*pieces, strict=True)
-    ]
-    alone = first[-1][0]
+
+    def begun(bias_product: bool) -> States:
+        """The states after each word, with nothing but this word in focus."""
+        pieces = [_advance(known, None, None, at, entering[at], variant, bias_product) for at in every]
+        return [
+            (torch.cat([h for h, _ in layer]), torch.cat([c for _, c in layer]))
+            for layer in zip(*pieces, strict=True)
+        ]
+
+    last_bias = variant != "released"  # whether the last word in focus has its bias product
+    first = begun(True)
+    single = first if last_bias else begun(False)
+    alone = single[-1][0]
     for rows in (to_end > 1).nonzero().squeeze(1).split(max_rows):
         begin = rows.to(inputs.device)
+        # word l on its way to word r, which will be in focus too; and l alone, the same but in `released`
         states = [(h[begin], c[begin]) for h, c in first]
+        own = states if last_bias else [(h[begin], c[begin]) for h, c in single]
         for distance in range(1, max_distance + 1):
             inside = (to_end[rows] > distance).nonzero().squeeze(1)
             if not len(inside):
                 break
             rows, kept = rows[inside], inside.to(inputs.device)
-            states = [(h[kept], c[kept]) for h, c in states]
             here = rows.to(inputs.device)
             at = here + distance
-            again = [F.linear(h, layer.rec) for layer, (h, _) in zip(known, states, strict=True)]
-            both = _advance(known, states, again, at, entering[at], variant)[-1][0]
+            states, again = _go_on(known, states, kept)
+            both = _advance(known, states, again, at, entering[at], variant, last_bias)[-1][0]
             states = _advance(known, states, again, at, None, variant)
-            difference = both - (states[-1][0] + alone[at])
+            if last_bias:
+                own = states
+            else:
+                own, again = _go_on(known, own, kept)
+                own = _advance(known, own, again, at, None, variant)
+            difference = both - (own[-1][0] + alone[at])
             hidden[here, distance - 1] = relative_norm(difference, both)
             if logits is not None and root is not None:
                 logits[here, distance - 1] = relative_norm(difference @ root, both @ root)
@@ -289,6 +300,12 @@ class _Known:
         return h_r, c_r
 
 
+def _go_on(known: list[_Known], states: States, kept: Tensor) -> tuple[States, list[Tensor]]:
+    """The states of the rows that go on, and the recurrent products of their hidden states."""
+    states = [(h[kept], c[kept]) for h, c in states]
+    return states, [F.linear(h, layer.rec) for layer, (h, _) in zip(known, states, strict=True)]
+
+
 def _advance(
     known: list[_Known],
     states: States | None,
@@ -296,6 +313,7 @@ def _advance(
     at: Tensor,
     entering: Tensor | None,
     variant: Variant,
+    bias_product: bool = False,
 ) -> States:
     """All layers over one word each row.
 
@@ -306,6 +324,7 @@ def _advance(
         at: which words, as indices into the batch.
         entering: their projected vectors where they are in focus; None where they are not.
         variant: which products are relevant.
+        bias_product: whether the bias product of the words is relevant, where they are in focus.
     """
     after: States = []
     for k, layer in enumerate(known):
@@ -313,7 +332,7 @@ def _advance(
         parts = [p for p in (below, None if again is None else again[k]) if p is not None]
         total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
         cell = None if states is None else states[k][1]
-        after.append(layer.step(total, cell, at, k == 0 and entering is not None, variant))
+        after.append(layer.step(total, cell, at, k == 0 and bias_product, variant))
     return after
 
 

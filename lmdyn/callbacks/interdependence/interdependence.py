@@ -49,7 +49,7 @@ class Interdependence(Observer):
         embedding: path of the module that turns ids to word vectors.
         lstm: path of the ``nn.LSTM`` or stack of LSTMs.
         decoder: path of the linear layer to logits; None looks at hidden states only.
-        variant: which products are relevant, ``published`` or ``generalized``: see
+        variant: which products are relevant, ``published``, ``released`` or ``generalized``: see
             :data:`~lmdyn.analysis.interdependence.decomposition.Variant`.
         batch_tokens: tokens of the sentences that are read at once.
         max_rows: see :func:`~lmdyn.analysis.pairwise_interdependence`; bounds the memory.
@@ -104,11 +104,6 @@ class Interdependence(Observer):
         ):
             if value < 1:
                 raise ValueError(f"{name} is {value}: expected a number from 1")
-        if variant == "released":
-            raise ValueError(
-                "variant 'released' has no pairwise form, since the contribution of a word depends on the other one: "
-                "choose published or generalized"
-            )
         self.max_distance = max_distance
         self.min_pairs = min_pairs
         self.max_length = max_length

@@ -184,7 +184,7 @@ class TestLinearCell:
 
 class TestPairwise:
     @pytest.mark.parametrize("carried", [False, True])
-    @pytest.mark.parametrize("variant", ["published", "generalized"])
+    @pytest.mark.parametrize("variant", ["published", "released", "generalized"])
     @pytest.mark.parametrize(
         ("sizes", "bias", "classes"),
         [
@@ -230,6 +230,24 @@ class TestPairwise:
                 assert not found.logits.requires_grad
             assert not found.hidden.requires_grad
 
+    def test_released_follows_each_word_twice(self):
+        """Its bias product is relevant where another word is in focus after it; the control is ``published``."""
+        stack, words, decoder = random_lstm(3, 6, 6), random_words(3, 9, 3), random_decoder(6, 11)
+        one = torch.eye(9, dtype=torch.bool)[:, None].expand(-1, 3, -1)
+        for variant, other in itertools.permutations(("released", "published")):
+            found, control = (
+                pairwise_interdependence(stack, words, 8, decoder=decoder, variant=v)
+                for v in (variant, other)
+            )
+            for left, right in itertools.combinations(range(9), 2):
+                for on, of in ((None, "hidden"), (decoder, "logits")):
+                    expected = decompositional_interdependence(
+                        stack, words, one[left], one[right], decoder=on, variant=variant
+                    )
+                    got = getattr(found, of)[:, left, right - left - 1]
+                    torch.testing.assert_close(got, expected, atol=1e-12, rtol=0)
+                    assert float((getattr(control, of)[:, left, right - left - 1] - expected).abs().min()) > 1e-5
+
     @pytest.mark.parametrize("lengths", [None, (7, 5, 3, 0)])
     def test_is_nan_where_there_is_no_partner(self, lengths):
         stack, words = random_lstm(3, 4), random_words(4, 7, 3)
@@ -246,7 +264,7 @@ class TestPairwise:
         other = pairwise_interdependence(stack, torch.where(mask[..., None], words, 5.0), 5, mask=mask).hidden
         torch.testing.assert_close(found, other, rtol=1e-13, atol=0, equal_nan=True)
 
-    @pytest.mark.parametrize("variant", ["published", "generalized"])
+    @pytest.mark.parametrize("variant", ["published", "released", "generalized"])
     def test_forms_of_a_stack_are_one_and_single_precision_is_close(self, variant):
         stack, words = random_lstm(3, 8, 8), random_words(4, 10, 3)
         state = random_state(stack, 4)
@@ -333,8 +351,7 @@ class TestErrors:
         [
             ({"max_distance": 0}, "from 1, got 0 and 4096"),
             ({"max_rows": 0}, "from 1, got 2 and 0"),
-            ({"variant": "released"}, "use decompositional_interdependence"),
-            ({"variant": "printed"}, "got 'printed'"),
+            ({"variant": "printed"}, "published, released or generalized, got 'printed'"),
             ({"mask": ~right_padded([3, 2], 5)}, "pad on the right"),
             ({"mask": right_padded([3, 2], 6)}, "expected a mask"),
             ({"state": torch.zeros(2, 1, 3, 4).unbind()}, "expected"),

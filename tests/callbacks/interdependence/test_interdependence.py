@@ -209,11 +209,12 @@ def test_the_sentence_begins_after_the_end_of_the_last(module, pairs, tmp_path):
     assert float(np.abs(without["hidden"] - pairs["hidden"]).max()) > 0.01
 
 
-def test_the_other_variant_and_no_decoder(module, pairs, tmp_path):
-    observer = attach(tmp_path, variant="generalized", decoder=None)
+@pytest.mark.parametrize("variant", ["released", "generalized"])
+def test_the_other_variants_and_no_decoder(module, pairs, tmp_path, variant):
+    observer = attach(tmp_path, variant=variant, decoder=None)
     table = observer.observe(module, 0)
     assert set(table["site"]) == {"hidden"}
-    other = direct(module, sentences(), variant="generalized")
+    other = direct(module, sentences(), variant=variant)
     check_means(table, other, sites=("hidden",))
     assert float(np.abs(other["hidden"] - pairs["hidden"]).max()) > 0.01
 
