@@ -18,6 +18,8 @@ from lmdyn.analysis.dynamics.synchronized_map import SynchronizedMap, synchroniz
 from lmdyn.analysis.dynamics.trajectories import Trajectory, exact_products, iterate
 from lmdyn.analysis.dynamics.transients import Transients, transient_length
 from lmdyn.analysis.inspection.activations import Capture, capture, observing, resolve_sites
+from lmdyn.analysis.interdependence.coalition_sums import PairwiseShapley
+from lmdyn.analysis.interdependence.coalitions import reading_of
 from lmdyn.analysis.interdependence.decomposition import Decomposition, contextual_decomposition
 from lmdyn.analysis.interdependence.interdependence import (
     PairwiseInterdependence,
@@ -25,6 +27,7 @@ from lmdyn.analysis.interdependence.interdependence import (
     pairwise_interdependence,
 )
 from lmdyn.analysis.interdependence.lstm import state_gradients
+from lmdyn.analysis.interdependence.pairwise_shapley import pairwise_shapley_interaction
 from lmdyn.analysis.interdependence.shapley import ShapleyInteraction, shapley_interaction
 from lmdyn.analysis.interdependence.trees import dependency_distances
 from lmdyn.analysis.preference.independent_components import (
@@ -95,6 +98,7 @@ __all__ = [
     "MatchedSamples",
     "Membership",
     "PairwiseInterdependence",
+    "PairwiseShapley",
     "Predictions",
     "ProbeResult",
     "Recurrence",
@@ -146,6 +150,7 @@ __all__ = [
     "most_frequent_tag",
     "observing",
     "pairwise_interdependence",
+    "pairwise_shapley_interaction",
     "pearson",
     "preference_standard_error",
     "primary_tower",
@@ -153,6 +158,7 @@ __all__ = [
     "procrustes",
     "pwcca",
     "rbf_kernel",
+    "reading_of",
     "resolve_sites",
     "rsa",
     "shapley_interaction",

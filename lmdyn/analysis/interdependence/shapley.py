@@ -6,6 +6,7 @@ Float64 inside, on the device of what the model answers, and without gradients.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,7 +14,20 @@ from torch import Tensor
 
 from lmdyn.analysis.statistics.precision import exact_float
 
-__all__ = ["ShapleyInteraction", "shapley_interaction"]
+__all__ = [
+    "INDICES", "Index", "ShapleyInteraction", "check_baseline", "check_output", "described", "shapley_interaction",
+    "size_weights",
+]  # fmt: skip
+
+Index = Literal["taylor", "grabisch"]
+"""How coalitions of the other players are weighed, n being the players of the game and S without the pair.
+
+``taylor``: the Shapley–Taylor index of order 2, (2/n) / C(n − 1, |S|): all that two players do together, divided up
+among all pairs, so that with each player's own contribution it adds up to v(N) − v(∅). Small S weigh more.
+``grabisch``: the Shapley interaction index, |S|! (n − |S| − 2)! / (n − 1)!: every size of S weighs the same.
+"""
+
+INDICES = ("taylor", "grabisch")
 
 _BLOCKS = 64  # of draws: the standard error comes from their sums, so memory does not grow with the draws
 _ROUNDING = 4  # a joint contribution below so many units of rounding of the outputs is none
@@ -24,8 +38,8 @@ class ShapleyInteraction:
     """Interaction of two spans A and B: see :func:`shapley_interaction`. Tensors are float64.
 
     Attributes:
-        value: ‖I‖ / ‖φ‖, from 0 upwards; NaN where A and B contribute nothing together.
-        interaction: (d,) I, the Shapley interaction index of A and B.
+        value: ‖I‖ / ‖φ‖ or ‖I‖ / ‖v(N)‖, from 0 upwards; NaN where what it is relative to is 0.
+        interaction: (d,) I, the interaction index of A and B.
         joint: (d,) φ, the Shapley value of A and B as one player.
         standard_error: of ``value``, by the delta method over pairs of draws; 0 where the sum is exact, None where
             there was one pair only or ``value`` is NaN.
@@ -48,15 +62,17 @@ def shapley_interaction(
     left: Tensor,
     right: Tensor,
     *,
-    baseline: Tensor | float,
+    baseline: Tensor | int | float,
     at: int | None = None,
     others: Tensor | None = None,
     exact_up_to: int = 10,
     samples: int = 512,
     max_rows: int = 1024,
     seed: int = 0,
+    index: Index = "grabisch",
+    relative_to: Literal["joint", "whole"] = "joint",
 ) -> ShapleyInteraction:
-    """‖I(A, B)‖ / ‖φ(AB)‖: 0 where the contributions of two spans add up, whatever the model.
+    """‖I(A, B)‖ / ‖φ(AB)‖ or ‖I(A, B)‖ / ‖v(N)‖: 0 where the contributions of two spans add up, whatever the model.
 
     Asks of any model what :func:`lmdyn.analysis.decompositional_interdependence` asks of an LSTM. The players are
     the span A, the span B, and each other position. v(S) is the output at ``at`` with the positions of all players
@@ -65,11 +81,13 @@ def shapley_interaction(
         I(A, B) = Σ_S w(S) [v(S ∪ AB) − v(S ∪ A) − v(S ∪ B) + v(S)]
         φ(AB)   = Σ_S w(S) [v(S ∪ AB) − v(S)]              w(S) = |S|! (n − |S| − 2)! / (n − 1)!
 
-    I is the Shapley interaction index, φ the Shapley value of A and B merged into one player. 0 for a model that
+    I is the Shapley interaction index, φ the Shapley value of A and B merged into one player; with ``index`` taylor
+    the weights of I, not those of φ, are (2/n) / C(n − 1, |S|). 0 for a model that
     adds up A and B; 1 where they do nothing but together (v = a · b, baseline 0), and where either does what both do
     (v = max(a, b)); above 1 where they undo each other. Symmetric in A and B; invariant to scale and shift of the
     outputs, not to the choice of the baseline. Without other players, and with v(∅) = 0, it is the
-    formula of decompositional interdependence.
+    formula of decompositional interdependence. Relative to the ``whole``, v(N), the value is that of
+    :func:`~lmdyn.analysis.pairwise_shapley_interaction`; it is invariant to scale, not to shift.
 
     With at most ``exact_up_to`` other players the sum is exact. Beyond, subsets are drawn: the size uniform, then a
     subset of this size, each with its complement, which makes what three players do together exact. I and φ are
@@ -94,16 +112,18 @@ def shapley_interaction(
         samples: subsets that are drawn beyond, rounded up to an even number.
         max_rows: most rows in one call of ``forward``.
         seed: of the draw; the global generators are not touched.
+        index: see :data:`Index`.
+        relative_to: ``joint``, the norm of φ(AB), or ``whole``, that of the output with nothing absent.
 
     Raises:
         ValueError: spans that overlap or are empty; masks, inputs, baseline or outputs of another shape or type; NaN
             or infinite outputs; ``at`` outside of the sentence; fewer than 2 samples or 4 rows, a negative
-            ``exact_up_to``.
+            ``exact_up_to``, an unknown index.
 
     Reference: Grabisch & Roubens 1999, "An axiomatic approach to the concept of interaction among players in
     cooperative games" (I); Marichal et al. 2007, "Axiomatic characterizations of generalized values" (φ); normalised
-    as Saphra & Lopez 2020, equation 2. Singhvi et al. 2024 measure language models with a relative, the
-    Shapley–Taylor index, over the norm of the whole output: other numbers.
+    as Saphra & Lopez 2020, equation 2. Singhvi et al. 2024 measure language models with ``index="taylor"``,
+    ``relative_to="whole"``: other numbers. Sundararajan et al. 2020, "The Shapley Taylor Interaction Index".
 
     Example:
         >>> word = torch.eye(3, dtype=torch.bool)
@@ -122,6 +142,11 @@ def shapley_interaction(
     ):
         if number < least:
             raise ValueError(f"{name} must be at least {least}, got {number}")
+    if index not in INDICES or relative_to not in ("joint", "whole"):
+        raise ValueError(
+            "expected index taylor or grabisch and relative_to joint or whole, got "
+            f"{index!r} and {relative_to!r}"
+        )
     baseline = _check_inputs(inputs, baseline)
     time = len(inputs)
     left, right, players = _check_masks(time, left, right, others)
@@ -137,10 +162,17 @@ def shapley_interaction(
     without_spans = ~(left | right)
     # the four coalitions of a subset S: S, S ∪ A, S ∪ B, S ∪ AB
     spans = torch.stack([without_spans, without_spans | left, without_spans | right, torch.ones_like(left)])
-    second, first, greatest, resolution = _sums(forward, inputs, baseline, spans, positions, subsets, at)
+    tilt = size_weights(m + 2, index) * (m + 1)
+    second, first, greatest, resolution = _sums(
+        forward, inputs, baseline, spans, positions, subsets, at, tilt
+    )
 
     interaction, joint = second.sum(0), first.sum(0)
-    norm = torch.linalg.vector_norm(joint)
+    whole = joint
+    if relative_to == "whole":
+        whole = exact_float(forward(inputs[None])[0, at])
+        first = whole.expand_as(first) / len(first)  # v(N) is known: no error comes from it
+    norm = torch.linalg.vector_norm(whole)
     # of outputs that agree up to rounding, the ratio would be that of two rounding errors
     defined = float(norm) > _ROUNDING * resolution * greatest
     value = torch.linalg.vector_norm(interaction) / norm if defined else norm.new_tensor(math.nan)
@@ -152,24 +184,44 @@ def shapley_interaction(
     )
 
 
-def _check_inputs(inputs: Tensor, baseline: Tensor | float) -> Tensor:
+def _check_inputs(inputs: Tensor, baseline: Tensor | int | float) -> Tensor:
     """The baseline in the type of the inputs, or a ValueError."""
     ids = inputs.ndim == 1 and not inputs.is_floating_point() and inputs.dtype != torch.bool
     if not ids and not (inputs.ndim == 2 and inputs.is_floating_point()):
         raise ValueError(
             "inputs must be of one sentence, (time,) integer ids or (time, dim) floating vectors, "
-            f"got {_described(inputs)}: give a batch sentence by sentence"
+            f"got {described(inputs)}: give a batch sentence by sentence"
         )
+    return check_baseline(inputs, baseline, inputs.shape[1:])
+
+
+def check_baseline(inputs: Tensor, baseline: Tensor | int | float, shape: torch.Size) -> Tensor:
+    """The baseline in the type of the inputs, ids or vectors of this shape, or a ValueError."""
+    ids = not inputs.is_floating_point()
     wanted = "one id, an integer tensor" if ids else "one vector, a floating tensor"
     if not isinstance(baseline, Tensor):
         baseline = torch.as_tensor(baseline)
     same_kind = baseline.is_floating_point() != ids and baseline.dtype != torch.bool
-    if baseline.shape != inputs.shape[1:] or not same_kind:
+    if baseline.shape != shape or not same_kind:
         raise ValueError(
-            f"baseline must be {wanted} of shape {tuple(inputs.shape[1:])}, got {_described(baseline)}: "
+            f"baseline must be {wanted} of shape {tuple(shape)}, got {described(baseline)}: "
             "it stands for each absent position alike"
         )
     return baseline.to(inputs)
+
+
+def size_weights(players: int, index: Index) -> Float[Tensor, "sizes"]:
+    """Σ w(S) over the subsets of each size 0 … n − 2 of the others, in float64; they add up to 1.
+
+    Example:
+        >>> size_weights(4, "grabisch"), size_weights(4, "taylor")
+        (tensor([0.3333, 0.3333, 0.3333], dtype=torch.float64), tensor([0.5000, 0.3333, 0.1667], dtype=torch.float64))
+    """
+    m = players - 2
+    even = torch.full((m + 1,), 1 / (m + 1), dtype=torch.float64)
+    if index == "grabisch":
+        return even
+    return even * 2 * (m + 1 - torch.arange(m + 1, dtype=torch.float64)) / (m + 2)
 
 
 def _check_masks(
@@ -180,7 +232,7 @@ def _check_masks(
     for name, mask in masks.items():
         if mask.shape != (time,) or mask.dtype != torch.bool:
             raise ValueError(
-                f"{name} must be a boolean mask of shape ({time},), got {_described(mask)}: "
+                f"{name} must be a boolean mask of shape ({time},), got {described(mask)}: "
                 "True at its positions, of one sentence"
             )
     left, right = left.cpu(), right.cpu()
@@ -240,6 +292,7 @@ def _sums(
     positions: Tensor,
     subsets: Iterator[tuple[Tensor, Tensor]],
     at: int,
+    tilt: Float[Tensor, "sizes"],
 ) -> tuple[Float[Tensor, "blocks d"], Float[Tensor, "blocks d"], float, float]:
     """Weighted sums of second and first differences by block, the greatest ‖v‖, and the resolution of the outputs."""
     second = first = torch.zeros(0)
@@ -250,7 +303,7 @@ def _sums(
         here = kept.flatten(0, 1).to(inputs.device)
         rows = torch.where(here if inputs.ndim == 1 else here[..., None], inputs, baseline)
         output = forward(rows)
-        _check_output(output, rows, d)
+        check_output(output, rows, d)
         v = exact_float(output[:, at])
         if not bool(v.isfinite().all()):
             raise ValueError(
@@ -258,8 +311,8 @@ def _sums(
             )
         greatest = max(greatest, float(torch.linalg.vector_norm(v, dim=1).max()))
         none, a, b, ab = v.view(len(members), 4, -1).unbind(1)
-        weights = weights.to(v.device)
-        added_second, added_first = weights @ (ab - a - b + none), weights @ (ab - none)
+        of_index = (weights * tilt[members.sum(1)]).to(v.device)
+        added_second, added_first = of_index @ (ab - a - b + none), weights.to(v.device) @ (ab - none)
         if d is None:
             second, first = added_second, added_first
             resolution, d = torch.finfo(output.dtype).eps, output.shape[2]
@@ -269,7 +322,7 @@ def _sums(
     return second, first, greatest, resolution
 
 
-def _check_output(output: object, rows: Tensor, d: int | None) -> None:
+def check_output(output: object, rows: Tensor, d: int | None) -> None:
     """Refuse what is not (rows, time, d), with the d of earlier calls."""
     expected = rows.shape[:2]
     if (
@@ -278,7 +331,7 @@ def _check_output(output: object, rows: Tensor, d: int | None) -> None:
         or output.shape[:2] != expected
         or not output.is_floating_point()
     ):
-        got = _described(output) if isinstance(output, Tensor) else type(output).__name__
+        got = described(output) if isinstance(output, Tensor) else type(output).__name__
         raise ValueError(
             f"forward must answer a floating tensor of shape ({expected[0]}, {expected[1]}, d) for as many rows, "
             f"got {got}: of a model's output take a field, such as lambda ids: model(ids).last_hidden_state"
@@ -302,5 +355,6 @@ def _standard_error(second: Float[Tensor, "blocks d"], first: Float[Tensor, "blo
     return error
 
 
-def _described(tensor: Tensor) -> str:
+def described(tensor: Tensor) -> str:
+    """Type and shape of a tensor, for messages."""
     return f"{tensor.dtype} of shape {tuple(tensor.shape)}"

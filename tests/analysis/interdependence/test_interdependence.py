@@ -246,7 +246,9 @@ class TestPairwise:
                     )
                     got = getattr(found, of)[:, left, right - left - 1]
                     torch.testing.assert_close(got, expected, atol=1e-12, rtol=0)
-                    assert float((getattr(control, of)[:, left, right - left - 1] - expected).abs().min()) > 1e-5
+                    assert (
+                        float((getattr(control, of)[:, left, right - left - 1] - expected).abs().min()) > 1e-5
+                    )
 
     @pytest.mark.parametrize("lengths", [None, (7, 5, 3, 0)])
     def test_is_nan_where_there_is_no_partner(self, lengths):

@@ -1,0 +1,269 @@
+"""Interactions of pairs of words as sums over coalitions of the others: all of them, drawn ones, or one."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lmdyn.analysis.interdependence.coalitions import Game, Outputs
+from lmdyn.analysis.interdependence.shapley import Index, size_weights
+
+__all__ = [
+    "Norms",
+    "PairValues",
+    "PairwiseShapley",
+    "drawn_means",
+    "exact_sums",
+    "in_context",
+    "norms_of_all",
+]
+
+_BLOCKS = 16  # of draws, from whose means the standard error comes
+
+
+@dataclass(frozen=True)
+class PairwiseShapley:
+    """Interaction of all pairs of words up to a distance: see :func:`~lmdyn.analysis.pairwise_shapley_interaction`.
+
+    Entry [b, l, d - 1] is that of words l and l + d of sentence b, NaN where there is no word l + d. On the CPU.
+
+    Attributes:
+        value: ‖I‖ / ‖v(N)‖, from 0 upwards, float64; NaN also where v(N) is 0.
+        standard_error: how far ``value`` moves where its square moves by one standard error; 0 where nothing is drawn.
+        exact: whether the sum runs over all subsets.
+    """
+
+    value: Float[Tensor, "batch words distance"]
+    standard_error: Float[Tensor, "batch words distance"]
+    exact: Bool[Tensor, "batch words distance"]
+
+
+class PairValues:
+    """Values of pairs as they come in."""
+
+    def __init__(self, batch: int, words: int, max_distance: int) -> None:
+        self._shape = (batch, words, max_distance)
+        self._value: dict[str, Tensor] = {}
+        self._error: dict[str, Tensor] = {}
+        self._exact = torch.zeros(self._shape, dtype=torch.bool)
+
+    def put(self, name: str, game: Game, value: Tensor, error: Tensor | None, exact: bool = False) -> None:
+        """Enter the values of all pairs of a game."""
+        left, right = game.number[game.left], game.number[game.right]
+        at = (torch.full_like(left, game.sentence), left, right - left - 1)
+        empty = torch.full(self._shape, torch.nan, dtype=torch.float64)
+        self._value.setdefault(name, empty)[at] = value.cpu()
+        error = torch.where(value.isnan(), value, 0.0) if error is None else error
+        self._error.setdefault(name, empty.clone())[at] = error.cpu()
+        self._exact[at] = exact
+
+    def of(self, name: str) -> PairwiseShapley:
+        """All that was entered for an output."""
+        empty = torch.full(self._shape, torch.nan, dtype=torch.float64)
+        return PairwiseShapley(
+            self._value.get(name, empty), self._error.get(name, empty.clone()), self._exact.clone()
+        )
+
+
+Norms = dict[tuple[str, int], Tensor]  # ‖v(N)‖ of each output and sentence, where each player is read
+
+
+def norms_of_all(outputs: Outputs, games: Sequence[Game]) -> Norms:
+    """‖v(N)‖ with all words there."""
+    sentence = torch.tensor([game.sentence for game in games])
+    row = torch.cat([torch.full_like(g.read, i) for i, g in enumerate(games)])
+    kept = torch.ones(len(games), len(games[0].token), dtype=torch.bool)
+    found = outputs.at(sentence, kept, row, torch.cat([g.read for g in games]))
+    players = [g.players for g in games]
+    return {
+        (name, game.sentence): norms
+        for name, v in found.items()
+        for game, norms in zip(games, torch.linalg.vector_norm(v, dim=1).split(players), strict=True)
+    }
+
+
+def _relative(norm: Tensor, whole: Tensor) -> Tensor:
+    """A norm relative to that of v(N); NaN where the latter is 0."""
+    return torch.where(whole > 0, norm / whole, torch.nan)
+
+
+def _turned(game: Game) -> tuple[Bool[Tensor, "rows players"], Int[Tensor, "pairs 4"]]:
+    """Which players are turned in each row: none, each one, both of each pair; and the rows of each pair."""
+    one, of = torch.cat([game.left, game.right]).unique(return_inverse=True)
+    rows = torch.zeros(1 + len(one) + len(game.left), game.players, dtype=torch.bool)
+    rows[1 + torch.arange(len(one)), one] = True
+    both = 1 + len(one) + torch.arange(len(game.left))
+    rows[both, game.left] = True
+    rows[both, game.right] = True
+    return rows, torch.stack([torch.zeros_like(both), *(1 + of.view(2, -1)), both], 1)
+
+
+def _differences(
+    outputs: Outputs, games: Sequence[Game], present: Sequence[Bool[Tensor, "sets players"]]
+) -> list[dict[str, Float[Tensor, "sets pairs d"]]]:
+    """δ of each pair of each game, S being a set of those present without the pair."""
+    sentence, kept, row, position, sizes = [], [], [], [], []
+    before = 0
+    for game, sets in zip(games, present, strict=True):
+        turned, of_pair = _turned(game)
+        coalitions = sets[:, None] ^ turned  # (sets, rows, players)
+        kept.append(game.kept(coalitions.flatten(0, 1)))
+        sentence.append(torch.full((len(kept[-1]),), game.sentence))
+        reads = before + len(turned) * torch.arange(len(sets))[:, None, None] + of_pair
+        row.append(reads.flatten())
+        position.append(game.read[game.right][None, :, None].expand_as(reads).flatten())
+        sizes.append(reads.numel())
+        before += len(kept[-1])
+    found = outputs.at(torch.cat(sentence), torch.cat(kept), torch.cat(row), torch.cat(position))
+    parts = {name: v.split(sizes) for name, v in found.items()}
+    differences = []
+    for i, (game, sets) in enumerate(zip(games, present, strict=True)):
+        # both or none of the two are there without a turn: with both turned too, and with one turned not
+        same = (sets[:, game.left] == sets[:, game.right]).double() * 2 - 1
+        sign = same[..., None] * torch.tensor([1.0, -1.0, -1.0, 1.0], dtype=torch.float64)
+        shape = (len(sets), len(game.left), 4, -1)
+        differences.append(
+            {name: (v[i].view(shape) * sign[..., None].to(v[i].device)).sum(2) for name, v in parts.items()}
+        )
+    return differences
+
+
+def in_context(outputs: Outputs, games: Sequence[Game], found: PairValues, norms: Norms) -> None:
+    """The four coalitions with all other words there, of several sentences at once."""
+    rows = [1 + game.players + len(game.left) for game in games]
+    for group in _groups(games, rows, outputs.max_rows):
+        everyone = [torch.ones(1, game.players, dtype=torch.bool) for game in group]
+        for game, delta in zip(group, _differences(outputs, group, everyone), strict=True):
+            for name, v in delta.items():
+                whole = norms[name, game.sentence][game.right.to(v.device)]
+                found.put(name, game, _relative(torch.linalg.vector_norm(v[0], dim=1), whole), None)
+
+
+def _groups(games: Sequence[Game], rows: Sequence[int], most: int) -> Iterator[list[Game]]:
+    """Games one after the other, together as long as their rows are no more than this."""
+    group: list[Game] = []
+    total = 0
+    for game, number in zip(games, rows, strict=True):
+        if group and total + number > most:
+            yield group
+            group, total = [], 0
+        group.append(game)
+        total += number
+    if group:
+        yield group
+
+
+def exact_sums(
+    outputs: Outputs, games: Sequence[Game], index: Index, found: PairValues, norms: Norms
+) -> None:
+    """The sum over all subsets: the pairs of a game have no more than its players."""
+    rows = [1 << int(game.visible().max()) for game in games]
+    cut = [int(game.read[int(game.right.max())]) + 1 if game.causal else len(game.token) for game in games]
+    for time in sorted(set(cut)):
+        these = [i for i, end in enumerate(cut) if end == time]
+        for group in _groups([games[i] for i in these], [rows[i] for i in these], outputs.max_rows):
+            _exact_group(outputs, group, time, index, found, norms)
+
+
+def _exact_group(
+    outputs: Outputs, games: Sequence[Game], time: int, index: Index, found: PairValues, norms: Norms
+) -> None:
+    sentence, kept, row, position, where = [], [], [], [], []
+    members: list[Tensor] = []
+    before = 0
+    for game in games:
+        players = int(game.visible().max())
+        code = torch.arange(1 << players)
+        there = (code[:, None] >> torch.arange(game.players)) & 1 == 1
+        members.append(there)
+        kept.append(game.kept(there)[:, :time])
+        sentence.append(torch.full((len(code),), game.sentence))
+        for r in game.right.unique().tolist():
+            coalitions = 2 << r if game.causal else len(code)  # of the players that r sees
+            row.append(before + code[:coalitions])
+            position.append(game.read[r].expand(coalitions))
+            where.append(coalitions)
+        before += len(code)
+    values = outputs.at(torch.cat(sentence), torch.cat(kept), torch.cat(row), torch.cat(position))
+    parts = {name: iter(v.split(where)) for name, v in values.items()}
+    for game, there in zip(games, members, strict=True):
+        for r in game.right.unique().tolist():
+            chosen = game.where(game.right == r)
+            n = int(chosen.visible()[0])
+            bits = there[: 2 << r if game.causal else None, :n].double()
+            left, right = bits[:, chosen.left].T, bits[:, r]
+            size = (bits.sum(1) - left - right).long()  # of S
+            weight = size_weights(n, index) / torch.tensor([math.comb(n - 2, k) for k in range(n - 1)])
+            signed = weight[size] * torch.where(left == right, 1.0, -1.0)  # (pairs, coalitions)
+            for name, part in parts.items():
+                v = next(part)
+                interaction = signed.to(v) @ v
+                whole = norms[name, game.sentence][r].expand(len(interaction))
+                norm = torch.linalg.vector_norm(interaction, dim=1)
+                found.put(name, chosen, _relative(norm, whole), None, exact=True)
+
+
+def drawn_means(
+    outputs: Outputs, game: Game, index: Index, samples: int, seed: int, found: PairValues, norms: Norms
+) -> None:
+    """The mean over drawn sets and their complements."""
+    if len(game.left) == 0:
+        return
+    pairs = (samples + 1) // 2
+    blocks = min(pairs, _BLOCKS)
+    strata = -(-pairs // blocks)
+    generator = torch.Generator().manual_seed(seed)
+    shape = (strata, blocks, 1)
+    # each block has one u in each part of 0 to ½; the complements are in ½ to 1
+    u = torch.rand(shape, generator=generator, dtype=torch.float64)
+    u = (torch.arange(strata)[:, None, None] + u) / (2 * strata)
+    there = torch.rand(strata, blocks, game.players, generator=generator, dtype=torch.float64) < u
+    sets = torch.stack([there, ~there], 2)  # (strata, blocks, 2, players)
+    rows = 1 + game.players + len(game.left)
+    at_once = max(1, outputs.max_rows // (2 * rows))
+    visible = game.visible()
+    tilt = torch.zeros(len(visible), game.players - 1, dtype=torch.float64)
+    for n in visible.unique().tolist():
+        tilt[visible == n, : n - 1] = size_weights(n, index) * (n - 1)
+    means: dict[str, Tensor] = {}
+    order = torch.arange(blocks).repeat(strata)
+    for some, block in zip(sets.flatten(0, 1).split(at_once), order.split(at_once), strict=True):
+        (delta,) = _differences(outputs, [game], [some.flatten(0, 1)])
+        weight = _of_sizes(game, some.flatten(0, 1), tilt)
+        for name, v in delta.items():
+            mean = means.setdefault(name, v.new_zeros(blocks, *v.shape[1:]))
+            drawn = (v * weight[..., None].to(v.device)).unflatten(0, (-1, 2)).mean(1) / strata
+            for k, of in zip(block.tolist(), drawn, strict=True):
+                mean[k] += of
+    for name, mean in means.items():
+        whole = norms[name, game.sentence][game.right.to(mean.device)]
+        value, error = _norm_of_mean(mean)
+        found.put(name, game, _relative(value, whole), _relative(error, whole))
+
+
+def _of_sizes(game: Game, sets: Tensor, tilt: Tensor) -> Float[Tensor, "sets pairs"]:
+    """What each pair's S, a subset of a size that is uniform, counts by the index."""
+    number = sets.long().cumsum(1)  # of players up to each
+    last = game.right if game.causal else torch.full_like(game.right, game.players - 1)
+    size = number[:, last] - sets[:, game.left].long() - sets[:, game.right].long()
+    return tilt[torch.arange(len(game.left)), size]
+
+
+def _norm_of_mean(blocks: Float[Tensor, "blocks pairs d"]) -> tuple[Tensor, Tensor]:
+    """‖mean of the blocks‖ without what noise adds to its square, and its standard error; NaN of one block."""
+    number, mean = len(blocks), blocks.mean(0)
+    square = mean.square().sum(1)
+    if number == 1:
+        return square.sqrt(), torch.full_like(square, torch.nan)
+    off = (blocks - mean) / math.sqrt(number * (number - 1))
+    gram = torch.einsum("bpd,cpd->pbc", off, off)  # its eigenvalues are those of the covariance of the mean
+    along = torch.einsum("bpd,pd->pb", off, mean).square().sum(1)
+    variance = 4 * along + 2 * gram.square().sum((1, 2))  # of the square
+    value = (square - gram.diagonal(dim1=1, dim2=2).sum(1)).clamp(min=0)
+    error = variance.sqrt()
+    return value.sqrt(), error / ((value + error).sqrt() + value.sqrt()).clamp(
+        min=torch.finfo(torch.float64).tiny
+    )
