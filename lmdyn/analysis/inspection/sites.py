@@ -117,11 +117,11 @@ def _unequal_axes(batch: Mapping[str, Any]) -> Mapping[str, Any]:
 def match_sites(module: nn.Module, pattern: str) -> dict[str, str]:
     """The modules whose path a pattern matches, as sites.
 
-    A pattern is matched segment by segment, each as a file name is (``*``, ``?``, ``[02]``); a ``*`` in front of others
-    stands for any beginning, also for none. ``"*.layers.*"`` are the modules of each list named ``layers``, however
-    deep it is, and not what is within them. Modules that never run themselves (``ModuleList``, ``ModuleDict``) are
-    not matched. A site is named after the segments that the pattern spells out, numbers with two digits or more,
-    and after as many before them as tell all sites apart.
+    A pattern is matched segment by segment, each as a file name is (``*``, ``?``, ``[02]``). One that begins with ``*``
+    may begin anywhere in the path: ``"*.layers.*"`` are the modules of the outermost lists named ``layers``, however
+    deep they are, and not what is within these modules; ``"*norm*"`` is each norm. Modules that never run themselves
+    (``ModuleList``, ``ModuleDict``) are not matched. A site is named after the last segments of its path, as many as
+    tell all apart and begin with no number; numbers have two digits or more.
 
     Args:
         module: the model, wrapped or not.
@@ -138,25 +138,27 @@ def match_sites(module: nn.Module, pattern: str) -> dict[str, str]:
         >>> match_sites(nn.ModuleDict({"model": nn.ModuleDict({"layers": layers})}), "*.layers.*")
         {'layers_00': 'model.layers.0', 'layers_01': 'model.layers.1'}
     """
-    wanted = pattern.split(".")
-    open_beginning = wanted[0] == "*" and len(wanted) > 1
-    tail = wanted[1:] if open_beginning else wanted
-    modules = {path: m for path, m in paths_of(module).items() if path}
-    runnable = [path for path, m in modules.items() if not isinstance(m, (nn.ModuleList, nn.ModuleDict))]
+    anywhere = pattern.startswith("*")
+    tail = pattern.removeprefix("*.").split(".")
+    paths = [
+        p for p, m in paths_of(module).items() if p and not isinstance(m, (nn.ModuleList, nn.ModuleDict))
+    ]
     matched: list[str] = []
-    for path in runnable:
-        segments = path.split(".")
-        if len(segments) < len(tail) or (len(segments) > len(tail) and not open_beginning):
+    for path in paths:
+        end = path.split(".")[-len(tail) :]
+        if len(end) < len(tail) or (not anywhere and path != ".".join(end)):
             continue
-        if all(fnmatchcase(s, w) for s, w in zip(segments[-len(tail) :], tail, strict=True)) and not any(
-            path.startswith(f"{outer}.") for outer in matched
+        if all(fnmatchcase(segment, wanted) for segment, wanted in zip(end, tail, strict=True)) and not (
+            len(tail) > 1 and any(path.startswith(f"{outer}.") for outer in matched)
         ):
             matched.append(path)
     if not matched:
-        near = difflib.get_close_matches(pattern.replace("*", "0"), runnable, n=5, cutoff=0.0)
+        near_ends = {".".join(path.split(".")[-len(tail) :]): path for path in reversed(paths)}
+        near = difflib.get_close_matches(".".join(tail).replace("*", "0"), near_ends, n=5, cutoff=0.0)
         raise ValueError(
-            f"the pattern {pattern!r} matches no module of {type(module).__name__}; the nearest paths are {near}: a "
-            "pattern is matched segment by segment, and a leading `*.` stands for any beginning, as in '*.layers.*'"
+            f"the pattern {pattern!r} matches no module of {type(module).__name__}; the nearest paths are "
+            f"{[near_ends[end] for end in near]}: a pattern is matched segment by segment, and one that begins "
+            "with `*` may begin anywhere, as '*.layers.*'"
         )
     if len(matched) > _MOST:
         raise ValueError(
@@ -165,11 +167,10 @@ def match_sites(module: nn.Module, pattern: str) -> dict[str, str]:
         )
     split = [path.split(".") for path in matched]
     width = max((len(s) for path in split for s in path if s.isdigit()), default=0)
-    for depth in range(len(tail), max(map(len, split)) + 1):
-        names = [
-            "_".join(s.zfill(max(2, width)) if s.isdigit() else s for s in path[-depth:]) for path in split
-        ]
-        if len(set(names)) == len(names):
+    for depth in range(1, max(map(len, split)) + 1):
+        ends = [path[-depth:] for path in split]
+        names = ["_".join(s.zfill(max(2, width)) if s.isdigit() else s for s in end) for end in ends]
+        if len(set(names)) == len(names) and not any(end[0].isdigit() for end in ends):
             break
     return dict(zip(names, matched, strict=True))
 
@@ -285,7 +286,7 @@ class _Finder:
         return wide[-1] if wide else None
 
     def _find_norms(self) -> None:
-        for group, following in zip(self.groups, [*self.groups[1:], None], strict=True):
+        for group, following in zip(self.groups, [*self.groups[1:], None], strict=False):
             last = max(c.end for m in group.blocks for c in self.trace.of(m))
             until = self.end_of_blocks
             if following is not None:

@@ -1,0 +1,605 @@
+"""Sites of models that lmdyn has never seen, found by running them; their values are held against transformers."""
+
+import re
+import warnings
+
+import lightning as L
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lmdyn.analysis.inspection.activations import attention_as, capture, observing, resolve_sites
+from lmdyn.analysis.inspection.forward import call_module, logits_of
+from lmdyn.analysis.inspection.sites import find_sites, match_sites
+from tests.helpers.architectures import (
+    ARCHITECTURES,
+    CAUSAL,
+    ENCODER_DECODER,
+    HIDDEN,
+    MASKED,
+    OWN,
+    VOCABULARY,
+    DeepRNN,
+    NanoGPT,
+    OwnLSTM,
+    example_batch,
+)
+
+ATTENTION = {  # within a block, the module that answers the weights
+    "gpt2": "attn", "gpt_neox": "attention", "opt": "self_attn", "llama": "self_attn", "qwen3": "self_attn",
+    "olmo2": "self_attn", "gemma3": "self_attn", "mixtral": "self_attn", "bert": "attention.self",
+    "modernbert": "attn", "deberta": "attention.self.dropout", "electra": "attention.self",
+}  # fmt: skip
+LISTS = {
+    "gpt2": "transformer.h", "gpt_neox": "gpt_neox.layers", "opt": "model.decoder.layers", "mamba": "backbone.layers",
+    "mamba2": "backbone.layers", "rwkv": "rwkv.blocks", "bert": "bert.encoder.layer",
+    "deberta": "deberta.encoder.layer", "electra": "electra.encoder.layer", "nanogpt": "transformer.h",
+    "nanogpt_slow": "transformer.h", "torch_transformer": "encoder.layers",
+}  # fmt: skip
+EMBEDDING = {
+    "gpt2": "transformer.wte", "gpt_neox": "gpt_neox.embed_in", "opt": "model.decoder.embed_tokens",
+    "mamba": "backbone.embeddings", "mamba2": "backbone.embeddings", "rwkv": "rwkv.embeddings",
+    "bert": "bert.embeddings.word_embeddings", "modernbert": "model.embeddings.tok_embeddings",
+    "deberta": "deberta.embeddings.word_embeddings", "albert": "albert.embeddings.word_embeddings",
+    "electra": "electra.embeddings.word_embeddings",
+}  # fmt: skip
+RECURRENT = ("mamba", "mamba2", "rwkv")
+NO_NORM = ("bert", "deberta", "electra", "albert")  # post-norm: the block ends in it
+
+
+def captured(module, found, batch):
+    """Activations and attention at the sites that were found."""
+    with (
+        torch.no_grad(),
+        observing(module),
+        capture(module, found.sites, attention_sites=found.attention) as seen,
+    ):
+        output = call_module(module, batch)
+        return seen.activations, seen.attentions, output
+
+
+@pytest.mark.parametrize("name", [*(n for n in CAUSAL), *(n for n in MASKED if n != "albert")])
+def test_the_blocks_of_transformers_answer_its_hidden_states_and_attentions(name):
+    model, batch = ARCHITECTURES[name](), example_batch(name)
+    found = find_sites(model, batch)
+    blocks = ["block_00", "block_01"]
+    norm = [] if name in NO_NORM else ["norm"]
+    assert list(found.sites) == ["embedding", *blocks, *norm, "logits"]
+    assert [found.kinds[n] for n in found.sites] == ["embedding", *["block"] * 2, *norm, "logits"]
+    assert found.sites["embedding"] == EMBEDDING.get(name, "model.embed_tokens")
+    assert [found.sites[b] for b in blocks] == [f"{LISTS.get(name, 'model.layers')}.{i}" for i in (0, 1)]
+    assert found.shapes["block_01"] == (2, 12, HIDDEN)
+    assert found.shapes["logits"] == (2, 12, VOCABULARY)
+
+    activations, attentions, output = captured(model, found, batch)
+    inputs = {k: v for k, v in batch.items() if k != "labels"}
+    if name in RECURRENT:
+        inputs.pop("attention_mask")
+    with torch.no_grad(), attention_as(model, "eager"):
+        whole = model(**inputs, output_hidden_states=True)
+        states = whole.hidden_states
+        first = 0 if name in RECURRENT else 1  # theirs begin with what the first block answers
+        torch.testing.assert_close(activations["block_00"], states[first])
+        torch.testing.assert_close(activations["norm" if norm else "block_01"], states[-1])
+        assert not torch.allclose(
+            activations["block_01"], states[first], atol=1e-3
+        )  # the control: another layer
+        torch.testing.assert_close(activations["logits"], whole.logits)
+        torch.testing.assert_close(activations["logits"], logits_of(output))
+        words = dict(model.named_modules())[found.sites["embedding"]]
+        torch.testing.assert_close(activations["embedding"], words(batch["input_ids"]))
+        if name in ATTENTION:
+            assert found.attention == {b: f"{found.sites[b]}.{ATTENTION[name]}" for b in blocks}, (
+                found.attention
+            )
+            weights = model(**inputs, output_attentions=True).attentions
+            for block, expected in zip(blocks, weights, strict=True):
+                torch.testing.assert_close(attentions[block], expected)
+        elif name == "jamba":  # a Mamba layer, then an attention layer
+            assert found.attention == {"block_01": "model.layers.1.self_attn"}
+            assert any("block_00" in sentence and "attention" in sentence for sentence in found.left_out)
+        else:
+            assert found.attention == {}
+            assert any("attention" in sentence for sentence in found.left_out)
+
+
+def test_a_shared_block_fires_once_for_each_layer():
+    model, batch = ARCHITECTURES["albert"](), example_batch("albert")
+    found = find_sites(model, batch)
+    assert found.sites["block"] == "albert.encoder.albert_layer_groups.0"
+    assert "block_00" not in found.sites
+    activations, attentions, _ = captured(model, found, batch)
+    assert [n for n in activations if n.startswith("block")] == ["block@0", "block@1"]
+    inputs = {k: v for k, v in batch.items() if k != "labels"}
+    with torch.no_grad(), attention_as(model, "eager"):
+        whole = model(**inputs, output_hidden_states=True, output_attentions=True)
+    for i in range(2):
+        torch.testing.assert_close(activations[f"block@{i}"], whole.hidden_states[i + 1])
+        torch.testing.assert_close(attentions[f"block@{i}"], whole.attentions[i])
+
+
+def test_encoder_and_decoder_are_told_apart():
+    model, batch = ARCHITECTURES["t5"](), example_batch("t5")
+    found = find_sites(model, batch)
+    parts = [
+        f"{part}_{site}"
+        for part in ("encoder", "decoder")
+        for site in ("embedding", "block_00", "block_01", "norm")
+    ]
+    assert list(found.sites) == [*parts, "logits"]
+    assert found.shapes["encoder_block_00"] == (2, 12, HIDDEN)
+    assert found.shapes["decoder_block_00"] == (
+        2,
+        7,
+        HIDDEN,
+    )
+    activations, attentions, _ = captured(model, found, batch)
+    inputs = {k: v for k, v in batch.items() if k != "labels"}
+    with torch.no_grad(), attention_as(model, "eager"):
+        whole = model(**inputs, output_hidden_states=True, output_attentions=True)
+    for part in ("encoder", "decoder"):
+        states = whole[f"{part}_hidden_states"]
+        torch.testing.assert_close(activations[f"{part}_block_00"], states[1])
+        torch.testing.assert_close(activations[f"{part}_norm"], states[-1])
+        for i in range(2):
+            torch.testing.assert_close(attentions[f"{part}_block_0{i}"], whole[f"{part}_attentions"][i])
+    assert any("EncDecAttention" in sentence for sentence in found.left_out)
+
+
+def test_one_embedding_for_encoder_and_decoder_fires_twice():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shared = nn.Embedding(VOCABULARY, HIDDEN)
+            self.encoder, self.decoder = (
+                nn.LSTM(HIDDEN, HIDDEN, batch_first=True),
+                nn.LSTM(HIDDEN, HIDDEN, batch_first=True),
+            )
+            self.out = nn.Linear(HIDDEN, VOCABULARY)
+
+        def forward(self, input_ids, decoder_input_ids):
+            _, state = self.encoder(self.shared(input_ids))
+            return self.out(self.decoder(self.shared(decoder_input_ids), state)[0])
+
+    model, batch = Both(), example_batch("t5")
+    found = find_sites(model, batch)
+    assert list(found.sites) == ["embedding", "encoder_block_00", "decoder_block_00", "logits"]
+    assert any("embedding@1" in sentence for sentence in found.left_out)
+    activations, _, _ = captured(model, found, batch)
+    assert activations["embedding@1"].shape == (2, 7, HIDDEN)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_modules_as_users_write_them(name):
+    model, batch = ARCHITECTURES[name](), example_batch(name)
+    found = find_sites(model, batch)
+    expected = {
+        "nanogpt": ["embedding", "block_00", "block_01", "norm", "logits"],
+        "nanogpt_slow": ["embedding", "block_00", "block_01", "norm", "logits"],
+        "own_lstm": ["embedding", "block_00", "block_01", "logits"],
+        "deep_lstm": ["embedding", "block_01", "logits"],
+        "deep_gru": ["embedding", "block_01", "logits"],
+        "torch_transformer": ["embedding", "block_00", "block_01", "norm", "logits"],
+    }
+    assert list(found.sites) == expected[name]
+    activations, attentions, output = captured(model, found, batch)
+    torch.testing.assert_close(activations["logits"], logits_of(output))
+    if "norm" in found.sites:
+        norm, head = (resolve_sites(model, found.sites)[n] for n in ("norm", "logits"))
+        torch.testing.assert_close(head(norm(activations["block_01"])), activations["logits"])
+    else:
+        torch.testing.assert_close(
+            resolve_sites(model, found.sites)["logits"](activations["block_01"]), activations["logits"]
+        )
+    if name.startswith("deep"):
+        assert any("2 layers" in sentence for sentence in found.left_out)
+    if name == "nanogpt_slow":
+        assert found.attention["block_01"] == "transformer.h.1.attn.attn_dropout"
+        weights = attentions["block_01"]
+        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 12))
+        assert weights.triu(1).abs().max() == 0 < weights[..., -1, 0].min()
+    else:
+        assert found.attention == {}
+
+
+class Wrapped(L.LightningModule):
+    """A user's module around a model of transformers, without a forward that names anything."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.net = model
+
+    def forward(self, **batch):
+        return self.net(**batch)
+
+
+def test_wrappers_stand_before_the_paths():
+    batch = example_batch("llama")
+    plain = find_sites(ARCHITECTURES["llama"](), batch)
+    wrapped = find_sites(Wrapped(ARCHITECTURES["llama"]()), batch)
+    assert wrapped.sites == {name: f"net.{path}" for name, path in plain.sites.items()}
+    assert wrapped.attention == {name: f"net.{path}" for name, path in plain.attention.items()}
+    assert wrapped.shapes == plain.shapes
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.jit's own, as torch.compile is first used
+@pytest.mark.parametrize("compile_blocks", [False, True])
+def test_a_compiled_model_has_the_sites_of_the_plain_one(compile_blocks):
+    batch = example_batch("llama")
+    plain, compiled = ARCHITECTURES["llama"](), ARCHITECTURES["llama"]()
+    expected = find_sites(plain, batch)
+    if compile_blocks:
+        for i, block in enumerate(compiled.model.layers):
+            compiled.model.layers[i] = torch.compile(block)
+    else:
+        compiled = torch.compile(compiled)
+    found = find_sites(compiled, batch)
+    assert found == expected
+    here, here_attention, _ = captured(plain, expected, batch)
+    there, there_attention, _ = captured(compiled, found, batch)
+    for name in here:
+        assert torch.equal(here[name], there[name])
+    for name in here_attention:
+        assert torch.equal(here_attention[name], there_attention[name])
+    by_hand = resolve_sites(plain, {"h": "_orig_mod.model.layers.0"})  # what a compiled run may have recorded
+    assert by_hand == {"h": plain.model.layers[0]}
+
+
+@pytest.mark.slow
+def test_peft_adapters_are_part_of_the_sites():
+    import peft  # takes seconds
+
+    batch = example_batch("llama")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PEFT reads what transformers deprecates
+        targets = ["q_proj", "down_proj", "embed_tokens", "lm_head"]
+        model = peft.get_peft_model(
+            ARCHITECTURES["llama"](), peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False)
+        )
+        found = find_sites(model, batch)
+        activations, _, output = captured(model, found, batch)
+    inner = "base_model.model.model"
+    assert dict(found.sites) == {
+        "embedding": f"{inner}.embed_tokens", "block_00": f"{inner}.layers.0", "block_01": f"{inner}.layers.1",
+        "norm": f"{inner}.norm", "logits": "base_model.model.lm_head",
+    }  # fmt: skip
+    torch.testing.assert_close(activations["logits"], output.logits)
+    plain = F.embedding(batch["input_ids"], model.get_submodule(f"{inner}.embed_tokens.base_layer").weight)
+    assert not torch.allclose(activations["embedding"], plain)  # the adapter adds to it
+
+
+def test_the_search_is_invisible():
+    model, batch = Wrapped(NanoGPT(flash=False)).train(), example_batch("nanogpt")
+    model.net.transformer.drop.p = 0.5
+    model.net.lm_head.eval()
+    model.forward = lambda input_ids: model.net(input_ids, input_ids)[0]
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    first = find_sites(model, batch)
+    assert first == find_sites(model, batch)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+    assert model.net.transformer.drop.training
+    assert not model.net.lm_head.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_hooks_are_gone_and_the_error_is_its_own_when_forward_fails():
+    class Fails(OwnLSTM):
+        def forward(self, input_ids):
+            self.lstm1(self.embed(input_ids))
+            raise ZeroDivisionError("the user's own")
+
+    model = Fails()
+    with pytest.raises(ZeroDivisionError, match="the user's own"):
+        find_sites(model, example_batch("own_lstm"))
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+class Around(nn.Module):
+    """Embedding, ``body`` (a function of the module and the vectors), head."""
+
+    def __init__(self, body, head=True, **parts):
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, HIDDEN)
+        self.body = body
+        for name, part in parts.items():
+            setattr(self, name, part)
+        if head:
+            self.head = nn.Linear(HIDDEN, VOCABULARY)
+
+    def forward(self, input_ids):
+        x = self.body(self, self.embed(input_ids))
+        return self.head(x) if hasattr(self, "head") else x @ self.embed.weight.T
+
+
+class Layer(nn.Module):
+    """A block with parts."""
+
+    def __init__(self, width=HIDDEN, out=None):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, out or width))
+
+    def forward(self, x):
+        y = self.mlp(self.norm(x))
+        return x + y if y.shape == x.shape else y
+
+
+class Other(Layer):
+    """A block of another class."""
+
+
+def in_turn(*names):
+    def body(model, x):
+        for name in names:
+            parts = getattr(model, name)
+            for part in parts.values() if isinstance(parts, nn.ModuleDict) else parts:
+                x = part(x)
+        return x
+
+    return body
+
+
+def test_blocks_of_different_classes_or_numbered_in_a_dict_are_blocks():
+    hybrid = Around(in_turn("layers"), layers=nn.ModuleList([Layer(), Other(), Layer()]))
+    found = find_sites(hybrid, example_batch("llama"))
+    assert [found.sites[f"block_0{i}"] for i in range(3)] == ["layers.0", "layers.1", "layers.2"]
+    numbered = Around(in_turn("layers"), layers=nn.ModuleDict({str(i): Layer() for i in range(2)}))
+    assert find_sites(numbered, example_batch("llama")).sites["block_01"] == "layers.1"
+
+
+def test_a_sequence_that_holds_the_whole_model():
+    net = nn.Sequential(
+        nn.Embedding(VOCABULARY, HIDDEN),
+        Layer(),
+        Layer(),
+        nn.LayerNorm(HIDDEN),
+        nn.Linear(HIDDEN, VOCABULARY),
+    )
+    found = find_sites(net, example_batch("llama"))
+    assert dict(found.sites) == {
+        "embedding": "0",
+        "block_00": "1",
+        "block_01": "2",
+        "norm": "3",
+        "logits": "4",
+    }
+
+
+def test_attributes_that_differ_by_a_number_are_blocks_and_their_insides_are_not():
+    def body(model, x):
+        return model.block2(model.block1(x))
+
+    found = find_sites(Around(body, block1=Layer(), block2=Layer()), example_batch("llama"))
+    assert [p for n, p in found.sites.items() if "block" in n] == ["block1", "block2"]
+
+
+def test_looped_blocks_keep_one_name_each():
+    def loop(model, x):
+        for _ in range(3):
+            x = in_turn("core")(model, x)
+        return x
+
+    model, batch = Around(loop, core=nn.ModuleList([Layer(), Layer()])), example_batch("llama")
+    found = find_sites(model, batch)
+    assert [n for n, k in found.kinds.items() if k == "block"] == ["block_00", "block_01"]
+    activations, _, _ = captured(model, found, batch)
+    assert [n for n in activations if "block" in n] == [f"block_0{i}@{j}" for i in (0, 1) for j in range(3)]
+
+    parts = {name: nn.ModuleList([Layer()]) for name in ("prelude", "core", "coda")}
+    deep = Around(lambda m, x: in_turn("coda")(m, loop(m, in_turn("prelude")(m, x))), **parts)
+    found = find_sites(deep, batch)
+    assert [n for n, k in found.kinds.items() if k == "block"] == [
+        "prelude_block_00",
+        "core_block",
+        "coda_block_00",
+    ]
+
+
+def test_towers_side_by_side_are_told_apart_and_heads_are_no_blocks():
+    towers = nn.ModuleList([nn.Sequential(Layer(), Layer()), nn.Sequential(Layer(), Layer())])
+    both = Around(lambda m, x: m.towers[0](x) + m.towers[1](x.flip(1)).flip(1), towers=towers)
+    found = find_sites(both, example_batch("llama"))
+    assert [n for n, k in found.kinds.items() if k == "block"] == [
+        "towers_0_block_00", "towers_0_block_01", "towers_1_block_00", "towers_1_block_01"
+    ]  # fmt: skip
+    deep = Around(
+        lambda m, x: m.towers[1](m.towers[0](x).clone()), towers=towers
+    )  # the control: one feeds the other
+    assert [p for n, p in find_sites(deep, example_batch("llama")).sites.items() if "block" in n] == [
+        "towers.0",
+        "towers.1",
+    ]
+
+    heads = nn.ModuleList([Layer(out=VOCABULARY) for _ in range(2)])
+
+    def several(m, x):
+        x = in_turn("layers")(m, x)
+        m.heads[0](x), m.heads[1](x)
+        return x
+
+    found = find_sites(
+        Around(several, layers=nn.ModuleList([Layer(), Layer()]), heads=heads), example_batch("llama")
+    )
+    assert [p for n, p in found.sites.items() if "block" in n] == ["layers.0", "layers.1"]
+
+
+def test_recurrent_layers_of_two_directions_are_two_columns():
+    def both_ways(m, x):
+        return m.forwards(x)[0] + m.backwards(x.flip(1))[0].flip(1)
+
+    parts = {n: nn.LSTM(HIDDEN, HIDDEN, batch_first=True) for n in ("forwards", "backwards")}
+    found = find_sites(Around(both_ways, **parts), example_batch("own_lstm"))
+    assert [n for n, k in found.kinds.items() if k == "block"] == ["forwards_block_00", "backwards_block_00"]
+    deep = find_sites(
+        Around(lambda m, x: m.backwards(m.forwards(x)[0].clone())[0], **parts), example_batch("own_lstm")
+    )
+    assert [n for n, k in deep.kinds.items() if k == "block"] == ["block_00", "block_01"]  # the control
+
+
+@pytest.mark.parametrize("time", [2, 12])
+def test_time_before_batch_is_left_out_with_the_remedy(time):
+    batch = example_batch("deep_lstm", rows=2, length=time)
+    found = find_sites(DeepRNN(batch_first=False), batch)
+    assert list(found.sites) == ["embedding", "logits"]
+    assert any("block_01" in s and "batch_first=True" in s for s in found.left_out)
+    assert "block_01" in find_sites(DeepRNN(batch_first=True), batch).sites  # the control
+
+    def turned(m, x):
+        return m.encoder(x.transpose(0, 1)).transpose(0, 1)
+
+    layer = nn.TransformerEncoderLayer(HIDDEN, 4, 64)
+    found = find_sites(
+        Around(turned, encoder=nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)), batch
+    )
+    assert "block_00" not in found.sites
+    assert any("block_00" in s and "batch_first=True" in s for s in found.left_out)
+
+
+def test_what_cannot_be_seen_is_said():
+    batch = example_batch("llama")
+
+    def text(found):
+        return " | ".join(found.left_out)
+
+    found = find_sites(Around(lambda m, x: x, head=False), batch)  # no block, no output layer
+    assert list(found.sites) == ["embedding"]
+    assert "blocks:" in text(found)
+    assert "`sites:" in text(found)
+    assert "logits: no module answers them" in text(found)
+
+    class Matrix(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(VOCABULARY, HIDDEN))
+            self.layers = nn.ModuleList([Layer(), Layer()])
+
+        def forward(self, input_ids):
+            return F.linear(in_turn("layers")(self, F.embedding(input_ids, self.weight)), self.weight)
+
+    found = find_sites(Matrix(), batch)
+    assert list(found.sites) == ["block_00", "block_01"]
+    assert "embedding: no module" in text(found)
+    assert "logits: no module" in text(found)
+
+    def in_place(m, x):
+        x = m.layers[0](x)
+        x += 1
+        return m.layers[1](x)
+
+    found = find_sites(Around(in_place, layers=nn.ModuleList([Layer(), Layer()])), batch)
+    assert "block_00" not in found.sites
+    assert "block_01" in found.sites
+    assert "overwritten in place" in text(found)
+
+    pooled = Around(
+        lambda m, x: in_turn("layers")(m, x[:, ::2]).repeat_interleave(2, 1), layers=nn.ModuleList([Layer()])
+    )
+    assert "(2, 6, 32)" in text(find_sites(pooled, batch))
+
+    with pytest.raises(ValueError, match="input_ids"):
+        find_sites(OwnLSTM(), {"idx": batch["input_ids"]})
+
+
+def test_logits_that_are_scaled_afterwards_come_from_the_last_layer_of_their_width():
+    class Capped(Around):
+        def forward(self, input_ids):
+            return 30 * torch.tanh(super().forward(input_ids) / 30)
+
+    found = find_sites(Capped(in_turn("layers"), layers=nn.ModuleList([Layer()])), example_batch("llama"))
+    assert found.sites["logits"] == "head"
+
+
+def test_a_norm_of_the_head_is_not_the_final_norm():
+    class Headed(Around):
+        def __init__(self):
+            head = nn.Sequential(
+                nn.Linear(HIDDEN, HIDDEN), nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, VOCABULARY)
+            )
+            super().__init__(in_turn("layers"), layers=nn.ModuleList([Layer(), Layer()]))
+            self.head, self.first_norm = head, nn.LayerNorm(HIDDEN)
+            self.body = lambda m, x: in_turn("layers")(m, m.first_norm(x))
+
+    found = find_sites(Headed(), example_batch("llama"))
+    assert "norm" not in found.sites
+    assert any(s.startswith("norm:") for s in found.left_out)
+    model = Headed()
+    model.last_norm = nn.LayerNorm(HIDDEN)
+    model.body = lambda m, x: m.last_norm(in_turn("layers")(m, m.first_norm(x)))
+    assert find_sites(model, example_batch("llama")).sites["norm"] == "last_norm"  # the control
+
+
+def test_a_position_bias_is_no_attention():
+    class Biased(nn.Module):
+        def __init__(self, bias_only):
+            super().__init__()
+            self.linear, self.bias_only = nn.Linear(HIDDEN, HIDDEN), bias_only
+
+        def forward(self, x):
+            bias = torch.zeros(1, 2, x.size(1), x.size(1))
+            return self.linear(x), bias if self.bias_only else bias.softmax(-1)
+
+    class Block(nn.Module):
+        def __init__(self, bias_only):
+            super().__init__()
+            self.attn = Biased(bias_only)
+
+        def forward(self, x):
+            return x + self.attn(x)[0]
+
+    batch = example_batch("llama")
+    for bias_only in (True, False):
+        model = Around(in_turn("layers"), layers=nn.ModuleList([Block(bias_only)]))
+        assert find_sites(model, batch).attention == ({} if bias_only else {"block_00": "layers.0.attn"})
+        with capture(model, {}, attention_sites={"a": "layers.0.attn"}):
+            if bias_only:
+                with pytest.raises(RuntimeError, match="rows add up to 1"):
+                    model(batch["input_ids"])
+            else:
+                model(batch["input_ids"])
+
+
+def test_a_pattern_names_the_blocks_however_deep_they_are():
+    batch = example_batch("llama")
+    model = ARCHITECTURES["llama"]()
+    blocks = {"layers_00": "model.layers.0", "layers_01": "model.layers.1"}
+    assert match_sites(model, "*.layers.*") == match_sites(model, "model.layers.*") == blocks
+    assert match_sites(Wrapped(model), "*.layers.*") == {n: f"net.{p}" for n, p in blocks.items()}
+    assert match_sites(model, "*.layers.*.mlp")["layers_01_mlp"] == "model.layers.1.mlp"
+    assert match_sites(model, "*.layers.1") == {"layers_01": "model.layers.1"}
+    assert list(match_sites(model, "*.*norm")) == list(match_sites(model, "*norm"))
+    assert match_sites(model.model, "*.layers.*") == {"layers_00": "layers.0", "layers_01": "layers.1"}
+    activations, _, _ = captured(model, find_sites(model, batch), batch)
+    with torch.no_grad(), capture(model, match_sites(model, "*.layers.*")) as seen:
+        model(batch["input_ids"])
+        torch.testing.assert_close(seen.activations["layers_01"], activations["block_01"])
+    t5 = match_sites(ARCHITECTURES["t5"](), "*.block.*")
+    assert t5["encoder_block_00"] == "encoder.block.0"
+    assert t5["decoder_block_01"] == "decoder.block.1"
+    assert len(t5) == 4
+
+
+def test_a_pattern_that_matches_nothing_or_hundreds_is_refused():
+    model = ARCHITECTURES["llama"]()
+    with pytest.raises(ValueError, match=re.escape("'model.layers.0'")):
+        match_sites(model, "*.layer.*")
+    with pytest.raises(ValueError, match="no module of LlamaForCausalLM"):
+        match_sites(model, "layers.*")  # not from the beginning
+    many = nn.ModuleDict({"layers": nn.ModuleList(nn.Linear(1, 1) for _ in range(120))})
+    with pytest.raises(
+        ValueError, match=r"matches 120 modules .* more than 100: layers\.0, layers\.1, layers\.2"
+    ):
+        match_sites(many, "*.layers.*")
+    assert (
+        list(match_sites(nn.ModuleDict({"h": nn.ModuleList(nn.Linear(1, 1) for _ in range(100))}), "h.*"))[9]
+        == "h_09"
+    )
+
+
+def test_every_architecture_has_been_tried():
+    assert set(ARCHITECTURES) == {*CAUSAL, *MASKED, *ENCODER_DECODER, *OWN}
