@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import transformers
 from torch import nn
 
-VOCABULARY = 64
+VOCABULARY = 256
 HIDDEN = 32
 
 _SIZES = {"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_hidden_layers": 2}

@@ -389,9 +389,9 @@ def test_shapes_that_do_not_fit():
         label_convention(module, [{**batch, "labels": batch["labels"][:, 1:]}])
     with pytest.raises(ValueError, match=r"labels are \(2,\), expected \(batch, time\) = \(2, 12\)"):
         label_convention(module, [{**batch, "labels": torch.zeros(2, dtype=torch.int64)}])
-    with pytest.raises(ValueError, match="labels are from 6 to 99, expected -100"):
+    with pytest.raises(ValueError, match="labels are from 9 to 999, expected -100"):
         label_convention(
-            module, [{**batch, "labels": batch["labels"].clone().index_fill_(1, torch.tensor([3]), 99)}]
+            module, [{**batch, "labels": batch["labels"].clone().index_fill_(1, torch.tensor([3]), 999)}]
         )
     with pytest.raises(ValueError, match=r"got \{'x': \(1, 2\)\}"):
         label_convention(module, [{"x": torch.zeros(1, 2)}])

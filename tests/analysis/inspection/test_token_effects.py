@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lmdyn.analysis.inspection.token_effects import CHANGES, LOGITS, token_effects, zero_parameters
-from tests.helpers.architectures import ARCHITECTURES, MASKED, example_batch
+from tests.helpers.architectures import ARCHITECTURES, MASKED, VOCABULARY, example_batch
 
 
 class Window(nn.Module):
@@ -56,7 +56,7 @@ def test_reach_of_a_convolution_is_found(left, right):
 def test_what_reads_ahead_has_a_gradient_from_later_tokens(name):
     """The oracle: the derivative of the logits at a place with respect to the embeddings after it."""
     module, batch = ARCHITECTURES[name](), example_batch(name)
-    layers = [m for m in module.modules() if isinstance(m, nn.Embedding) and m.num_embeddings == 64]
+    layers = [m for m in module.modules() if isinstance(m, nn.Embedding) and m.num_embeddings == VOCABULARY]
     kept = []
     handle = layers[0].register_forward_hook(lambda m, a, out: kept.append(out.requires_grad_()))
     output = module(**batch) if name != "own_lstm" else module(batch["input_ids"])
