@@ -117,12 +117,15 @@ def label_convention(
     at = [_measured_at(text, place) for text in texts]
     whole = [text.batch for text in texts]
     real = [text.real for text in texts]
+    # a decoder that reads labels answers at every place, also where the next label is none
+    shown = [torch.ones_like(r) if text.key == "labels" else r for text, r in zip(texts, real, strict=True)]
     avoid = _special_ids(module)
 
     def measure(parameters: Mapping[str, Tensor] | None = None) -> TokenEffects:
         return token_effects(
-            module, whole, at, real, forward, key=texts[0].key, avoid=avoid, parameters=parameters
-        )
+            module, whole, at, real, forward,
+            key=texts[0].key, shown=shown, avoid=avoid, parameters=parameters,
+        )  # fmt: skip
 
     effects = measure()
     as_is, how = effects, ""
@@ -357,7 +360,11 @@ def _decided(
             f"{name}, with random numbers in place of its parameters that are zero neither: {_DECLARE}"
         )
     if effects.depends(own) is False:
-        if any(effects.depends(own, k) for k in (-1, 1)):
+        allowed = [effects.depends(own, k) for k in (-1, 1)]
+        if any(allowed) or allowed == [
+            None,
+            None,
+        ]:  # where no token next to it is text, that others have an effect
             return "aligned", ", and the logits at t do not depend on that token"
         raise ValueError(
             f"what the labels are cannot be told: {seen}, and the logits of {name} at t depend neither on that token "

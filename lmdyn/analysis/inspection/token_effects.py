@@ -89,6 +89,7 @@ def token_effects(
     forward: Forward | None = None,
     *,
     key: str = "input_ids",
+    shown: Sequence[Bool[Tensor, "_ _"]] | None = None,
     avoid: Sequence[int] = (),
     parameters: Mapping[str, Tensor] | None = None,
 ) -> TokenEffects:
@@ -103,9 +104,10 @@ def token_effects(
         batches: batches in Hugging Face's names, on the module's device.
         places: of each batch, (rows, time), around which tokens a measurement is wanted; up to 12 of them are taken,
             spread over rows and time, the same ones in each process.
-        real: of each batch, (rows, time), which tokens are text: no others are changed or looked at.
+        real: of each batch, (rows, time), which tokens are text: no others are changed.
         forward: as for :func:`~lmdyn.analysis.inspection.forward.call_module`.
         key: the entry of the batch whose tokens are changed.
+        shown: of each batch, (rows, time), which logits are looked at; those of text by default.
         avoid: ids that no token is changed to, where there are others.
         parameters: tensors in place of some of the module's parameters, by name.
 
@@ -151,7 +153,7 @@ def token_effects(
                     differences = _change(before, seen.add(caller.logits(altered, parameters)[rows, window]))
                     found[order == i, j] = differences[order == i].cpu()
                     noise.append(_largest(differences[untouched]))
-            found[~_valid(at, real[number])] = torch.nan
+            found[~_valid(at, real[number], (shown or real)[number])] = torch.nan
             effects.append(found)
             numbers.append(before.isfinite().any())
     effects = effects or [torch.zeros(0, len(CHANGES), len(LOGITS))]
@@ -263,16 +265,15 @@ def _altered(
     return {**batch, key: tokens}
 
 
-def _valid(at: Tensor, real: Tensor) -> Tensor:
-    """(places, 3, 5): whether both the token that is changed and the place of the logits are text."""
-    real = real.cpu()
+def _valid(at: Tensor, real: Tensor, shown: Tensor) -> Tensor:
+    """(places, 3, 5): whether the token that is changed is text, and the logits are looked at."""
 
-    def inside(offsets: tuple[int, ...]) -> Tensor:
+    def inside(mask: Tensor, offsets: tuple[int, ...]) -> Tensor:
         positions = at[:, 1:] + torch.tensor(offsets)
-        known = (positions >= 0) & (positions < real.shape[1])
-        return known & real[at[:, :1], positions.clamp(0, real.shape[1] - 1)]
+        known = (positions >= 0) & (positions < mask.shape[1])
+        return known & mask.cpu()[at[:, :1], positions.clamp(0, mask.shape[1] - 1)]
 
-    return inside(CHANGES)[:, :, None] & inside(LOGITS)[:, None, :]
+    return inside(real, CHANGES)[:, :, None] & inside(shown, LOGITS)[:, None, :]
 
 
 class _Range:

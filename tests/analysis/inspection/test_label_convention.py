@@ -138,6 +138,12 @@ def test_t5_with_hugging_faces_collator(makes_inputs):
     assert mean_loss(module, batch, found) == pytest.approx(theirs(module, batch), rel=1e-6)
 
 
+def test_t5_with_few_labels_reads_none_of_the_next_ones():
+    batch = masked_batch(share=0.1)
+    found = label_convention(ARCHITECTURES["t5"](), [batch])
+    assert (found.convention, found.reading) == ("aligned", "causal")
+
+
 def test_t5_that_reads_its_labels_unshifted_is_next():
     module, batch = ARCHITECTURES["t5"](), example_batch("t5")
     batch["labels"] = batch["decoder_input_ids"].clone()
