@@ -330,8 +330,10 @@ def _special_ids(module: nn.Module) -> list[int]:
     """Ids of special tokens, by the configurations of transformers' models."""
     found: set[int] = set()
     for m in module.modules():
-        for name, value in vars(getattr(m, "config", None) or object).items():
-            if name.endswith("_token_id"):
+        config = getattr(m, "config", None)  # a user's may be a dict, or anything else
+        named = config if isinstance(config, Mapping) else getattr(config, "__dict__", {})
+        for name, value in named.items():
+            if str(name).endswith("_token_id"):
                 found |= {
                     v for v in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(v, int)
                 }

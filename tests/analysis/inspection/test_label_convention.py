@@ -452,3 +452,15 @@ def test_labels_of_the_next_place_by_cross_entropy():
     losses = token_losses(logits, aligned_labels(labels, "next"))
     torch.testing.assert_close(losses.sum() / (labels[:, 1:] != -100).sum(), by_hand)
     assert aligned_labels(labels, "aligned") is labels
+
+
+@pytest.mark.parametrize(
+    "config", [{"pad_token_id": 5, "sizes": 3}, (2, 3), "tiny"], ids=["dict", "tuple", "text"]
+)
+def test_a_users_config_may_be_anything(config):
+    """It is looked at for special tokens; only transformers' is known to be an object with attributes."""
+    module = ARCHITECTURES["own_lstm"]()
+    module.config = config
+    batch = example_batch("own_lstm")
+    found = label_convention(module, [{**batch, "labels": batch["input_ids"]}])
+    assert found.convention == "next"
