@@ -1,6 +1,5 @@
 """``python -m lmdyn.cli``, ``lmdyn``: dispatch to training, replay and report."""
 
-import difflib
 import logging
 import os
 import sys
@@ -9,15 +8,16 @@ import warnings
 from collections.abc import Sequence
 
 from lmdyn.cli.commands import analyze_command, prepare_command, report_command
+from lmdyn.cli.mistakes import of_users_code
 
 __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one subcommand: ``fit | validate | test | predict | prepare | analyze | report``.
+    """Run one subcommand: ``fit | validate | test | predict | prepare | analyze | report | inspect``.
 
     A mistake in configuration or files ends in one line and exit status 1, not in a traceback; set
-    ``LMDYN_TRACEBACK=1`` to see where it came from. What fails while training or observing shows its traceback.
+    ``LMDYN_TRACEBACK=1`` to see where it came from. What fails in a user's code or in training shows its traceback.
     """
     logger = logging.getLogger("lmdyn")
     logger.setLevel(logging.INFO)
@@ -31,13 +31,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         _run(args)
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        if os.environ.get("LMDYN_TRACEBACK") or _while_training(error):
+    except Exception as error:
+        if os.environ.get("LMDYN_TRACEBACK") or not _of_configuration(error):
             raise
         while isinstance(error.__cause__, (ValueError, TypeError)) and _of_jsonargparse(error):
             error = error.__cause__  # it wraps what a class says; our own add where
         logger.error("error: %s\n(LMDYN_TRACEBACK=1 shows where)", error)
         raise SystemExit(1) from None
+
+
+def _of_configuration(error: Exception) -> bool:
+    """Whether a line says all there is to say: of arguments and files, not of what a user's code or training does."""
+    # the last is Lightning's, and to import it for comparison would cost seconds
+    expected = isinstance(error, (ValueError, TypeError, OSError, ImportError)) or (
+        type(error).__name__ == "MisconfigurationException"
+    )
+    return expected and not _while_training(error) and of_users_code(error) is None
 
 
 def _while_training(error: BaseException) -> bool:
@@ -52,7 +61,8 @@ def _of_jsonargparse(error: BaseException) -> bool:
     return bool(frames) and f"{os.sep}jsonargparse{os.sep}" in frames[-1].filename
 
 
-_COMMANDS = ("fit", "validate", "test", "predict", "prepare", "analyze", "report")
+_OF_TRAINER = ("fit", "validate", "test", "predict")
+_COMMANDS = (*_OF_TRAINER, "prepare", "analyze", "report", "inspect")
 
 _USAGE = """usage: lmdyn COMMAND …
 
@@ -80,11 +90,16 @@ def _run(args: list[str]) -> None:
         report_command(args[1:])
     elif command == "prepare":
         prepare_command(args[1:])
-    elif command not in _COMMANDS and not str(command).startswith("-"):
-        near = difflib.get_close_matches(str(command), _COMMANDS, n=1)
+    elif command not in _OF_TRAINER and not str(command).startswith("-"):
+        from lmdyn.analysis.inspection.nearest import did_you_mean  # costs seconds, by what is next to it
+
         raise ValueError(
-            f"there is no command {command!r}{f', did you mean {near[0]!r}?' if near else ':'} there are "
+            f"there is no command {command!r}{did_you_mean(str(command), _COMMANDS) or ':'} there are "
             f"{', '.join(_COMMANDS)}"
+        )
+    elif not set(_OF_TRAINER) & set(args):  # LightningCLI would name the Trainer's commands only
+        raise ValueError(
+            f"the command comes first: lmdyn COMMAND {command} …; commands are {', '.join(_COMMANDS)}"
         )
     else:
         from lmdyn.cli.fit import LmdynCLI

@@ -1,7 +1,7 @@
 """Replay: observers over checkpoints, of our runs and of Hugging Face's."""
 
 import logging
-import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ import pyarrow as pa
 import yaml
 from huggingface_hub import list_repo_refs
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import Logger
 from rich.progress import track
 from transformers import AutoTokenizer
 
 from lmdyn.analysis.inspection.forward import dotted
+from lmdyn.callbacks.observing.loggers import publish
 from lmdyn.callbacks.observing.observer import Observer, check_names, record
 from lmdyn.callbacks.observing.protocols import HasTokenizer, offers
 from lmdyn.callbacks.observing.run import Run
@@ -30,6 +31,7 @@ from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, is_pretrain
 from lmdyn.callbacks.training.lightning_internals import callbacks_of
 from lmdyn.callbacks.training.observation_schedule import Progress
 from lmdyn.cli.configurations import read_yaml
+from lmdyn.cli.replay_loggers import Destination, logger_settings, logging_to, make_loggers
 from lmdyn.cli.weights_record import WeightsRecord
 
 __all__ = ["analyze"]
@@ -47,6 +49,7 @@ def analyze(
     shard: tuple[int, int] = (0, 1),
     scheduled: bool = False,
     device: str = "cpu",
+    loggers: Sequence[str] = (),
 ) -> int:
     """Replay observers over checkpoints: those of a run, in a folder of transformers' Trainer, or of a hub model.
 
@@ -64,6 +67,9 @@ def analyze(
         shard: (i, n): take every n-th checkpoint from the i-th.
         scheduled: ask each observer at the steps of its schedule only; otherwise all observers at each checkpoint.
         device: where to observe.
+        loggers: classes of loggers, or ``none``; by default those of the configuration, see
+            :func:`~lmdyn.cli.replay_loggers.logger_settings`. Loggers that are named here are also given the
+            observations that are there already; others get the new ones only.
 
     Returns:
         Number of observations made.
@@ -71,7 +77,7 @@ def analyze(
     Raises:
         FileNotFoundError: no configuration or no checkpoint.
         ValueError: a checkpoint that does not fit the model, with the names that do not; no observer; an observation
-            that cannot be read; a hub model that cannot be reached.
+            that cannot be read; a hub model that cannot be reached; an unknown logger.
     """
     folder = Path(run)
     paths = _checkpoints(str(run), checkpoints, revisions)
@@ -80,7 +86,10 @@ def analyze(
         raise ValueError(f"{run} is no run of ours: say by --out where its observations shall go")
     out = out or folder
     first = paths[next(iter(paths))]
-    cli = _instantiate(_run_config(folder, first) if own else _pretrained_config(first), configs, out)
+    config = _run_config(folder, first) if own else _pretrained_config(first)
+    to = Destination(out, folder.name, shard)
+    settings = _loggers(config, configs, loggers, to)
+    cli = _instantiate(config, configs, out)
     module, datamodule = cli.model, cli.datamodule
     observers = [c for c in callbacks_of(cli.trainer) if isinstance(c, Observer)]
     if not observers:
@@ -88,38 +97,58 @@ def analyze(
     tokenizer = _run_tokenizer(folder) if own else _pretrained_tokenizer(module)
     _attach(observers, folder, out, datamodule, tokenizer, paths)
     module.to(device)
-    logger = TensorBoardLogger(str(out), name="", version="replay")
     weights = WeightsRecord(out)
     stamps = {s: paths.stamp(s) if isinstance(paths, HubCheckpoints) else stamp(paths[s]) for s in paths}
+    asked = {
+        step: [o for o in observers if not scheduled or _in_schedule(o, step, last=max(paths))]
+        for i, step in enumerate(paths)
+        if i % shard[1] == shard[0]
+    }
+    log_all = bool(loggers)
+    publishes = any(log_all or not o.store.path(s).exists() for s in asked for o in asked[s])
+    own_loggers = make_loggers(settings) if publishes else []  # one that gets nothing is not begun
     made = there = 0
-    for i, step in enumerate(track(list(paths), description="replay")):
-        if i % shard[1] != shard[0]:
-            continue
-        asked = [o for o in observers if not scheduled or _in_schedule(o, step, last=max(paths))]
-        due = [o for o in asked if not o.store.has(step)]
-        there += len(asked) - len(due)
-        known = weights.has(step, stamps[step])
-        if known and not due:
-            continue
-        path = paths[step]
-        checkpoint = read_checkpoint(path)
-        if not known:
-            weights.add(step, stamps[step], checkpoint["state_dict"])
-        if not due:
-            continue
-        load_weights(module, checkpoint["state_dict"], path)
-        for observer in due:
-            observer.check_module(module)
-        about = checkpoint.get("lmdyn", {})
-        at = Progress(step, about.get("tokens"), about.get("learning_rate"))
-        record(due, module, at, [logger])
-        made += len(due)
-    logger.finalize("success")
+    with logging_to(own_loggers):
+        for step in track(list(asked), description="replay"):
+            due = [o for o in asked[step] if not o.store.has(step)]
+            _observe(step, paths[step], due, module, own_loggers, weights, stamps[step])
+            there += len(asked[step]) - len(due)
+            made += len(due)
+            for observer in asked[step] if log_all else ():
+                if observer not in due:
+                    table = pd.read_parquet(observer.store.path(step))
+                    publish(observer, table, own_loggers, step)
     _, sentences = weights.audit(stamps)
     for sentence in sentences:
         log.warning("weights audit: %s", sentence)
     log.info("%d observations made, %d were there already", made, there)
     return made
+
+
+def _observe(
+    step: int,
+    path: Path,
+    due: Sequence[Observer],
+    module: L.LightningModule,
+    loggers: Sequence[Logger],
+    weights: WeightsRecord,
+    stamped: Any,
+) -> None:
+    """Observe one checkpoint with the observers that are due, and note what its weights are."""
+    known = weights.has(step, stamped)
+    if known and not due:
+        return
+    checkpoint = read_checkpoint(path)
+    if not known:
+        weights.add(step, stamped, checkpoint["state_dict"])
+    if not due:
+        return
+    load_weights(module, checkpoint["state_dict"], path)
+    for observer in due:
+        observer.check_module(module)
+    about = checkpoint.get("lmdyn", {})
+    at = Progress(step, about.get("tokens"), about.get("learning_rate"))
+    record(due, module, at, loggers)
 
 
 def _in_schedule(observer: Observer, step: int, last: int) -> bool:
@@ -193,6 +222,21 @@ def _pretrained_config(first: Path) -> dict[str, Any]:
     }
 
 
+def _loggers(
+    config: Mapping[str, Any], configs: Sequence[Path], named: Sequence[str], to: Destination
+) -> list[dict[str, Any]]:
+    """Settings of the replay's loggers, of the run's configuration and those over it."""
+    trainers = [config["trainer"]]
+    for extra in configs:
+        if not extra.exists():
+            raise FileNotFoundError(f"--config {extra} is missing")
+        content = read_yaml(extra)
+        trainer = content.get("trainer") if isinstance(content, Mapping) else None
+        trainers.append(trainer if isinstance(trainer, Mapping) else {})
+    overlays = [trainer["logger"] for trainer in trainers[1:] if "logger" in trainer]
+    return logger_settings(trainers[0].get("logger"), overlays, named, to)
+
+
 def _instantiate(config: dict[str, Any], configs: Sequence[Path], out: Path) -> Any:
     """Model, data and observers of the configuration, for one process and one device."""
     from lmdyn.cli.fit import LmdynCLI
@@ -202,17 +246,11 @@ def _instantiate(config: dict[str, Any], configs: Sequence[Path], out: Path) -> 
         "enable_checkpointing": False, "default_root_dir": str(out),
     }  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)
-    merged = out / f".analyze-{os.getpid()}.yaml"
-    try:
+    with tempfile.TemporaryDirectory(prefix=".analyze-", dir=out) as folder:  # other workers have theirs
+        merged = Path(folder, "config.yaml")
         merged.write_text(yaml.safe_dump(config), encoding="utf-8")
-        args = ["--config", str(merged)]
-        for extra in configs:
-            if not extra.exists():
-                raise FileNotFoundError(f"--config {extra} is missing")
-            args += ["--config", str(extra)]
-        cli = LmdynCLI(args, run=False)
-    finally:
-        merged.unlink(missing_ok=True)
+        args = [f"--config={path}" for path in (merged, *configs)]
+        cli = LmdynCLI([*args, "--trainer.logger=false"], run=False)
     cli.model.configure_model()
     return cli
 

@@ -5,10 +5,24 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 __all__ = ["analyze_command", "parse_shard", "prepare_command", "report_command"]
 
 log = logging.getLogger(__name__)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Mistakes are one line, and an unknown option gets the nearest."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and exit."""
+        near = ""
+        if message.startswith("unrecognized arguments: -"):
+            from lmdyn.analysis.inspection.nearest import did_you_mean  # costs seconds, by what is next to it
+
+            near = did_you_mean(message.split()[2].partition("=")[0], self._option_string_actions)
+        self.exit(2, f"error: {message}{near}\n({self.prog} --help: what there is)\n")
 
 
 def analyze_command(args: Sequence[str]) -> None:
@@ -17,7 +31,7 @@ def analyze_command(args: Sequence[str]) -> None:
     RUN may also be a folder of ``checkpoint-*`` that transformers' Trainer wrote, or, with ``--revisions``, the name
     of a hub model; then ``--config`` and ``--out`` are needed.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         "lmdyn analyze",
         description="Replay observers over checkpoints. Observations that are there already are skipped.",
     )
@@ -44,10 +58,14 @@ def analyze_command(args: Sequence[str]) -> None:
         help="ask each observer at the steps of its schedule only (the last checkpoint is its last step)",
     )  # fmt: skip
     parser.add_argument("--device", help="cpu, cuda, …; default: cuda where there is one")
+    parser.add_argument(
+        "--logger", action="append", default=[],
+        help="TensorBoardLogger, CSVLogger, WandbLogger or a class of yours, package.Class; may be repeated; none: no "
+        "logger. Gets all observations that are asked for, also those that are there. Default: the loggers of the "
+        "configuration, which get the new ones",
+    )  # fmt: skip
     options = parser.parse_args(list(args))
     shard = parse_shard(options.shard)
-    import torch
-
     from lmdyn.cli.analyze import analyze
 
     analyze(
@@ -58,9 +76,26 @@ def analyze_command(args: Sequence[str]) -> None:
         out=options.out,
         shard=shard,
         scheduled=options.scheduled,
-        device=options.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        device=_device(options.device),
+        loggers=options.logger,
     )
     log.info("report: python -m lmdyn.cli report %s", options.out or options.run)
+
+
+def _device(name: str | None) -> str:
+    """A device that is there; ``cuda`` or ``cpu`` where none is named."""
+    import torch
+
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1).to(name)
+    except Exception as error:  # of torch, of a backend's own library
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"--device {name!r} cannot be used ({reason}): expected cpu, cuda, cuda:1, mps, …"
+        ) from error
+    return name
 
 
 def parse_shard(text: str | None) -> tuple[int, int]:
@@ -96,7 +131,7 @@ def report_command(args: Sequence[str]) -> None:
     Raises:
         ValueError: several runs without ``--out``.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         "lmdyn report",
         description="Draw the figures and tables of all observations into one page; PNG, SVG and CSV next to it.",
     )
@@ -144,6 +179,10 @@ def prepare_command(args: Sequence[str]) -> None:
         options, rest = parser.parse_known_args(list(args))  # LightningCLI parses the rest
     except argparse.ArgumentError as error:
         raise ValueError("--tokenizer needs a folder: --tokenizer DIR") from error
+    from lmdyn.analysis.inspection.nearest import nearest
+
+    if near := [option for option in rest if nearest(option.partition("=")[0], ["--tokenizer"], cutoff=0.85)]:
+        raise ValueError(f"unrecognized argument: {near[0]}, did you mean '--tokenizer'?")
     from lmdyn.cli.prepare import prepare
 
     prepare(rest, options.tokenizer)

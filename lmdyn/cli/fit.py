@@ -73,6 +73,23 @@ class LmdynCLI(LightningCLI):
         """Parse ``args`` whatever ``sys.argv`` says (Lightning warns of it)."""
         self.config = parser.parse_args(args)
 
+    def before_instantiate_classes(self) -> None:
+        """Note which error each constructor raises; those of model and data are LightningCLI's to call."""
+        self.parser.add_instantiator(
+            lambda cls, *args, **kwargs: cls(*args, **kwargs), object, subclasses=True
+        )
+
+    def instantiate_classes(self) -> None:
+        """Make what is configured; an error is that of the constructor, not what jsonargparse makes of it."""
+        try:
+            super().instantiate_classes()
+        except Exception:
+            assert isinstance(self.parser, Parser)
+            if not self.parser.raised:
+                raise
+            error = self.parser.raised[-1]
+            raise error from error.__cause__
+
     def _parse_ckpt_path(self) -> None:
         """Refuse what is no file, and hyperparameters that differ: Lightning lets them override the configuration."""
         subcommand = self.config.get("subcommand")

@@ -4,6 +4,8 @@ import inspect
 import os
 import re
 import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,6 +14,8 @@ from jsonargparse import ActionConfigFile  # type: ignore[attr-defined] # its st
 from lightning.pytorch.cli import LightningArgumentParser
 
 from lmdyn.analysis.inspection.forward import dotted
+from lmdyn.analysis.inspection.nearest import did_you_mean, nearest
+from lmdyn.cli.mistakes import of_users_code
 
 __all__ = ["ConfigFile", "Parser", "essence"]
 
@@ -38,41 +42,137 @@ def _has_callbacks(path: str) -> bool:
 
 
 class Parser(LightningArgumentParser):
-    """LightningCLI's parser, whose errors are one line; ``LMDYN_TRACEBACK=1`` shows all that jsonargparse says."""
+    """LightningCLI's parser, whose errors are one line; ``LMDYN_TRACEBACK=1`` shows all that jsonargparse says.
+
+    Attributes:
+        raised: errors of constructors, the latest last. Where several types are allowed, jsonargparse keeps the error
+            of the first that it tried, as of a list where a single callback was given.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.raised: list[Exception] = []
+
+    def add_instantiator(self, instantiator: Callable[..., Any], class_type: type, **about: Any) -> None:
+        """Register what makes the objects of a class, and note the errors that it raises."""
+
+        @wraps(instantiator)
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return instantiator(*args, **kwargs)
+            except Exception as error:
+                self.raised.append(error)
+                raise
+
+        super().add_instantiator(noting, class_type, **about)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Say what is wrong and exit."""
+        """Say what is wrong and exit; an error of a user's code, which jsonargparse cuts to its message, goes on."""
         if not self.exit_on_error or os.environ.get("LMDYN_TRACEBACK"):
             super().error(message, ex)
-        sys.stderr.write(f"error: {essence(message)}\n(LMDYN_TRACEBACK=1 shows more, --help what there is)\n")
+        if ex is not None and (own := of_users_code(ex)) is not None:
+            raise own from own.__cause__
+        said = essence(message, _options(self))
+        sys.stderr.write(f"error: {said}\n(LMDYN_TRACEBACK=1 shows more, --help what there is)\n")
         self.exit(2)
+
+
+def _options(parser: Any) -> list[str]:
+    """What a parser and those of its subcommands take: ``trainer.max_steps``."""
+    subcommands = [p for a in parser._actions if isinstance(a.choices, dict) for p in a.choices.values()]
+    parsers = [parser, *(p for p in subcommands if hasattr(p, "_option_string_actions"))]
+    return [name.removeprefix("--") for p in parsers for name in p._option_string_actions if name[:2] == "--"]
 
 
 _NOISE = re.compile(
     r"Does not validate against any of the Union subtypes|Subtypes: .*|Errors:|Expected a <class 'NoneType'>.*"
     r"|Given value.*|Subclass types expect one of:|a class path \(str\)|a dict .*|Not a valid subclass of \w+"
+    r"|Expected a path but [\w.]+(?<!yaml)(?<!yml)(?<!json) either not accessible or invalid"
 )
 
+_CLASSES = {
+    "model": "lightning.LightningModule",
+    "data": "lightning.LightningDataModule",
+    "trainer.callbacks": "lightning.Callback",
+    "trainer.logger": "lightning.pytorch.loggers.Logger",
+}
+"""What classes an option takes, where jsonargparse does not say it."""
 
-def essence(message: str) -> str:
-    """An error of jsonargparse in one line, without what it tried in vain; of an unknown class, what there is.
+
+def essence(message: str, options: Sequence[str] = ()) -> str:
+    """An error of jsonargparse in one line, without what it tried in vain; of an unknown name, the nearest there is.
+
+    Args:
+        message: jsonargparse's, several lines.
+        options: what the command takes, ``trainer.max_steps``.
 
     Example:
         >>> essence("Parser key n:" + chr(10) + "  Errors:" + chr(10) + "    - Not a number")
         'Parser key n: Not a number'
+        >>> essence("unrecognized arguments: --trainer.max_step=3", ["trainer.max_steps"])
+        "unrecognized arguments: --trainer.max_step=3, did you mean '--trainer.max_steps'?"
     """
     kept: list[str] = []
-    base = ""
+    base = cls = ""
+    no_class = False
+    refused: set[str] = set()
     for line in (line.strip().removeprefix("- ") for line in message.splitlines()):
         if line.startswith("Subtypes: "):
             base = line
-        unknown = re.fullmatch(r"Expected a dot import path string: (.*)", line)
+        if found := re.match(r"Problem with given class_path '([\w.]+)'", line):
+            cls = found[1]
+        unknown = re.fullmatch(r"(?:--([\w.]+)\.help: )?Expected a dot import path string: (.*)", line)
         if unknown:
-            names = ", ".join(_known_classes(base))
-            kept.append(f"there is no class {unknown[1]!r}; there are: {names}; others by their dotted path")
+            names = _known_classes(_CLASSES.get(unknown[1], base))
+            no_class = True
+            kept.append(
+                f"there is no class {unknown[2]!r}{did_you_mean(unknown[2], names) or ';'} there are: "
+                f"{', '.join(names)}; others by their dotted path"
+            )
+        elif option := re.fullmatch(r"(.*[Oo]ption '([\w.+-]+)')( is not accepted)?", line):
+            if option[2] in refused:  # of a list, jsonargparse tries what it holds as well
+                if kept and kept[-1].startswith("Problem with given class_path"):
+                    kept.pop()
+                continue
+            refused.add(option[2])
+            known = [*_arguments(cls), "class_path", "init_args", "dict_kwargs"] if cls else options
+            kept.append(f"{line}{_nearest_option(option[2], known)}")
+        elif line.startswith("unrecognized arguments: "):
+            typed = line.split()[2].lstrip("-").partition("=")[0]
+            kept.append(f"{line}{_nearest_option(typed, options, '--')}")
+        elif absent := re.search(r"module '([\w.]+)' has no attribute '(\w+)'$", line):
+            there = (
+                [n for n in vars(sys.modules.get(absent[1])) if n[0] != "_"]
+                if absent[1] in sys.modules
+                else []
+            )
+            kept.append(line + did_you_mean(absent[2], there))
         elif line and not _NOISE.fullmatch(line):
             kept.append(line)
+    if no_class:  # what else the option takes is beside the point
+        kept = [line for line in kept if not line.startswith("Expected a <class ")]
     return " ".join(kept) or message
+
+
+def _nearest_option(typed: str, options: Sequence[str], prefix: str = "") -> str:
+    """The part of a message that proposes an option: by all of its name, or by the part before the first dot."""
+    head, dot, rest = typed.partition(".")
+    heads = dict.fromkeys(name.partition(".")[0] for name in options)
+    found = nearest(typed, options)
+    if dot and "." not in "".join(found):
+        found = [f"{near}.{rest}" for near in nearest(head, heads) if near != head]
+    return f", did you mean {prefix + found[0]!r}?" if found else ""
+
+
+def _arguments(class_path: str) -> list[str]:
+    """Names of the arguments of a class and of those that it may hand them on to."""
+    try:
+        cls: Any = dotted(class_path)
+    except ValueError:
+        return []
+    makers = [vars(c).get("__init__") for c in getattr(cls, "__mro__", [])]
+    names = (name for maker in makers if callable(maker) for name in inspect.signature(maker).parameters)
+    return [name for name in dict.fromkeys(names) if name not in ("self", "args", "kwargs")]
 
 
 def _known_classes(subtypes: str) -> list[str]:
@@ -80,7 +180,7 @@ def _known_classes(subtypes: str) -> list[str]:
     found: list[type] = []
     for path in dict.fromkeys(re.findall(r"[\w.]+\.[A-Z]\w*", subtypes)):
         base = dotted(path)
-        if isinstance(base, type):
+        if isinstance(base, type) and base.__module__ not in ("collections.abc", "typing"):
             found.append(base)
     for cls in found:  # grows while it is walked
         subclasses: list[type] = cls.__subclasses__()

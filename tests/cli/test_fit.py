@@ -3,6 +3,7 @@
 import os
 import signal
 from types import SimpleNamespace
+from unittest import mock
 
 import lightning as L
 import pandas as pd
@@ -91,9 +92,13 @@ def test_observations_under_mixed_precision_are_float32(config, tmp_path):
         (["--model.init_args.tie_weights=true", "--model.init_args.hidden_size=9"], "tie_weights expects"),
         (["--ckpt_path=/nowhere/step=000000001.ckpt"], "there is no checkpoint /nowhere"),
         (["--weights_only=false"], "weights_only: expected true or null, got false"),
-        (["--model.init_args.hiden_size=9"], "hiden_size"),
+        (["--model.init_args.hiden_size=9"], "'hiden_size' is not accepted, did you mean 'hidden_size'?"),
         (["--data.init_args.n_train_tokens=many"], "Expected a <class 'int'>. Got value: many"),
-        (["--model=LSTMLangageModel"], "there is no class 'LSTMLangageModel'; there are: "),
+        (
+            ["--model=LSTMLangageModel"],
+            "no class 'LSTMLangageModel', did you mean 'LSTMLanguageModel'? there are: ",
+        ),
+        (["--model=Nonsense"], "there is no class 'Nonsense'; there are: "),
         (["--trainer.callbacks+=Sparsty"], "Sparsity, "),
     ],
 )
@@ -245,23 +250,16 @@ def test_checkpoints_that_cannot_be_resumed_from(config, tmp_path, capsys, conte
 
 @pytest.mark.parametrize("error", [ConnectionError("no hub"), NotADirectoryError("cache is a file")])
 def test_files_and_network_that_fail_are_one_line(monkeypatch, capsys, error):
-    def fail(args):
-        raise error
-
-    monkeypatch.setattr(cli, "_run", fail)
+    monkeypatch.setattr(cli, "_run", mock.Mock(side_effect=error))  # raised by a library
     with pytest.raises(SystemExit):
         main(["fit"])
     assert f"error: {error}\n" in capsys.readouterr().err
 
 
 def test_a_message_keeps_its_file_and_line(monkeypatch, capsys):
-    def fail(args):
-        try:
-            raise ValueError("three columns")
-        except ValueError as error:
-            raise ValueError(f"a.txt:3: {error}") from error
-
-    monkeypatch.setattr(cli, "_run", fail)
+    error = ValueError("a.txt:3: three columns")
+    error.__cause__ = ValueError("three columns")
+    monkeypatch.setattr(cli, "_run", mock.Mock(side_effect=error))
     with pytest.raises(SystemExit):
         main(["fit"])
     assert "error: a.txt:3: three columns" in capsys.readouterr().err

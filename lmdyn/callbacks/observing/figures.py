@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from lightning.pytorch.loggers import WandbLogger
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -41,6 +42,7 @@ __all__ = [
     "short_names",
     "site_label",
     "spread_out",
+    "takes_images",
     "zero_line",
 ]
 
@@ -326,19 +328,26 @@ def of_run(run: str, name: str, several: bool) -> str:
     return f"{run}, {name}" if several else name
 
 
+def takes_images(logger: Any) -> bool:
+    """Whether :func:`log_figure` can send figures to a logger."""
+    return hasattr(logger, "log_image") or _add_image(logger) is not None
+
+
 def log_figure(loggers: Sequence[Any], tag: str, figure: Figure, step: int) -> None:
     """Send a figure to every logger that takes images: TensorBoard's ``add_image``, or ``log_image``."""
     picture: np.ndarray[Any, Any] | None = None
-    for logger in loggers:
-        add_image = getattr(getattr(logger, "experiment", None), "add_image", None)
-        if add_image is None and not hasattr(logger, "log_image"):
-            continue
-        if picture is None:
-            picture = _pixels(figure)
-        if add_image is not None:
+    for logger in filter(takes_images, loggers):
+        picture = _pixels(figure) if picture is None else picture
+        if (add_image := _add_image(logger)) is not None:
             add_image(tag, picture, step, dataformats="HWC")
         else:
-            logger.log_image(key=tag, images=[picture], step=step)
+            # Weights & Biases' slider over images counts calls: the caption says the step
+            caption = {"caption": [f"step {step}"]} if isinstance(logger, WandbLogger) else {}
+            logger.log_image(key=tag, images=[picture], step=step, **caption)
+
+
+def _add_image(logger: Any) -> Callable[..., Any] | None:
+    return getattr(getattr(logger, "experiment", None), "add_image", None)
 
 
 def _pixels(figure: Figure) -> np.ndarray[Any, Any]:

@@ -7,11 +7,13 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import pandas as pd
+from lightning.pytorch.loggers import CSVLogger, WandbLogger
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.observing.figures import log_figure
+from lmdyn.callbacks.observing.figures import log_figure, takes_images
 from lmdyn.callbacks.observing.schema import group_columns, is_number_column
 from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.callbacks.training.lightning_internals import logged_name
 
 __all__ = ["Published", "publish", "scalar_tags"]
 
@@ -82,16 +84,37 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
         )
         for logger in loggers:
             with _survived(observer, f"scalars for {type(logger).__name__}"):
+                if isinstance(logger, WandbLogger):
+                    _plot_over_steps(logger, observer.name)
                 logger.log_metrics(scalars, step=step)
+                if isinstance(logger, CSVLogger):
+                    logger.save()  # it keeps rows until a step that ends in 99, or the end
     with _survived(observer, "its figures"):
-        if observer.log_figures and any(
-            hasattr(logger, "log_image") or _has_figures(logger) for logger in loggers
-        ):
+        if observer.log_figures and any(map(takes_images, loggers)):
             observations = observer.store.read(until=step, where=observer.figure_rows)
             figures = observer.figures(observations, observer.settings)
             for name, figure in figures.items():
                 with _survived(observer, f"figure {name!r}"):
                     log_figure(loggers, f"{observer.name}/{name}", figure, step)
+
+
+_OVER_STEPS: WeakKeyDictionary[WandbLogger, set[str]] = WeakKeyDictionary()
+"""By logger, the observers whose curves have their axis."""
+
+
+def _plot_over_steps(logger: WandbLogger, name: str) -> None:
+    """Let Weights & Biases draw an observer's curves over the training's steps, in whatever order these come.
+
+    Its own steps count calls and cannot go backwards. The logger puts the training's step into each entry and declares
+    it to be everyone's axis, but in runs only that it has started itself.
+    """
+    names = _OVER_STEPS.setdefault(logger, set())
+    if name not in names:
+        names.add(name)
+        logger.experiment.define_metric("trainer/global_step")
+        logger.experiment.define_metric(
+            f"{logged_name(logger, name)}/*", step_metric="trainer/global_step", step_sync=True
+        )
 
 
 _FAILED: WeakKeyDictionary[Published, set[str]] = WeakKeyDictionary()
@@ -111,7 +134,3 @@ def _survived(observer: Published, what: str) -> Iterator[None]:
                 "%s: %s could not be logged; the observation is stored and the run goes on (logged once)",
                 observer.name, what,
             )  # fmt: skip
-
-
-def _has_figures(logger: Any) -> bool:
-    return hasattr(getattr(logger, "experiment", None), "add_figure")

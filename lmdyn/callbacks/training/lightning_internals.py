@@ -4,11 +4,15 @@ Nothing here is promised by these libraries: an upgrade that breaks lmdyn breaks
 the versions of ``constraints.txt``.
 """
 
+import csv
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import lightning as L
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -18,10 +22,13 @@ __all__ = [
     "checkpoint_contents",
     "datamodule_of",
     "epoch_or_validation_follows",
+    "logged_name",
+    "process_rank",
     "purge_after",
     "restore_batches_that_stepped",
     "restore_loaders",
     "settle_loops",
+    "start_wandb_run",
     "trainer_attributes",
     "tree_leaves",
     "tree_map_only",
@@ -131,9 +138,49 @@ def trainer_attributes(module: Any) -> dict[str, Any]:
 
 
 def purge_after(logger: Any, step: int) -> None:
-    """Let a resumed run's TensorBoardLogger hide what was logged after ``step``, unless it is configured otherwise.
+    """Let the loggers of a resumed run keep what was logged until ``step`` and hide what was logged after it.
 
-    ``purge_step`` is an argument of SummaryWriter, which the logger makes later from the arguments that it keeps.
+    TensorBoard, unless it is configured otherwise: ``purge_step`` is an argument of SummaryWriter, which the logger
+    makes later from the arguments that it keeps. CSV: the logger deletes the file of the run that it resumes when it
+    makes its writer, which therefore gets the rows back.
     """
     if isinstance(logger, TensorBoardLogger) and logger._kwargs.get("purge_step") is None:
         logger._kwargs["purge_step"] = step + 1  # jsonargparse fills in SummaryWriter's own default, None
+    if isinstance(logger, CSVLogger) and process_rank() == 0:
+        path = Path(logger.log_dir, "metrics.csv")
+        if not path.is_file():
+            return
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if int(row["step"]) <= step]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Experiment logs directory")
+            writer = logger.experiment
+        writer.metrics[:0] = [{k: v for k, v in row.items() if v} for row in rows]
+        logger.save()
+
+
+def process_rank(rank: int | None = None) -> int:
+    """The rank that Lightning's loggers go by: all but 0 do nothing. ``rank`` sets it; the former one is returned."""
+    former = int(rank_zero_only.rank)  # type: ignore[attr-defined] # an attribute of a function
+    if rank is not None:
+        rank_zero_only.rank = rank  # type: ignore[attr-defined]
+    return former
+
+
+def logged_name(logger: Any, name: str) -> str:
+    """What a logger calls a metric: with the prefix that it is configured with."""
+    prefix = getattr(logger, "_prefix", "")
+    return f"{prefix}{logger.LOGGER_JOIN_CHAR}{name}" if prefix else name
+
+
+def start_wandb_run(logger: WandbLogger) -> None:
+    """Start the run of a logger, also where the process has one in progress, as a notebook has that of its training.
+
+    The logger would join that run, since it asks for the process's run before its own arguments.
+    """
+    import wandb
+
+    if wandb.run is not None and logger._experiment is None:
+        mode = "offline" if logger._offline else None
+        logger._experiment = wandb.init(**{**logger._wandb_init, "mode": mode, "reinit": "create_new"})
+    _ = logger.experiment

@@ -4,9 +4,16 @@ import lightning as L
 import pandas as pd
 import pytest
 import torch
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.data import DataLoader
 
 from lmdyn.callbacks import Observer, Steps
+from lmdyn.callbacks.observing.figures import log_figure, new_figure
+from lmdyn.callbacks.observing.loggers import publish, scalar_tags
+from lmdyn.callbacks.observing.run import Run
+from lmdyn.callbacks.observing.schema import tidy
+from lmdyn.callbacks.training.observation_schedule import Progress
 
 
 class Broken(Observer):
@@ -84,3 +91,55 @@ def test_the_training_goes_on(tmp_path, survived, monkeypatch, fails):
         assert record.exc_info is not None  # the traceback
         assert str(record.exc_info[1]) in ("'a bug in drawing'", "a bug in choosing", "gone")
     survived.clear()
+
+
+def observer_at(folder, name, steps, columns):
+    """An observer with stored observations, each step of other tags."""
+    observer = Broken(name=name, log_figures=False)
+    observer._run = Run(folder)
+    for step in steps:
+        rows = {
+            "quantity": ["n", *columns[step]],
+            "site": "",
+            "value": [float(step), *map(float, range(len(columns[step])))],
+        }
+        observer.store.write(step, tidy(pd.DataFrame(rows), Progress(step)))
+    return observer
+
+
+def test_a_csv_file_holds_all_of_several_observers_in_any_order(tmp_path):
+    """Before the logger is closed, so that a killed process loses nothing."""
+    columns = {7: ["x", "y"], 3: [], 5: ["z"]}
+    observers = [observer_at(tmp_path, name, columns, columns) for name in ("first", "second")]
+    logger = CSVLogger(tmp_path, "csv")
+    expected = {}
+    for step in columns:
+        for observer in observers:
+            table = pd.read_parquet(observer.store.path(step))
+            publish(observer, table, [logger], step)
+            expected |= {(tag, step): value for tag, value in scalar_tags(observer.name, table).items()}
+    assert len(expected) == 2 * (3 + 1 + 2)
+    values = pd.read_csv(tmp_path / "csv" / "version_0" / "metrics.csv").melt("step").dropna()
+    found = zip(values["variable"], values["step"], values["value"], strict=True)
+    assert {(name, int(step)): value for name, step, value in found} == expected
+    assert len(values) == len(expected)
+
+
+class Images(CSVLogger):
+    """Takes images as W&B's logger does."""
+
+    images: list = []
+
+    def log_image(self, key, images, step=None):
+        self.images.append((key, images[0].shape, step))
+
+
+def test_figures_go_to_those_that_take_images(tmp_path):
+    figure, axes = new_figure(2, 1)
+    axes.plot([1, 2])
+    tensorboard, images = TensorBoardLogger(tmp_path, "tb"), Images(tmp_path, "images")
+    log_figure([CSVLogger(tmp_path, "csv"), images, tensorboard], "a/b", figure, 5)
+    tensorboard.finalize("success")
+    assert images.images == [("a/b", (110, 220, 3), 5)]
+    events = EventAccumulator(tensorboard.log_dir).Reload()
+    assert [(e.step, e.width, e.height) for e in events.Images("a/b")] == [(5, 220, 110)]

@@ -1,6 +1,7 @@
 """Lightning's and torch's privates: in one file, and as Lightning has them."""
 
 import copy
+import csv
 import re
 from pathlib import Path
 
@@ -113,4 +114,30 @@ def test_a_resumed_run_hides_what_was_logged_after_it(tmp_path, given, expected)
     (events,) = Path(logger.log_dir).glob("events*")
     started = [e.step for e in EventFileLoader(str(events)).Load() if e.HasField("session_log")]
     assert started == [expected]  # TensorBoard hides what is from this step on
-    purge_after(CSVLogger(str(tmp_path)), 7)
+
+
+def test_a_resumed_run_keeps_the_rows_of_its_csv_file(tmp_path):
+    """Lightning's CSVLogger deletes the file of the version that it is given."""
+
+    def rows(logger):
+        with Path(logger.log_dir, "metrics.csv").open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    first = CSVLogger(tmp_path, "x", "run")
+    for step, metrics in ((7, {"a": 1.5, "b": 2.0}), (3, {"a": 0.5}), (8, {"a": 9.0})):
+        first.log_metrics(metrics, step)
+    first.save()
+    second = CSVLogger(tmp_path, "x", "run")
+    purge_after(second, 7)
+    second.log_metrics({"a": 4.0, "c": 5.0}, 8)
+    second.finalize("success")
+    expected = [("7", "1.5", "2.0", ""), ("3", "0.5", "", ""), ("8", "4.0", "", "5.0")]
+    assert [(row["step"], row["a"], row["b"], row["c"]) for row in rows(second)] == expected
+    unused = CSVLogger(tmp_path, "x")
+    purge_after(unused, 7)  # a run of its own
+    assert not Path(unused.log_dir).exists()
+    third = CSVLogger(tmp_path, "x", "run")
+    with pytest.warns(UserWarning, match="will be deleted"):  # the control
+        third.log_metrics({"a": 1.0}, 9)
+    third.save()
+    assert [row["step"] for row in rows(third)] == ["9"]

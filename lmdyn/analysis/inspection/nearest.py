@@ -1,0 +1,40 @@
+"""The name that a mistyped one was meant to be."""
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["did_you_mean", "nearest"]
+
+
+def nearest(name: str, names: Iterable[str], number: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Those of ``names`` that are most like ``name``, upper and lower case alike, the most similar first.
+
+    Args:
+        name: what was typed.
+        names: what there is.
+        number: how many at most.
+        cutoff: how similar at least, from 0 to 1: twice the characters in common over the characters of both, see
+            :meth:`difflib.SequenceMatcher.ratio`.
+
+    Example:
+        >>> nearest("Sparsty", ["Similarity", "Sparsity", "EdgeProbe"])
+        ['Sparsity']
+        >>> nearest("nonsense", ["Similarity", "Sparsity"])
+        []
+    """
+    by_lower: dict[str, list[str]] = {}
+    for there in dict.fromkeys(names):
+        by_lower.setdefault(there.lower(), []).append(there)
+    found = difflib.get_close_matches(name.lower(), by_lower, n=number, cutoff=cutoff)
+    return [there for lower in found for there in by_lower[lower]][:number]
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The part of a message that proposes the nearest name; empty where none is near.
+
+    Example:
+        >>> did_you_mean("analize", ["fit", "analyze"]), did_you_mean("nonsense", ["fit", "analyze"])
+        (", did you mean 'analyze'?", '')
+    """
+    found = nearest(name, names)
+    return f", did you mean {found[0]!r}?" if found else ""

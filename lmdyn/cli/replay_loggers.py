@@ -1,0 +1,246 @@
+"""Where the curves of a replay go: the loggers that the configuration or ``--logger`` names, beside the training's."""
+
+import inspect
+import logging
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+
+from lmdyn.analysis.inspection.forward import dotted
+from lmdyn.analysis.inspection.nearest import did_you_mean
+from lmdyn.callbacks.training.lightning_internals import process_rank, start_wandb_run
+from lmdyn.cli.mistakes import causes
+from lmdyn.cli.parser import Parser
+
+__all__ = ["Destination", "logger_settings", "logging_to", "make_loggers"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Destination:
+    """What a replay's loggers are called by, and where they write.
+
+    Attributes:
+        out: folder that receives the replay's observations.
+        name: of the run that is replayed.
+        shard: (i, n), see :func:`~lmdyn.cli.commands.parse_shard`.
+    """
+
+    out: Path
+    name: str
+    shard: tuple[int, int] = (0, 1)
+
+
+def logger_settings(
+    own: Any, overlays: Sequence[Any], named: Sequence[str], to: Destination
+) -> list[dict[str, Any]]:
+    """The loggers of a replay, as ``trainer.logger`` has them, none of which writes where the training has written.
+
+    What a configuration says of a logger (project, prefix, offline) is kept; where it writes is the replay's own:
+
+    - TensorBoard: ``<out>/replay``, which all workers and all replays share;
+    - CSV, and other loggers with ``save_dir``, ``name`` and ``version``: ``<out>/replay/version_<n>``, a new one each
+      time;
+    - Weights & Biases: a new run ``<name>-replay`` of job type ``replay`` in the same project, workers in one group;
+    - loggers with a ``run_id`` or an ``experiment_key`` (MLflow, Comet): a new run or experiment;
+    - a configured logger that has none of these is left out with a warning, and used as it is where it is ``named``.
+
+    Args:
+        own: ``trainer.logger`` of the run's own configuration; of a run without one, TensorBoard is meant.
+        overlays: ``trainer.logger`` of each configuration over it that has one; the last one counts.
+        named: classes given by ``--logger``, which count instead; ``none`` for no logger.
+        to: where and what for.
+
+    Raises:
+        ValueError: an unknown class, or ``none`` next to others.
+
+    Example:
+        >>> to = Destination(Path("runs/a"), "a")
+        >>> logger_settings(None, [], [], to)[0]["init_args"]
+        {'save_dir': 'runs/a', 'name': '', 'version': 'replay'}
+        >>> logger_settings(None, [], ["none"], to)
+        []
+    """
+    nothing = {"none", "null", "false"}
+    if any(name.lower() in nothing for name in named):
+        if len(named) > 1:
+            raise ValueError(f"--logger {' --logger '.join(named)}: expected none, or names of loggers")
+        return []
+    own_ones = _listed(own) or [{"class_path": "TensorBoardLogger"}]
+    configured = own_ones if not overlays else _listed(overlays[-1])
+    if not overlays or overlays[-1] is True or named:
+        wanted = [_described(name, [*configured, *own_ones]) for name in named] or own_ones
+    else:
+        wanted = configured
+    found = []
+    for settings in wanted:
+        cls = _logger_class(settings["class_path"])
+        moved = _moved(cls, settings, to)
+        if moved is None and not named:
+            log.warning(
+                "%s has no argument that keeps a replay apart from the training: left out; `--logger %s` uses it as it "
+                "is", cls.__name__, settings["class_path"],
+            )  # fmt: skip
+            continue
+        found.append(settings if moved is None else moved)
+    return found
+
+
+def _listed(given: Any) -> list[dict[str, Any]]:
+    """``trainer.logger``, which may be a class, one with arguments, a list of both, true or false, as a list."""
+    items = given if isinstance(given, list) else [given]
+    described = [{"class_path": item} if isinstance(item, str) else item for item in items]
+    return [dict(item) for item in described if isinstance(item, Mapping) and "class_path" in item]
+
+
+def _described(name: str, configured: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What a configuration says of the class, or the class alone."""
+    cls = _logger_class(name)
+    same = [c for c in configured if _logger_class(c["class_path"]) is cls]
+    return {**(same[0] if same else {}), "class_path": name}
+
+
+def _logger_class(name: str) -> type[Logger]:
+    """A logger by its short name or its dotted path."""
+    known: dict[str, type[Logger]] = {}
+    pending: list[type[Logger]] = Logger.__subclasses__()
+    for cls in pending:  # grows while it is walked
+        known.setdefault(cls.__name__, cls)
+        pending += cls.__subclasses__()
+    found: Any = dotted(name) if "." in name else known.get(name)
+    if not (isinstance(found, type) and issubclass(found, Logger)):
+        public = sorted(n for n in known if n[0] != "_" and n != "DummyLogger")
+        raise ValueError(
+            f"there is no logger {name!r}{did_you_mean(name, public) or ':'} there are {', '.join(public)}; others by "
+            "their dotted path, package.Class; none for no logger"
+        )
+    return found
+
+
+def _moved(cls: type[Logger], settings: Mapping[str, Any], to: Destination) -> dict[str, Any] | None:
+    """The settings with a place of the replay's own; None where the class has no argument for it."""
+    known = inspect.signature(cls).parameters
+    given = dict(settings.get("init_args") or {})
+    more = dict(settings.get("dict_kwargs") or {})
+    i, n = to.shard
+    worker = f"-{i}of{n}" if n > 1 else ""
+    if issubclass(cls, TensorBoardLogger):  # each writer has a file of its own
+        more.pop("purge_step", None)
+        given.pop("sub_dir", None)
+        given |= {"save_dir": str(to.out), "name": "", "version": "replay"}
+    elif issubclass(cls, WandbLogger):
+        for key in ("id", "dir", "experiment", "log_model"):
+            given.pop(key, None)
+        for key in ("resume", "resume_from", "fork_from", "reinit"):
+            more.pop(key, None)
+        name = f"{given.get('name') or to.name}-replay"
+        # an id of its own, since $WANDB_RUN_ID may be the training's; seeded generators would give all workers one
+        given |= {"save_dir": str(to.out), "name": name + worker, "version": f"replay-{secrets.token_hex(4)}"}
+        more |= {"job_type": "replay"}
+        if worker and not more.get("group"):
+            more["group"] = name
+    elif {"save_dir", "name", "version"} <= known.keys():
+        given |= {"save_dir": str(to.out), "name": "replay", "version": None}
+    elif identity := {"run_id", "experiment_key"} & known.keys():
+        given |= dict.fromkeys(identity)
+        if "run_name" in known:
+            given["run_name"] = f"{given.get('run_name') or to.name}-replay{worker}"
+        if "mode" in known:
+            given["mode"] = "create"
+    else:
+        return None
+    return {
+        "class_path": settings["class_path"], "init_args": given, **({"dict_kwargs": more} if more else {})
+    }  # fmt: skip
+
+
+def _claimed(folder: Path) -> int:
+    """The number of a new folder ``version_<n>``: creating it is what tells workers apart that ask at one time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for n in count():
+        with suppress(FileExistsError):
+            (folder / f"version_{n}").mkdir()
+            return n
+    raise AssertionError
+
+
+def make_loggers(settings: Sequence[Mapping[str, Any]]) -> list[Logger]:
+    """The loggers that settings describe, as a configuration would have them made.
+
+    One that numbers its folders gets the next number here, which no other process then takes.
+
+    Raises:
+        ValueError: the package of one is not installed.
+    """
+    made: list[Logger] = []
+    for one in settings:
+        cls = _logger_class(one["class_path"])
+        given = dict(one.get("init_args") or {})
+        if given.get("name") == "replay" and given.get("version", 0) is None:
+            given["version"] = _claimed(Path(given["save_dir"]) / "replay")
+        parser = Parser()
+        parser.add_subclass_arguments(Logger, "logger")
+        parsed = parser.parse_object({"logger": {**one, "init_args": given}})
+        try:
+            made.append(parser.instantiate_classes(parsed).logger)
+        except Exception as error:
+            missing = next((e for e in causes(error) if isinstance(e, ImportError)), None)
+            if missing is None:
+                raise
+            remedy = " (pip install 'lmdyn[wandb]')" if issubclass(cls, WandbLogger) else ""
+            raise ValueError(
+                f"{cls.__name__} needs a package that is not installed{remedy}: {missing}"
+            ) from error
+    return made
+
+
+@contextmanager
+def logging_to(loggers: Sequence[Logger]) -> Iterator[None]:
+    """Open loggers for a replay, and close them, also after an error: what was logged is written.
+
+    Workers are processes of their own, each the first of its kind: in those that torchrun or SLURM have started as rank
+    1 and above, Lightning's loggers would do nothing.
+    """
+    rank = process_rank(0)
+    status = "failed"
+    try:
+        for logger in loggers:
+            if isinstance(logger, WandbLogger):
+                _start(logger)
+        yield
+        status = "success"
+    finally:
+        for logger in loggers:
+            try:
+                _close(logger, status)
+            except Exception:  # the observations are stored
+                log.exception(
+                    "%s could not be closed: its last entries may be missing", type(logger).__name__
+                )
+        process_rank(rank)
+
+
+def _start(logger: WandbLogger) -> None:
+    try:
+        start_wandb_run(logger)
+    except Exception as error:  # of its service, of the network
+        raise ValueError(
+            f"Weights & Biases cannot be logged to ({error}): log in by `wandb login`, or work offline, "
+            "WANDB_MODE=offline, and upload by `wandb sync` later"
+        ) from error
+
+
+def _close(logger: Logger, status: str) -> None:
+    logger.finalize(status)
+    if isinstance(logger, WandbLogger):
+        logger.experiment.finish(exit_code=0 if status == "success" else 1)
+    folder = logger.log_dir or logger.save_dir
+    if folder is None or Path(folder).exists():
+        log.info("curves: %s %s", type(logger).__name__, folder or logger.version)

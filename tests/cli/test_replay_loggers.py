@@ -1,0 +1,400 @@
+"""Where the curves of a replay go: to the loggers that are named, never among those of the training."""
+
+import logging
+import random
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from lightning.pytorch.loggers import CSVLogger, Logger
+from lightning.pytorch.utilities import rank_zero_only
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lmdyn.callbacks import LearningCurves, Sparsity
+from lmdyn.callbacks.observing.loggers import scalar_tags
+from lmdyn.cli.__main__ import main
+from lmdyn.cli.replay_loggers import Destination, logger_settings, logging_to, make_loggers
+from tests.helpers.wandb_files import offline_runs
+
+DATA = {"n_train_tokens": 1500, "n_validation_tokens": 300, "n_test_tokens": 50, "n_nouns": 40, "n_verbs": 30,
+        "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8,
+        "sequence_length": 20}  # fmt: skip
+CURVES = {"class_path": "LearningCurves", "init_args": {"schedule": {"at": [0, 2, 4]}, "log_figures": False}}
+
+
+class Bare(Logger):
+    """A user's: nothing says where it writes."""
+
+    logged: list = []
+
+    name = version = "bare"
+
+    def log_hyperparams(self, *_, **__):
+        """Nothing."""
+
+    def log_metrics(self, metrics, step=None):
+        self.logged.append((step, metrics))
+
+
+class Named(Bare):
+    """A user's: its arguments say where it writes, as those of the CSVLogger do."""
+
+    def __init__(self, save_dir: str, name: str = "x", version: int | None = None):
+        super().__init__()
+        self.where = (save_dir, name, version)
+
+
+def fitted(folder, loggers, observers):
+    """A tiny run."""
+    config = {
+        "trainer": {
+            "max_steps": 4, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False,
+            "log_every_n_steps": 1, "limit_val_batches": 0, "logger": loggers,
+            "callbacks": [
+                {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": {"at": [0, 2, 4]}}}, *observers,
+            ],
+        },
+        "model": {"class_path": "LSTMLanguageModel", "init_args": {"embedding_size": 8, "hidden_size": 8}},
+        "data": {"class_path": "GrammarCorpus", "init_args": {**DATA, "cache_dir": str(folder / "cache")}},
+    }  # fmt: skip
+    (folder / "in.yaml").write_text(yaml.safe_dump(config))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lmdyn.cli.report.write_report", lambda *_: None)
+        main(["fit", "--config", str(folder / "in.yaml")])
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run whose training logged to a CSV file."""
+    folder = tmp_path_factory.mktemp("loggers")
+    arguments = {"save_dir": str(folder), "name": None, "version": "run"}
+    return fitted(folder, {"class_path": "CSVLogger", "init_args": arguments}, [CURVES])
+
+
+def observed(folder, steps=(0, 2, 4), name="learning_curves"):
+    """Each scalar of the observations by its tag and step."""
+    tables = {s: pd.read_parquet(Path(folder) / "observations" / name / f"{s:09d}.parquet") for s in steps}
+    cls = {"learning_curves": LearningCurves, "sparsity": Sparsity}[name]
+    tags = {
+        s: scalar_tags(name, t[cls.is_scalar(t) & t["quantity"].ne("learning_rate")])
+        for s, t in tables.items()
+    }
+    return {(tag, step): value for step, found in tags.items() for tag, value in found.items()}
+
+
+def in_csv(path):
+    """Each value of a CSVLogger's file by its column and step."""
+    rows = pd.read_csv(path)
+    values = rows.melt("step").dropna()
+    assert not values.duplicated(["variable", "step"]).any()
+    found = zip(values["variable"], values["step"], values["value"], strict=True)
+    return {(name, int(step)): value for name, step, value in found}
+
+
+def of_observers(values):
+    return {key: value for key, value in values.items() if "/" in key[0]}
+
+
+def test_a_training_logs_to_csv_whatever_its_observers_see(run):
+    logged = in_csv(run / "metrics.csv")
+    assert of_observers(logged) == pytest.approx(observed(run))
+    assert {step for name, step in logged if name == "train_loss"} == {0, 1, 2, 3}  # the training's own
+
+
+def test_a_replay_leaves_the_trainings_file_alone(run, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    shutil.rmtree(copy / "observations")
+    before = (run / "metrics.csv").read_bytes()
+    config = yaml.safe_load((copy / "config.yaml").read_text())
+    config["trainer"]["logger"]["init_args"]["save_dir"] = str(tmp_path)  # where the copy is
+    (copy / "config.yaml").write_text(yaml.safe_dump(config))
+    main(["analyze", str(copy)])
+    assert (copy / "metrics.csv").read_bytes() == before
+    assert in_csv(copy / "replay" / "version_0" / "metrics.csv") == pytest.approx(observed(run))
+    main(["analyze", str(copy)])  # nothing to be logged: no empty folder
+    assert [p.name for p in (copy / "replay").iterdir()] == ["version_0"]
+    assert not list(copy.rglob("events.out*"))
+
+
+def test_workers_and_repetitions_have_files_of_their_own(run, tmp_path):
+    for i in (1, 0):
+        main(["analyze", str(run), "--out", str(tmp_path), "--shard", f"{i}/2"])
+    found = [in_csv(p) for p in sorted((tmp_path / "replay").glob("*/metrics.csv"))]
+    assert [{step for _, step in values} for values in found] == [{2}, {0, 4}]
+    assert {**found[0], **found[1]} == pytest.approx(observed(run))
+    # what is there already goes to a logger that is asked for
+    main(
+        ["analyze", str(run), "--out", str(tmp_path), "--logger", "CSVLogger", "--logger", f"{__name__}.Bare"]
+    )
+    assert in_csv(tmp_path / "replay" / "version_2" / "metrics.csv") == pytest.approx(observed(run))
+    logged = {(tag, step): v for step, metrics in Bare.logged for tag, v in metrics.items()}
+    Bare.logged.clear()
+    assert logged == pytest.approx(observed(run))
+
+
+def in_tensorboard(folder):
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    return {(tag, e.step): e.value for tag in events.Tags()["scalars"] for e in events.Scalars(tag)}
+
+
+def test_a_worker_that_slurm_or_torchrun_ranks_second_logs_too(run, tmp_path, monkeypatch):
+    """Lightning's loggers do nothing in processes of rank 1 and above."""
+    monkeypatch.setattr(rank_zero_only, "rank", 1)  # as its environment says when Lightning is imported
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    main(["analyze", str(run), "--out", str(tmp_path), "--logger", "TensorBoardLogger"])
+    assert in_tensorboard(tmp_path / "replay") == pytest.approx(observed(run, [2]), rel=1e-6)
+    assert rank_zero_only.rank == 1
+
+
+def test_none_logs_nowhere(run, tmp_path):
+    main(["analyze", str(run), "--out", str(tmp_path), "--logger", "none"])
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "observations",
+        "weights_audit",
+        "weights_audit.parquet",
+    ]
+
+
+def test_an_overlay_names_the_logger(run, tmp_path):
+    overlay = {
+        "trainer": {"logger": {"class_path": "TensorBoardLogger", "init_args": {"save_dir": "/nowhere"}}}
+    }
+    (tmp_path / "over.yaml").write_text(yaml.safe_dump(overlay))
+    main(["analyze", str(run), "--out", str(tmp_path / "out"), "--config", str(tmp_path / "over.yaml")])
+    assert in_tensorboard(tmp_path / "out" / "replay") == pytest.approx(observed(run), rel=1e-6)
+
+
+def test_what_was_logged_before_an_error_is_written(run, tmp_path):
+    checkpoints = tmp_path / "checkpoints"
+    shutil.copytree(run / "checkpoints", checkpoints)
+    path = checkpoints / "step=000000004.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    del checkpoint["state_dict"]["decoder.bias"]
+    torch.save(checkpoint, path)
+    with pytest.raises(SystemExit):
+        main(["analyze", str(run), "--out", str(tmp_path), "--checkpoints", str(checkpoints)])
+    logged = in_csv(tmp_path / "replay" / "version_0" / "metrics.csv")
+    assert logged == pytest.approx(observed(run, [0, 2]))
+
+
+# ---------------------------------------------------------------- where each logger is moved
+
+
+def moved(tmp_path, own=None, overlays=(), named=(), shard=(0, 1)):
+    return logger_settings(own, overlays, named, Destination(tmp_path, "lm", shard))
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        None, True, False,
+        "TensorBoardLogger",
+        {"class_path": "lightning.pytorch.loggers.TensorBoardLogger",
+         "init_args": {"save_dir": "runs", "name": "x", "version": 3, "sub_dir": "y"},
+         "dict_kwargs": {"purge_step": 7}},
+    ],
+)  # fmt: skip
+def test_tensorboard_is_the_default_and_goes_where_it_always_went(tmp_path, own):
+    (settings,) = moved(tmp_path, own)
+    assert settings["init_args"] == {"save_dir": str(tmp_path), "name": "", "version": "replay"}
+    assert "dict_kwargs" not in settings
+
+
+WANDB = {
+    "class_path": "lightning.pytorch.loggers.WandbLogger",
+    "init_args": {"project": "p", "name": "big", "version": "training", "id": "training", "save_dir": "runs",
+                  "offline": True, "log_model": "all", "prefix": "x", "experiment": None},
+    "dict_kwargs": {"entity": "lab", "resume": "must", "tags": ["a"]},
+}  # fmt: skip
+
+
+def test_a_wandb_run_is_a_new_one_of_the_same_project(tmp_path):
+    ids = []
+    for i in range(2):
+        random.seed(0)  # as seed_everything does in each worker
+        (settings,) = moved(tmp_path, WANDB, shard=(i, 2))
+        arguments = settings["init_args"]
+        ids.append(arguments.pop("version"))
+        assert arguments == {"project": "p", "name": f"big-replay-{i}of2", "save_dir": str(tmp_path), "offline": True,
+                             "prefix": "x"}  # fmt: skip
+        assert settings["dict_kwargs"] == {
+            "entity": "lab",
+            "tags": ["a"],
+            "job_type": "replay",
+            "group": "big-replay",
+        }
+    assert len({*ids, "training"}) == 3
+    (alone,) = moved(tmp_path, WANDB)
+    assert "group" not in alone["dict_kwargs"]
+    (grouped,) = moved(tmp_path, {**WANDB, "dict_kwargs": {"group": "g"}}, shard=(1, 4))
+    assert grouped["dict_kwargs"]["group"] == "g"
+
+
+def test_a_named_class_keeps_what_the_configuration_says_of_it(tmp_path):
+    csv = {"class_path": "CSVLogger", "init_args": {"save_dir": "runs", "prefix": "own"}}
+    over = {"class_path": "CSVLogger", "init_args": {"save_dir": "runs", "prefix": "over"}}
+    (wandb,) = moved(tmp_path, [csv, WANDB], named=["WandbLogger"])
+    assert wandb["init_args"]["project"] == "p"
+    (found,) = moved(tmp_path, [csv], [over], ["CSVLogger"])
+    assert found["init_args"] == {
+        "save_dir": str(tmp_path),
+        "prefix": "over",
+        "name": "replay",
+        "version": None,
+    }
+    (found,) = moved(tmp_path, [csv], named=["CSVLogger"])
+    assert found["init_args"]["prefix"] == "own"
+    assert [s["class_path"] for s in moved(tmp_path, [csv], [WANDB, csv])] == [
+        "CSVLogger"
+    ]  # the last file counts
+    assert [s["class_path"] for s in moved(tmp_path, [csv, WANDB], [True])] == [
+        "CSVLogger",
+        WANDB["class_path"],
+    ]
+    assert moved(tmp_path, [csv], [False]) == []
+    assert moved(tmp_path, [csv], named=["none"]) == []
+
+
+def test_loggers_that_know_their_run_by_an_id_get_a_new_one(tmp_path):
+    (mlflow,) = moved(
+        tmp_path, {"class_path": "MLFlowLogger", "init_args": {"run_id": "training", "run_name": "big"}}
+    )
+    assert mlflow["init_args"] == {"run_id": None, "run_name": "big-replay"}
+    (comet,) = moved(
+        tmp_path, {"class_path": "CometLogger", "init_args": {"experiment_key": "t", "mode": "get"}}
+    )
+    assert comet["init_args"] == {"experiment_key": None, "mode": "create"}
+
+
+def test_a_users_logger_is_moved_where_it_can_be(tmp_path, caplog):
+    own = {"class_path": f"{__name__}.Named", "init_args": {"save_dir": "runs", "version": 4}}
+    for n in range(2):
+        (logger,) = make_loggers(moved(tmp_path, own))
+        assert logger.where == (str(tmp_path), "replay", n)
+    with caplog.at_level(logging.WARNING, "lmdyn"):
+        assert moved(tmp_path, {"class_path": f"{__name__}.Bare"}) == []
+    assert (
+        f"Bare has no argument that keeps a replay apart from the training: left out; `--logger {__name__}.Bare`"
+        in (caplog.text)
+    )
+    assert moved(tmp_path, named=[f"{__name__}.Bare"]) == [{"class_path": f"{__name__}.Bare"}]
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        (["CSVLoger"], "there is no logger 'CSVLoger', did you mean 'CSVLogger'? there are "),
+        (["csv.reader"], "there is no logger 'csv.reader'"),
+        (["nowhere.Logger"], "cannot be imported"),
+        (["none", "CSVLogger"], "expected none, or names of loggers"),
+    ],
+)
+def test_an_unknown_logger_is_one_line(run, tmp_path, capsys, named, message):
+    with pytest.raises(SystemExit, match="1"):
+        main(["analyze", str(run), "--out", str(tmp_path), *(f"--logger={name}" for name in named)])
+    errors = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+    assert len(errors) == 1
+    assert message in errors[0]
+
+
+def test_a_logger_that_cannot_be_closed_costs_nothing_else(tmp_path, caplog):
+    class Broken(CSVLogger):
+        def finalize(self, status):
+            raise ConnectionError("gone")
+
+    whole = CSVLogger(tmp_path, "whole")
+    with caplog.at_level(logging.ERROR, "lmdyn"), logging_to([Broken(tmp_path, "broken"), whole]):
+        whole.log_metrics({"a": 1.0}, step=3)
+    assert "Broken could not be closed" in caplog.text
+    assert in_csv(Path(whole.log_dir) / "metrics.csv") == {("a", 3): 1.0}
+
+
+# ---------------------------------------------------------------- Weights & Biases
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    for name, value in {"MODE": "offline", "SILENT": "true", "ERROR_REPORTING": "false"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    monkeypatch.setenv(
+        "WANDB_RUN_ID", "training"
+    )  # a cluster's way of resuming; Lightning's arguments count first
+    yield
+    import wandb
+
+    wandb.teardown()
+
+
+def logged_in(run):
+    """Each value of a W&B run by its name and the training's step; W&B's own steps only count."""
+    steps = [entry["_step"] for entry in run["history"]]
+    assert all(a < b for a, b in pairwise(steps))
+    found = {}
+    for entry in run["history"]:
+        for name, value in entry.items():
+            if "/" in name and name != "trainer/global_step":
+                assert (name, entry["trainer/global_step"]) not in found
+                found[name, entry["trainer/global_step"]] = value
+    return found
+
+
+def images(run):
+    return {key: value for key, value in logged_in(run).items() if key[0].endswith("/filenames")}
+
+
+def scalars(run):
+    return {
+        key: v for key, v in logged_in(run).items() if key[0].count("/") and not isinstance(v, (list, str))
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("offline")
+def test_weights_and_biases_live_and_replayed(tmp_path):
+    """In one process, so that the replay finds the training's run in progress."""
+    wandb = {"class_path": "WandbLogger", "init_args": {"project": "p", "name": "lm", "version": "training",
+                                                        "save_dir": str(tmp_path / "run")}}  # fmt: skip
+    drawn = {"class_path": "Sparsity", "init_args": {"schedule": {"at": [0, 2, 4]}, "matched_size": None,
+                                                     "class_min_count": 5}}  # fmt: skip
+    run = fitted(tmp_path, wandb, [CURVES, drawn])
+    both = {**observed(run), **observed(run, name="sparsity")}
+    for i in (1, 0):
+        main(["analyze", str(run), "--out", str(tmp_path / "out"), "--shard", f"{i}/2"])
+    main(["analyze", str(run), "--logger", "WandbLogger", "--out", str(tmp_path / "out")])
+    import wandb as package
+
+    package.finish()  # the training's
+    runs = offline_runs(tmp_path)
+    assert runs.keys() == {"lm", "lm-replay", "lm-replay-0of2", "lm-replay-1of2"}
+    steps = {"lm": {0, 2, 4}, "lm-replay": {0, 2, 4}, "lm-replay-0of2": {0, 4}, "lm-replay-1of2": {2}}
+    for name, found in runs.items():
+        assert found["run"].project == "p"
+        assert (found["run"].run_id == "training") == (name == "lm")
+        assert found["run"].job_type == ("" if name == "lm" else "replay")
+        assert found["run"].run_group == ("lm-replay" if "of" in name else "")
+        axis = "trainer/global_step"
+        assert {found["axes"][f"{observer}/*"] for observer in ("learning_curves", "sparsity")} == {axis}
+        numbers = {
+            k: v for k, v in scalars(found).items() if not k[0].endswith(("/count", "/width", "/height"))
+        }
+        assert numbers == pytest.approx({k: v for k, v in both.items() if k[1] in steps[name]})
+        pictures = images(found)
+        assert {step for _, step in pictures} == steps[name]
+        for files in pictures.values():
+            assert all((found["folder"] / "files" / file).stat().st_size > 1000 for file in files)
+    assert {entry["train_loss"] for entry in runs["lm"]["history"] if "train_loss" in entry}
+    assert not any("train_loss" in entry for name in runs if name != "lm" for entry in runs[name]["history"])
+
+
+def test_without_the_package_the_remedy_is_said(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("lightning.pytorch.loggers.wandb._WANDB_AVAILABLE", False)
+    with pytest.raises(SystemExit, match="1"):
+        main(["analyze", str(run), "--out", str(tmp_path), "--logger", "WandbLogger"])
+    assert "pip install 'lmdyn[wandb]'" in capsys.readouterr().err
