@@ -111,7 +111,7 @@ def analyze(
     with logging_to(own_loggers):
         for step in track(list(asked), description="replay"):
             due = [o for o in asked[step] if not o.store.has(step)]
-            _observe(step, paths[step], due, module, own_loggers, weights, stamps[step])
+            _observe(step, paths, due, module, own_loggers, weights, stamps[step])
             there += len(asked[step]) - len(due)
             made += len(due)
             for observer in asked[step] if log_all else ():
@@ -127,7 +127,7 @@ def analyze(
 
 def _observe(
     step: int,
-    path: Path,
+    paths: Mapping[int, Path],
     due: Sequence[Observer],
     module: L.LightningModule,
     loggers: Sequence[Logger],
@@ -138,6 +138,7 @@ def _observe(
     known = weights.has(step, stamped)
     if known and not due:
         return
+    path = paths[step]  # of a hub model, this fetches it
     checkpoint = read_checkpoint(path)
     if not known:
         weights.add(step, stamped, checkpoint["state_dict"])

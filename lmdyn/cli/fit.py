@@ -115,6 +115,15 @@ class LmdynCLI(LightningCLI):
                 f"ckpt_path: {path} holds weights and no resume state: a run goes on from a full checkpoint, one "
                 "of its resume/ (which a ScheduledCheckpoint of weights_only: false writes)"
             )
+        needed = (
+            ("pytorch-lightning_version", "loops") if subcommand == "fit" else ("pytorch-lightning_version",)
+        )
+        for key in needed:
+            if key not in checkpoint:
+                raise ValueError(
+                    f"ckpt_path: {path} lacks {key!r}, which Lightning writes into each checkpoint: was it made by "
+                    "another program? expected a checkpoint of a Trainer's, as `lmdyn fit` writes it"
+                )
         saved = checkpoint.get("hyper_parameters", {})
         check_hyperparameters(config.model.as_dict(), saved if isinstance(saved, dict) else {}, path)
 
