@@ -176,6 +176,10 @@ def test_finding_checkpoints(run, tmp_path):
         find_checkpoints(str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no checkpoints"):
         find_checkpoints(str(tmp_path / "none"))
+    (tmp_path / "stepless").mkdir()
+    torch.save({"state_dict": {}}, tmp_path / "stepless" / "epoch=1.ckpt")
+    with pytest.raises(ValueError, match="tells no step, neither by its name nor by an entry global_step"):
+        find_checkpoints(str(tmp_path / "stepless"))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "x.ckpt").write_bytes(b"not a checkpoint")
     with pytest.raises(ValueError, match="cannot be read as a checkpoint"):

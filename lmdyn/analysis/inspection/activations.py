@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lmdyn.analysis.inspection.nearest import did_you_mean, nearest_first
+
 __all__ = ["Capture", "capture", "observing", "resolve_sites"]
 
 
@@ -73,7 +75,7 @@ def resolve_sites(module: nn.Module, sites: Mapping[str, str]) -> dict[str, nn.M
         Display name to module.
 
     Raises:
-        ValueError: a path that names no module, with the paths that exist.
+        ValueError: a path that names no module, with the paths that exist, the nearest of many.
 
     Example:
         >>> resolve_sites(nn.Sequential(nn.Linear(2, 3)), {"out": "0"})
@@ -88,9 +90,10 @@ def resolve_sites(module: nn.Module, sites: Mapping[str, str]) -> dict[str, nn.M
             )
         plain = plain_path(path)
         if plain not in modules:
-            existing = ", ".join(p for p in modules if p)
+            paths = [p for p in modules if p]
             raise ValueError(
-                f"site {name!r}: {type(module).__name__} has no module {path!r}; there are: {existing}"
+                f"site {name!r}: {type(module).__name__} has no module {path!r}{did_you_mean(plain, paths) or ';'} "
+                f"there are: {nearest_first(plain, paths)}"
             )
         found[name] = modules[plain]
     return found

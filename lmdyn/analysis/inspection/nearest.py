@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "nearest"]
+__all__ = ["did_you_mean", "nearest", "nearest_first"]
 
 
 def nearest(name: str, names: Iterable[str], number: int = 1, cutoff: float = 0.6) -> list[str]:
@@ -38,3 +38,25 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """
     found = nearest(name, names)
     return f", did you mean {found[0]!r}?" if found else ""
+
+
+def nearest_first(name: str, names: Iterable[str], most: int = 12) -> str:
+    """The names that there are, as part of a message: all of a few, of many those that are most like ``name``.
+
+    Example:
+        >>> nearest_first("layers.7", ["layers", "layers.0", "norm"])
+        'layers, layers.0, norm'
+        >>> nearest_first("norms", [*(f"layers.{i}" for i in range(20)), "norm"], most=2)
+        'norm, layers.0, … (21 in all)'
+    """
+    there = list(names)
+    if len(there) <= most:
+        return ", ".join(there)
+    matcher = difflib.SequenceMatcher(b=name.lower())  # what it knows of b is used again
+
+    def similarity(other: str) -> float:
+        matcher.set_seq1(other.lower())
+        return matcher.ratio()
+
+    first = sorted(there, key=similarity, reverse=True)[:most]
+    return f"{', '.join(first)}, … ({len(there)} in all)"

@@ -53,7 +53,7 @@ def find_checkpoints(pattern: str) -> dict[int, Path]:
 
     Raises:
         FileNotFoundError: there are none.
-        ValueError: two checkpoints of one step; a folder whose name tells no step.
+        ValueError: two checkpoints of one step; a checkpoint that tells no step.
     """
     folder = Path(pattern)
     found = sorted(
@@ -73,13 +73,22 @@ def find_checkpoints(pattern: str) -> dict[int, Path]:
                 f"{path} tells no step: expected a folder's name that ends in it, checkpoint-123"
             )
         if step is None:
-            step = int(read_checkpoint(path)["global_step"])
+            step = _own_step(path)
         if step in steps:
             raise ValueError(
                 f"{steps[step]} and {path} are both of step {step}: name the ones you mean by a glob"
             )
         steps[step] = path
     return dict(sorted(steps.items()))
+
+
+def _own_step(path: Path) -> int:
+    step = read_checkpoint(path).get("global_step")
+    if not isinstance(step, int):
+        raise ValueError(
+            f"{path} tells no step, neither by its name nor by an entry global_step: name it step=000000123.ckpt"
+        )
+    return step
 
 
 def _of_trainer(path: Path) -> bool:
