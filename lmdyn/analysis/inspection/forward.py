@@ -214,6 +214,10 @@ def _arguments(
         make = next((getattr(m, _PREPARE) for m in module.modules() if hasattr(m, _PREPARE)), None)
         if make is not None:
             kwargs["decoder_input_ids"] = make(batch["labels"])
+    if (
+        "use_cache" in named
+    ):  # what a cache keeps is read by nobody, and is written in place, which has no gradient
+        kwargs.setdefault("use_cache", False)
     if state is not None and "state" in named and "continues" in kwargs:
         kwargs["state"] = state
     if label_name is not None and named[label_name].default is inspect.Parameter.empty and "labels" in batch:

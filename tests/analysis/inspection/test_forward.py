@@ -203,3 +203,18 @@ def test_a_recurrent_state_of_three_axes_is_no_logits():
     assert torch.equal(logits_of(call_module(module, {"input_ids": ids})), module(ids)[0])
     with pytest.raises(ValueError, match=r"\{0: \(2, 2, 7\), 1: \(2, 2, 7\)\}"):  # either could be meant
         logits_of(call_module(Recurrent(layers=2), {"input_ids": ids[:, :2]}))
+
+
+def test_no_cache_is_kept():
+    """RWKV writes its state in place, so that with it there is no gradient; others keep keys and values for nothing."""
+    from tests.helpers.architectures import ARCHITECTURES, example_batch
+
+    for name in ("rwkv", "mamba", "gpt2"):
+        module, batch = ARCHITECTURES[name](), example_batch(name)
+        output = call_module(module, batch)
+        kept = [output.get(key) for key in ("past_key_values", "cache_params", "state")]
+        assert kept == [None, None, None]
+        grads = torch.autograd.grad(output.logits.sum(), module.get_input_embeddings().weight)
+        assert grads[0].isfinite().all()
+        with torch.no_grad():
+            assert torch.equal(output.logits, module(**batch).logits)
