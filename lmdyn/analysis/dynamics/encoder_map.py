@@ -2,14 +2,23 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.activations import attention_as, observing
-from lmdyn.analysis.inspection.forward import StopForward, call_module
+from lmdyn.analysis.inspection.activations import (
+    attention_as,
+    first_tensor,
+    observing,
+    paths_of,
+    resolve_sites,
+)
+from lmdyn.analysis.inspection.block_lists import static_blocks
+from lmdyn.analysis.inspection.forward import Forward, StopForward, call_module
+from lmdyn.analysis.inspection.sites import find_sites
 from lmdyn.analysis.inspection.transformer import encoder_of, layer_sites
 
 __all__ = ["EncoderMap"]
@@ -23,17 +32,20 @@ class EncoderMap:
     asked precision and in eval mode; the module is left as it was and may go on training. GELU's tanh approximation is
     computed by one kernel, equal to rounding.
 
-    Which layers there are, and in which order, is learned by running the module once. Where the same layers (one, or an
+    The layers are those of ``layer_sites``, else the blocks that ``find_sites`` finds; of an encoder-decoder, the
+    encoder's. In which order they come is learned by running the module once, and it is checked that each is handed
+    what the one before it answered, and that its copy answers the same. Where the same layers (one, or an
     inner group of several) come again and again, as ALBERT's, the map is their single pass, and time has no end. Where
     all layers differ (BERT, GPT), there is no such map: :attr:`maps` are the layers, and time is depth.
 
     Args:
-        module: any module that holds one of transformers' models.
+        module: one of transformers' models, or a module around it; or a model of your own, whose blocks are called as
+            ``block(x, ...)`` with token vectors x.
         batch: an example batch; its first row is run. With a mask: the rows that the map will be applied to.
         dtype: float32 or float64.
         masked: attend only where ``attention_mask`` of the batch is 1. The map is then that of the rows of this batch,
             once or several times one after the other. The publication's has no mask.
-        forward: dotted path to ``(module, batch) -> output`` for modules that are not called in Hugging Face's names.
+        forward: see ``call_module``, for modules that are not called in Hugging Face's names.
         attention: transformers' implementation: ``sdpa``, or ``eager``, which forward-mode differentiation needs.
 
     Attributes:
@@ -43,7 +55,9 @@ class EncoderMap:
         masked: whether attention leaves padding out.
 
     Raises:
-        ValueError: no layers found; another precision; a mask without ``attention_mask``.
+        ValueError: no layers found, or recurrent ones; layers that are no map of the token vectors, as the model
+            changes these between two layers, or as the width differs; another precision; a mask without
+            ``attention_mask``.
 
     Reference: Inoue et al. 2022, equations 1 to 4.
 
@@ -67,7 +81,7 @@ class EncoderMap:
         *,
         dtype: torch.dtype = torch.float32,
         masked: bool = False,
-        forward: str | None = None,
+        forward: Forward | None = None,
         attention: str = "sdpa",
     ) -> None:
         if dtype not in (torch.float32, torch.float64):
@@ -80,27 +94,48 @@ class EncoderMap:
             )
         self._module, self._forward, self._dtype = module, forward, dtype
         self.masked, self._attention = masked, attention
-        self._paths = list(layer_sites(module).values())
+        configs = [getattr(m, "config", None) for m in module.modules()]
+        if forward is None and any(getattr(config, "is_encoder_decoder", False) for config in configs):
+            self._module = module = encoder_of(module)
         rows = _tensors(batch) if masked else {name: t[:1] for name, t in _tensors(batch).items()}
+        self._layers = self._found_layers(rows)
         calls = self._run(rows)
         if not calls:
             raise ValueError(
-                f"the layers {self._paths} of {type(module).__name__} did not run: is there an encoder?"
+                f"the layers {list(self._layers)} of {type(module).__name__} did not run: is there an encoder?"
             )
-        order = [path for path, *_ in calls]
+        _check_chain(calls, type(module).__name__)
+        order = [call.path for call in calls]
         unit = _unit(order)
-        config = getattr(encoder_of(module), "config", None)
-        one_of_albert = len(order) == 1 and getattr(config, "num_hidden_groups", None) == 1
+        one_of_albert = len(order) == 1 and _groups_of_albert(module) == 1
         self.shared = len(order) > len(unit) or one_of_albert
-        copies = _copies(module, list(dict.fromkeys(order)), dtype, attention)
+        copies = _copies(self._layers, list(dict.fromkeys(order)), dtype, attention)
         self.layers: tuple[nn.Module, ...] = tuple(copies[path] for path in unit)
         # what the model hands to each layer besides the token vectors: positions, masks
-        arguments = {path: (args, kwargs) for path, _, args, kwargs in calls}
+        arguments = {call.path: call for call in calls}
         self._n_rows = len(rows["input_ids"]) if masked and "input_ids" in rows else 0
-        self._steps = [_Step(copies[path], *arguments[path], dtype, self._n_rows) for path in unit]
+        self._steps = [_Step(copies[path], arguments[path], dtype, self._n_rows) for path in unit]
+        for step, path in zip(self._steps, unit, strict=True):
+            step.check(arguments[path], type(module).__name__)
         self.maps: list[Callable[[Tensor], Tensor]] = (
             [self] * (len(order) // len(unit)) if self.shared else list(self._steps)
         )
+
+    def _found_layers(self, rows: Mapping[str, Any]) -> dict[str, nn.Module]:
+        try:
+            sites = layer_sites(self._module)
+        except ValueError:
+            recurrent = {p: m for p, m in paths_of(self._module).items() if isinstance(m, nn.RNNBase)}
+            if recurrent or "input_ids" not in rows or not static_blocks(self._module):
+                _refuse_recurrent(recurrent, self._module)
+                raise
+            found = find_sites(self._module, rows, self._forward)  # of several lists, those that run
+            sites = {name: path for name, path in found.sites.items() if found.kinds[name] == "block"}
+            if not sites:
+                raise
+        layers = {path: resolve_sites(self._module, {"layer": path})["layer"] for path in sites.values()}
+        _refuse_recurrent(layers, self._module)
+        return layers
 
     def __call__(self, x: Float[Tensor, "batch tokens hidden"]) -> Float[Tensor, "batch tokens hidden"]:
         """The token vectors one step later.
@@ -124,34 +159,33 @@ class EncoderMap:
             batch: ``input_ids`` (batch, tokens), and what else the module's forward names; an ``attention_mask``
                 has no influence here.
         """
-        first = self._run(_tensors(batch), first_only=True)[0][1]
+        first = self._run(_tensors(batch), first_only=True)[0].x
         return first.detach().to(self._dtype)
 
     @torch.no_grad()
-    def _run(
-        self, batch: Mapping[str, Tensor], *, first_only: bool = False
-    ) -> list[tuple[str, Tensor, tuple[Any, ...], dict[str, Any]]]:
-        """The calls of layers in a forward pass: path, token vectors, and the other arguments."""
+    def _run(self, batch: Mapping[str, Tensor], *, first_only: bool = False) -> list["_Call"]:
+        """The calls of layers in a forward pass."""
         batch = {k: v for k, v in batch.items() if self.masked or k != "attention_mask"}
-        calls: list[tuple[str, Tensor, tuple[Any, ...], dict[str, Any]]] = []
+        calls: list[_Call] = []
         handles = []
 
-        def watch(path: str) -> Any:
+        def before(path: str) -> Any:
             def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                rest = dict(kwargs)
-                x = args[0] if args else rest.pop("hidden_states")
-                calls.append((path, x, args[1:], rest))
+                calls.append(_Call(path, args, kwargs))
                 if first_only:
                     raise StopForward
 
             return hook
 
+        def after(_: nn.Module, __: Any, output: Any) -> None:
+            calls[-1].answer = first_tensor(output)
+
         # masks are made for one implementation or the other
         with observing(self._module), attention_as(self._module, self._attention):
             try:
-                for path in self._paths:
-                    layer = self._module.get_submodule(path)
-                    handles.append(layer.register_forward_pre_hook(watch(path), with_kwargs=True))
+                for path, layer in self._layers.items():
+                    handles.append(layer.register_forward_pre_hook(before(path), with_kwargs=True))
+                    handles.append(layer.register_forward_hook(after))
                 call_module(self._module, batch, forward=self._forward)
             except StopForward:
                 pass
@@ -161,20 +195,77 @@ class EncoderMap:
         return calls
 
 
+def _refuse_recurrent(layers: Mapping[str, nn.Module], module: nn.Module) -> None:
+    recurrent = [path for path, layer in layers.items() if isinstance(layer, nn.RNNBase)]
+    if recurrent:
+        raise ValueError(
+            f"{', '.join(recurrent)} of {type(module).__name__}: recurrent layers, whose state runs over the tokens; "
+            "expected the blocks of a transformer or of a state-space model"
+        )
+
+
+class _Call:
+    """A call of a layer: the token vectors it was given, and by which name; its other arguments; what it answered."""
+
+    def __init__(self, path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.path, self.kwargs = path, dict(kwargs)
+        self.name: str | None = None
+        if args and _is_vectors(args[0]):
+            self.x: Tensor = args[0]
+            self.args = args[1:]
+        else:
+            names = [name for name, value in kwargs.items() if _is_vectors(value)]
+            if args or not names:
+                raise ValueError(
+                    f"layer {path!r} is called with {[type(a).__name__ for a in args]} and {sorted(kwargs)}: expected "
+                    "token vectors (batch, tokens, hidden) as its first argument"
+                )
+            self.name = "hidden_states" if "hidden_states" in names else names[0]
+            self.x, self.args = self.kwargs.pop(self.name), ()
+        self.answer: Tensor | None = None
+
+
+def _is_vectors(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 3 and value.is_floating_point()
+
+
+def _check_chain(calls: list[_Call], model: str) -> None:
+    """Each layer must be handed what the one before it answered, in the same width."""
+    for call in calls:
+        if call.answer is None or call.answer.shape != call.x.shape:
+            raise ValueError(
+                f"layer {call.path!r} of {model} takes {tuple(call.x.shape)} and answers "
+                f"{None if call.answer is None else tuple(call.answer.shape)}: expected the same shape, "
+                "a map of token vectors"
+            )
+    for first, second in pairwise(calls):
+        if first.answer is not second.x and not torch.equal(
+            torch.nan_to_num(cast(Tensor, first.answer)), torch.nan_to_num(second.x)
+        ):
+            raise ValueError(
+                f"{model} changes the token vectors between {first.path!r} and {second.path!r}: its layers alone are "
+                "not what it computes, and there is no map to iterate"
+            )
+
+
+def _groups_of_albert(module: nn.Module) -> Any:
+    try:
+        return getattr(getattr(encoder_of(module), "config", None), "num_hidden_groups", None)
+    except ValueError:  # none of transformers' models
+        return None
+
+
 class _Step:
     """A layer with the arguments that its model hands to it."""
 
-    def __init__(
-        self,
-        layer: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        dtype: torch.dtype,
-        rows: int,
-    ) -> None:
-        self._layer, self._rows = layer, rows
-        self._args = tuple(None if hasattr(a, "get_seq_length") else _cast(a, dtype) for a in args)  # caches
-        self._kwargs = {name: _cast(value, dtype) for name, value in kwargs.items() if name not in _CACHES}
+    def __init__(self, layer: nn.Module, call: _Call, dtype: torch.dtype, rows: int) -> None:
+        self._layer, self._rows, self._name = layer, rows, call.name
+        self._args = tuple(None if _is_cache(a) else _cast(a, dtype) for a in call.args)
+        self._kwargs = {
+            name: _cast(value, dtype)
+            for name, value in call.kwargs.items()
+            if name not in _CACHES and not _is_cache(value)
+        }
 
     def __call__(self, x: Float[Tensor, "batch tokens hidden"]) -> Float[Tensor, "batch tokens hidden"]:
         if len(x) == 0:  # of a process that has none
@@ -186,7 +277,11 @@ class _Step:
             times = len(x) // self._rows
             args = tuple(self._repeat(a, times) for a in args)
             kwargs = {name: self._repeat(value, times) for name, value in kwargs.items()}
-        output = self._layer(x, *args, **kwargs)
+        output = (
+            self._layer(x, *args, **kwargs)
+            if self._name is None
+            else self._layer(**{self._name: x}, **kwargs)
+        )
         return cast(Tensor, output if isinstance(output, Tensor) else output[0])
 
     def _repeat(self, value: Any, times: int) -> Any:
@@ -194,8 +289,30 @@ class _Step:
             return value.repeat(times, *[1] * (value.ndim - 1))
         return value
 
+    @torch.no_grad()
+    def check(self, call: _Call, model: str) -> None:
+        """Refuse a layer whose copy does not answer what the layer did in the model: it reads more than is known."""
+        expected = cast(Tensor, call.answer).double()
+        found = self(call.x.to(next(self._layer.parameters()).dtype)).double()
+        finite = expected.isfinite() & found.isfinite()
+        apart = float((found - expected)[finite].abs().amax()) if bool(finite.any()) else 0.0
+        if apart > _SAME * float(expected[finite].abs().amax() if bool(finite.any()) else 1.0):
+            raise ValueError(
+                f"layer {call.path!r} of {model}, called alone, answers something else than in the model (apart by "
+                f"{apart:.1e}): it depends on more than its arguments, and is no map of token vectors"
+            )
 
-_CACHES = ("past_key_value", "past_key_values", "use_cache", "layer_past", "cache_position")
+
+_SAME = 0.05
+"""Relative to the largest entry: the model may have computed in bfloat16, its copy does in float32."""
+
+_CACHES = (
+    "past_key_value", "past_key_values", "use_cache", "layer_past", "cache_position", "cache_params", "cache", "state",
+)  # fmt: skip
+
+
+def _is_cache(value: Any) -> bool:
+    return hasattr(value, "get_seq_length") or type(value).__name__.endswith("Cache")
 
 
 def _tensors(batch: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -223,13 +340,17 @@ def _unit(order: list[str]) -> list[str]:
     return order
 
 
-def _copies(module: nn.Module, paths: list[str], dtype: torch.dtype, attention: str) -> dict[str, nn.Module]:
-    originals = nn.ModuleList([module.get_submodule(path) for path in paths])
+def _copies(
+    layers: Mapping[str, nn.Module], paths: list[str], dtype: torch.dtype, attention: str
+) -> dict[str, nn.Module]:
+    originals = nn.ModuleList([layers[path] for path in paths])
     copied = copy.deepcopy(originals).to(dtype).eval().requires_grad_(False)
     for m in copied.modules():
         config = getattr(m, "config", None)
         if hasattr(config, "_attn_implementation"):
             cast(Any, config)._attn_implementation = attention
+        if getattr(config, "_experts_implementation", None) is not None:
+            cast(Any, config)._experts_implementation = "eager"  # the grouped product takes no float64
         for name, child in m.named_children():
             if type(child).__name__ in _TANH_GELUS:
                 setattr(m, name, nn.GELU(approximate="tanh"))

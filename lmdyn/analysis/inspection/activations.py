@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ def observing(module: nn.Module) -> Iterator[None]:
         True
     """
     modes = {m: m.training for m in module.modules()}
+    rescaled = {m: cast(Any, m).layers_are_rescaled for m in modes if hasattr(m, "layers_are_rescaled")}
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 (the state to protect)
     cuda = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with ExitStack() as stack:
@@ -54,6 +55,13 @@ def observing(module: nn.Module) -> Iterator[None]:
                 m.training = False
             yield
         finally:
+            for (
+                m,
+                scaled,
+            ) in rescaled.items():  # RWKV's weights, which it scales in place in its first eval pass
+                if cast(Any, m).layers_are_rescaled != scaled:
+                    m.training = not scaled
+                    cast(Any, m)._rescale_layers()
             for m, mode in modes.items():
                 m.training = mode
             random.setstate(python_state)
@@ -274,9 +282,21 @@ def capture(
 
         return hook
 
+    inner: dict[str, list[Tensor]] = {name: [] for name in attention_modules}
+
+    def watch_within(name: str) -> Any:
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and attention_weights(output) is not None:
+                inner[name].append(output.detach())
+
+        return hook
+
     def watch_attention(name: str) -> Any:
         def hook(_: nn.Module, __: Any, output: Any) -> None:
-            weights = attention_weights(output)
+            within, weights = inner[name].copy(), attention_weights(output)
+            inner[name].clear()
+            if weights is None and within and all(torch.equal(w, within[-1]) for w in within):
+                weights = within[-1]  # of a dropout that they go through (DeBERTa)
             if weights is None:
                 raise RuntimeError(
                     f"attention site {name!r} answers no (batch, heads, query, key) weights whose rows add up to 1: "
@@ -293,6 +313,9 @@ def capture(
         for name, m in modules.items():
             stack.callback(m.register_forward_hook(watch(name)).remove)
         for name, m in attention_modules.items():
+            for part in m.modules():
+                if part is not m and next(part.children(), None) is None:
+                    stack.callback(part.register_forward_hook(watch_within(name)).remove)
             stack.callback(m.register_forward_hook(watch_attention(name)).remove)
         stack.callback(seen.clear)
         try:

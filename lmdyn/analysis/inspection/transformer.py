@@ -1,18 +1,24 @@
 """Finding one's way in a transformer: its encoder, its layers, their attention."""
 
 import re
+from itertools import pairwise
 from typing import Any, cast
 
 from torch import nn
 
+from lmdyn.analysis.inspection.activations import paths_of, plain_path
+from lmdyn.analysis.inspection.block_lists import static_blocks
+
 __all__ = ["attention_sites", "check_positions", "encoder_of", "layer_number", "layer_sites"]
 
-_LAYER = re.compile(r"(?:.+\.)?(?:layer|layers|h|albert_layers)\.(\d+)")
-_ATTENTION = ("attention.self", "attention", "self_attn", "attn", "self_attention")
+_LAYER = re.compile(r"(?:.+\.)?(?:layer|layers|h|albert_layers|block|blocks)\.(\d+)")
+_ATTENTION = ("attention.self", "attention", "self_attn", "attn", "self_attention", "layer.0.SelfAttention")
 
 
 def encoder_of(module: nn.Module) -> nn.Module:
     """The transformer without its heads: ``module.encoder`` where it is one of transformers' models, else the only one.
+
+    A model that holds one other, as OPT its decoder, stands for both; an encoder-decoder for its encoder.
 
     Args:
         module: any module that holds a model of ``transformers`` (told by ``config`` and ``base_model``).
@@ -29,11 +35,16 @@ def encoder_of(module: nn.Module) -> nn.Module:
     own = getattr(module, "encoder", None)
     if isinstance(own, nn.Module) and _is_pretrained(own):
         return cast(nn.Module, cast(Any, own).base_model)
-    found: dict[int, nn.Module] = {}
-    for m in module.modules():
-        if _is_pretrained(m):
-            base = cast(nn.Module, cast(Any, m).base_model)
-            found[id(base)] = base
+    found = {id(base): base for base in (_base_of(m) for m in module.modules() if _is_pretrained(m))}
+    if len(found) > 1:
+        by_size = sorted(found.values(), key=lambda m: -sum(1 for _ in m.modules()))
+        whole = by_size[0]
+        if all(any(m is inner for m in outer.modules()) for outer, inner in pairwise(by_size)):
+            return whole
+        encoder = getattr(whole, "encoder", None)
+        inside = {id(m) for m in whole.modules()}
+        if cast(Any, whole).config.is_encoder_decoder and id(encoder) in found and inside.issuperset(found):
+            return found[id(encoder)]
     if len(found) != 1:
         names = [type(m).__name__ for m in found.values()]
         raise ValueError(
@@ -43,6 +54,15 @@ def encoder_of(module: nn.Module) -> nn.Module:
     return next(iter(found.values()))
 
 
+def _base_of(module: nn.Module) -> nn.Module:
+    """The model that ``base_model`` leads to, by several steps where adapters stand around it (PEFT)."""
+    while (base := cast(nn.Module, cast(Any, module).base_model)) is not module:
+        module = base
+        if not _is_pretrained(base):
+            break
+    return module
+
+
 def _is_pretrained(module: nn.Module) -> bool:
     return hasattr(module, "base_model") and hasattr(module, "config")
 
@@ -50,7 +70,8 @@ def _is_pretrained(module: nn.Module) -> bool:
 def check_positions(module: nn.Module, length: int, what: str, remedy: str, whose: str = "") -> None:
     """Refuse rows of more tokens than the encoder has positions for, ``max_position_embeddings`` of its configuration.
 
-    An encoder whose configuration says no number reads rows of any length.
+    An encoder whose configuration says no number reads rows of any length. A model that is not of transformers says it
+    by ``config.block_size``, as nanoGPT does.
 
     Args:
         module: see :func:`encoder_of`.
@@ -70,8 +91,9 @@ def check_positions(module: nn.Module, length: int, what: str, remedy: str, whos
         Traceback (most recent call last):
         ValueError: expected sentences of at most 16 tokens, the positions of BertModel, got 20: lower sequence_length
     """
-    encoder = encoder_of(module)
-    most = getattr(cast(Any, encoder).config, "max_position_embeddings", None)
+    encoder = _encoder(module)
+    config = getattr(encoder, "config", None)
+    most = next((n for n in (getattr(config, name, None) for name in _POSITIONS) if n is not None), None)
     if most is not None and length > most:
         raise ValueError(
             f"{whose}{': ' if whose else ''}expected {what} of at most {most} tokens, the positions of "
@@ -79,16 +101,30 @@ def check_positions(module: nn.Module, length: int, what: str, remedy: str, whos
         )
 
 
+_POSITIONS = ("max_position_embeddings", "block_size")
+
+
+def _encoder(module: nn.Module) -> nn.Module:
+    """The encoder, or the module itself where it is none of transformers' and has blocks of its own."""
+    try:
+        return encoder_of(module)
+    except ValueError:
+        if any(_is_pretrained(m) for m in module.modules()) or not static_blocks(module):
+            raise
+        return module
+
+
 def layer_sites(module: nn.Module) -> dict[str, str]:
     """Sites of all layers of :func:`encoder_of`: ``layer1`` … ``layerN``, or ``layer`` where they share one module.
 
-    A shared layer (ALBERT) fires once for each layer and gives ``layer@0`` … ``layer@{N-1}``.
+    A shared layer (ALBERT) fires once for each layer and gives ``layer@0`` … ``layer@{N-1}``. Layers that bear none of
+    the usual names, and those of a model that is not of transformers, are the children of its only list of blocks.
 
     Returns:
         Display name to module path, as observers take it.
 
     Raises:
-        ValueError: no model of transformers, or one whose layers are not found.
+        ValueError: no model of transformers and no list of blocks; layers that are not found, or several lists of them.
 
     Example:
         >>> from transformers import AlbertConfig, AlbertModel, BertConfig, BertModel
@@ -98,16 +134,25 @@ def layer_sites(module: nn.Module) -> dict[str, str]:
         >>> layer_sites(AlbertModel(AlbertConfig(**sizes)))
         {'layer': 'encoder.albert_layer_groups.0.albert_layers.0'}
     """
-    encoder = encoder_of(module)
-    prefix = next(name for name, m in module.named_modules() if m is encoder)
+    encoder = _encoder(module)
+    prefix = next(plain_path(name) for name, m in module.named_modules() if m is encoder)
     prefix = f"{prefix}." if prefix else ""
-    paths = [f"{prefix}{name}" for name, _ in encoder.named_modules() if _LAYER.fullmatch(name)]
+    paths = [
+        f"{prefix}{name}"
+        for name, m in paths_of(encoder).items()
+        if _LAYER.fullmatch(name) and not isinstance(m, (nn.ModuleList, nn.ModuleDict))
+    ]
     paths = [p for p in paths if not any(p != q and p.startswith(f"{q}.") for q in paths)]
     if not paths:
-        raise ValueError(
-            f"the layers of {type(encoder).__name__} are not found: name them by `sites`, display name to module path"
-        )
-    if len(paths) == 1 and getattr(cast(Any, encoder).config, "num_hidden_layers", 1) > 1:
+        lists = static_blocks(encoder)
+        if len(lists) != 1:
+            raise ValueError(
+                f"the layers of {type(encoder).__name__} are not found"
+                f"{f', it has several lists of blocks: {lists}' if lists else ''}: name them by `sites`, display "
+                "name to module path"
+            )
+        paths = [f"{prefix}{path}" for path in lists[0]]
+    if len(paths) == 1 and getattr(getattr(encoder, "config", None), "num_hidden_layers", 1) > 1:
         return {"layer": paths[0]}
     return {f"layer{i}": path for i, path in enumerate(paths, start=1)}
 
@@ -124,7 +169,7 @@ def attention_sites(module: nn.Module) -> dict[str, str]:
         >>> attention_sites(BertModel(BertConfig(**sizes)))
         {'layer1': 'encoder.layer.0.attention.self'}
     """
-    modules = dict(module.named_modules())
+    modules = paths_of(module)
     sites = {}
     for name, path in layer_sites(module).items():
         found = next((f"{path}.{a}" for a in _ATTENTION if f"{path}.{a}" in modules), None)

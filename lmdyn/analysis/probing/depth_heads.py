@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.inspection.forward import call_module
 from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.analysis.inspection.transformer import layer_sites
@@ -88,7 +89,7 @@ class StateDecoder:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._layers = [module.get_submodule(path) for path in layer_sites(module).values()]
+        self._layers = list(resolve_sites(module, layer_sites(module)).values())
         # of each layer, what it returns: the dtype, and how many entries if that is a tuple
         self._outputs: dict[nn.Module, tuple[torch.dtype, int | None]] = {}
         self._ran = False

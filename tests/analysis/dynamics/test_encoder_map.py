@@ -16,6 +16,10 @@ from transformers import (
 )
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.inspection.activations import capture, observing
+from lmdyn.analysis.inspection.forward import call_module
+from lmdyn.analysis.inspection.transformer import layer_sites
+from tests.helpers.architectures import ARCHITECTURES, example_batch
 
 SIZES = {"vocab_size": 20, "hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2}
 
@@ -126,3 +130,85 @@ def test_errors():
         EncoderMap(albert(), batch(), masked=True)
     with pytest.raises(ValueError, match="models of transformers"):
         EncoderMap(nn.Linear(2, 2), batch())
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", [n for n in ARCHITECTURES if "lstm" not in n and "gru" not in n])
+def test_layers_of_each_architecture_iterated_are_the_model(name, attention):
+    model, b = ARCHITECTURES[name](), {"input_ids": example_batch(name)["input_ids"]}
+    f = EncoderMap(model, b, dtype=torch.float64, attention=attention)
+    assert f.shared == (name == "albert")
+    assert len(f.maps) == 2
+    x = iterated(f, f.start(b))
+    called = model.encoder if name == "t5" else model
+    with (
+        torch.no_grad(),
+        observing(model),
+        capture(model, dict(list(layer_sites(model).items())[-1:])) as seen,
+    ):
+        call_module(called, b)
+        last = list(seen.activations.values())[-1]
+    torch.testing.assert_close(x.float(), last, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(f.start(b).float(), last, atol=1e-3)  # the control: the layers do something
+
+
+@pytest.mark.parametrize("name", ["own_lstm", "deep_lstm", "deep_gru"])
+def test_recurrent_layers_are_refused(name):
+    with pytest.raises(ValueError, match="recurrent layers, whose state runs over the tokens"):
+        EncoderMap(ARCHITECTURES[name](), example_batch(name))
+
+
+class Plain(nn.Module):
+    """Blocks of a user's own, with something between them or not."""
+
+    def __init__(self, between=None, out=8):
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, out)) for _ in range(2)
+        )
+        self.unused = nn.ModuleList(nn.Sequential(nn.Linear(8, 8)) for _ in range(2))
+        self.between, self.count = between, 0
+
+    def forward(self, input_ids):
+        x = self.blocks[0](self.embed(input_ids))
+        return self.blocks[1](self.between(x) if self.between else x)
+
+
+def test_of_several_lists_those_that_run_and_nothing_between_them():
+    f = EncoderMap(Plain(), batch())
+    assert len(f.maps) == 2
+    torch.testing.assert_close(iterated(f, f.start(batch())), f._module(batch()["input_ids"]))
+    with pytest.raises(
+        ValueError, match=r"Plain changes the token vectors between 'blocks\.0' and 'blocks\.1'"
+    ):
+        EncoderMap(Plain(between=torch.tanh), batch())
+    with pytest.raises(ValueError, match=r"'blocks\.0' of Plain takes \(1, 6, 8\) and answers \(1, 6, 9\)"):
+        EncoderMap(Plain(between=lambda x: x[..., :8], out=9), batch())
+
+
+def test_a_layer_that_reads_more_than_its_arguments_is_refused():
+    class Secret(nn.Module):
+        def __init__(self, owner):
+            super().__init__()
+            self.linear, self.owner = nn.Linear(8, 8), [owner]
+
+        def forward(self, x):
+            return self.linear(x) + self.owner[0].offset
+
+    class Owner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.offset = nn.Embedding(20, 8), 0.0
+            self.blocks = nn.ModuleList([Secret(self), Secret(self)])
+
+        def forward(self, input_ids):
+            x = self.embed(input_ids)
+            self.offset = 5.0
+            for block in self.blocks:
+                x = block(x)
+            self.offset = 0.0
+            return x
+
+    with pytest.raises(ValueError, match="depends on more than its arguments"):
+        EncoderMap(Owner(), batch())

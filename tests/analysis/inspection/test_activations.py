@@ -7,9 +7,11 @@ import sys
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from lmdyn.analysis import capture, observing, resolve_sites
+from tests.helpers.architectures import ARCHITECTURES, example_batch
 
 
 class Shared(nn.Module):
@@ -209,3 +211,41 @@ def test_analysis_never_imports_lightning():
         "import sys, lmdyn.analysis; sys.exit('lightning' in sys.modules or 'lmdyn.callbacks' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_weights_that_only_a_dropout_answers_are_those_of_the_attention_around_it():
+    model, batch = ARCHITECTURES["deberta"](), example_batch("deberta")
+    ids, path = batch["input_ids"], "deberta.encoder.layer.1.attention"
+    sites = {"attention": f"{path}.self", "dropout": f"{path}.self.dropout"}
+    with torch.no_grad(), observing(model), capture(model, {}, attention_sites=sites) as seen:
+        model(ids)
+        found = seen.attentions
+        expected = model(ids, output_attentions=True).attentions[1]
+    torch.testing.assert_close(found["attention"], expected)
+    assert torch.equal(found["attention"], found["dropout"])
+    with (
+        pytest.raises(RuntimeError, match=r"'mlp' answers no .* weights"),
+        capture(model, {}, attention_sites={"mlp": "deberta.encoder.layer.1.output"}),
+    ):
+        model(ids)
+
+
+def test_weights_that_rwkv_scales_in_place_are_as_they_were():
+    sizes = {"vocab_size": 30, "hidden_size": 8, "attention_hidden_size": 8, "num_hidden_layers": 3}
+    model = transformers.RwkvForCausalLM(transformers.RwkvConfig(**sizes, rescale_every=1)).train()
+    ids = torch.randint(0, 30, (2, 5), generator=torch.Generator().manual_seed(0))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad(), observing(model):
+        first = model(ids).logits
+        scaled = model.state_dict()
+        assert not all(torch.equal(value, before[name]) for name, value in scaled.items())  # the control
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.rwkv.layers_are_rescaled is False
+    assert model.training
+    model.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, first)
+    own = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad(), observing(model):  # scaled already, and to stay so
+        model(ids)
+    assert all(torch.equal(value, own[name]) for name, value in model.state_dict().items())

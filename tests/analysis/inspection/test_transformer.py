@@ -1,11 +1,16 @@
 """Layers and attention of transformers' models, by their structure alone."""
 
+import warnings
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 from transformers import (
     AlbertConfig,
     AlbertForPreTraining,
+    BartConfig,
+    BartForConditionalGeneration,
     BertConfig,
     BertForMaskedLM,
     GPT2Config,
@@ -22,6 +27,7 @@ from lmdyn.analysis.inspection.transformer import (
     layer_number,
     layer_sites,
 )
+from tests.helpers.architectures import ARCHITECTURES, OwnLSTM
 
 SIZES = {
     "vocab_size": 30,
@@ -85,3 +91,69 @@ def test_rows_longer_than_an_encoder_reads():
     check_positions(model, 17, "texts", "cut them")
     with pytest.raises(ValueError, match="0 models of transformers"):
         check_positions(nn.Linear(2, 2), 17, "texts", "cut them")
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "attention"),
+    [
+        ("opt", "model.decoder.layers", "self_attn"),  # a model around one other
+        ("llama", "model.layers", "self_attn"),
+        ("t5", "encoder.block", "layer.0.SelfAttention"),  # not the sublayers
+        ("rwkv", "rwkv.blocks", "attention"),
+        ("mamba", "backbone.layers", None),
+        ("nanogpt", "transformer.h", "attn"),  # none of transformers'
+        ("torch_transformer", "encoder.layers", "self_attn"),
+    ],
+)
+def test_layers_of_architectures_whose_names_differ(name, layers, attention):
+    model = ARCHITECTURES[name]()
+    expected = {f"layer{i + 1}": f"{layers}.{i}" for i in range(2)}
+    assert layer_sites(model) == expected
+    assert layer_sites(nn.ModuleDict({"net": model})) == {n: f"net.{p}" for n, p in expected.items()}
+    if attention is None:
+        with pytest.raises(ValueError, match="no attention module"):
+            attention_sites(model)
+    else:
+        assert attention_sites(model) == {n: f"{p}.{attention}" for n, p in expected.items()}
+
+
+def test_one_model_within_another_and_the_encoder_of_an_encoder_decoder():
+    assert type(encoder_of(ARCHITECTURES["opt"]())).__name__ == "OPTModel"
+    sizes = {
+        "d_model": 8,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_ffn_dim": 8,
+        "decoder_ffn_dim": 8,
+    }
+    config = BartConfig(vocab_size=30, **sizes, encoder_attention_heads=1, decoder_attention_heads=1)
+    bart = BartForConditionalGeneration(config)
+    assert encoder_of(nn.ModuleDict({"net": bart})) is bart.model.encoder
+    config.is_encoder_decoder = False  # the control: two side by side, and neither stands for both
+    with pytest.raises(ValueError, match=r"holds 3 models .*BartEncoder"):
+        encoder_of(bart)
+
+
+def test_several_lists_of_blocks_need_names():
+    with pytest.raises(ValueError, match="several lists of blocks"):
+        layer_sites(nn.ModuleDict({"a": nn.ModuleList([OwnLSTM()]), "b": nn.ModuleList([OwnLSTM()])}))
+
+
+@pytest.mark.slow
+def test_adapters_of_peft_do_not_hide_the_encoder():
+    import peft  # takes seconds
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PEFT reads what transformers deprecates
+        model = peft.get_peft_model(ARCHITECTURES["llama"](), peft.LoraConfig(r=2, target_modules=["q_proj"]))
+        assert type(encoder_of(model)).__name__ == "LlamaModel"
+        assert layer_sites(model)["layer2"] == "base_model.model.model.layers.1"
+
+
+def test_positions_of_a_model_that_is_not_of_transformers():
+    model = ARCHITECTURES["nanogpt"]()
+    check_positions(model, 65, "texts", "cut them")  # it does not say
+    model.config = SimpleNamespace(block_size=64)
+    with pytest.raises(ValueError, match="at most 64 tokens, the positions of NanoGPT, got 65: cut them"):
+        check_positions(model, 65, "texts", "cut them")
+    check_positions(model, 64, "texts", "cut them")
