@@ -171,7 +171,7 @@ def lines(capsys):
         ({}, ["--dta.init_args.batch_size=3"], "did you mean '--data.init_args.batch_size'?"),
         ({}, ["--ckptpath=last"], "did you mean '--ckpt_path'?"),
         ({}, ["--data=GramarCorpus"], "there is no class 'GramarCorpus', did you mean 'GrammarCorpus'? there are: "),
-        ({}, ["--trainer.logger=CSVLoger"], "there is no class 'CSVLoger', did you mean 'CSVLogger'? there are: CSVL"),
+        ({}, ["--trainer.logger=CSVLoger"], "there is no class 'CSVLoger', did you mean 'CSVLogger'? there are: "),
         ({"callbacks": [{"class_path": "Sparsty"}]}, [], "there is no class 'Sparsty', did you mean 'Sparsity'?"),
         ({}, ["--model.help=LSTMLangageModel"], "did you mean 'LSTMLanguageModel'?"),
     ],
