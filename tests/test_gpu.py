@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from lmdyn.analysis.inspection.linear_cross_entropy import linear_cross_entropy
 from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.callbacks import Interdependence, LearningCurves, Run, RunState, Sparsity, Steps, TowerPreference
-from lmdyn.callbacks.observing.observer import observe_together
+from lmdyn.callbacks.observing.recording import observe_together
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.models import LSTMLanguageModel, TwoTowerLanguageModel
 

@@ -18,8 +18,9 @@ from transformers import AutoTokenizer
 
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.callbacks.observing.loggers import publish
-from lmdyn.callbacks.observing.observer import Observer, check_names, record
+from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import HasTokenizer, offers
+from lmdyn.callbacks.observing.recording import check_names, record
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.training.checkpoint_files import (
     find_checkpoints,
@@ -146,7 +147,7 @@ def _observe(
         return
     load_weights(module, checkpoint["state_dict"], path)
     for observer in due:
-        observer.check_module(module)
+        observer.meet(module)
     about = checkpoint.get("lmdyn", {})
     at = Progress(step, about.get("tokens"), about.get("learning_rate"))
     record(due, module, at, loggers)

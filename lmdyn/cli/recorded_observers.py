@@ -7,9 +7,8 @@ from pathlib import Path
 
 import lmdyn.callbacks
 from lmdyn.analysis.inspection.forward import dotted
-from lmdyn.callbacks.observing.identity import public_name
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.callbacks.observing.store import ObservationStore, public_name
 from lmdyn.cli.configurations import read_yaml
 
 __all__ = ["UnknownObserverError", "import_configured", "recorded_observer"]

@@ -243,7 +243,7 @@ def fit(folder: Path, callbacks: list[dict], language: str = "grammar", figures:
     (folder / "in.yaml").write_text(yaml.safe_dump(config))
     published = publish_sparingly if figures else publish_numbers
     with ExitStack() as patches:
-        patches.enter_context(mock.patch("lmdyn.callbacks.observing.observer.publish", published))
+        patches.enter_context(mock.patch("lmdyn.callbacks.observing.recording.publish", published))
         if not figures:
             patches.enter_context(mock.patch("lmdyn.cli.report.write_report"))
         main(["fit", "--config", str(folder / "in.yaml")])
@@ -349,7 +349,7 @@ def test_live_equals_replayed(observed, tmp_path_factory, name):
     observed = observed[language_of(name)]
     out = observed.parent / "replayed"
     if not out.exists():
-        with mock.patch("lmdyn.callbacks.observing.observer.publish", publish_numbers):
+        with mock.patch("lmdyn.callbacks.observing.recording.publish", publish_numbers):
             main(["analyze", str(observed), "--out", str(out)])
     live, replayed = (pd.read_parquet(folder_of(root, name)) for root in (observed, out))
     pd.testing.assert_frame_equal(live, replayed, check_exact=True)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 __all__ = [
     "IGNORED",
     "Forward",
+    "Renamed",
     "StopForward",
     "call_module",
     "called_module",
@@ -137,6 +138,21 @@ def call_module(
             _ANSWERS_LAST.add(type(called))
             output = whole
     return _unflattened(output, *ids.shape)
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """Calls a module that has other names for the entries of a batch.
+
+    Attributes:
+        names: pairs of a name in lmdyn and the module's.
+    """
+
+    names: tuple[tuple[str, str], ...]
+
+    def __call__(self, module: nn.Module, batch: Mapping[str, Any]) -> Any:
+        """The module's answer; see :func:`call_module`."""
+        return call_module(module, batch, names=dict(self.names))
 
 
 def function_of(forward: Forward) -> Callable[[nn.Module, Mapping[str, Any]], Any]:

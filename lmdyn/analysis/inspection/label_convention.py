@@ -12,7 +12,14 @@ from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import IGNORED, Forward, call_module, device_of, logits_of
 from lmdyn.analysis.inspection.token_effects import TokenEffects, token_effects, zero_parameters
 
-__all__ = ["LabelConvention", "LabelDecision", "Reading", "aligned_labels", "label_convention"]
+__all__ = [
+    "LabelConvention",
+    "LabelDecision",
+    "Reading",
+    "aligned_labels",
+    "label_convention",
+    "model_reading",
+]
 
 LabelConvention = Literal["aligned", "next"]
 """``aligned``: ``labels[b, t]`` belongs to ``logits[b, t]``; ``next``: to ``logits[b, t - 1]``, as in Hugging Face's
@@ -133,9 +140,7 @@ def label_convention(
         effects = measure(zeros)
         how = f" (measured with random numbers in place of {len(zeros)} parameters that are zero)"
     convention, because = _decided(module, place, seen, effects)
-    reading: Reading = "unknown"
-    if effects.reads_ahead is not None:
-        reading = "bidirectional" if effects.reads_ahead else "causal"
+    reading = _reading(effects)
     accuracy, copying = _scores(texts, as_is, convention, place)
     warning = ""
     if copying is not None and copying > 0.5:
@@ -146,6 +151,40 @@ def label_convention(
         )
     reason = f"labels are {convention}: {seen}{because}{how}; the module reads {_READS[reading]}"
     return LabelDecision(convention, reading, reason, warning, accuracy, copying)
+
+
+def model_reading(module: nn.Module, batch: Mapping[str, Any], forward: Forward | None = None) -> Reading:
+    """Whether logits depend on tokens after them, measured around one token of a batch in four forward passes.
+
+    Args:
+        module: the module.
+        batch: a batch in Hugging Face's names, on the module's device.
+        forward: as for :func:`~lmdyn.analysis.inspection.forward.call_module`.
+
+    Returns:
+        ``unknown`` where no token has an effect on the logits of another place.
+
+    Example:
+        >>> module = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
+        >>> model_reading(module, {"input_ids": torch.tensor([[3, 1, 4, 1, 5]])})
+        'unknown'
+    """
+    ids = batch["input_ids"]
+    mask = batch.get("attention_mask")
+    real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+    inner = real & real.roll(1, 1) & real.roll(-1, 1)  # text on both sides
+    inner[:, [0, -1]] = False
+    place = torch.zeros_like(inner)
+    if bool(inner.any()):
+        row = int(inner.sum(1).argmax())
+        place[row, inner[row].nonzero()[:, 0].median()] = True
+    return _reading(token_effects(module, [batch], [place], [real], forward, avoid=_special_ids(module)))
+
+
+def _reading(effects: TokenEffects) -> Reading:
+    if effects.reads_ahead:
+        return "bidirectional"
+    return "causal" if effects.reads_ahead is False and effects.mixes else "unknown"
 
 
 _READS: dict[Reading, str] = {

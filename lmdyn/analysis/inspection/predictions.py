@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, resolve_sites
-from lmdyn.analysis.inspection.forward import StopForward, call_module, logits_of
+from lmdyn.analysis.inspection.forward import Forward, StopForward, call_module, logits_of
 
 __all__ = ["activations_at", "logits_at"]
 
@@ -18,7 +18,7 @@ def logits_at(
     module: nn.Module,
     batch: Mapping[str, Any],
     positions: Bool[Tensor, "batch time"],
-    forward: str | None = None,
+    forward: Forward | None = None,
 ) -> Float[Tensor, "n vocab"]:
     """The logits of ``module`` at some positions of a batch.
 
@@ -66,7 +66,7 @@ def activations_at(
     module: nn.Module,
     batch: Mapping[str, Any],
     sites: Mapping[str, str],
-    forward: str | None = None,
+    forward: Forward | None = None,
     *,
     whole: bool = False,
 ) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.inspection.activations import resolve_sites
-from lmdyn.analysis.inspection.forward import call_module
+from lmdyn.analysis.inspection.forward import Forward, call_module
 from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.analysis.inspection.transformer import layer_sites
 from lmdyn.analysis.probing.task_metrics import regression_metrics
@@ -100,7 +100,7 @@ class StateDecoder:
         batch: Mapping[str, Any],
         state: Float[Tensor, "batch time hidden"],
         positions: Bool[Tensor, "batch time"],
-        forward: str | None = None,
+        forward: Forward | None = None,
     ) -> Float[Tensor, "n vocab"]:
         """The logits at some positions of a batch, read from ``state``.
 

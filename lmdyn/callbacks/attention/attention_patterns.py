@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,11 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.attention.attention_scores import AttentionPatternSums
-from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.inspection.transformer import attention_sites
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.attention.attention_figures import attention_figures, diagonal_animation
 from lmdyn.callbacks.observing.probe import ObservedBatch
-from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
+from lmdyn.callbacks.observing.streaming_observer import StreamingObserver, given_sites
 
 __all__ = ["AttentionPatterns"]
 
@@ -40,8 +40,9 @@ class AttentionPatterns(StreamingObserver):
     both from 0, over all sequences that have the two.
 
     Args:
-        attention_sites: display name to the path of an attention module; None takes those of all layers. A layer
-            that is run again and again (ALBERT's) gives the sites ``layer@0``, ``layer@1``, …
+        attention_sites: display name to the path of an attention module; ``auto`` finds those that answer weights; None
+            takes those of all layers, found ones where they have other names than in transformers. A layer that is
+            run again and again (ALBERT's) gives the sites ``layer@0``, ``layer@1``, …
         size: positions of the maps, from the start of the sequences.
         max_tokens: look at about this many tokens only; None for all.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
@@ -60,10 +61,12 @@ class AttentionPatterns(StreamingObserver):
     Reference: Kovaleva et al. 2019; Chiang et al. 2020, figure 4.
     """
 
+    uses_labels = False
+
     def __init__(
         self,
         *,
-        attention_sites: Mapping[str, str] | None = None,
+        attention_sites: Mapping[str, str] | str | None = None,
         size: int = 32,
         max_tokens: int | None = 20_000,
         **kwargs: Any,
@@ -71,8 +74,7 @@ class AttentionPatterns(StreamingObserver):
         super().__init__(max_tokens=max_tokens, **kwargs)
         if size < 1:
             raise ValueError(f"size is {size}: a map has at least 1 position")
-        self._every_layer = attention_sites is None
-        self.attention_sites = dict(attention_sites or {})
+        self.attention_sites = given_sites(attention_sites, {})
         self.size = size
         self._special: tuple[int, ...] = ()
 
@@ -89,13 +91,14 @@ class AttentionPatterns(StreamingObserver):
 
     def check_module(self, module: nn.Module) -> None:
         """Find the attention of all layers, or refuse sites that name no module."""
-        if self._every_layer:
-            self.attention_sites = attention_sites(module)
-        resolve_sites(module, self.attention_sites)
+        default: dict[str, str] | None = None
+        if self.hparams["attention_sites"] is None:
+            with suppress(ValueError):  # else they are found
+                default = attention_sites(module)
+        self.attention_sites = self.choose_sites(module, default, attention=True)
 
     def accumulator(self, module: nn.Module, step: int) -> "_Sums":
         """Sums of scores and maps."""
-        self.check_module(module)
         # of a running training's maps only the newest are drawn: all of them would not fit into memory
         self.figure_rows = (pc.field("quantity") != "map") | (pc.field("step") == step)
         return _Sums(self, step)

@@ -31,10 +31,9 @@ from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead,
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.callbacks.dynamics.depth_performance_figures import depth_performance_figures
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.probe import ProbeSet, to_device
+from lmdyn.callbacks.observing.probe import ProbeSet, TrainingPart, to_device
 from lmdyn.callbacks.observing.protocols import FineTuningTasks, objective_of, require
 from lmdyn.callbacks.observing.run import Run, open_data
-from lmdyn.callbacks.observing.training_part import TrainingPart
 from lmdyn.callbacks.training.fine_tuning import Budget, FineTuning, fine_tune, predict, settings_of
 
 __all__ = ["TIMES", "DepthPerformance"]
@@ -111,6 +110,9 @@ class DepthPerformance(Observer):
         >>> DepthPerformance(times=[0, 12, 24], training=HeadTraining(updates=100)).times
         (0, 12, 24)
     """
+
+    uses_labels = True
+    reads = "masked"
 
     several_runs = True
 

@@ -115,6 +115,8 @@ class EncoderDynamics(Observer):
         20000
     """
 
+    uses_labels = False
+
     several_runs = True
 
     def __init__(

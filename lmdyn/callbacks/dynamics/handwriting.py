@@ -91,6 +91,8 @@ class Handwriting(Observer):
     Reference: Inoue et al. 2022, section III C, appendix E and figure 3C.
     """
 
+    uses_labels = False
+
     several_runs = True
     needs = (FineTuningTasks,)
     not_settings = Observer.not_settings | {"batch_tokens"}

@@ -77,6 +77,8 @@ class Interdependence(Observer):
     Reference: Saphra & Lopez 2020, section 3, figures 3 and 4 (Saphra 2021, chapter 5).
     """
 
+    uses_labels = False
+
     needs = (AnnotatedText,)
     not_settings = Observer.not_settings | {"batch_tokens", "max_rows"}
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.forward import call_module, logits_of
+from lmdyn.analysis.inspection.forward import Forward, call_module, logits_of
 from lmdyn.analysis.interdependence.lstm import check_decoder, initial_state, lstm_layers, run_layers
 
 __all__ = ["LSTMParts"]
@@ -66,7 +66,7 @@ class LSTMParts:
         parts: tuple[nn.Module, nn.Module, nn.Linear | None],
         batch: Mapping[str, Tensor],
         observer: str,
-        forward: str | None,
+        forward: Forward | None,
     ) -> None:
         """Refuse a module whose forward does more than its ``parts``, as :meth:`of` has them; dropout is off.
 

@@ -63,6 +63,8 @@ class ScaffoldRule(Observer):
     Reference: Saphra & Lopez 2020, section 4, figures 7 to 12 (Saphra 2021, chapter 5).
     """
 
+    uses_labels = False
+
     several_runs = True
     needs = (RuleInstances,)
 

@@ -1,40 +1,53 @@
 """The base of all observers: when to look, how to stay invisible, where observations go."""
 
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
-from enum import Enum
-from functools import partial
 from pathlib import Path
-from types import FunctionType, MappingProxyType
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, get_args
 
 import lightning as L
-import numpy as np
 import pandas as pd
-import torch
 from lightning.pytorch.core.mixins.hparams_mixin import HyperparametersMixin
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from matplotlib.figure import Figure
 from torch import nn
 
 from lmdyn.analysis.inspection.activations import observing
-from lmdyn.analysis.inspection.forward import is_sharded
+from lmdyn.analysis.inspection.forward import Forward, Renamed, device_of, is_sharded
+from lmdyn.analysis.inspection.label_convention import LabelConvention
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.callbacks.observing.identity import canonical_settings, public_name
-from lmdyn.callbacks.observing.loggers import publish
 from lmdyn.callbacks.observing.probe import ProbeSet
 from lmdyn.callbacks.observing.protocols import require
+from lmdyn.callbacks.observing.reading import (
+    Labels,
+    SiteChoice,
+    choose_sites,
+    declared_labels,
+    read_module,
+)
+from lmdyn.callbacks.observing.recording import Passes, check_names, record
 from lmdyn.callbacks.observing.run import Run, open_data, snake_case, split_loader
 from lmdyn.callbacks.observing.schema import tidy
-from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.callbacks.observing.store import (
+    UNDECIDED,
+    ObservationStore,
+    canonical_settings,
+    plain_setting,
+    public_name,
+)
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.training.lightning_internals import callbacks_of, datamodule_of, validation_source
 from lmdyn.callbacks.training.observation_schedule import Progress, Steps
 from lmdyn.callbacks.training.resume import at_epoch_start, progress, token_counts_of, tokenizer_of
 
-__all__ = ["Observer", "check_names", "observe_together", "record"]
+__all__ = ["Observer"]
+
+log = logging.getLogger(__name__)
+
+_SITES = ("sites", "attention_sites")
 
 
 class Observer(HyperparametersMixin, L.Callback, ABC):
@@ -50,12 +63,16 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             run's validation set by default.
         split: ``train``, ``validation`` or ``test`` part of the probe datamodule.
         max_tokens: look at about this many tokens only.
-        forward: dotted path to ``(module, batch) -> output`` for modules that are not called in Hugging Face's
-            names.
+        forward: a function ``(module, batch) -> output``, or the dotted path to it, for modules that
+            :func:`~lmdyn.analysis.inspection.forward.call_module` does not know how to call.
+        batch: what the batches call an entry, by its name in lmdyn, such as ``{input_ids: idx, labels: targets}``; of
+            tuples the places, from 0. Usual names, pairs of ids and labels, and tensors of ids need none.
+        labels: ``aligned`` (``labels[b, t]`` belongs to ``logits[b, t]``), ``next`` (to ``logits[b, t - 1]``, as causal
+            models of transformers take them), or ``auto``: what the data declares, else what is measured, once.
         log_figures: draw the figures for the attached loggers at each observation.
 
     Raises:
-        ValueError: an unknown split, or a name that cannot be a folder.
+        ValueError: an unknown split or meaning of labels, or a name that cannot be a folder.
     """
 
     figure_rows: Any = None
@@ -67,7 +84,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     not_settings: ClassVar[frozenset[str]] = frozenset({"schedule", "name", "probe", "log_figures"})
     """Arguments on which no number depends: they are no part of the settings that a file holds."""
 
-    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"labels": "aligned"})
     """For each argument that was added after the observer's first release, what its absence in a file stands for."""
 
     renamed_settings: ClassVar[Mapping[str, str]] = MappingProxyType({})
@@ -75,6 +92,12 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
 
     needs: ClassVar[tuple[type, ...]] = ()
     """Protocols of :mod:`~lmdyn.callbacks.observing.protocols` that its data must offer; checked by :meth:`attach`."""
+
+    uses_labels: ClassVar[bool | None] = None
+    """Whether numbers depend on the labels of the probe set, which must be known then; None: where it has labels."""
+
+    reads: ClassVar[Literal["masked", "causal"] | None] = None
+    """The only kind of model that it can look at: it refuses the other one, by measurement."""
 
     in_step: ClassVar[bool] = False
     """Whether all ranks make equally many forward passes, as sharded modules need: passes over the probe set do."""
@@ -87,7 +110,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         probe: L.LightningDataModule | None = None,
         split: str = "validation",
         max_tokens: int | None = None,
-        forward: str | None = None,
+        forward: str | Callable[[nn.Module, Mapping[str, Any]], Any] | None = None,
+        batch: Mapping[str, str | int] | None = None,
+        labels: Labels = "auto",
         log_figures: bool = True,
     ) -> None:
         super().__init__()
@@ -101,11 +126,18 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         self.probe = probe
         self.split = split
         self.max_tokens = max_tokens
-        self.forward = forward
+        if labels not in get_args(Labels):
+            raise ValueError(f"labels is {labels!r}: expected one of {list(get_args(Labels))}")
+        self.batch = None if batch is None else dict(batch)
+        renamed = [(name, key) for name, key in (batch or {}).items() if isinstance(key, str)]
+        self.forward: Forward | None = Renamed(tuple(renamed)) if forward is None and renamed else forward
+        self.labels: LabelConvention | None = None if labels == "auto" else labels
         self.log_figures = log_figures
         self._run: Run | None = None
         self._probe_set: ProbeSet | None = None
         self._seen_step: int | None = None
+        self._met = False
+        self._found: dict[str, Any] = {}  # settings that are found where they were not given
 
     # ---------------------------------------------------------------- what a subclass says
 
@@ -130,13 +162,54 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         """Called when run and probe set are known, before training: check what can be checked."""
 
     def check_module(self, module: nn.Module) -> None:
-        """Called when the module's layers exist, before training: check sites here."""
+        """Called when the module's layers exist, before training: check and find sites here."""
+
+    def meet(self, module: nn.Module) -> None:
+        """Find out how the module is to be read, before it is observed, and refuse one that cannot be: all ranks enter.
+
+        Raises:
+            ValueError: with what was seen, and the remedy.
+        """
+        if not self._met:
+            labels = read_module(
+                module, self.probe_set, self.forward, self.run.tokenizer, whose=self.name, labels=self.labels,
+                uses_labels=self.uses_labels, kind=self.reads, one_pass=self.in_step,
+            )  # fmt: skip
+            if labels is not None:
+                self._set_labels(labels)
+        self.check_module(module)
+        self._met = True
+        self.store.check_settings()
+
+    def _set_labels(self, convention: LabelConvention) -> None:
+        """Read labels so from now on; what was prepared with others is prepared anew."""
+        shifts = convention == "next" and self.probe_set.labels != "next"
+        self.labels = convention
+        if shifts:
+            self._probe_set = self.part(self.split, self.max_tokens)
+            with observing(nn.Module()):
+                self.prepare()
+
+    def found(self, argument: str, find: Callable[[], Any]) -> Any:
+        """An argument, or what is found where it was not given (None), which is then a setting of the observations."""
+        if self.hparams[argument] is None:
+            self._found[argument] = find()
+        return self._found.get(argument, self.hparams[argument])
+
+    def choose_sites(
+        self, module: nn.Module, default: Mapping[str, str] | None, **options: Any
+    ) -> dict[str, str]:
+        """The sites of the argument ``sites`` or ``attention_sites``, given or found: a setting of the observations."""
+        argument = "attention_sites" if options.get("attention") else "sites"
+        choice: SiteChoice = self.hparams.get(argument)
+        self._found[argument] = sites = choose_sites(
+            choice, default, module, lambda: self.probe_set, self.forward, whose=self.name, **options
+        )
+        return sites
 
     # ---------------------------------------------------------------- observing
 
-    def observe(
-        self, module: nn.Module, step: int | Progress, passes: "_Passes | None" = None
-    ) -> pd.DataFrame:
+    def observe(self, module: nn.Module, step: int | Progress, passes: Passes | None = None) -> pd.DataFrame:
         """Observe ``module`` at ``step``: the only place where an observation is made, live and in replay.
 
         Args:
@@ -151,8 +224,10 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             RuntimeError: the observer was not attached to a run.
         """
         at = step if isinstance(step, Progress) else Progress(step)
+        if not self._met:
+            self.meet(module)
         with observing(module):
-            measured = (passes or _Passes([self])).table(self, module, at.step)
+            measured = (passes or Passes([self])).table(self, module, at.step)
         return tidy(measured, at)
 
     @property
@@ -191,7 +266,13 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     def part(self, split: str, max_tokens: int | None = None) -> ProbeSet:
         """A split of what the observer looks at: of its ``probe``, or of the run's own data."""
         loader = split_loader(self.data, split, self.name, chosen=split == self.split)
-        return ProbeSet(loader, max_tokens=max_tokens, identity=(id(self.data), split))
+        return ProbeSet(
+            loader,
+            max_tokens=max_tokens,
+            identity=(id(self.data), split),
+            names=self.batch,
+            labels=self.labels or "aligned",
+        )
 
     @property
     def token_counts(self) -> pd.DataFrame:
@@ -206,7 +287,18 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     @property
     def settings(self) -> dict[str, Any]:
         """What the numbers depend on: the arguments, and the content of the probe set."""
-        settings = {k: _plain(v) for k, v in self.hparams.items() if k not in self.not_settings}
+        settings = {k: plain_setting(v) for k, v in self.hparams.items() if k not in self.not_settings}
+        settings |= {
+            k: UNDECIDED for k in _SITES if k in settings and isinstance(self.hparams[k], str | None)
+        }
+        if settings.get("embedding", "") is None:
+            settings["embedding"] = UNDECIDED
+        if settings.get("batch", "") is None:
+            del settings["batch"]  # the batches' own names
+        settings |= {k: plain_setting(v) for k, v in self._found.items()}
+        settings["labels"] = self.labels or UNDECIDED
+        if self.uses_labels is False:
+            del settings["labels"]
         probe = self._probe_set
         if probe is not None and probe.fingerprint is not None:
             settings["probe_set"] = probe.fingerprint
@@ -219,7 +311,17 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         """Where the observations are."""
         cls = type(self)
         folder = self.run.log_dir / "observations" / self.name
-        return ObservationStore(folder, public_name(cls), self.settings, partial(canonical_settings, cls))
+        return ObservationStore(folder, public_name(cls), lambda: self.settings, self._as_today)
+
+    def _as_today(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings that a file holds, as they would be written today."""
+        found = canonical_settings(type(self), settings)
+        for name, value in self._found.items():  # a default that older files do not spell out
+            if found.get(name) is None and self.hparams.get(name) is None:
+                found[name] = plain_setting(value)
+        if self.uses_labels is False:
+            found.pop("labels", None)
+        return found
 
     def attach(self, run: Run, *, rank_zero: bool = True, barrier: Callable[[], None] = lambda: None) -> None:
         """Get to know the run: load the probe set, check the settings. Called by a Trainer's setup and by replay.
@@ -242,7 +344,15 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         if isinstance(data, L.LightningDataModule) and self.probe is not None:
             stage = "test" if self.split == "test" else "fit"
             open_data(data, run, f"{self.name}: the probe set", stage, rank_zero=rank_zero, barrier=barrier)
+        self._met = False
+        given = self.hparams.get("labels", "auto")
+        self.labels = None if given == "auto" else given
+        if self.labels is None:  # decided once: a replay reads labels as the observations that are there
+            recorded = self.store.about().get("settings", {}).get("labels")
+            self.labels = recorded if recorded in get_args(LabelConvention) else None
         self._probe_set = self.part(self.split, self.max_tokens)
+        if self.labels is None:
+            self.labels = declared_labels(data, self._probe_set)
         require(self.needs, self.name, datamodule=data, loader=self._probe_set.loader)
         with observing(nn.Module()):  # a DataLoader that is counted draws from the global generator
             self.prepare()
@@ -283,10 +393,14 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
                 "make unequal numbers of forward passes for this observer, which hangs or aborts: leave it out of this "
                 "training and replay it afterwards, `lmdyn analyze RUN --config OBSERVER.yaml`"
             )
-        self.check_module(pl_module)
+        if device_of(pl_module) == trainer.strategy.root_device:  # else it is moved there later
+            self.meet(pl_module)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Observe the untrained model; after resuming, what was due at this very step and got lost."""
+        for observer in _observers(trainer):
+            if not observer._met:
+                observer.meet(pl_module)
         step = trainer.global_step
         if step > 0 and trainer.strategy.broadcast(self.store.path(step).exists()):  # ranks must agree
             self._seen_step = step  # batches that accumulate gradients come before the next step
@@ -314,72 +428,6 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         _observe_due(trainer, pl_module, lambda o: o.schedule.last)
 
 
-class _Passes:
-    """What observers measure at one step: those of one key together, when the first of them is observed."""
-
-    def __init__(self, observers: Sequence[Observer]) -> None:
-        self._groups: dict[Hashable, list[Observer]] = {}
-        for observer in observers:
-            self._groups.setdefault(observer.pass_key, []).append(observer)
-        self._tables: dict[int, pd.DataFrame] = {}
-
-    def table(self, observer: Observer, module: nn.Module, step: int) -> pd.DataFrame:
-        """The measurement of one of the observers."""
-        if id(observer) not in self._tables:
-            group = self._groups[observer.pass_key]
-            measured = observer.measure_together(group, module, step)
-            self._tables |= {id(o): table for o, table in zip(group, measured, strict=True)}
-        return self._tables.pop(id(observer))
-
-
-def observe_together(
-    observers: Sequence[Observer], module: nn.Module, step: int | Progress
-) -> list[pd.DataFrame]:
-    """Observe ``module`` with several observers; those that can share a pass do. Values are those of each alone.
-
-    Args:
-        observers: attached observers.
-        module: the module.
-        step: optimizer updates done, or the whole :class:`Progress`.
-
-    Returns:
-        One table for each observer: see :meth:`Observer.observe`.
-    """
-    passes = _Passes(observers)
-    return [observer.observe(module, step, passes) for observer in observers]
-
-
-def record(observers: Sequence[Observer], module: nn.Module, at: Progress, loggers: Sequence[Any]) -> None:
-    """Observe, store and publish, live and in replay alike. Every rank must enter; rank 0 writes.
-
-    Args:
-        observers: attached observers that are due.
-        module: the module.
-        at: how far training has come.
-        loggers: where scalars and figures go.
-    """
-    passes = _Passes(observers)
-    for observer in observers:
-        table = observer.observe(module, at, passes)
-        if rank_and_world_size()[0] == 0:
-            observer.store.write(at.step, table)
-            publish(observer, table, loggers, at.step)
-
-
-def check_names(observers: Sequence[Observer]) -> None:
-    """Refuse observers that would share a folder.
-
-    Raises:
-        ValueError: two of one name.
-    """
-    names = [o.name for o in observers]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(
-                f"{names.count(name)} observers are called {name!r}: give each a `name` of its own"
-            )
-
-
 def _shards(trainer: L.Trainer, module: nn.Module) -> bool:
     """Whether the weights are in parts, or will be: some strategies cut them after this hook."""
     return is_sharded(module) or isinstance(
@@ -400,26 +448,3 @@ def _observe_due(trainer: L.Trainer, module: L.LightningModule, due: Callable[[O
     for observer in observers:
         observer._seen_step = step
     record(observers, module, progress(trainer), trainer.loggers)
-
-
-def _plain(value: Any) -> Any:
-    """A setting in types of JSON, equal in each process; of objects of other kinds, the name of their class."""
-    if isinstance(value, (str, int, float, bool)) or value is None:
-        return value
-    if isinstance(value, Enum):  # those that are texts or numbers have always been written as such
-        return value.name
-    if is_dataclass(value) and not isinstance(value, type):
-        return {"class": type(value).__name__, **_plain(asdict(value))}
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted((_plain(v) for v in value), key=repr)
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, (np.generic, np.ndarray, torch.Tensor)):
-        return value.tolist()
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, (type, FunctionType)):
-        return f"{value.__module__}.{value.__qualname__}"
-    return type(value).__name__

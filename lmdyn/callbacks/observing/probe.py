@@ -14,13 +14,29 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from lmdyn.analysis.inspection.activations import capture
 from lmdyn.analysis.inspection.attributes import read_attribute
-from lmdyn.analysis.inspection.forward import call_module, device_of, is_sharded, logits_of, token_losses
+from lmdyn.analysis.inspection.batches import named_batch, next_token_labels
+from lmdyn.analysis.inspection.forward import (
+    Forward,
+    call_module,
+    device_of,
+    is_sharded,
+    logits_of,
+    token_losses,
+)
+from lmdyn.analysis.inspection.label_convention import LabelConvention
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
-from lmdyn.analysis.statistics.hashing import splitmix64
-from lmdyn.callbacks.observing.protocols import HasFingerprint, HasLabelNames, Limitable, Shardable, offers
+from lmdyn.callbacks.observing.protocols import (
+    HasFingerprint,
+    HasLabelNames,
+    Limitable,
+    Rebatchable,
+    Resumable,
+    Shardable,
+    offers,
+)
 from lmdyn.callbacks.training.lightning_internals import tree_map_only
 
-__all__ = ["Accumulator", "Consumer", "ObservedBatch", "ProbeSet", "Watch", "probe_pass"]
+__all__ = ["Accumulator", "Consumer", "ObservedBatch", "ProbeSet", "TrainingPart", "Watch", "probe_pass"]
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +70,39 @@ class ObservedBatch:
         """Token losses in nats, 0 where there is no label, detached; computed where they are asked for."""
         if self.losses_once is not None:
             return self.losses_once()
-        return token_losses(self.logits.float(), self.batch["labels"])
+        return token_losses(self.logits.float(), self.labels)
+
+    @property
+    def labels(self) -> Int[Tensor, "batch time"]:
+        """What is to be predicted at each place, -100 for nothing."""
+        return labels_of(self.batch)
 
     @property
     def tokens(self) -> Bool[Tensor, "batch time"]:
         """Which positions hold a token of the text: all but padding."""
         mask = self.batch.get("attention_mask")
-        return torch.ones_like(self.batch["labels"], dtype=torch.bool) if mask is None else mask.bool()
+        return torch.ones_like(text_of(self.batch), dtype=torch.bool) if mask is None else mask.bool()
+
+
+def labels_of(batch: Mapping[str, Any]) -> Int[Tensor, "batch time"]:
+    """The labels of a batch.
+
+    Raises:
+        ValueError: it has none.
+    """
+    labels = batch.get("labels")
+    if not isinstance(labels, Tensor):
+        raise ValueError(
+            f"the probe set's batches have no `labels`, only {sorted(batch)}: give labels (Hugging Face's collators "
+            "make them), or name them by `batch: {labels: …}`"
+        )
+    return labels
+
+
+def text_of(batch: Mapping[str, Any]) -> Int[Tensor, "batch time"]:
+    """What a batch is read from: its ``input_ids``, else its ``labels``."""
+    ids = batch.get("input_ids")
+    return ids if isinstance(ids, Tensor) else labels_of(batch)
 
 
 class Consumer(Protocol):
@@ -87,6 +129,10 @@ class ProbeSet:
         max_tokens: look at about this many tokens only: exactly for streams, by whole batches otherwise.
         identity: observers whose probe sets have equal identities share a pass; the loader's ``fingerprint``
             where it has one.
+        names: what the batches call an entry, by its name in lmdyn; see
+            :func:`~lmdyn.analysis.inspection.batches.named_batch`.
+        labels: ``next`` shifts the labels of causal models, which transformers shift inside; they are then those of
+            :func:`~lmdyn.analysis.inspection.batches.next_token_labels`.
 
     Raises:
         ValueError: ``max_tokens`` below 1.
@@ -99,7 +145,13 @@ class ProbeSet:
     """
 
     def __init__(
-        self, loader: Iterable[Any], *, max_tokens: int | None = None, identity: object = None
+        self,
+        loader: Iterable[Any],
+        *,
+        max_tokens: int | None = None,
+        identity: object = None,
+        names: Mapping[str, str | int] | None = None,
+        labels: LabelConvention = "aligned",
     ) -> None:
         if max_tokens is not None and max_tokens < 1:
             raise ValueError(
@@ -117,21 +169,26 @@ class ProbeSet:
             loader.label_names if offers(loader, HasLabelNames) else {}
         )
         self.fingerprint: str | None = loader.fingerprint if offers(loader, HasFingerprint) else None
-        self.identity = (self.fingerprint or identity or id(loader), self.max_tokens)
+        self.names = names
+        self.labels = labels
+        read_as = (tuple(sorted(names.items())) if names else (), labels)
+        self.identity = (self.fingerprint or identity or id(loader), self.max_tokens, *read_as)
 
     def batches(self, rank: int = 0, world_size: int = 1) -> Iterator[dict[str, Any]]:
-        """The batches of one rank."""
+        """The batches of one rank, in Hugging Face's names, with labels of their own place.
+
+        Raises:
+            ValueError: batches whose entries are not known; see ``names``.
+        """
+        read = next_token_labels if self.labels == "next" else dict
         if offers(self.loader, Shardable):
-            yield from self.loader.shard(rank, world_size)
+            yield from (read(named_batch(b, self.names)) for b in self.loader.shard(rank, world_size))
             return
         tokens = 0
-        for i, batch in enumerate(self._whole()):
-            if not isinstance(batch, Mapping):
-                raise ValueError(
-                    f"expected batches that are dicts in Hugging Face's names, got {type(batch).__name__}"
-                )
+        for i, given in enumerate(self._whole()):
+            batch = named_batch(given, self.names)
             if i % world_size == rank:
-                yield dict(batch)
+                yield read(batch)
             tokens += _count_tokens(batch)
             if self.max_tokens is not None and tokens >= self.max_tokens:
                 return
@@ -163,6 +220,49 @@ class ProbeSet:
         return DataLoader(dataset, batch_size=batch_size, collate_fn=self.loader.collate_fn)
 
 
+class HasParts(Protocol):
+    """An observer, attached, as :class:`TrainingPart` knows it."""
+
+    name: str
+
+    def part(self, split: str, max_tokens: int | None = None) -> ProbeSet:
+        """A split of what it looks at."""
+
+
+class TrainingPart:
+    """The training part of what an observer looks at, the same batches at each observation.
+
+    Args:
+        observer: attached.
+        batch_rows: rows of an update, over all ranks; of a PretrainingCorpus. Other data is taken in its own batches.
+
+    Raises:
+        ValueError: data without a training part; fewer rows than ranks.
+    """
+
+    def __init__(self, observer: HasParts, batch_rows: int) -> None:
+        self._observer = observer
+        self._part = observer.part("train")
+        if (ranks := rank_and_world_size()[1]) > batch_rows:
+            raise ValueError(
+                f"{observer.name}: batch_rows is {batch_rows}, expected at least one for each of {ranks} ranks"
+            )
+        loader = self._part.loader
+        # a stream goes on where it stopped: each observation opens it anew, and sees its first batches
+        self._reopen = offers(loader, Resumable) and not offers(loader, Shardable)
+        if offers(loader, Rebatchable):
+            self._part = ProbeSet(loader.with_batch_size(batch_rows))
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash of the content, where the loader has one."""
+        return self._part.fingerprint
+
+    def open(self) -> ProbeSet:
+        """The batches, from the first on."""
+        return self._observer.part("train") if self._reopen else self._part
+
+
 def _count_tokens(batch: Mapping[str, Any]) -> int:
     tensor = batch.get("labels", batch.get("input_ids"))
     if not isinstance(tensor, Tensor):
@@ -188,7 +288,7 @@ class Watch:
 
 
 def probe_pass(
-    module: nn.Module, probe: ProbeSet, watches: Sequence[Watch], *, forward: str | None = None
+    module: nn.Module, probe: ProbeSet, watches: Sequence[Watch], *, forward: Forward | None = None
 ) -> None:
     """One pass of ``module`` over this rank's share of the probe set; every batch is shown to all consumers.
 
@@ -198,7 +298,7 @@ def probe_pass(
     Must run inside :func:`~lmdyn.analysis.inspection.activations.observing`.
 
     Raises:
-        ValueError: a batch without labels.
+        ValueError: a batch without labels, where a consumer asks for losses or gradients.
     """
     device = device_of(module)
     rank, world_size = rank_and_world_size()
@@ -210,14 +310,12 @@ def probe_pass(
         start = torch.zeros(0, dtype=torch.int64)
         for number, (batch, shown) in enumerate(_in_step(module, probe, rank, world_size)):
             batch = to_device(batch, device)
-            if "labels" not in batch:
-                raise ValueError(f"the probe set's batches have no `labels`, only {sorted(batch)}")
-            size, length = batch["labels"].shape[:2]
+            size, length = text_of(batch).shape[:2]
             start = continued(batch, start)
             seen.clear()
             with torch.set_grad_enabled(gradients):
                 logits = logits_of(read(batch))
-                losses = token_losses(logits.float(), batch["labels"]) if gradients else None
+                losses = token_losses(logits.float(), labels_of(batch)) if gradients else None
             grads = seen.gradients(losses.sum()) if losses is not None else {}
             if not shown:
                 continue
@@ -226,7 +324,7 @@ def probe_pass(
                 rows = probe.rows(number, size, rank, world_size, streams="continues" in batch).to(device)
             whole = ObservedBatch(
                 batch, logits.detach(), rows, start, seen.activations, grads, seen.attentions,
-                _losses_once(logits.detach(), batch["labels"], losses),
+                _losses_once(logits.detach(), batch, losses),
             )  # fmt: skip
             with torch.no_grad():
                 for watch, own, own_attention in zip(watches, site_keys, attention_keys, strict=True):
@@ -242,9 +340,11 @@ def probe_pass(
             log.warning("the probe set is empty: there is nothing to observe in it")
 
 
-def _losses_once(logits: Tensor, labels: Tensor, known: Tensor | None) -> Callable[[], Tensor]:
+def _losses_once(logits: Tensor, batch: Mapping[str, Any], known: Tensor | None) -> Callable[[], Tensor]:
     """Token losses, computed at most once for all consumers of a batch."""
-    return cache(lambda: token_losses(logits.float(), labels) if known is None else known.detach())
+    if known is not None:
+        return known.detach
+    return cache(lambda: token_losses(logits.float(), labels_of(batch)))
 
 
 def _united(mappings: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], list[dict[str, str]]]:
@@ -300,10 +400,10 @@ class Reader:
 
     Args:
         module: the module.
-        forward: dotted path to ``(module, batch) -> output``; None calls it in Hugging Face's names.
+        forward: ``(module, batch) -> output`` or the dotted path to it; None calls it in Hugging Face's names.
     """
 
-    def __init__(self, module: nn.Module, forward: str | None = None) -> None:
+    def __init__(self, module: nn.Module, forward: Forward | None = None) -> None:
         self._module = module
         self._forward = forward
         self._state: Any = None
@@ -338,46 +438,8 @@ def to_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
 
 def continued(batch: Mapping[str, Any], positions: Int[Tensor, "batch"]) -> Int[Tensor, "batch"]:
     """``positions`` where a row continues that of the previous batch, else 0."""
-    labels = batch["labels"]
+    text = text_of(batch)
     continues = batch.get("continues")
-    if continues is None or len(positions) != len(labels):
-        return torch.zeros(len(labels), dtype=torch.int64, device=labels.device)
+    if continues is None or len(positions) != len(text):
+        return torch.zeros(len(text), dtype=torch.int64, device=text.device)
     return torch.where(continues, positions, 0)
-
-
-def sentence_numbers(
-    seen: ObservedBatch, ends: Sequence[int], before: Int[Tensor, "batch"] | None
-) -> tuple[Int[Tensor, "batch time"], Int[Tensor, "batch"]]:
-    """The number of each token's sentence within its stream; one sentence a row where nothing ends sentences.
-
-    Args:
-        seen: a batch.
-        ends: ids of the tokens that end a sentence, and belong to it.
-        before: numbers of the sentences in which the rows of the previous batch ended; None at the start.
-
-    Returns:
-        The numbers, and those to go on with in the next batch.
-    """
-    ids = seen.batch.get("input_ids", seen.batch["labels"])
-    ending = torch.isin(ids, torch.tensor(list(ends), dtype=ids.dtype, device=ids.device)).long()
-    numbers = ending.cumsum(1) - ending
-    if before is not None and len(before) == len(numbers):
-        numbers = numbers + torch.where(seen.start > 0, before, 0)[:, None]
-    return numbers, numbers[:, -1] + ending[:, -1]
-
-
-def token_hash(
-    seen: ObservedBatch, seed: int, positions: Int[Tensor, "batch time"] | None = None
-) -> Int[Tensor, "batch time"]:
-    """A pseudo-random number from 0 to 2⁶³ − 1 of each position of each row, the same for any number of ranks.
-
-    Args:
-        seen: a batch.
-        seed: another one, another number.
-        positions: numbers within each row's stream; the positions of the tokens by default.
-    """
-    if positions is None:
-        time = torch.arange(seen.batch["labels"].shape[1], device=seen.start.device)
-        positions = seen.start[:, None] + time
-    z = (seen.rows[:, None] << 24) + positions + seed * -0x61C8864680B583EB % 2**63
-    return splitmix64(z) & (2**63 - 1)

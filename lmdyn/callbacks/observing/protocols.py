@@ -29,6 +29,7 @@ __all__ = [
     "FineTuningTasks",
     "HasFacts",
     "HasFingerprint",
+    "HasLabelConvention",
     "HasLabelNames",
     "HasObjective",
     "HasSplits",
@@ -60,8 +61,7 @@ Batches = Iterable[dict[str, Any]]
 Side = Literal["datamodule", "loader"]
 
 
-CONTRACTS: "dict[type, Contract]" = {}
-"""Every protocol of this file with its contract."""
+CONTRACTS: "dict[type, Contract]" = {}  # every protocol of this file with its contract
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,6 @@ _CORPORA = ("ConllCorpus", "ConlluCorpus", "GrammarCorpus", "ScaffoldCorpus", "S
 _TASKS = ("GlueTasks", "GrammarTasks")
 _TRAINING = (*_CORPORA, "PretrainingCorpus", "SpanCorpus")
 _ALL = (*_TRAINING, "FactCorpus", *_TASKS)
-
-
-# ---------------------------------------------------------------- of loaders
 
 
 @Contract("loader", "batches that shard themselves", _LOADERS, used_by="ProbeSet, TrainingPart")
@@ -135,6 +132,18 @@ class HasLabelNames(Protocol):
     @property
     def label_names(self) -> Mapping[str, Sequence[str]]:
         """Names of the labels of each layer or task, in the order of the indices."""
+
+
+@Contract(
+    "loader",
+    "what its labels belong to",
+    (*_LOADERS, "StreamLoaderOfRows"),
+    used_by="Observer: `labels: auto`",
+)
+class HasLabelConvention(Protocol):
+    """``aligned``: labels are of the logits at their own place; ``next``: at the place before (Hugging Face's)."""
+
+    label_convention: Literal["aligned", "next"]
 
 
 @Contract("loader", "batches of another size", ("RowLoader",), used_by="TrainingPart, for batch_rows")
@@ -182,9 +191,6 @@ class HasFacts(Protocol):
     @property
     def candidates(self) -> Sequence[int]:
         """Token ids of the words that may be answers."""
-
-
-# ---------------------------------------------------------------- of datamodules
 
 
 @Contract("datamodule", "a training part", _TRAINING, needed_by=("DiagnosticProbe", "EdgeProbe"))
@@ -260,7 +266,7 @@ class HasTokenCounts(Protocol):
     used_by="DepthPerformance, EncoderDynamics, TowerPreference: whether labels are masked tokens",
 )
 class HasObjective(Protocol):
-    """What the labels are to the inputs; where it is not declared, nothing is assumed."""
+    """What the labels are to the inputs, aligned with the logits; where it is not declared, nothing is assumed."""
 
     @property
     def objective(self) -> str:

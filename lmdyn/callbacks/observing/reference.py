@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from lmdyn.analysis.inspection.activations import capture, resolve_sites
+from lmdyn.analysis.inspection.forward import Forward
 from lmdyn.callbacks.observing.probe import ObservedBatch, Reader
 from lmdyn.callbacks.observing.run import Run, snake_case
 from lmdyn.callbacks.training.checkpoint_files import (
@@ -36,7 +37,7 @@ class Reference(ABC):
     Hugging Face's names; None calls it as the observed module's ``forward`` setting says where it has its class.
     """
 
-    forward: str | None = None
+    forward: Forward | None = None
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if k[0] != "_")
@@ -83,7 +84,7 @@ class Checkpoint(Reference):
         ValueError: on attaching, a tokenizer other than the run's, by which token i would be another word.
     """
 
-    def __init__(self, path: str, module: str | None = None, forward: str | None = None) -> None:
+    def __init__(self, path: str, module: str | None = None, forward: Forward | None = None) -> None:
         self.path = path
         self.class_path = module
         self.forward = forward
@@ -150,7 +151,7 @@ class Checkpoints(Reference):
     """
 
     def __init__(
-        self, path: str, names: list[str], module: str | None = None, forward: str | None = None
+        self, path: str, names: list[str], module: str | None = None, forward: Forward | None = None
     ) -> None:
         if "{}" not in path:
             raise ValueError(f"Checkpoints expects a path with {{}} in the place of each name, got {path!r}")
@@ -310,7 +311,7 @@ class ReferenceReader:
         module: nn.Module | None,
         sites: Mapping[str, str],
         attention_sites: Mapping[str, str],
-        forward: str | None = None,
+        forward: Forward | None = None,
     ) -> None:
         self.name = name
         self.sites = sites

@@ -1,4 +1,7 @@
-"""Observations on disk: one parquet file for each observation of each observer."""
+"""Observations on disk: one parquet file for each observation of each observer.
+
+Each holds which observer made it, with which settings; neither is tied to a source file.
+"""
 
 import json
 import os
@@ -6,20 +9,35 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, is_dataclass
+from enum import Enum
 from pathlib import Path
+from types import FunctionType
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import torch
 
-from lmdyn.callbacks.observing.identity import current_name
 from lmdyn.callbacks.observing.schema import from_arrow, to_arrow
 
-__all__ = ["ObservationStore"]
+__all__ = [
+    "UNDECIDED",
+    "ObservationStore",
+    "canonical_settings",
+    "current_name",
+    "plain_setting",
+    "public_name",
+]
 
 _DAY = 24 * 3600.0
+
+
+UNDECIDED = "auto"
+"""A setting that is found when the observer meets the module; it is compared from then on."""
 
 
 class ObservationStore:
@@ -32,7 +50,7 @@ class ObservationStore:
     Args:
         folder: ``<log_dir>/observations/<name>``; made on the first write.
         observer: public name of the observer's class; empty to read a folder as it is.
-        settings: what the numbers depend on, plain types.
+        settings: what the numbers depend on, plain types; or a function that returns it, asked when it is needed.
         canonical: makes of settings that a file holds those that the observer would write today.
 
     Example:
@@ -47,13 +65,19 @@ class ObservationStore:
         self,
         folder: Path,
         observer: str = "",
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
         canonical: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     ) -> None:
         self.folder = Path(folder)
         self.observer = observer
-        self.settings = json.loads(json.dumps(dict(settings or {}), sort_keys=True, default=str))
+        self._settings = settings if callable(settings) else lambda: settings or {}
         self._canonical = canonical
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the numbers depend on, in types of JSON."""
+        plain: dict[str, Any] = json.loads(json.dumps(dict(self._settings()), sort_keys=True, default=str))
+        return plain
 
     def steps(self) -> list[int]:
         """Steps that are there, in order."""
@@ -151,7 +175,7 @@ class ObservationStore:
         differences = [
             f"{key}: {there.get(key)!r} there, {here.get(key)!r} here"
             for key in sorted(there.keys() | here.keys())
-            if not _equal(there.get(key), here.get(key))
+            if here.get(key) != UNDECIDED and not _equal(there.get(key), here.get(key))
         ]
         if about["observer"] != self.observer:
             differences.insert(0, f"observer: {about['observer']} there, {self.observer} here")
@@ -196,3 +220,100 @@ class ObservationStore:
 
 def _equal(a: Any, b: Any) -> bool:
     return bool(a == b) or json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)  # NaN is not NaN
+
+
+# ---------------------------------------------------------------- which observer, with which settings
+
+
+_ROOMS = ("lmdyn.callbacks.", "lmdyn.models.", "lmdyn.datamodules.")
+
+
+def public_name(cls: type) -> str:
+    """The name under which files know a class: lmdyn's by its package, any other by its own path.
+
+    Example:
+        >>> from lmdyn.callbacks import Sparsity
+        >>> public_name(Sparsity), public_name(dict)
+        ('lmdyn.callbacks.Sparsity', 'builtins.dict')
+    """
+    return current_name(f"{cls.__module__}.{cls.__qualname__}")
+
+
+def current_name(path: str) -> str:
+    """Today's public name of a class that a file names: files of version 0.1 hold the paths of source files.
+
+    Source files of lmdyn move, and its packages export each public class: of a path below them, the package and the
+    class are the name.
+
+    Example:
+        >>> current_name("lmdyn.callbacks.sparsity.Sparsity"), current_name("my_lab.observers.Loud")
+        ('lmdyn.callbacks.Sparsity', 'my_lab.observers.Loud')
+    """
+    for room in _ROOMS:
+        if path.startswith(room):
+            return room + path.rpartition(".")[2]
+    return path
+
+
+def canonical_settings(cls: type, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that a file holds, as an observer of this class would write them today.
+
+    ``legacy_settings`` of the class and of its bases are the values that the absence of an argument in a file stands
+    for: an argument that is added to an existing observer declares there what observations were made with before; one
+    that is added to a dataclass among the arguments, under a name with a dot (``classifier.kind``).
+    ``renamed_settings`` lead from former names of arguments to today's.
+
+    Args:
+        cls: the observer's class.
+        settings: plain values by name.
+
+    Example:
+        >>> class Curves:
+        ...     legacy_settings = {"smoothing": 0}
+        ...     renamed_settings = {"smooth": "smoothing"}
+        >>> canonical_settings(Curves, {"bands": [10]}), canonical_settings(Curves, {"smooth": 2})
+        ({'bands': [10], 'smoothing': 0}, {'smoothing': 2})
+    """
+    legacy: dict[str, Any] = {}
+    renamed: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        legacy |= vars(base).get("legacy_settings", {})
+        renamed |= vars(base).get("renamed_settings", {})
+    found = {_last_name(name, renamed): value for name, value in settings.items()}
+    for name, value in legacy.items():
+        argument, _, attribute = name.partition(".")
+        if not attribute:
+            found.setdefault(argument, value)
+        elif isinstance(found.get(argument), Mapping):
+            found[argument] = {attribute: value, **found[argument]}
+    return found
+
+
+def _last_name(name: str, renamed: Mapping[str, str]) -> str:
+    """Today's name of an argument that was renamed any number of times."""
+    for _ in renamed:
+        name = renamed.get(name, name)
+    return name
+
+
+def plain_setting(value: Any) -> Any:
+    """A setting in types of JSON, equal in each process; of objects of other kinds, the name of their class."""
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    if isinstance(value, Enum):  # those that are texts or numbers have always been written as such
+        return value.name
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"class": type(value).__name__, **plain_setting(asdict(value))}
+    if isinstance(value, Mapping):
+        return {str(k): plain_setting(v) for k, v in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted((plain_setting(v) for v in value), key=repr)
+    if isinstance(value, (list, tuple)):
+        return [plain_setting(v) for v in value]
+    if isinstance(value, (np.generic, np.ndarray, torch.Tensor)):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, (type, FunctionType)):
+        return f"{value.__module__}.{value.__qualname__}"
+    return type(value).__name__

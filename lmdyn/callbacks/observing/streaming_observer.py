@@ -3,21 +3,30 @@
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import cast
+from typing import ClassVar, cast
 
 import pandas as pd
 from torch import nn
 
 from lmdyn.analysis.inspection.activations import resolve_sites
+from lmdyn.analysis.inspection.sites import Kind
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import Accumulator, Watch, probe_pass
+from lmdyn.callbacks.observing.reading import SiteChoice
 
-__all__ = ["LSTM_SITES", "StreamingObserver"]
+__all__ = ["LSTM_SITES", "StreamingObserver", "given_sites"]
 
 LSTM_SITES: Mapping[str, str] = MappingProxyType(
     {"embedding": "embedding", "h1": "lstm.layers.0", "h2": "lstm.layers.1"}
 )
 """Default sites of observers: the paths of the two-layer LSTM of Saphra & Lopez 2019."""
+
+
+def given_sites(choice: SiteChoice, default: Mapping[str, str]) -> dict[str, str]:
+    """The sites of an observer that has not met its module."""
+    if isinstance(choice, str):
+        return {}
+    return dict(default if choice is None else choice)
 
 
 class StreamingObserver(Observer, ABC):
@@ -32,6 +41,12 @@ class StreamingObserver(Observer, ABC):
     attention_sites: Mapping[str, str] = {}
     gradients: bool = False
     in_step = True
+
+    default_sites: ClassVar[Mapping[str, str] | None] = None
+    """What its argument ``sites`` is by default, of modules that have all of it; those of others are found."""
+
+    site_kinds: ClassVar[tuple[Kind, ...]] = ("embedding", "block", "norm")
+    """Which sites it looks at where they are found."""
 
     @abstractmethod
     def accumulator(self, module: nn.Module, step: int) -> Accumulator:
@@ -58,5 +73,9 @@ class StreamingObserver(Observer, ABC):
         return [cast(Accumulator, watch.consumer).table() for watch in watches]
 
     def check_module(self, module: nn.Module) -> None:
-        """Refuse sites that name no module."""
+        """Find the sites, or refuse those that name no module."""
+        if self.default_sites is not None:
+            self.sites = self.choose_sites(module, self.default_sites, kinds=self.site_kinds)
+            if "attention_sites" in self.hparams:
+                self.attention_sites = self.choose_sites(module, {}, attention=True)
         resolve_sites(module, {**self.sites, **self.attention_sites})

@@ -28,16 +28,16 @@ from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import TrainingPart
 from lmdyn.callbacks.observing.protocols import objective_of
 from lmdyn.callbacks.observing.reference import Previous
 from lmdyn.callbacks.observing.store import ObservationStore
-from lmdyn.callbacks.observing.token_frequency import (
+from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
     frequency_ranks,
     special_tokens,
     token_frequencies,
 )
-from lmdyn.callbacks.observing.training_part import TrainingPart
 from lmdyn.callbacks.preference.tower_preference_figures import preference_figures
 from lmdyn.callbacks.preference.tower_preference_tables import preference_tables
 from lmdyn.callbacks.preference.tower_reader import TowerReader
@@ -84,7 +84,8 @@ class TowerPreference(Observer):
         top: most frequent words, specials apart, whose preference counts.
         min_count: occurrences in the validation text below which a word is left out; of a masked language model those
             that are masked.
-        frequency: count words in the training data (``train``) or in the probe set (``probe``).
+        frequency: count words in the training data (``train``) or in the probe set (``probe``); by default
+            in the training data where its counts are known.
         previous: also correlate with the preference of the run's preceding scheduled checkpoint, the towers in the
             order of the sites. Needs a ``ScheduledCheckpoint``.
         references: folders of other runs, by name; correlate with the last preference that each recorded.
@@ -117,6 +118,8 @@ class TowerPreference(Observer):
         {'tower1': 'encodings.0', 'tower2': 'encodings.1'}
     """
 
+    uses_labels = True
+
     several_runs = True
 
     def __init__(
@@ -128,7 +131,7 @@ class TowerPreference(Observer):
         variant: PreferenceVariant = "mean_probability",
         top: int = 5000,
         min_count: int = 5,
-        frequency: FrequencySource = "train",
+        frequency: FrequencySource | None = None,
         previous: bool = False,
         references: Mapping[str, str] | None = None,
         seed: int = 0,
@@ -140,7 +143,7 @@ class TowerPreference(Observer):
             raise ValueError(f"expected the sites of two towers or more, got {list(self.sites)}")
         if variant not in get_args(PreferenceVariant):
             raise ValueError(f"variant is one of {list(get_args(PreferenceVariant))}, got {variant!r}")
-        if frequency not in get_args(FrequencySource):
+        if frequency is not None and frequency not in get_args(FrequencySource):
             raise ValueError(f"frequency is one of {list(get_args(FrequencySource))}, got {frequency!r}")
         if batch_rows < 1 or top < 3 or min_count < 1 or training.updates < 1:
             raise ValueError(
@@ -218,6 +221,7 @@ class TowerPreference(Observer):
     def check_module(self, module: nn.Module) -> None:
         """Refuse sites that name no module, and default ones that miss a tower."""
         resolve_sites(module, self.sites)
+        self.found("sites", lambda: self.sites)
         further = f"encodings.{len(TOWERS)}"
         if self.sites == TOWERS and further in dict(module.named_modules()):
             raise ValueError(

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.forward import IGNORED, device_of
+from lmdyn.analysis.inspection.forward import IGNORED, Forward, device_of
 from lmdyn.analysis.inspection.predictions import activations_at
 from lmdyn.analysis.preference.tower_predictions import Predictions, TowerPredictions
 from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
@@ -29,7 +29,12 @@ class TowerReader:
     """
 
     def __init__(
-        self, sites: Mapping[str, str], forward: str | None, mask_id: int | None, vocab_size: int, seed: int
+        self,
+        sites: Mapping[str, str],
+        forward: Forward | None,
+        mask_id: int | None,
+        vocab_size: int,
+        seed: int,
     ) -> None:
         self.sites, self.forward, self.mask_id = sites, forward, mask_id
         self.vocab_size, self.seed = vocab_size, seed

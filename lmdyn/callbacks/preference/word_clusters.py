@@ -21,7 +21,9 @@ from lmdyn.analysis.preference.word_clusters import (
 )
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.token_frequency import (
+from lmdyn.callbacks.observing.reading import choose_sites
+from lmdyn.callbacks.observing.reference import has_module
+from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
     frequency_ranks,
     special_tokens,
@@ -66,7 +68,8 @@ class WordClusters(Observer):
         max_iterations: of either method; where they are too few, ``converged`` is 0, with a warning.
         threshold: members of a cluster have larger values, in standard deviations of the component.
         matrix_words: words of the rows ``component_value``, for the figure of the matrix; 0 for none.
-        frequency: ``train`` (counts in the training data) or ``probe`` (targets in the probe set).
+        frequency: ``train`` (counts in the training data) or ``probe`` (targets in the probe set); by default
+            the first where it is known.
         seed: of FastICA's start.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
@@ -89,12 +92,14 @@ class WordClusters(Observer):
         2.5
     """
 
+    uses_labels = False
+
     several_runs = True
 
     def __init__(
         self,
         *,
-        embedding: str = "embedding",
+        embedding: str | None = None,
         words: int = 5000,
         components: int = 128,
         method: Method = "amari",
@@ -104,7 +109,7 @@ class WordClusters(Observer):
         max_iterations: int = 20_000,
         threshold: float = 2.5,
         matrix_words: int = 500,
-        frequency: FrequencySource = "train",
+        frequency: FrequencySource | None = None,
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
@@ -122,7 +127,7 @@ class WordClusters(Observer):
         for name, number, least in (("words", words, components + 1), ("matrix_words", matrix_words, 0)):
             if number < least:
                 raise ValueError(f"{name} is {number}: expected a number from {least}")
-        self.embedding = embedding
+        self.embedding = embedding or "embedding"
         self.words = words
         self.matrix_words = matrix_words
         self.frequency = frequency
@@ -160,11 +165,24 @@ class WordClusters(Observer):
 
     def check_module(self, module: nn.Module) -> None:
         """Refuse a path that leads to no embedding of the vocabulary, and more components than it is wide."""
+        self._find_embedding(module)
         width, components = self._weight(module).shape[1], self.clustering.components
         if width < components:
             raise ValueError(
                 f"{self.name}: {self.embedding!r} is {width} wide: give `components` of at most that, got {components}"
             )
+
+    def _find_embedding(self, module: nn.Module) -> None:
+        """The path that was given, ``embedding`` in modules that have one, or the token embedding that is found."""
+        if self.hparams["embedding"] is None and "embedding" not in self._found:
+            found = self.embedding
+            if not has_module(module, found):
+                sites = choose_sites(
+                    "auto", None, module, lambda: self.probe_set, self.forward,
+                    whose=self.name, kinds=("embedding",),
+                )  # fmt: skip
+                found = next(iter(sites.values()))
+            self.embedding = self._found["embedding"] = found
 
     def _weight(self, module: nn.Module) -> Float[Tensor, "vocabulary d"]:
         found = dict(module.named_modules()).get(self.embedding)

@@ -9,7 +9,6 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.activations import resolve_sites
 from lmdyn.analysis.probing.probes import (
     DiagnosticClassifier,
     ProbeResult,
@@ -23,8 +22,8 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch, ProbeSet, Watch, probe_pass, token_vectors
 from lmdyn.callbacks.observing.protocols import HasTrainingPart
 from lmdyn.callbacks.observing.schema import select
-from lmdyn.callbacks.observing.sentence_blocks import SentenceBlocks, bootstrap_settings, enough_blocks
-from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES
+from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, given_sites
+from lmdyn.callbacks.observing.token_groups import SentenceBlocks, bootstrap_settings, enough_blocks
 
 __all__ = ["DiagnosticProbe"]
 
@@ -48,7 +47,8 @@ class DiagnosticProbe(Observer):
         tasks: gold layers to predict, such as ``upos``, ``xpos``, ``semtag``, ``topic``; all probe data must have
             them. Tasks of different corpora need an observer each.
         targets: ``current``, ``next``, or both.
-        sites: display name to module path; the defaults are those of ``LSTMLanguageModel``.
+        sites: display name to module path; a pattern of paths (``"*.layers.*"``); or ``auto``, those that are found.
+            By default those of ``LSTMLanguageModel``, and found ones in other modules.
         classifier: kind (``linear``; ``mlp``, the ReLU-plus-softmax one of the publication) and training.
         train_tokens: train on about this many tokens.
         control: also the control tasks.
@@ -79,6 +79,8 @@ class DiagnosticProbe(Observer):
         Saphra & Lopez 2019, figures 6 and 7.
     """
 
+    uses_labels = False
+
     needs = (HasTrainingPart,)
     in_step = True
 
@@ -87,7 +89,7 @@ class DiagnosticProbe(Observer):
         *,
         tasks: Sequence[str] = ("upos",),
         targets: Sequence[Target] = ("current", "next"),
-        sites: Mapping[str, str] | None = None,
+        sites: Mapping[str, str] | str | None = None,
         classifier: DiagnosticClassifier = DiagnosticClassifier(),  # noqa: B008 (frozen)
         train_tokens: int = 20_000,
         control: bool = True,
@@ -102,7 +104,7 @@ class DiagnosticProbe(Observer):
             raise ValueError(
                 f"expected tasks, and targets of current and next, got tasks {list(tasks)}, targets {list(targets)}"
             )
-        self.sites = dict(LSTM_SITES if sites is None else sites)
+        self.sites = given_sites(sites, LSTM_SITES)
         self.tasks = tuple(tasks)
         self.targets = tuple(targets)
         self.classifier = classifier
@@ -125,14 +127,14 @@ class DiagnosticProbe(Observer):
                 )
 
     def check_module(self, module: nn.Module) -> None:
-        """Refuse sites that name no module."""
-        resolve_sites(module, self.sites)
+        """Find the sites, or refuse those that name no module."""
+        self.sites = self.choose_sites(module, LSTM_SITES)
 
     @property
     def settings(self) -> dict[str, Any]:
         """The arguments, and the content of both parts."""
         train = self._train_set.fingerprint if self._train_set is not None else None
-        return {**super().settings, "sites": self.sites, "train_set": train}
+        return {**super().settings, "train_set": train}
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Two passes, then all classifiers at once."""
@@ -197,7 +199,7 @@ class _Features:
         part = {
             "order": ((seen.rows[:, None] << 24) + seen.start[:, None] + time)[mask],
             "blocks": self._blocks.of(seen)[mask],
-            "types": seen.batch.get("input_ids", torch.full_like(seen.batch["labels"], -1))[mask],
+            "types": seen.batch.get("input_ids", torch.full(mask.shape, -1, device=mask.device))[mask],
         }
         for name, activation in seen.activations.items():
             part[f"x {name}"] = token_vectors(name, activation, mask)[mask].float()

@@ -78,6 +78,8 @@ class Downstream(Observer):
     Reference: Chiang, Huang & Lee 2020, section 5 and appendix E, figures 5, 12 and 13; Wang et al. 2018.
     """
 
+    uses_labels = False
+
     several_runs = True
     needs = (FineTuningTasks,)
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pandas as pd
@@ -19,6 +20,7 @@ from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device, token_vectors
 from lmdyn.callbacks.observing.protocols import HasTestPart, HasTrainingPart, HasValidationPart
+from lmdyn.callbacks.observing.streaming_observer import given_sites
 from lmdyn.callbacks.probing.edge_probe_figures import language_model_figure, layer_figure, task_figure
 
 __all__ = ["EdgeProbe"]
@@ -46,7 +48,8 @@ class EdgeProbe(Observer):
 
     Args:
         tasks: such as ``pos``, ``constituents``, ``roles``, ``coreference``; null for all that the data has.
-        sites: display name to module path; null for all layers of the model of transformers in the module.
+        sites: display name to module path, a pattern of paths, or ``auto``; null for all layers of the model of
+            transformers in the module, or the blocks that are found.
         classifier: kind (``linear``; ``tenney``, with projection, attention pooling and a hidden layer) and training.
         train_tokens: train on sentences of about so many pieces; null for all.
         validation_tokens: stop by sentences of about so many; null for all.
@@ -64,13 +67,15 @@ class EdgeProbe(Observer):
     Reference: Tenney et al. 2018; Chiang, Huang & Lee 2020, section 4 and figures 2b, 3, 10 and 11.
     """
 
+    uses_labels = False
+
     needs = (HasTrainingPart, HasValidationPart, HasTestPart)
 
     def __init__(
         self,
         *,
         tasks: Sequence[str] | None = None,
-        sites: Mapping[str, str] | None = None,
+        sites: Mapping[str, str] | str | None = None,
         classifier: EdgeClassifier = EdgeClassifier(),  # noqa: B008 (frozen)
         train_tokens: int | None = 50_000,
         validation_tokens: int | None = 20_000,
@@ -80,7 +85,7 @@ class EdgeProbe(Observer):
         super().__init__(split="test", max_tokens=test_tokens, **kwargs)
         if tasks is not None and not tasks:
             raise ValueError("expected tasks, or null for all that the data has, got none")
-        self.sites = None if sites is None else dict(sites)
+        self.sites = given_sites(sites, {})
         self.classifier = classifier
         self.limits = {"train": train_tokens, "validation": validation_tokens, "test": test_tokens}
         self.tasks: tuple[str, ...] = tuple(tasks or ())
@@ -104,11 +109,12 @@ class EdgeProbe(Observer):
                 )
 
     def check_module(self, module: nn.Module) -> None:
-        """Refuse sites that name no module."""
-        resolve_sites(module, self._sites(module))
-
-    def _sites(self, module: nn.Module) -> dict[str, str]:
-        return layer_sites(module) if self.sites is None else self.sites
+        """Find the sites, or refuse those that name no module."""
+        default: dict[str, str] | None = None
+        if self.hparams["sites"] is None:
+            with suppress(ValueError):  # else they are found
+                default = layer_sites(module)
+        self.sites = self.choose_sites(module, default, kinds=("block",))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -157,7 +163,7 @@ class EdgeProbe(Observer):
 
     def _features(self, module: nn.Module, part: ProbeSet) -> EdgeData:
         """Activations of all pieces of words of a part, and the spans over them, in the order of the examples."""
-        sites = self._sites(module)
+        sites = self.sites
         device = device_of(module)
         read = module if self.forward is not None else _without_heads(module, sites)
         collected: list[dict[str, Tensor]] = []

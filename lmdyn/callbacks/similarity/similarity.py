@@ -18,7 +18,8 @@ from lmdyn.analysis.similarity.rsa import rsa
 from lmdyn.analysis.similarity.sweep import MEASURES
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
-from lmdyn.callbacks.observing.probe import ObservedBatch, token_hash, token_vectors
+from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
+from lmdyn.callbacks.observing.reading import choose_sites
 from lmdyn.callbacks.observing.reference import (
     Itself,
     Reference,
@@ -27,13 +28,14 @@ from lmdyn.callbacks.observing.reference import (
     named_references,
     placed_like,
 )
-from lmdyn.callbacks.observing.sentence_blocks import (
+from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, StreamingObserver, given_sites
+from lmdyn.callbacks.observing.token_groups import (
     BLOCKS,
     SentenceBlocks,
     bootstrap_settings,
     enough_blocks,
+    token_hash,
 )
-from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, StreamingObserver
 from lmdyn.callbacks.similarity.similarity_figures import similarity_figures
 
 __all__ = ["Similarity"]
@@ -63,15 +65,16 @@ class Similarity(StreamingObserver):
 
     Args:
         reference: what to compare with, or several by name: ``Checkpoint`` (a tagger, another seed), ``OwnFinal``
-            and ``Earlier`` (the run's own checkpoints), ``Previous``, ``Itself``. A name ``shuffled_<name>`` is
-            drawn as the dotted floor of ``<name>``.
-        sites: display name to module path; the defaults are those of ``LSTMLanguageModel``.
+            and ``Earlier`` (the run's own checkpoints), ``Previous``, and by default ``Itself``, site with site. A name
+            ``shuffled_<name>`` is drawn as the dotted floor of ``<name>``.
+        sites: display name to module path; a pattern of paths (``"*.layers.*"``); or ``auto``, those that are found.
+            By default those of ``LSTMLanguageModel``, and found ones in other modules.
         reference_sites: the same of the reference; those of ``sites`` that it has by default.
         pairs: [own site, reference's site] to compare; see above. Runs of a shared layer are ``name@0``, ``name@1`` …
         measures: ``cca, svcca, pwcca, linear_cka, debiased_linear_cka, procrustes``; ``kernel_cka`` (rbf) and
             ``rsa`` (correlation), which are n × n, on ``max_samples`` tokens.
-        attention_sites: display name to the path of an attention module, in both models: divergences of the
-            distributions, averaged over heads since those of two models have no common order.
+        attention_sites: display name to the path of an attention module, in both models, or ``auto``; none by default:
+            divergences of the distributions, averaged over heads since those of two models have no common order.
         max_samples: number of tokens, drawn by ``seed``, for the n × n measures.
         bootstrap: number of resamplings of sentences (in at most 64 blocks) for basic bootstrap intervals
             [2θ − q_high, 2θ − q_low], of all but the n × n measures; 0 for none.
@@ -95,17 +98,20 @@ class Similarity(StreamingObserver):
         and 8 to 11; attention: Saphra 2021, section 4.1.1.
     """
 
+    uses_labels = False
+
     not_settings = StreamingObserver.not_settings | {"reference"}
+    default_sites = LSTM_SITES
 
     def __init__(
         self,
         *,
-        reference: Reference | dict[str, Reference],
-        sites: Mapping[str, str] | None = None,
+        reference: Reference | dict[str, Reference] = Itself(),  # noqa: B008 (holds nothing)
+        sites: Mapping[str, str] | str | None = None,
         reference_sites: Mapping[str, str] | None = None,
         pairs: Sequence[Sequence[str]] | None = None,
         measures: Sequence[str] = ("svcca",),
-        attention_sites: Mapping[str, str] | None = None,
+        attention_sites: Mapping[str, str] | str | None = None,
         max_samples: int = 1000,
         bootstrap: int = 0,
         confidence: float = 0.95,
@@ -121,11 +127,11 @@ class Similarity(StreamingObserver):
         if max_samples < 4:
             raise ValueError(f"expected max_samples >= 4, got {max_samples}")
         self.references = named_references(reference)
-        self.sites = dict(LSTM_SITES if sites is None else sites)
+        self.sites = given_sites(sites, LSTM_SITES)
         self.reference_sites = None if reference_sites is None else dict(reference_sites)
         self.pairs = None if pairs is None else [(own, theirs) for own, theirs in pairs]
         self.measures = tuple(dict.fromkeys(measures))
-        self.attention_sites = dict(attention_sites or {})
+        self.attention_sites = given_sites(attention_sites, {})
         self.max_samples = max_samples
         self.bootstrap, self.confidence = bootstrap_settings(bootstrap, confidence)
         self.seed = seed
@@ -151,6 +157,10 @@ class Similarity(StreamingObserver):
         """A module of a reference, made ready to read along with the observed one."""
         named = self.sites if self.reference_sites is None else self.reference_sites
         sites = {n: p for n, p in named.items() if self.reference_sites or has_module(other, p)}
+        given = isinstance(self.hparams["sites"], Mapping) or self.reference_sites is not None
+        if not sites and not given:  # a model of another kind
+            whose = f"{self.name}: reference {name!r}"
+            sites = choose_sites("auto", None, other, lambda: self.probe_set, reference.forward, whose=whose)
         if not sites and self.sites:
             raise ValueError(
                 f"{self.name}: reference {name!r} ({type(other).__name__}) has none of the sites "
@@ -167,7 +177,7 @@ class Similarity(StreamingObserver):
     def settings(self) -> dict[str, Any]:
         """The arguments, the content of the probe set and of the references."""
         references = {name: r.settings(self.run) for name, r in self.references.items()}
-        return {**super().settings, "sites": self.sites, "reference": references}
+        return {**super().settings, "reference": references}
 
     def accumulator(self, module: nn.Module, step: int) -> "_Sums":
         """Covariances with each reference."""

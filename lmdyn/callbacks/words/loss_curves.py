@@ -16,7 +16,7 @@ from lmdyn.callbacks.observing.figures import Panels, draw_lines, line_styles, n
 from lmdyn.callbacks.observing.probe import ObservedBatch
 from lmdyn.callbacks.observing.schema import last_step, select
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
-from lmdyn.callbacks.observing.token_frequency import (
+from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
     frequency_ranks,
     special_tokens,
@@ -35,10 +35,12 @@ class LearningCurves(StreamingObserver):
     is NaN makes the means NaN that it is part of, with a warning; where it is not finite there is no hit.
 
     Args:
-        layers: gold layers to group by; the probe set's batches must have ``target_<layer>``.
+        layers: gold layers to group by; the probe set's batches must have ``target_<layer>``. By default ``upos``
+            where it has it.
         bands: first frequency ranks of the bands after the first: (10, 100, 1000) gives the ranks 1-9, 10-99,
             100-999 and 1000+; empty for no bands. Special tokens (end of sentence, unknown) are in no band.
-        frequency: count words in the training data (``train``) or in the probe set (``probe``).
+        frequency: count words in the training data (``train``) or in the probe set (``probe``); by default in the
+            training data where its counts are known.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags:
@@ -54,18 +56,20 @@ class LearningCurves(StreamingObserver):
         ValueError: a layer that the probe set lacks, bands that do not rise, or no training counts.
     """
 
+    uses_labels = True
+
     def __init__(
         self,
         *,
-        layers: Sequence[str] = ("upos",),
+        layers: Sequence[str] | None = None,
         bands: Sequence[int] = (10, 100, 1000),
-        frequency: FrequencySource = "train",
+        frequency: FrequencySource | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         if any(a >= b for a, b in pairwise((1, *bands))):
             raise ValueError(f"bands are {tuple(bands)}: expected rising frequency ranks above 1")
-        self.layers = tuple(layers)
+        self.layers = tuple(layers or ())
         self.bands = tuple(bands)
         self.frequency = frequency
         self.band_of: Tensor | None = None
@@ -73,6 +77,7 @@ class LearningCurves(StreamingObserver):
     def prepare(self) -> None:
         """Find the band of each token."""
         known = self.probe_set.label_names
+        self.layers = tuple(self.found("layers", self._known_layers))
         missing = [layer for layer in self.layers if layer not in known]
         if missing:
             raise ValueError(
@@ -84,6 +89,13 @@ class LearningCurves(StreamingObserver):
             ranks = frequency_ranks(counts, special_tokens(self, len(counts)))
             band = torch.bucketize(ranks, torch.tensor(self.bands), right=True)
             self.band_of = torch.where(ranks == 0, -1, band)
+
+    def _known_layers(self) -> list[str]:
+        """Universal POS, where the probe set has it; a line of the log says so where it has not."""
+        if "upos" in self.probe_set.label_names:
+            return ["upos"]
+        log.info("%s: the probe set has no layer 'upos': curves by part of speech are left out", self.name)
+        return []
 
     @property
     def band_names(self) -> list[str]:
@@ -154,7 +166,7 @@ class _Sums:
         }
 
     def update(self, seen: ObservedBatch) -> None:
-        labels = seen.batch["labels"].flatten()
+        labels = seen.labels.flatten()
         labelled = labels >= 0
         best = seen.logits.max(-1).indices  # the first of equals, as argmax, in half of its time on CPU
         losses = seen.losses.flatten()

@@ -1,6 +1,8 @@
 """The natural sparsity of activations and gradients (Saphra & Lopez 2019)."""
 
+import logging
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -22,8 +24,8 @@ from lmdyn.analysis.words.sparsity import (
     word_tags,
 )
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
-from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, StreamingObserver
-from lmdyn.callbacks.observing.token_frequency import (
+from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, StreamingObserver, given_sites
+from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
     check_counts,
     special_tokens,
@@ -32,6 +34,8 @@ from lmdyn.callbacks.observing.token_frequency import (
 from lmdyn.callbacks.words.sparsity_figures import sparsity_figures
 
 __all__ = ["Sparsity"]
+
+log = logging.getLogger(__name__)
 
 
 class Sparsity(StreamingObserver):
@@ -46,10 +50,12 @@ class Sparsity(StreamingObserver):
     words. For attention sites, the entropy of the attention distribution, averaged over heads, stands for χ.
 
     Args:
-        sites: display name to module path; the defaults are those of ``LSTMLanguageModel``.
-        attention_sites: display name to the path of an attention module.
+        sites: display name to module path; a pattern of paths (``"*.layers.*"``); or ``auto``, those that are found.
+            By default those of ``LSTMLanguageModel``, and found ones in other modules.
+        attention_sites: display name to the path of an attention module, or ``auto``; none by default.
         gradients: also observe gradients.
-        frequency: count words in the training data (``train``) or in the probe set (``probe``).
+        frequency: count words in the training data (``train``) or in the probe set (``probe``); by default in the
+            training data where its counts are known.
         min_count: leave words out of ρ that the probe set has fewer times, in the role at hand.
         pos_classes: also ρ within POS classes; needs training counts by Universal POS (``NOUN`` … columns of
             the datamodule's ``token_counts``).
@@ -84,29 +90,34 @@ class Sparsity(StreamingObserver):
         attention entropy: Saphra 2021, section 6.1.2.
     """
 
+    uses_labels = True
+
     figure_rows = (
         pc.field("word").is_null()
         | (pc.field("quantity") == "frequency")
         | ((pc.field("quantity") == "chi_gradient") & (pc.field("role") == "target"))
     )
 
+    default_sites = MappingProxyType({**LSTM_SITES, "logits": "decoder"})
+    site_kinds = ("embedding", "block", "norm", "logits")
+
     def __init__(
         self,
         *,
-        sites: Mapping[str, str] | None = None,
-        attention_sites: Mapping[str, str] | None = None,
+        sites: Mapping[str, str] | str | None = None,
+        attention_sites: Mapping[str, str] | str | None = None,
         gradients: bool = True,
-        frequency: FrequencySource = "train",
+        frequency: FrequencySource | None = None,
         min_count: int = 1,
-        pos_classes: bool = True,
+        pos_classes: bool | None = None,
         class_min_count: int = 100,
         matched_size: int | None = 120,
         matched_tolerance: float = 0.05,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.attention_sites = dict(attention_sites or {})
-        self.sites = dict({**LSTM_SITES, "logits": "decoder"} if sites is None else sites)
+        self.attention_sites = given_sites(attention_sites, {})
+        self.sites = given_sites(sites, self.default_sites)
         self.gradients = gradients
         self.frequency = frequency
         self.min_count = min_count
@@ -127,8 +138,19 @@ class Sparsity(StreamingObserver):
         self.words = _token_names(self.run.tokenizer, size)
         self.upos = [""] * size
         self.samples = {"": ~special}
+        self.pos_classes = self.found("pos_classes", self._tags_known)
         if self.pos_classes:
             self.samples |= self._class_samples(special)
+
+    def _tags_known(self) -> bool:
+        """Whether the training counts have tags; a line of the log says so where they have none."""
+        counts = self.run.token_counts
+        known = counts is not None and any(tag in counts for tag in (*OPEN_CLASSES, *CLOSED_CLASSES))
+        if not known:
+            log.info(
+                "%s: the training counts have no POS: ρ within open and closed classes is left out", self.name
+            )
+        return known
 
     def _class_samples(self, special: Bool[Tensor, "vocabulary"]) -> dict[str, Bool[Tensor, "vocabulary"]]:
         table = self.token_counts
@@ -156,6 +178,9 @@ class Sparsity(StreamingObserver):
                     tolerance=self.matched_tolerance,
                 )
             except ValueError as error:
+                if self.hparams["pos_classes"] is None:  # not asked for
+                    log.info("%s: the samples matched in frequency are left out: %s", self.name, error)
+                    return samples
                 raise ValueError(
                     f"{self.name}: matched_size: {error}; `matched_size: null` does without"
                 ) from None
@@ -202,7 +227,7 @@ class _WordMeans:
         }
 
     def update(self, seen: ObservedBatch) -> None:
-        labels = seen.batch["labels"]
+        labels = seen.labels
         inputs = seen.batch.get("input_ids", torch.full_like(labels, -1))
         groups = {"target": labels, "input": torch.where(seen.tokens, inputs, -1)}
         values: dict[str, Tensor] = {}

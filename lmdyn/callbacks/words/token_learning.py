@@ -18,7 +18,7 @@ from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.analysis.words.word_masks import BatchWords, masked_copies, number_words, word_hash, words_right
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
-from lmdyn.callbacks.observing.token_frequency import (
+from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
     frequency_ranks,
     special_tokens,
@@ -92,7 +92,8 @@ class TokenLearning(Observer):
         by: groupings; by default ``pos`` and ``verb_form``, or ``upos`` where the probe set has no ``xpos``, and
             ``rank`` unless ``bands`` is empty. Overall accuracy is always there.
         bands: first and last rank of each band, rising.
-        frequency: count tokens in the training data (``train``) or in the probe set (``probe``).
+        frequency: count tokens in the training data (``train``) or in the probe set (``probe``); by default
+            in the training data where its counts are known.
         max_words: mask at most so many words, drawn by ``seed``; None masks each. Reconstruction has all. Words with
             the unknown token take part in the draw, and are then left out.
         seed: of the draw.
@@ -118,6 +119,9 @@ class TokenLearning(Observer):
         ['1-9', '10-99']
     """
 
+    uses_labels = True
+    reads = "masked"
+
     not_settings = Observer.not_settings | {"batch_tokens"}
 
     def __init__(
@@ -126,7 +130,7 @@ class TokenLearning(Observer):
         quantities: Sequence[str] = _QUANTITIES,
         by: Sequence[str] | None = None,
         bands: Sequence[tuple[int, int]] = ((50, 99), (300, 349), (1550, 1599)),
-        frequency: FrequencySource = "train",
+        frequency: FrequencySource | None = None,
         max_words: int | None = None,
         seed: int = 0,
         batch_tokens: int | None = None,
@@ -149,7 +153,7 @@ class TokenLearning(Observer):
             )
         if by is not None and "rank" in by and not bands:
             raise ValueError("by has 'rank' and bands is empty: give `bands`, or leave 'rank' out")
-        if frequency not in get_args(FrequencySource):
+        if frequency is not None and frequency not in get_args(FrequencySource):
             raise ValueError(f"frequency is {frequency!r}: expected one of {list(get_args(FrequencySource))}")
         for name, value in (("max_words", max_words), ("batch_tokens", batch_tokens)):
             if value is not None and value < 1:

@@ -60,6 +60,9 @@ class WorldKnowledge(Observer):
     Reference: Petroni et al. 2019; Chiang et al. 2020, section 6, figures 6 and 14, tables 8 and 9.
     """
 
+    uses_labels = True
+    reads = "masked"
+
     needs = (HasFacts,)
 
     def prepare(self) -> None:

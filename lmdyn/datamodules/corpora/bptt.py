@@ -73,6 +73,9 @@ class StreamLoader:
         [([[3, 4], [6, 7]], [[4, 5], [7, 2]]), ([[5], [0]], [[6], [-100]])]
     """
 
+    label_convention = "aligned"
+    """``labels[b, t]`` belongs to ``logits[b, t]``."""
+
     def __init__(
         self,
         data: EncodedSplit,

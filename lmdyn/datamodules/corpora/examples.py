@@ -71,6 +71,9 @@ class ExampleLoader:
         [([[0, 0], [0, 1]], [1, 2]), ([[0, 1, 2]], [3])]
     """
 
+    label_convention = "aligned"
+    """``labels[b, t]`` belongs to ``logits[b, t]``."""
+
     def __init__(
         self,
         examples: Sequence[Example],

@@ -79,6 +79,9 @@ class RowLoader:
         ValueError: sizes below 1, a text shorter than a row, fewer rows than a batch.
     """
 
+    label_convention = "aligned"
+    """``labels[b, t]`` belongs to ``logits[b, t]``."""
+
     def __init__(
         self,
         text: EncodedSplit,

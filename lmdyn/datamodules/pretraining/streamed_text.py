@@ -334,6 +334,9 @@ class StreamLoaderOfRows:
         world_size: number of processes.
     """
 
+    label_convention = "aligned"
+    """``labels[b, t]`` belongs to ``logits[b, t]``."""
+
     def __init__(
         self,
         text: StreamedText,

@@ -12,7 +12,7 @@ from lmdyn.analysis.attention.attention_scores import attention_scores
 from lmdyn.callbacks import Run, ScheduledCheckpoint, Steps
 from lmdyn.callbacks.attention.attention_patterns import AttentionPatterns
 from lmdyn.callbacks.observing.figures import site_label
-from lmdyn.callbacks.observing.observer import observe_together
+from lmdyn.callbacks.observing.recording import observe_together
 from lmdyn.cli.report import write_report
 from tests.helpers.observing import assert_leaves_alone
 
@@ -155,8 +155,9 @@ def test_sites_of_ones_own(tmp_path):
     )
     with pytest.raises(ValueError, match="has no module 'nowhere'"):
         attach(tmp_path / "wrong", attention_sites={"x": "nowhere"}).check_module(model)
-    with pytest.raises(ValueError, match="holds 0 models of transformers"):
-        attach(tmp_path / "none").check_module(torch.nn.Linear(2, 2))
+    plain = torch.nn.Sequential(torch.nn.Embedding(99, 4), torch.nn.Linear(4, 99))
+    with pytest.raises(ValueError, match="no attention module that answers weights was found in Sequential"):
+        attach(tmp_path / "none").check_module(plain)
     with pytest.raises(ValueError, match="size is 0"):
         AttentionPatterns(size=0)
 

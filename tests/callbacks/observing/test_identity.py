@@ -14,7 +14,7 @@ import yaml
 
 import lmdyn.callbacks
 from lmdyn.callbacks import LearningCurves, ObservationStore, Observer, Run
-from lmdyn.callbacks.observing.identity import canonical_settings, current_name, public_name
+from lmdyn.callbacks.observing.store import UNDECIDED, canonical_settings, current_name, public_name
 from lmdyn.cli.fit import LmdynCLI
 
 HEADERS = Path(__file__).parents[2] / "fixtures" / "v0_1" / "observer_headers"
@@ -150,7 +150,11 @@ def test_settings_of_version_0_1_are_todays(attached, tmp_path):
             old.check_settings()
             continue
         # word pieces of version 0.1 were numbered in another order in each process
-        canonical = without_hashes(canonical_settings(type(observer), there["settings"]))
-        here = without_hashes(canonical_settings(type(observer), own.settings))
+        canonical = without_hashes(observer._as_today(there["settings"]))
+        here = without_hashes(observer._as_today(own.settings))
+        for name in ("sites", "attention_sites", "embedding"):  # found when the module is met
+            if here.get(name) == UNDECIDED:
+                assert here.pop(name)
+                assert canonical.pop(name) in (None, "embedding")
         canonical.pop("candidates", None), here.pop("candidates", None)  # answers of one word piece
         assert canonical == here

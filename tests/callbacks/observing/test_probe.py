@@ -45,7 +45,7 @@ def test_dataloaders_are_read_in_order_whatever_their_sampler():
 def test_what_cannot_be_looked_at_twice_or_holds_no_dicts_is_refused():
     with pytest.raises(TypeError, match="looked at many times"):
         ProbeSet(iter(batches()))
-    with pytest.raises(ValueError, match="expected batches that are dicts"):
+    with pytest.raises(ValueError, match="a float32 \\(1,\\): say which entries"):
         list(ProbeSet([torch.zeros(1)]).batches())
 
 
@@ -84,5 +84,12 @@ def test_state_is_carried_where_the_batch_continues():
 
 
 def test_labels_are_needed():
+    probe = ProbeSet([{"input_ids": torch.zeros(1, 2, dtype=torch.int64)}])
+    probe_pass(Counter(), probe, [Watch(Record())])  # which looks at no loss
+
+    class Losses:
+        def update(self, seen):
+            seen.losses.sum()
+
     with pytest.raises(ValueError, match="no `labels`, only"):
-        probe_pass(Counter(), ProbeSet([{"input_ids": torch.zeros(1, 2)}]), [Watch(Record())])
+        probe_pass(Counter(), probe, [Watch(Losses())])

@@ -11,7 +11,7 @@ from torch import nn
 
 from lmdyn.analysis import Clustering, word_clusters
 from lmdyn.callbacks import Run, WordClusters
-from lmdyn.callbacks.observing.observer import observe_together
+from lmdyn.callbacks.observing.recording import observe_together
 from tests.helpers.observing import assert_leaves_alone
 
 V, D = 260, 12

@@ -114,6 +114,7 @@ def test_values_are_those_of_the_function(tmp_path, spans):
 
 def features_of(observer, module):
     """What the classifiers are fitted to, of the probe set."""
+    observer.check_module(module)
     return observer._features(module, observer.probe_set)
 
 
@@ -170,7 +171,7 @@ def test_a_model_of_another_kind(tmp_path, spans):
             self.broken(x / 0)
             return x
 
-    with pytest.raises(ValueError, match="models of transformers"):
+    with pytest.raises(ValueError, match="no block was found"):
         attach(tmp_path, spans).check_module(Words())
     with pytest.raises(ValueError, match="has no module 'x'"):
         attach(tmp_path, spans, sites={"x": "x"}).check_module(Words())

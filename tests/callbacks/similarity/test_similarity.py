@@ -11,7 +11,8 @@ from transformers import AlbertConfig, AlbertForMaskedLM
 
 import lmdyn.analysis as analysis
 from lmdyn.callbacks import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference, Run, Similarity
-from lmdyn.callbacks.observing.probe import ObservedBatch, sentence_numbers, token_hash
+from lmdyn.callbacks.observing.probe import ObservedBatch
+from lmdyn.callbacks.observing.token_groups import sentence_numbers, token_hash
 from lmdyn.callbacks.similarity.similarity import default_pairs
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.models import LSTMLanguageModel, LSTMTagger

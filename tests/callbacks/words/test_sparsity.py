@@ -11,7 +11,7 @@ from torch import nn
 
 from lmdyn.analysis.words.sparsity import OPEN_CLASSES
 from lmdyn.callbacks import LearningCurves, Run, Sparsity
-from lmdyn.callbacks.observing.observer import observe_together
+from lmdyn.callbacks.observing.recording import observe_together
 
 V = 12
 TAGS = ["NOUN", "VERB", "DET", "ADP"]
@@ -184,12 +184,12 @@ def test_impossible_matches_and_missing_counts_are_errors_before_training(tmp_pa
     with pytest.raises(
         ValueError, match=r"matched_size: no ranges of 120 words.*`matched_size: null` does without"
     ):
-        attach(Sparsity(sites=SITES), tmp_path, make_batches())
+        attach(Sparsity(sites=SITES, pos_classes=True), tmp_path, make_batches())
     with pytest.raises(ValueError, match="training counts have no POS"):
-        observer = Sparsity(sites=SITES)
+        observer = Sparsity(sites=SITES, pos_classes=True)
         observer.probe = Loader(make_batches())
         observer.attach(Run(tmp_path, Tokenizer(), COUNTS[["token", "count"]]))
-    observer = Sparsity(sites=SITES)
+    observer = Sparsity(sites=SITES, frequency="train")
     observer.probe = Loader(make_batches())
     with pytest.raises(ValueError, match="`frequency: probe` counts the probe set instead"):
         observer.attach(Run(tmp_path, Tokenizer(), None))
@@ -209,13 +209,13 @@ def test_frequency_of_the_probe_set(tmp_path):
 def test_words_that_the_probe_set_only_reads_have_frequency_zero(tmp_path):
     batch = {"input_ids": torch.tensor([[2, 3, 11]]), "labels": torch.tensor([[3, 4, 5]])}
     for observer in (
-        Sparsity(sites=SITES, frequency="probe", pos_classes=False),
-        LearningCurves(layers=(), bands=(3,), frequency="probe"),
+        Sparsity(sites=SITES, frequency="probe", pos_classes=False, labels="aligned"),
+        LearningCurves(layers=(), bands=(3,), frequency="probe", labels="aligned"),
     ):
         observer.probe = [batch]
         observer.attach(Run(tmp_path))
         table = observer.observe(Model(), 0)
-    observer = Sparsity(sites=SITES, frequency="probe", pos_classes=False)
+    observer = Sparsity(sites=SITES, frequency="probe", pos_classes=False, labels="aligned")
     observer.probe = [batch]
     observer.attach(Run(tmp_path))
     table = observer.observe(Model(), 0)
@@ -361,6 +361,8 @@ def test_sharing_a_pass_changes_nothing_and_saves_one(tmp_path):
     for observer, probe in ((sparsity, batches), (curves, batches), (apart, Loader(make_batches()))):
         observer.probe = probe
         observer.attach(Run(tmp_path, Tokenizer(), COUNTS))
+        observer.meet(model)
+    calls.clear()
     alone = [o.observe(model, 0) for o in (sparsity, curves, apart)]
     assert len(calls) == 3 * len(batches)
     calls.clear()

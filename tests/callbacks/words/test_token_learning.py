@@ -199,12 +199,18 @@ def test_a_model_that_copies_reconstructs_all_and_predicts_what_it_guesses(tmp_p
 
 def test_many_masks_share_a_batch(tmp_path):
     module = Model().eval()
-    attach(tmp_path, quantities=["prediction"]).observe(module, 0)
+    observer = attach(tmp_path, quantities=["prediction"])
+    observer.meet(module)
+    module.calls.clear()
+    observer.observe(module, 0)
     rows = sum(shape[0] for shape in module.calls)
     assert rows == sum(map(len, sentences()))  # a copy a word
     assert len(module.calls) == len(loader())  # one forward of each batch's words
     small = Model().eval()
-    attach(tmp_path, quantities=["prediction"], batch_tokens=30, name="small").observe(small, 0)
+    observer = attach(tmp_path, quantities=["prediction"], batch_tokens=30, name="small")
+    observer.meet(small)
+    small.calls.clear()
+    observer.observe(small, 0)
     assert all(b == 1 or b * t <= 30 for b, t in small.calls)
 
 

@@ -1,0 +1,96 @@
+"""Observing with several observers at one step: what they share, where it is written, and who is told."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any, Protocol
+
+import pandas as pd
+from torch import nn
+
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.callbacks.observing.loggers import Published, publish
+from lmdyn.callbacks.training.observation_schedule import Progress
+
+__all__ = ["Passes", "check_names", "observe_together", "record"]
+
+
+class Recorded(Published, Protocol):
+    """What is asked of an observer to observe with it: see :class:`~lmdyn.callbacks.Observer`."""
+
+    @property
+    def pass_key(self) -> Hashable:
+        """Observers of equal keys are measured together."""
+
+    @staticmethod
+    def measure_together(observers: Sequence[Any], module: nn.Module, step: int) -> list[pd.DataFrame]:
+        """Measure with observers of one key."""
+
+    def observe(
+        self, module: nn.Module, step: int | Progress, passes: "Passes | None" = None
+    ) -> pd.DataFrame:
+        """One observation."""
+
+
+class Passes:
+    """What observers measure at one step: those of one key together, when the first of them is observed."""
+
+    def __init__(self, observers: Sequence[Recorded]) -> None:
+        self._groups: dict[Hashable, list[Recorded]] = {}
+        for observer in observers:
+            self._groups.setdefault(observer.pass_key, []).append(observer)
+        self._tables: dict[int, pd.DataFrame] = {}
+
+    def table(self, observer: Recorded, module: nn.Module, step: int) -> pd.DataFrame:
+        """The measurement of one of the observers."""
+        if id(observer) not in self._tables:
+            group = self._groups[observer.pass_key]
+            measured = observer.measure_together(group, module, step)
+            self._tables |= {id(o): table for o, table in zip(group, measured, strict=True)}
+        return self._tables.pop(id(observer))
+
+
+def observe_together(
+    observers: Sequence[Recorded], module: nn.Module, step: int | Progress
+) -> list[pd.DataFrame]:
+    """Observe ``module`` with several observers; those that can share a pass do. Values are those of each alone.
+
+    Args:
+        observers: attached observers.
+        module: the module.
+        step: optimizer updates done, or the whole :class:`Progress`.
+
+    Returns:
+        One table for each observer: see :meth:`Observer.observe`.
+    """
+    passes = Passes(observers)
+    return [observer.observe(module, step, passes) for observer in observers]
+
+
+def record(observers: Sequence[Recorded], module: nn.Module, at: Progress, loggers: Sequence[Any]) -> None:
+    """Observe, store and publish, live and in replay alike. Every rank must enter; rank 0 writes.
+
+    Args:
+        observers: attached observers that are due.
+        module: the module.
+        at: how far training has come.
+        loggers: where scalars and figures go.
+    """
+    passes = Passes(observers)
+    for observer in observers:
+        table = observer.observe(module, at, passes)
+        if rank_and_world_size()[0] == 0:
+            observer.store.write(at.step, table)
+            publish(observer, table, loggers, at.step)
+
+
+def check_names(observers: Sequence[Recorded]) -> None:
+    """Refuse observers that would share a folder.
+
+    Raises:
+        ValueError: two of one name.
+    """
+    names = [o.name for o in observers]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"{names.count(name)} observers are called {name!r}: give each a `name` of its own"
+            )

@@ -1,0 +1,206 @@
+"""Groups of tokens: by frequency, with ranks and special tokens; by sentence, in blocks to draw intervals from."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.analysis.statistics.hashing import splitmix64
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import ObservedBatch, text_of
+
+__all__ = [
+    "BLOCKS",
+    "FrequencySource",
+    "SentenceBlocks",
+    "bootstrap_settings",
+    "check_counts",
+    "enough_blocks",
+    "frequency_ranks",
+    "sentence_numbers",
+    "special_tokens",
+    "token_frequencies",
+    "token_hash",
+]
+
+log = logging.getLogger(__name__)
+
+FrequencySource = Literal["train", "probe"]
+
+
+def _known_source(observer: Observer) -> FrequencySource:
+    if observer.run.token_counts is not None:
+        return "train"
+    log.info("%s: there are no training counts of words: they are counted in the probe set", observer.name)
+    return "probe"
+
+
+def token_frequencies(observer: Observer, source: FrequencySource | None) -> Int[Tensor, "vocabulary"]:
+    """Occurrences of each token id, in the training data or as targets in the observer's probe set.
+
+    Without a ``source``, in the training data where it is counted; which one it was is a setting of the observations.
+
+    Raises:
+        ValueError: an unknown source, no training counts, or counts that lack ids.
+    """
+    if source is None:
+        source = observer.found("frequency", lambda: _known_source(observer))
+    if source == "train":
+        counts = torch.from_numpy(observer.token_counts["count"].to_numpy(dtype="int64").copy())
+        tokenizer = observer.run.tokenizer
+        check_counts(observer, _ids_of_probe_set(observer) if tokenizer is None else len(tokenizer))
+        return counts
+    if source != "probe":
+        raise ValueError(f"{observer.name}: frequency is {source!r}: expected 'train' or 'probe'")
+    size = len(observer.run.tokenizer) if observer.run.tokenizer is not None else 1
+    counts = torch.zeros(size, dtype=torch.int64)
+    for batch in observer.probe_set.batches():
+        targets = batch.get("labels", batch.get("input_ids"))
+        if not isinstance(targets, Tensor):
+            raise ValueError(
+                f"{observer.name}: the batches have neither labels nor input_ids: {sorted(batch)}"
+            )
+        labels = targets[targets >= 0].cpu()
+        size = max(len(counts), _ids_of(batch))  # words that are read and never predicted have the count 0
+        counts = torch.cat([counts, counts.new_zeros(size - len(counts))])
+        counts += torch.bincount(labels, minlength=size)
+    return counts
+
+
+def check_counts(observer: Observer, size: int) -> None:
+    """Refuse training counts of fewer than ``size`` token ids.
+
+    Raises:
+        ValueError: no training counts, or counts that lack ids.
+    """
+    rows = len(observer.token_counts)
+    if rows < size:
+        raise ValueError(
+            f"{observer.name}: `token_counts` has {rows} rows for {size} token ids: give it one row for each id, 0 "
+            "for what does not occur, or count the probe set instead with `frequency: probe`"
+        )
+
+
+def _ids_of_probe_set(observer: Observer) -> int:
+    return max((_ids_of(batch) for batch in observer.probe_set.batches()), default=0)
+
+
+def _ids_of(batch: Mapping[str, Any]) -> int:
+    """One more than the highest token id of a batch."""
+    tensors = [batch[key] for key in ("input_ids", "labels") if isinstance(batch.get(key), Tensor)]
+    return max((int(t.max()) + 1 for t in tensors if t.numel()), default=0)
+
+
+def special_tokens(observer: Observer, size: int) -> Bool[Tensor, "vocabulary"]:
+    """Which token ids are no words: padding, unknown, end of sentence."""
+    special = torch.zeros(size, dtype=torch.bool)
+    if observer.run.tokenizer is not None:
+        special[[i for i in observer.run.tokenizer.all_special_ids if i < size]] = True
+    return special
+
+
+def frequency_ranks(
+    counts: Int[Tensor, "vocabulary"], special: Bool[Tensor, "vocabulary"]
+) -> Int[Tensor, "vocabulary"]:
+    """Frequency rank of each token id, 1 for the most frequent word; 0 for special tokens. Ties by id.
+
+    Example:
+        >>> frequency_ranks(torch.tensor([9, 5, 7]), torch.tensor([True, False, False]))
+        tensor([0, 2, 1])
+    """
+    order = torch.argsort(torch.where(special, -1, counts), descending=True, stable=True)
+    ranks = torch.empty_like(counts)
+    ranks[order] = torch.arange(1, len(counts) + 1)
+    return torch.where(special, 0, ranks)
+
+
+BLOCKS = 64
+_LEAST = 5
+
+
+class SentenceBlocks:
+    """Which block each token's sentence is in: a hash of the sentence's place, equal for any number of ranks.
+
+    Sentences end at the tokenizer's end-of-sentence (or separator) token; without one a row is one sentence.
+
+    Args:
+        tokenizer: the run's, or None.
+        seed: another one, other blocks.
+    """
+
+    def __init__(self, tokenizer: Any, seed: int) -> None:
+        ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {None} if tokenizer is not None else set()
+        self._ends = sorted(ends)
+        self._seed = seed
+        self._sentence: Tensor | None = None
+
+    def of(self, seen: ObservedBatch) -> Int[Tensor, "batch time"]:
+        """Block of each token of the next batch of a pass, from 0 to 63."""
+        numbers, self._sentence = sentence_numbers(seen, self._ends, self._sentence)
+        return token_hash(seen, self._seed, numbers) % BLOCKS
+
+
+def bootstrap_settings(bootstrap: int, confidence: float) -> tuple[int, float]:
+    """The two settings, checked.
+
+    Raises:
+        ValueError: a number below 0, a confidence outside of (0, 1).
+    """
+    if bootstrap < 0 or not 0 < confidence < 1:
+        raise ValueError(
+            f"expected bootstrap >= 0 and confidence in (0, 1), got {bootstrap} and {confidence}"
+        )
+    return bootstrap, confidence
+
+
+def enough_blocks(blocks: int, name: str, step: int) -> bool:
+    """Whether there are blocks enough to resample, at least 5; if not, a warning is logged."""
+    if blocks < _LEAST and rank_and_world_size()[0] == 0:
+        log.warning(
+            "%s at step %d: no intervals from %d blocks of sentences, at least %d are needed: look at more text, or at "
+            "text whose sentences end in the tokenizer's end-of-sentence token",
+            name, step, blocks, _LEAST,
+        )  # fmt: skip
+    return blocks >= _LEAST
+
+
+def sentence_numbers(
+    seen: ObservedBatch, ends: Sequence[int], before: Int[Tensor, "batch"] | None
+) -> tuple[Int[Tensor, "batch time"], Int[Tensor, "batch"]]:
+    """The number of each token's sentence within its stream; one sentence a row where nothing ends sentences.
+
+    Args:
+        seen: a batch.
+        ends: ids of the tokens that end a sentence, and belong to it.
+        before: numbers of the sentences in which the rows of the previous batch ended; None at the start.
+
+    Returns:
+        The numbers, and those to go on with in the next batch.
+    """
+    ids = text_of(seen.batch)
+    ending = torch.isin(ids, torch.tensor(list(ends), dtype=ids.dtype, device=ids.device)).long()
+    numbers = ending.cumsum(1) - ending
+    if before is not None and len(before) == len(numbers):
+        numbers = numbers + torch.where(seen.start > 0, before, 0)[:, None]
+    return numbers, numbers[:, -1] + ending[:, -1]
+
+
+def token_hash(
+    seen: ObservedBatch, seed: int, positions: Int[Tensor, "batch time"] | None = None
+) -> Int[Tensor, "batch time"]:
+    """A pseudo-random number from 0 to 2⁶³ − 1 of each position of each row, the same for any number of ranks.
+
+    Args:
+        seen: a batch.
+        seed: another one, another number.
+        positions: numbers within each row's stream; the positions of the tokens by default.
+    """
+    if positions is None:
+        time = torch.arange(text_of(seen.batch).shape[1], device=seen.start.device)
+        positions = seen.start[:, None] + time
+    z = (seen.rows[:, None] << 24) + positions + seed * -0x61C8864680B583EB % 2**63
+    return splitmix64(z) & (2**63 - 1)
