@@ -18,6 +18,7 @@ from lmdyn.callbacks.observing.reference import (
     Previous,
     Reference,
 )
+from lmdyn.callbacks.observing.requirements import Finding, requirements
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
@@ -50,6 +51,7 @@ __all__ = [
     "Earlier",
     "EdgeProbe",
     "EncoderDynamics",
+    "Finding",
     "Handwriting",
     "Interdependence",
     "Itself",
@@ -78,4 +80,5 @@ __all__ = [
     "TowerPreference",
     "WordClusters",
     "WorldKnowledge",
+    "requirements",
 ]

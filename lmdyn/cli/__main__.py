@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from lmdyn.cli.commands import analyze_command, prepare_command, report_command
+from lmdyn.cli.commands import analyze_command, inspect_command, prepare_command, report_command
 from lmdyn.cli.mistakes import of_users_code
 
 __all__ = ["main"]
@@ -66,6 +66,7 @@ _COMMANDS = (*_OF_TRAINER, "prepare", "analyze", "report", "inspect")
 
 _USAGE = """usage: lmdyn COMMAND …
 
+inspect    first: say what runs on a model           inspect MODEL [--data DATA] [--write my.yaml]
 fit        train, with observers watching            fit --config FILE [--config OVERLAY] [--ckpt_path last]
 validate   \\
 test        > evaluate a checkpoint                   test --config FILE --ckpt_path CHECKPOINT
@@ -88,6 +89,8 @@ def _run(args: list[str]) -> None:
         analyze_command(args[1:])
     elif command == "report":
         report_command(args[1:])
+    elif command == "inspect":
+        inspect_command(args[1:])
     elif command == "prepare":
         prepare_command(args[1:])
     elif command not in _OF_TRAINER and not str(command).startswith("-"):

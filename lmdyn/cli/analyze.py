@@ -59,7 +59,8 @@ def analyze(
     if all its observations are there, and not again as long as its files stay what they are.
 
     Args:
-        run: run folder with ``config.yaml``; a folder of ``checkpoint-*``; the name of a hub model.
+        run: run folder with ``config.yaml``; a folder of ``checkpoint-*``, or of one model that ``save_pretrained``
+            wrote; the name of a hub model.
         checkpoints: folder or glob; ``<run>/checkpoints`` by default.
         revisions: of a hub model, see :class:`~lmdyn.callbacks.training.hub_checkpoints.HubCheckpoints`.
         configs: yaml files over the run's own configuration. For checkpoints of Hugging Face's they are all there is:
@@ -170,7 +171,9 @@ def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Ma
         return HubCheckpoints(run, revisions, hub_folder, _hub_refs)
     if (folder / "config.yaml").exists():
         return find_checkpoints(checkpoints or str(folder / "checkpoints"))
-    if checkpoints is None and not any(p.is_dir() for p in folder.glob("checkpoint-*")):
+    if checkpoints is None and not (
+        is_pretrained(folder) or any(p.is_dir() for p in folder.glob("checkpoint-*"))
+    ):
         raise FileNotFoundError(
             f"{folder / 'config.yaml'} is missing, and there is no {folder}/checkpoint-*: expected the folder of a run "
             "that was trained by `lmdyn fit` or by transformers' Trainer, or a hub model with --revisions"

@@ -7,9 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["analyze_command", "parse_shard", "prepare_command", "report_command"]
+__all__ = [
+    "INSPECT_FIRST",
+    "analyze_command",
+    "inspect_command",
+    "parse_shard",
+    "prepare_command",
+    "report_command",
+]
 
 log = logging.getLogger(__name__)
+
+INSPECT_FIRST = (
+    "First: `lmdyn inspect MODEL` says which observers run on a model, and writes a yaml to start from."
+)
+"""For the help of each other command."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -34,6 +46,7 @@ def analyze_command(args: Sequence[str]) -> None:
     parser = _Parser(
         "lmdyn analyze",
         description="Replay observers over checkpoints. Observations that are there already are skipped.",
+        epilog=INSPECT_FIRST,
     )
     parser.add_argument(
         "run",
@@ -134,6 +147,7 @@ def report_command(args: Sequence[str]) -> None:
     parser = _Parser(
         "lmdyn report",
         description="Draw the figures and tables of all observations into one page; PNG, SVG and CSV next to it.",
+        epilog=INSPECT_FIRST,
     )
     parser.add_argument("run", nargs="+", type=Path, help="run folder (it holds observations/)")
     parser.add_argument(
@@ -164,6 +178,7 @@ def prepare_command(args: Sequence[str]) -> None:
         "lmdyn prepare",
         usage="lmdyn prepare --config FILE [--data.… VALUE] [--tokenizer DIR]",
         description="Encodes the text of a configuration into the cache, so that a run on a GPU does not wait for it.",
+        epilog=INSPECT_FIRST,
         allow_abbrev=False,
         exit_on_error=False,
     )
@@ -186,3 +201,69 @@ def prepare_command(args: Sequence[str]) -> None:
     from lmdyn.cli.prepare import prepare
 
     prepare(rest, options.tokenizer)
+
+
+def inspect_command(args: Sequence[str]) -> None:
+    """``lmdyn inspect MODEL [--data DATA] [--write my.yaml] [--model.ARG VALUE …] [--data.ARG VALUE …]``.
+
+    Raises:
+        ValueError: an option that does not exist.
+    """
+    parser = argparse.ArgumentParser(
+        "lmdyn inspect",
+        usage="lmdyn inspect MODEL [--data DATA] [--write my.yaml] [--model.ARG VALUE …] [--data.ARG VALUE …]",
+        description="Say what a model is, where to look into it and which observers run on it, before anything is "
+        "trained; and write a yaml to start from.",
+        allow_abbrev=False,
+        exit_on_error=False,
+    )
+    parser.add_argument(
+        "model", metavar="MODEL",
+        help="a yaml with model: (and data:); the folder of a run; a folder that save_pretrained wrote, or a hub name; "
+        "or package.Class of a LightningModule or another nn.Module, its arguments by --model.ARG VALUE",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data",
+        help="a yaml with data:, a text file, or package.Class of a LightningDataModule, its arguments by --data.ARG "
+        "VALUE; default: the yaml's own, else a small synthetic corpus",
+    )
+    parser.add_argument(
+        "--write", type=Path, metavar="YAML", help="write a yaml to start from, which then runs"
+    )
+    parser.add_argument(
+        "--forward",
+        metavar="PACKAGE.FUNCTION",
+        help="a function (module, batch) -> logits, for models that are called in a way of their own",
+    )
+    if not args:
+        parser.print_help()
+        return
+    of_classes, own = _of_classes(args)
+    try:
+        options, rest = parser.parse_known_args(own)
+    except argparse.ArgumentError as error:
+        raise ValueError(f"{error}: lmdyn inspect --help says how") from error
+    if rest:
+        raise ValueError(
+            f"there is no option {rest[0]}: there are --data, --write, --forward, --model.ARG and --data.ARG"
+        )
+    from lmdyn.cli.inspect import inspect_model
+
+    inspect_model(
+        options.model, data=options.data, arguments=of_classes, forward=options.forward, write=options.write
+    )
+
+
+def _of_classes(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """``--model.ARG VALUE`` and ``--data.ARG VALUE``, and all other words."""
+    of_classes: list[str] = []
+    own: list[str] = []
+    words = iter(args)
+    for word in words:
+        if not word.startswith(("--model.", "--data.")):
+            own.append(word)
+            continue
+        of_classes.append(word)
+        if "=" not in word:
+            of_classes.extend([value] if (value := next(words, None)) is not None else [])
+    return of_classes, own

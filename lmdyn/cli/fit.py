@@ -21,11 +21,19 @@ from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_
 from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
 from lmdyn.callbacks.training.lightning_internals import callbacks_of, purge_after
 from lmdyn.callbacks.training.resume import RunState
+from lmdyn.cli.commands import INSPECT_FIRST
 from lmdyn.cli.parser import ConfigFile, Parser
 
 __all__ = ["LmdynCLI", "SaveRunConfig"]
 
 log = logging.getLogger(__name__)
+
+_DESCRIPTIONS = {
+    "fit": "Train, with observers watching.",
+    "validate": "Evaluate a checkpoint on the validation data.",
+    "test": "Evaluate a checkpoint on the test data.",
+    "predict": "Collect the predictions of a checkpoint.",
+}
 
 
 class SaveRunConfig(SaveConfigCallback):
@@ -56,7 +64,10 @@ class LmdynCLI(LightningCLI):
             save_config_callback=SaveRunConfig,
             save_config_kwargs={"overwrite": True},
             seed_everything_default=0,
-            parser_kwargs={"description": "lmdyn: train a language model and watch how it learns"},
+            parser_kwargs={
+                "description": "lmdyn: train a language model and watch how it learns",
+                **{name: {"description": f"{what} {INSPECT_FIRST}"} for name, what in _DESCRIPTIONS.items()},
+            },
             parser_class=Parser,
             args=list(args),
             run=run,

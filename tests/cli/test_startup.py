@@ -20,7 +20,9 @@ print("imported:", sorted(heavy & sys.modules.keys()))
 
 
 @pytest.mark.parametrize(
-    "args", [["--help"], ["analyze", "--help"], ["report", "--help"], ["prepare", "--help"]], ids=" ".join
+    "args",
+    [["--help"], ["analyze", "--help"], ["report", "--help"], ["prepare", "--help"], ["inspect", "--help"]],
+    ids=" ".join,
 )
 def test_help_imports_nothing_heavy(args):
     command = [sys.executable, "-c", CODE.format(args=args)]

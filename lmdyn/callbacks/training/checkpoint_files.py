@@ -49,7 +49,9 @@ def find_checkpoints(pattern: str) -> dict[int, Path]:
     """Checkpoints of a folder or glob by step, in the order of steps.
 
     These are files ``*.ckpt``, and folders ``checkpoint-*`` as transformers' Trainer writes them. The step is the one
-    in the name (``step=000000123.ckpt``, ``checkpoint-123``), else the file's own ``global_step``.
+    in the name (``step=000000123.ckpt``, ``checkpoint-123``), else the file's own ``global_step``. A folder that itself
+    holds one model of Hugging Face's is a single checkpoint, of step 0 where its name says neither ``step`` nor
+    ``checkpoint-``.
 
     Raises:
         FileNotFoundError: there are none.
@@ -68,6 +70,8 @@ def find_checkpoints(pattern: str) -> dict[int, Path]:
     steps: dict[int, Path] = {}
     for path in found:
         step = name_step(path.name) if _of_trainer(path) else checkpoint_step(path)
+        if path == folder and not path.name.startswith("checkpoint-") and "step" not in path.name:
+            step = 0  # a single model: the number in llama3 is none of its steps
         if step is None and _of_trainer(path):
             raise ValueError(
                 f"{path} tells no step: expected a folder's name that ends in it, checkpoint-123"

@@ -1,0 +1,171 @@
+"""What an observer lacks before it can look at a module and its data: found without training and without writing."""
+
+import copy
+import re
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from lmdyn.analysis.inspection.activations import observing
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import ProbeSet, Watch, probe_pass
+from lmdyn.callbacks.observing.protocols import UnmetNeedsError
+from lmdyn.callbacks.observing.run import Run
+from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
+from lmdyn.callbacks.training.resume import token_counts_of, tokenizer_of
+
+__all__ = ["Finding", "requirements"]
+
+What = Literal["data", "module", "observation"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One reason for which an observer cannot run.
+
+    Attributes:
+        what: what is unmet: its conditions on the ``data``, on the ``module``, or those of an ``observation`` that was
+            tried on one batch.
+        why: what was expected and what was found.
+        remedy: what would make it run; empty where the message names nothing.
+        error: what was raised.
+
+    Example:
+        >>> print(Finding("data", "the probe set has no layer 'upos'", "choose others by `layers`"))
+        the probe set has no layer 'upos': choose others by `layers`
+    """
+
+    what: What
+    why: str
+    remedy: str = ""
+    error: Exception | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.why}: {self.remedy}" if self.remedy else self.why
+
+
+def requirements(
+    observer: Observer, module: nn.Module, data: Any = None, *, run: Run | None = None
+) -> list[Finding]:
+    """What keeps an observer from looking at a module: empty where it runs.
+
+    A copy of the observer meets the data and then the module as it does at the start of a training, in a run whose
+    folder is temporary. Observers that need one pass over their probe set are also shown one batch of it, forward and,
+    where they read gradients, backward. Nothing is trained and nothing is written: the observer, the module's modes and
+    gradients and the random generators are as before. A ``probe`` of
+    its own is set up, as attaching does; text that a corpus of lmdyn encodes goes to its cache. Every rank must enter.
+
+    Args:
+        observer: any observer; it need not be attached.
+        module: the module, with its layers.
+        data: the run's own data, set up: a datamodule, or from Python any loader of its validation set; None where
+            the observer has a ``probe`` of its own.
+        run: what else is known of the run, such as its tokenizer and its checkpoints; its folder is not touched. By
+            default the tokenizer and the training counts are those of data and module.
+
+    Returns:
+        All that was found, in the order in which an observer meets it; data of the wrong kind hides what would
+        follow from its content.
+
+    Example:
+        >>> from lmdyn.callbacks import LearningCurves
+        >>> ids = torch.arange(6)[None]
+        >>> batch = {"input_ids": ids, "labels": ids.roll(-1)}
+        >>> net = nn.Sequential(nn.Embedding(6, 4), nn.Linear(4, 6))
+        >>> net.forward = lambda input_ids: net[1](net[0](input_ids))
+        >>> requirements(LearningCurves(layers=[], frequency="probe"), net, [batch])
+        []
+        >>> [f.what for f in requirements(LearningCurves(layers=["topic"], frequency="probe"), net, [batch])]
+        ['data']
+    """
+    own = _copied(observer)
+    with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder, observing(module):
+        try:
+            own.attach(_throwaway(run, module, data, Path(folder)))
+        except Exception as error:
+            found = _findings("data", error, own.name)
+            return found + _module_alone(own, module)
+        try:
+            own.meet(module)
+        except Exception as error:
+            return _findings("module", error, own.name)
+        try:
+            _try(own, module)
+        except Exception as error:
+            return _findings("observation", error, own.name)
+    return []
+
+
+def _copied(observer: Observer) -> Observer:
+    """The observer once more; its probe, which may be large, is the same."""
+    own = copy.copy(observer)
+    for name, value in vars(observer).items():
+        if isinstance(value, dict):  # what it notes on the way
+            setattr(own, name, dict(value))
+    return own
+
+
+def _throwaway(run: Run | None, module: nn.Module, data: Any, folder: Path) -> Run:
+    """The run as the observer is to know it, in a folder of its own."""
+    if run is not None:
+        return replace(run, log_dir=folder, datamodule=run.datamodule if data is None else data)
+    return Run(folder, tokenizer_of(data, module), token_counts_of(data), data)  # type: ignore[arg-type] # any module
+
+
+def _module_alone(observer: Observer, module: nn.Module) -> list[Finding]:
+    """What can be said of the module where the data is unfit: errors that follow from that are none of the module's."""
+    try:
+        observer.check_module(module)
+    except ValueError as error:
+        return _findings("module", error, observer.name)
+    except Exception:
+        return []
+    return []
+
+
+def _try(observer: Observer, module: nn.Module) -> None:
+    """Show one batch to an observer of one pass; the others train or iterate, which takes long."""
+    batch = next(iter(observer.probe_set.batches()), None)
+    if batch is None:
+        raise ValueError(
+            "the probe set is empty: give the observer a `probe` or validation data that hold batches"
+        )
+    if isinstance(observer, StreamingObserver):
+        watch = Watch(
+            observer.accumulator(module, 0), observer.sites, observer.attention_sites, observer.gradients
+        )
+        probe_pass(module, ProbeSet([batch]), [watch], forward=observer.forward)
+
+
+def _findings(what: What, error: Exception, name: str) -> list[Finding]:
+    """An error of the house's, in its parts; of another kind, by its name too."""
+    if isinstance(error, UnmetNeedsError):
+        texts = [str(unmet).removeprefix(f"{unmet.whose} ") for unmet in error.unmet]
+        return [Finding(what, *_parted(text, first=True), error) for text in texts]
+    text = " ".join(str(error).split()).removeprefix(f"{name}: ") or type(error).__name__
+    if not isinstance(error, (ValueError, TypeError, RuntimeError, OSError)):
+        text = f"{type(error).__name__}: {text}"
+        return [Finding(what, text, error=error)]
+    return [Finding(what, *_parted(text), error)]
+
+
+_LISTS = ("there are", "it has", "they are")
+
+
+def _parted(text: str, *, first: bool = False) -> tuple[str, str]:
+    """What is wrong, and the remedy: what follows the last colon, quotes and brackets apart.
+
+    Example:
+        >>> _parted("no tags `upos: x`: set `layers: []`")
+        ('no tags `upos: x`', 'set `layers: []`')
+        >>> _parted("no module 'h1'; there are: a, b")
+        ("no module 'h1'; there are: a, b", '')
+    """
+    hidden = re.sub(r"`[^`]*`|\[[^][]*\]|\([^()]*\)|'[^']*'", lambda found: "_" * len(found[0]), text)
+    at = hidden.find(": ") if first else hidden.rfind(": ")
+    if at < 0 or text[:at].endswith(_LISTS):
+        return text, ""
+    return text[:at], text[at + 2 :]

@@ -1,0 +1,220 @@
+"""``lmdyn inspect``: what a model is, where to look into it, which observers run on it, and a yaml to start from."""
+
+import inspect
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from torch import nn
+
+import lmdyn.callbacks
+from lmdyn.analysis.inspection.attributes import read_attribute
+from lmdyn.analysis.inspection.forward import Forward, device_of
+from lmdyn.analysis.inspection.label_convention import label_convention, model_reading
+from lmdyn.analysis.inspection.sites import find_sites
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import ProbeSet, to_device
+from lmdyn.callbacks.observing.protocols import objective_of
+from lmdyn.callbacks.observing.reading import declared_labels, read_module
+from lmdyn.callbacks.observing.reference import Itself
+from lmdyn.callbacks.observing.requirements import requirements
+from lmdyn.callbacks.observing.run import Run, split_loader
+from lmdyn.callbacks.training.resume import token_counts_of
+from lmdyn.cli.inspection.data import Data, find_data
+from lmdyn.cli.inspection.found import Asked, Inspection
+from lmdyn.cli.inspection.measures import count_parameters, how_called, how_often, is_encoder_decoder
+from lmdyn.cli.inspection.starting_yaml import next_command, refusal, starting_yaml
+from lmdyn.cli.inspection.subject import Subject, find_subject
+from lmdyn.cli.inspection.tables import print_page
+
+__all__ = ["inspect_model"]
+
+log = logging.getLogger(__name__)
+
+_START: Mapping[str, Mapping[str, Any]] = {"Similarity": {"reference": Itself()}}
+"""Arguments that an observer needs, and what to start with."""
+
+
+def inspect_model(
+    name: str,
+    *,
+    data: str | None = None,
+    arguments: Sequence[str] = (),
+    forward: str | None = None,
+    write: Path | None = None,
+) -> Inspection:
+    """Look at a model, print what it is and which observers run on it, and write a yaml to start from.
+
+    Nothing is trained, and but for the yaml nothing is written; text that is encoded goes to lmdyn's cache.
+
+    Args:
+        name: yaml, run folder, folder or hub name of transformers, or ``package.Class``.
+        data: yaml with ``data``, text file, or ``package.Class`` of a datamodule; a synthetic corpus by default.
+        arguments: ``--model.ARG VALUE``, ``--data.ARG VALUE``.
+        forward: dotted path to ``(module, batch) -> output``.
+        write: the yaml.
+
+    Raises:
+        FileNotFoundError: a file that is missing.
+        ValueError: a name that stands for no model, data that the model cannot read, a yaml that is there already, or
+            a model that neither ``fit`` nor ``analyze`` takes, for ``write``.
+    """
+    if write is not None and write.exists():
+        raise ValueError(f"--write {write}: the file is there already: give another name, or remove it")
+    of_model = _groups(arguments, "model")
+    subject = find_subject(name, of_model)
+    with _silent(logging.WARNING):
+        given = find_data(data, subject, _groups(arguments, "data"), forward)
+    found = _inspected(subject, given, forward)
+    print_page(found)
+    if write is not None:
+        write.write_text(starting_yaml(found, write.stem), encoding="utf-8")
+        log.info("written: %s; next: %s", write, next_command(subject, str(write)))
+    elif (why := refusal(found)) is not None:
+        log.info("next: --write makes no yaml to start from yet: %s", why)
+    else:
+        log.info("next: a yaml to start from, lmdyn inspect %s … --write my.yaml", name)
+    return found
+
+
+def _groups(arguments: Sequence[str], key: str) -> list[str]:
+    """The words of ``--key.ARG VALUE``."""
+    words: list[str] = []
+    mine = False
+    for word in arguments:
+        if word.startswith("--"):
+            mine = word.startswith(f"--{key}.")
+        if mine:
+            words.append(word)
+    return words
+
+
+def _inspected(subject: Subject, given: Data, forward: str | None) -> Inspection:
+    module = subject.module
+    probe = ProbeSet(_part(given.data))
+    tokenizer = subject.tokenizer
+    if tokenizer is None:
+        tokenizer = read_attribute(given.data, "tokenizer")
+    with _silent():
+        read_module(
+            module, probe, forward, tokenizer, whose=subject.name, labels="aligned", uses_labels=None, kind=None,
+            one_pass=True,
+        )  # fmt: skip
+        batches = [to_device(batch, device_of(module)) for batch in islice(probe.batches(), 4)]
+        sites = find_sites(module, batches[0], forward)
+    batch = batches[0]
+    about = {
+        "model": f"{subject.says} ({subject.weights}): {count_parameters(module):,} parameters",
+        "data": given.says,
+        "called": how_called(module, batch, forward),
+        **_labels(module, probe, batches, given, forward),
+        "loops": how_often(module, batch, sites, forward),
+    }
+    with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder, _silent():
+        run = Run(Path(folder), tokenizer, _counts(subject, given), given.data, None, Path(folder))
+        own = [Asked(type(o).__name__, o, requirements(o, module, run=run), True) for o in subject.observers]
+        rest = [c for c in _exported() if c.__name__ not in {a.name for a in own}]
+        others = [_default(cls, forward) for cls in rest]
+        asked = [*own, *(Asked(type(o).__name__, o, requirements(o, module, run=run)) for o in others)]
+    return Inspection(subject, given, sites, about, asked, forward)
+
+
+def _exported() -> list[type[Observer]]:
+    """All observers of ``lmdyn.callbacks``."""
+    named = [getattr(lmdyn.callbacks, name) for name in lmdyn.callbacks.__all__]
+    return [c for c in named if isinstance(c, type) and issubclass(c, Observer) and not inspect.isabstract(c)]
+
+
+def _default(cls: type[Observer], forward: str | None) -> Observer:
+    start = _START.get(cls.__name__, {})
+    try:
+        return cls(forward=forward, **start)
+    except ValueError:  # it calls the encoder itself
+        return cls(**start)
+
+
+def _part(data: Any) -> Any:
+    """The loader that is looked at: that of the validation part, else another one."""
+    problem: ValueError | None = None
+    for split in ("validation", "train", "test"):
+        try:
+            return split_loader(data, split, "inspect", chosen=False)
+        except ValueError as error:
+            problem = problem or error
+    raise ValueError(f"{type(data).__name__} has no data to look at: expected val_dataloader()") from problem
+
+
+def _counts(subject: Subject, given: Data) -> Any:
+    path = (subject.folder or Path()) / "tokenizer" / "token_counts.parquet"
+    if subject.kind == "run" and path.exists():
+        return pd.read_parquet(path)
+    try:
+        return token_counts_of(given.data)
+    except ValueError:  # no training part
+        return None
+
+
+@contextmanager
+def _silent(least: int = logging.ERROR) -> Iterator[None]:
+    """Without what observers say on the way: the page has it."""
+    logger = logging.getLogger("lmdyn")
+    level = logger.level
+    logger.setLevel(least)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _labels(
+    module: nn.Module,
+    probe: ProbeSet,
+    batches: Sequence[Mapping[str, Any]],
+    given: Data,
+    forward: Forward | None,
+) -> dict[str, str]:
+    """What the model reads, and what labels mean, as they were measured."""
+    declared = declared_labels(given.data, probe)
+    own = all("labels" in batch for batch in batches)
+    labelled = batches if own else [{"labels": batch["input_ids"], **batch} for batch in batches]
+    reading = model_reading(module, batches[0], forward)
+    warning = ""
+    try:
+        with _silent():
+            decision = label_convention(module, labelled, forward)
+    except ValueError as error:
+        says = f"not decided: {' '.join(str(error).split())}"
+    else:
+        reading, warning = decision.reading, decision.warning
+        says = decision.reason.partition("; the module reads")[0]
+    reads = {
+        "causal": "causal: logits do not depend on later tokens (measured)",
+        "bidirectional": "bidirectional, as masked models do: logits depend on later tokens too (measured)",
+        "unknown": "not known: no token had an effect on other places that could be measured",
+    }[reading]
+    if is_encoder_decoder(module):
+        reads = f"encoder-decoder: the encoder reads all of input_ids, the decoder is {reads}"
+    if declared:
+        says = _declared(declared, given)
+    elif not own:
+        says = f"the batches have none, the tokens themselves stand for them: {says}"
+    return {
+        "reads": reads,
+        "labels": says.removeprefix("labels are "),
+        **({"warning": warning} if warning else {}),
+    }
+
+
+def _declared(declared: str, given: Data) -> str:
+    says = objective_of(given.data)
+    where = (
+        "labels[b, t] belongs to logits[b, t]"
+        if declared == "aligned"
+        else "labels are shifted by the observer"
+    )
+    return f"{declared}, as the data declares{f' (objective: {says})' if says else ''}: {where}"

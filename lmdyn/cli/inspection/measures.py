@@ -1,0 +1,207 @@
+"""What a model is, as it is measured: what it reads, how it is called, how often its blocks run."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmdyn.analysis.inspection.activations import observing, resolve_sites
+from lmdyn.analysis.inspection.forward import Forward, call_module, called_module, device_of, logits_of
+from lmdyn.analysis.inspection.sites import FoundSites
+from lmdyn.analysis.inspection.token_effects import token_effects, zero_parameters
+
+__all__ = [
+    "Reach",
+    "count_parameters",
+    "how_called",
+    "how_often",
+    "input_rows",
+    "is_encoder_decoder",
+    "measure_reach",
+]
+
+log = logging.getLogger(__name__)
+
+_LENGTHS = (64, 32, 16, 8, 4)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a model was measured to read.
+
+    Attributes:
+        length: positions, 64 at most.
+        vocabulary: ids that it reads and predicts.
+        bidirectional: whether logits depend on later tokens.
+    """
+
+    length: int
+    vocabulary: int
+    bidirectional: bool
+
+
+def input_rows(module: nn.Module) -> int | None:
+    """Rows of the embedding that reads the ids; None where no embedding does."""
+    found: list[int] = []
+    ids = torch.tensor([[0, 1, 1, 0]], device=device_of(module))  # no positions, no types
+    with _reading(module, ids, found):
+        try:
+            call_module(module, _batch(ids))
+        except Exception:
+            log.debug("the embedding was not measured", exc_info=True)
+    return min(found, default=None)
+
+
+@contextmanager
+def _reading(module: nn.Module, ids: Tensor, found: list[int]) -> Iterator[None]:
+    """Within, note the rows of each embedding that is given exactly these ids."""
+
+    def note(embedding: nn.Module, args: tuple[Any, ...]) -> None:
+        if args and isinstance(args[0], Tensor) and args[0].shape == ids.shape and args[0].equal(ids):
+            found.append(int(embedding.num_embeddings))  # type: ignore[arg-type] # of an nn.Embedding
+
+    handles = [m.register_forward_pre_hook(note) for m in module.modules() if isinstance(m, nn.Embedding)]
+    with observing(module), torch.no_grad():
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _batch(ids: Tensor) -> dict[str, Tensor]:
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+
+
+def is_encoder_decoder(module: nn.Module) -> bool:
+    """Whether it is one of transformers' encoder-decoders."""
+    return any(getattr(getattr(m, "config", None), "is_encoder_decoder", False) for m in module.modules())
+
+
+def _reads_ahead(module: nn.Module, ids: Tensor, forward: Forward | None) -> bool:
+    """Whether logits depend on later tokens; where zeros close the way, measured without them."""
+    everywhere = [torch.ones_like(ids, dtype=torch.bool)]
+    found = token_effects(module, [_batch(ids)], everywhere, everywhere, forward)
+    if found.reads_ahead is None and (zeros := zero_parameters(module)):
+        found = token_effects(module, [_batch(ids)], everywhere, everywhere, forward, parameters=zeros)
+    return bool(found.reads_ahead)
+
+
+def measure_reach(module: nn.Module, forward: Forward | None = None) -> Reach:
+    """Measure what a model reads, from forward passes over the ids 0 and 1.
+
+    Raises:
+        ValueError: it cannot be called on token ids, or answers no logits (batch, time, classes).
+
+    Example:
+        >>> net = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
+        >>> net.forward = lambda input_ids: net[1](net[0](input_ids))
+        >>> measure_reach(net)
+        Reach(length=64, vocabulary=9, bidirectional=False)
+    """
+    generator = torch.Generator().manual_seed(0)
+    whole = torch.randint(0, 2, (2, _LENGTHS[0]), generator=generator).to(device_of(module))
+    problem: Exception | None = None
+    for length in _LENGTHS:
+        ids, rows = whole[:, :length], list[int]()
+        try:
+            with _reading(module, ids, rows):
+                output = call_module(module, _batch(ids), forward=forward)
+        except Exception as error:
+            problem = problem or error
+            continue
+        logits = logits_of(output)
+        if logits.ndim != 3 or logits.shape[:2] != ids.shape:
+            raise ValueError(
+                f"{type(module).__name__} answers logits {tuple(logits.shape)} for ids {tuple(ids.shape)}: expected "
+                "(batch, time, classes); name a function that makes these, --forward package.function"
+            )
+        return Reach(length, min([*rows, logits.shape[-1]]), _reads_ahead(module, ids, forward))
+    assert problem is not None
+    raise ValueError(
+        f"{type(module).__name__} cannot be called on token ids ({type(problem).__name__}: "
+        f"{' '.join(str(problem).split())}): give --data with the batches that it reads, or --forward "
+        "package.function, a function (module, batch) -> logits"
+    ) from problem
+
+
+def count_parameters(module: nn.Module) -> int:
+    """All parameters; tied ones count once."""
+    return sum(p.numel() for p in module.parameters())
+
+
+def how_called(module: nn.Module, batch: Mapping[str, Any], forward: Forward | None) -> str:
+    """What its forward is given of a batch, and what it answers."""
+    seen: list[str] = []
+    names = {id(value): key for key, value in batch.items()}
+
+    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not seen:
+            given = [names.get(id(value), "…") for value in args]
+            given += [k if names.get(id(v), k) == k else f"{k}={names[id(v)]}" for k, v in kwargs.items()]
+            seen.append(", ".join(given))
+
+    handle = (
+        called_module(module).register_forward_pre_hook(note, with_kwargs=True) if forward is None else None
+    )
+    try:
+        with observing(module), torch.no_grad():
+            output = call_module(module, batch, forward=forward)
+    finally:
+        if handle is not None:
+            handle.remove()
+    how = f"{forward}(module, batch)" if forward is not None else f"forward({seen[0] if seen else ''})"
+    unread = sorted(set(batch) - {"labels"} - set(seen[0].replace("=", ", ").split(", "))) if seen else []
+    rest = f"; the batch also has {', '.join(unread)}" if unread else ""
+    return f"{how} answers logits {tuple(logits_of(output).shape)}{rest}"
+
+
+def how_often(module: nn.Module, batch: Mapping[str, Any], sites: FoundSites, forward: Forward | None) -> str:
+    """Whether its blocks run once, again and again, or token by token."""
+    blocks = {name: path for name, path in sites.sites.items() if sites.kinds[name] == "block"}
+    if not blocks:
+        return "no blocks were found"
+    runs = _runs(module, blocks, batch, forward)
+    most = max(runs, key=lambda name: runs[name])
+    recurrent = [
+        n for n, m in resolve_sites(module, blocks).items() if isinstance(m, (nn.RNNBase, nn.RNNCellBase))
+    ]
+    if runs[most] > 1:
+        width = batch["input_ids"].shape[1]
+        shorter = {
+            k: v[:, :-1] if isinstance(v, Tensor) and v.ndim > 1 and v.shape[1] == width else v
+            for k, v in batch.items()
+        }
+        if _runs(module, blocks, shorter, forward)[most] != runs[most]:
+            return f"recurrent: {blocks[most]} runs once a token"
+        last = f"{most}@{runs[most] - 1}"
+        return f"looped: {blocks[most]} runs {runs[most]} times in one forward pass, sites {most}@0 … {last}"
+    if recurrent:
+        return f"recurrent over tokens ({', '.join(blocks[n] for n in recurrent)}); not looped in depth"
+    return f"not looped: {len(blocks)} blocks, each runs once"
+
+
+def _runs(
+    module: nn.Module, sites: Mapping[str, str], batch: Mapping[str, Any], forward: Forward | None
+) -> dict[str, int]:
+    """How often each site's module runs in one forward pass."""
+    runs = dict.fromkeys(sites, 0)
+
+    def counting(name: str) -> Any:
+        def count(*_: Any) -> None:
+            runs[name] += 1
+
+        return count
+
+    handles = [m.register_forward_hook(counting(name)) for name, m in resolve_sites(module, sites).items()]
+    try:
+        with observing(module), torch.no_grad():
+            call_module(module, batch, forward=forward)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return runs

@@ -1,0 +1,173 @@
+"""What an observer lacks, found on a copy: it agrees with what happens, and leaves nothing behind."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lmdyn.callbacks import (
+    AttentionPatterns,
+    DepthPerformance,
+    DiagnosticProbe,
+    LearningCurves,
+    Run,
+    Similarity,
+    Sparsity,
+    WorldKnowledge,
+)
+from lmdyn.callbacks.observing.reference import Itself, Previous
+from lmdyn.callbacks.observing.requirements import Finding, requirements
+from tests.helpers.architectures import ARCHITECTURES, VOCABULARY, example_batch
+
+
+def batches(name, rows=3):
+    ids = example_batch(name, rows=rows)["input_ids"]
+    return [{"input_ids": ids[:, :-1], "labels": ids[:, 1:]}]
+
+
+OBSERVERS = {
+    "curves": lambda: LearningCurves(frequency="probe"),
+    "sparsity": lambda: Sparsity(frequency="probe", pos_classes=False),
+    "similarity": lambda: Similarity(reference=Itself(), measures=["linear_cka"]),
+    "attention": AttentionPatterns,
+    "probe": DiagnosticProbe,
+    "facts": WorldKnowledge,
+    "previous": lambda: Similarity(reference=Previous()),
+}
+
+
+@pytest.mark.parametrize("observer", OBSERVERS)
+@pytest.mark.parametrize("name", ["llama", "nanogpt", "own_lstm"])
+def test_what_is_found_is_what_happens(name, observer, tmp_path):
+    """An observer without findings makes an observation; one with findings is refused for the first of them."""
+    module, data = ARCHITECTURES[name](), batches(name)
+    found = requirements(OBSERVERS[observer](), module, data)
+    own = OBSERVERS[observer]()
+    if not found:
+        own.attach(Run(tmp_path, datamodule=data))
+        own.meet(module)
+        assert len(own.observe(module, 0))
+        return
+    with pytest.raises((ValueError, RuntimeError)) as refused:
+        own.attach(Run(tmp_path, datamodule=data))
+        own.meet(module)
+        own.observe(module, 0)
+    assert found[0].why in " ".join(str(refused.value).split())
+
+
+def test_findings_say_what_why_and_how():
+    module = ARCHITECTURES["own_lstm"]()
+    (unmet,) = requirements(DiagnosticProbe(), ARCHITECTURES["llama"](), batches("llama"))
+    assert unmet.what == "data"
+    assert unmet.why == "needs a training part, got a list without `train_dataloader`"
+    assert unmet.remedy.startswith("give `probe` a datamodule that has it (ConllCorpus,")
+    (fused,) = requirements(AttentionPatterns(), module, batches("own_lstm"))
+    assert fused.what == "module"
+    assert "no attention module that answers weights was found in OwnLSTM" in fused.why
+    assert fused.remedy == "name sites yourself, `attention_sites: {name: path}`"
+    assert str(fused) == f"{fused.why}: {fused.remedy}"
+    assert isinstance(fused.error, ValueError)
+    (missing,) = requirements(
+        LearningCurves(layers=["topic"], frequency="probe"), module, batches("own_lstm")
+    )
+    assert (missing.what, missing.why) == ("data", "the probe set has no layers ['topic'], it has []")
+
+
+def test_a_list_of_modules_is_no_remedy():
+    (found,) = requirements(
+        Similarity(reference=Itself(), sites={"h": "nowhere"}), ARCHITECTURES["llama"](), batches("llama")
+    )
+    assert found.what == "module"
+    assert "nowhere" in found.why
+    assert found.remedy == ""
+
+
+class InPlace(nn.Module):
+    """What its block answers is overwritten: nothing tells this but a forward pass with a hook."""
+
+    def __init__(self, own_copy=False):
+        super().__init__()
+        self.embed, self.block = nn.Embedding(VOCABULARY, 8), nn.Linear(8, 8)
+        self.head = nn.Linear(8, VOCABULARY)
+        self.own_copy = own_copy
+
+    def forward(self, input_ids):
+        x = self.block(self.embed(input_ids))
+        if self.own_copy:
+            x = x.clone()
+        x += 1
+        return self.head(x)
+
+
+def test_one_batch_is_tried():
+    observer = Similarity(reference=Itself(), sites={"a": "embed", "b": "block"}, measures=["linear_cka"])
+    (found,) = requirements(observer, InPlace(), batches("llama"))
+    assert found.what == "observation"
+    assert "overwritten by an in-place operation" in found.why
+    assert requirements(observer, InPlace(own_copy=True), batches("llama")) == []
+
+
+class Faulty(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, VOCABULARY)
+
+    def forward(self, input_ids):
+        return self.embed({"ids": input_ids}["idx"])
+
+
+def test_errors_of_any_kind_are_findings():
+    (found,) = requirements(LearningCurves(frequency="probe"), Faulty(), batches("llama"))
+    assert "KeyError" in str(found)
+    (empty,) = requirements(LearningCurves(bands=[], layers=[]), ARCHITECTURES["llama"](), [])
+    assert "empty" in str(empty) or "no batch" in str(empty)
+    (none,) = requirements(LearningCurves(), ARCHITECTURES["llama"]())
+    assert "nothing to look at" in none.why
+
+
+def test_a_model_of_the_other_kind():
+    found = requirements(DepthPerformance(), ARCHITECTURES["llama"](), batches("llama"))
+    assert any("masked language models" in str(f) for f in found)
+
+
+def test_nothing_is_left_behind(tmp_path, monkeypatch):
+    """Observer, module, generators and folders are as before, whether it runs or not."""
+    monkeypatch.chdir(tmp_path)
+    module = ARCHITECTURES["llama"]().train()
+    module.model.layers[0].eval()
+    ids = example_batch("llama", rows=6)["input_ids"]
+    rows = [{"input_ids": row, "labels": row} for row in ids]
+    loader = DataLoader(rows, batch_size=2, shuffle=True)
+    weights = copy.deepcopy(module.state_dict())
+    modes = [m.training for m in module.modules()]
+    run = Run(tmp_path / "run", datamodule=loader)
+    torch.manual_seed(3), random.seed(3), np.random.seed(3)
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    for observer in (
+        LearningCurves(frequency="probe"),
+        Sparsity(frequency="probe", pos_classes=False, gradients=True),
+        AttentionPatterns(),
+        DiagnosticProbe(),
+    ):
+        before = copy.copy(vars(observer))
+        held = {name: copy.copy(value) for name, value in before.items() if isinstance(value, dict)}
+        requirements(observer, module, run=run)
+        assert vars(observer) == before
+        assert {name: vars(observer)[name] for name in held} == held
+        with pytest.raises(RuntimeError, match="not attached"):
+            _ = observer.run
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == states[1:]
+    assert [m.training for m in module.modules()] == modes
+    assert all(torch.equal(weights[name], tensor) for name, tensor in module.state_dict().items())
+    assert all(p.grad is None for p in module.parameters())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finding_compares_by_what_it_says():
+    assert Finding("data", "a", "b", ValueError("x")) == Finding("data", "a", "b")
+    assert Finding("data", "a") != Finding("module", "a")

@@ -1,0 +1,470 @@
+"""``lmdyn inspect``: the page tells what is, one line tells what is wrong, and the yaml that is written runs."""
+
+import shutil
+import sys
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from transformers import BertConfig, BertModel
+
+from lmdyn.cli.__main__ import main
+from lmdyn.cli.inspect import inspect_model
+from lmdyn.cli.inspection.found import brief
+from lmdyn.cli.inspection.measures import measure_reach
+from lmdyn.datamodules import GrammarCorpus
+from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
+from tests.helpers.architectures import ARCHITECTURES, ENCODER_DECODER, MASKED, VOCABULARY
+
+OWN = '''
+"""Models and data of a user's own."""
+from dataclasses import dataclass
+
+import lightning as L
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+@dataclass
+class GPTConfig:
+    block_size: int = 16
+    vocab_size: int = 200
+    n_layer: int = 2
+
+
+class GPT(nn.Module):
+    """As nanoGPT: (logits, loss), and without targets the last logits only."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.config = config
+        self.wte, self.wpe = nn.Embedding(config.vocab_size, 8), nn.Embedding(config.block_size, 8)
+        self.h = nn.ModuleList([nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)) for _ in range(config.n_layer)])
+        self.lm_head = nn.Linear(8, config.vocab_size, bias=False)
+        self.lm_head.weight = self.wte.weight
+
+    def forward(self, idx, targets=None):
+        assert idx.size(1) <= self.config.block_size, "too long"
+        x = self.wte(idx) + self.wpe(torch.arange(idx.size(1)))
+        for block in self.h:
+            x = x + block(x)
+        if targets is None:
+            return self.lm_head(x[:, [-1]]), None
+        logits = self.lm_head(x)
+        return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+
+
+class Lit(L.LightningModule):
+    def __init__(self, vocab_size: int = 200, n_layer: int = 2):
+        super().__init__()
+        self.gpt = GPT(GPTConfig(vocab_size=vocab_size, n_layer=n_layer))
+
+    def forward(self, input_ids):
+        return self.gpt(input_ids, input_ids)[0]
+
+    def training_step(self, batch, batch_idx):
+        return self.gpt(batch["input_ids"], batch["labels"])[1]
+
+    def validation_step(self, batch, batch_idx):
+        """Nothing; without it Lightning warns."""
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class OnlyForward(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Embedding(200, 200)
+
+    def forward(self, input_ids):
+        return self.net(input_ids)
+
+
+class Looped(nn.Module):
+    def __init__(self, times: int = 3):
+        super().__init__()
+        self.times = times
+        self.embed, self.layers = nn.Embedding(200, 8), nn.ModuleList([nn.Linear(8, 8)])
+        self.head = nn.Linear(8, 200)
+
+    def forward(self, input_ids):
+        x = self.embed(input_ids)
+        for _ in range(self.times):
+            x = x + self.layers[0](x)
+        return self.head(x)
+
+
+class NoLogits(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(200, 200)
+
+    def forward(self, input_ids):
+        return {"loss": self.embed(input_ids).mean()}
+
+
+def by_function(module, batch):
+    return module.embed(batch["input_ids"])
+
+
+class Needs(nn.Module):
+    def __init__(self, depth, width: int, drop: float = 0.0):
+        super().__init__()
+
+
+class Pairs(L.LightningDataModule):
+    """Tuples (x, y), as nanoGPT's."""
+
+    def __init__(self, rows: int):
+        super().__init__()
+        ids = torch.randint(0, 200, (rows, 17), generator=torch.Generator().manual_seed(0))
+        self.pairs = TensorDataset(ids[:, :-1], ids[:, 1:])
+
+    def train_dataloader(self):
+        return DataLoader(self.pairs, batch_size=4)
+
+    def val_dataloader(self):
+        return DataLoader(self.pairs, batch_size=4)
+
+
+class Nothing(L.LightningDataModule):
+    pass
+'''
+
+CORPUS = {
+    "n_train_tokens": 20_000, "n_validation_tokens": 4_000, "n_test_tokens": 2_000, "n_nouns": 60, "n_verbs": 40,
+    "n_adjectives": 30, "n_adverbs": 10, "n_names": 20, "n_facts": 10,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Models as they lie about: a user's file, folders of save_pretrained, text."""
+    folder = tmp_path_factory.mktemp("inspect")
+    (folder / "inspected_own.py").write_text(OWN)
+    corpus = GrammarCorpus(**CORPUS)
+    tokenizer = subword_tokenizer("wordpiece", corpus.word_counts(), VOCABULARY)
+    larger = subword_tokenizer("wordpiece", corpus.word_counts(), 2 * VOCABULARY)
+    for name in ("llama", "bert", "t5", "modernbert", "mamba", "albert"):
+        ARCHITECTURES[name]().save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    shutil.copytree(folder / "llama", folder / "too_many")
+    larger.save_pretrained(folder / "too_many")
+    shutil.copytree(folder / "llama", folder / "trainer" / "checkpoint-10")
+    BertModel(
+        BertConfig(
+            vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
+        )
+    ).save_pretrained(folder / "no_head")
+    text = "\n".join(" ".join(s.words) for d in corpus.documents("train") for s in d)
+    (folder / "text.txt").write_text(text, encoding="utf-8")
+    (folder / "empty.txt").write_text("\n \n")
+    (folder / "observers.yaml").write_text("trainer: {callbacks: [LearningCurves]}\n")
+    (folder / "nothing").mkdir()
+    return folder
+
+
+@pytest.fixture
+def here(folder, tmp_path, monkeypatch):
+    """The user's folder as the current one; what is written goes to tmp_path."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    yield tmp_path
+    sys.modules.pop("inspected_own", None)
+
+
+def error_of(capsys, *args):
+    with pytest.raises(SystemExit, match="1"):
+        main(["inspect", *args])
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("error:")]
+    return line
+
+
+WRONG = {
+    "nothing": ("is neither the folder of a run (with a config.yaml) nor a model of transformers",),
+    "absent.yaml": ("there is no file absent.yaml",),
+    "observers.yaml": ("names no model, it has ['trainer']: expected `model:",),
+    "text.txt": ("is no yaml with a model: expected one; a text is given as --data",),
+    "org/absent": (
+        "'org/absent' at revision 'main' cannot be reached",
+        "check name, revision and connection",
+    ),
+    "runs/a/b": ("there is no file or folder runs/a/b",),
+    "no_such_package.Model": ("there is no package 'no_such_package' to import",),
+    "inspected_own.Absent": ("'inspected_own.Absent' cannot be imported",),
+    "inspected_own.Pairs": ("is a LightningDataModule: give it as --data inspected_own.Pairs",),
+    "inspected_own.by_function": ("inspected_own.by_function is no model: expected a class",),
+    "inspected_own.Needs": ("needs depth, width (int): give them, --model.depth VALUE --model.width VALUE",),
+    "inspected_own.Needs --model.depth 2": ("needs width (int): give it, --model.width VALUE",),
+    "inspected_own.GPT": ("needs config (GPTConfig): give it, --model.config.block_size VALUE",),
+    "inspected_own.Lit --model.n_layer x": ("n_layer",),
+    "inspected_own.Lit --model.width 3": ("width",),
+    "inspected_own.NoLogits": ("expected an output with `.logits`", "give the observer `forward:`"),
+    "no_head": ("which does not tell whether it is causal or masked: give the objective",),
+    "too_many": (f"the tokenizer has {2 * VOCABULARY} tok", f"{VOCABULARY} rows: give the"),
+    "llama --data empty.txt": ("--data empty.txt is empty: expected a file with text",),
+    "llama --data absent.txt": ("--data absent.txt: there is no such file, and no package 'absent'",),
+    "llama --data absent.yaml": ("--data absent.yaml: there is no such file",),
+    "llama --data observers.yaml": ("--data observers.yaml has no `data:`",),
+    "llama --data nothing": ("--data nothing is a folder: expected a text file",),
+    "llama --data inspected_own.GPT": ("is no LightningDataModule",),
+    "inspected_own.Lit --data inspected_own.Pairs": ("needs rows (int): give it, --data.rows VALUE",),
+    "inspected_own.Lit --data inspected_own.Nothing": (
+        "Nothing has no data to look at: expected val_dataloader()",
+    ),
+    "inspected_own.Lit --model.vocab_size 20 --data text.txt": ("token types, the embedding of Lit 20 rows",),
+    "llama --dta text.txt": ("there is no option --dta: there are --data, --write, --forward",),
+    "llama --write observers.yaml": ("the file is there already: give another name",),
+}
+
+
+@pytest.mark.parametrize("args", WRONG)
+def test_what_is_wrong_is_one_line(args, here, capsys):
+    line = error_of(capsys, *args.split())
+    for part in WRONG[args]:
+        assert part in line
+
+
+def page_of(capsys, *args):
+    capsys.readouterr()
+    main(["inspect", *args])
+    out, err = capsys.readouterr()
+    return " ".join(out.split()), err
+
+
+def verdicts(found):
+    return {a.name: not a.findings for a in found.observers}
+
+
+def test_page_of_a_users_gpt(here, capsys):
+    """A class as published: its arguments, its call, its sites, and that it is no LightningModule."""
+    page, err = page_of(
+        capsys,
+        "inspected_own.GPT",
+        "--model.config.n_layer",
+        "3",
+        "--data",
+        "inspected_own.Pairs",
+        "--data.rows=8",
+    )
+    assert "model inspected_own.GPT (untrained): 1,992 parameters" in page
+    assert "called forward(idx=input_ids, targets" in page
+    assert "answers logits (4, 16, 200)" in page
+    assert (
+        "reads causal: logits do not depend on later tokens (measured)" in page or "reads not known" in page
+    )
+    assert "labels aligned: " in page
+    assert "loops not looped: 3 blocks, each runs once" in page
+    assert "embedding wte (4, 16, 8) 1,600 80.3 %" in page
+    assert "block_02 h.2 (4, 16, 8) 88 4.4 %" in page
+    assert "logits lm_head (4, 16, 200) 1,600 (tied) 80.3 %" in page
+    assert "(others) 128 6.4 %" in page
+    assert "LearningCurves runs" in page
+    assert "WorldKnowledge no data: needs questions about facts" in page
+    assert "no yaml to start from yet: fit trains LightningModules, and GPT is a plain nn.Module" in err
+
+
+def test_looped_models_are_told_by_running_them(here, capsys):
+    page, _ = page_of(capsys, "inspected_own.Looped", "--model.times", "4")
+    assert "loops looped: layers.0 runs 4 times in one forward pass, sites block@0 … block@3" in page
+    page, _ = page_of(capsys, "inspected_own.Looped", "--model.times", "1")
+    assert "loops looped" not in page
+
+
+def test_a_function_that_calls_the_model(here, capsys):
+    page, _ = page_of(
+        capsys, "inspected_own.NoLogits", "--forward", "inspected_own.by_function", "--data", "inspected_own.Pairs",
+        "--data.rows", "8",
+    )  # fmt: skip
+    assert "called inspected_own.by_function(module, batch) answers logits (4, 16, 200)" in page
+
+
+def test_the_synthetic_corpus_suits_the_model(here, capsys):
+    """Masked models get masks, causal ones the next words, in the model's own tokenizer; and nothing is written."""
+    before = sorted(p.name for p in here.parent.rglob("*"))
+    bert = inspect_model("bert")
+    assert bert.data.entry["class_path"].endswith("PretrainingCorpus")
+    assert bert.about["reads"].startswith("bidirectional")
+    assert bert.about["labels"].startswith("aligned, as the data declares (objective: masked)")
+    assert verdicts(bert)["AttentionPatterns"]
+    assert not verdicts(bert)["Interdependence"]
+    out = capsys.readouterr().out
+    assert "none given: PretrainingCorpus, a synthetic grammar of lmdyn's" in " ".join(out.split())
+    assert sorted(p.name for p in here.parent.rglob("*")) == before
+    page_of(capsys, "bert", "--write", str(here / "my.yaml"))  # the control
+    assert sorted(p.name for p in here.parent.rglob("*")) != before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "about"),
+    [
+        ("llama", {"reads": "causal: ", "loops": "not looped: 2 blocks", "model": "transformers' LlamaForCausalLM"}),
+        ("modernbert", {"reads": "bidirectional", "loops": "not looped: 2 blocks"}),
+        ("mamba", {"reads": "causal: ", "loops": "not looped: 2 blocks"}),
+        ("albert", {"reads": "bidirectional", "loops": "looped: model.albert.encoder.albert_layer_groups.0 runs 2"}),
+        ("t5", {"reads": "encoder-decoder: the encoder reads all of input_ids, the decoder is causal"}),
+        ("trainer", {"model": "transformers' LlamaForCausalLM, of trainer"}),
+    ],
+)  # fmt: skip
+def test_what_models_are_is_measured(name, about, here):
+    found = inspect_model(name, data="text.txt")
+    for key, start in about.items():
+        assert found.about[key].startswith(start)
+    assert verdicts(found)["LearningCurves"]
+    assert (
+        found.about["data"]
+        == f"{'PretrainingCorpus' if 'bidir' in found.about['reads'] else 'TextCorpus'} of the text text.txt"
+    )
+
+
+def observed(folder):
+    return {p.name for p in (folder / "observations").iterdir() if list(p.glob("*.parquet"))}
+
+
+def in_yaml(path):
+    return [c["class_path"] for c in yaml.safe_load(path.read_text())["trainer"]["callbacks"]]
+
+
+SNAKES = {
+    "AttentionPatterns": "attention_patterns", "LearningCurves": "learning_curves", "Similarity": "similarity",
+    "Sparsity": "sparsity",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "data"), [("llama", ["--data", "text.txt"]), ("bert", []), ("mamba", [])])
+def test_the_yaml_of_a_folder_replays(name, data, here, capsys):
+    """What it holds are the observers that the page says run, and each of them makes its observation."""
+    path = here / "my.yaml"
+    _, err = page_of(capsys, name, *data, "--write", str(path))
+    assert f"written: {path}; next: lmdyn analyze {name} --config {path} --out runs/{name}" in err
+    main(["analyze", name, "--config", str(path), "--out", str(here / "out")])
+    assert observed(here / "out") == {SNAKES[c] for c in in_yaml(path)}
+    assert {"LearningCurves", "Sparsity", "Similarity"} <= set(in_yaml(path))
+    curves = pd.read_parquet(here / "out" / "observations" / "learning_curves")
+    assert curves["step"].unique().tolist() == [0]
+    # the comments are part of it: what takes longer, and what does not run, with the reason
+    text = path.read_text()
+    assert "# WorldKnowledge: data: needs questions about facts" in text
+    commented = text.partition("which takes longer:\n")[2].partition("    # These do not run")[0]
+    longer = yaml.safe_load("\n".join(line.strip().removeprefix("# ") for line in commented.splitlines()))
+    assert {c["class_path"] for c in longer or []} <= {
+        "DepthPerformance",
+        "DiagnosticProbe",
+        "EncoderDynamics",
+        "WordClusters",
+        "Interdependence",
+    }
+
+
+@pytest.mark.slow
+def test_the_yaml_of_a_class_trains_and_its_run_replays(here, capsys, without_report):
+    path = here / "lit.yaml"
+    _, err = page_of(
+        capsys, "inspected_own.Lit", "--model.n_layer", "3", "--data", "text.txt", "--write", str(path)
+    )
+    assert f"next: lmdyn fit --config {path}" in err
+    written = yaml.safe_load(path.read_text())
+    assert written["model"] == {"class_path": "inspected_own.Lit", "init_args": {"n_layer": 3}}
+    assert written["data"]["init_args"]["vocab_size"] == 200  # pieces that the embedding has rows for
+    main(
+        [
+            "fit",
+            "--config",
+            str(path),
+            "--trainer.max_steps",
+            "3",
+            "--trainer.logger.init_args.save_dir",
+            str(here),
+        ]
+    )
+    run = here / "lit" / "version_0"
+    assert observed(run) == {SNAKES[c] for c in in_yaml(path) if c != "ScheduledCheckpoint"}
+    found = inspect_model(str(run))
+    assert found.subject.weights == f"of {run}/checkpoints/step=000000003.ckpt"
+    assert [a.name for a in found.observers if a.configured] == in_yaml(path)[1:]
+    state = torch.load(run / "checkpoints" / "step=000000003.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(state[n], t) for n, t in found.subject.module.state_dict().items())
+    # a yaml of the run holds what it did not observe yet
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["trainer"]["callbacks"] = [c for c in config["trainer"]["callbacks"] if "Similarity" not in str(c)]
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    shutil.rmtree(run / "observations" / "similarity")
+    more = here / "more.yaml"
+    page_of(capsys, str(run), "--write", str(more))
+    assert in_yaml(more) == ["Similarity"]
+    main(["analyze", str(run), "--config", str(more)])
+    assert len(list((run / "observations" / "similarity").glob("*.parquet"))) > 1
+
+
+@pytest.mark.slow
+def test_the_yaml_of_a_yaml_keeps_what_it_says(here, capsys, without_report):
+    """Model, data and trainer are the user's, observers that run are added; what it configures is asked first."""
+    mine = here / "mine.yaml"
+    mine.write_text(
+        yaml.safe_dump(
+            {
+                "trainer": {
+                    "max_steps": 2, "accelerator": "cpu", "devices": 1, "logger": False, "enable_progress_bar": False,
+                    "default_root_dir": str(here / "run"),
+                    "callbacks": [{"class_path": "LearningCurves", "init_args": {"layers": ["topic"], "bands": []}}],
+                },
+                "model": {"class_path": "LSTMLanguageModel", "init_args": {"embedding_size": 8, "hidden_size": 8}},
+                "data": {"class_path": "GrammarCorpus", "init_args": {**CORPUS, "batch_size": 4}},
+            }
+        )
+    )  # fmt: skip
+    path = here / "more.yaml"
+    page, _ = page_of(capsys, str(mine), "--write", str(path))
+    assert "LearningCurves (configured) runs" in page
+    assert "loops recurrent over tokens (lstm.layers.0, lstm.layers.1); not looped in depth" in page
+    before, after = yaml.safe_load(mine.read_text()), yaml.safe_load(path.read_text())
+    assert after["model"] == before["model"]
+    assert after["data"] == before["data"]
+    assert after["trainer"].pop("callbacks")[0] == before["trainer"].pop("callbacks")[0]
+    assert after["trainer"] == before["trainer"]
+    assert "Sparsity" in in_yaml(path)
+    main(["fit", "--config", str(path)])
+    assert observed(here / "run") == {SNAKES[c] for c in in_yaml(path)}
+
+
+@pytest.mark.slow
+def test_what_has_no_yaml_says_why(here, capsys):
+    path = str(here / "my.yaml")
+    assert "is an encoder-decoder: observe it in a" in error_of(capsys, "t5", "--write", path)
+    assert "GPT is a plain nn.Module: wrap it" in error_of(
+        capsys, "inspected_own.GPT", "--model.config.n_layer=1", "--write", path
+    )
+    assert "fit needs training_step and configure_optimizers" in error_of(
+        capsys, "inspected_own.OnlyForward", "--write", path
+    )
+    assert not (here / "my.yaml").exists()
+
+
+def test_long_lists_are_cut():
+    assert (
+        brief("there are: a.0, b.1, c, d, e, f, g, h; name one") == "there are: a.0, b.1, c, d, …; name one"
+    )
+    assert brief("there are: a, b, c") == "there are: a, b, c"
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "nanogpt", "t5"])
+def test_reach_is_measured(name):
+    reach = measure_reach(ARCHITECTURES[name]())
+    assert (reach.length, reach.vocabulary) == (64, VOCABULARY)
+    assert reach.bidirectional == (name in MASKED or name in ENCODER_DECODER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["fit", "validate", "test", "predict", "prepare", "analyze", "report"])
+def test_help_points_to_it_first(command, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    assert "First: `lmdyn inspect MODEL` says which observers run" in " ".join(
+        capsys.readouterr().out.split()
+    )
