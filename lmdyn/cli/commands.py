@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from lmdyn.cli import INSPECT_FIRST
+
 __all__ = [
-    "INSPECT_FIRST",
     "analyze_command",
     "inspect_command",
     "parse_shard",
@@ -17,11 +18,6 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
-
-INSPECT_FIRST = (
-    "First: `lmdyn inspect MODEL` says which observers run on a model, and writes a yaml to start from."
-)
-"""For the help of each other command."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,7 +46,8 @@ def analyze_command(args: Sequence[str]) -> None:
     )
     parser.add_argument(
         "run",
-        help="run folder: its config.yaml says model, data and observers; or a folder of checkpoint-*, or a hub model",
+        help="run folder: its config.yaml says model, data and observers; or a folder of checkpoint-*, or of a model "
+        "that save_pretrained wrote, or a hub model",
     )
     parser.add_argument("--checkpoints", help="folder or glob of checkpoints; default: RUN/checkpoints")
     parser.add_argument(
@@ -204,18 +201,13 @@ def prepare_command(args: Sequence[str]) -> None:
 
 
 def inspect_command(args: Sequence[str]) -> None:
-    """``lmdyn inspect MODEL [--data DATA] [--write my.yaml] [--model.ARG VALUE …] [--data.ARG VALUE …]``.
-
-    Raises:
-        ValueError: an option that does not exist.
-    """
-    parser = argparse.ArgumentParser(
+    """``lmdyn inspect MODEL [--data DATA] [--write my.yaml] [--model.ARG VALUE …] [--data.ARG VALUE …]``."""
+    parser = _Parser(
         "lmdyn inspect",
         usage="lmdyn inspect MODEL [--data DATA] [--write my.yaml] [--model.ARG VALUE …] [--data.ARG VALUE …]",
         description="Say what a model is, where to look into it and which observers run on it, before anything is "
         "trained; and write a yaml to start from.",
         allow_abbrev=False,
-        exit_on_error=False,
     )
     parser.add_argument(
         "model", metavar="MODEL",
@@ -239,14 +231,7 @@ def inspect_command(args: Sequence[str]) -> None:
         parser.print_help()
         return
     of_classes, own = _of_classes(args)
-    try:
-        options, rest = parser.parse_known_args(own)
-    except argparse.ArgumentError as error:
-        raise ValueError(f"{error}: lmdyn inspect --help says how") from error
-    if rest:
-        raise ValueError(
-            f"there is no option {rest[0]}: there are --data, --write, --forward, --model.ARG and --data.ARG"
-        )
+    options = parser.parse_args(own)
     from lmdyn.cli.inspect import inspect_model
 
     inspect_model(

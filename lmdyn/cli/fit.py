@@ -21,7 +21,7 @@ from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_
 from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
 from lmdyn.callbacks.training.lightning_internals import callbacks_of, purge_after
 from lmdyn.callbacks.training.resume import RunState
-from lmdyn.cli.commands import INSPECT_FIRST
+from lmdyn.cli import INSPECT_FIRST
 from lmdyn.cli.parser import ConfigFile, Parser
 
 __all__ = ["LmdynCLI", "SaveRunConfig"]

@@ -344,7 +344,7 @@ def _inherited(cls: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__[1:] if isinstance(cls, type) else ()):
         if "__init__" in vars(base):
-            found |= {n: p.default for n, p in inspect.signature(base.__init__).parameters.items()}
+            found |= {n: p.default for n, p in inspect.signature(vars(base)["__init__"]).parameters.items()}
     return found
 
 
