@@ -16,7 +16,7 @@ from lmdyn.analysis.inspection.activations import (
     paths_of,
     resolve_sites,
 )
-from lmdyn.analysis.inspection.block_lists import static_blocks
+from lmdyn.analysis.inspection.blocks import static_blocks
 from lmdyn.analysis.inspection.forward import Forward, StopForward, call_module
 from lmdyn.analysis.inspection.sites import find_sites
 from lmdyn.analysis.inspection.transformer import encoder_of, layer_sites

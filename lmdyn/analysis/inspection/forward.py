@@ -227,7 +227,9 @@ def _arguments(
         elif parameters:  # *args
             positional = [batch["input_ids"]]
     if "decoder_input_ids" in named and "decoder_input_ids" not in kwargs and "labels" in batch:
-        make = next((getattr(m, _PREPARE) for m in module.modules() if hasattr(m, _PREPARE)), None)
+        make = next(
+            (getattr(m, PREPARE_DECODER) for m in module.modules() if hasattr(m, PREPARE_DECODER)), None
+        )
         if make is not None:
             kwargs["decoder_input_ids"] = make(batch["labels"])
     if (
@@ -248,7 +250,8 @@ def _arguments(
     return positional, kwargs, None if label_name in kwargs else label_name
 
 
-_PREPARE = "prepare_decoder_input_ids_from_labels"
+PREPARE_DECODER = "prepare_decoder_input_ids_from_labels"
+"""The method by which transformers' encoder-decoders make their decoder's ids."""
 
 
 def _labels_to_pass(batch: Mapping[str, Any]) -> Tensor:

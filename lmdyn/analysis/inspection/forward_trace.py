@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.activations import first_tensor, paths_of
+from lmdyn.analysis.inspection.activations import attention_weights, first_tensor, paths_of
 
-__all__ = ["Call", "Trace", "feeds", "trace_forward"]
+__all__ = ["AttentionTrace", "Call", "Trace", "feeds", "trace_forward", "within"]
 
 
 @dataclass
@@ -24,6 +24,7 @@ class Call:
         end: its number in the order in which they ended; −1 while it runs.
         ids: the key of the batch whose ids were handed to it, as they are or (``ids_transposed``) time first.
         ids_transposed: see ``ids``.
+        by_ids: of a module that was given ids, whether it answered equal vectors for equal ids.
         x_shape: of the first floating (·, ·, ·) tensor it was given.
         x_number: number of that tensor; equal numbers are the same tensor.
         shape: of the first tensor it answered.
@@ -38,6 +39,7 @@ class Call:
     end: int = -1
     ids: str | None = None
     ids_transposed: bool = False
+    by_ids: bool = False
     x_shape: tuple[int, ...] | None = None
     x_number: int | None = None
     shape: tuple[int, ...] | None = None
@@ -90,7 +92,9 @@ class Trace:
                 f"{self.show(module)} answers a {wrong[0].kind}, which holds no (batch, time, width) tensor"
             )
         if time_first or tuple(reversed(shape[:2])) in self.axes:
-            return f"{self.show(module)} answers {shape}, time before batch: make it with batch_first=True"
+            switch = any(getattr(m, "batch_first", True) is False for m in module.modules())
+            remedy = "make it with batch_first=True" if switch else "expected (batch, time, width)"
+            return f"{self.show(module)} answers {shape}, time before batch: {remedy}"
         return f"{self.show(module)} answers {shape}, which is not (batch, time, width)"
 
 
@@ -140,6 +144,9 @@ def trace_forward(module: nn.Module, forward: Callable[[], Any], ids: Mapping[st
         if tensor is not None and not tensor.is_nested:
             call.shape, call.number = tuple(tensor.shape), number(tensor)
             call.floating, call.answer = tensor.is_floating_point(), weakref.ref(tensor)
+            if call.ids is not None and call.floating and tensor.ndim == 3:
+                read = ids[call.ids].T if call.ids_transposed else ids[call.ids]
+                call.by_ids = tensor.shape[:2] == read.shape and _equal_for_equal(read, tensor)
         elif tensor is not None:
             call.kind = "nested tensor"
 
@@ -150,6 +157,14 @@ def trace_forward(module: nn.Module, forward: Callable[[], Any], ids: Mapping[st
         output = forward()
     calls = [call for call in calls if call.end >= 0]
     return Trace(calls, output, modules, {tuple(t.shape) for t in ids.values()})
+
+
+def _equal_for_equal(ids: Tensor, vectors: Tensor) -> bool:
+    _, which = torch.unique(ids.flatten(), return_inverse=True)
+    rows = torch.nan_to_num(vectors.detach()).flatten(0, 1)
+    places = torch.arange(len(which), device=which.device)
+    first = torch.full_like(which, len(which)).scatter_reduce_(0, which, places, "amin")
+    return bool(((rows - rows[first[which]]).abs() <= 1e-6 * rows.abs().amax()).all())
 
 
 def _is_vectors(tensor: Tensor) -> bool:
@@ -204,3 +219,85 @@ def feeds(first: nn.Module, second: nn.Module, forward: Callable[[], Any]) -> bo
             forward()
         seen.append(given[0] if given else torch.zeros(0))
     return seen[0].shape != seen[1].shape or not torch.equal(*seen)
+
+
+def within(module: nn.Module, outer: nn.Module) -> bool:
+    """Whether ``module`` is ``outer`` or part of it.
+
+    Example:
+        >>> within(net := nn.Linear(2, 2), nn.Sequential(net))
+        True
+    """
+    return any(m is module for m in outer.modules())
+
+
+class AttentionTrace:
+    """Which module of each block answers attention weights, seen in a forward pass.
+
+    Attributes:
+        found: name of the block to the path of the module.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._times = {time for _, time in trace.axes}
+        self._names: dict[int, str] = {}
+        self._answered: list[tuple[nn.Module, bool, Tensor]] = []
+        self.found: dict[str, str] = {}
+        self._others: dict[str, None] = {}
+        self._less: dict[str, None] = {}
+
+    def watch(self, name: str, block: nn.Module, stack: ExitStack) -> None:
+        """Watch a block under the name of its site until ``stack`` closes."""
+        self._names[id(block)] = name
+        for m in block.modules():
+            stack.callback(m.register_forward_hook(self._see).remove)
+        stack.callback(block.register_forward_hook(self._end_of_block).remove)
+
+    def _see(self, m: nn.Module, _: Any, output: Any) -> None:
+        weights = attention_weights(output)
+        if weights is not None and weights.shape[2] in self._times:
+            self._answered.append((m, isinstance(output, Tensor), weights.detach()))
+        elif weights is None and isinstance(output, tuple) and any(self._is_less(t) for t in output):
+            self._less[self._trace.show(m)] = None
+
+    def _is_less(self, value: Any) -> bool:
+        """Whether a tensor is weights of rows that add up to less than 1, next to a sink."""
+        if not isinstance(value, Tensor) or value.ndim != 4 or not {*value.shape[2:]} <= self._times:
+            return False
+        sums = value.detach().float().sum(-1)
+        return bool((value >= 0).all() & (sums < 1.001).all() & (sums > 0).any())
+
+    def _end_of_block(self, block: nn.Module, _: Any, __: Any) -> None:
+        answered, self._answered = self._answered, []
+        if not answered:
+            return
+        # rather a module that answers weights next to what it computed than a dropout that they go through
+        chosen, _, weights = next((a for a in answered if not a[1]), answered[0])
+        self.found[self._names[id(block)]] = self._trace.path_of[id(chosen)]
+        apart = [m for m, _, w in answered if w.shape != weights.shape or not torch.equal(w, weights)]
+        apart = [m for m in apart if not any(n is not m and within(n, m) for n in apart)]
+        self._others |= dict.fromkeys(self._trace.path_of[id(m)] for m in apart)
+
+    def left_out(self, blocks: list[nn.Module]) -> list[str]:
+        """What is not found in these blocks, and why, in sentences."""
+        said = []
+        if self._others:
+            said.append(
+                f"attention weights: {_enumerated(list(self._others))} answer some too, as in cross attention: name "
+                "them by `attention_sites`"
+            )
+        without = [name for name in (self._names[id(m)] for m in blocks) if name not in self.found]
+        if without and self._less:
+            said.append(
+                f"attention weights: rows of {_enumerated(list(self._less))} add up to less than 1 (attention sinks)"
+            )
+        elif without:
+            said.append(
+                f"attention weights: no module of {_enumerated(without)} answers them (no attention, or it is fused)"
+            )
+        return said
+
+
+def _enumerated(names: list[str]) -> str:
+    return ", ".join(names) if len(names) < 4 else f"{names[0]} … {names[-1]} ({len(names)} in all)"

@@ -13,15 +13,13 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import (
     attention_as,
-    attention_weights,
     capture,
     observing,
     paths_of,
 )
-from lmdyn.analysis.inspection.block_groups import BlockGroup, block_groups
-from lmdyn.analysis.inspection.block_lists import within
-from lmdyn.analysis.inspection.forward import Forward, call_module, logits_of
-from lmdyn.analysis.inspection.forward_trace import Call, trace_forward
+from lmdyn.analysis.inspection.blocks import BlockGroup, block_groups
+from lmdyn.analysis.inspection.forward import PREPARE_DECODER, Forward, call_module, logits_of
+from lmdyn.analysis.inspection.forward_trace import AttentionTrace, Call, trace_forward, within
 
 __all__ = ["FoundSites", "Kind", "find_sites", "match_sites"]
 
@@ -180,21 +178,17 @@ class _Finder:
 
     def __init__(self, module: nn.Module, batch: Mapping[str, Any], run: Callable[[], Any]) -> None:
         self.module, self.run = module, run
-        ids = {
-            name: batch[name]
-            for name in ("input_ids", "decoder_input_ids")
-            if isinstance(batch.get(name), Tensor) and batch[name].ndim == 2
-        }
+        ids = _ids(module, batch)
         self.trace = trace_forward(module, run, ids)
         if (
             len(self.trace.of(paths_of(module)[""])) > 1
         ):  # it was called again, with labels, to have all logits
             self.trace = trace_forward(module, run, ids)
         self.groups, self.left_out = block_groups(module, self.trace, run)
-        self.blocks = [m for group in self.groups for m in group.blocks]
+        self.blocks = [m for group in self.groups for m in group.sites]
         self.names = [name for group in self.groups for name in group.names]
         self.embeddings: dict[str, nn.Module] = {}
-        self.norms: dict[str, nn.Module] = {}
+        self.norms: dict[str, Call] = {}
         self.logits: nn.Module | None = None
         self._find_embedding()
         self._find_logits()
@@ -208,35 +202,37 @@ class _Finder:
 
     def _find_embedding(self) -> None:
         by_key: dict[str, nn.Module] = {}
+        rest = [self.module, *(m for group in self.groups for m in group.blocks)]
         given = [
             c for c in self.trace.calls if c.ids and c.floating and c.shape is not None and len(c.shape) == 3
         ]
-        for call in given:
-            inner = any(call.start < c.start and c.end < call.end and c.ids == call.ids for c in given)
-            if (
-                inner
-                or call.ids in by_key
-                or any(within(m, call.module) for m in [self.module, *self.blocks])
-            ):
-                continue
-            by_key[call.ids or ""] = self._around_adapter(call.module)
+        given = [c for c in given if not any(within(m, c.module) for m in rest)]
+        given = [
+            c
+            for c in given
+            if not any(c.start < inner.start and inner.end < c.end and inner.ids == c.ids for inner in given)
+        ]
+        for call in sorted(given, key=lambda c: not c.by_ids):
+            by_key.setdefault(call.ids or "", self._around_adapter(call.module))
         if not by_key:
             self.left_out.append(
                 "embedding: no module was given the ids and answered a vector for each (it was given vectors, or looks "
                 "them up by F.embedding or a matrix product): name it yourself, `sites: {embedding: path.of.a.module}`"
             )
-        different = {id(m): m for m in by_key.values()}
-        if len(by_key) > len(different):
-            self.left_out.append(
-                "embedding: one module embeds the ids of encoder and decoder; it is captured as embedding@0 and "
-                "embedding@1"
-            )
+        several = len({id(m) for m in by_key.values()}) > 1
         for key, m in by_key.items():
             name = "embedding"
-            if len(different) > 1:
+            if several:
                 name = "decoder_embedding" if key.startswith("decoder") else "encoder_embedding"
-            if name not in self.embeddings and self._is_site(m, name):
-                self.embeddings[name] = m
+            if name in self.embeddings or not self._is_site(m, name):
+                continue
+            if not all(c.by_ids for c in given if c.module is m):
+                self.left_out.append(
+                    f"{name}: {self.trace.show(m)} answers different vectors for equal ids (positions or "
+                    f"neighbours are in them): it is not the token embedding; name that by `sites: {{{name}: path}}`"
+                )
+                continue
+            self.embeddings[name] = m
 
     def _around_adapter(self, m: nn.Module) -> nn.Module:
         path = self.trace.path_of[id(m)]
@@ -261,6 +257,12 @@ class _Finder:
         self.end_of_blocks = call.start
         if self._is_site(call.module, "logits"):
             self.logits = call.module
+            answer = call.answer()
+            if answer is None or not _same_memory(answer, logits):
+                self.left_out.append(
+                    f"logits: what {self.trace.show(call.module)} answers is scaled, capped or cast before it is the "
+                    "logits"
+                )
 
     def _logits_call(self, logits: Tensor) -> Call | None:
         """The call that answered the logits, or the last one of their width by a module with weights and no parts."""
@@ -287,16 +289,23 @@ class _Finder:
 
     def _find_norms(self) -> None:
         for group, following in zip(self.groups, [*self.groups[1:], None], strict=False):
+            if not group.sites:
+                continue
             last = max(c.end for m in group.blocks for c in self.trace.of(m))
+            begun = max(c.start for m in group.blocks for c in self.trace.of(m) if c.end == last)
             until = self.end_of_blocks
             if following is not None:
                 until = min(until, self.trace.first(following.blocks[0]).start)
+            after = [c for c in self.trace.calls if c.end > last and c.start < until]
+            with_weights = [c for c in after if any(True for _ in c.module.parameters(recurse=False))]
+            # what has weights and is no norm begins a head
+            head = min(
+                (c.start for c in with_weights if not _is_norm(c.module) and c.start > begun), default=until
+            )
             found = [
-                c.module
-                for c in self.trace.calls
-                if c.end > last and c.start < until and _is_norm(c.module) and self._beside(c.module, group)
+                c for c in after if c.start < head and _is_norm(c.module) and self._beside(c.module, group)
             ]
-            if found and self._is_site(found[-1], group.norm_name):
+            if found and self._is_site(found[-1].module, group.norm_name):
                 self.norms[group.norm_name] = found[-1]
             elif not found and not isinstance(group.blocks[-1], nn.RNNBase):
                 self.left_out.append(f"{group.norm_name}: no norm follows the last block")
@@ -305,14 +314,24 @@ class _Finder:
         """Whether a module is a sibling of the blocks, of their list, or of what holds it."""
         parent = self.trace.path_of[id(m)].rpartition(".")[0]
         block = self.trace.path_of[id(group.blocks[-1])]
-        return not any(within(m, b) for b in self.blocks) and (not parent or block.startswith(f"{parent}."))
+        return not any(within(m, b) for g in self.groups for b in g.blocks) and (
+            not parent or block.startswith(f"{parent}.")
+        )
 
     def found(self) -> FoundSites:
-        named: list[tuple[str, Kind, nn.Module]] = [("logits", "logits", self.logits)] if self.logits else []
-        named += [(name, "embedding", m) for name, m in self.embeddings.items()]
-        named += [(name, "block", m) for name, m in zip(self.names, self.blocks, strict=True)]
-        named += [(name, "norm", m) for name, m in self.norms.items()]
-        named.sort(key=lambda entry: self.trace.first(entry[2]).end)
+        first = self.trace.first
+        places: list[tuple[int, str, Kind, nn.Module]] = []
+        places += [(first(m).end, name, "embedding", m) for name, m in self.embeddings.items()]
+        places += [(first(m).end, name, "block", m) for name, m in zip(self.names, self.blocks, strict=True)]
+        places += [(call.end, name, "norm", call.module) for name, call in self.norms.items()]
+        places += [(first(m).end, "logits", "logits", m) for m in [self.logits] if m is not None]
+        named = [(name, kind, m) for _, name, kind, m in sorted(places, key=lambda place: place[0])]
+        for name, kind, m in named:
+            if kind != "block" and len(self.trace.of(m)) > 1:
+                runs = len(self.trace.of(m))
+                self.left_out.append(
+                    f"{name}: {self.trace.show(m)} runs {runs} times, and is captured as {name}@0 … {name}@{runs - 1}"
+                )
         sites = {name: self.trace.path_of[id(m)] for name, _, m in named}
         attention, overwritten = self._second_pass(sites)
         for name in overwritten:
@@ -330,47 +349,35 @@ class _Finder:
 
     def _second_pass(self, sites: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
         """Attention modules by block, and the sites whose output does not last."""
-        answered: dict[str, dict[nn.Module, bool]] = {name: {} for name in self.names}
-        times = {time for _, time in self.trace.axes}
+        attention = AttentionTrace(self.trace)
+        with capture(self.module, sites) as seen:
+            try:
+                with attention_as(self.module, "eager"), ExitStack() as stack:
+                    for name, block in zip(self.names, self.blocks, strict=True):
+                        attention.watch(name, block, stack)
+                    self.run()
+            except (
+                RuntimeError,
+                ValueError,
+                TypeError,
+                AttributeError,
+                LookupError,
+            ) as error:  # of a model without
+                seen.clear()
+                self.run()  # its own error, if it is not the attention's
+                self.left_out.append(f"attention weights: under eager attention the model fails: {error}")
+                return {}, seen.overwritten
+            self.left_out += attention.left_out([m for m in self.blocks if not isinstance(m, nn.RNNBase)])
+            return attention.found, seen.overwritten
 
-        def watch(name: str) -> Any:
-            def hook(m: nn.Module, _: Any, output: Any) -> None:
-                weights = attention_weights(output)
-                if weights is not None and weights.shape[2] in times:
-                    answered[name][m] = isinstance(output, Tensor)
 
-            return hook
-
-        with attention_as(self.module, "eager"), capture(self.module, sites) as seen, ExitStack() as stack:
-            for name, block in zip(self.names, self.blocks, strict=True):
-                for m in block.modules():
-                    stack.callback(m.register_forward_hook(watch(name)).remove)
-            self.run()
-            overwritten = seen.overwritten
-        attention, others = {}, []
-        for name, modules in answered.items():
-            # rather a module that answers weights next to what it computed than a dropout that they go through
-            chosen = next((m for m, alone in modules.items() if not alone), next(iter(modules), None))
-            if chosen is not None:
-                attention[name] = self.trace.path_of[id(chosen)]
-                apart = [m for m in modules if not within(m, chosen) and not within(chosen, m)]
-                inner = [m for m in apart if not any(n is not m and within(n, m) for n in apart)]
-                others += [self.trace.path_of[id(m)] for m in inner]
-        if others:
-            self.left_out.append(
-                f"attention weights: {_enumerated(others)} answer them too, as in cross attention: name them by "
-                "`attention_sites`"
-            )
-        without = [
-            name
-            for name, m in zip(self.names, self.blocks, strict=True)
-            if name not in attention and not isinstance(m, nn.RNNBase)
-        ]
-        if without:
-            self.left_out.append(
-                f"attention weights: no module of {_enumerated(without)} answers them (no attention, or it is fused)"
-            )
-        return attention, overwritten
+def _ids(module: nn.Module, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The ids that the model reads; a decoder's are made of the labels where the batch has none."""
+    named = {name: batch.get(name) for name in ("input_ids", "decoder_input_ids")}
+    makers = [m for m in module.modules() if hasattr(m, PREPARE_DECODER)]
+    if named["decoder_input_ids"] is None and makers and isinstance(batch.get("labels"), Tensor):
+        named["decoder_input_ids"] = getattr(makers[0], PREPARE_DECODER)(batch["labels"])
+    return {name: ids for name, ids in named.items() if isinstance(ids, Tensor) and ids.ndim == 2}
 
 
 def _is_norm(module: nn.Module) -> bool:
@@ -379,7 +386,3 @@ def _is_norm(module: nn.Module) -> bool:
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:
     return a is b or a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
-
-
-def _enumerated(names: list[str]) -> str:
-    return ", ".join(names) if len(names) < 4 else f"{names[0]} … {names[-1]} ({len(names)} in all)"

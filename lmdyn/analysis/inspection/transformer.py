@@ -7,7 +7,7 @@ from typing import Any, cast
 from torch import nn
 
 from lmdyn.analysis.inspection.activations import paths_of, plain_path
-from lmdyn.analysis.inspection.block_lists import static_blocks
+from lmdyn.analysis.inspection.blocks import static_blocks
 
 __all__ = ["attention_sites", "check_positions", "encoder_of", "layer_number", "layer_sites"]
 

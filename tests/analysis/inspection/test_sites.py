@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from types import SimpleNamespace
 
 import lightning as L
 import pytest
@@ -57,6 +58,11 @@ def captured(module, found, batch):
     ):
         output = call_module(module, batch)
         return seen.activations, seen.attentions, output
+
+
+def said(found):
+    """All that was left out."""
+    return " | ".join(found.left_out)
 
 
 @pytest.mark.parametrize("name", [*(n for n in CAUSAL), *(n for n in MASKED if n != "albert")])
@@ -464,14 +470,11 @@ def test_time_before_batch_is_left_out_with_the_remedy(time):
 def test_what_cannot_be_seen_is_said():
     batch = example_batch("llama")
 
-    def text(found):
-        return " | ".join(found.left_out)
-
     found = find_sites(Around(lambda m, x: x, head=False), batch)  # no block, no output layer
     assert list(found.sites) == ["embedding"]
-    assert "blocks:" in text(found)
-    assert "`sites:" in text(found)
-    assert "logits: no module answers them" in text(found)
+    assert "blocks:" in said(found)
+    assert "`sites:" in said(found)
+    assert "logits: no module answers them" in said(found)
 
     class Matrix(nn.Module):
         def __init__(self):
@@ -484,8 +487,8 @@ def test_what_cannot_be_seen_is_said():
 
     found = find_sites(Matrix(), batch)
     assert list(found.sites) == ["block_00", "block_01"]
-    assert "embedding: no module" in text(found)
-    assert "logits: no module" in text(found)
+    assert "embedding: no module" in said(found)
+    assert "logits: no module" in said(found)
 
     def in_place(m, x):
         x = m.layers[0](x)
@@ -495,12 +498,12 @@ def test_what_cannot_be_seen_is_said():
     found = find_sites(Around(in_place, layers=nn.ModuleList([Layer(), Layer()])), batch)
     assert "block_00" not in found.sites
     assert "block_01" in found.sites
-    assert "overwritten in place" in text(found)
+    assert "overwritten in place" in said(found)
 
     pooled = Around(
         lambda m, x: in_turn("layers")(m, x[:, ::2]).repeat_interleave(2, 1), layers=nn.ModuleList([Layer()])
     )
-    assert "(2, 6, 32)" in text(find_sites(pooled, batch))
+    assert "(2, 6, 32)" in said(find_sites(pooled, batch))
 
     with pytest.raises(ValueError, match="input_ids"):
         find_sites(OwnLSTM(), {"idx": batch["input_ids"]})
@@ -603,3 +606,115 @@ def test_a_pattern_that_matches_nothing_or_hundreds_is_refused():
 
 def test_every_architecture_has_been_tried():
     assert set(ARCHITECTURES) == {*CAUSAL, *MASKED, *ENCODER_DECODER, *OWN}
+
+
+def test_the_decoder_reads_ids_made_of_labels():
+    batch = example_batch("t5")
+    del batch["decoder_input_ids"]
+    found = find_sites(ARCHITECTURES["t5"](), batch)
+    assert found.shapes["decoder_embedding"] == found.shapes["decoder_block_01"] == (2, 7, HIDDEN)
+
+
+def test_vectors_of_positions_or_neighbours_are_no_token_embedding():
+    class Positions(nn.Module):
+        def __init__(self, positions):
+            super().__init__()
+            self.weight, self.positions = nn.Parameter(torch.randn(VOCABULARY, HIDDEN)), positions
+
+        def forward(self, ids):
+            x = F.embedding(ids, self.weight)
+            return x + torch.arange(ids.size(1))[:, None] if self.positions else x
+
+    batch = example_batch("llama")
+    batch["input_ids"][0, :4] = 5  # equal ids
+    for positions in (True, False):
+        model = Around(in_turn("layers"), layers=nn.ModuleList([Layer()]))
+        model.embed = Positions(positions)
+        found = find_sites(model, batch)
+        assert ("embedding" in found.sites) != positions
+        assert ("different vectors for equal ids" in said(found)) == positions
+
+
+def test_parts_of_layers_are_no_blocks():
+    batch = example_batch("llama")
+
+    def sublayers(m, x):
+        for attention, feed_forward in m.layers:
+            x = x + attention(x)
+            x = x + feed_forward(x)
+        return x
+
+    nested = nn.ModuleList([nn.ModuleList([Layer(), Layer()]) for _ in range(2)])
+    found = find_sites(Around(sublayers, layers=nested), batch)
+    assert "block" not in found.kinds.values()
+    assert "hold parts of layers" in said(found)
+
+    def in_turns(m, x):
+        for attention, feed_forward in zip(m.attentions, m.ffns, strict=True):
+            x = feed_forward(x + attention(x)).clone()
+        return x
+
+    parts = {name: nn.ModuleList([Layer(), Layer()]) for name in ("attentions", "ffns")}
+    found = find_sites(Around(in_turns, **parts), batch)
+    assert "block" not in found.kinds.values()
+    assert "attentions, ffns hold parts of layers" in said(found)
+
+    def stages(m, x):  # the control: each is handed what the one before it answered
+        for stage in m.layers:
+            for part in stage:
+                x = part(x)
+        return x
+
+    found = find_sites(Around(stages, layers=nested), batch)
+    assert [p for n, p in found.sites.items() if "block" in n] == [
+        f"layers.{i}.{j}" for i in (0, 1) for j in (0, 1)
+    ]
+
+
+def test_a_norm_that_runs_twice_and_logits_that_are_scaled_are_said():
+    class Scaled(Around):
+        def forward(self, input_ids):
+            return 2 * super().forward(input_ids)
+
+    body = lambda m, x: m.norm(in_turn("layers")(m, m.norm(x)))  # noqa: E731
+    parts = {"layers": nn.ModuleList([Layer(), Layer()]), "norm": nn.LayerNorm(HIDDEN)}
+    found = find_sites(Scaled(body, **parts), example_batch("llama"))
+    assert list(found.sites) == ["embedding", "block_00", "block_01", "norm", "logits"]
+    assert "runs 2 times, and is captured as norm@0 … norm@1" in said(found)
+    assert "scaled, capped or cast" in said(found)
+    assert "scaled" not in said(find_sites(Around(body, **parts), example_batch("llama")))  # the control
+
+
+def test_weights_next_to_a_sink_and_attention_that_fails_are_said():
+    class Attention(nn.Module):
+        def __init__(self, sink):
+            super().__init__()
+            self.linear, self.sink = nn.Linear(HIDDEN, HIDDEN), sink
+            self.config = SimpleNamespace(_attn_implementation="fused")
+
+        def forward(self, x):
+            weights = (torch.zeros(len(x), 1, x.size(1), x.size(1) + self.sink)).softmax(-1)[..., : x.size(1)]
+            if self.sink > 1 and self.config._attn_implementation == "eager":
+                raise RuntimeError("no eager attention here")
+            return self.linear(x), weights
+
+    class Block(nn.Module):
+        def __init__(self, sink):
+            super().__init__()
+            self.attn = Attention(sink)
+
+        def forward(self, x):
+            return x + self.attn(x)[0]
+
+    for sink, sentence in (
+        (0, ""),
+        (1, "add up to less than 1 (attention sinks)"),
+        (2, "fails: no eager attention here"),
+    ):
+        found = find_sites(
+            Around(in_turn("layers"), layers=nn.ModuleList([Block(sink)])), example_batch("llama")
+        )
+        assert list(found.attention) == (["block_00"] if sink == 0 else [])
+        assert sentence in said(found)
+        assert ("attention" in said(found)) == (sink > 0)
+        assert "block_00" in found.sites

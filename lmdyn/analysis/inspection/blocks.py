@@ -1,0 +1,339 @@
+"""The blocks of a model: modules that repeat, found by structure, and, in a forward pass, by what they are handed."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+from torch import nn
+
+from lmdyn.analysis.inspection.activations import paths_of
+from lmdyn.analysis.inspection.forward_trace import Trace, feeds, within
+
+__all__ = [
+    "BlockGroup",
+    "BlockList",
+    "block_groups",
+    "block_lists",
+    "is_leaf",
+    "repeated",
+    "static_blocks",
+    "within",
+]
+
+
+@dataclass(frozen=True)
+class BlockList:
+    """Modules that may be the blocks of a model.
+
+    Attributes:
+        path: of the list, or of the module whose attributes they are.
+        kind: ``list`` (``ModuleList``, or ``ModuleDict`` with numbers as keys), ``sequence`` (``Sequential``) or
+            ``numbered`` (attributes of one class, such as ``lstm1`` and ``lstm2``).
+        modules: display of the model's own order; a module that stands there several times is named once.
+    """
+
+    path: str
+    kind: Literal["list", "sequence", "numbered"]
+    modules: tuple[nn.Module, ...]
+
+
+def block_lists(module: nn.Module) -> Iterator[BlockList]:
+    """All lists, sequences and numbered attributes within ``module``, the outer before the inner.
+
+    Example:
+        >>> [(b.path, b.kind, len(b.modules)) for b in block_lists(nn.Sequential(nn.Linear(2, 2), nn.Tanh()))]
+        [('', 'sequence', 2)]
+    """
+    for path, m in sorted(paths_of(module).items(), key=lambda item: item[0].count(".") + bool(item[0])):
+        children = {name: _unwrapped(child) for name, child in m._modules.items() if child is not None}
+        if not children:
+            continue
+        if isinstance(m, nn.Sequential):
+            yield BlockList(path, "sequence", _unique(children.values()))
+        elif isinstance(m, (nn.ModuleList, nn.ModuleDict)) and all(name.isdigit() for name in children):
+            yield BlockList(path, "list", _unique(children.values()))
+        elif not isinstance(m, nn.ModuleList):
+            alike: dict[tuple[str, type], list[nn.Module]] = {}
+            for name, child in children.items():
+                if match := re.fullmatch(r"(.*?)_?\d+", name):
+                    alike.setdefault((match[1], type(child)), []).append(child)
+            for modules in alike.values():
+                if len(modules) > 1:
+                    yield BlockList(path, "numbered", _unique(modules))
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    while isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
+        module = inner
+    return module
+
+
+def _unique(modules: Iterable[nn.Module]) -> tuple[nn.Module, ...]:
+    return tuple({id(m): m for m in modules}.values())
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Whether a module is one of torch's own layers, such as a linear map, and not a recurrent one.
+
+    Example:
+        >>> is_leaf(nn.Linear(2, 2)), is_leaf(nn.LSTM(2, 2)), is_leaf(nn.Sequential(nn.Linear(2, 2)))
+        (True, False, False)
+    """
+    own = type(module).__module__.startswith("torch.nn")
+    return own and not isinstance(module, nn.RNNBase) and not any(True for _ in module.children())
+
+
+def repeated(modules: list[nn.Module]) -> list[nn.Module]:
+    """Those modules whose class occurs more than once.
+
+    Example:
+        >>> len(repeated([nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2)]))
+        2
+    """
+    counts = Counter(type(m) for m in modules)
+    return [m for m in modules if counts[type(m)] > 1]
+
+
+def static_blocks(module: nn.Module) -> list[list[str]]:
+    """The outermost lists of blocks, by structure alone: where a model cannot be run, or need not be.
+
+    A list's children of which none is one of torch's own layers; of a sequence, those whose class is repeated.
+
+    Returns:
+        For each list the paths of its modules.
+
+    Example:
+        >>> static_blocks(nn.ModuleDict({"layers": nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(2))}))
+        [['layers.0', 'layers.1']]
+    """
+    path_of = {id(m): path for path, m in paths_of(module).items()}
+    found: list[list[nn.Module]] = []
+    for candidate in block_lists(module):
+        blocks = [
+            m
+            for m in candidate.modules
+            if not is_leaf(m) and not isinstance(m, (nn.ModuleList, nn.ModuleDict))
+        ]
+        if candidate.kind == "sequence" and len(blocks) < len(candidate.modules):
+            blocks = repeated(blocks)
+        if candidate.kind != "list" and len(blocks) < 2:
+            continue
+        if blocks and not any(within(blocks[0], outer) for known in found for outer in known):
+            found.append(blocks)
+    return [[path_of[id(m)] for m in blocks] for blocks in found]
+
+
+@dataclass
+class BlockGroup:
+    """Blocks that follow each other, in the order in which they first ran.
+
+    Attributes:
+        path: of what holds them.
+        blocks: the modules.
+        prefix: what the names of its sites begin with; empty where a model has one group.
+        names: of those that are sites.
+        sites: those that answer one vector for each token.
+    """
+
+    path: str
+    blocks: list[nn.Module]
+    prefix: str = ""
+    names: list[str] = field(default_factory=list)
+    sites: list[nn.Module] = field(default_factory=list)
+
+    @property
+    def norm_name(self) -> str:
+        """The name of the norm that follows the blocks."""
+        return f"{self.prefix}_norm" if self.prefix else "norm"
+
+
+def block_groups(
+    module: nn.Module, trace: Trace, run: Callable[[], Any]
+) -> tuple[list[BlockGroup], list[str]]:
+    """Group and name the blocks of a model.
+
+    Args:
+        module: the model.
+        trace: of a forward pass.
+        run: makes the forward pass again, where it has to be tried whether one module feeds another.
+
+    Returns:
+        The groups in the order in which they ran (one whose blocks answer no vectors of tokens has no names), and
+        sentences about what was left out.
+
+    Example:
+        >>> import torch
+        >>> from lmdyn.analysis.inspection.forward_trace import trace_forward
+        >>> model = nn.Sequential(nn.Embedding(9, 4), *(nn.TransformerEncoderLayer(4, 1, 4) for _ in range(2)))
+        >>> run = lambda: model(torch.tensor([[1, 2, 3]]))
+        >>> groups, _ = block_groups(model, trace_forward(model, run, {"input_ids": torch.tensor([[1, 2, 3]])}), run)
+        >>> groups[0].names
+        ['block_00', 'block_01']
+    """
+    finder = _Grouping(module, trace, run)
+    candidates = list(block_lists(module))
+    groups = finder.lists(candidates, leaves=False) + finder.recurrent(candidates)
+    if not groups:
+        groups = finder.lists(candidates, leaves=True)
+    groups.sort(key=lambda g: trace.first(g.blocks[0]).start)
+    parts = finder.parts_of_layers(groups)
+    groups = [g for g in groups if g not in parts]
+    for group, prefix in zip(groups, _prefixes([g.path for g in groups]), strict=True):
+        group.prefix = prefix
+    left_out = [sentence for group in groups for sentence in finder.named(group)]
+    if parts:
+        left_out.append(
+            f"blocks: {', '.join(g.path for g in parts[:3])}{' …' if len(parts) > 3 else ''} hold parts of layers, and "
+            "no module answers what a whole layer does: make each layer a module, or name sites yourself"
+        )
+    elif not groups:
+        left_out.append(
+            "blocks: no ModuleList, Sequential or recurrent layer of modules that take and answer "
+            "(batch, time, width) ran: name sites yourself, `sites: {h1: path.of.a.module}`"
+        )
+    return groups, left_out
+
+
+class _Grouping:
+    def __init__(self, module: nn.Module, trace: Trace, run: Callable[[], Any]) -> None:
+        self.module, self.trace, self.run = module, trace, run
+        self._feeds: dict[tuple[int, int], bool] = {}
+
+    def lists(self, candidates: list[BlockList], leaves: bool) -> list[BlockGroup]:
+        groups: list[BlockGroup] = []
+        for candidate in candidates:
+            blocks = self._blocks(candidate, leaves)
+            if blocks and not any(within(blocks[0], b) for g in groups for b in g.blocks):
+                groups = [g for g in groups if not any(within(g.blocks[0], b) for b in blocks)]
+                groups.append(BlockGroup(candidate.path, blocks))
+        return groups
+
+    def _blocks(self, candidate: BlockList, leaves: bool) -> list[nn.Module]:
+        """Those of a list that follow each other, each taking and answering vectors."""
+        blocks = [m for m in candidate.modules if self._takes_and_answers_vectors(m, leaves)]
+        if candidate.kind == "sequence":
+            same = all(self.trace.first(m).x_shape == self.trace.first(m).shape for m in blocks)
+            if len(blocks) < len(candidate.modules) or not same:
+                blocks = repeated(blocks)
+        if not blocks or (candidate.kind == "numbered" and len(blocks) < 2):
+            return []
+        blocks.sort(key=lambda m: self.trace.first(m).start)
+        calls = [self.trace.first(m) for m in blocks]
+        if len({call.x_number for call in calls}) < len(calls):  # side by side
+            return []
+        pairs = list(pairwise(calls))
+        if any(a.shape is None or b.x_shape is None or a.shape[-1] != b.x_shape[-1] for a, b in pairs):
+            return []
+        if len(blocks) > 1 and all(self._holds_lists(m) for m in blocks):  # towers?
+            for a, b in pairwise(blocks):
+                if not self._reaches(a, b):
+                    return []
+        return blocks
+
+    def _reaches(self, a: nn.Module, b: nn.Module) -> bool:
+        if self._hands_on(a, b):
+            return True
+        key = (id(a), id(b))
+        if key not in self._feeds:
+            self._feeds[key] = feeds(a, b, self.run)
+        return self._feeds[key]
+
+    def _hands_on(self, a: nn.Module, b: nn.Module) -> bool:
+        """Whether what ``a`` answered is what ``b`` was given."""
+        return self.trace.first(a).number == self.trace.first(b).x_number
+
+    def parts_of_layers(self, groups: list[BlockGroup]) -> list[BlockGroup]:
+        """Lists that take turns, and lists within a list, unless each module is handed what the one before answered."""
+        found = []
+        start = {id(m): self.trace.first(m).start for g in groups for m in g.blocks}
+        lists = {path for path, m in paths_of(self.module).items() if isinstance(m, nn.ModuleList)}
+        for i, group in enumerate(groups):
+            first, last = start[id(group.blocks[0])], start[id(group.blocks[-1])]
+            turns = any(
+                other is not group
+                and first < start[id(other.blocks[-1])]
+                and start[id(other.blocks[0])] < last
+                for other in groups
+            )
+            nested = group.path in lists and group.path.rpartition(".")[0] in lists
+            following = group.blocks[1:] or [g.blocks[0] for g in groups[i + 1 : i + 2]]
+            whole = all(self._hands_on(a, b) for a, b in pairwise([group.blocks[0], *following]))
+            if (turns or nested) and not whole:
+                found.append(group)
+        if any(g in found for g in groups[:-1]) and groups[-1].path.rpartition(".")[0] in lists:
+            found += [g for g in groups[-1:] if g not in found]  # the last has nobody to hand on to
+        return found
+
+    def _takes_and_answers_vectors(self, m: nn.Module, leaves: bool) -> bool:
+        if not self.trace.of(m) or next(m.parameters(), None) is None or is_leaf(m) > leaves:
+            return False
+        call = self.trace.first(m)
+        vectors = (
+            call.x_shape is not None and call.floating and call.shape is not None and len(call.shape) == 3
+        )
+        return vectors and (not leaves or call.x_shape == call.shape)
+
+    def _holds_lists(self, m: nn.Module) -> bool:
+        return any(
+            len(b.modules) > 1 and all(self._takes_and_answers_vectors(child, False) for child in b.modules)
+            for b in block_lists(m)
+        )
+
+    def recurrent(self, candidates: list[BlockList]) -> list[BlockGroup]:
+        """Recurrent layers that stand for themselves, those that feed each other in one group."""
+        groups: list[BlockGroup] = []
+        taken = {id(m) for c in candidates for b in self._blocks(c, False) for m in b.modules()}
+        layers = [m for m in self.module.modules() if isinstance(m, nn.RNNBase) and self.trace.of(m)]
+        layers = [m for m in layers if id(m) not in taken]
+        for m in sorted(layers, key=lambda m: self.trace.first(m).start):
+            last = groups[-1].blocks[-1] if groups else None
+            if last is not None and self._reaches(last, m):
+                groups[-1].blocks.append(m)
+            else:
+                groups.append(BlockGroup(self.trace.path_of[id(m)], [m]))
+        return groups
+
+    def named(self, group: BlockGroup) -> list[str]:
+        """Name the blocks, and leave those out that answer no vector for each token."""
+        numbers, n = [], 0
+        for m in group.blocks:
+            n += m.num_layers if isinstance(m, nn.RNNBase) else 1
+            numbers.append(n - 1)
+        single = len(group.blocks) == 1 and len(self.trace.of(group.blocks[0])) > 1
+        names = ["block" if single else f"block_{i:02d}" for i in numbers]
+        names = [f"{group.prefix}_{name}" if group.prefix else name for name in names]
+        reasons = {name: self.trace.no_site(m) for m, name in zip(group.blocks, names, strict=True)}
+        group.names = [name for name in names if reasons[name] is None]
+        group.sites = [m for m, name in zip(group.blocks, names, strict=True) if reasons[name] is None]
+        wrong = [name for name in names if reasons[name] is not None]
+        shown = f"{', '.join(wrong[:2])}{f' … {wrong[-1]}' if wrong[2:] else ''}"
+        left_out = [f"{shown}: {reasons[wrong[0]]}"] if wrong else []
+        return left_out + [
+            f"{name}: {self.trace.show(m)} computes {m.num_layers} layers at once and answers the last only: to see "
+            "the others, make each a module of its own"
+            for m, name in zip(group.sites, group.names, strict=True)
+            if isinstance(m, nn.RNNBase) and m.num_layers > 1
+        ]
+
+
+def _prefixes(paths: list[str]) -> list[str]:
+    """For each path the segments in which it differs from the others; nothing for a single one.
+
+    Example:
+        >>> _prefixes(["model.encoder.layers", "model.decoder.layers"]), _prefixes(["h"])
+        (['encoder', 'decoder'], [''])
+    """
+    if len(paths) < 2:
+        return [""] * len(paths)
+    split = [path.split(".") if path else [] for path in paths]
+    shared = 0
+    while len({tuple(s[: shared + 1]) for s in split}) == 1:
+        shared += 1
+    for depth in range(1, max(map(len, split)) + 1):
+        names = ["_".join(s[shared : shared + depth]) for s in split]
+        if len(set(names)) == len(names):
+            break
+    return [f"{split[i][shared - 1]}_{n}" if n[:1].isdigit() and shared else n for i, n in enumerate(names)]
