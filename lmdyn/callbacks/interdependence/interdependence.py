@@ -2,23 +2,26 @@
 
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, get_args
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from lmdyn.analysis.interdependence.coalitions import Reading
 from lmdyn.analysis.interdependence.decomposition import Variant
 from lmdyn.analysis.interdependence.interdependence import pairwise_interdependence
-from lmdyn.analysis.statistics.clustered import clustered_means
-from lmdyn.analysis.statistics.correlation import spearman
+from lmdyn.analysis.interdependence.pairwise_shapley import Coalitions
+from lmdyn.analysis.interdependence.shapley import Index
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
-from lmdyn.callbacks.interdependence.interdependence_figures import interdependence_figures
+from lmdyn.callbacks.interdependence.interdependence_figures import beside_figures, interdependence_figures
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
+from lmdyn.callbacks.interdependence.pair_summary import summary
+from lmdyn.callbacks.interdependence.shapley_parts import Absence, ShapleyParts, Space, absent_token
+from lmdyn.callbacks.interdependence.token_pairs import TokenPairs
 from lmdyn.callbacks.interdependence.word_pairs import WordPairs, encode_words
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import AnnotatedText, Sentence
@@ -27,60 +30,98 @@ __all__ = ["Interdependence"]
 
 log = logging.getLogger(__name__)
 
-_Z = 1.959964  # of a 95 % interval
+_SHAPLEY = (
+    "index", "coalitions", "absence", "reading", "spaces", "hidden", "embedding", "exact_up_to", "samples", "seed",
+)  # fmt: skip
 
 
 class Interdependence(Observer):
     """Interdependence (DI) of word pairs by sequential distance, syntactic distance and part of speech.
 
-    DI of two words is the norm of what their joint contribution to the hidden state has beyond the sum of the
-    contributions of each, over the norm of the joint contribution, at the later word
-    (:func:`~lmdyn.analysis.pairwise_interdependence`). Each sentence is read by itself, after the
-    end-of-sentence token where the tokenizer has one. Means are over pairs; their 95 % intervals are robust to
-    what pairs of one sentence have in common (clustered standard errors). A pair is ``open`` or ``closed`` where
-    both words are of such a class of Universal POS, ``mixed`` where there is one of each; pairs with other tags
-    (punctuation, symbols) are in the means over all classes only, words under different roots in none.
+    With the backend ``decomposition``, of LSTMs, DI of two words is the norm of what their joint contribution to the
+    hidden state has beyond the sum of the contributions of each, over the norm of the joint contribution, at the later
+    word (:func:`~lmdyn.analysis.pairwise_interdependence`). With ``shapley``, of any model, it is the norm of their
+    Shapley interaction over that of what the model answers, at the last token of the later word
+    (:func:`~lmdyn.analysis.pairwise_shapley_interaction`). Both are 0 where contributions add up; they are different
+    numbers. Each sentence is read by itself, after the end-of-sentence token where the tokenizer has one (``shapley``:
+    with the tokenizer's special tokens, else after its first or end-of-sentence token).
+
+    Means are over pairs; their 95 % intervals are robust to what pairs of one sentence have in common (clustered
+    standard errors), and hold the error of drawn coalitions, since each sentence has its own draws. A pair is ``open``
+    or ``closed`` where both words are of such a class of Universal POS, ``mixed`` where there is one of each; pairs
+    with other tags (punctuation, symbols) are in the means over all classes only, words under different roots in none.
+    Where a sentence has no dependency tree, there is no syntactic distance, and where one has no Universal POS, there
+    are no classes: both are logged, and the rest is measured.
 
     Args:
         max_distance: sequential distance of the words of a pair.
         min_pairs: no mean is reported from fewer pairs.
         max_length: words of a sentence; None takes any.
         longer: what to do with longer sentences: refuse the probe set (``error``), or leave them out (``skip``).
+        unknown: what to do with pairs with a word that the tokenizer does not know, which are counted: ``keep``, or
+            leave them out (``skip``).
+        backend: ``decomposition`` or ``shapley``.
         embedding: path of the module that turns ids to word vectors.
-        lstm: path of the ``nn.LSTM`` or stack of LSTMs.
-        decoder: path of the linear layer to logits; None looks at hidden states only.
-        variant: which products are relevant, ``published``, ``released`` or ``generalized``: see
+        lstm: path of the ``nn.LSTM`` or stack of LSTMs (decomposition).
+        decoder: path of the linear layer to logits; None looks at hidden states only (decomposition).
+        variant: which products are relevant (decomposition), ``published``, ``released`` or ``generalized``: see
             :data:`~lmdyn.analysis.interdependence.decomposition.Variant`.
-        batch_tokens: tokens of the sentences that are read at once.
-        max_rows: see :func:`~lmdyn.analysis.pairwise_interdependence`; bounds the memory.
-        **kwargs: see :class:`~lmdyn.callbacks.Observer`. ``probe`` is a corpus with dependency trees and
-            Universal POS, one token a word.
+        index: how coalitions are weighed (shapley), ``taylor`` or ``grabisch``: see
+            :data:`~lmdyn.analysis.interdependence.shapley.Index`.
+        coalitions: ``all``, or ``context``: only the four with all other words there, which is much cheaper, and no
+            Shapley interaction (shapley).
+        absence: what stands for absent words (shapley): the ``mean`` word vector of the probe set, the ``mask``,
+            ``pad`` or ``unk`` token; ``delete`` leaves them out, which moves later words.
+        reading: whether the model sees the words up to a position (``causal``) or all (``bidirectional``), which are
+            the players (shapley); None measures it at each observation.
+        spaces: what is read, ``hidden`` and ``logits`` (shapley). Of an encoder-decoder, the encoder's ``hidden``.
+        hidden: path of the module that answers the hidden state (shapley); None finds the final norm, or else the last
+            block. ``embedding`` too is found where its path does not exist.
+        exact_up_to: players up to which all coalitions are taken (shapley).
+        samples: coalitions that are drawn for a sentence beyond (shapley).
+        seed: of the draws (shapley).
+        batch_tokens: tokens that are read at once; bounds the memory.
+        max_rows: see :func:`~lmdyn.analysis.pairwise_interdependence`; bounds the memory (decomposition).
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`. ``probe`` is a corpus, best with dependency trees and
+            Universal POS; of the decomposition, one token a word.
 
     Logged tags:
         ``interdependence/di/<site>/distance=<d>``: mean DI of words d apart; site is ``hidden`` or ``logits``.
         ``interdependence/di_low/<site>/distance=<d>``: lower end of its 95 % interval.
         ``interdependence/di_high/<site>/distance=<d>``: upper end.
         ``interdependence/syntactic_correlation/<site>/distance=<d>``: Spearman's correlation of DI with syntactic
-            distance, of words d apart.
+            distance, of words d apart; only with dependency trees.
         ``interdependence/frequency_correlation/<site>/distance=<d>/<word>``: the same with the training count of
-            the ``left`` or the ``right`` word; only where training counts are known.
+            the ``left`` or the ``right`` word; only where training counts are known, of words of one token.
         ``interdependence/partial_correlation/<site>/distance=<d>``: that with syntactic distance, the ranks of both
-            counts held; only where training counts are known.
+            counts held; only where both are there.
 
     Columns of groups: ``distance``, ``syntactic`` and ``pos_class`` of the stratum, missing where it is over all, and
-    ``word``. What is by class or by syntactic distance, and the number of ``pairs`` of each mean, is in the store only.
+    ``word``. What is by class or by syntactic distance is in the store only; so are the number of ``pairs`` of each
+    mean, the ``unknown_pairs`` of each distance that are left out, and the ``sampling_error`` of each distance, the
+    root mean square of the standard errors of its pairs (shapley; 0 where nothing is drawn).
 
     Raises:
-        ValueError: a probe set without trees or tags, with longer sentences than ``max_length``, or with words of
-            several tokens; modules that are missing or no LSTM.
+        ValueError: a probe set without a sentence of two words, or with longer ones than ``max_length``; words of
+            several tokens, modules that are missing or no LSTM (decomposition); a tokenizer without the token of
+            ``absence``, a model that cannot read the longest sentence or has no such site (shapley).
 
-    Reference: Saphra & Lopez 2020, section 3, figures 3 and 4 (Saphra 2021, chapter 5).
+    Reference: Saphra & Lopez 2020, section 3, figures 3 and 4 (Saphra 2021, chapter 5; section 5.1.2 asks for other
+    models); Singhvi et al. 2024 (Shapley interaction of language models).
     """
 
     uses_labels = False
 
     needs = (AnnotatedText,)
+    several_runs = True
     not_settings = Observer.not_settings | {"batch_tokens", "max_rows"}
+    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {
+            "unknown": "keep", "backend": "decomposition", "index": "taylor", "coalitions": "all", "absence": "mean",
+            "reading": None, "spaces": ["hidden", "logits"], "hidden": None, "exact_up_to": 10, "samples": 64,
+            "seed": 0,
+        }
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -89,60 +130,97 @@ class Interdependence(Observer):
         min_pairs: int = 100,
         max_length: int | None = None,
         longer: Literal["error", "skip"] = "error",
+        unknown: Literal["keep", "skip"] = "keep",
+        backend: Literal["decomposition", "shapley"] = "decomposition",
         embedding: str = "embedding",
         lstm: str = "lstm",
         decoder: str | None = "decoder",
         variant: Variant = "published",
+        index: Index = "taylor",
+        coalitions: Coalitions = "all",
+        absence: Absence = "mean",
+        reading: Reading | None = None,
+        spaces: Sequence[Space] = ("hidden", "logits"),
+        hidden: str | None = None,
+        exact_up_to: int = 10,
+        samples: int = 64,
+        seed: int = 0,
         batch_tokens: int = 4096,
         max_rows: int = 4096,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        for name, value in (
-            ("max_distance", max_distance),
-            ("min_pairs", min_pairs),
-            ("batch_tokens", batch_tokens),
-            ("max_rows", max_rows),
+        for name, value, least in (
+            ("max_distance", max_distance, 1),
+            ("min_pairs", min_pairs, 1),
+            ("batch_tokens", batch_tokens, 1),
+            ("max_rows", max_rows, 1),
+            ("samples", samples, 2),
+            ("exact_up_to", exact_up_to, 0),
         ):
-            if value < 1:
-                raise ValueError(f"{name} is {value}: expected a number from 1")
+            if value < least:
+                raise ValueError(f"{name} is {value}: expected a number from {least}")
+        for name, choice, known in (
+            ("unknown", unknown, ("keep", "skip")),
+            ("backend", backend, ("decomposition", "shapley")),
+            ("variant", variant, get_args(Variant)),
+            ("index", index, get_args(Index)),
+            ("coalitions", coalitions, get_args(Coalitions)),
+            ("absence", absence, get_args(Absence)),
+            ("reading", reading, (None, *get_args(Reading))),
+        ):
+            if choice not in known:
+                raise ValueError(f"{name} is {choice!r}: expected one of {list(known)}")
+        if not spaces or not set(spaces) <= set(get_args(Space)):
+            raise ValueError(f"spaces are {list(spaces)}: expected one or both of {list(get_args(Space))}")
         self.max_distance = max_distance
         self.min_pairs = min_pairs
         self.max_length = max_length
         self.longer = longer
+        self.unknown = unknown
+        self.backend = backend
         self.parts = LSTMParts(embedding, lstm, decoder)
         self.variant = variant
         self.batch_tokens = batch_tokens
         self.max_rows = max_rows
-        self._pairs: WordPairs | None = None
+        self._shapley: ShapleyParts | None = None
+        self._pairs: WordPairs | TokenPairs | None = None
 
     def prepare(self) -> None:
         """Read the sentences and list their pairs."""
         data: AnnotatedText = self.data
+        tokenizer = data.tokenizer
+        if self.backend == "shapley":
+            self._shapley = ShapleyParts(
+                self.name, baseline=absent_token(self.hparams["absence"], tokenizer, self.name),
+                batch_tokens=self.batch_tokens, forward=self.forward, **{name: self.hparams[name] for name in _SHAPLEY},
+            )  # fmt: skip
         sentences = self._read(itertools.chain.from_iterable(data.documents(self.split)))
-        ids = encode_words(sentences, data.tokenizer, self.name)
         counts = None
         if self.run.token_counts is not None:
             counts = self.run.token_counts["count"].to_numpy()
-        start = data.tokenizer.eos_token_id
-        self._pairs = WordPairs(sentences, ids, counts, self.max_distance, start, self.batch_tokens)
-        unknown = data.tokenizer.unk_token_id
-        missing = sum(row.count(unknown) for row in ids) if unknown is not None else 0
+        if self._shapley is None:
+            ids = encode_words(sentences, tokenizer, self.name)
+            self._pairs = WordPairs(
+                sentences, ids, counts, self.max_distance, tokenizer.eos_token_id, self.batch_tokens,
+                tokenizer.unk_token_id,
+            )  # fmt: skip
+        else:
+            self._pairs = TokenPairs(
+                sentences, tokenizer, counts, self.max_distance, self.batch_tokens, self.name
+            )
+            self._shapley.check_cost(self._pairs, self.max_distance)
+        table = self._pairs.table
         log.info(
-            "%s: %d pairs of words in %d sentences; %.1f %% of the words are unknown to the tokenizer",
-            self.name, len(self._pairs.table), len(sentences), 100 * missing / self._pairs.words,
+            "%s: %d pairs of words in %d sentences; %d pairs have a word that the tokenizer does not know%s",
+            self.name, len(table), len(sentences), int(table["unknown"].sum()),
+            " and are left out" if self.unknown == "skip" else "",
         )  # fmt: skip
 
     def _read(self, given: Iterable[Sentence]) -> list[Sentence]:
         sentences: list[Sentence] = []
         words = skipped = 0
         for number, sentence in enumerate(given, 1):
-            if sentence.heads is None or sentence.upos is None:
-                raise ValueError(
-                    f"{self.name}: sentence {number} of the probe set has no "
-                    f"{'heads' if sentence.heads is None else 'upos'}: give a `probe` with dependency trees and "
-                    "Universal POS, for example ConlluCorpus"
-                )
             if self.max_length is not None and len(sentence.words) > self.max_length:
                 if self.longer == "error":
                     raise ValueError(
@@ -161,10 +239,17 @@ class Interdependence(Observer):
             )
         if not any(len(s.words) > 1 for s in sentences):
             raise ValueError(f"{self.name}: the probe set has no sentence of two words")
+        for layer, what in (("heads", "syntactic distances"), ("upos", "word classes")):
+            missing = sum(getattr(s, layer) is None for s in sentences)
+            if missing:
+                log.warning(
+                    "%s: %d of %d sentences have no %s: there are no %s; a `probe` such as ConlluCorpus has both",
+                    self.name, missing, len(sentences), layer, what,
+                )  # fmt: skip
         return sentences
 
     @property
-    def pairs(self) -> WordPairs:
+    def pairs(self) -> WordPairs | TokenPairs:
         """The pairs of words that are looked at."""
         if self._pairs is None:
             raise RuntimeError(f"{self.name}: not attached to a run yet")
@@ -177,15 +262,49 @@ class Interdependence(Observer):
         return {**super().settings, "sentences": sentences}
 
     def check_module(self, module: nn.Module) -> None:
-        """Refuse modules that are missing, or no LSTM."""
-        self.parts.of(module, self.name)
+        """Refuse modules that are missing or no LSTM; with the backend shapley, try the longest sentence."""
+        pairs = self.pairs
+        if isinstance(pairs, WordPairs):
+            self.parts.of(module, self.name)
+        elif self._shapley is not None:
+            self._shapley.check(module, pairs)
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """DI of all pairs, each rank some of the sentences, and its means."""
-        embedding, lstm, decoder = self.parts.of(module, self.name)
-        device = next(module.parameters()).device
         pairs = self.pairs
         rank, world_size = rank_and_world_size()
+        found: dict[str, tuple[Tensor, Tensor | None]]
+        if isinstance(pairs, WordPairs):
+            values = self._decomposed(module, pairs, rank, world_size)
+            found = {site: (of, None) for site, of in values.items()}
+        else:
+            assert self._shapley is not None
+            found = {**self._shapley.measure(module, pairs, self.max_distance, rank, world_size)}
+        tables = []
+        for site, parts in found.items():
+            of, errors = (
+                None if part is None else all_reduce_sum(part).flatten().cpu().double().numpy()
+                for part in parts
+            )
+            assert of is not None
+            tables.append(
+                summary(
+                    pairs.table,
+                    site,
+                    of,
+                    self.min_pairs,
+                    errors=errors,
+                    without_unknown=self.unknown == "skip",
+                )
+            )
+        return pd.concat(tables, ignore_index=True)
+
+    def _decomposed(
+        self, module: nn.Module, pairs: WordPairs, rank: int, world_size: int
+    ) -> dict[str, Tensor]:
+        """DI by the contextual decomposition of an LSTM, (words, max_distance) for each site."""
+        embedding, lstm, decoder = self.parts.of(module, self.name)
+        device = next(module.parameters()).device
         found: dict[str, Tensor] = {}
         ids, mask, _ = pairs.batches[0]
         row = {"input_ids": ids[:1].to(device), "attention_mask": mask[:1].long().to(device)}
@@ -214,79 +333,20 @@ class Interdependence(Observer):
             found = {
                 s: torch.zeros(pairs.words, self.max_distance, dtype=dtype, device=device) for s in sites
             }
-        tables = [
-            _summary(pairs, site, all_reduce_sum(values).flatten().cpu().double().numpy(), self.min_pairs)
-            for site, values in found.items()
-        ]
-        return pd.concat(tables, ignore_index=True)
+        return found
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
         """Means by sequential distance, and correlations."""
         whole = observations["syntactic"].isna() & observations["pos_class"].isna()
-        return whole & observations["quantity"].ne("pairs")
+        return whole & ~observations["quantity"].isin(["pairs", "unknown_pairs", "sampling_error"])
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Figures 3 and 4 of the publication, and DI over training."""
         return interdependence_figures(observations)
 
-
-def _summary(pairs: WordPairs, site: str, values: npt.NDArray[np.float64], min_pairs: int) -> pd.DataFrame:
-    """Means with intervals and counts for each stratum, and rank correlations within distances."""
-    table = pairs.table.assign(di=values[pairs.table["index"].to_numpy()])
-    table = table[table["syntactic"] >= 0]
-    if not np.isfinite(table["di"]).all():
-        log.warning("interdependence: %d pairs have no finite value: the means of their strata are NaN",
-                    int((~np.isfinite(table["di"])).sum()))  # fmt: skip
-    by_class = ["distance", "pos_class"]
-    strata = (["distance"], by_class, ["distance", "syntactic"], ["distance", "syntactic", "pos_class"])
-    rows = [_means(table, columns, min_pairs) for columns in strata]
-    rows.append(_correlations(table, min_pairs))
-    whole = pd.concat(rows, ignore_index=True)
-    whole["site"] = site
-    for column in ("syntactic", "pos_class", "word"):
-        if column not in whole:
-            whole[column] = None
-    whole = whole.astype({"distance": "Int64", "syntactic": "Int64", "value": "float64"})
-    text = {c: whole[c].astype(object).where(whole[c].notna(), None) for c in ("pos_class", "word")}
-    return whole.assign(**text)[["quantity", "site", "distance", "syntactic", "pos_class", "word", "value"]]
-
-
-def _correlations(table: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
-    """Rank correlations of DI within each distance, over all classes and in each."""
-    rows = []
-    counts = [side for side in ("left", "right") if side in table]
-    for distance, pairs in table.groupby("distance"):
-        for pos_class, group in ((None, pairs), *pairs.groupby("pos_class")):
-            if len(group) < min_pairs:
-                continue
-            di, syntactic = group["di"].to_numpy(), group["syntactic"].to_numpy()
-            held = [group[side].to_numpy() for side in counts]
-            found: list[tuple[str, str | None, float]] = [
-                ("syntactic_correlation", None, spearman(syntactic, di)),
-                *(
-                    ("frequency_correlation", side, spearman(n, di))
-                    for side, n in zip(counts, held, strict=True)
-                ),
-            ]
-            if counts:
-                found.append(("partial_correlation", None, spearman(syntactic, di, held)))
-            rows += [(quantity, distance, pos_class, word, value) for quantity, word, value in found]
-    return pd.DataFrame(rows, columns=["quantity", "distance", "pos_class", "word", "value"])
-
-
-def _means(table: pd.DataFrame, strata: list[str], min_pairs: int) -> pd.DataFrame:
-    """Mean DI of each stratum, its interval and its number of pairs; sentences are clusters."""
-    table = table.dropna(subset=strata)
-    grouped = table.groupby(strata)
-    stratum = np.asarray(grouped.ngroup(), dtype=np.int64)
-    found = clustered_means(table["di"].to_numpy(), stratum, table["sentence"].to_numpy())
-    names = grouped.size().index  # in the order of the groups' numbers
-    columns = {
-        "di": found.mean,
-        "di_low": found.mean - _Z * found.error,
-        "di_high": found.mean + _Z * found.error,
-    }
-    means = pd.DataFrame({**columns, "pairs": found.number.astype(float)}, index=names)
-    return means[found.number >= min_pairs].reset_index().melt(id_vars=strata, var_name="quantity")
+    @staticmethod
+    def figures_beside(observations: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
+        """Both backends in one figure, where another observer of this class has the decomposition."""
+        return beside_figures(observations, others.get("Interdependence"))

@@ -10,24 +10,112 @@ from matplotlib.ticker import MaxNLocator
 from lmdyn.callbacks.observing import figures as fig
 from lmdyn.callbacks.observing.schema import last_step, select, wide
 
-__all__ = ["interdependence_figures"]
+__all__ = ["beside_figures", "interdependence_figures"]
 
 _CLASS_COLORS = {"open": "C0", "closed": "C3", "mixed": "0.55", "all": "0.0"}
 _SPACES = {"hidden": "hidden state", "logits": "logits"}
+_MEAN_DI = "mean interdependence (DI)"
 
 
 def interdependence_figures(observations: pd.DataFrame) -> dict[str, Figure]:
-    """DI by sequential distance (figure 3), by syntactic distance (figure 4), and over training."""
+    """DI by sequential distance (figure 3), by syntactic distance (figure 4), and over training.
+
+    Of several runs (column ``run``) the first and the last have a line for each run, at its last observation, and the
+    second is drawn of each run.
+    """
     observations = observations[observations["value"].notna()]
     if not _sites(observations):  # no stratum has enough pairs, or no value is finite
         return {}
+    if "run" in observations and len(observations["run"].unique()) > 1:
+        return _of_several(_named_lines(observations))
     figures = {"by_distance": _by_distance(observations)}
+    figures |= _all_syntactic(observations)
+    if len(observations["step"].unique()) > 1:
+        figures["over_training"] = _over_training(observations)
+    return figures
+
+
+def beside_figures(own: pd.DataFrame, other: pd.DataFrame | None) -> dict[str, Figure]:
+    """DI by both backends in one figure, where ``own`` is of the backend shapley and ``other`` of the decomposition."""
+    if other is None or not _is_shapley(own) or _is_shapley(other):
+        return {}
+    both = pd.concat([_named_lines(part, backend=True) for part in (other, own)], ignore_index=True)
+    both = both[both["value"].notna()]
+    if not _sites(both):
+        return {}
+    return {f"backends_{name}": figure for name, figure in _comparison(both).items()}
+
+
+def _is_shapley(rows: pd.DataFrame) -> bool:
+    return bool(rows["quantity"].eq("sampling_error").any())
+
+
+def _named_lines(observations: pd.DataFrame, backend: bool = False) -> pd.DataFrame:
+    """With the column ``line``: the short name of the run, and its backend where runs differ in it, or if told."""
+    named = fig.named_runs(observations)
+    shapley = {run for run, rows in named.groupby("run") if _is_shapley(rows)}
+    kinds = named["run"].map(lambda run: "shapley" if run in shapley else "decomposition")
+    told = backend or len(kinds.unique()) > 1
+    single = "run" not in observations
+    line = kinds if single and told else named["run"].str.cat(kinds, sep=", ") if told else named["run"]
+    return named.assign(line=line)
+
+
+def _of_several(named: pd.DataFrame) -> dict[str, Figure]:
+    figures = _comparison(named)
+    for run, rows in named.groupby("run", sort=False):
+        suffix = f"_{run}".replace("/", "_")
+        figures |= {f"{name}{suffix}": figure for name, figure in _all_syntactic(rows, str(run)).items()}
+    return figures
+
+
+def _comparison(named: pd.DataFrame) -> dict[str, Figure]:
+    """A line for each ``line``: by distance, at its last observation, and over training at some distances."""
+    sites = _sites(named)
+    looks = fig.line_styles(dict.fromkeys(named["line"]))
+    last = named[named["step"].eq(named.groupby("line")["step"].transform("max"))]
+    panels = _site_panels(sites, 4.4)
+    for ax, site in zip(panels, sites, strict=True):
+        _bands(ax, _whole(last, site, "line"), "line", looks, "distance")
+        ax.set_xlabel("sequential distance (words)")
+        ax.set_ylim(bottom=0)
+    panels.set_ylabel(f"{_MEAN_DI}, 95 % interval")
+    panels.legend(of_all=True)
+    figures = {"by_distance": panels.figure}
+    if named.groupby("line")["step"].nunique().max() > 1:
+        figures["over_training"] = _lines_over_training(named, sites, looks)
+    return figures
+
+
+def _lines_over_training(named: pd.DataFrame, sites: list[str], looks: dict[Any, dict[str, Any]]) -> Figure:
+    """A row of panels for each space, at up to three distances."""
+    distances = fig.spread_out(
+        sorted(select(named, quantity="di")["distance"].dropna().astype(int).unique()), 3
+    )
+    panels = fig.new_panels(len(sites) * len(distances), 3.4, 3.0, most=len(distances), margin=(1.6, 0))
+    places = [(site, distance) for site in sites for distance in distances]
+    for ax, (site, distance) in zip(panels, places, strict=True):
+        rows = select(_whole(named, site, "line"), distance=distance)
+        fig.draw_lines(ax, rows, "line", looks, ms=4, lw=1.2)
+        ax.set_title(
+            f"{_SPACES[site]}, {distance} word{'s' if distance > 1 else ''} apart", fontsize=9, loc="left"
+        )
+        if len(rows):
+            fig.set_step_axis(ax, rows["step"])
+        ax.set_xlabel("training step" if site == sites[-1] else "", fontsize=9)
+        ax.set_ylim(bottom=0)
+        ax.tick_params(labelsize=8)
+    panels.set_ylabel(_MEAN_DI, fontsize=9)
+    panels.legend(of_all=True)
+    return panels.figure
+
+
+def _all_syntactic(observations: pd.DataFrame, run: str | None = None) -> dict[str, Figure]:
+    figures = {}
     for site in _sites(observations):
         last = select(last_step(observations), site=site)
         if select(last, quantity="di")["syntactic"].notna().any():
-            figures[f"by_syntactic_distance_{site}"] = _by_syntactic(last, site)
-    if len(observations["step"].unique()) > 1:
-        figures["over_training"] = _over_training(observations)
+            figures[f"by_syntactic_distance_{site}"] = _by_syntactic(last, site, run)
     return figures
 
 
@@ -36,9 +124,9 @@ def _sites(observations: pd.DataFrame) -> list[str]:
     return [site for site in _SPACES if site in there]
 
 
-def _whole(observations: pd.DataFrame, site: str) -> pd.DataFrame:
+def _whole(observations: pd.DataFrame, site: str, *by: str) -> pd.DataFrame:
     """Means over all classes and syntactic distances: a column for each quantity."""
-    return _means(select(observations, site=site, syntactic=None, pos_class=None), ["step", "distance"])
+    return _means(select(observations, site=site, syntactic=None, pos_class=None), ["step", "distance", *by])
 
 
 def _means(rows: pd.DataFrame, index: list[str]) -> pd.DataFrame:
@@ -77,12 +165,12 @@ def _by_distance(observations: pd.DataFrame) -> Figure:
         _bands(ax, _whole(observations, site), "step", looks, "distance")
         ax.set_xlabel("sequential distance (words)")
         ax.set_ylim(bottom=0)
-    panels.set_ylabel("mean interdependence (DI), 95 % interval")
+    panels.set_ylabel(f"{_MEAN_DI}, 95 % interval")
     panels.legend(title="training step")
     return panels.figure
 
 
-def _by_syntactic(last: pd.DataFrame, site: str) -> Figure:
+def _by_syntactic(last: pd.DataFrame, site: str, run: str | None = None) -> Figure:
     rows = last[last["syntactic"].notna()]
     table = _means(
         rows.assign(pos_class=rows["pos_class"].fillna("all")), ["distance", "syntactic", "pos_class"]
@@ -100,6 +188,8 @@ def _by_syntactic(last: pd.DataFrame, site: str) -> Figure:
         ax.set_xlabel("syntactic distance (edges)", fontsize=9)
     panels.set_ylabel(f"mean DI ({_SPACES[site]})", fontsize=9)
     panels.legend(of_all=True, title="word classes")
+    if run is not None:
+        panels.figure.suptitle(run, fontsize=10)
     return panels.figure
 
 
@@ -110,6 +200,6 @@ def _over_training(observations: pd.DataFrame) -> Figure:
         rows = _whole(observations, site)
         fig.draw_lines(ax, rows, "distance", fig.line_styles(sorted(rows["distance"].unique())), ms=4, lw=1.2)
         fig.set_step_axis(ax, rows["step"], rates=observations)
-    panels.set_ylabel("mean interdependence (DI)")
+    panels.set_ylabel(_MEAN_DI)
     panels.legend(title="words apart")
     return panels.figure

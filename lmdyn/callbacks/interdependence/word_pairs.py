@@ -1,4 +1,4 @@
-"""The pairs of words of parsed sentences, and batches of the sentences for an LSTM."""
+"""The pairs of words of sentences, and batches of the sentences for an LSTM."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from lmdyn.analysis.interdependence.trees import dependency_distances
 from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES
 from lmdyn.callbacks.observing.protocols import Sentence
 
-__all__ = ["WordPairs", "encode_words"]
+__all__ = ["WordPairs", "encode_words", "pair_table", "pairs_fingerprint"]
 
 
 @dataclass(init=False)
@@ -26,8 +26,7 @@ class WordPairs:
     Attributes:
         words: number of words of all sentences.
         batches: (ids, mask, number of each word or -1) of the sentences, by falling length.
-        table: a row for each pair: its index in (words · max_distance) values, its sentence, ``distance``,
-            ``syntactic`` distance, ``pos_class``, and training counts of both words where they are known.
+        table: a row for each pair: see :func:`pair_table`.
         fingerprint: hash of tokens, trees and tags.
     """
 
@@ -44,42 +43,78 @@ class WordPairs:
         max_distance: int,
         start: int | None,
         batch_tokens: int,
+        unknown: int | None = None,
     ) -> None:
         lengths = np.array([len(s.words) for s in sentences])
         first = np.cumsum(lengths) - lengths
         self.words = int(lengths.sum())
-        parts = []
-        for number, sentence in enumerate(sentences):
-            n = len(sentence.words)
-            tree = dependency_distances(sentence.heads or ())
-            left, right = np.triu_indices(n, 1)
-            near = right - left <= max_distance
-            left, right = left[near], right[near]
-            kind = np.array([(t in OPEN_CLASSES) + 2 * (t in CLOSED_CLASSES) for t in sentence.upos or ()])
-            parts.append(
-                pd.DataFrame(
-                    {
-                        "index": (first[number] + left) * max_distance + right - left - 1,
-                        "sentence": number,
-                        "distance": right - left,
-                        "syntactic": tree[left, right],
-                        "kind": kind[left] * 3 + kind[right],
-                        "left": np.array(ids[number])[left],
-                        "right": np.array(ids[number])[right],
-                    }
-                )
-            )
-        table = pd.concat(parts, ignore_index=True)
-        names = pd.Series({4: "open", 8: "closed", 5: "mixed", 7: "mixed"})
-        table["pos_class"] = table.pop("kind").map(names)
-        for side in ("left", "right"):
-            words = table.pop(side)
-            if counts is not None:
-                table[side] = counts[words.to_numpy()]
-        self.table = table
+        self.table = pair_table(
+            sentences, max_distance, [[i == unknown for i in row] for row in ids], ids, counts
+        )
         self.batches = _batches(ids, first, start, batch_tokens)
-        content = json.dumps([list(ids), [(s.heads, s.upos) for s in sentences], start])
-        self.fingerprint = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+        self.fingerprint = pairs_fingerprint(sentences, list(ids), start)
+
+
+def pair_table(
+    sentences: Sequence[Sentence],
+    max_distance: int,
+    unknown: Sequence[Sequence[bool]],
+    ids: Sequence[Sequence[int]] | None,
+    counts: npt.NDArray[Any] | None,
+) -> pd.DataFrame:
+    """What is known of each pair of words.
+
+    Args:
+        sentences: the sentences; where one has no ``heads``, no pair has a syntactic distance, and where one has no
+            ``upos``, none has a class.
+        max_distance: of the words of a pair.
+        unknown: of each word, whether the tokenizer knows it not.
+        ids: of each word its one token; None where words have several.
+        counts: training counts by token id; None where they are unknown.
+
+    Returns:
+        A row for each pair: its ``index`` in (words · max_distance) values, its ``sentence``, ``distance``,
+        ``syntactic`` distance (-1 under different roots, missing without trees), ``pos_class``, whether one of both
+        is ``unknown``, and training counts ``left`` and ``right`` of both words where they are known.
+    """
+    lengths = np.array([len(s.words) for s in sentences])
+    first = np.cumsum(lengths) - lengths
+    trees = all(s.heads is not None for s in sentences)
+    tags = all(s.upos is not None for s in sentences)
+    parts = []
+    for number, sentence in enumerate(sentences):
+        n = len(sentence.words)
+        left, right = np.triu_indices(n, 1)
+        near = right - left <= max_distance
+        left, right = left[near], right[near]
+        upos = sentence.upos if tags and sentence.upos is not None else (None,) * n
+        kind = np.array([(t in OPEN_CLASSES) + 2 * (t in CLOSED_CLASSES) for t in upos])
+        of_unknown = np.array(unknown[number], dtype=bool)
+        columns = {
+            "index": (first[number] + left) * max_distance + right - left - 1,
+            "sentence": number,
+            "distance": right - left,
+            "kind": kind[left] * 3 + kind[right],
+            "unknown": of_unknown[left] | of_unknown[right],
+        }
+        if trees:
+            columns["syntactic"] = dependency_distances(sentence.heads or ())[left, right]
+        if ids is not None and counts is not None:
+            of = np.array(ids[number])
+            columns |= {"left": counts[of[left]], "right": counts[of[right]]}
+        parts.append(pd.DataFrame(columns))
+    table = pd.concat(parts, ignore_index=True)
+    if not trees:
+        table["syntactic"] = pd.array([pd.NA] * len(table), dtype="Int64")
+    names = pd.Series({4: "open", 8: "closed", 5: "mixed", 7: "mixed"})
+    table["pos_class"] = table.pop("kind").map(names)
+    return table
+
+
+def pairs_fingerprint(sentences: Sequence[Sentence], tokens: Any, start: Any) -> str:
+    """Hash of tokens, trees and tags, and of what tokens begin with or how they make up words."""
+    content = json.dumps([tokens, [(s.heads, s.upos) for s in sentences], start])
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 def encode_words(sentences: Sequence[Sentence], tokenizer: Any, name: str) -> list[list[int]]:
@@ -97,8 +132,8 @@ def encode_words(sentences: Sequence[Sentence], tokenizer: Any, name: str) -> li
         if (pieces != 1).any():
             worst = int(np.flatnonzero(pieces != 1)[0])
             raise ValueError(
-                f"{name}: the word {sentence.words[worst]!r} has {pieces[worst]} tokens: pairs of words are defined "
-                "for models with one token a word"
+                f"{name}: the word {sentence.words[worst]!r} has {pieces[worst]} tokens: contributions are decomposed "
+                "of models with one token a word; `backend: shapley` takes words of several tokens"
             )
     return list(encoded["input_ids"])
 

@@ -1,0 +1,306 @@
+"""What the Shapley interaction of words needs of any model: where it is read, what absence is, and how it is called."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lmdyn.analysis.inspection.activations import capture, observing, resolve_sites
+from lmdyn.analysis.inspection.forward import Forward, call_module, device_of, logits_of
+from lmdyn.analysis.inspection.sites import FoundSites, find_sites
+from lmdyn.analysis.interdependence.coalitions import Reading, reading_of
+from lmdyn.analysis.interdependence.pairwise_shapley import Coalitions, pairwise_shapley_interaction
+from lmdyn.analysis.interdependence.shapley import Index
+from lmdyn.callbacks.interdependence.token_pairs import TokenBatch, TokenPairs
+
+__all__ = ["Absence", "ShapleyParts", "Space", "absent_token"]
+
+log = logging.getLogger(__name__)
+
+Absence = Literal["mean", "mask", "pad", "unk", "delete"]
+"""What stands for an absent word: the mean word vector, or a special token of the tokenizer; ``delete``: nothing."""
+
+Space = Literal["hidden", "logits"]
+"""Where interdependence is read: the last hidden state, or the logits."""
+
+_MEAN = -1  # the id that stands for the mean word vector
+_MANY = 100_000_000  # tokens of one observation from which a warning is due
+
+
+def absent_token(absence: Absence, tokenizer: Any, observer: str) -> int | None:
+    """The id that stands for absent words; -1 for the mean word vector, None where they are deleted.
+
+    Raises:
+        ValueError: the tokenizer has no such token; for ``observer``.
+    """
+    if absence in ("mean", "delete"):
+        return _MEAN if absence == "mean" else None
+    token = getattr(tokenizer, f"{absence}_token_id", None)
+    if token is None:
+        others = [a for a in ("mask", "pad", "unk") if getattr(tokenizer, f"{a}_token_id", None) is not None]
+        raise ValueError(
+            f"{observer}: the tokenizer has no {absence} token to stand for absent words: choose `absence: mean`"
+            f"{''.join(f' or {other}' for other in others)}"
+        )
+    return int(token)
+
+
+@dataclass(frozen=True)
+class ShapleyParts:
+    """Where a model is read for its Shapley interaction, and how.
+
+    Attributes:
+        observer: name of the observer, for messages.
+        index: see :data:`~lmdyn.analysis.interdependence.shapley.Index`.
+        coalitions: see :data:`~lmdyn.analysis.interdependence.pairwise_shapley.Coalitions`.
+        absence: see :data:`Absence`.
+        baseline: the id that stands for absent words, see :func:`absent_token`; None where they are deleted.
+        reading: what the model sees at a position; None measures it.
+        spaces: what is read.
+        hidden: path of the module that answers the hidden state; None finds the final norm, or else the last block.
+        embedding: path of the module that turns ids to word vectors; where it does not exist, it is found.
+        exact_up_to: players up to which all coalitions are taken.
+        samples: coalitions that are drawn beyond.
+        seed: of the draws.
+        batch_tokens: tokens that are read at once.
+        forward: how the module is called.
+    """
+
+    observer: str
+    index: Index
+    coalitions: Coalitions
+    absence: Absence
+    baseline: int | None
+    reading: Reading | None
+    spaces: Sequence[Space]
+    hidden: str | None
+    embedding: str
+    exact_up_to: int
+    samples: int
+    seed: int
+    batch_tokens: int
+    forward: Forward | None
+
+    def check_cost(self, pairs: TokenPairs, max_distance: int) -> None:
+        """Say what an observation costs, loudly where it is much."""
+        rows = [self._rows(len({w for w in row if w >= 0}), max_distance) * len(row) for b in pairs.batches
+                for row in b.words.tolist()]  # fmt: skip
+        tokens = sum(rows)
+        log.log(
+            logging.WARNING if tokens > _MANY else logging.INFO,
+            "%s: an observation reads about %.2g tokens (%d sentences and their coalitions)%s",
+            self.observer, tokens, len(rows),
+            "; `max_tokens`, `max_length` with `longer: skip`, fewer `samples` or `coalitions: context` take less"
+            if tokens > _MANY else "",
+        )  # fmt: skip
+
+    def _rows(self, words: int, max_distance: int) -> int:
+        turned = 1 + words + max_distance * words
+        if self.coalitions == "context":
+            return turned
+        exact = 1 << min(words, self.exact_up_to)
+        return exact + (self.samples * turned if words > self.exact_up_to else 0)
+
+    def check(self, module: nn.Module, pairs: TokenPairs) -> None:
+        """Try the longest sentence.
+
+        Raises:
+            ValueError: the module cannot read it, has no such site, or answers something else there.
+        """
+        ids = pairs.batches[0].ids[:1].to(device_of(module))
+        with observing(module), torch.no_grad(), self._opened(module, pairs) as forward:
+            try:
+                found = forward(ids)
+            except (IndexError, RuntimeError) as error:
+                raise ValueError(
+                    f"{self.observer}: {type(module).__name__} cannot read a sentence of {ids.shape[1]} tokens with "
+                    f"ids up to {int(ids.max())}{_limits(module)} ({type(error).__name__}: {error}): leave longer "
+                    "sentences out by `max_length` with `longer: skip`, or give the data the tokenizer that the model "
+                    "was made for"
+                ) from error
+        for name, tensor in found.items():
+            if tensor.ndim != 3 or tensor.shape[:2] != ids.shape:
+                path = f"`hidden: {self.hidden}`" if name == "hidden" else "`spaces: [hidden]`"
+                raise ValueError(
+                    f"{self.observer}: {name} is to be (batch, time, features) = {(*ids.shape, '…')}, got "
+                    f"{tuple(tensor.shape)}: name another module, or leave it out ({path})"
+                )
+
+    @torch.no_grad()
+    def measure(
+        self, module: nn.Module, pairs: TokenPairs, max_distance: int, rank: int, world_size: int
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """Interdependence of the pairs of this rank's sentences, and its standard error, by space.
+
+        Returns:
+            Each (words, max_distance) in float64, 0 for those of other ranks.
+        """
+        device = device_of(module)
+        shape = (pairs.words, max_distance)
+        found: dict[str, tuple[Tensor, Tensor]] = {}
+        with self._opened(module, pairs) as forward:
+            reading = self._reading(forward, pairs.batches[0].ids.to(device))
+            for name in forward(pairs.batches[0].ids[:1].to(device)):
+                found[name] = (
+                    torch.zeros(shape, dtype=torch.float64),
+                    torch.zeros(shape, dtype=torch.float64),
+                )
+            for batch in pairs.batches[rank::world_size]:
+                of = self._interaction(forward, batch, reading, max_distance, device)
+                for name, (value, error) in of.items():
+                    for row, first in enumerate(batch.first):
+                        words = int(batch.words[row].max()) + 1
+                        found[name][0][first : first + words] = value[row, :words]
+                        found[name][1][first : first + words] = error[row, :words]
+        return {name: (value.to(device), error.to(device)) for name, (value, error) in found.items()}
+
+    def _interaction(
+        self, forward: Callable[[Tensor], dict[str, Tensor]], batch: TokenBatch, reading: Reading,
+        max_distance: int, device: torch.device,
+    ) -> dict[str, tuple[Tensor, Tensor]]:  # fmt: skip
+        found = pairwise_shapley_interaction(
+            forward,
+            batch.ids.to(device),
+            max_distance,
+            baseline=self.baseline,
+            absence="delete" if self.absence == "delete" else "replace",
+            words=batch.words,
+            reading=reading,
+            index=self.index,
+            coalitions=self.coalitions,
+            exact_up_to=self.exact_up_to,
+            samples=self.samples,
+            max_rows=max(1, self.batch_tokens // batch.ids.shape[1]),
+            seed=[self.seed * 1_000_003 + number for number in batch.numbers],
+        )
+        return {name: (of.value, of.standard_error) for name, of in found.items()}
+
+    def _reading(self, forward: Callable[[Tensor], dict[str, Tensor]], ids: Tensor) -> Reading:
+        """What the model sees: measured, and compared with what was said."""
+        measured = reading_of(forward, ids)
+        if self.reading == "causal" and measured == "bidirectional":
+            raise ValueError(
+                f"{self.observer}: `reading: causal`, but what the model answers depends on later words: leave "
+                "`reading` out, or set it to bidirectional"
+            )
+        return self.reading or measured
+
+    @contextmanager
+    def _opened(
+        self, module: nn.Module, pairs: TokenPairs
+    ) -> Iterator[Callable[[Tensor], dict[str, Tensor]]]:
+        """A function from rows of ids (-1 is the mean word vector) to the outputs by space."""
+        ids = pairs.batches[0].ids[:2].to(device_of(module))
+        start = _decoder_start(module)
+        spaces = [space for space in self.spaces if space == "hidden" or start is None]
+        if not spaces:
+            raise ValueError(
+                f"{self.observer}: the logits of an encoder-decoder are of its decoder's positions, not of the words "
+                "that it reads: read its encoder by `spaces: [hidden]`"
+            )
+        found: FoundSites | None = None
+        paths = dict(module.named_modules())
+        if ("hidden" in spaces and self.hidden is None) or (
+            self.absence == "mean" and self.embedding not in paths
+        ):
+            found = find_sites(module, _batch(ids, start), self.forward)
+        absent: list[Tensor] = []
+        with ExitStack() as stack:
+            hidden = None
+            if "hidden" in spaces:
+                path = self.hidden or self._found(found, ids, ("norm", "block"), "hidden")
+                hidden = resolve_sites(module, {"hidden": path})["hidden"]
+                seen = stack.enter_context(capture(module, {"hidden": path}))
+            if self.absence == "mean":
+                path = self.embedding if self.embedding in paths else ""
+                path = path or self._found(found, ids, ("embedding",), "embedding")
+                embedding = resolve_sites(module, {"embedding": path})["embedding"]
+                mean = _mean_vector(embedding, pairs, ids.device)
+
+                def replace(_: nn.Module, __: Any, output: Any) -> Any:
+                    if absent and isinstance(output, Tensor) and output.shape[:2] == absent[0].shape:
+                        return torch.where(absent[0][..., None], mean.to(output.dtype), output)
+                    return None
+
+                stack.callback(embedding.register_forward_hook(replace).remove)
+
+            def forward(rows: Tensor) -> dict[str, Tensor]:
+                absent[:] = [rows == _MEAN] if self.absence == "mean" else []
+                output = call_module(module, _batch(rows.clamp(min=0), start), forward=self.forward)
+                answer = {}
+                if hidden is not None:
+                    answer["hidden"] = _batch_first(hidden, list(seen.activations.values())[-1])
+                    seen.clear()
+                if "logits" in spaces:
+                    answer["logits"] = logits_of(output)
+                return answer
+
+            yield forward
+
+    def _found(self, found: FoundSites | None, ids: Tensor, kinds: Sequence[str], argument: str) -> str:
+        """The path of the last site of the first kind that there is, among those of the words' positions."""
+        assert found is not None
+        for kind in kinds:
+            paths = [
+                path for name, path in found.sites.items()
+                if found.kinds[name] == kind and found.shapes[name][1] == ids.shape[1]
+            ]  # fmt: skip
+            if paths:
+                return paths[-1]
+        told = f" ({'; '.join(found.left_out)})" if found.left_out else ""
+        other = "`absence: mask`" if argument == "embedding" else "`spaces: [logits]`"
+        raise ValueError(
+            f"{self.observer}: no {' or '.join(kinds)} was found in the module{told}: set `{argument}` to the path of "
+            f"one, or {other}"
+        )
+
+
+def _batch(ids: Tensor, decoder_start: int | None) -> dict[str, Tensor]:
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if decoder_start is None:
+        return {**batch, "labels": ids}  # for a forward that answers all logits only where it is given some
+    return {**batch, "decoder_input_ids": torch.full_like(ids[:, :1], decoder_start)}
+
+
+def _decoder_start(module: nn.Module) -> int | None:
+    """The first token of the decoder of an encoder-decoder of transformers; None of other models."""
+    for part in module.modules():
+        config = getattr(part, "config", None)
+        if getattr(config, "is_encoder_decoder", False) and hasattr(
+            part, "prepare_decoder_input_ids_from_labels"
+        ):
+            candidates = (
+                getattr(config, f"{name}_token_id", None) for name in ("decoder_start", "bos", "pad")
+            )
+            return next((int(i) for i in candidates if i is not None), 0)
+    return None
+
+
+def _batch_first(module: nn.Module, output: Tensor) -> Tensor:
+    """The output of a recurrent layer as (batch, time, features)."""
+    if isinstance(module, nn.RNNBase) and not module.batch_first and output.ndim == 3:
+        return output.transpose(0, 1)
+    return output
+
+
+def _mean_vector(embedding: nn.Module, pairs: TokenPairs, device: torch.device) -> Tensor:
+    """The mean word vector over the tokens of the words of all sentences."""
+    ids = torch.from_numpy(pairs.tokens.nonzero()[0]).to(device)
+    share = torch.from_numpy(pairs.tokens[pairs.tokens > 0] / pairs.tokens.sum()).to(device)
+    vectors: Tensor = embedding(ids[None])[0]
+    return share.to(vectors.dtype) @ vectors
+
+
+def _limits(module: nn.Module) -> str:
+    """What the configurations within a module say of the longest sentence and the largest id."""
+    told = {}
+    for part in module.modules():
+        for name in ("max_position_embeddings", "n_positions", "vocab_size"):
+            value = getattr(getattr(part, "config", None), name, None)
+            if isinstance(value, int):
+                told[name] = value
+    return f" ({', '.join(f'{name} is {value}' for name, value in told.items())})" if told else ""
