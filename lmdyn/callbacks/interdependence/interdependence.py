@@ -3,6 +3,8 @@
 import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, get_args
 
@@ -25,6 +27,7 @@ from lmdyn.callbacks.interdependence.token_pairs import TokenPairs
 from lmdyn.callbacks.interdependence.word_pairs import WordPairs, encode_words
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import AnnotatedText, Sentence
+from lmdyn.callbacks.observing.store import UNDECIDED
 
 __all__ = ["Interdependence"]
 
@@ -61,7 +64,8 @@ class Interdependence(Observer):
         unknown: what to do with pairs with a word that the tokenizer does not know, which are counted: ``keep``, or
             leave them out (``skip``).
         backend: ``decomposition`` or ``shapley``.
-        embedding: path of the module that turns ids to word vectors.
+        embedding: path of the module that turns ids to word vectors; None takes ``embedding``, and with shapley,
+            where there is none, the one that is found.
         lstm: path of the ``nn.LSTM`` or stack of LSTMs (decomposition).
         decoder: path of the linear layer to logits; None looks at hidden states only (decomposition).
         variant: which products are relevant (decomposition), ``published``, ``released`` or ``generalized``: see
@@ -76,7 +80,7 @@ class Interdependence(Observer):
             the players (shapley); None measures it at each observation.
         spaces: what is read, ``hidden`` and ``logits`` (shapley). Of an encoder-decoder, the encoder's ``hidden``.
         hidden: path of the module that answers the hidden state (shapley); None finds the final norm, or else the last
-            block. ``embedding`` too is found where its path does not exist.
+            block.
         exact_up_to: players up to which all coalitions are taken (shapley).
         samples: coalitions that are drawn for a sentence beyond (shapley).
         seed: of the draws (shapley).
@@ -132,7 +136,7 @@ class Interdependence(Observer):
         longer: Literal["error", "skip"] = "error",
         unknown: Literal["keep", "skip"] = "keep",
         backend: Literal["decomposition", "shapley"] = "decomposition",
-        embedding: str = "embedding",
+        embedding: str | None = None,
         lstm: str = "lstm",
         decoder: str | None = "decoder",
         variant: Variant = "published",
@@ -179,7 +183,7 @@ class Interdependence(Observer):
         self.longer = longer
         self.unknown = unknown
         self.backend = backend
-        self.parts = LSTMParts(embedding, lstm, decoder)
+        self.parts = LSTMParts(embedding or "embedding", lstm, decoder)
         self.variant = variant
         self.batch_tokens = batch_tokens
         self.max_rows = max_rows
@@ -258,16 +262,29 @@ class Interdependence(Observer):
     @property
     def settings(self) -> dict[str, Any]:
         """The arguments, and the content of the sentences with their trees."""
-        sentences = None if self._pairs is None else self._pairs.fingerprint
-        return {**super().settings, "sentences": sentences}
+        settings = super().settings
+        if self.backend == "decomposition":
+            settings["embedding"] = self.parts.embedding
+        elif settings["hidden"] is None:
+            settings["hidden"] = UNDECIDED
+        settings["sentences"] = None if self._pairs is None else self._pairs.fingerprint
+        return settings
 
     def check_module(self, module: nn.Module) -> None:
         """Refuse modules that are missing or no LSTM; with the backend shapley, try the longest sentence."""
-        pairs = self.pairs
-        if isinstance(pairs, WordPairs):
-            self.parts.of(module, self.name)
-        elif self._shapley is not None:
-            self._shapley.check(module, pairs)
+        pairs, parts = self.pairs, self._shapley
+        if isinstance(pairs, WordPairs) or parts is None:
+            try:
+                self.parts.of(module, self.name)
+            except ValueError as error:
+                raise ValueError(f"{error}; `backend: shapley` takes models of any kind") from error
+            return
+        paths: dict[str, Any] = {
+            argument: self.found(argument, partial(parts.find, module, pairs, argument))
+            for argument in ("hidden", "embedding")
+        }
+        self._shapley = replace(parts, **paths)
+        self._shapley.check(module, pairs)
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """DI of all pairs, each rank some of the sentences, and its means."""

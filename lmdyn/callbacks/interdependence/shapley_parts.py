@@ -4,14 +4,14 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, observing, resolve_sites
 from lmdyn.analysis.inspection.forward import Forward, call_module, device_of, logits_of
-from lmdyn.analysis.inspection.sites import FoundSites, find_sites
+from lmdyn.analysis.inspection.sites import find_sites
 from lmdyn.analysis.interdependence.coalitions import Reading, reading_of
 from lmdyn.analysis.interdependence.pairwise_shapley import Coalitions, pairwise_shapley_interaction
 from lmdyn.analysis.interdependence.shapley import Index
@@ -26,6 +26,8 @@ Absence = Literal["mean", "mask", "pad", "unk", "delete"]
 
 Space = Literal["hidden", "logits"]
 """Where interdependence is read: the last hidden state, or the logits."""
+
+T = TypeVar("T")
 
 _MEAN = -1  # the id that stands for the mean word vector
 _MANY = 100_000_000  # tokens of one observation from which a warning is due
@@ -61,8 +63,8 @@ class ShapleyParts:
         baseline: the id that stands for absent words, see :func:`absent_token`; None where they are deleted.
         reading: what the model sees at a position; None measures it.
         spaces: what is read.
-        hidden: path of the module that answers the hidden state; None finds the final norm, or else the last block.
-        embedding: path of the module that turns ids to word vectors; where it does not exist, it is found.
+        hidden: path of the module that answers the hidden state; None as long as it is not found.
+        embedding: path of the module that turns ids to word vectors; None as long as it is not found.
         exact_up_to: players up to which all coalitions are taken.
         samples: coalitions that are drawn beyond.
         seed: of the draws.
@@ -78,7 +80,7 @@ class ShapleyParts:
     reading: Reading | None
     spaces: Sequence[Space]
     hidden: str | None
-    embedding: str
+    embedding: str | None
     exact_up_to: int
     samples: int
     seed: int
@@ -105,23 +107,60 @@ class ShapleyParts:
         exact = 1 << min(words, self.exact_up_to)
         return exact + (self.samples * turned if words > self.exact_up_to else 0)
 
+    def needs(self, argument: Literal["hidden", "embedding"]) -> bool:
+        """Whether this path is needed at all."""
+        return "hidden" in self.spaces if argument == "hidden" else self.absence == "mean"
+
+    def find(
+        self, module: nn.Module, pairs: TokenPairs, argument: Literal["hidden", "embedding"]
+    ) -> str | None:
+        """The path of the final norm, or else of the last block; of the module that turns ids to word vectors.
+
+        Raises:
+            ValueError: there is none at the positions of the words.
+        """
+        if not self.needs(argument):
+            return None
+        if argument == "embedding" and "embedding" in dict(module.named_modules()):
+            return "embedding"
+        kinds = ("embedding",) if argument == "embedding" else ("norm", "block")
+        ids = pairs.batches[0].ids[:1].to(device_of(module))
+        found = self._tried(
+            module, ids, lambda: find_sites(module, _batch(ids, _decoder_start(module)), self.forward)
+        )
+        for kind in kinds:
+            paths = [
+                path for name, path in found.sites.items()
+                if found.kinds[name] == kind and found.shapes[name][1] == ids.shape[1]
+            ]  # fmt: skip
+            if paths:
+                return paths[-1]
+        told = f" ({'; '.join(found.left_out)})" if found.left_out else ""
+        other = "`absence: mask`" if argument == "embedding" else "`spaces: [logits]`"
+        raise ValueError(
+            f"{self.observer}: no {' or '.join(kinds)} was found in the module{told}: set `{argument}` to the path of "
+            f"one, or {other}"
+        )
+
+    def _tried(self, module: nn.Module, ids: Tensor, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except (IndexError, RuntimeError) as error:
+            raise ValueError(
+                f"{self.observer}: {type(module).__name__} cannot read a sentence of {ids.shape[1]} tokens with ids up "
+                f"to {int(ids.max())}{_limits(module)} ({type(error).__name__}: {error}): leave longer sentences out "
+                "by `max_length` with `longer: skip`, or give the data the tokenizer that the model was made for"
+            ) from error
+
     def check(self, module: nn.Module, pairs: TokenPairs) -> None:
-        """Try the longest sentence.
+        """Try the longest sentence, where the paths are known.
 
         Raises:
             ValueError: the module cannot read it, has no such site, or answers something else there.
         """
         ids = pairs.batches[0].ids[:1].to(device_of(module))
         with observing(module), torch.no_grad(), self._opened(module, pairs) as forward:
-            try:
-                found = forward(ids)
-            except (IndexError, RuntimeError) as error:
-                raise ValueError(
-                    f"{self.observer}: {type(module).__name__} cannot read a sentence of {ids.shape[1]} tokens with "
-                    f"ids up to {int(ids.max())}{_limits(module)} ({type(error).__name__}: {error}): leave longer "
-                    "sentences out by `max_length` with `longer: skip`, or give the data the tokenizer that the model "
-                    "was made for"
-                ) from error
+            found = self._tried(module, ids, lambda: forward(ids))
         for name, tensor in found.items():
             if tensor.ndim != 3 or tensor.shape[:2] != ids.shape:
                 path = f"`hidden: {self.hidden}`" if name == "hidden" else "`spaces: [hidden]`"
@@ -194,7 +233,6 @@ class ShapleyParts:
         self, module: nn.Module, pairs: TokenPairs
     ) -> Iterator[Callable[[Tensor], dict[str, Tensor]]]:
         """A function from rows of ids (-1 is the mean word vector) to the outputs by space."""
-        ids = pairs.batches[0].ids[:2].to(device_of(module))
         start = _decoder_start(module)
         spaces = [space for space in self.spaces if space == "hidden" or start is None]
         if not spaces:
@@ -202,24 +240,19 @@ class ShapleyParts:
                 f"{self.observer}: the logits of an encoder-decoder are of its decoder's positions, not of the words "
                 "that it reads: read its encoder by `spaces: [hidden]`"
             )
-        found: FoundSites | None = None
-        paths = dict(module.named_modules())
-        if ("hidden" in spaces and self.hidden is None) or (
-            self.absence == "mean" and self.embedding not in paths
-        ):
-            found = find_sites(module, _batch(ids, start), self.forward)
         absent: list[Tensor] = []
         with ExitStack() as stack:
             hidden = None
             if "hidden" in spaces:
-                path = self.hidden or self._found(found, ids, ("norm", "block"), "hidden")
-                hidden = resolve_sites(module, {"hidden": path})["hidden"]
-                seen = stack.enter_context(capture(module, {"hidden": path}))
+                assert self.hidden is not None
+                hidden = resolve_sites(module, {"hidden": self.hidden})["hidden"]
+                seen = stack.enter_context(capture(module, {"hidden": self.hidden}))
             if self.absence == "mean":
-                path = self.embedding if self.embedding in paths else ""
-                path = path or self._found(found, ids, ("embedding",), "embedding")
-                embedding = resolve_sites(module, {"embedding": path})["embedding"]
-                mean = _mean_vector(embedding, pairs, ids.device)
+                assert self.embedding is not None
+                embedding = resolve_sites(module, {"embedding": self.embedding})["embedding"]
+                mean = self._tried(
+                    module, pairs.batches[0].ids, lambda: _mean_vector(embedding, pairs, device_of(module))
+                )
 
                 def replace(_: nn.Module, __: Any, output: Any) -> Any:
                     if absent and isinstance(output, Tensor) and output.shape[:2] == absent[0].shape:
@@ -240,23 +273,6 @@ class ShapleyParts:
                 return answer
 
             yield forward
-
-    def _found(self, found: FoundSites | None, ids: Tensor, kinds: Sequence[str], argument: str) -> str:
-        """The path of the last site of the first kind that there is, among those of the words' positions."""
-        assert found is not None
-        for kind in kinds:
-            paths = [
-                path for name, path in found.sites.items()
-                if found.kinds[name] == kind and found.shapes[name][1] == ids.shape[1]
-            ]  # fmt: skip
-            if paths:
-                return paths[-1]
-        told = f" ({'; '.join(found.left_out)})" if found.left_out else ""
-        other = "`absence: mask`" if argument == "embedding" else "`spaces: [logits]`"
-        raise ValueError(
-            f"{self.observer}: no {' or '.join(kinds)} was found in the module{told}: set `{argument}` to the path of "
-            f"one, or {other}"
-        )
 
 
 def _batch(ids: Tensor, decoder_start: int | None) -> dict[str, Tensor]:

@@ -328,12 +328,6 @@ def test_about_so_many_tokens(module, pairs, tmp_path):
 
 
 def test_what_cannot_be_looked_at_is_refused(tmp_path):
-    text = sentences()
-    for missing in ("heads", "upos"):
-        (tmp_path / missing).mkdir()
-        path = conllu(tmp_path / missing / "x.conllu", text, **{missing: False})
-        with pytest.raises(ValueError, match=f"sentence 1 of the probe set has no {missing}"):
-            attach(tmp_path / missing, probe=ConlluCorpus(validation=path))
     with pytest.raises(ValueError, match=r"needs sentences with their annotation, got a list.*ConlluCorpus"):
         attach(tmp_path / "list", probe=[{"input_ids": torch.ones(1, 3), "labels": torch.ones(1, 3)}])
     with pytest.raises(ValueError, match="no sentence of two words"):

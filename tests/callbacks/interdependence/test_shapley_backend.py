@@ -14,13 +14,12 @@ from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadMode
 from lmdyn.analysis import shapley_interaction
 from lmdyn.callbacks import Interdependence, ObservationStore, Run
 from lmdyn.callbacks.interdependence.token_pairs import TokenPairs
-from lmdyn.callbacks.observing.identity import canonical_settings
+from lmdyn.callbacks.observing.store import canonical_settings
 from lmdyn.cli.report import write_report
 from lmdyn.datamodules import ConlluCorpus, TextCorpus
 from tests.callbacks.interdependence.test_interdependence import (
     KINDS,
     MAX_DISTANCE,
-    WORDS,
     attach,
     check_means,
     climb,
@@ -229,8 +228,8 @@ def test_how_sentences_are_batched_and_split_does_not_matter(lstm, tmp_path):
     expected = whole.observe(lstm, 0)
     for batch_tokens in (12, 30):
         observer = shapley(tmp_path / str(batch_tokens), batch_tokens=batch_tokens, **settings)
-        assert observer.settings == whole.settings
         table = observer.observe(lstm, 0)
+        assert observer.settings == whole.settings
         pd.testing.assert_frame_equal(table, expected, rtol=1e-9, atol=1e-12)
     seen = {rank: [] for rank in (0, 1, None)}
     for rank, parts in seen.items():
@@ -434,9 +433,9 @@ def test_files_of_before_are_of_the_decomposition(tmp_path):
     old = {"max_distance": 3, "variant": "published"}
     today = canonical_settings(Interdependence, old)
     defaults = Interdependence().hparams
-    added = set(today) - set(old)
-    assert added == set(Interdependence.legacy_settings)
-    assert all(today[name] == (list(v) if isinstance(v := defaults[name], tuple) else v) for name in added)
+    assert set(today) - set(old) == {*Interdependence.legacy_settings, "labels"}
+    for name, value in Interdependence.legacy_settings.items():
+        assert today[name] == (list(defaults[name]) if name == "spaces" else defaults[name]) == value
     assert today["backend"] == "decomposition"
 
 
@@ -466,6 +465,23 @@ def test_models_of_many_kinds_run_without_a_path(tmp_path, name):
     assert list(dict.fromkeys(table["site"])) == sites
     di = table[table["quantity"].eq("di")]["value"]
     assert bool((di > 0).all() & (di < 5).all())
+
+
+def test_paths_that_are_found_are_settings(tmp_path):
+    model, other = small("gpt2"), small("bert")
+    observer = shapley(tmp_path, text=SHORT)
+    assert [observer.settings[name] for name in ("hidden", "embedding")] == ["auto", "auto"]
+    observer.store.write(0, observer.observe(model, 0))
+    paths = {"hidden": "transformer.ln_f", "embedding": "transformer.wte"}
+    for name, path in paths.items():
+        assert observer.settings[name] == observer.store.about()["settings"][name] == path
+    again = shapley(tmp_path, text=SHORT)  # as before a replay: what is not found yet is no difference
+    again.check_module(model)
+    again.store.check_settings()
+    again = shapley(tmp_path, text=SHORT)
+    again.check_module(other)
+    with pytest.raises(ValueError, match=r"other settings \(.*hidden: 'transformer.ln_f' there, 'bert\."):
+        again.store.check_settings()
 
 
 def test_hidden_is_the_final_norm_or_what_is_named(tmp_path):
@@ -575,7 +591,8 @@ def test_much_to_read_is_said_loudly(tmp_path, caplog):
 def runs(lstm, tmp_path_factory):
     """An LSTM with both backends and a transformer, each at two steps."""
     root = tmp_path_factory.mktemp("runs")
-    transformer = [small("gpt2"), small("llama")]
+    transformer = [gpt2(len(tokenizer())), gpt2(len(tokenizer()))]
+    transformer[1].transformer.wte.weight.data *= 2
     for run, backend, models_ in (
         ("lstm", "decomposition", [lstm, language_model(seed=1)]),
         ("lstm", "shapley", [lstm, language_model(seed=1)]),
@@ -614,7 +631,7 @@ def test_lines_of_the_comparison(runs):
     )
     other = read(runs, "lstm", "interdependence")
     figures = Interdependence.figures_beside(own, {"Interdependence": other})
-    render(figures)
+    render({"one": figures["backends_over_training"]})
     ax = figures["backends_by_distance"].axes[0]
     assert labels(ax) == ["lstm, decomposition", "lstm, shapley", "gpt, shapley"]
     for line, table, run in zip(ax.lines, (other, own, own), ("lstm", "lstm", "gpt"), strict=True):
@@ -629,10 +646,10 @@ def test_lines_of_the_comparison(runs):
     )
     assert labels(single["backends_by_distance"].axes[0]) == ["decomposition", "shapley"]
     several = Interdependence.figures(own, {})
-    render(several)
+    render({"one": several["by_distance"]})
+    assert "by_syntactic_distance_logits_gpt" in several
     assert labels(several["by_distance"].axes[0]) == ["lstm", "gpt"]
     mixed = Interdependence.figures(
         pd.concat([other, own[own["run"].str.endswith("gpt")]], ignore_index=True), {}
     )
     assert labels(mixed["over_training"].axes[0]) == ["lstm, decomposition", "gpt, shapley"]
-    assert WORDS
