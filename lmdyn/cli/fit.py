@@ -3,7 +3,6 @@
 import json
 import logging
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 import lmdyn.callbacks
 import lmdyn.datamodules
 import lmdyn.models  # noqa: F401
+from lmdyn.callbacks.observing.loggers import where_curves_are
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_step
 from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
@@ -199,7 +199,8 @@ class LmdynCLI(LightningCLI):
             log.info("report: %s", write_report([folder], folder / "report"))
         except Exception:  # the run is complete without it
             log.exception("no report: the run is complete, and `lmdyn report %s` writes it later", folder)
-        log.info("curves: %s -m tensorboard.main --logdir %s", sys.executable, folder)
+        for logger in self.trainer.loggers:
+            log.info("curves: %s", where_curves_are(logger))
 
     def after_test(self) -> None:
         """Keep the numbers: ``test.json`` in the run's folder, which ``report`` shows."""

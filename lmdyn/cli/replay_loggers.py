@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.analysis.inspection.nearest import did_you_mean
+from lmdyn.callbacks.observing.loggers import where_curves_are
 from lmdyn.callbacks.training.lightning_internals import process_rank, start_wandb_run
 from lmdyn.cli.mistakes import causes
 from lmdyn.cli.parser import Parser
@@ -238,9 +239,9 @@ def _start(logger: WandbLogger) -> None:
 
 
 def _close(logger: Logger, status: str) -> None:
+    folder = logger.log_dir
+    if folder is None or Path(folder).exists():
+        log.info("curves: %s", where_curves_are(logger))
     logger.finalize(status)
     if isinstance(logger, WandbLogger):
         logger.experiment.finish(exit_code=0 if status == "success" else 1)
-    folder = logger.log_dir or logger.save_dir
-    if folder is None or Path(folder).exists():
-        log.info("curves: %s %s", type(logger).__name__, folder or logger.version)

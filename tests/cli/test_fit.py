@@ -165,7 +165,7 @@ def test_a_site_may_be_called_as_no_formula_can_be(config, tmp_path):
 
 def test_a_report_that_fails_ends_no_training(tmp_path, monkeypatch, survived):
     monkeypatch.setattr("lmdyn.cli.report.write_report", lambda *_: {}["a bug"])
-    trainer = SimpleNamespace(log_dir=str(tmp_path), is_global_zero=True, callbacks=[Sparsity()])
+    trainer = SimpleNamespace(log_dir=str(tmp_path), is_global_zero=True, callbacks=[Sparsity()], loggers=[])
     LmdynCLI.after_fit(SimpleNamespace(trainer=trainer))
     (record,) = survived
     assert "no report: the run is complete" in record.getMessage()

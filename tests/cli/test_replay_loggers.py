@@ -122,7 +122,7 @@ def test_a_replay_leaves_the_trainings_file_alone(run, tmp_path):
     assert not list(copy.rglob("events.out*"))
 
 
-def test_workers_and_repetitions_have_files_of_their_own(run, tmp_path):
+def test_workers_and_repetitions_have_files_of_their_own(run, tmp_path, capsys):
     for i in (1, 0):
         main(["analyze", str(run), "--out", str(tmp_path), "--shard", f"{i}/2"])
     found = [in_csv(p) for p in sorted((tmp_path / "replay").glob("*/metrics.csv"))]
@@ -136,6 +136,11 @@ def test_workers_and_repetitions_have_files_of_their_own(run, tmp_path):
     logged = {(tag, step): v for step, metrics in Bare.logged for tag, v in metrics.items()}
     Bare.logged.clear()
     assert logged == pytest.approx(observed(run))
+    said = capsys.readouterr().err.splitlines()
+    places = [f"CSVLogger: {tmp_path}/replay/version_{n}" for n in range(3)]
+    assert [line for line in said if line.startswith("curves")] == [
+        f"curves: {p}" for p in [*places, "Bare: bare"]
+    ]
 
 
 def in_tensorboard(folder):
@@ -143,7 +148,7 @@ def in_tensorboard(folder):
     return {(tag, e.step): e.value for tag in events.Tags()["scalars"] for e in events.Scalars(tag)}
 
 
-def test_a_worker_that_slurm_or_torchrun_ranks_second_logs_too(run, tmp_path, monkeypatch):
+def test_a_worker_that_slurm_or_torchrun_ranks_second_logs_too(run, tmp_path, monkeypatch, capsys):
     """Lightning's loggers do nothing in processes of rank 1 and above."""
     monkeypatch.setattr(rank_zero_only, "rank", 1)  # as its environment says when Lightning is imported
     monkeypatch.setenv("RANK", "1")
@@ -151,6 +156,7 @@ def test_a_worker_that_slurm_or_torchrun_ranks_second_logs_too(run, tmp_path, mo
     main(["analyze", str(run), "--out", str(tmp_path), "--logger", "TensorBoardLogger"])
     assert in_tensorboard(tmp_path / "replay") == pytest.approx(observed(run, [2]), rel=1e-6)
     assert rank_zero_only.rank == 1
+    assert f"-m tensorboard.main --logdir {tmp_path}/replay" in capsys.readouterr().err
 
 
 def test_none_logs_nowhere(run, tmp_path):
@@ -357,7 +363,7 @@ def scalars(run):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("offline")
-def test_weights_and_biases_live_and_replayed(tmp_path):
+def test_weights_and_biases_live_and_replayed(tmp_path, capsys):
     """In one process, so that the replay finds the training's run in progress."""
     wandb = {"class_path": "WandbLogger", "init_args": {"project": "p", "name": "lm", "version": "training",
                                                         "save_dir": str(tmp_path / "run")}}  # fmt: skip
@@ -368,11 +374,14 @@ def test_weights_and_biases_live_and_replayed(tmp_path):
     for i in (1, 0):
         main(["analyze", str(run), "--out", str(tmp_path / "out"), "--shard", f"{i}/2"])
     main(["analyze", str(run), "--logger", "WandbLogger", "--out", str(tmp_path / "out")])
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("curves: ")]
     import wandb as package
 
     package.finish()  # the training's
     runs = offline_runs(tmp_path)
     assert runs.keys() == {"lm", "lm-replay", "lm-replay-0of2", "lm-replay-1of2"}
+    folders = [runs[f"lm{name}"]["folder"] for name in ("", "-replay-1of2", "-replay-0of2", "-replay")]
+    assert said == [f"curves: wandb sync {folder}" for folder in folders]
     steps = {"lm": {0, 2, 4}, "lm-replay": {0, 2, 4}, "lm-replay-0of2": {0, 4}, "lm-replay-1of2": {2}}
     for name, found in runs.items():
         assert found["run"].project == "p"

@@ -1,13 +1,15 @@
 """From an observation to the loggers: scalars and figures. An error on the way does not end a training."""
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import pandas as pd
-from lightning.pytorch.loggers import CSVLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
 
 from lmdyn.callbacks.observing.figures import log_figure, takes_images
@@ -15,7 +17,7 @@ from lmdyn.callbacks.observing.schema import group_columns, is_number_column
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.training.lightning_internals import logged_name
 
-__all__ = ["Published", "publish", "scalar_tags"]
+__all__ = ["Published", "publish", "scalar_tags", "where_curves_are"]
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +98,17 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
             for name, figure in figures.items():
                 with _survived(observer, f"figure {name!r}"):
                     log_figure(loggers, f"{observer.name}/{name}", figure, step)
+
+
+def where_curves_are(logger: Any) -> str:
+    """How to see what a logger has logged: a command, an address or a place."""
+    if isinstance(logger, TensorBoardLogger):
+        return f"{sys.executable} -m tensorboard.main --logdir {logger.log_dir}"
+    if isinstance(logger, WandbLogger):
+        return str(
+            logger.experiment.url or f"wandb sync {Path(logger.experiment.dir).parent}"
+        )  # no address offline
+    return f"{type(logger).__name__}: {logger.log_dir or logger.save_dir or logger.version}"
 
 
 _OVER_STEPS: WeakKeyDictionary[WandbLogger, set[str]] = WeakKeyDictionary()
