@@ -94,7 +94,7 @@ def _run(args: list[str]) -> None:
     elif command == "prepare":
         prepare_command(args[1:])
     elif command not in _OF_TRAINER and not str(command).startswith("-"):
-        from lmdyn.analysis.inspection.nearest import did_you_mean  # costs seconds, by what is next to it
+        from lmdyn.analysis.inspection.attributes import did_you_mean  # costs seconds, by what is next to it
 
         raise ValueError(
             f"there is no command {command!r}{did_you_mean(str(command), _COMMANDS) or ':'} there are "

@@ -27,7 +27,9 @@ class _Parser(argparse.ArgumentParser):
         """Say what is wrong and exit."""
         near = ""
         if message.startswith("unrecognized arguments: -"):
-            from lmdyn.analysis.inspection.nearest import did_you_mean  # costs seconds, by what is next to it
+            from lmdyn.analysis.inspection.attributes import (
+                did_you_mean,  # costs seconds, by what is next to it
+            )
 
             near = did_you_mean(message.split()[2].partition("=")[0], self._option_string_actions)
         self.exit(2, f"error: {message}{near}\n({self.prog} --help: what there is)\n")
@@ -191,7 +193,7 @@ def prepare_command(args: Sequence[str]) -> None:
         options, rest = parser.parse_known_args(list(args))  # LightningCLI parses the rest
     except argparse.ArgumentError as error:
         raise ValueError("--tokenizer needs a folder: --tokenizer DIR") from error
-    from lmdyn.analysis.inspection.nearest import nearest
+    from lmdyn.analysis.inspection.attributes import nearest
 
     if near := [option for option in rest if nearest(option.partition("=")[0], ["--tokenizer"], cutoff=0.85)]:
         raise ValueError(f"unrecognized argument: {near[0]}, did you mean '--tokenizer'?")

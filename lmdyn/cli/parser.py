@@ -13,8 +13,8 @@ import yaml
 from jsonargparse import ActionConfigFile  # type: ignore[attr-defined] # its star import
 from lightning.pytorch.cli import LightningArgumentParser
 
+from lmdyn.analysis.inspection.attributes import did_you_mean, nearest
 from lmdyn.analysis.inspection.forward import dotted
-from lmdyn.analysis.inspection.nearest import did_you_mean, nearest
 from lmdyn.cli.mistakes import of_users_code
 
 __all__ = ["ConfigFile", "Parser", "essence"]

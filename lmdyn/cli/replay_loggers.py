@@ -12,8 +12,8 @@ from typing import Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 
+from lmdyn.analysis.inspection.attributes import did_you_mean
 from lmdyn.analysis.inspection.forward import dotted
-from lmdyn.analysis.inspection.nearest import did_you_mean
 from lmdyn.callbacks.observing.loggers import where_curves_are
 from lmdyn.callbacks.training.lightning_internals import process_rank, start_wandb_run
 from lmdyn.cli.mistakes import causes

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.nearest import did_you_mean, nearest_first
+from lmdyn.analysis.inspection.attributes import did_you_mean, nearest_first
 
 __all__ = ["Capture", "capture", "observing", "resolve_sites"]
 
