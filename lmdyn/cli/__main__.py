@@ -72,7 +72,7 @@ validate   \\
 test        > evaluate a checkpoint                   test --config FILE --ckpt_path CHECKPOINT
 predict    /
 prepare    encode the data ahead of a run            prepare --config FILE [--tokenizer DIR]
-analyze    replay observers over checkpoints         analyze RUN [--config OVERLAY] [--shard i/n]
+analyze    replay observers over checkpoints         analyze RUN [--config OVERLAY] [--shard i/n] [--logger NAME]
 report     draw the figures of a run                 report RUN
 
 COMMAND --help has the rest; arguments of a class: fit --model.help LSTMLanguageModel, --data.help GrammarCorpus,
