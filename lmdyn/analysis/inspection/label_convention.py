@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import IGNORED, Forward, call_module, device_of, logits_of
 from lmdyn.analysis.inspection.token_effects import TokenEffects, token_effects, zero_parameters
+from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 
 __all__ = [
     "LabelConvention",
@@ -246,7 +247,7 @@ def _texts(module: nn.Module, batches: Sequence[Mapping[str, Any]], forward: For
     if not batches:
         raise ValueError(f"there is no batch by which to tell what the labels are: {_DECLARE}")
     device = device_of(module)
-    decodes = any(_is_encoder_decoder(m) for m in module.modules())
+    decodes = is_encoder_decoder(module)
     texts: list[_Text] = []
     for given in batches:
         batch = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in given.items()}
@@ -278,10 +279,6 @@ def _texts(module: nn.Module, batches: Sequence[Mapping[str, Any]], forward: For
             real &= mask.bool()
         texts.append(_Text(batch, key, tokens, labels, real))
     return texts
-
-
-def _is_encoder_decoder(module: nn.Module) -> bool:
-    return bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False))
 
 
 def _check_shapes(module: nn.Module, batch: Mapping[str, Any], forward: Forward | None) -> None:

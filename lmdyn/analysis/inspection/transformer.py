@@ -9,7 +9,14 @@ from torch import nn
 from lmdyn.analysis.inspection.activations import paths_of, plain_path
 from lmdyn.analysis.inspection.blocks import static_blocks
 
-__all__ = ["attention_sites", "check_positions", "encoder_of", "layer_number", "layer_sites"]
+__all__ = [
+    "attention_sites",
+    "check_positions",
+    "encoder_of",
+    "is_encoder_decoder",
+    "layer_number",
+    "layer_sites",
+]
 
 _LAYER = re.compile(r"(?:.+\.)?(?:layer|layers|h|albert_layers|block|blocks)\.(\d+)")
 _ATTENTION = ("attention.self", "attention", "self_attn", "attn", "self_attention", "layer.0.SelfAttention")
@@ -52,6 +59,16 @@ def encoder_of(module: nn.Module) -> nn.Module:
             "`encoder` that names it"
         )
     return next(iter(found.values()))
+
+
+def is_encoder_decoder(module: nn.Module) -> bool:
+    """Whether the module, or one within it, is an encoder-decoder of transformers, by its configuration.
+
+    Example:
+        >>> is_encoder_decoder(nn.Linear(2, 2))
+        False
+    """
+    return any(getattr(getattr(m, "config", None), "is_encoder_decoder", False) for m in module.modules())
 
 
 def _base_of(module: nn.Module) -> nn.Module:

@@ -175,10 +175,21 @@ class EncoderDynamics(Observer):
         self._rows = self._read()
 
     def check_module(self, module: nn.Module) -> None:
-        """Refuse a module without an encoder, or one that cannot read sentences as long as asked for."""
+        """Refuse a module that is no map of token vectors, or cannot read sentences as long as asked for."""
         check_positions(
             module, self.lengths[-1], "sentences", "leave longer ones out of `lengths`", self.name
         )
+        self._map_of(module, to_device(self._first(self._rows), device_of(module)))
+
+    def _first(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The first sentence."""
+        return self._cut({name: row[:1] for name, row in rows.items()}, self.length, 0, 1)
+
+    def _map_of(self, module: nn.Module, one: Mapping[str, Tensor]) -> EncoderMap:
+        try:
+            return EncoderMap(module, one, dtype=self.numerics.torch_dtype, forward=self.forward)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from error
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Iterate the map from this rank's sentences, and bring all ranks' numbers together."""
@@ -198,8 +209,8 @@ class EncoderDynamics(Observer):
         return table[["quantity", "site", *_COLUMNS, "value"]].astype(types)
 
     def _runs(self, module: nn.Module, rows: Mapping[str, Tensor], step: int) -> list[Row]:
-        one = self._cut({name: row[:1] for name, row in rows.items()}, self.length, 0, 1)
-        f = EncoderMap(module, one, dtype=self.numerics.torch_dtype, forward=self.forward)
+        one = self._first(rows)
+        f = self._map_of(module, one)
         rank, world_size = rank_and_world_size()
         starts = {n: f.start(self._cut(rows, n, rank, world_size)) for n in self.lengths}
         runs = EncoderRuns(

@@ -190,6 +190,10 @@ class Handwriting(Observer):
 
     def check_module(self, module: nn.Module) -> None:
         """Refuse a module without an encoder, or one that cannot read sentences as long as the task's."""
+        try:
+            encoder_of(module)
+        except ValueError as error:
+            raise ValueError(f"{self.name} iterates an encoder of transformers: {error}") from error
         check_positions(
             module, self.length, "pairs of sentences", "lower the probe's max_sequence_length", self.name
         )

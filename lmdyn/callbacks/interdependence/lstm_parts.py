@@ -42,6 +42,11 @@ class LSTMParts:
             try:
                 found[name] = module.get_submodule(path)
             except AttributeError as error:
+                if not any(isinstance(m, nn.LSTM) for m in module.modules()):
+                    raise ValueError(
+                        f"{observer}: {type(module).__name__} has no LSTM, and it is the gates of one that are taken "
+                        "apart"
+                    ) from error
                 raise ValueError(
                     f"{observer}: the module has no {path!r}: set `{name}` to the path of its {name} "
                     f"({', '.join(n for n, _ in module.named_children())})"

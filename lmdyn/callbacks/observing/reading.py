@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.activations import observing, resolve_sites
+from lmdyn.analysis.inspection.activations import capture, observing, resolve_sites
 from lmdyn.analysis.inspection.batches import seen
 from lmdyn.analysis.inspection.forward import Forward, call_module, device_of, logits_of
 from lmdyn.analysis.inspection.label_convention import (
@@ -21,6 +21,7 @@ from lmdyn.analysis.inspection.label_convention import (
     model_reading,
 )
 from lmdyn.analysis.inspection.sites import FoundSites, Kind, find_sites, match_sites
+from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.probe import ProbeSet, text_of, to_device
 from lmdyn.callbacks.observing.protocols import HasLabelConvention, objective_of, offers
@@ -128,6 +129,11 @@ def _check_kind(
     Raises:
         ValueError: a causal model where a masked one is looked at, or the reverse.
     """
+    if kind == "masked" and is_encoder_decoder(module):
+        raise ValueError(
+            f"{whose} looks at masked language models, and {type(module).__name__} is an encoder-decoder, whose "
+            "decoder predicts the next of its own tokens; LearningCurves looks at models of any kind"
+        )
 
     def measure() -> Reading:
         try:
@@ -223,7 +229,8 @@ def choose_sites(
     if choice is None and default is not None:
         try:
             resolve_sites(module, default)
-            return dict(default)
+            if not (attention and default) or _answer_weights(module, default, probe(), forward):
+                return dict(default)
         except ValueError:
             pass
     if isinstance(choice, str) and choice != "auto":
@@ -250,6 +257,22 @@ def choose_sites(
         )
     _info("%s: sites found: %s", whose, ", ".join(f"{name} ({path})" for name, path in sites.items()))
     return sites
+
+
+def _answer_weights(
+    module: nn.Module, sites: Mapping[str, str], probe: ProbeSet, forward: Forward | None
+) -> bool:
+    """Whether all these attention modules are run and answer weights: fused ones, and RWKV's, do not."""
+
+    def measure() -> bool:
+        with observing(module), torch.no_grad(), capture(module, {}, attention_sites=sites) as seen:
+            try:
+                call_module(module, _first_batches(module, probe)[0], forward=forward)
+                return bool(seen.attentions)
+            except RuntimeError:
+                return False
+
+    return _once(module, probe, f"attention of {sorted(sites.items())}", forward, measure)
 
 
 def _check_answer(

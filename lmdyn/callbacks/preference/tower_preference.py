@@ -220,6 +220,11 @@ class TowerPreference(Observer):
 
     def check_module(self, module: nn.Module) -> None:
         """Refuse sites that name no module, and default ones that miss a tower."""
+        if self.sites == TOWERS and not set(TOWERS.values()) & {path for path, _ in module.named_modules()}:
+            raise ValueError(
+                f"{self.name} compares towers, encoders side by side, and {type(module).__name__} has none at "
+                f"{', '.join(TOWERS.values())}: name the sites of their encodings by `sites`"
+            )
         resolve_sites(module, self.sites)
         self.found("sites", lambda: self.sites)
         further = f"encodings.{len(TOWERS)}"

@@ -171,6 +171,10 @@ class Downstream(Observer):
 
     def check_module(self, module: nn.Module) -> None:
         """Refuse a module without an encoder, or one that cannot read examples as long as the tasks'."""
+        try:
+            encoder_of(module)
+        except ValueError as error:
+            raise ValueError(f"{self.name} fine-tunes an encoder of transformers: {error}") from error
         for name in self.tasks:
             check_positions(
                 module, self._longest(name), f"examples of {name}", "lower the probe's max_sequence_length",

@@ -24,10 +24,11 @@ from lmdyn.analysis.inspection.transformer import (
     attention_sites,
     check_positions,
     encoder_of,
+    is_encoder_decoder,
     layer_number,
     layer_sites,
 )
-from tests.helpers.architectures import ARCHITECTURES, OwnLSTM
+from tests.helpers.architectures import ARCHITECTURES, ENCODER_DECODER, OwnLSTM
 
 SIZES = {
     "vocab_size": 30,
@@ -157,3 +158,9 @@ def test_positions_of_a_model_that_is_not_of_transformers():
     with pytest.raises(ValueError, match="at most 64 tokens, the positions of NanoGPT, got 65: cut them"):
         check_positions(model, 65, "texts", "cut them")
     check_positions(model, 64, "texts", "cut them")
+
+
+def test_encoder_decoders_are_told_by_their_configuration():
+    names = ("t5", "bert", "gpt2", "nanogpt")
+    found = {n for n in names if is_encoder_decoder(nn.ModuleDict({"m": ARCHITECTURES[n]()}))}
+    assert found == set(ENCODER_DECODER)

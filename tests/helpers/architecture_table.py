@@ -1,0 +1,310 @@
+"""Every exported observer on every architecture: what runs, and why the others do not; written as one page.
+
+``python -m tests.helpers.architecture_table`` measures all and writes ``docs/architectures.md``, in minutes.
+"""
+
+import inspect
+import linecache
+import re
+import tempfile
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from lmdyn.callbacks.observing.recording import observe_together
+from torch import nn
+
+import lmdyn.callbacks
+from lmdyn.analysis.probing.edge_probes import EdgeClassifier
+from lmdyn.analysis.probing.probes import DiagnosticClassifier
+from lmdyn.analysis.probing.tower_heads import HeadTraining
+from lmdyn.callbacks import Observer
+from lmdyn.callbacks.observing.run import Run, snake_case
+from lmdyn.callbacks.training.fine_tuning import Budget
+from lmdyn.datamodules import (
+    FactCorpus,
+    GrammarCorpus,
+    GrammarFacts,
+    GrammarTasks,
+    PretrainingCorpus,
+    ScaffoldCorpus,
+    SpanCorpus,
+)
+from tests.helpers.architectures import ARCHITECTURES, MASKED, VOCABULARY
+
+PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
+
+LEXICON = {
+    "n_train_tokens": 1500, "n_validation_tokens": 800, "n_test_tokens": 100, "n_nouns": 10, "n_verbs": 10,
+    "n_adjectives": 10, "n_adverbs": 10, "n_names": 10, "n_facts": 8, "fact_rate": 0.3,
+}  # fmt: skip
+WORDPIECE = {**LEXICON, "vocabulary": "wordpiece", "vocab_size": VOCABULARY}
+
+
+def pieces() -> GrammarCorpus:
+    return GrammarCorpus(**WORDPIECE)
+
+
+def words() -> GrammarCorpus:
+    return GrammarCorpus(**LEXICON, batch_size=4, sequence_length=16)
+
+
+def tasks() -> GrammarTasks:
+    return GrammarTasks(pieces(), n_train=40, n_evaluation=20, max_sequence_length=60)
+
+
+SMALL_DYNAMICS: dict[str, Any] = {
+    "length": 12, "lengths": [8], "sentences": 3, "short_steps": 20, "dimension_times": [0, 10], "long_steps": 60,
+    "long_tau": 10, "check": 1, "check_steps": 20, "max_period": 4, "examples": 1, "threshold": 1e-3,
+}  # fmt: skip
+
+# What each observer is given beyond its defaults: small budgets, and the data that it is for.
+OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "Sparsity": lambda: {"class_min_count": 5},
+    "LearningCurves": lambda: {},
+    "Similarity": lambda: {},
+    "DiagnosticProbe": lambda: {"train_tokens": 300, "classifier": DiagnosticClassifier(epochs=2)},
+    "Interdependence": lambda: {"max_distance": 3, "min_pairs": 2},
+    "ScaffoldRule": lambda: {"instances": 10, "context": 4},
+    "TokenLearning": lambda: {"max_words": 20, "probe": SpanCorpus(pieces(), tasks=[])},
+    "EdgeProbe": lambda: {
+        "train_tokens": 150,
+        "classifier": EdgeClassifier(max_updates=10, evaluate_every=10),
+        "probe": SpanCorpus(pieces()),
+    },
+    "WorldKnowledge": lambda: {"probe": FactCorpus(GrammarFacts(pieces()))},
+    "AttentionPatterns": lambda: {"max_tokens": 200, "size": 8},
+    "Downstream": lambda: {"budget": Budget(max_updates=1), "tasks": ["acceptability"], "probe": tasks()},
+    "EncoderDynamics": lambda: SMALL_DYNAMICS,
+    "DepthPerformance": lambda: {"times": [0, 2], "training": HeadTraining(updates=3), "batch_rows": 4},
+    "Handwriting": lambda: {"starts": 4, "lengths": 12, "probe": tasks()},
+    "TowerPreference": lambda: {
+        "training": HeadTraining(updates=3),
+        "batch_rows": 4,
+        "min_count": 1,
+        "top": 10,
+    },
+    "WordClusters": lambda: {"words": 30, "components": 3, "matrix_words": 10},
+}
+
+
+# Masked models' runs serve rows without annotation: what needs it is given the text behind them.
+FOR_MASKED: dict[str, Callable[[], dict[str, Any]]] = {
+    "DiagnosticProbe": lambda: {"probe": pieces()},
+}
+
+
+# Where a module keeps what an observer asks for by name.
+PARTS = {"deep_lstm": {"embedding": "encoder", "lstm": "rnn", "decoder": "decoder"}}
+
+
+def arguments_of(observer: str, architecture: str) -> dict[str, Any]:
+    own = FOR_MASKED.get(observer, dict)() if architecture in MASKED else {}
+    if observer in ("Interdependence", "ScaffoldRule"):
+        own |= PARTS.get(architecture, {})
+    return {**OBSERVERS[observer](), **own}
+
+
+# Quantities that some have none of: sentences that never synchronize have no offset, windows of one step no error.
+UNDEFINED = {
+    "EncoderDynamics": (
+        "full_map_exponent", "reduced_map_exponent", "sentence_offset", "sentence_switched_at",
+        "synchronization_offset", "transverse_exponent",
+    ),
+    "Handwriting": ("nmse",),
+}  # fmt: skip
+
+
+def exported() -> dict[str, type[Observer]]:
+    names = {name: getattr(lmdyn.callbacks, name) for name in lmdyn.callbacks.__all__}
+    return {
+        name: cls
+        for name, cls in names.items()
+        if inspect.isclass(cls) and issubclass(cls, Observer) and not inspect.isabstract(cls)
+    }
+
+
+PIECES = (
+    "DepthPerformance", "Downstream", "EdgeProbe", "EncoderDynamics", "Handwriting", "TokenLearning", "WorldKnowledge",
+)  # fmt: skip
+"""Observers whose data is in pieces of words, with tokens that mask and separate."""
+
+
+@cache
+def run_of(language: str) -> tuple[Any, pd.DataFrame | None, Any]:
+    """Tokenizer, counts and data of a run: one of next words, one of masked pieces, one of the scaffold's language."""
+    data: Any
+    if language == "words":
+        data = GrammarCorpus(**LEXICON, batch_size=4, sequence_length=16)
+    elif language == "scaffold":
+        data = ScaffoldCorpus(
+            familiar=True, length=2, n_rules=10, n_phrases=6, n_outside=4, n_types=12, n_train_tokens=600,
+            n_validation_tokens=300, n_test_tokens=100, batch_size=4, sequence_length=16,
+        )  # fmt: skip
+    else:
+        data = PretrainingCorpus(pieces(), sequence_length=24, batch_size=4)
+    data.prepare_data()
+    data.setup("fit")
+    assert len(data.tokenizer) <= VOCABULARY
+    return data.tokenizer, data.token_counts, data
+
+
+def language_of(observer: str, architecture: str) -> str:
+    if observer == "ScaffoldRule":
+        return "scaffold"
+    return "pieces" if architecture in MASKED or observer in PIECES else "words"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What an observer did: it ran, or it refused with a reason."""
+
+    reason: str = ""
+
+
+class RawError(AssertionError):
+    """An error that is no refusal, or numbers that are none."""
+
+
+def refusal(error: Exception, whose: str, module: nn.Module) -> str:
+    """The sentence of a refusal, in words that are the same for all models.
+
+    Raises:
+        RawError: an error that lmdyn did not mean to raise.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    assert trace is not None
+    where = str(trace.tb_frame.f_globals.get("__name__"))
+    line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno).strip()
+    meant = where.startswith("lmdyn.") and line.startswith("raise ")
+    if not isinstance(error, (ValueError, TypeError)) or not meant or len(str(error)) < 40:
+        raise RawError(f"{whose}: {type(error).__name__} in {where}, `{line}`: {error}") from error
+    text = str(error).removeprefix(f"{snake_case(whose)}: ")
+    for name in {
+        type(m).__name__
+        for m in module.modules()
+        if type(m).__module__.startswith(("transformers.", "tests."))
+    }:
+        text = re.sub(rf"\b{name}\b", "the model", text)
+    return " ".join(text.split())
+
+
+def measure(architecture: str, only: Collection[str] = ()) -> dict[str, Cell]:
+    """Every observer on one architecture; those that run look together.
+
+    Raises:
+        RawError: observers that neither run nor say why not, or measure numbers that are none.
+    """
+    module = ARCHITECTURES[architecture]()
+    cells: dict[str, Cell] = {}
+    ready: dict[str, Observer] = {}
+    problems: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, cls in exported().items():
+            if only and name not in only:
+                continue
+            tokenizer, counts, data = run_of(language_of(name, architecture))
+            try:
+                observer = cls(**arguments_of(name, architecture), log_figures=False)
+                observer.attach(Run(Path(folder), tokenizer, counts, data))
+                observer.meet(module)
+                ready[name] = observer
+            except Exception as error:
+                try:
+                    cells[name] = Cell(refusal(error, name, module))
+                except RawError as raw:
+                    problems.append(str(raw))
+        for name, found in _observed(ready, module).items():
+            if isinstance(found, Exception):
+                problems.append(f"{name}: {type(found).__name__} while observing: {found}")
+                continue
+            cells[name] = Cell()
+            values = found["value"].to_numpy(float)
+            absent = np.isnan(values) & found["quantity"].isin(UNDEFINED.get(name, ()))
+            wrong = found[~np.isfinite(values) & ~absent]
+            if found.empty or len(wrong):
+                which = sorted(set(wrong["quantity"]))
+                problems.append(
+                    f"{name}: {len(wrong)} of {len(found)} values are no finite numbers, of {which}"
+                )
+    if problems:
+        raise RawError(f"{architecture}: " + "; ".join(problems))
+    return {name: cells[name] for name in exported() if name in cells}
+
+
+def _observed(ready: Mapping[str, Observer], module: nn.Module) -> dict[str, Any]:
+    """The tables of all observers together; where one fails, of each alone, or the error."""
+    try:
+        return dict(zip(ready, observe_together([*ready.values()], module, 0), strict=True))
+    except Exception:
+        found: dict[str, Any] = {}
+        for name, observer in ready.items():
+            try:
+                found[name] = observer.observe(module, 0)
+            except Exception as error:
+                found[name] = error
+        return found
+
+
+# ---------------------------------------------------------------- the page
+
+Table = Mapping[str, Mapping[str, Cell]]
+
+_INTRODUCTION = """# Architectures
+
+Every observer on every architecture, measured. `yes`: it runs, and its numbers are finite. `no (3)`: before training it
+refuses the model, for reason 3 below. Models are tiny, random and as transformers builds them, or as users write them
+(`tests/helpers/architectures.py`). Observers have their defaults but for small budgets, and look at the data that they
+are for (`tests/helpers/architecture_table.py`). `tests/test_architectures.py` compares this page with what is measured,
+and `python -m tests.helpers.architecture_table` writes it.
+"""
+
+
+def page(table: Table) -> str:
+    """The page of a table."""
+    observers = [*next(iter(table.values()))]
+    reasons: dict[tuple[str, str], int] = {}
+    for observer in observers:
+        for cells in table.values():
+            if reason := cells[observer].reason:
+                reasons.setdefault((observer, reason), len(reasons) + 1)
+
+    def cell(observer: str, found: Cell) -> str:
+        return f"no ({reasons[observer, found.reason]})" if found.reason else "yes"
+
+    rows = [
+        ["", *observers],
+        ["---"] * (len(observers) + 1),
+        *([name, *(cell(o, c) for o, c in cells.items())] for name, cells in table.items()),
+    ]
+    lines = [_INTRODUCTION, *(f"| {' | '.join(row)} |" for row in rows), "", "## Reasons", ""]
+    for (observer, reason), number in reasons.items():
+        lines.append(f"{number}. {observer}: {reason}")
+    return "\n".join(lines) + "\n"
+
+
+def read_page(text: str) -> dict[str, dict[str, Cell]]:
+    """The table of a page."""
+    reasons = {m[1]: m[2] for m in re.finditer(r"^(\d+)\. \w+: (.*)$", text, re.M)}
+    rows = [
+        [part.strip() for part in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"
+    ]
+    observers = rows[0][1:]
+
+    def cell(written: str) -> Cell:
+        match = re.fullmatch(r"no \((\d+)\)", written)
+        if match is None and written != "yes":
+            raise ValueError(f"expected 'yes' or 'no (number)', got {written!r}")
+        return Cell(reasons[match[1]] if match else "")
+
+    return {row[0]: dict(zip(observers, map(cell, row[1:]), strict=True)) for row in rows[2:]}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page({name: measure(name) for name in ARCHITECTURES}), encoding="utf-8")

@@ -1,0 +1,133 @@
+"""Every observer on every architecture, held against the page that says so; losses against transformers' own."""
+
+import pytest
+import torch
+
+from lmdyn.analysis.inspection.forward import call_module, logits_of, token_losses
+from lmdyn.analysis.inspection.label_convention import aligned_labels, label_convention
+from lmdyn.callbacks import LearningCurves
+from lmdyn.callbacks.observing.run import Run
+from tests.helpers.architecture_table import (
+    OBSERVERS,
+    PAGE,
+    Cell,
+    RawError,
+    exported,
+    measure,
+    page,
+    read_page,
+    refusal,
+)
+from tests.helpers.architectures import ARCHITECTURES, CAUSAL, MASKED, VOCABULARY
+
+FAST = ("gpt2", "llama", "mamba", "bert", "t5", "own_lstm")
+AT_LEAST_FOR_T5 = ("LearningCurves", "Similarity", "AttentionPatterns", "DiagnosticProbe")
+EVERYWHERE = ("LearningCurves", "Similarity", "Sparsity", "DiagnosticProbe", "EdgeProbe", "WordClusters")
+
+
+def each(names):
+    return [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in names]
+
+
+@pytest.fixture(scope="module")
+def written():
+    return read_page(PAGE.read_text(encoding="utf-8"))
+
+
+def test_page_has_a_cell_for_every_observer_on_every_architecture(written):
+    assert list(written) == list(ARCHITECTURES)
+    assert all(list(cells) == list(exported()) for cells in written.values())
+    assert exported().keys() == OBSERVERS.keys()
+    assert page(written) == PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", each(ARCHITECTURES))
+def test_page_says_what_is_measured(written, name):
+    """Else: ``python -m tests.helpers.architecture_table``."""
+    assert measure(name) == written[name]
+
+
+def test_what_has_to_run_does(written):
+    assert not any(written["t5"][observer].reason for observer in AT_LEAST_FOR_T5)
+    for name, cells in written.items():
+        refused = {observer: cells[observer].reason for observer in EVERYWHERE if cells[observer].reason}
+        assert not refused, name
+    for name in MASKED:
+        for observer in ("TokenLearning", "WorldKnowledge", "DepthPerformance"):
+            assert not written[name][observer].reason
+
+
+def test_raw_errors_are_no_refusals():
+    module = ARCHITECTURES["gpt2"]()
+
+    def refused(error):
+        try:
+            raise error
+        except Exception as raised:
+            return refusal(raised, "Sparsity", module)
+
+    for error in (KeyError("labels"), ValueError("an error of somebody else, of forty letters or more")):
+        with pytest.raises(RawError):
+            refused(error)
+    with pytest.raises(ValueError) as raised:
+        token_losses(torch.zeros(1, 2, 3), torch.zeros(1, 3, dtype=torch.int64))
+    assert refusal(raised.value, "Sparsity", module).startswith("logits are (batch, time, classes)")
+
+
+def test_pages_are_read_as_they_are_written():
+    table = {
+        "a": {"One": Cell(), "Two": Cell("because (of) this")},
+        "b": {"One": Cell("other"), "Two": Cell()},
+    }
+    assert read_page(page(table)) == table
+    with pytest.raises(ValueError, match="expected 'yes' or 'no"):
+        read_page(page(table).replace("| yes |", "| |", 1))
+
+
+# ---------------------------------------------------------------- losses
+
+
+def hugging_face_batches(name):
+    """Rows of unequal length, padded, in transformers' own convention; of masked models, some tokens masked."""
+    g = torch.Generator().manual_seed(0)
+    for lengths in ((12, 9, 4), (7, 12)):
+        ids = torch.randint(4, VOCABULARY, (len(lengths), 12), generator=g)
+        mask = torch.arange(12) < torch.tensor(lengths)[:, None]
+        labelled = mask & (torch.rand(ids.shape, generator=g) < 0.3) if name in MASKED else mask
+        inputs = torch.where(mask, torch.where(labelled, 3, ids) if name in MASKED else ids, 0)
+        labels = torch.where(labelled, ids, -100)
+        yield {"input_ids": inputs, "attention_mask": mask.long(), "labels": labels}
+
+
+def their_loss(module, batches, name):
+    """transformers' own, over all labelled tokens."""
+    total = count = 0.0
+    for batch in batches:
+        with torch.no_grad():
+            loss = module(**batch).loss.double().item()
+        labels = batch["labels"] if name in MASKED else batch["labels"][:, 1:]
+        n = int((labels != -100).sum())
+        total, count = total + n * loss, count + n
+    return total / count
+
+
+@pytest.mark.parametrize("name", each([*CAUSAL, *MASKED]))
+def test_losses_are_those_of_transformers(name, tmp_path):
+    module, batches = ARCHITECTURES[name](), list(hugging_face_batches(name))
+    expected = their_loss(module, batches, name)
+
+    observer = LearningCurves(layers=[], bands=[], probe=batches)
+    observer.attach(Run(tmp_path))
+    table = observer.observe(module, 0)
+    overall = table[table["quantity"].eq("loss") & table["by"].eq("")]["value"].item()
+    assert overall == pytest.approx(expected, rel=1e-6)
+
+    convention = label_convention(module, batches).convention
+    assert convention == ("aligned" if name in MASKED else "next")
+    losses, n = 0.0, 0
+    for batch in batches:
+        labels = aligned_labels(batch["labels"], convention)
+        with torch.no_grad():
+            losses += token_losses(logits_of(call_module(module, batch)), labels).double().sum().item()
+        n += int((labels != -100).sum())
+    assert losses / n == pytest.approx(expected, rel=1e-6)
