@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from lmdyn.callbacks.observing.recording import observe_together
 from torch import nn
 
 import lmdyn.callbacks
@@ -23,6 +22,7 @@ from lmdyn.analysis.probing.edge_probes import EdgeClassifier
 from lmdyn.analysis.probing.probes import DiagnosticClassifier
 from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.callbacks import Observer
+from lmdyn.callbacks.observing.recording import observe_together
 from lmdyn.callbacks.observing.run import Run, snake_case
 from lmdyn.callbacks.training.fine_tuning import Budget
 from lmdyn.datamodules import (
