@@ -229,15 +229,23 @@ def inspect_command(args: Sequence[str]) -> None:
         metavar="PACKAGE.FUNCTION",
         help="a function (module, batch) -> logits, for models that are called in a way of their own",
     )
+    parser.add_argument("--device", help="cpu, cuda, …; default: cuda where there is one")
     if not args:
         parser.print_help()
         return
     of_classes, own = _of_classes(args)
     options = parser.parse_args(own)
+    import torch
+
     from lmdyn.cli.inspect import inspect_model
 
     inspect_model(
-        options.model, data=options.data, arguments=of_classes, forward=options.forward, write=options.write
+        options.model,
+        data=options.data,
+        arguments=of_classes,
+        forward=options.forward,
+        write=options.write,
+        device=options.device or ("cuda" if torch.cuda.is_available() else "cpu"),
     )
 
 

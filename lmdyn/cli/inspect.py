@@ -47,6 +47,7 @@ def inspect_model(
     arguments: Sequence[str] = (),
     forward: str | None = None,
     write: Path | None = None,
+    device: str = "cpu",
 ) -> Inspection:
     """Look at a model, print what it is and which observers run on it, and write a yaml to start from.
 
@@ -58,6 +59,7 @@ def inspect_model(
         arguments: ``--model.ARG VALUE``, ``--data.ARG VALUE``.
         forward: dotted path to ``(module, batch) -> output``.
         write: the yaml.
+        device: where the model is run.
 
     Raises:
         FileNotFoundError: a file that is missing.
@@ -68,8 +70,10 @@ def inspect_model(
         raise ValueError(f"--write {write}: the file is there already: give another name, or remove it")
     of_model = _groups(arguments, "model")
     subject = find_subject(name, of_model)
+    subject.module.to(device)
     with _silent(logging.WARNING):
         given = find_data(data, subject, _groups(arguments, "data"), forward)
+    subject.module.to(device)  # also the layers that were built from the data
     found = _inspected(subject, given, forward)
     print_page(found)
     if write is not None:
@@ -150,9 +154,10 @@ def _part(data: Any) -> Any:
 
 
 def _counts(subject: Subject, given: Data) -> Any:
+    """Training counts, as the command that follows has them: ``analyze`` knows those of a run's folder only."""
     path = (subject.folder or Path()) / "tokenizer" / "token_counts.parquet"
-    if subject.kind == "run" and path.exists():
-        return pd.read_parquet(path)
+    if subject.kind in ("run", "pretrained"):
+        return pd.read_parquet(path) if subject.kind == "run" and path.exists() else None
     try:
         return token_counts_of(given.data)
     except ValueError:  # no training part

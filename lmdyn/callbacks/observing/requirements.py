@@ -13,6 +13,7 @@ from lmdyn.analysis.inspection.activations import observing
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, Watch, probe_pass
 from lmdyn.callbacks.observing.protocols import UnmetNeedsError
+from lmdyn.callbacks.observing.reading import read_module
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.training.resume import token_counts_of, tokenizer_of
@@ -118,6 +119,11 @@ def _throwaway(run: Run | None, module: nn.Module, data: Any, folder: Path) -> R
 def _module_alone(observer: Observer, module: nn.Module) -> list[Finding]:
     """What can be said of the module where the data is unfit: errors that follow from that are none of the module's."""
     try:
+        if observer.reads is not None:
+            read_module(
+                module, observer.probe_set, observer.forward, None, whose=observer.name, labels="aligned",
+                uses_labels=False, kind=observer.reads, one_pass=False,
+            )  # fmt: skip
         observer.check_module(module)
     except ValueError as error:
         return _findings("module", error, observer.name)

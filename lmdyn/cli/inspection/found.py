@@ -1,5 +1,6 @@
 """What ``lmdyn inspect`` found, for its page and its yaml."""
 
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,11 @@ class Asked:
     def tried(self) -> bool:
         """Whether it was shown a batch."""
         return isinstance(self.observer, StreamingObserver)
+
+    @property
+    def measures(self) -> str:
+        """What it measures, as its class says."""
+        return " ".join((inspect.getdoc(type(self.observer)) or "").partition("\n\n")[0].split())
 
     @property
     def why(self) -> list[str]:

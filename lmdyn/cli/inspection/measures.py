@@ -155,8 +155,10 @@ def how_called(module: nn.Module, batch: Mapping[str, Any], forward: Forward | N
         if handle is not None:
             handle.remove()
     how = f"{forward}(module, batch)" if forward is not None else f"forward({seen[0] if seen else ''})"
-    unread = sorted(set(batch) - {"labels"} - set(seen[0].replace("=", ", ").split(", "))) if seen else []
-    rest = f"; the batch also has {', '.join(unread)}" if unread else ""
+    read = set(seen[0].replace("=", ", ").split(", ")) if seen else set(batch)
+    unread = sorted(set(batch) - {"labels"} - read)
+    more = f" and {len(unread) - 4} more" if len(unread) > 5 else ""
+    rest = f"; the batch also has {', '.join(unread[:4] if more else unread)}{more}" if unread else ""
     return f"{how} answers logits {tuple(logits_of(output).shape)}{rest}"
 
 

@@ -13,6 +13,7 @@ from lmdyn.cli.inspection.measures import count_parameters
 
 __all__ = ["print_page"]
 
+_NOT_TRIED = "its conditions are met; not tried here: it trains or iterates"
 _ALIKE = 6  # blocks that are listed one by one
 
 
@@ -87,12 +88,12 @@ def _shortened(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 def _observers_table(found: Inspection) -> Table:
     table = Table(box=None, title="Observers", title_justify="left", padding=(0, 2), title_style="bold")
-    for column in ("observer", "", "why not, and what would make it run"):
+    for column in ("observer", "", "what it measures; or why it does not run, and what would make it run"):
         table.add_column(column, overflow="fold")
     for asked in sorted(found.observers, key=lambda a: (bool(a.findings), not a.tried)):
         name = f"{asked.name} (configured)" if asked.configured else asked.name
         if not asked.findings:
-            table.add_row(name, "runs", "" if asked.tried else "not tried here: it trains or iterates")
+            table.add_row(name, "runs", asked.measures + ("" if asked.tried else f" ({_NOT_TRIED})"))
         for i, why in enumerate(asked.why):
             table.add_row("" if i else name, "" if i else "no", why)
     return table

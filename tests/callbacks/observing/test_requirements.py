@@ -17,6 +17,7 @@ from lmdyn.callbacks import (
     Run,
     Similarity,
     Sparsity,
+    TokenLearning,
     WorldKnowledge,
 )
 from lmdyn.callbacks.observing.reference import Itself, Previous
@@ -130,8 +131,13 @@ def test_errors_of_any_kind_are_findings():
 
 
 def test_a_model_of_the_other_kind():
-    found = requirements(DepthPerformance(), ARCHITECTURES["llama"](), batches("llama"))
-    assert any("masked language models" in str(f) for f in found)
+    """No other data would make it run: the model is said to be of the wrong kind, also where the data is unfit."""
+    for observer in (DepthPerformance(), TokenLearning()):
+        found = requirements(observer, ARCHITECTURES["llama"](), batches("llama"))
+        (kind,) = [f for f in found if f.what == "module"]
+        assert "looks at masked language models, and LlamaForCausalLM is none" in kind.why
+    masked = requirements(TokenLearning(), ARCHITECTURES["bert"](), batches("bert"))
+    assert [f.what for f in masked] == ["data"]
 
 
 def test_nothing_is_left_behind(tmp_path, monkeypatch):
