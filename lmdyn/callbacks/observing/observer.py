@@ -26,6 +26,7 @@ from lmdyn.callbacks.observing.reading import (
     SiteChoice,
     choose_sites,
     declared_labels,
+    forget_announced,
     read_module,
 )
 from lmdyn.callbacks.observing.recording import Passes, check_names, record
@@ -165,30 +166,30 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         """Called when the module's layers exist, before training: check and find sites here."""
 
     def meet(self, module: nn.Module) -> None:
-        """Find out how the module is to be read, before it is observed, and refuse one that cannot be: all ranks enter.
-
-        Raises:
-            ValueError: with what was seen, and the remedy.
-        """
-        if not self._met:
-            labels = read_module(
-                module, self.probe_set, self.forward, self.run.tokenizer, whose=self.name, labels=self.labels,
-                uses_labels=self.uses_labels, kind=self.reads, one_pass=self.in_step,
-            )  # fmt: skip
-            if labels is not None:
+        """Find out how the module is to be read, before it is observed, or raise a ValueError. All ranks enter."""
+        with observing(module):  # a DataLoader draws from the global generator
+            if not self._met:
+                labels = read_module(
+                    module, self.probe_set, self.forward, self.run.tokenizer, whose=self.name, labels=self.labels,
+                    uses_labels=self.uses_labels, kind=self.reads, one_pass=self.in_step,
+                )  # fmt: skip
                 self._set_labels(labels)
-        self.check_module(module)
+            self.check_module(module)
         self._met = True
         self.store.check_settings()
 
-    def _set_labels(self, convention: LabelConvention) -> None:
+    def ensure_met(self, module: nn.Module) -> None:
+        """:meth:`meet` the module, unless that is done."""
+        if not self._met:
+            self.meet(module)
+
+    def _set_labels(self, convention: LabelConvention | None) -> None:
         """Read labels so from now on; what was prepared with others is prepared anew."""
         shifts = convention == "next" and self.probe_set.labels != "next"
         self.labels = convention
         if shifts:
             self._probe_set = self.part(self.split, self.max_tokens)
-            with observing(nn.Module()):
-                self.prepare()
+            self.prepare()
 
     def found(self, argument: str, find: Callable[[], Any]) -> Any:
         """An argument, or what is found where it was not given (None), which is then a setting of the observations."""
@@ -224,8 +225,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             RuntimeError: the observer was not attached to a run.
         """
         at = step if isinstance(step, Progress) else Progress(step)
-        if not self._met:
-            self.meet(module)
+        self.ensure_met(module)
         with observing(module):
             measured = (passes or Passes([self])).table(self, module, at.step)
         return tidy(measured, at)
@@ -345,6 +345,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             stage = "test" if self.split == "test" else "fit"
             open_data(data, run, f"{self.name}: the probe set", stage, rank_zero=rank_zero, barrier=barrier)
         self._met = False
+        forget_announced(self.name)
         given = self.hparams.get("labels", "auto")
         self.labels = None if given == "auto" else given
         if self.labels is None:  # decided once: a replay reads labels as the observations that are there
@@ -399,8 +400,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Observe the untrained model; after resuming, what was due at this very step and got lost."""
         for observer in _observers(trainer):
-            if not observer._met:
-                observer.meet(pl_module)
+            observer.ensure_met(pl_module)
         step = trainer.global_step
         if step > 0 and trainer.strategy.broadcast(self.store.path(step).exists()):  # ranks must agree
             self._seen_step = step  # batches that accumulate gradients come before the next step

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, observing, resolve_sites
@@ -26,7 +27,15 @@ from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.probe import ProbeSet, text_of, to_device
 from lmdyn.callbacks.observing.protocols import HasLabelConvention, objective_of, offers
 
-__all__ = ["Labels", "SiteChoice", "choose_sites", "declared_labels", "read_module"]
+__all__ = [
+    "Labels",
+    "SiteChoice",
+    "announce",
+    "choose_sites",
+    "declared_labels",
+    "forget_announced",
+    "read_module",
+]
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +124,7 @@ def _decide_labels(
         if needed or (needed is None and _labelled(module, probe)):
             raise ValueError(f"{whose}: {error}") from error
         return "aligned"
-    _info("%s: %s", whose, found.reason)
+    announce(whose, found.reason)
     if found.warning and rank_and_world_size()[0] == 0:
         log.warning("%s: %s", whose, found.warning)
     return found.convention
@@ -186,9 +195,8 @@ def _found_sites(module: nn.Module, probe: ProbeSet, forward: Forward | None) ->
 
     def find() -> FoundSites:
         found = find_sites(module, _first_batches(module, probe)[0], forward)
-        if rank_and_world_size()[0] == 0:
-            for sentence in found.left_out:
-                log.info("sites of %s: %s", type(module).__name__, sentence)
+        for sentence in found.left_out:
+            announce(f"sites of {type(module).__name__}", sentence)
         return found
 
     return _once(module, probe, "sites", forward, find)
@@ -244,10 +252,8 @@ def choose_sites(
         left_out = [name for name in sites if name.startswith("decoder_")]
         sites = {name: path for name, path in sites.items() if name not in left_out}
         if left_out:
-            _info(
-                "%s: the sites of the decoder are left out, it reads other tokens: %s",
-                whose,
-                ", ".join(left_out),
+            announce(
+                whose, f"the sites of the decoder are left out, it reads other tokens: {', '.join(left_out)}"
             )
     if not sites:
         what = "attention module that answers weights" if attention else " or ".join(kinds)
@@ -255,7 +261,7 @@ def choose_sites(
             f"{whose}: no {what} was found in {type(module).__name__} ({'; '.join(found.left_out) or 'no sites'}): "
             f"name sites yourself, `{'attention_' if attention else ''}sites: {{name: path}}`"
         )
-    _info("%s: sites found: %s", whose, ", ".join(f"{name} ({path})" for name, path in sites.items()))
+    announce(whose, f"sites found: {', '.join(f'{name} ({path})' for name, path in sites.items())}")
     return sites
 
 
@@ -409,9 +415,21 @@ def _own_tokens(batch: Mapping[str, Any]) -> Tensor:
     return ids if mask is None else ids.masked_fill(mask == 0, -100)
 
 
-def _info(message: str, *arguments: Any) -> None:
-    if rank_and_world_size()[0] == 0:
-        log.info(message, *arguments)
+_SAID: set[str] = set()
+"""What was announced since an observer last met its data."""
+
+
+def announce(whose: str, message: str) -> None:
+    """Tell the user, once, what was decided for an observer, in Lightning's log, which is shown by default."""
+    line = f"{whose}: {message}"
+    if line not in _SAID:
+        _SAID.add(line)
+        rank_zero_info(line)
+
+
+def forget_announced(whose: str) -> None:
+    """Begin anew: what is decided for an observer of another run is announced again."""
+    _SAID.difference_update({line for line in _SAID if line.startswith(f"{whose}: ")})
 
 
 _KNOWN: "WeakKeyDictionary[nn.Module, dict[Hashable, tuple[Any, Any]]]" = WeakKeyDictionary()

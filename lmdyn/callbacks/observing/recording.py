@@ -24,6 +24,9 @@ class Recorded(Published, Protocol):
     def measure_together(observers: Sequence[Any], module: nn.Module, step: int) -> list[pd.DataFrame]:
         """Measure with observers of one key."""
 
+    def ensure_met(self, module: nn.Module) -> None:
+        """Find out how the module is to be read, unless that is done."""
+
     def observe(
         self, module: nn.Module, step: int | Progress, passes: "Passes | None" = None
     ) -> pd.DataFrame:
@@ -61,6 +64,8 @@ def observe_together(
     Returns:
         One table for each observer: see :meth:`Observer.observe`.
     """
+    for observer in observers:  # which of them share a pass depends on it
+        observer.ensure_met(module)
     passes = Passes(observers)
     return [observer.observe(module, step, passes) for observer in observers]
 
@@ -74,6 +79,8 @@ def record(observers: Sequence[Recorded], module: nn.Module, at: Progress, logge
         at: how far training has come.
         loggers: where scalars and figures go.
     """
+    for observer in observers:  # which of them share a pass depends on it
+        observer.ensure_met(module)
     passes = Passes(observers)
     for observer in observers:
         table = observer.observe(module, at, passes)

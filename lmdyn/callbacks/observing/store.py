@@ -76,7 +76,7 @@ class ObservationStore:
     @property
     def settings(self) -> dict[str, Any]:
         """What the numbers depend on, in types of JSON."""
-        plain: dict[str, Any] = json.loads(json.dumps(dict(self._settings()), sort_keys=True, default=str))
+        plain: dict[str, Any] = json.loads(json.dumps(dict(self._settings()), default=str))
         return plain
 
     def steps(self) -> list[int]:

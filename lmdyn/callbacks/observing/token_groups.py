@@ -12,6 +12,7 @@ from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.hashing import splitmix64
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch, text_of
+from lmdyn.callbacks.observing.reading import announce
 
 __all__ = [
     "BLOCKS",
@@ -35,7 +36,7 @@ FrequencySource = Literal["train", "probe"]
 def _known_source(observer: Observer) -> FrequencySource:
     if observer.run.token_counts is not None:
         return "train"
-    log.info("%s: there are no training counts of words: they are counted in the probe set", observer.name)
+    announce(observer.name, "there are no training counts of words: they are counted in the probe set")
     return "probe"
 
 

@@ -14,6 +14,7 @@ from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.callbacks.observing.figures import Panels, draw_lines, line_styles, new_panels, set_step_axis
 from lmdyn.callbacks.observing.probe import ObservedBatch
+from lmdyn.callbacks.observing.reading import announce
 from lmdyn.callbacks.observing.schema import last_step, select
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.observing.token_groups import (
@@ -94,7 +95,7 @@ class LearningCurves(StreamingObserver):
         """Universal POS, where the probe set has it; a line of the log says so where it has not."""
         if "upos" in self.probe_set.label_names:
             return ["upos"]
-        log.info("%s: the probe set has no layer 'upos': curves by part of speech are left out", self.name)
+        announce(self.name, "the probe set has no layer 'upos': curves by part of speech are left out")
         return []
 
     @property

@@ -1,6 +1,5 @@
 """The natural sparsity of activations and gradients (Saphra & Lopez 2019)."""
 
-import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +23,7 @@ from lmdyn.analysis.words.sparsity import (
     word_tags,
 )
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
+from lmdyn.callbacks.observing.reading import announce
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, StreamingObserver, given_sites
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
@@ -34,8 +34,6 @@ from lmdyn.callbacks.observing.token_groups import (
 from lmdyn.callbacks.words.sparsity_figures import sparsity_figures
 
 __all__ = ["Sparsity"]
-
-log = logging.getLogger(__name__)
 
 
 class Sparsity(StreamingObserver):
@@ -147,8 +145,8 @@ class Sparsity(StreamingObserver):
         counts = self.run.token_counts
         known = counts is not None and any(tag in counts for tag in (*OPEN_CLASSES, *CLOSED_CLASSES))
         if not known:
-            log.info(
-                "%s: the training counts have no POS: ρ within open and closed classes is left out", self.name
+            announce(
+                self.name, "the training counts have no POS: ρ within open and closed classes is left out"
             )
         return known
 
@@ -179,7 +177,7 @@ class Sparsity(StreamingObserver):
                 )
             except ValueError as error:
                 if self.hparams["pos_classes"] is None:  # not asked for
-                    log.info("%s: the samples matched in frequency are left out: %s", self.name, error)
+                    announce(self.name, f"the samples matched in frequency are left out: {error}")
                     return samples
                 raise ValueError(
                     f"{self.name}: matched_size: {error}; `matched_size: null` does without"

@@ -119,7 +119,7 @@ class TokenLearning(Observer):
         ['1-9', '10-99']
     """
 
-    uses_labels = True
+    uses_labels = False  # it masks words itself
     reads = "masked"
 
     not_settings = Observer.not_settings | {"batch_tokens"}

@@ -1,0 +1,115 @@
+"""Observers on nanoGPT as published: its `get_batch`, pairs (x, y); its forward, (logits, loss) of (idx, targets).
+
+The model here is a small one of the same forward; put nanoGPT's own `GPT(GPTConfig(...))` in its place.
+"""
+
+import sys
+from pathlib import Path
+
+import lightning as L
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader
+
+# [readme]
+from lmdyn.callbacks import LearningCurves, Similarity, Sparsity
+
+# [end]
+
+BLOCK_SIZE, BATCH_SIZE, WIDTH, HEADS = 64, 16, 64, 4
+
+
+class Block(nn.Module):
+    """Attention and a multilayer perceptron, each after a layer norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.c_attn, self.c_proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One layer."""
+        rows, time, _ = x.shape
+        qkv = self.c_attn(self.ln_1(x)).view(rows, time, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(*qkv, is_causal=True).transpose(1, 2).reshape(x.shape)
+        x = x + self.c_proj(y)
+        return x + self.mlp(self.ln_2(x))
+
+
+class GPT(nn.Module):
+    """The forward of nanoGPT: without targets it answers the logits of the last position only."""
+
+    def __init__(self, vocab_size: int, n_layer: int) -> None:
+        super().__init__()
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(vocab_size, WIDTH),
+                "wpe": nn.Embedding(BLOCK_SIZE, WIDTH),
+                "h": nn.ModuleList([Block() for _ in range(n_layer)]),
+                "ln_f": nn.LayerNorm(WIDTH),
+            }
+        )
+        self.lm_head = nn.Linear(WIDTH, vocab_size, bias=False)
+
+    def forward(
+        self, idx: torch.Tensor, targets: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Logits and, with targets, the loss."""
+        positions = torch.arange(idx.size(1), device=idx.device)
+        x = self.transformer["wte"](idx) + self.transformer["wpe"](positions)
+        for block in self.transformer["h"]:  # type: ignore[union-attr]
+            x = block(x)
+        x = self.transformer["ln_f"](x)
+        if targets is None:
+            return self.lm_head(x[:, [-1], :]), None
+        logits = self.lm_head(x)
+        return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+
+
+class LitGPT(L.LightningModule):
+    """What Lightning asks for: a training step and an optimizer."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> torch.Tensor:
+        """The model's own loss."""
+        return self.model(*batch)[1]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Your optimizer."""
+        return torch.optim.AdamW(self.parameters(), lr=3e-3)
+
+
+def main(folder: str = "runs/nanogpt", max_steps: int = 200, text: bytes | None = None) -> None:
+    """Train on lmdyn's own sources, byte by byte."""
+    if text is None:
+        sources = sorted(Path(__file__).parents[1].glob("lmdyn/**/*.py"))
+        text = b"\n".join(path.read_bytes() for path in sources)
+    L.seed_everything(1)
+    ids = torch.tensor(list(text))
+    parts = {"train": ids[: len(ids) * 9 // 10], "val": ids[len(ids) * 9 // 10 :]}
+
+    def get_batch(split: str) -> tuple[torch.Tensor, torch.Tensor]:
+        data = parts[split]
+        starts = torch.randint(len(data) - BLOCK_SIZE, (BATCH_SIZE,)).tolist()
+        x = torch.stack([data[i : i + BLOCK_SIZE] for i in starts])
+        y = torch.stack([data[i + 1 : i + 1 + BLOCK_SIZE] for i in starts])
+        return x, y
+
+    model = GPT(vocab_size=256, n_layer=2)
+    train = DataLoader(range(max_steps), batch_size=None, collate_fn=lambda _: get_batch("train"))  # type: ignore[arg-type]
+    # [readme]
+    batches = [get_batch("val") for _ in range(20)]  # what to look at; by default the validation set
+    observers = [Observer(probe=batches) for Observer in (LearningCurves, Sparsity, Similarity)]
+    trainer = L.Trainer(max_steps=max_steps, default_root_dir=folder, callbacks=observers)
+    trainer.fit(LitGPT(model), train)
+    # [end]
+    print(f"python -m lmdyn.cli report {trainer.log_dir}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])

@@ -1,0 +1,371 @@
+"""Observers meet modules and data that are not ours: what labels mean, names of batches, sites, one error each."""
+
+import lightning as L
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lmdyn.callbacks import (
+    AttentionPatterns,
+    LearningCurves,
+    ObservedBatch,
+    Run,
+    Similarity,
+    Sparsity,
+    StreamingObserver,
+    TokenLearning,
+    WordClusters,
+)
+from lmdyn.callbacks.observing.recording import observe_together
+from lmdyn.callbacks.observing.store import ObservationStore
+from tests.helpers.architectures import ARCHITECTURES, VOCABULARY
+
+torch.manual_seed(0)
+IDS = torch.randint(3, VOCABULARY, (4, 3, 12))
+PAIRS = [(ids[:, :-1], ids[:, 1:]) for ids in IDS]
+SHIFTED_INSIDE = [{"input_ids": ids, "labels": ids} for ids in IDS]
+
+
+def attach(observer, probe, folder, **run):
+    observer.probe = probe
+    observer.attach(Run(folder, **run))
+    return observer
+
+
+def loss_of(table):
+    whole = table[table["by"].eq("") & table["quantity"].eq("loss")]
+    return float(whole["value"].iloc[0])
+
+
+def accuracy_of(table):
+    whole = table[table["by"].eq("") & table["quantity"].eq("accuracy")]
+    return float(whole["value"].iloc[0])
+
+
+class Copies(nn.Module):
+    """Predicts the word that it has just read."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding.from_pretrained(20 * torch.eye(VOCABULARY))
+
+    def forward(self, input_ids):
+        return self.embedding(input_ids)
+
+
+def test_a_module_that_copies_is_not_right(tmp_path):
+    ids = torch.cat([IDS, IDS[:, :, -1:]], dim=2)  # one word of twelve is said twice
+    probe = [{"input_ids": row, "labels": row} for row in ids]
+    table = attach(LearningCurves(), probe, tmp_path).observe(Copies(), 0)
+    assert accuracy_of(table) == pytest.approx(1 / 12, abs=0.01)
+    declared = attach(LearningCurves(labels="aligned", name="declared"), probe, tmp_path).observe(Copies(), 0)
+    assert accuracy_of(declared) == 1  # the control: what version 0.1 said
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mamba"])
+def test_loss_is_that_of_transformers_in_each_convention(name, tmp_path):
+    module = ARCHITECTURES[name]()
+    with torch.no_grad():
+        expected = module(input_ids=IDS.flatten(0, 1), labels=IDS.flatten(0, 1)).loss
+    for number, probe in enumerate((SHIFTED_INSIDE, PAIRS, list(IDS), [{"input_ids": i} for i in IDS])):
+        table = attach(LearningCurves(name=f"c{number}"), probe, tmp_path).observe(module, 0)
+        assert loss_of(table) == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_the_decision_is_a_setting_and_replay_takes_it(tmp_path):
+    module = ARCHITECTURES["llama"]()
+    observer = attach(LearningCurves(), SHIFTED_INSIDE, tmp_path)
+    observer.store.write(0, observer.observe(module, 0))
+    assert ObservationStore(tmp_path / "observations/learning_curves").about()["settings"]["labels"] == "next"
+    replayed = attach(LearningCurves(), SHIFTED_INSIDE, tmp_path)
+    assert replayed.labels == "next"
+    with pytest.raises(ValueError, match="labels: 'next' there, 'aligned' here"):
+        attach(LearningCurves(labels="aligned"), SHIFTED_INSIDE, tmp_path)
+    sites = attach(Sparsity(), SHIFTED_INSIDE, tmp_path)
+    sites.store.write(0, sites.observe(module, 0))
+    there = list(sites.store.about()["settings"]["sites"])
+    assert there == ["embedding", "block_00", "block_01", "norm", "logits"]
+    other = attach(Sparsity(), SHIFTED_INSIDE, tmp_path)
+    with pytest.raises(ValueError, match=r"other settings \(sites:"):
+        other.meet(ARCHITECTURES["gpt2"]())
+
+
+def test_old_observations_of_labels_that_were_misread_are_not_gone_on_with(tmp_path):
+    module = ARCHITECTURES["llama"]()
+    observer = attach(LearningCurves(labels="aligned"), SHIFTED_INSIDE, tmp_path)
+    old = observer.settings
+    del old["labels"]  # version 0.1 knew one meaning
+    store = ObservationStore(observer.store.folder, observer.store.observer, old)
+    store.write(0, observer.observe(module, 0))
+    today = attach(LearningCurves(), SHIFTED_INSIDE, tmp_path)
+    with pytest.raises(ValueError, match="labels: 'aligned' there, 'next' here"):
+        today.meet(module)
+
+
+def test_frequencies_are_counted_of_the_words_that_are_predicted(tmp_path):
+    for number, probe in enumerate((SHIFTED_INSIDE, PAIRS)):
+        observer = attach(Sparsity(name=f"s{number}"), probe, tmp_path)
+        table = observer.observe(ARCHITECTURES["llama"](), 0)
+        counts = table[table["quantity"].eq("frequency")]["value"]
+        assert counts.sum() == IDS[:, :, 1:].numel()
+
+
+def test_masked_models_and_labels_equal_to_inputs(tmp_path):
+    module = ARCHITECTURES["bert"]()
+    with pytest.raises(ValueError, match=r"learning_curves: .*masked.*`labels: aligned`"):
+        attach(LearningCurves(), SHIFTED_INSIDE, tmp_path).meet(module)
+    with pytest.raises(ValueError, match=r"the batches have no `labels`.*DataCollatorForLanguageModeling"):
+        attach(LearningCurves(), list(IDS), tmp_path).meet(module)
+    table = attach(AttentionPatterns(), list(IDS), tmp_path).observe(module, 0)  # which reads no labels
+    assert table["value"].notna().any()
+
+
+def test_observers_of_masked_models_refuse_causal_ones(tmp_path):
+    words = [{"input_ids": i, "labels": i, "words": torch.arange(12).expand(3, -1)} for i in IDS]
+
+    class Tokenizer:
+        mask_token_id, unk_token_id, all_special_ids, unk_token = 2, 1, [0, 1, 2], "u"
+
+        def __len__(self):
+            return VOCABULARY
+
+    observer = attach(TokenLearning(by=[]), words, tmp_path, tokenizer=Tokenizer())
+    with pytest.raises(
+        ValueError, match="looks at masked language models, and LlamaForCausalLM is none: no later"
+    ):
+        observer.meet(ARCHITECTURES["llama"]())
+    observer.meet(ARCHITECTURES["bert"]())
+
+
+class Other(nn.Module):
+    """Names and answers of its own."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.model, self.answer = ARCHITECTURES["nanogpt"](), answer
+
+    def forward(self, **batch):
+        logits, loss = self.model(batch["tokens"], batch["tokens"])
+        return {
+            "tuple": (loss, logits),
+            "dict": {"scores": logits, "loss": loss},
+            "flat": logits.flatten(0, 1),
+        }[self.answer]
+
+
+@pytest.mark.parametrize("answer", ["tuple", "dict", "flat"])
+def test_names_and_answers_of_ones_own(answer, tmp_path):
+    module, plain = Other(answer).eval(), ARCHITECTURES["nanogpt"]()
+    names = {"input_ids": "tokens", "labels": "next_tokens"}
+    probe = [{"tokens": x, "next_tokens": y, "weight": torch.ones(3)} for x, y in PAIRS]
+    table = attach(LearningCurves(batch=names), probe, tmp_path).observe(module, 0)
+    expected = attach(LearningCurves(name="plain"), PAIRS, tmp_path).observe(plain, 0)
+    pd.testing.assert_frame_equal(table, expected)
+    with pytest.raises(
+        ValueError, match=r"a dict of \{tokens: int64 .* say which entries are which by `batch:"
+    ):
+        attach(LearningCurves(bands=()), [{"tokens": x, "idx": y} for x, y in PAIRS], tmp_path).meet(module)
+
+
+def by_hand(module, batch):
+    return module.embedding(batch["input_ids"])
+
+
+@pytest.mark.parametrize("forward", [by_hand, f"{__name__}.by_hand"])
+def test_forward_is_a_function_or_its_path(forward, tmp_path):
+    class Uncallable(Copies):
+        def forward(self, one, two, three):
+            raise NotImplementedError
+
+    observer = attach(LearningCurves(forward=forward, labels="next"), SHIFTED_INSIDE, tmp_path)
+    assert observer.settings["forward"].endswith("by_hand")
+    assert loss_of(observer.observe(Uncallable(), 0)) > 0
+
+
+@pytest.mark.parametrize(
+    ("module", "probe", "message"),
+    [
+        (lambda: ARCHITECTURES["llama"](), [], "the probe set is empty"),
+        (
+            lambda: nn.Linear(2, 2),
+            PAIRS,
+            r"Linear could not be called on the first batch, a dict of \{input_ids: int64",
+        ),
+        (
+            lambda: ARCHITECTURES["llama"]().model,
+            PAIRS,
+            r"expected an output with `\.logits`.*give the observer `forward:`",
+        ),
+        (
+            lambda: ARCHITECTURES["llama"](),
+            [(IDS[0], IDS[0][:, :4])],
+            r"a tuple of \[int64 \(3, 12\), int64 \(3, 4\)\]",
+        ),
+        (
+            lambda: ARCHITECTURES["llama"](),
+            [{"input_ids": IDS[0], "labels": IDS[0][:, :4]}],
+            r"LlamaForCausalLM answers logits \(3, 12, 256\) for labels \(3, 4\)",
+        ),
+        (
+            lambda: ARCHITECTURES["llama"](),
+            [{"input_ids": IDS[0] + 200, "labels": IDS[0]}],
+            "token ids go up to .*, and an embedding of LlamaForCausalLM has 256 rows.*resize_token_embeddings",
+        ),
+        (
+            lambda: ARCHITECTURES["llama"](),
+            [{"input_ids": IDS[0], "labels": IDS[0] + 200}],
+            "labels go up to .*, and LlamaForCausalLM answers 256 classes",
+        ),
+    ],
+)
+def test_what_cannot_be_observed_is_one_error_before_training(module, probe, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        attach(LearningCurves(bands=(), layers=()), probe, tmp_path).meet(module())
+
+
+def test_a_tokenizer_of_more_tokens_than_embeddings(tmp_path):
+    class Tokenizer:
+        all_special_ids = ()
+
+        def __len__(self):
+            return VOCABULARY + 1
+
+    observer = attach(LearningCurves(), PAIRS, tmp_path, tokenizer=Tokenizer())
+    with pytest.raises(
+        ValueError, match="the tokenizer has 257 tokens, and an embedding of GPT2LMHeadModel has 256"
+    ):
+        observer.meet(ARCHITECTURES["gpt2"]())
+
+
+class Differs(nn.Module):
+    """Blocks of two widths."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 8)
+        self.layers = nn.ModuleList(
+            [nn.Sequential(nn.Linear(8, 12), nn.Tanh()), nn.Sequential(nn.Linear(12, 6), nn.Tanh())]
+        )
+        self.head = nn.Linear(6, VOCABULARY)
+
+    def forward(self, input_ids):
+        x = self.embedding(input_ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def test_blocks_of_different_width(tmp_path):
+    observers = [Similarity(measures=["linear_cka"]), Sparsity()]
+    tables = observe_together([attach(o, SHIFTED_INSIDE, tmp_path) for o in observers], Differs(), 0)
+    assert all(table["value"].notna().any() for table in tables)
+
+
+@pytest.mark.parametrize(
+    ("sites", "message"),
+    [
+        ("*.nothing.*", "nothing"),
+        ({"x": "model.layer.0"}, "did you mean|nearest|model.layers.0"),
+    ],
+)
+def test_sites_that_match_nothing(sites, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        attach(Sparsity(sites=sites), PAIRS, tmp_path).meet(ARCHITECTURES["llama"]())
+
+
+def test_sites_by_a_pattern(tmp_path):
+    observer = attach(Similarity(sites="*.layers.*"), PAIRS, tmp_path)
+    table = observer.observe(ARCHITECTURES["llama"](), 0)
+    assert set(table["site"]) == {"layers_00"}
+    assert observer.settings["sites"] == {"layers_00": "model.layers.0", "layers_01": "model.layers.1"}
+
+
+def test_sites_of_an_encoder_decoder_are_the_encoders(tmp_path):
+    module = ARCHITECTURES["t5"]()
+    probe = [{"input_ids": i, "labels": i[:, :5].contiguous()} for i in IDS]
+    observers = [attach(o, probe, tmp_path) for o in (LearningCurves(), Similarity(), AttentionPatterns())]
+    curves, similarity, attention = observe_together(observers, module, 0)
+    with torch.no_grad():
+        expected = module(input_ids=IDS.flatten(0, 1), labels=IDS.flatten(0, 1)[:, :5].contiguous()).loss
+    assert loss_of(curves) == pytest.approx(float(expected), abs=1e-6)
+    assert all(site.startswith(("encoder_", "embedding")) for site in similarity["site"])
+    assert attention["value"].notna().all()
+
+
+def test_word_clusters_find_the_embedding(tmp_path):
+    observer = attach(WordClusters(components=4, words=100), PAIRS, tmp_path)
+    observer.observe(ARCHITECTURES["gpt2"](), 0)
+    assert observer.settings["embedding"] == "transformer.wte"
+
+
+class Means(StreamingObserver):
+    """An observer of a user's own, as version 0.1 took them: it says nothing of labels."""
+
+    def accumulator(self, module, step):
+        return _Mean()
+
+    @staticmethod
+    def is_scalar(observations):
+        return pd.Series(True, index=observations.index)
+
+
+class _Mean:
+    def __init__(self):
+        self.losses = []
+
+    def update(self, seen: ObservedBatch):
+        self.losses.append(seen.losses[seen.labels >= 0])
+
+    def table(self):
+        value = float(torch.cat(self.losses).mean())
+        return pd.DataFrame({"quantity": ["loss"], "site": [""], "value": [value]})
+
+
+def test_observers_of_ones_own_read_labels_as_ours_do(tmp_path):
+    module = ARCHITECTURES["llama"]()
+    table = attach(Means(), SHIFTED_INSIDE, tmp_path).observe(module, 0)
+    with torch.no_grad():
+        expected = module(input_ids=IDS.flatten(0, 1), labels=IDS.flatten(0, 1)).loss
+    assert float(table["value"].iloc[0]) == pytest.approx(float(expected), abs=1e-6)
+
+
+class Lit(L.LightningModule):
+    """A wrapper without a forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = ARCHITECTURES["llama"]().train()
+
+    def training_step(self, batch, batch_idx):
+        return self.model(**batch).loss
+
+    def validation_step(self, batch, batch_idx):
+        """Nothing; without it Lightning warns."""
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:.*litlogger.*", "ignore:.*does not have many workers.*")
+def test_training_with_observers_by_default_leaves_the_weights_alone(tmp_path):
+    rows = [{"input_ids": row, "labels": row} for row in IDS.flatten(0, 1)]
+    weights = []
+    for callbacks in ([], [LearningCurves(), Sparsity(), Similarity(), AttentionPatterns()]):
+        L.seed_everything(3)
+        module = Lit()
+        trainer = L.Trainer(
+            max_steps=2, default_root_dir=tmp_path / str(len(callbacks)), callbacks=callbacks, accelerator="cpu",
+            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        )  # fmt: skip
+        trainer.fit(module, DataLoader(rows, batch_size=4, shuffle=True), DataLoader(rows, batch_size=4))
+        weights.append(module.state_dict())
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    curves = pd.read_parquet(f"{trainer.log_dir}/observations/learning_curves")
+    assert curves["step"].unique().tolist() == [0, 2]
+
+
+def test_unknown_meaning_of_labels():
+    with pytest.raises(ValueError, match="labels is 'shifted': expected one of"):
+        LearningCurves(labels="shifted")
