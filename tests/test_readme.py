@@ -8,9 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from lmdyn.callbacks import ObservationStore
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLE = ROOT / "examples" / "own_module.py"
 
 
 def code_block(after: str) -> str:
@@ -19,10 +20,9 @@ def code_block(after: str) -> str:
     return match[1]
 
 
-def example_region() -> str:
-    regions = re.findall(
-        r"^ *# \[readme\]\n(.*?)^ *# \[end\]\n", EXAMPLE.read_text(encoding="utf-8"), re.DOTALL | re.M
-    )
+def example_region(name: str) -> str:
+    text = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+    regions = re.findall(r"^ *# \[readme\]\n(.*?)^ *# \[end\]\n", text, re.DOTALL | re.M)
     return "".join(textwrap.dedent(region) for region in regions)
 
 
@@ -30,27 +30,47 @@ def without_blank_lines(code: str) -> list[str]:
     return [line for line in code.splitlines() if line.strip()]
 
 
-def test_code_block_is_the_tested_example():
-    block = without_blank_lines(code_block("example: own_module"))
-    assert block == without_blank_lines(example_region())
-    assert len(block) < 20
+@pytest.mark.parametrize("name", ["hugging_face", "nanogpt"])
+def test_code_block_is_the_tested_example(name):
+    block = without_blank_lines(code_block(f"example: {name}"))
+    assert block == without_blank_lines(example_region(name))
+    assert len(block) < 10
 
 
-@pytest.mark.filterwarnings("ignore:.*litlogger.*")
-def test_example_runs(tmp_path):
-    spec = importlib.util.spec_from_file_location("own_module", EXAMPLE)
+def run_example(name: str, folder: Path, text: object) -> Path:
+    """Train it for three steps; its run's observations."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
     assert spec
     assert spec.loader
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
-    example.main(str(tmp_path), max_steps=3, text=b"the cat sat on the mat, the dog did not. " * 60)
+    example.main(str(folder), max_steps=3, text=text)
+    (run,) = (folder / "lightning_logs").iterdir()
+    return run / "observations"
 
-    (run,) = (tmp_path / "lightning_logs").iterdir()
-    curves = pd.read_parquet(run / "observations" / "learning_curves")
-    assert sorted(curves["step"].unique()) == [0, 1, 2, 3]
-    sparsity = pd.read_parquet(run / "observations" / "sparsity")
-    assert {"block1", "block2", "attention1"} <= set(sparsity["site"])
-    assert sparsity.loc[sparsity["quantity"].eq("chi_gradient"), "value"].notna().all()
+
+@pytest.mark.filterwarnings(
+    "ignore:.*litlogger.*", "ignore:.*litmodels.*", "ignore:.*does not have many workers.*"
+)
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hugging_face", "the cat sat on the mat and the dog did not\n" * 40),
+        ("nanogpt", b"the cat sat on the mat, the dog did not. " * 60),
+    ],
+)
+def test_example_runs(name, text, tmp_path):
+    found = run_example(name, tmp_path, text)
+    curves = pd.read_parquet(found / "learning_curves")
+    assert sorted(curves["step"].unique()) == [0, 3]
+    (accuracy,) = curves.query("step == 3 and quantity == 'accuracy' and by == ''")["value"]
+    assert 0 < accuracy < 1  # not the 1.0 of a model that is asked for the word it reads
+    sparsity = pd.read_parquet(found / "sparsity")
+    assert {"embedding", "block_00", "block_01", "norm", "logits"} == set(sparsity["site"]) - {""}
+    assert sparsity.loc[sparsity["quantity"].eq("rho_gradient"), "value"].notna().all()
+    labels = {"hugging_face": "next", "nanogpt": "aligned"}[name]
+    assert ObservationStore(found / "learning_curves").about()["settings"]["labels"] == labels
 
 
 def test_interdependence_example_runs(capsys):
