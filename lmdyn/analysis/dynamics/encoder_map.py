@@ -99,7 +99,15 @@ class EncoderMap:
             self._module = module = encoder_of(module)
         rows = _tensors(batch) if masked else {name: t[:1] for name, t in _tensors(batch).items()}
         self._layers = self._found_layers(rows)
-        calls = self._run(rows)
+        try:
+            calls = self._run(rows)
+        except ValueError:
+            if attention == "eager":
+                raise
+            self._attention = attention = (
+                "eager"  # of a model that has no other (Gemma 2); else the error is raised again
+            )
+            calls = self._run(rows)
         if not calls:
             raise ValueError(
                 f"the layers {list(self._layers)} of {type(module).__name__} did not run: is there an encoder?"
@@ -162,7 +170,6 @@ class EncoderMap:
         first = self._run(_tensors(batch), first_only=True)[0].x
         return first.detach().to(self._dtype)
 
-    @torch.no_grad()
     def _run(self, batch: Mapping[str, Tensor], *, first_only: bool = False) -> list["_Call"]:
         """The calls of layers in a forward pass."""
         batch = {k: v for k, v in batch.items() if self.masked or k != "attention_mask"}
@@ -181,7 +188,7 @@ class EncoderMap:
             calls[-1].answer = first_tensor(output)
 
         # masks are made for one implementation or the other
-        with observing(self._module), attention_as(self._module, self._attention):
+        with observing(self._module), torch.no_grad(), attention_as(self._module, self._attention):
             try:
                 for path, layer in self._layers.items():
                     handles.append(layer.register_forward_pre_hook(before(path), with_kwargs=True))
@@ -292,8 +299,15 @@ class _Step:
     @torch.no_grad()
     def check(self, call: _Call, model: str) -> None:
         """Refuse a layer whose copy does not answer what the layer did in the model: it reads more than is known."""
-        expected = cast(Tensor, call.answer).double()
-        found = self(call.x.to(next(self._layer.parameters()).dtype)).double()
+        twice = torch.cat([call.x, call.x]).to(next(self._layer.parameters()).dtype)
+        try:
+            found = self(twice).double()
+        except Exception as error:
+            raise ValueError(
+                f"layer {call.path!r} of {model} cannot be called alone, or for another number of rows than in the "
+                f"model ({type(error).__name__}: {error}): it is no map of token vectors"
+            ) from error
+        expected = torch.cat([cast(Tensor, call.answer)] * 2).double()
         finite = expected.isfinite() & found.isfinite()
         apart = float((found - expected)[finite].abs().amax()) if bool(finite.any()) else 0.0
         if apart > _SAME * float(expected[finite].abs().amax() if bool(finite.any()) else 1.0):
@@ -344,7 +358,12 @@ def _copies(
     layers: Mapping[str, nn.Module], paths: list[str], dtype: torch.dtype, attention: str
 ) -> dict[str, nn.Module]:
     originals = nn.ModuleList([layers[path] for path in paths])
-    copied = copy.deepcopy(originals).to(dtype).eval().requires_grad_(False)
+    try:
+        copied = copy.deepcopy(originals).to(dtype).eval().requires_grad_(False)
+    except RuntimeError as error:  # a tensor with a graph, kept from a forward pass
+        raise ValueError(
+            f"the layers {paths} cannot be copied, so there is no map of them: {error}"
+        ) from error
     for m in copied.modules():
         config = getattr(m, "config", None)
         if hasattr(config, "_attn_implementation"):

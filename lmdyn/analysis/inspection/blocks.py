@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, Literal
 
 from torch import nn
@@ -175,7 +175,8 @@ def block_groups(
     """
     finder = _Grouping(module, trace, run)
     candidates = list(block_lists(module))
-    groups = finder.lists(candidates, leaves=False) + finder.recurrent(candidates)
+    groups = finder.lists(candidates, leaves=False)
+    groups += finder.recurrent(groups)
     if not groups:
         groups = finder.lists(candidates, leaves=True)
     groups.sort(key=lambda g: trace.first(g.blocks[0]).start)
@@ -204,10 +205,14 @@ class _Grouping:
 
     def lists(self, candidates: list[BlockList], leaves: bool) -> list[BlockGroup]:
         groups: list[BlockGroup] = []
+        inside: set[int] = set()
         for candidate in candidates:
-            blocks = self._blocks(candidate, leaves)
-            if blocks and not any(within(blocks[0], b) for g in groups for b in g.blocks):
-                groups = [g for g in groups if not any(within(g.blocks[0], b) for b in blocks)]
+            if any(id(m) in inside for m in candidate.modules):
+                continue
+            if blocks := self._blocks(candidate, leaves):
+                parts = {id(m) for b in blocks for m in b.modules()}
+                groups = [g for g in groups if id(g.blocks[0]) not in parts]
+                inside |= parts
                 groups.append(BlockGroup(candidate.path, blocks))
         return groups
 
@@ -227,10 +232,10 @@ class _Grouping:
         pairs = list(pairwise(calls))
         if any(a.shape is None or b.x_shape is None or a.shape[-1] != b.x_shape[-1] for a, b in pairs):
             return []
-        if len(blocks) > 1 and all(self._holds_lists(m) for m in blocks):  # towers?
-            for a, b in pairwise(blocks):
-                if not self._reaches(a, b):
-                    return []
+        chained = all(self._hands_on(a, b) for a, b in pairwise(blocks))
+        towers = all(isinstance(m, nn.RNNBase) for m in blocks) or all(self._holds_lists(m) for m in blocks)
+        if not chained and towers:  # side by side?
+            return blocks if all(self._reaches(a, b) for a, b in pairwise(blocks)) else []
         return blocks
 
     def _reaches(self, a: nn.Module, b: nn.Module) -> bool:
@@ -260,7 +265,9 @@ class _Grouping:
             )
             nested = group.path in lists and group.path.rpartition(".")[0] in lists
             following = group.blocks[1:] or [g.blocks[0] for g in groups[i + 1 : i + 2]]
-            whole = all(self._hands_on(a, b) for a, b in pairwise([group.blocks[0], *following]))
+            recurrent = all(isinstance(m, nn.RNNBase) for m in group.blocks)
+            hands_on = self._reaches if recurrent else self._hands_on
+            whole = all(hands_on(a, b) for a, b in pairwise([group.blocks[0], *following]))
             if (turns or nested) and not whole:
                 found.append(group)
         if any(g in found for g in groups[:-1]) and groups[-1].path.rpartition(".")[0] in lists:
@@ -282,18 +289,20 @@ class _Grouping:
             for b in block_lists(m)
         )
 
-    def recurrent(self, candidates: list[BlockList]) -> list[BlockGroup]:
+    def recurrent(self, lists: list[BlockGroup]) -> list[BlockGroup]:
         """Recurrent layers that stand for themselves, those that feed each other in one group."""
         groups: list[BlockGroup] = []
-        taken = {id(m) for c in candidates for b in self._blocks(c, False) for m in b.modules()}
+        taken = {id(m) for g in lists for b in g.blocks for m in b.modules()}
         layers = [m for m in self.module.modules() if isinstance(m, nn.RNNBase) and self.trace.of(m)]
         layers = [m for m in layers if id(m) not in taken]
         for m in sorted(layers, key=lambda m: self.trace.first(m).start):
-            last = groups[-1].blocks[-1] if groups else None
-            if last is not None and self._reaches(last, m):
-                groups[-1].blocks.append(m)
+            before = [g for g in groups if self._hands_on(g.blocks[-1], m)]
+            before = before or [g for g in groups if self._reaches(g.blocks[-1], m)]
+            path = self.trace.path_of[id(m)]
+            if before:
+                max(before, key=lambda g: _shared(g.path, path)).blocks.append(m)
             else:
-                groups.append(BlockGroup(self.trace.path_of[id(m)], [m]))
+                groups.append(BlockGroup(path, [m]))
         return groups
 
     def named(self, group: BlockGroup) -> list[str]:
@@ -317,6 +326,16 @@ class _Grouping:
             for m, name in zip(group.sites, group.names, strict=True)
             if isinstance(m, nn.RNNBase) and m.num_layers > 1
         ]
+
+
+def _shared(first: str, second: str) -> int:
+    """In how many segments from the beginning two paths agree."""
+    return sum(
+        1
+        for _ in takewhile(
+            lambda pair: pair[0] == pair[1], zip(first.split("."), second.split("."), strict=False)
+        )
+    )
 
 
 def _prefixes(paths: list[str]) -> list[str]:

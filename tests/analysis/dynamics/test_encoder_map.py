@@ -9,8 +9,12 @@ from transformers import (
     AlbertModel,
     BertConfig,
     BertModel,
+    BloomConfig,
+    BloomForCausalLM,
     ElectraConfig,
     ElectraModel,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     GPT2Config,
     GPT2Model,
 )
@@ -212,3 +216,17 @@ def test_a_layer_that_reads_more_than_its_arguments_is_refused():
 
     with pytest.raises(ValueError, match="depends on more than its arguments"):
         EncoderMap(Owner(), batch())
+
+
+def test_models_that_compute_attention_in_their_own_way():
+    sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    gemma = Gemma2ForCausalLM(
+        Gemma2Config(**sizes, intermediate_size=8, num_key_value_heads=1, head_dim=4, pad_token_id=0)
+    )
+    f = EncoderMap(gemma.eval(), batch(), dtype=torch.float64)  # which has no fused attention
+    x = gemma.model.norm.double()(iterated(f, f.start(batch())))
+    gemma.model.norm.float()
+    torch.testing.assert_close(x.float(), gemma.model(**batch()).last_hidden_state, rtol=1e-5, atol=1e-5)
+    sizes = {"vocab_size": 20, "hidden_size": 8, "n_layer": 2, "n_head": 2}
+    with pytest.raises(ValueError, match="cannot be called alone, or for another number of rows"):
+        EncoderMap(BloomForCausalLM(BloomConfig(**sizes)).eval(), batch())  # positions of each row and head
