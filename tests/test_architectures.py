@@ -22,7 +22,7 @@ from tests.helpers.architectures import ARCHITECTURES, CAUSAL, MASKED, VOCABULAR
 
 FAST = ("gpt2", "llama", "mamba", "bert", "t5", "own_lstm")
 AT_LEAST_FOR_T5 = ("LearningCurves", "Similarity", "AttentionPatterns", "DiagnosticProbe")
-EVERYWHERE = ("LearningCurves", "Similarity", "Sparsity", "DiagnosticProbe", "EdgeProbe", "WordClusters")
+EVERYWHERE = ("LearningCurves", "Similarity", "Sparsity", "DiagnosticProbe", "EdgeProbe", "WordClusters", "Interdependence")
 
 
 def each(names):

@@ -68,7 +68,7 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
     "LearningCurves": lambda: {},
     "Similarity": lambda: {},
     "DiagnosticProbe": lambda: {"train_tokens": 300, "classifier": DiagnosticClassifier(epochs=2)},
-    "Interdependence": lambda: {"max_distance": 3, "min_pairs": 2},
+    "Interdependence": lambda: {"max_distance": 3, "min_pairs": 10},
     "ScaffoldRule": lambda: {"instances": 10, "context": 4},
     "TokenLearning": lambda: {"max_words": 20, "probe": SpanCorpus(pieces(), tasks=[])},
     "EdgeProbe": lambda: {
@@ -95,6 +95,7 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
 # Masked models' runs serve rows without annotation: what needs it is given the text behind them.
 FOR_MASKED: dict[str, Callable[[], dict[str, Any]]] = {
     "DiagnosticProbe": lambda: {"probe": pieces()},
+    "Interdependence": lambda: {"probe": pieces()},
 }
 
 
@@ -104,6 +105,8 @@ PARTS = {"deep_lstm": {"embedding": "encoder", "lstm": "rnn", "decoder": "decode
 
 def arguments_of(observer: str, architecture: str) -> dict[str, Any]:
     own = FOR_MASKED.get(observer, dict)() if architecture in MASKED else {}
+    if observer == "Interdependence" and architecture not in PARTS:
+        own |= {"backend": "shapley", "samples": 6, "exact_up_to": 4, "max_length": 12, "longer": "skip"}
     if observer in ("Interdependence", "ScaffoldRule"):
         own |= PARTS.get(architecture, {})
     return {**OBSERVERS[observer](), **own}
@@ -261,8 +264,9 @@ _INTRODUCTION = """# Architectures
 Every observer on every architecture, measured. `yes`: it runs, and its numbers are finite. `no (3)`: before training it
 refuses the model, for reason 3 below. Models are tiny, random and as transformers builds them, or as users write them
 (`tests/helpers/architectures.py`). Observers have their defaults but for small budgets, and look at the data that they
-are for (`tests/helpers/architecture_table.py`). `tests/test_architectures.py` compares this page with what is measured,
-and `python -m tests.helpers.architecture_table` writes it.
+are for (`tests/helpers/architecture_table.py`); Interdependence has its backend `shapley`, but for `deep_lstm`.
+`tests/test_architectures.py` compares this page with what is measured, and `python -m tests.helpers.architecture_table`
+writes it.
 """
 
 
