@@ -22,7 +22,9 @@ from tests.helpers.architectures import ARCHITECTURES, CAUSAL, MASKED, VOCABULAR
 
 FAST = ("gpt2", "llama", "mamba", "bert", "t5", "own_lstm")
 AT_LEAST_FOR_T5 = ("LearningCurves", "Similarity", "AttentionPatterns", "DiagnosticProbe")
-EVERYWHERE = ("LearningCurves", "Similarity", "Sparsity", "DiagnosticProbe", "EdgeProbe", "WordClusters", "Interdependence")
+EVERYWHERE = (
+    "DiagnosticProbe", "EdgeProbe", "Interdependence", "LearningCurves", "Similarity", "Sparsity", "WordClusters",
+)  # fmt: skip
 
 
 def each(names):
