@@ -11,6 +11,7 @@ from jaxtyping import Bool
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.analysis.words.frequency_matching import match_frequency
 from lmdyn.analysis.words.sparsity import (
@@ -188,6 +189,15 @@ class Sparsity(StreamingObserver):
             ):
                 samples[name] = torch.zeros(len(counts), dtype=torch.bool).index_fill(0, ids, True)
         return samples
+
+    def check_module(self, module: nn.Module) -> None:
+        """Find the sites; refuse an encoder-decoder, whose words to predict stand at other places than its sites."""
+        if is_encoder_decoder(module):
+            raise ValueError(
+                f"{self.name}: {type(module).__name__} is an encoder-decoder: the words that it predicts are the "
+                "decoder's, and those at its sites the encoder's; look at it with LearningCurves and Similarity"
+            )
+        super().check_module(module)
 
     def accumulator(self, module: nn.Module, step: int) -> "_WordMeans":
         """Per-word means in both roles."""

@@ -1,0 +1,122 @@
+"""Observers with found sites and measured labels, on models that are not ours: invisible, live = replayed, tags."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import lmdyn.callbacks
+from lmdyn.callbacks import ObservationStore
+from lmdyn.callbacks.observing.run import snake_case
+from lmdyn.cli.__main__ import main
+
+SCHEDULE = {"at": [0, 3], "last": True}
+ANY = {
+    "LearningCurves": {},
+    "Sparsity": {},
+    "Similarity": {"measures": ["linear_cka"]},
+    "DiagnosticProbe": {"tasks": ["parity"], "targets": ["current"], "classifier": {"epochs": 1}},
+    "WordClusters": {"components": 3, "words": 30},
+}
+ATTENTION = {"AttentionPatterns": {}}
+DYNAMICS = {
+    "EncoderDynamics": {
+        "length": 6, "lengths": [4], "sentences": 2, "examples": 1,
+        "short_term": {"steps": 4, "tau": 2, "sentences": 2}, "long_term": {"steps": 4, "tau": 2, "check": 0},
+    }
+}  # fmt: skip
+MODELS = {
+    "own_lstm": ANY,
+    "llama": {**ANY, **ATTENTION, **DYNAMICS},
+    "mamba": {**ANY, **DYNAMICS},
+    "t5": {cls: arguments for cls, arguments in {**ANY, **ATTENTION}.items() if cls != "Sparsity"},
+}
+
+
+def fit(folder: Path, name: str, observers: dict) -> Path:
+    """A run of a model by its dotted path, observed."""
+    callbacks = [
+        {"class_path": cls, "init_args": {**arguments, "schedule": SCHEDULE, "log_figures": False}}
+        for cls, arguments in observers.items()
+    ]
+    saver = {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": SCHEDULE}}
+    logger = {
+        "class_path": "TensorBoardLogger",
+        "init_args": {"save_dir": str(folder), "name": None, "version": "run"},
+    }
+    config = {
+        "seed_everything": 3,
+        "trainer": {
+            "max_steps": 5, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False,
+            "log_every_n_steps": 1, "logger": logger, "callbacks": [*callbacks, saver],
+        },
+        "model": {"class_path": "tests.helpers.any_model.AnyModel", "init_args": {"name": name}},
+        "data": {"class_path": "tests.helpers.any_model.Text", "init_args": {"labels": 7 if name == "t5" else None}},
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "in.yaml").write_text(yaml.safe_dump(config))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lmdyn.cli.report.write_report", lambda *_: None)
+        main(["fit", "--config", str(folder / "in.yaml")])
+    return folder / "run"
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def observed(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    return request.param, fit(folder / "observed", request.param, MODELS[request.param])
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    last = max((run / "checkpoints").glob("*.ckpt"))
+    return torch.load(last, weights_only=True)["state_dict"]
+
+
+def test_observation_is_invisible(observed, tmp_path):
+    name, run = observed
+    plain = weights(fit(tmp_path, name, {}))
+    assert plain
+    assert all(torch.equal(plain[key], value) for key, value in weights(run).items())
+
+
+def test_live_equals_replayed(observed):
+    name, run = observed
+    out = run.parent / "replayed"
+    main(["analyze", str(run), "--out", str(out)])
+    for cls in MODELS[name]:
+        folder = Path("observations") / snake_case(cls)
+        live, replayed = (pd.read_parquet(root / folder) for root in (run, out))
+        assert sorted(live["step"].unique()) == [0, 3, 5]
+        pd.testing.assert_frame_equal(live, replayed, check_exact=True)
+        assert ObservationStore(run / folder).about() == ObservationStore(out / folder).about()
+
+
+def test_what_was_found_is_a_setting(observed):
+    name, run = observed
+    settings = {
+        cls: ObservationStore(run / "observations" / snake_case(cls)).about()["settings"]
+        for cls in MODELS[name]
+    }
+    assert settings["LearningCurves"]["labels"] == ("aligned" if name == "t5" else "next")
+    sites = settings["Similarity"]["sites"]
+    assert sum("block" in site for site in sites) == 2
+    assert all(path.startswith("model.") for path in sites.values())
+
+
+def test_logged_tags_are_documented(observed):
+    name, run = observed
+    events = EventAccumulator(str(run)).Reload()
+    for cls in MODELS[name]:
+        logged = {tag for tag in events.Tags()["scalars"] if tag.startswith(f"{snake_case(cls)}/")}
+        section = re.search(
+            r"Logged tags:\n(.*?)\n\n", inspect.getdoc(getattr(lmdyn.callbacks, cls)) + "\n\n", re.S
+        )
+        documented = re.findall(r"^\s+``(.+?)``:", section[1], re.M)
+        patterns = [re.compile(re.sub(r"<\w+>", "[^/]+", tag)) for tag in documented]
+        assert logged
+        assert all(any(p.fullmatch(tag) for p in patterns) for tag in logged)
