@@ -104,8 +104,11 @@ def _listed(given: Any) -> list[dict[str, Any]]:
 def _described(name: str, configured: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What a configuration says of the class, or the class alone."""
     cls = _logger_class(name)
-    same = [c for c in configured if _logger_class(c["class_path"]) is cls]
-    return {**(same[0] if same else {}), "class_path": name}
+    for one in configured:
+        with suppress(ValueError):  # another, which is not there
+            if _logger_class(one["class_path"]) is cls:
+                return {**one, "class_path": name}
+    return {"class_path": name}
 
 
 def _logger_class(name: str) -> type[Logger]:
@@ -211,14 +214,16 @@ def logging_to(loggers: Sequence[Logger]) -> Iterator[None]:
     """
     rank = process_rank(0)
     status = "failed"
+    opened: list[Logger] = []
     try:
         for logger in loggers:
             if isinstance(logger, WandbLogger):
                 _start(logger)
+            opened.append(logger)
         yield
         status = "success"
     finally:
-        for logger in loggers:
+        for logger in opened:
             try:
                 _close(logger, status)
             except Exception:  # the observations are stored
@@ -234,7 +239,7 @@ def _start(logger: WandbLogger) -> None:
     except Exception as error:  # of its service, of the network
         raise ValueError(
             f"Weights & Biases cannot be logged to ({error}): log in by `wandb login`, or work offline, "
-            "WANDB_MODE=offline, and upload by `wandb sync` later"
+            "WANDB_MODE=offline, and upload by `wandb sync` later, or choose another logger by --logger"
         ) from error
 
 

@@ -264,6 +264,8 @@ def test_a_named_class_keeps_what_the_configuration_says_of_it(tmp_path):
         "CSVLogger",
         WANDB["class_path"],
     ]
+    gone = {"class_path": "no_such_package.Logger"}
+    assert [s["class_path"] for s in moved(tmp_path, [gone], named=["CSVLogger"])] == ["CSVLogger"]
     assert moved(tmp_path, [csv], [False]) == []
     assert moved(tmp_path, [csv], named=["none"]) == []
 
@@ -327,11 +329,12 @@ def test_a_logger_that_cannot_be_closed_costs_nothing_else(tmp_path, caplog):
 
 @pytest.fixture
 def offline(monkeypatch):
-    for name, value in {"MODE": "offline", "SILENT": "true", "ERROR_REPORTING": "false"}.items():
+    quiet = {"MODE": "offline", "SILENT": "true", "CONSOLE": "off", "ERROR_REPORTING": "false", "DISABLE_GIT": "true",
+             "DISABLE_CODE": "true", "_DISABLE_STATS": "true"}  # fmt: skip
+    patient = {"_SERVICE_WAIT": "300", "INIT_TIMEOUT": "300"}  # on a busy machine
+    resuming = {"RUN_ID": "training"}  # as on a cluster; what a logger is given counts first
+    for name, value in {**quiet, **patient, **resuming}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
-    monkeypatch.setenv(
-        "WANDB_RUN_ID", "training"
-    )  # a cluster's way of resuming; Lightning's arguments count first
     yield
     import wandb
 
@@ -359,6 +362,21 @@ def scalars(run):
     return {
         key: v for key, v in logged_in(run).items() if key[0].count("/") and not isinstance(v, (list, str))
     }
+
+
+def test_a_wandb_run_that_cannot_start_ends_the_replay_before_it_begins(run, tmp_path, monkeypatch, capsys):
+    def refuse(logger):
+        raise ConnectionError("api_key not configured")
+
+    monkeypatch.setattr("lmdyn.cli.replay_loggers.start_wandb_run", refuse)
+    with pytest.raises(SystemExit, match="1"):
+        main(["analyze", str(run), "--out", str(tmp_path), "--logger", "WandbLogger"])
+    said = capsys.readouterr().err
+    assert (
+        "error: Weights & Biases cannot be logged to (api_key not configured): log in by `wandb login`"
+        in said
+    )
+    assert not (tmp_path / "observations").exists()
 
 
 @pytest.mark.slow
