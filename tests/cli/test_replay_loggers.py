@@ -5,6 +5,7 @@ import random
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import pandas as pd
 import pytest
@@ -365,10 +366,8 @@ def scalars(run):
 
 
 def test_a_wandb_run_that_cannot_start_ends_the_replay_before_it_begins(run, tmp_path, monkeypatch, capsys):
-    def refuse(logger):
-        raise ConnectionError("api_key not configured")
-
-    monkeypatch.setattr("lmdyn.cli.replay_loggers.start_wandb_run", refuse)
+    refused = mock.Mock(side_effect=ConnectionError("api_key not configured"))
+    monkeypatch.setattr("lmdyn.cli.replay_loggers.start_wandb_run", refused)
     with pytest.raises(SystemExit, match="1"):
         main(["analyze", str(run), "--out", str(tmp_path), "--logger", "WandbLogger"])
     said = capsys.readouterr().err
