@@ -18,6 +18,7 @@ from lmdyn.analysis.dynamics.synchronized_map import SynchronizedMap, synchroniz
 from lmdyn.analysis.dynamics.trajectories import Trajectory, exact_products, iterate
 from lmdyn.analysis.dynamics.transients import Transients, transient_length
 from lmdyn.analysis.inspection.activations import Capture, capture, observing, resolve_sites
+from lmdyn.analysis.inspection.sites import FoundSites, find_sites, match_sites
 from lmdyn.analysis.interdependence.coalition_sums import PairwiseShapley
 from lmdyn.analysis.interdependence.coalitions import reading_of
 from lmdyn.analysis.interdependence.decomposition import Decomposition, contextual_decomposition
@@ -90,6 +91,7 @@ __all__ = [
     "DiagnosticClassifier",
     "EffectiveDimension",
     "EncoderMap",
+    "FoundSites",
     "GroupedMeans",
     "HeadTraining",
     "LocalExponents",
@@ -134,6 +136,7 @@ __all__ = [
     "effective_dimension",
     "exact_products",
     "fast_ica",
+    "find_sites",
     "frequency_correlation",
     "iterate",
     "jensen_shannon",
@@ -147,6 +150,7 @@ __all__ = [
     "long_run",
     "lyapunov_spectrum",
     "match_frequency",
+    "match_sites",
     "most_frequent_tag",
     "observing",
     "pairwise_interdependence",

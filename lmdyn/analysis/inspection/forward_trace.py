@@ -124,7 +124,12 @@ def trace_forward(module: nn.Module, forward: Callable[[], Any], ids: Mapping[st
         given = (*args, *kwargs.values())
         for key, tensor in ids.items():
             for t in given:
-                if isinstance(t, Tensor) and not t.is_floating_point() and t.ndim == 2:
+                if (
+                    isinstance(t, Tensor)
+                    and t.ndim == 2
+                    and not t.is_floating_point()
+                    and t.device == tensor.device
+                ):
                     if t.shape == tensor.shape and bool((t == tensor).all()):
                         call.ids = call.ids or key
                     elif t.shape == tensor.T.shape and bool((t == tensor.T).all()):
