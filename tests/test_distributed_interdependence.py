@@ -43,6 +43,12 @@ def observe(folder, rank_zero=True):
         ("interdependence", grammar, Interdependence(max_distance=3, min_pairs=5, batch_tokens=30)),
         ("one_batch", grammar, Interdependence(max_distance=3, min_pairs=5)),
         ("no_logits", grammar, Interdependence(max_distance=3, min_pairs=5, decoder=None)),
+        (
+            "shapley", grammar,
+            Interdependence(
+                backend="shapley", max_distance=3, min_pairs=5, max_tokens=60, exact_up_to=4, samples=4, batch_tokens=40
+            ),
+        ),
         ("scaffold_rule", scaffold, ScaffoldRule(instances=31, context=4)),
         ("one_instance", scaffold, ScaffoldRule(instances=1, context=4)),
     ):
@@ -89,3 +95,5 @@ def test_two_ranks_observe_what_one_observes(two, tmp_path, monkeypatch):
         pd.testing.assert_frame_equal(ranks[0], table, rtol=1e-7, atol=0)
         assert table["value"].notna().any()
     assert set(expected["no_logits"]["site"]) == {"hidden"}
+    assert expected["shapley"].attrs["batches"] > 3
+    assert expected["shapley"]["quantity"].eq("sampling_error").any()

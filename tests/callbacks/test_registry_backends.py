@@ -1,0 +1,107 @@
+"""Interdependence with the backend shapley, as the registry tests each observer: on an LSTM, Llama, Mamba and T5."""
+
+import inspect
+import re
+from unittest import mock
+
+import lightning as L
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lmdyn.callbacks import Interdependence
+from lmdyn.cli.__main__ import main
+from tests.callbacks import test_registry as registry
+from tests.helpers.architectures import ARCHITECTURES
+
+SIZES = {
+    **registry.GRAMMAR, "n_train_tokens": 600, "n_nouns": 25, "n_verbs": 20, "n_adjectives": 10, "n_adverbs": 4,
+    "n_names": 10,
+}  # fmt: skip
+DATA = {"class_path": "GrammarCorpus", "init_args": {**SIZES, "batch_size": 8, "sequence_length": 20}}
+SHAPLEY = {
+    "backend": "shapley", "max_distance": 3, "min_pairs": 5, "max_tokens": 60, "samples": 4, "exact_up_to": 4,
+    "max_length": 12, "longer": "skip", "schedule": registry.SCHEDULE,
+}  # fmt: skip
+
+
+class OfAnyKind(L.LightningModule):
+    """A module of a user's around a model of transformers, whose forward it calls as it is."""
+
+    def __init__(self, architecture: str):
+        super().__init__()
+        self.save_hyperparameters()
+        self.model = ARCHITECTURES[architecture]().train()
+        self.decodes = architecture == "t5"
+
+    def training_step(self, batch, batch_idx):
+        ids = {"decoder_input_ids": batch["input_ids"]} if self.decodes else {}
+        logits = self.model(input_ids=batch["input_ids"], **ids).logits
+        return F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+
+    def validation_step(self, batch, batch_idx):
+        """Nothing: the validation data are what is observed."""
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+KINDS = {
+    "lstm": registry.LSTM,
+    **{
+        name: {"class_path": f"{__name__}.OfAnyKind", "init_args": {"architecture": name}}
+        for name in ("llama", "mamba", "t5")
+    },
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=["lstm", "llama", *(pytest.param(k, marks=pytest.mark.slow) for k in ("mamba", "t5"))],
+)
+def runs(request, tmp_path_factory):
+    """A run without observers, and one with."""
+    language = {request.param: {"model": KINDS[request.param], "data": DATA}}
+    with mock.patch.dict(registry.LANGUAGES, language):
+        plain = registry.fit(tmp_path_factory.mktemp("plain"), [], request.param)
+        observer = {"class_path": "Interdependence", "init_args": SHAPLEY}
+        observed = registry.fit(tmp_path_factory.mktemp("observed"), [observer], request.param)
+    return plain, observed, request.param
+
+
+def test_observation_is_invisible(runs):
+    plain, observed, _ = runs
+    assert registry.identical(registry.final_weights(plain), registry.final_weights(observed))
+
+
+def test_live_equals_replayed(runs):
+    _, observed, kind = runs
+    out = observed.parent / "replayed"
+    with mock.patch("lmdyn.callbacks.observing.recording.publish", registry.publish_numbers):
+        main(["analyze", str(observed), "--out", str(out)])
+    live, replayed = (
+        pd.read_parquet(registry.folder_of(root, "Interdependence")) for root in (observed, out)
+    )
+    pd.testing.assert_frame_equal(live, replayed, check_exact=True)
+    assert set(live["site"]) - {""} == ({"hidden"} if kind == "t5" else {"hidden", "logits"})
+    assert live["quantity"].eq("sampling_error").any()
+    di = live[live["quantity"].eq("di")]
+    assert di["value"].gt(0).all()
+    assert di.groupby("step")["value"].mean().nunique() == 4  # training changes it
+
+
+def test_logged_tags_are_documented(runs):
+    _, observed, kind = runs
+    logged = {
+        t for t in EventAccumulator(str(observed)).Reload().Tags()["scalars"] if t.startswith("interdep")
+    }
+    section = re.search(r"Logged tags:\n(.*?)\n\n", inspect.getdoc(Interdependence) + "\n\n", re.S)
+    documented = re.findall(r"^\s+``(.+?)``:", section[1], re.M)
+    patterns = {tag: re.compile(re.sub(r"<\w+>", "[^/]+", tag)) for tag in documented}
+    for tag in logged:
+        assert any(p.fullmatch(tag) for p in patterns.values()), f"{tag} is logged but not documented"
+    for tag, pattern in patterns.items():
+        assert any(pattern.fullmatch(t) for t in logged), f"{tag} is documented but not logged"
+    assert any("/logits/" in tag for tag in logged) == (kind != "t5")
