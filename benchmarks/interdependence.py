@@ -1,32 +1,49 @@
-"""What does interdependence cost: of all pairs of words against one pair at a time, and one decomposition?
+"""What does interdependence cost: all pairs of words against one pair at a time, one decomposition, Shapley values?
 
 Questions: 1. the time of the direct method (three decompositions for each pair of words up to distance 8, one sentence
 at a time, each up to the later word) over that of ``pairwise_interdependence``. Goal on 2 cores: at least 100, equal
 to 1e-10 in float64. 2. the time of the contextual decomposition of a batch over that of the plain forward pass. Goal:
-at most 12.
+at most 12. 3. pairs of words a second of ``pairwise_shapley_interaction`` against one forward pass for each coalition
+of each pair, and against one call of ``shapley_interaction`` for each pair.
 
 Run: ``LMDYN_DATA=… python benchmarks/interdependence.py --threads 2 --reps 5`` (some ten minutes; ``--smoke`` for
-seconds)
+seconds; ``--part decomposition`` is questions 1 and 2, ``--part shapley`` question 3)
 
 The sentences are those of UD English EWT's development set of 2 to 40 words, or random lengths without the data; the
 LSTM has one layer of 400 units with PyTorch's initial weights, the word vectors are random. The direct method is timed
 on a random sample of the pairs and extrapolated to all; as a second baseline all pairs of a sentence are decomposed at
 once, as masks of one call, extrapolated by words. All in the precision asked for; values are compared in float64.
 
+The model of question 3 is a GPT-2 of random weights, ``--layers`` of ``--size`` units, read at its last hidden state;
+absent words are one id. Loops are timed on a random sample of the pairs and cut each sentence behind the later word, as
+a user's own loop would; neither shares a coalition between pairs. ``exact`` are sentences of up to 10 words and all
+coalitions, ``drawn`` those of 11 to 24 words with 64 coalitions (256 passes a pair in the loop), ``context`` all of
+these with the four coalitions in full context. Exact values are compared in float64.
+
 Memory is the growth of the process's greatest resident set while all pairs are computed for the first time.
 """
 
 import argparse
+import itertools
+import math
 import os
 import resource
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import torch
 from common import Seconds, machine, now, quiet, spread, table
 from torch import Tensor, nn
+from transformers import GPT2Config, GPT2Model
 
-from lmdyn.analysis import contextual_decomposition, decompositional_interdependence, pairwise_interdependence
+from lmdyn.analysis import (
+    contextual_decomposition,
+    decompositional_interdependence,
+    pairwise_interdependence,
+    pairwise_shapley_interaction,
+    shapley_interaction,
+)
 from lmdyn.datamodules import ConlluCorpus
 
 GOAL_PAIRS, GOAL_FORWARD = 100.0, 12.0
@@ -45,13 +62,24 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--part", default="all", choices=["all", "decomposition", "shapley"])
+    parser.add_argument("--size", type=int, default=128, help="units of the GPT-2")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--sentences", type=int, default=12, help="of each kind, for the GPT-2")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, whose numbers mean nothing")
     args = parser.parse_args()
     if args.smoke:
         args.hidden_size, args.sample, args.reps = 8, 3, 1
+        args.size, args.layers, args.sentences = 8, 1, 2
     torch.set_num_threads(args.threads)
     quiet()
-    run(args)
+    print(
+        f"{machine()}; {args.threads} threads, {args.dtype}, {args.reps} repetitions, median (least to greatest)\n"
+    )
+    if args.part != "shapley":
+        run(args)
+    if args.part != "decomposition":
+        shapley(args)
 
 
 def lengths_of_sentences(smoke: bool) -> list[int]:
@@ -139,9 +167,6 @@ def run(args: argparse.Namespace) -> None:
         one = decompositional_interdependence(double, x, words[left][None], words[right][None], mask=mask)
         both = pairwise_interdependence(double, x, DISTANCE, mask=mask).hidden[0, left, right - left - 1]
         worst = max(worst, float((one[0] - both).abs()))
-    print(
-        f"{machine()}; {args.threads} threads, {args.dtype}, {args.reps} repetitions, median (least to greatest)\n"
-    )
     print(f"{len(pairs):,} pairs of {len(lengths):,} sentences, {size} units; memory {memory:.0f} MB at --max-rows "
           f"{args.max_rows}; greatest difference to the direct method in float64 {worst:.1e}\n")  # fmt: skip
     names = [
@@ -179,6 +204,131 @@ def decomposition(args: argparse.Namespace, lstm: nn.LSTM, device: torch.device,
          ["decomposition", spread([1e3 * t for t in split], "{:.1f}"),
           spread([s / p for s, p in zip(split, plain, strict=True)], "{:.1f}"), f"{GOAL_FORWARD:.0f}"]],
     ))  # fmt: skip
+
+
+DRAWN = 64  # coalitions of a pair where not all are taken
+WORDS = 1000
+
+
+@torch.no_grad()
+def shapley(args: argparse.Namespace) -> None:
+    """Pairs a second, of whole sentences and in loops."""
+    device, dtype = torch.device(args.device), getattr(torch, args.dtype)
+    torch.manual_seed(0)
+    size = {"n_embd": args.size, "n_layer": args.layers, "n_head": max(1, args.size // 64), "n_positions": 64}
+    size |= {"bos_token_id": 0, "eos_token_id": 0}
+    model = GPT2Model(GPT2Config(vocab_size=WORDS, use_cache=False, **size)).to(device, dtype).eval()
+
+    def forward(ids: Tensor) -> Tensor:
+        return model(input_ids=ids).last_hidden_state
+
+    lengths = lengths_of_sentences(args.smoke)
+    few = [n for n in lengths if n <= 10][:: max(1, sum(n <= 10 for n in lengths) // args.sentences)]
+    many = [n for n in lengths if 10 < n <= 24][
+        :: max(1, sum(10 < n <= 24 for n in lengths) // args.sentences)
+    ]
+    rows = []
+    for name, chosen, how, subsets in (
+        ("exact", few, {}, None),
+        ("drawn", many, {"exact_up_to": 0, "samples": DRAWN}, DRAWN),
+        ("context", few + many, {"coalitions": "context"}, 1),
+    ):
+        batches = [torch.randint(1, WORDS, (chosen.count(n), n), device=device) for n in sorted(set(chosen))]
+        pairs = [
+            (ids[row], left, right)
+            for ids in batches
+            for row in range(len(ids))
+            for right in range(ids.shape[1])
+            for left in range(max(0, right - DISTANCE), right)
+        ]
+        sample = [pairs[i] for i in torch.randperm(len(pairs))[: max(1, args.sample // 10)].tolist()]
+        speeds: list[list[float]] = [[], [], []]
+        for _ in range(args.reps):
+            times = [now(device)]
+            for ids in batches:
+                pairwise_shapley_interaction(forward, ids, DISTANCE, baseline=0, **how)
+            times.append(now(device))
+            for pair in sample:
+                of_pair(forward, *pair, subsets)
+            times.append(now(device))
+            for pair in sample:
+                coalition_by_coalition(forward, *pair, subsets)
+            times.append(now(device))
+            took = [end.since(start).wall for start, end in pairwise(times)]
+            for k, number in enumerate((len(pairs), len(sample), len(sample))):
+                speeds[k].append(number / took[k])
+        for method, speed in zip(
+            ("all pairs of a sentence", "one call a pair", "one call a coalition"), speeds, strict=True
+        ):
+            ratio = [a / b for a, b in zip(speeds[0], speed, strict=True)]
+            rows.append([name, f"{len(pairs):,}", method, spread(speed, "{:,.1f}"), spread(ratio, "{:.1f}")])
+    print(f"\nGPT-2 of {args.layers} layers of {args.size} units; {DRAWN} coalitions where they are drawn\n")
+    print(table(["coalitions", "pairs", "method", "pairs a second", "times slower than the first"], rows))
+    print(f"\ngreatest difference of exact values in float64 {difference(model.double(), few):.1e}")
+
+
+def of_pair(
+    forward: Callable[[Tensor], Tensor], ids: Tensor, left: int, right: int, subsets: int | None
+) -> Tensor:
+    """One pair by the function of two spans; of the four coalitions in full context, the others are no players."""
+    one = torch.eye(right + 1, dtype=torch.bool)
+    how = {} if subsets is None else {"exact_up_to": 0, "samples": subsets}
+    if subsets == 1:
+        how = {"others": torch.zeros(right + 1, dtype=torch.bool)}
+    return shapley_interaction(
+        forward,
+        ids[: right + 1],
+        one[left],
+        one[right],
+        baseline=0,
+        index="taylor",
+        relative_to="whole",
+        **how,
+    ).value
+
+
+def coalition_by_coalition(
+    forward: Callable[[Tensor], Tensor], ids: Tensor, left: int, right: int, subsets: int | None
+) -> Tensor:
+    """One pair by its definition: a forward pass for each coalition."""
+    ids = ids[: right + 1]
+    others = [p for p in range(right) if p != left]
+    if subsets == 1:
+        chosen = [(1.0, others)]
+    elif subsets is None:
+        n = right + 1
+        chosen = [
+            (2 / n / math.comb(n - 1, k), list(s))
+            for k in range(n - 1)
+            for s in itertools.combinations(others, k)
+        ]
+    else:
+        u = torch.rand(subsets)
+        chosen = [(float(2 * (1 - p)) / subsets, [o for o in others if torch.rand(()) < p]) for p in u]
+    interaction = torch.zeros(())
+    for weight, s in chosen:
+        for sign, own in ((1, [left, right]), (-1, [left]), (-1, [right]), (1, [])):
+            row = torch.zeros_like(ids)
+            row[s + own] = ids[s + own]
+            interaction = interaction + weight * sign * forward(row[None])[0, right].double()
+    return torch.linalg.vector_norm(interaction) / torch.linalg.vector_norm(
+        forward(ids[None])[0, right].double()
+    )
+
+
+def difference(model: nn.Module, lengths: list[int]) -> float:
+    """The greatest difference of both ways, on one short sentence."""
+
+    def forward(ids: Tensor) -> Tensor:
+        return model(input_ids=ids).last_hidden_state
+
+    n = min(max(lengths), 6)
+    ids = torch.randint(1, WORDS, (1, n), device=next(model.parameters()).device)
+    found = pairwise_shapley_interaction(forward, ids, n - 1, baseline=0).value[0]
+    return max(
+        abs(float(found[left, right - left - 1] - coalition_by_coalition(forward, ids[0], left, right, None)))
+        for left, right in itertools.combinations(range(n), 2)
+    )
 
 
 if __name__ == "__main__":

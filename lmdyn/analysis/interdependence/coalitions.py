@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -153,11 +154,13 @@ class Outputs:
         inputs: Tensor,
         baseline: Tensor | None,
         max_rows: int,
+        causal: bool,
     ) -> None:
         self.forward = forward
         self.inputs = inputs
         self.baseline = baseline
         self.max_rows = max_rows
+        self.causal = causal
         self.widths: dict[str, int] = {}
 
     def at(
@@ -175,13 +178,22 @@ class Outputs:
             row: of each output that is wanted.
             position: of the same.
         """
+        if self.causal:  # what is behind the last word that is read in a row plays no part
+            end = np.zeros(len(kept), dtype=np.int64)
+            np.maximum.at(end, row.numpy(), position.numpy() + 1)
+            length, by_length = torch.from_numpy(end).sort(stable=True)
+            sentence, kept, row = sentence[by_length], kept[by_length], by_length.argsort()[row]
+        else:
+            length = torch.full((len(kept),), kept.shape[1])
         order = row.argsort(stable=True)
         bounds = torch.searchsorted(row[order], torch.arange(0, len(kept) + self.max_rows, self.max_rows))
         parts: list[dict[str, Tensor]] = []
-        for k, (start, end) in enumerate(pairwise(bounds.tolist())):
+        for k, (start, end_of) in enumerate(pairwise(bounds.tolist())):
             these = slice(k * self.max_rows, (k + 1) * self.max_rows)
-            reads = order[start:end]
-            parts.append(self._chunk(sentence[these], kept[these], row[reads] - these.start, position[reads]))
+            reads, cut = order[start:end_of], int(length[these].max())
+            parts.append(
+                self._chunk(sentence[these], kept[these, :cut], row[reads] - these.start, position[reads])
+            )
         back = order.argsort()
         found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         return {name: v[back.to(v.device)] for name, v in found.items()}

@@ -175,7 +175,7 @@ def pairwise_shapley_interaction(
         )
     if baseline is not None:
         baseline = check_baseline(inputs, baseline, inputs.shape[2:])
-    outputs = Outputs(forward, inputs, baseline, max_rows)
+    outputs = Outputs(forward, inputs, baseline, max_rows, reading == "causal")
     found = PairValues(
         len(inputs), max((1 + int(g.number[-1]) for g in games if g.players), default=0), max_distance
     )
