@@ -44,9 +44,16 @@ def observe(folder, rank_zero=True):
         ("one_batch", grammar, Interdependence(max_distance=3, min_pairs=5)),
         ("no_logits", grammar, Interdependence(max_distance=3, min_pairs=5, decoder=None)),
         (
-            "shapley", grammar,
+            "shapley",
+            grammar,
             Interdependence(
-                backend="shapley", max_distance=3, min_pairs=5, max_tokens=60, exact_up_to=4, samples=4, batch_tokens=40
+                backend="shapley",
+                max_distance=3,
+                min_pairs=5,
+                max_tokens=60,
+                exact_up_to=4,
+                samples=4,
+                batch_tokens=40,
             ),
         ),
         ("scaffold_rule", scaffold, ScaffoldRule(instances=31, context=4)),

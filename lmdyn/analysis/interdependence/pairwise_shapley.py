@@ -41,7 +41,7 @@ def pairwise_shapley_interaction(
     coalitions: Coalitions = "all",
     exact_up_to: int = 10,
     samples: int = 64,
-    max_rows: int = 1024,
+    max_rows: int = 256,
     seed: int | Sequence[int] = 0,
 ) -> PairwiseShapley: ...
 
@@ -60,7 +60,7 @@ def pairwise_shapley_interaction(
     coalitions: Coalitions = "all",
     exact_up_to: int = 10,
     samples: int = 64,
-    max_rows: int = 1024,
+    max_rows: int = 256,
     seed: int | Sequence[int] = 0,
 ) -> dict[str, PairwiseShapley]: ...
 
@@ -79,7 +79,7 @@ def pairwise_shapley_interaction(
     coalitions: Coalitions = "all",
     exact_up_to: int = 10,
     samples: int = 64,
-    max_rows: int = 1024,
+    max_rows: int = 256,
     seed: int | Sequence[int] = 0,
 ) -> PairwiseShapley | dict[str, PairwiseShapley]:
     """‖I(l, r)‖ / ‖v(N)‖ of every two words at most ``max_distance`` apart, at the later word r, in any model.
@@ -123,7 +123,7 @@ def pairwise_shapley_interaction(
         coalitions: see :data:`Coalitions`.
         exact_up_to: players up to which all subsets are taken.
         samples: sets T that are drawn beyond; rounded up to pairs, and from 32 to a multiple of 32.
-        max_rows: most rows in one call of ``forward``, which bounds the memory. Draws need about 16 · words ·
+        max_rows: most rows in one call of ``forward``, which bounds the memory; a GPU wants more. Draws need about 16 · words ·
             ``max_distance`` · d numbers besides.
         seed: of the draws, one for all sentences (which adds their number) or one for each; the global generators are
             not touched.
