@@ -123,8 +123,8 @@ def pairwise_shapley_interaction(
         coalitions: see :data:`Coalitions`.
         exact_up_to: players up to which all subsets are taken.
         samples: sets T that are drawn beyond; rounded up to pairs, and from 32 to a multiple of 32.
-        max_rows: most rows in one call of ``forward``, which bounds the memory; a GPU wants more. Draws need about 16 · words ·
-            ``max_distance`` · d numbers besides.
+        max_rows: most rows in one call of ``forward``, which bounds the memory; a GPU wants more. Draws need about
+            16 · words · ``max_distance`` · d numbers besides.
         seed: of the draws, one for all sentences (which adds their number) or one for each; the global generators are
             not touched.
 
