@@ -6,6 +6,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 from lmdyn.cli.commands import analyze_command, inspect_command, prepare_command, report_command
 from lmdyn.cli.mistakes import of_users_code
@@ -29,6 +30,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     warnings.filterwarnings("ignore", message=".isinstance.treespec, LeafSpec.. is deprecated")
     args = list(sys.argv[1:] if argv is None else argv)
+    here = str(Path.cwd())
+    if not {"", here} & set(
+        sys.path
+    ):  # the script `lmdyn` finds what `python -m lmdyn.cli` does, my_model.py
+        sys.path.insert(0, here)
     try:
         _run(args)
     except Exception as error:

@@ -231,6 +231,13 @@ def test_what_is_wrong_is_one_line(args, here, capsys):
         assert part in line
 
 
+def test_classes_in_the_current_folder_are_found(here, capsys, monkeypatch):
+    """As by ``python -m``, also by the script ``lmdyn``, whose path begins elsewhere."""
+    elsewhere = [p for p in sys.path if p not in ("", str(Path.cwd()))]
+    monkeypatch.setattr(sys, "path", elsewhere)
+    assert "needs depth" in error_of(capsys, "inspected_own.Needs")
+
+
 def page_of(capsys, *args):
     capsys.readouterr()
     main(["inspect", *args])
@@ -308,6 +315,42 @@ def test_the_synthetic_corpus_suits_the_model(here, capsys):
     assert files(here) == before
     page_of(capsys, "bert", "--write", str(here / "my.yaml"))  # the control
     assert files(here) != before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "arguments", "data", "reads"),
+    [
+        (
+            "MaskedLanguageModel",
+            "family=albert config.hidden_size=16 config.num_attention_heads=2 config.num_hidden_layers=3 "
+            "config.intermediate_size=16 config.embedding_size=8",
+            "PretrainingCorpus of the text text.txt",
+            "bidirectional",
+        ),
+        ("LSTMLanguageModel", "embedding_size=8 hidden_size=8", "TextCorpus of the text text.txt", "causal"),
+    ],
+)
+def test_a_class_whose_layers_are_the_datas(name, arguments, data, reads, here, capsys, without_report):
+    """It is given the kind of rows that it takes, and layers for the vocabulary of these; fit takes the yaml."""
+    path = here / "my.yaml"
+    args = [f"--model.{argument}" for argument in arguments.split()]
+    found = inspect_model(name, data="text.txt", arguments=args, write=path)
+    assert found.about["data"] == data
+    assert found.about["reads"].startswith(reads)
+    assert found.subject.module.vocab_size == len(found.data.data.tokenizer)
+    main(
+        [
+            "fit",
+            "--config",
+            str(path),
+            "--trainer.max_steps",
+            "2",
+            "--trainer.logger.init_args.save_dir",
+            str(here),
+        ]
+    )
+    assert observed(here / "my" / "version_0") == {SNAKES[c] for c in in_yaml(path)[1:]}
 
 
 @pytest.mark.slow

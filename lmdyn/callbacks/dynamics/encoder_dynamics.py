@@ -179,7 +179,8 @@ class EncoderDynamics(Observer):
         check_positions(
             module, self.lengths[-1], "sentences", "leave longer ones out of `lengths`", self.name
         )
-        self._map_of(module, to_device(self._first(self._rows), device_of(module)))
+        if self._rows:  # else the data was refused, which is another matter
+            self._map_of(module, to_device(self._first(self._rows), device_of(module)))
 
     def _first(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The first sentence."""

@@ -1,5 +1,6 @@
 """Data for ``lmdyn inspect``: the user's own, or text in the rows that the model was measured to read."""
 
+import copy
 import importlib.util
 import logging
 from collections.abc import Mapping, Sequence
@@ -64,8 +65,11 @@ def find_data(
     own = given is not None or bool(subject.configuration.get("data"))
     entries, says = _entries(given, subject, forward)
     problem: Exception | None = None
+    unbuilt = None if any(True for _ in subject.module.parameters()) else copy.deepcopy(subject.module)
     for entry in entries:
         try:
+            if unbuilt is not None:  # another kind of data may have given it layers that do not fit
+                subject.module = copy.deepcopy(unbuilt)
             entry, datamodule = _opened(entry, subject, arguments)
         except (ValueError, RuntimeError) as error:
             problem = problem or error

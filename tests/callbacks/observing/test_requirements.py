@@ -13,6 +13,7 @@ from lmdyn.callbacks import (
     AttentionPatterns,
     DepthPerformance,
     DiagnosticProbe,
+    EncoderDynamics,
     LearningCurves,
     Run,
     Similarity,
@@ -138,6 +139,17 @@ def test_a_model_of_the_other_kind():
         assert "looks at masked language models, and LlamaForCausalLM is none" in kind.why
     masked = requirements(TokenLearning(), ARCHITECTURES["bert"](), batches("bert"))
     assert [f.what for f in masked] == ["data"]
+
+
+def test_unfit_data_is_no_fault_of_the_model():
+    """What a check of the model would read of the data is not there."""
+    for name in ("bert", "albert"):
+        found = requirements(EncoderDynamics(), ARCHITECTURES[name](), batches(name))
+        assert [f.what for f in found] == ["data"]
+    recurrent = requirements(
+        EncoderDynamics(lengths=[8], length=8, sentences=2), ARCHITECTURES["own_lstm"](), batches("own_lstm")
+    )
+    assert [f.what for f in recurrent] == ["module"]
 
 
 def test_nothing_is_left_behind(tmp_path, monkeypatch):
