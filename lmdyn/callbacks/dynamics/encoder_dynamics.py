@@ -28,6 +28,7 @@ from lmdyn.callbacks.dynamics.encoder_runs import EncoderRuns, Row
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.protocols import objective_of
+from lmdyn.callbacks.observing.reading import announce
 
 __all__ = ["EncoderDynamics"]
 
@@ -40,6 +41,18 @@ _SCALARS = (
     "attractor_share", "attractors", "largest_attractor_share", "transverse_exponent", "full_map_exponent",
     "reduced_map_exponent", "peak_effective_dimension",
 )  # fmt: skip
+
+
+_LENGTH, _LENGTHS, _SENTENCES = 32, (8, 16, 64), 1000
+"""By default, as far as the data goes."""
+
+
+def _unpadded(batch: Mapping[str, Any]) -> Tensor:
+    """The lengths of the rows of a batch that have no padding."""
+    ids = batch["input_ids"]
+    mask = batch.get("attention_mask", torch.ones_like(ids)).bool()
+    lengths: Tensor = mask.sum(1)[mask.all(1)]
+    return lengths
 
 
 class EncoderDynamics(Observer):
@@ -67,9 +80,10 @@ class EncoderDynamics(Observer):
     statistics, not the same numbers.
 
     Args:
-        length: tokens of a sentence.
-        lengths: numbers of tokens for which the synchronization offset is measured, besides.
-        sentences: number of sentences; the probe set's first ones.
+        length: tokens of a sentence; by default 32, or as many as the probe set's rows have.
+        lengths: numbers of tokens for which the synchronization offset is measured, besides; by default those of 8, 16
+            and 64 that its rows have.
+        sentences: number of sentences, the probe set's first ones; by default 1,000, or as many as there are.
         examples: sentences whose exponents are recorded one by one, the first one's trajectory too.
         short_term: horizon, windows and number of sentences of the short term.
         long_term: those of the long term, the check on the full map, and what counts as an attractor.
@@ -122,9 +136,9 @@ class EncoderDynamics(Observer):
     def __init__(
         self,
         *,
-        length: int = 32,
-        lengths: Sequence[int] = (8, 16, 64),
-        sentences: int = 1000,
+        length: int | None = None,
+        lengths: Sequence[int] | None = None,
+        sentences: int | None = None,
         examples: int = 5,
         short_term: ShortTerm = ShortTerm(),  # noqa: B008 (frozen)
         long_term: LongTerm = LongTerm(),  # noqa: B008 (frozen)
@@ -149,12 +163,14 @@ class EncoderDynamics(Observer):
             batch_size=kwargs.pop("batch_size", NOT_GIVEN), seed=kwargs.pop("seed", NOT_GIVEN),
         )  # fmt: skip
         super().__init__(**kwargs)
-        if min(length, sentences, *lengths) < 2 or examples < 0:
+        given = [n for n in (length, sentences, *(lengths or ())) if n is not None]
+        if min(given, default=2) < 2 or examples < 0:
             raise ValueError(
-                f"expected length, lengths and sentences from 2 and examples from 0, got {length}, {list(lengths)}, "
-                f"{sentences} and {examples}"
+                f"expected length, lengths and sentences from 2 and examples from 0, got {length}, "
+                f"{list(lengths or ())}, {sentences} and {examples}"
             )
-        self.length, self.lengths, self.sentences = length, tuple(sorted({*lengths, length})), sentences
+        self.length, self.sentences = length or _LENGTH, sentences or _SENTENCES
+        self.lengths = tuple(sorted({*(_LENGTHS if lengths is None else lengths), self.length}))
         self.examples = examples
         self.short_term, self.long_term, self.numerics = short_term, long_term, numerics
         self._rows: dict[str, Tensor] = {}
@@ -171,7 +187,21 @@ class EncoderDynamics(Observer):
         }
 
     def prepare(self) -> None:
-        """Read the sentences."""
+        """Read the sentences, as many and as long as asked for, or as the data has."""
+        rows = [int(n) for batch in self.probe_set.batches() for n in _unpadded(batch)]
+        longest = max(rows, default=0)
+        self.length = self.found("length", lambda: min(_LENGTH, longest))
+        lengths = self.found("lengths", lambda: [n for n in _LENGTHS if n <= longest])
+        self.lengths = tuple(sorted({*lengths, self.length}))
+        there = sum(n >= self.lengths[-1] for n in rows)
+        self.sentences = self.found("sentences", lambda: max(2, min(_SENTENCES, there)))
+        left_out = sorted({*_LENGTHS} - {*self.lengths}) if self.hparams["lengths"] is None else []
+        if left_out or (self.hparams["sentences"] is None and self.sentences < _SENTENCES):
+            announce(
+                self.name,
+                f"{self.sentences} sentences of up to {self.lengths[-1]} tokens, of {len(rows)} rows without padding"
+                + (f"; lengths {left_out} are left out" if left_out else ""),
+            )
         self._rows = self._read()
 
     def check_module(self, module: nn.Module) -> None:

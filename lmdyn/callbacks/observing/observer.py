@@ -291,8 +291,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         settings |= {
             k: UNDECIDED for k in _SITES if k in settings and isinstance(self.hparams[k], str | None)
         }
-        if settings.get("embedding", "") is None:
-            settings["embedding"] = UNDECIDED
+        settings |= {k: UNDECIDED for k in ("embedding", "components") if settings.get(k, "") is None}
         if settings.get("batch", "") is None:
             del settings["batch"]  # the batches' own names
         settings |= {k: plain_setting(v) for k, v in self._found.items()}

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -21,7 +22,7 @@ from lmdyn.analysis.preference.word_clusters import (
 )
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.reading import choose_sites
+from lmdyn.callbacks.observing.reading import announce, choose_sites
 from lmdyn.callbacks.observing.reference import has_module
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
@@ -43,6 +44,9 @@ _BY_WORD = ["membership", "component_value", "count"]
 _MOST = 7  # clusters of a word: a group of "7+" ends the distribution
 
 
+_COMPONENTS = 128  # by default, as far as width and words allow
+
+
 class WordClusters(Observer):
     """Independent components of the static embeddings of frequent words, and the clusters of words they hold.
 
@@ -60,7 +64,8 @@ class WordClusters(Observer):
     Args:
         embedding: path of the embedding: a module with a ``weight`` of a row for each token id.
         words: how many of the most frequent types to look at.
-        components: principal, then independent components; at most the width of the embedding.
+        components: principal, then independent components; at most the width of the embedding. By default 128, or as
+            many as width and words allow.
         method: ``amari``, or ``fastica`` (scikit-learn's).
         whiten: ``divide``, or ``multiply`` as printed.
         nonlinearity: ``bounded`` or ``halved``, of Amari's rule.
@@ -101,7 +106,7 @@ class WordClusters(Observer):
         *,
         embedding: str | None = None,
         words: int = 5000,
-        components: int = 128,
+        components: int | None = None,
         method: Method = "amari",
         whiten: Whiten = "divide",
         nonlinearity: Nonlinearity = "bounded",
@@ -115,7 +120,7 @@ class WordClusters(Observer):
     ) -> None:
         super().__init__(**kwargs)
         self.clustering = Clustering(
-            components=components,
+            components=_COMPONENTS if components is None else components,
             method=method,
             whiten=whiten,
             nonlinearity=nonlinearity,
@@ -124,7 +129,10 @@ class WordClusters(Observer):
             threshold=threshold,
             seed=seed,
         )
-        for name, number, least in (("words", words, components + 1), ("matrix_words", matrix_words, 0)):
+        for name, number, least in (
+            ("words", words, (1 if components is None else components) + 1),
+            ("matrix_words", matrix_words, 0),
+        ):
             if number < least:
                 raise ValueError(f"{name} is {number}: expected a number from {least}")
         self.embedding = embedding or "embedding"
@@ -147,7 +155,7 @@ class WordClusters(Observer):
         self._ids = found[ranks[found].argsort()]
         self._counts = counts[self._ids]
         self._tokens = self._names(self._ids.tolist())
-        components = self.clustering.components
+        components = 1 if self.hparams["components"] is None else self.clustering.components
         if len(self._ids) <= components:
             raise ValueError(
                 f"{self.name}: {len(self._ids)} words occur, which is too few for {components} components: give "
@@ -166,7 +174,16 @@ class WordClusters(Observer):
     def check_module(self, module: nn.Module) -> None:
         """Refuse a path that leads to no embedding of the vocabulary, and more components than it is wide."""
         self._find_embedding(module)
-        width, components = self._weight(module).shape[1], self.clustering.components
+        width = self._weight(module).shape[1]
+        if self.hparams["components"] is None:
+            most = min(_COMPONENTS, width, len(self._ids) - 1)
+            if most < _COMPONENTS:
+                announce(
+                    self.name, f"{most} components: there are {len(self._ids)} words, {width} numbers each"
+                )
+            self.clustering = replace(self.clustering, components=most)
+            self._found["components"] = most
+        components = self.clustering.components
         if width < components:
             raise ValueError(
                 f"{self.name}: {self.embedding!r} is {width} wide: give `components` of at most that, got {components}"
