@@ -388,7 +388,8 @@ def test_a_pretrained_model_trained_on_is_replayed_as_it_was_observed(series, tm
             "callbacks": [
                 {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": {"at": [0, 2, 4]}}},
                 {"class_path": "LearningCurves", "init_args": {
-                    "schedule": {"at": [0, 2, 4]}, "bands": [], "layers": [], "labels": "aligned", "log_figures": False}},
+                    "schedule": {"at": [0, 2, 4]}, "bands": [], "layers": [], "labels": "aligned",
+                    "log_figures": False}},
             ],
         },
         "model": {"class_path": "lmdyn.models.pretrained.PretrainedLM",
