@@ -3,8 +3,7 @@
 import inspect
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from lmdyn.callbacks.observing.probe import ProbeSet, to_device
 from lmdyn.callbacks.observing.protocols import objective_of
 from lmdyn.callbacks.observing.reading import declared_labels, read_module
 from lmdyn.callbacks.observing.reference import Itself
-from lmdyn.callbacks.observing.requirements import requirements
+from lmdyn.callbacks.observing.requirements import requirements, silently
 from lmdyn.callbacks.observing.run import Run, split_loader
 from lmdyn.callbacks.training.resume import token_counts_of
 from lmdyn.cli.inspection.data import Data, find_data
@@ -71,7 +70,7 @@ def inspect_model(
     of_model = _groups(arguments, "model")
     subject = find_subject(name, of_model)
     subject.module.to(device)
-    with _silent(logging.WARNING):
+    with silently(logging.WARNING):
         given = find_data(data, subject, _groups(arguments, "data"), forward)
     subject.module.to(device)  # also the layers that were built from the data
     found = _inspected(subject, given, forward)
@@ -104,7 +103,7 @@ def _inspected(subject: Subject, given: Data, forward: str | None) -> Inspection
     tokenizer = subject.tokenizer
     if tokenizer is None:
         tokenizer = read_attribute(given.data, "tokenizer")
-    with _silent():
+    with silently():
         read_module(
             module, probe, forward, tokenizer, whose=subject.name, labels="aligned", uses_labels=None, kind=None,
             one_pass=True,
@@ -119,7 +118,7 @@ def _inspected(subject: Subject, given: Data, forward: str | None) -> Inspection
         **_labels(module, probe, batches, given, forward),
         "loops": how_often(module, batch, sites, forward),
     }
-    with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder, _silent():
+    with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder, silently():
         run = Run(Path(folder), tokenizer, _counts(subject, given), given.data, None, Path(folder))
         own = [Asked(type(o).__name__, o, requirements(o, module, run=run), True) for o in subject.observers]
         rest = [c for c in _exported() if c.__name__ not in {a.name for a in own}]
@@ -164,18 +163,6 @@ def _counts(subject: Subject, given: Data) -> Any:
         return None
 
 
-@contextmanager
-def _silent(least: int = logging.ERROR) -> Iterator[None]:
-    """Without what observers say on the way: the page has it."""
-    logger = logging.getLogger("lmdyn")
-    level = logger.level
-    logger.setLevel(least)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
 def _labels(
     module: nn.Module,
     probe: ProbeSet,
@@ -190,7 +177,7 @@ def _labels(
     reading = model_reading(module, batches[0], forward)
     warning = ""
     try:
-        with _silent():
+        with silently():
             decision = label_convention(module, labelled, forward)
     except ValueError as error:
         says = f"not decided: {' '.join(str(error).split())}"

@@ -197,6 +197,8 @@ WRONG = {
     "runs/a/b": ("there is no file or folder runs/a/b",),
     "no_such_package.Model": ("there is no package 'no_such_package' to import",),
     "inspected_own.Absent": ("'inspected_own.Absent' cannot be imported",),
+    "inspected_own.Looop": ("'inspected_own.Looop' cannot be imported", "did you mean 'Looped'?"),
+    "LSTMLanguageModl": ("there is no model LSTMLanguageModl, did you mean 'LSTMLanguageModel'?",),
     "inspected_own.Pairs": ("is a LightningDataModule: give it as --data inspected_own.Pairs",),
     "inspected_own.by_function": ("inspected_own.by_function is no model: expected a class",),
     "inspected_own.Needs": ("needs depth, width (int): give them, --model.depth VALUE --model.width VALUE",),

@@ -1,8 +1,11 @@
 """What an observer lacks before it can look at a module and its data: found without training and without writing."""
 
 import copy
+import logging
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +21,7 @@ from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.training.resume import token_counts_of, tokenizer_of
 
-__all__ = ["Finding", "requirements"]
+__all__ = ["Finding", "requirements", "silently"]
 
 What = Literal["data", "module", "observation"]
 
@@ -83,7 +86,7 @@ def requirements(
         ['data']
     """
     own = _copied(observer)
-    with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder, observing(module):
+    with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder, observing(module), silently():
         try:
             own.attach(_throwaway(run, module, data, Path(folder)))
         except Exception as error:
@@ -98,6 +101,20 @@ def requirements(
         except Exception as error:
             return _findings("observation", error, own.name)
     return []
+
+
+@contextmanager
+def silently(least: int = logging.ERROR) -> Iterator[None]:
+    """Within, lmdyn and Lightning log nothing below this level: what is found is told as findings."""
+    loggers = [logging.getLogger(name) for name in ("lmdyn", "lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(least)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _copied(observer: Observer) -> Observer:

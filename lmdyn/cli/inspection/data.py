@@ -16,6 +16,7 @@ import lmdyn.datamodules
 from lmdyn.analysis.inspection.attributes import read_attribute
 from lmdyn.analysis.inspection.forward import Forward, dotted
 from lmdyn.callbacks.observing.protocols import HasTokenizer, offers
+from lmdyn.callbacks.observing.requirements import silently
 from lmdyn.cli.configurations import read_yaml
 from lmdyn.cli.inspection.measures import Reach, input_rows, is_encoder_decoder, measure_reach
 from lmdyn.cli.inspection.subject import Subject, check_arguments, instantiate
@@ -215,23 +216,23 @@ def _complete(module: nn.Module, data: Any) -> None:
 
 
 def _trainer() -> L.Trainer:
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # it speaks of devices
-    try:
+    with silently(logging.WARNING):  # it speaks of devices
         return L.Trainer(
             accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
             enable_model_summary=False,
         )  # fmt: skip
-    finally:
-        logger.setLevel(level)
 
 
 def _check_vocabulary(subject: Subject, tokenizer: Any) -> None:
     if tokenizer is None:
         return
     rows = input_rows(subject.module)
-    if rows is not None and len(tokenizer) > rows:
+    if rows is None:  # ids are not given to an embedding as they come
+        try:
+            rows = measure_reach(subject.module).vocabulary
+        except ValueError:
+            return
+    if len(tokenizer) > rows:
         raise ValueError(
             f"the tokenizer has {len(tokenizer)} token types, the embedding of {type(subject.module).__name__} "
             f"{rows} rows: give the tokenizer that the model was made for, or a model with vocab_size={len(tokenizer)}"

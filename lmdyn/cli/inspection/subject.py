@@ -5,8 +5,8 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,8 +28,10 @@ from transformers import (
 import lmdyn.callbacks
 import lmdyn.datamodules
 import lmdyn.models
+from lmdyn.analysis.inspection.attributes import did_you_mean
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.requirements import silently
 from lmdyn.callbacks.training.checkpoint_files import load_weights, newest_checkpoint, read_checkpoint
 from lmdyn.callbacks.training.hub_checkpoints import MODULE as PRETRAINED
 from lmdyn.callbacks.training.hub_checkpoints import is_pretrained
@@ -108,6 +110,8 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
                 f"{parts[0]}.py, or install the package; a model of the hub is named as ORGANISATION/MODEL"
             )
         return _of_class(name, arguments)
+    if name.isidentifier() and (near := did_you_mean(name, lmdyn.models.__all__)):
+        raise ValueError(f"there is no model {name}{near}; a model of the hub is named as ORGANISATION/MODEL")
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise FileNotFoundError(
             f"there is no file or folder {name}: expected a yaml, a run, or a model's folder"
@@ -206,7 +210,7 @@ def _tokenizer_of(folder: Path) -> Any:
 
 
 def _of_class(path: str, arguments: Sequence[str]) -> Subject:
-    cls = dotted(path)
+    cls = _found_class(path)
     if not isinstance(cls, type) or not issubclass(cls, nn.Module):
         if isinstance(cls, type) and issubclass(cls, L.LightningDataModule):
             raise ValueError(
@@ -218,6 +222,16 @@ def _of_class(path: str, arguments: Sequence[str]) -> Subject:
     check_arguments(path, cls, arguments, "model")
     parsed, made = instantiate({"model": path}, arguments)
     return Subject("class", path, path, made["model"], parsed["model"])
+
+
+def _found_class(path: str) -> Any:
+    package, _, name = path.rpartition(".")
+    try:
+        return dotted(path)
+    except ValueError as error:
+        there = vars(sys.modules[package]) if package in sys.modules else {}
+        models = [n for n, found in there.items() if isinstance(found, type) and issubclass(found, nn.Module)]
+        raise ValueError(f"{error}{did_you_mean(name, models)}") from error
 
 
 def _of_pretrained_class(path: str, cls: Any, arguments: Sequence[str]) -> Subject:
@@ -312,10 +326,10 @@ def instantiate(
         if key == "observers":
             parser.add_argument("--observers", type=list[L.Callback])
         else:
-            parser.add_subclass_arguments(types[key], key, required=False)
+            parser.add_subclass_arguments(types[key], key, fail_untyped=False)  # as LightningCLI
         words += [f"--{key}", entry if isinstance(entry, str) else json.dumps(entry)]
     try:
-        with _quiet():
+        with silently(logging.WARNING):
             config = parser.parse_args([*words, *arguments])
             plain = json.loads(parser.dump(config, format="json", skip_default=True))
             made = parser.instantiate_classes(config)
@@ -353,18 +367,6 @@ def _listed(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {key: _listed(item) for key, item in asdict(value).items()}
     return [_listed(item) for item in value] if isinstance(value, (tuple, list)) else value
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what Lightning says of devices."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _pairs(arguments: Sequence[str], key: str) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """What an observer lacks, found on a copy: it agrees with what happens, and leaves nothing behind."""
 
 import copy
+import logging
 import random
 
 import numpy as np
@@ -144,7 +145,7 @@ def test_a_model_of_the_other_kind():
 def test_unfit_data_is_no_fault_of_the_model():
     """What a check of the model would read of the data is not there."""
     for name in ("bert", "albert"):
-        found = requirements(EncoderDynamics(), ARCHITECTURES[name](), batches(name))
+        found = requirements(EncoderDynamics(sentences=1000), ARCHITECTURES[name](), batches(name))
         assert [f.what for f in found] == ["data"]
     recurrent = requirements(
         EncoderDynamics(lengths=[8], length=8, sentences=2), ARCHITECTURES["own_lstm"](), batches("own_lstm")
@@ -184,6 +185,20 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
     assert all(torch.equal(weights[name], tensor) for name, tensor in module.state_dict().items())
     assert all(p.grad is None for p in module.parameters())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_it_says_nothing_and_the_run_says_it(tmp_path, caplog):
+    """What is decided for an observer is announced by the run, not by a question about it."""
+    caplog.set_level(logging.INFO)
+    module, data = ARCHITECTURES["llama"](), batches("llama")
+    levels = [logging.getLogger(name).level for name in ("lmdyn", "lightning.pytorch")]
+    observer = LearningCurves()
+    assert requirements(observer, module, data) == []
+    assert caplog.messages == []
+    assert [logging.getLogger(name).level for name in ("lmdyn", "lightning.pytorch")] == levels
+    observer.attach(Run(tmp_path, datamodule=data))
+    observer.meet(module)
+    assert any("there are no training counts of words" in message for message in caplog.messages)
 
 
 def test_a_finding_compares_by_what_it_says():
