@@ -9,6 +9,7 @@ from lmdyn.callbacks.interdependence.interdependence import Interdependence
 from lmdyn.callbacks.interdependence.scaffold_rule import ScaffoldRule
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import Accumulator, ObservedBatch, ProbeSet
+from lmdyn.callbacks.observing.recording import observe_together
 from lmdyn.callbacks.observing.reference import (
     Checkpoint,
     Checkpoints,
@@ -80,5 +81,6 @@ __all__ = [
     "TowerPreference",
     "WordClusters",
     "WorldKnowledge",
+    "observe_together",
     "requirements",
 ]
