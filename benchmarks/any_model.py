@@ -6,8 +6,8 @@ meets a module. Goal: nothing that can be measured in an observation.
 Run: ``python benchmarks/any_model.py --threads 1 --reps 7``
 
 Compared: ``Sparsity``, ``Similarity`` and ``LearningCurves`` in one pass over ``--tokens`` tokens of a Llama of
-``--layers`` layers, with sites and labels given, and with both found, observed in turn, in one process. The two find the
-same sites, and their tables must be equal bit for bit.
+``--layers`` layers, with sites and labels given, and with both found, observed in turn, in one process. The two look at
+the same sites, and their tables must be equal bit for bit.
 
 Counts: ``observe_together`` of the three, by the clock and in CPU time of all threads; the ratio is taken within a
 repetition; median, least and greatest. Meeting the module (the first forward pass, the measurement of labels, the

@@ -16,6 +16,7 @@ from lmdyn.analysis.inspection.attributes import read_attribute
 from lmdyn.analysis.inspection.forward import Forward, device_of
 from lmdyn.analysis.inspection.label_convention import label_convention, model_reading
 from lmdyn.analysis.inspection.sites import find_sites
+from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device
 from lmdyn.callbacks.observing.protocols import objective_of
@@ -26,7 +27,7 @@ from lmdyn.callbacks.observing.run import Run, split_loader
 from lmdyn.callbacks.training.resume import token_counts_of
 from lmdyn.cli.inspection.data import Data, find_data
 from lmdyn.cli.inspection.found import Asked, Inspection
-from lmdyn.cli.inspection.measures import count_parameters, how_called, how_often, is_encoder_decoder
+from lmdyn.cli.inspection.measures import count_parameters, how_called, how_often
 from lmdyn.cli.inspection.starting_yaml import next_command, refusal, starting_yaml
 from lmdyn.cli.inspection.subject import Subject, find_subject
 from lmdyn.cli.inspection.tables import print_page

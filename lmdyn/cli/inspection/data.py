@@ -15,10 +15,11 @@ from torch import Tensor, nn
 import lmdyn.datamodules
 from lmdyn.analysis.inspection.attributes import read_attribute
 from lmdyn.analysis.inspection.forward import Forward, dotted
+from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.callbacks.observing.protocols import HasTokenizer, offers
 from lmdyn.callbacks.observing.requirements import silently
 from lmdyn.cli.configurations import read_yaml
-from lmdyn.cli.inspection.measures import Reach, input_rows, is_encoder_decoder, measure_reach
+from lmdyn.cli.inspection.measures import Reach, input_rows, measure_reach
 from lmdyn.cli.inspection.subject import Subject, check_arguments, instantiate
 
 __all__ = ["Data", "find_data", "random_batches"]

@@ -20,7 +20,6 @@ __all__ = [
     "how_called",
     "how_often",
     "input_rows",
-    "is_encoder_decoder",
     "measure_reach",
 ]
 
@@ -75,11 +74,6 @@ def _reading(module: nn.Module, ids: Tensor, found: list[int]) -> Iterator[None]
 
 def _batch(ids: Tensor) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
-
-
-def is_encoder_decoder(module: nn.Module) -> bool:
-    """Whether it is one of transformers' encoder-decoders."""
-    return any(getattr(getattr(m, "config", None), "is_encoder_decoder", False) for m in module.modules())
 
 
 def _reads_ahead(module: nn.Module, ids: Tensor, forward: Forward | None) -> bool:
