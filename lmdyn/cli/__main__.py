@@ -31,9 +31,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     warnings.filterwarnings("ignore", message=".isinstance.treespec, LeafSpec.. is deprecated")
     args = list(sys.argv[1:] if argv is None else argv)
     here = str(Path.cwd())
-    if not {"", here} & set(
-        sys.path
-    ):  # the script `lmdyn` finds what `python -m lmdyn.cli` does, my_model.py
+    # the script `lmdyn` finds what `python -m lmdyn.cli` does, such as my_model.py
+    if not {"", here} & set(sys.path):
         sys.path.insert(0, here)
     try:
         _run(args)

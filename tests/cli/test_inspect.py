@@ -132,6 +132,10 @@ class Pairs(L.LightningDataModule):
         return DataLoader(self.pairs, batch_size=4)
 
 
+class OnlyValidation(Pairs):
+    train_dataloader = L.LightningDataModule.train_dataloader
+
+
 class Nothing(L.LightningDataModule):
     pass
 '''

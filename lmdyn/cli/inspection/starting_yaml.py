@@ -9,6 +9,7 @@ import lightning as L
 import yaml
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from lmdyn.callbacks.observing.protocols import HasTrainingPart, offers
 from lmdyn.cli.inspection.found import Asked, Inspection
 from lmdyn.cli.inspection.subject import Subject
 
@@ -116,6 +117,8 @@ def refusal(found: Inspection) -> str | None:
     lacks = [n for n in ("training_step", "configure_optimizers") if not is_overridden(n, module)]
     if lacks:
         return f"fit needs {' and '.join(lacks)}, which {type(module).__name__} does not define: add them"
+    if not offers(found.data.data, HasTrainingPart):
+        return f"fit needs train_dataloader, which {type(found.data.data).__name__} does not define: add it"
     return None
 
 
