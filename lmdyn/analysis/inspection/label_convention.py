@@ -155,7 +155,9 @@ def label_convention(
 
 
 def model_reading(module: nn.Module, batch: Mapping[str, Any], forward: Forward | None = None) -> Reading:
-    """Whether logits depend on tokens after them, measured around one token of a batch in four forward passes.
+    """Whether logits depend on tokens after them, measured around one token of a batch.
+
+    Where zeros close the way, as in a head of zeros, it is measured with random numbers in their place.
 
     Args:
         module: the module.
@@ -179,7 +181,15 @@ def model_reading(module: nn.Module, batch: Mapping[str, Any], forward: Forward 
     if bool(inner.any()):
         row = int(inner.sum(1).argmax())
         place[row, inner[row].nonzero()[:, 0].median()] = True
-    return _reading(token_effects(module, [batch], [place], [real], forward, avoid=_special_ids(module)))
+
+    def measure(parameters: Mapping[str, Tensor] | None = None) -> TokenEffects:
+        avoid = _special_ids(module)
+        return token_effects(module, [batch], [place], [real], forward, avoid=avoid, parameters=parameters)
+
+    effects = measure()
+    if effects.finite and not effects.mixes and (zeros := zero_parameters(module)):
+        effects = measure(zeros)
+    return _reading(effects)
 
 
 def _reading(effects: TokenEffects) -> Reading:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import observing, resolve_sites
 from lmdyn.analysis.inspection.forward import Forward, call_module, called_module, device_of, logits_of
+from lmdyn.analysis.inspection.label_convention import model_reading
 from lmdyn.analysis.inspection.sites import FoundSites
-from lmdyn.analysis.inspection.token_effects import token_effects, zero_parameters
 
 __all__ = [
     "Reach",
@@ -76,15 +76,6 @@ def _batch(ids: Tensor) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
 
 
-def _reads_ahead(module: nn.Module, ids: Tensor, forward: Forward | None) -> bool:
-    """Whether logits depend on later tokens; where zeros close the way, measured without them."""
-    everywhere = [torch.ones_like(ids, dtype=torch.bool)]
-    found = token_effects(module, [_batch(ids)], everywhere, everywhere, forward)
-    if found.reads_ahead is None and (zeros := zero_parameters(module)):
-        found = token_effects(module, [_batch(ids)], everywhere, everywhere, forward, parameters=zeros)
-    return bool(found.reads_ahead)
-
-
 def measure_reach(module: nn.Module, forward: Forward | None = None) -> Reach:
     """Measure what a model reads, from forward passes over the ids 0 and 1.
 
@@ -114,7 +105,11 @@ def measure_reach(module: nn.Module, forward: Forward | None = None) -> Reach:
                 f"{type(module).__name__} answers logits {tuple(logits.shape)} for ids {tuple(ids.shape)}: expected "
                 "(batch, time, classes); name a function that makes these, --forward package.function"
             )
-        return Reach(length, min([*rows, logits.shape[-1]]), _reads_ahead(module, ids, forward))
+        return Reach(
+            length,
+            min([*rows, logits.shape[-1]]),
+            model_reading(module, _batch(ids), forward) == "bidirectional",
+        )
     assert problem is not None
     raise ValueError(
         f"{type(module).__name__} cannot be called on token ids ({type(problem).__name__}: "
