@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 
 from lmdyn.callbacks import (
     AttentionPatterns,
+    EncoderDynamics,
     LearningCurves,
     ObservedBatch,
     Run,
@@ -369,3 +370,25 @@ def test_training_with_observers_by_default_leaves_the_weights_alone(tmp_path):
 def test_unknown_meaning_of_labels():
     with pytest.raises(ValueError, match="labels is 'shifted': expected one of"):
         LearningCurves(labels="shifted")
+
+
+def test_defaults_are_what_the_data_has_and_say_what_they_leave_out(tmp_path, caplog):
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        dynamics = attach(EncoderDynamics(), list(IDS), tmp_path)
+        clusters = attach(WordClusters(words=50), list(IDS), tmp_path)
+        curves = attach(LearningCurves(), list(IDS), tmp_path)
+        tables = observe_together([dynamics, clusters, curves], ARCHITECTURES["llama"](), 0)
+    assert all(table["value"].notna().any() for table in tables)
+    found = {**dynamics.settings, **clusters.settings, **curves.settings}
+    assert (found["length"], found["lengths"], found["sentences"]) == (12, [8], 12)
+    assert (found["components"], found["embedding"]) == (32, "model.embed_tokens")
+    assert (found["layers"], found["frequency"]) == ([], "probe")
+    for said in (
+        "encoder_dynamics: 12 sentences of up to 12 tokens, of 12 rows without padding; lengths [16, 64] are left out",
+        "word_clusters: 32 components: there are",
+        "learning_curves: the probe set has no layer 'upos'",
+        "learning_curves: there are no training counts",
+    ):
+        assert caplog.text.count(said) == 1
+    with pytest.raises(ValueError, match="20 sentences of 12 tokens are asked for"):
+        attach(EncoderDynamics(sentences=20, name="more"), list(IDS), tmp_path)
