@@ -16,7 +16,7 @@ from transformers import (
 )
 
 # [readme]
-from lmdyn.callbacks import AttentionPatterns, LearningCurves, Similarity, Sparsity
+from lmdyn.callbacks import AttentionPatterns, LearningCurves, Similarity, Sparsity, Steps
 
 # [end]
 
@@ -64,7 +64,9 @@ def main(folder: str = "runs/hugging_face", max_steps: int = 200, text: str | No
     collate = DataCollatorForLanguageModeling(tokenizer, mlm=False)  # labels = input_ids
     train = DataLoader(rows[held_out:], batch_size=8, shuffle=True, collate_fn=collate)
     validation = DataLoader(rows[:held_out], batch_size=8, collate_fn=collate)
-    observers = [LearningCurves(), Sparsity(), Similarity(), AttentionPatterns()]
+    kinds = (LearningCurves, Sparsity, Similarity, AttentionPatterns)
+    schedule = Steps(per_decade=4)  # optimizer updates: 0, 1, 2, 3, 6, 10, 18, …
+    observers = [Observer(schedule=schedule) for Observer in kinds]
     trainer = L.Trainer(max_steps=max_steps, default_root_dir=folder, callbacks=observers)
     trainer.fit(module, train, validation)
     # [end]

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 # [readme]
-from lmdyn.callbacks import LearningCurves, Similarity, Sparsity
+from lmdyn.callbacks import LearningCurves, Similarity, Sparsity, Steps
 
 # [end]
 
@@ -104,7 +104,8 @@ def main(folder: str = "runs/nanogpt", max_steps: int = 200, text: bytes | None 
     train = DataLoader(range(max_steps), batch_size=None, collate_fn=lambda _: get_batch("train"))  # type: ignore[arg-type]
     # [readme]
     batches = [get_batch("val") for _ in range(20)]  # what to look at; by default the validation set
-    observers = [Observer(probe=batches) for Observer in (LearningCurves, Sparsity, Similarity)]
+    settings = {"probe": batches, "schedule": Steps(per_decade=4, every=100)}  # optimizer updates
+    observers = [Observer(**settings) for Observer in (LearningCurves, Sparsity, Similarity)]
     trainer = L.Trainer(max_steps=max_steps, default_root_dir=folder, callbacks=observers)
     trainer.fit(LitGPT(model), train)
     # [end]

@@ -63,7 +63,7 @@ def run_example(name: str, folder: Path, text: object) -> Path:
 def test_example_runs(name, text, tmp_path):
     found = run_example(name, tmp_path, text)
     curves = pd.read_parquet(found / "learning_curves")
-    assert sorted(curves["step"].unique()) == [0, 3]
+    assert sorted(curves["step"].unique()) == [0, 1, 2, 3]
     (accuracy,) = curves.query("step == 3 and quantity == 'accuracy' and by == ''")["value"]
     assert 0 < accuracy < 1  # not the 1.0 of a model that is asked for the word it reads
     sparsity = pd.read_parquet(found / "sparsity")
