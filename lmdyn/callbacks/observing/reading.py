@@ -98,6 +98,12 @@ def read_module(
         _check_answer(module, probe, forward, tokenizer, whose, uses_labels is not False)
     if kind is not None:
         _check_kind(module, probe, forward, kind, whose)
+    if labels == "aligned" and uses_labels and one_pass and not _labelled(module, probe):
+        raise ValueError(
+            f"{whose}: the batches have no `labels`, only {sorted(_first_batches(module, probe)[0])}, and `labels: "
+            "aligned` says that they belong to the logits of their own place: give them, or `labels: next` for a causal "
+            "model, whose labels are then its tokens"
+        )
     if labels is not None or (uses_labels is False and not one_pass):
         return labels
     return _decide_labels(module, probe, forward, whose=whose, needed=uses_labels)

@@ -226,6 +226,15 @@ def test_what_cannot_be_observed_is_one_error_before_training(module, probe, mes
         attach(LearningCurves(bands=(), layers=()), probe, tmp_path).meet(module())
 
 
+def test_labels_that_are_declared_are_to_be_there(tmp_path):
+    module = ARCHITECTURES["llama"]()
+    with pytest.raises(
+        ValueError, match=r"the batches have no `labels`, only \['input_ids'\], and `labels: aligned`"
+    ):
+        attach(LearningCurves(labels="aligned"), list(IDS), tmp_path).meet(module)
+    attach(LearningCurves(labels="next"), list(IDS), tmp_path).meet(module)
+
+
 def test_a_tokenizer_of_more_tokens_than_embeddings(tmp_path):
     class Tokenizer:
         all_special_ids = ()
