@@ -172,7 +172,7 @@ def _labels(
     forward: Forward | None,
 ) -> dict[str, str]:
     """What the model reads, and what labels mean, as they were measured."""
-    declared = declared_labels(given.data, probe)
+    declared = declared_labels(probe)
     own = all("labels" in batch for batch in batches)
     labelled = batches if own else [{"labels": batch["input_ids"], **batch} for batch in batches]
     reading = model_reading(module, batches[0], forward)

@@ -1,23 +1,57 @@
 """Batches as they come, as dicts in Hugging Face's names."""
 
-from collections.abc import Mapping
-from typing import Any
+import copy
+import logging
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+)
 
-__all__ = ["named_batch", "next_token_labels"]
+__all__ = [
+    "aligned_labels",
+    "drawn_alike",
+    "in_order",
+    "named_batch",
+    "next_token_labels",
+    "own_copy",
+    "unread_entries",
+    "whole_numbers",
+]
+
+log = logging.getLogger(__name__)
 
 _IDS = ("input_ids", "idx", "ids", "tokens", "token_ids", "inputs", "input", "x")
-_LABELS = ("labels", "targets", "target", "y")
+_LABELS = ("labels", "targets", "target", "label", "y")
+_NO_LABELS = (
+    "input_ids",
+    "attention_mask",
+    "token_type_ids",
+    "position_ids",
+    "special_tokens_mask",
+    "words",
+    "example",
+)
 
 
 def named_batch(batch: Any, names: Mapping[str, str | int] | None = None) -> dict[str, Any]:
     """A batch as a dict with ``input_ids`` and, where it has them, ``labels``.
 
     Without ``names``: a tensor of integers is ``input_ids``; a tuple of two of them is ``input_ids`` and ``labels``; a
-    dict may call them ``idx``, ``ids``, ``tokens``, ``inputs`` or ``x``, and the labels ``targets``, ``target`` or
-    ``y``.
+    dict may call them ``idx``, ``ids``, ``tokens``, ``inputs`` or ``x``, and the labels ``targets``, ``target``,
+    ``label`` or ``y``.
 
     Args:
         batch: a dict, a tuple or list of tensors, or a tensor of ids (batch, time).
@@ -52,6 +86,10 @@ def named_batch(batch: Any, names: Mapping[str, str | int] | None = None) -> dic
             return entries
         if names is None:
             names = _recognised(entries)
+    elif isinstance(batch, DataLoader):
+        raise ValueError(
+            "expected batches, got loaders: there are several; give the observer one of them as `probe`"
+        )
     else:
         raise ValueError(
             f"expected batches that are dicts, tuples or tensors, got {type(batch).__name__}: give the observer "
@@ -68,8 +106,32 @@ def named_batch(batch: Any, names: Mapping[str, str | int] | None = None) -> dic
             f"`batch` names {missing}, and the batches are {seen(batch)}: name entries that exist"
         )
     renamed = {name: entries[key] for name, key in names.items()}
+    if names and "input_ids" not in renamed and "input_ids" not in entries:
+        raise ValueError(
+            f"`batch` names {list(names)}, and no `input_ids`; the batches are {seen(batch)}: name the token ids, "
+            "`batch: {input_ids: …}`"
+        )
     rest = {k: v for k, v in entries.items() if k not in names.values() and isinstance(k, str)}
     return {**rest, **renamed}
+
+
+def aligned_labels(labels: Int[Tensor, "_ _"], convention: Literal["aligned", "next"]) -> Int[Tensor, "_ _"]:
+    """Labels as they belong to the logits at the same place.
+
+    Args:
+        labels: (batch, time), -100 where there is none.
+        convention: what they are.
+
+    Returns:
+        (batch, time); of ``next`` each label one place earlier, and -100 at the last.
+
+    Example:
+        >>> aligned_labels(torch.tensor([[5, 6, 7]]), "next")
+        tensor([[   6,    7, -100]])
+    """
+    if convention == "aligned":
+        return labels
+    return torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], dim=1)
 
 
 def next_token_labels(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,11 +158,110 @@ def next_token_labels(batch: Mapping[str, Any]) -> dict[str, Any]:
             labels = labels.masked_fill(mask == 0, -100)
     moved = {"labels": labels, **{k: v for k, v in batch.items() if k.startswith("target_")}}
     shifted = {
-        name: torch.cat([tensor[:, 1:], torch.full_like(tensor[:, :1], -100)], dim=1)
+        name: aligned_labels(tensor, "next")
         for name, tensor in moved.items()
-        if isinstance(tensor, Tensor) and tensor.ndim >= 2
+        if isinstance(tensor, Tensor) and tensor.ndim == 2
     }
     return {**batch, **shifted}
+
+
+def whole_numbers(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The batch with ids and labels as int64, and -100 for every label below 0, such as nanoGPT's -1."""
+    found = dict(batch)
+    for name in ("input_ids", "labels"):
+        value = batch.get(name)
+        if isinstance(value, Tensor) and not value.is_floating_point() and value.dtype != torch.bool:
+            found[name] = value.long()
+            if name == "labels":
+                found[name] = found[name].masked_fill(found[name] < 0, -100)
+    return found
+
+
+def own_copy(collate: Any) -> Any:
+    """A collator as it is now, so that one that keeps a generator of its own is not advanced for the training."""
+    try:
+        return copy.deepcopy(collate)
+    except Exception:  # such as of one that holds an open file
+        return collate
+
+
+def in_order(loader: Iterable[Any], collate: Any = None) -> Iterable[Any]:
+    """A loader's examples in the order of its dataset, in this process: whatever its sampler, those that it draws from.
+
+    Of a sampler of a subset, its subset; of one that is not known, all of the dataset, with a warning.
+
+    Args:
+        loader: any; others than a ``DataLoader`` are returned as they are.
+        collate: a collator of one's own, in place of the loader's.
+    """
+    if not isinstance(loader, DataLoader):
+        return loader
+    dataset, batches = loader.dataset, loader.batch_sampler
+    collate = (
+        copy.deepcopy(collate)
+        if collate is not None and own_copy(collate) is not collate
+        else loader.collate_fn
+    )
+    if isinstance(dataset, IterableDataset) or batches is None:
+        return DataLoader(dataset, batch_size=loader.batch_size, collate_fn=collate)
+    sampler = getattr(batches, "sampler", None)
+    while (inner := getattr(getattr(sampler, "dataset", None), "_sampler", None)) is not None:
+        sampler = inner  # Lightning's, which shares a sampler among ranks
+    indices = getattr(sampler, "indices", None)
+    if indices is not None:
+        dataset = Subset(dataset, sorted(int(i) for i in indices))
+    elif not isinstance(sampler, (SequentialSampler, RandomSampler, DistributedSampler)):
+        log.warning(
+            "the sampler %s of the probe set is not known: all %d examples of its dataset are looked at; give "
+            "`probe` a loader of those that you mean",
+            type(sampler or batches).__name__, len(dataset),  # type: ignore[arg-type] # it has an order
+        )  # fmt: skip
+    size = getattr(batches, "batch_size", loader.batch_size) or 1
+    return DataLoader(dataset, batch_size=size, collate_fn=collate)
+
+
+def drawn_alike(batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches, each made from random states of its own: collators that draw masks draw the same ones each time.
+
+    The states of Python's, NumPy's and the CPU's generators are what they were between batches and after them.
+
+    Example:
+        >>> random_rows = [lambda: torch.rand(1)] * 2
+        >>> [float(a()) != 0 for a in drawn_alike(random_rows)]
+        [True, True]
+    """
+    iterator: Iterator[Any] | None = None
+    for number in count():
+        states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (to be kept)
+        try:
+            random.seed(number)
+            np.random.seed(number)  # noqa: NPY002
+            torch.default_generator.manual_seed(number)
+            iterator = iter(batches) if iterator is None else iterator
+            batch = next(iterator)
+        except StopIteration:
+            return
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])  # noqa: NPY002
+            torch.set_rng_state(states[2])
+        yield batch
+
+
+def unread_entries(batch: Mapping[str, Any]) -> list[str]:
+    """Entries of a batch that could be labels: integers of the shape of ``input_ids``, of no name that is known.
+
+    Example:
+        >>> ids = torch.tensor([[1, 2]])
+        >>> unread_entries({"input_ids": ids, "attention_mask": ids, "next": ids})
+        ['next']
+    """
+    ids = batch.get("input_ids")
+    return [
+        name
+        for name, value in batch.items()
+        if name not in _NO_LABELS and isinstance(ids, Tensor) and _of_ids(value) and value.shape == ids.shape
+    ]
 
 
 def seen(batch: Any) -> str:
@@ -129,13 +290,16 @@ def _of_ids(value: Any) -> bool:
 
 
 def _two_of_ids(batch: Any) -> bool:
-    return len(batch) == 2 and all(map(_of_ids, batch)) and batch[0].shape == batch[1].shape
+    if len(batch) != 2 or not all(map(_of_ids, batch)) or batch[0].shape != batch[1].shape:
+        return False
+    first, second = (tensor.long() for tensor in batch)
+    return bool(not second.numel() or second.max() > 1 or first.max() <= 1)  # the second is no mask
 
 
 def _recognised(entries: Mapping[str, Any]) -> dict[str, str | int] | None:
     """The usual names of ids and labels, where there is one of each at most."""
     ids = [k for k in _IDS if _of_ids(entries.get(k))]
-    labels = [k for k in _LABELS if isinstance(entries.get(k), Tensor)]
+    labels = [k for k in _LABELS if _of_ids(entries.get(k))]
     if len(ids) != 1 or len(labels) > 1:
         return {} if not ids and "labels" in entries else None
     return {"input_ids": ids[0], **({"labels": labels[0]} if labels else {})}

@@ -232,9 +232,9 @@ def _arguments(
         )
         if make is not None:
             kwargs["decoder_input_ids"] = make(batch["labels"])
-    if (
-        "use_cache" in named
-    ):  # what a cache keeps is read by nobody, and is written in place, which has no gradient
+    # what a cache keeps is read by nobody, and is written in place, which has no gradient; but without one,
+    # transformers reads packed documents apart, told by their positions, which a plain call of the module does not
+    if "use_cache" in named and "position_ids" not in kwargs:
         kwargs.setdefault("use_cache", False)
     if state is not None and "state" in named and "continues" in kwargs:
         kwargs["state"] = state

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import observing
+from lmdyn.analysis.inspection.batches import aligned_labels
 from lmdyn.analysis.inspection.forward import IGNORED, Forward, call_module, device_of, logits_of
 from lmdyn.analysis.inspection.token_effects import TokenEffects, token_effects, zero_parameters
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
@@ -65,25 +66,6 @@ class LabelDecision:
     warning: str = ""
     accuracy: float | None = None
     copying: float | None = None
-
-
-def aligned_labels(labels: Int[Tensor, "_ _"], convention: LabelConvention) -> Int[Tensor, "_ _"]:
-    """Labels as they belong to the logits at the same place.
-
-    Args:
-        labels: (batch, time), -100 where there is none.
-        convention: what they are.
-
-    Returns:
-        (batch, time); of ``next`` each label one place earlier, and -100 at the last.
-
-    Example:
-        >>> aligned_labels(torch.tensor([[5, 6, 7]]), "next")
-        tensor([[   6,    7, -100]])
-    """
-    if convention == "aligned":
-        return labels
-    return torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], IGNORED)], dim=1)
 
 
 def label_convention(
@@ -144,6 +126,8 @@ def label_convention(
     reading = _reading(effects)
     accuracy, copying = _scores(texts, as_is, convention, place)
     warning = ""
+    if place == "elsewhere":
+        warning = "the labels are no tokens of the input near them: right of a tagger, and wrong of a language model"
     if copying is not None and copying > 0.5:
         warning = (
             f"{type(module).__name__} gives the token it has just read a probability of {copying:.2f} where another "

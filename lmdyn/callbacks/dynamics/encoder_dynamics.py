@@ -28,7 +28,7 @@ from lmdyn.callbacks.dynamics.encoder_runs import EncoderRuns, Row
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.protocols import objective_of
-from lmdyn.callbacks.observing.reading import announce
+from lmdyn.callbacks.observing.run import announce
 
 __all__ = ["EncoderDynamics"]
 

@@ -1,7 +1,6 @@
 """The base of all observers: when to look, how to stay invisible, where observations go."""
 
 import logging
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
@@ -26,11 +25,17 @@ from lmdyn.callbacks.observing.reading import (
     SiteChoice,
     choose_sites,
     declared_labels,
-    forget_announced,
     read_module,
 )
 from lmdyn.callbacks.observing.recording import Passes, check_names, record
-from lmdyn.callbacks.observing.run import Run, open_data, snake_case, split_loader
+from lmdyn.callbacks.observing.run import (
+    Run,
+    check_arguments,
+    forget_announced,
+    open_data,
+    snake_case,
+    split_loader,
+)
 from lmdyn.callbacks.observing.schema import tidy
 from lmdyn.callbacks.observing.store import (
     UNDECIDED,
@@ -96,10 +101,8 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
 
     uses_labels: ClassVar[bool | None] = None
     """Whether numbers depend on the labels of the probe set, which must be known then; None: where it has labels."""
-
     reads: ClassVar[Literal["masked", "causal"] | None] = None
     """The only kind of model that it can look at: it refuses the other one, by measurement."""
-
     in_step: ClassVar[bool] = False
     """Whether all ranks make equally many forward passes, as sharded modules need: passes over the probe set do."""
 
@@ -120,15 +123,10 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         self.save_hyperparameters(ignore=["probe"], logger=False)
         self.schedule = schedule
         self.name = name or snake_case(type(self).__name__)
-        if not re.fullmatch(r"[\w.\-]+", self.name) or self.name in (".", ".."):
-            raise ValueError(f"name {self.name!r} is to be a folder: letters, digits, '_', '-' and '.' only")
-        if split not in ("train", "validation", "test"):
-            raise ValueError(f"split is {split!r}: expected 'train', 'validation' or 'test'")
+        check_arguments(self.name, schedule, split, labels, batch)
         self.probe = probe
         self.split = split
         self.max_tokens = max_tokens
-        if labels not in get_args(Labels):
-            raise ValueError(f"labels is {labels!r}: expected one of {list(get_args(Labels))}")
         self.batch = None if batch is None else dict(batch)
         renamed = [(name, key) for name, key in (batch or {}).items() if isinstance(key, str)]
         self.forward: Forward | None = Renamed(tuple(renamed)) if forward is None and renamed else forward
@@ -295,9 +293,8 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         if settings.get("batch", "") is None:
             del settings["batch"]  # the batches' own names
         settings |= {k: plain_setting(v) for k, v in self._found.items()}
-        settings["labels"] = self.labels or UNDECIDED
-        if self.uses_labels is False:
-            del settings["labels"]
+        if self.uses_labels is not False:
+            settings["labels"] = self.labels or UNDECIDED
         probe = self._probe_set
         if probe is not None and probe.fingerprint is not None:
             settings["probe_set"] = probe.fingerprint
@@ -347,12 +344,16 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         forget_announced(self.name)
         given = self.hparams.get("labels", "auto")
         self.labels = None if given == "auto" else given
-        if self.labels is None:  # decided once: a replay reads labels as the observations that are there
+        if self.labels is None:  # a replay reads labels as the observations that are there
             recorded = self.store.about().get("settings", {}).get("labels")
             self.labels = recorded if recorded in get_args(LabelConvention) else None
         self._probe_set = self.part(self.split, self.max_tokens)
-        if self.labels is None:
-            self.labels = declared_labels(data, self._probe_set)
+        declared = declared_labels(self._probe_set)
+        if given != "auto" and declared not in (None, given):
+            raise ValueError(
+                f"{self.name}: `labels: {given}` is given, and the data says that its labels are {declared}"
+            )
+        self.labels = self.labels or declared
         require(self.needs, self.name, datamodule=data, loader=self._probe_set.loader)
         with observing(nn.Module()):  # a DataLoader that is counted draws from the global generator
             self.prepare()

@@ -10,11 +10,17 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from lmdyn.analysis.inspection.activations import capture
-from lmdyn.analysis.inspection.attributes import read_attribute
-from lmdyn.analysis.inspection.batches import named_batch, next_token_labels
+from lmdyn.analysis.inspection.batches import (
+    drawn_alike,
+    in_order,
+    named_batch,
+    next_token_labels,
+    own_copy,
+    whole_numbers,
+)
 from lmdyn.analysis.inspection.forward import (
     Forward,
     call_module,
@@ -169,6 +175,7 @@ class ProbeSet:
             loader.label_names if offers(loader, HasLabelNames) else {}
         )
         self.fingerprint: str | None = loader.fingerprint if offers(loader, HasFingerprint) else None
+        self._collate = own_copy(loader.collate_fn) if isinstance(loader, DataLoader) else None
         self.names = names
         self.labels = labels
         read_as = (tuple(sorted(names.items())) if names else (), labels)
@@ -185,8 +192,8 @@ class ProbeSet:
             yield from (read(named_batch(b, self.names)) for b in self.loader.shard(rank, world_size))
             return
         tokens = 0
-        for i, given in enumerate(self._whole()):
-            batch = named_batch(given, self.names)
+        for i, given in enumerate(drawn_alike(in_order(self.loader, self._collate))):
+            batch = whole_numbers(named_batch(given, self.names))
             if i % world_size == rank:
                 yield read(batch)
             tokens += _count_tokens(batch)
@@ -208,16 +215,6 @@ class ProbeSet:
         if offers(self.loader, Shardable):  # ranks take every n-th row of each batch
             return (0 if streams else number << 24) + rank + world_size * torch.arange(size)
         return ((rank + world_size * number) << 24) + torch.arange(size)
-
-    def _whole(self) -> Iterable[Any]:
-        if not isinstance(self.loader, DataLoader):
-            return self.loader
-        dataset = self.loader.dataset
-        if isinstance(dataset, IterableDataset) or self.loader.batch_sampler is None:
-            batch_size = self.loader.batch_size
-        else:
-            batch_size = read_attribute(self.loader.batch_sampler, "batch_size", self.loader.batch_size) or 1
-        return DataLoader(dataset, batch_size=batch_size, collate_fn=self.loader.collate_fn)
 
 
 class HasParts(Protocol):

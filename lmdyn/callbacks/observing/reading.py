@@ -3,16 +3,15 @@
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sized
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, observing, resolve_sites
-from lmdyn.analysis.inspection.batches import seen
+from lmdyn.analysis.inspection.batches import seen, unread_entries
 from lmdyn.analysis.inspection.forward import Forward, call_module, device_of, logits_of
 from lmdyn.analysis.inspection.label_convention import (
     LabelConvention,
@@ -25,15 +24,14 @@ from lmdyn.analysis.inspection.sites import FoundSites, Kind, find_sites, match_
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.observing.probe import ProbeSet, text_of, to_device
-from lmdyn.callbacks.observing.protocols import HasLabelConvention, objective_of, offers
+from lmdyn.callbacks.observing.protocols import HasLabelConvention, offers
+from lmdyn.callbacks.observing.run import announce
 
 __all__ = [
     "Labels",
     "SiteChoice",
-    "announce",
     "choose_sites",
     "declared_labels",
-    "forget_announced",
     "read_module",
 ]
 
@@ -52,14 +50,12 @@ SiteChoice = Mapping[str, str] | str | None
 _FIRST = 4  # batches that decisions are made on
 
 
-def declared_labels(data: Any, probe: ProbeSet) -> LabelConvention | None:
-    """What the data says its labels mean; None where it says nothing.
+def declared_labels(probe: ProbeSet) -> LabelConvention | None:
+    """What the loader says its labels mean, as lmdyn's do; None where it says nothing.
 
-    Data with an ``objective`` and lmdyn's loaders have aligned labels.
+    An ``objective`` of a datamodule of one's own says nothing of it: Hugging Face's causal labels are shifted inside.
     """
-    if offers(probe.loader, HasLabelConvention):
-        return probe.loader.label_convention
-    return None if objective_of(data) is None else "aligned"
+    return probe.loader.label_convention if offers(probe.loader, HasLabelConvention) else None
 
 
 def read_module(
@@ -101,8 +97,8 @@ def read_module(
     if labels == "aligned" and uses_labels and one_pass and not _labelled(module, probe):
         raise ValueError(
             f"{whose}: the batches have no `labels`, only {sorted(_first_batches(module, probe)[0])}, and `labels: "
-            "aligned` says that they belong to the logits of their own place: give them, or `labels: next` for a causal "
-            "model, whose labels are then its tokens"
+            "aligned` says that they belong to the logits of their own place: give them, or `labels: next` for a "
+            "causal model, whose labels are then its tokens"
         )
     if labels is not None or (uses_labels is False and not one_pass):
         return labels
@@ -112,18 +108,7 @@ def read_module(
 def _decide_labels(
     module: nn.Module, probe: ProbeSet, forward: Forward | None, *, whose: str, needed: bool | None
 ) -> LabelConvention:
-    """What labels mean, measured.
-
-    Args:
-        module: the module.
-        probe: the probe set.
-        forward: how the module is called.
-        whose: the observer, for messages.
-        needed: whether its numbers depend on the labels; None: where there are any.
-
-    Raises:
-        ValueError: labels whose meaning cannot be told, where they are needed.
-    """
+    """What labels mean, measured; a ValueError where it cannot be told and is needed (None: where there are any)."""
     try:
         found = _measured(module, probe, forward)
     except ValueError as error:
@@ -180,6 +165,12 @@ def _measured(module: nn.Module, probe: ProbeSet, forward: Forward | None) -> La
         labelled = [b if "labels" in b else {**b, "labels": _own_tokens(b)} for b in batches]
         if all("labels" in b for b in batches):
             return label_convention(module, labelled, forward)
+        if unread := unread_entries(batches[0]):
+            raise ValueError(
+                f"the batches have no `labels`, but {unread}, of the shape of input_ids: if they are labels, name "
+                f"them, `batch: {{labels: {unread[0]}}}`; if not, and the model is causal, say `labels: next`: the "
+                "tokens themselves are then its labels"
+            )
         try:
             decision = label_convention(module, labelled, forward)
         except ValueError:
@@ -190,7 +181,9 @@ def _measured(module: nn.Module, probe: ProbeSet, forward: Forward | None) -> La
                 "predictions depend on the tokens that they are of; give batches with masks and labels, such as those "
                 "of DataCollatorForLanguageModeling or PretrainingCorpus"
             )
-        return decision
+        return replace(
+            decision, reason=f"the batches have no labels, their tokens are taken: {decision.reason}"
+        )
 
     decision = _once(module, probe, "labels", forward, measure)
     return gather(decision)[0]  # the same on all ranks
@@ -339,6 +332,11 @@ def _check_logits(
             f"{type(module).__name__} answers logits {tuple(logits.shape)} for labels {tuple(expected)}: expected "
             "(batch, time, classes), one row of logits a label; give `forward:`, a function (module, batch) -> logits"
         )
+    if bool((logits >= 0).all()) and bool(((logits.float().sum(-1) - 1).abs() < 1e-3).all()):
+        raise ValueError(
+            f"{type(module).__name__} answers probabilities, and logits are expected: give `forward:`, a function "
+            "(module, batch) -> log-probabilities or logits"
+        )
     if isinstance(labels, Tensor) and int(labels.max()) >= logits.shape[2]:
         raise ValueError(
             f"labels go up to {int(labels.max())}, and {type(module).__name__} answers {logits.shape[2]} classes: is "
@@ -388,7 +386,10 @@ def _checked_embeddings(module: nn.Module, text: Tensor, tokenizer: Any) -> Iter
                 "or model.resize_token_embeddings(len(tokenizer)) before it is trained"
             )
 
-    handles = [m.register_forward_pre_hook(check) for m in module.modules() if isinstance(m, nn.Embedding)]
+    plain = [
+        m for m in module.modules() if type(m).forward is nn.Embedding.forward
+    ]  # no positions by other names
+    handles = [m.register_forward_pre_hook(check) for m in plain]
     try:
         yield
     finally:
@@ -400,7 +401,13 @@ def _first_batches(module: nn.Module, probe: ProbeSet) -> list[dict[str, Any]]:
     """The first batches of all ranks together, on the module's device."""
     device = device_of(module)
     whole = ProbeSet(probe.loader, max_tokens=probe.max_tokens, names=probe.names)
-    batches = [to_device(batch, device) for batch in islice(whole.batches(), _FIRST)]
+    batches: list[dict[str, Any]] = []
+    for number, batch in enumerate(whole.batches()):
+        labels = batch.get("labels")
+        if number >= 16 * _FIRST or len(batches) == _FIRST:
+            break
+        if not isinstance(labels, Tensor) or bool((labels >= 0).any()) or not number:
+            batches.append(to_device(batch, device))
     if not batches or not len(text_of(batches[0])):
         raise ValueError(
             "the probe set is empty: there is nothing to observe in it; give other data, or a `probe`"
@@ -419,23 +426,6 @@ def _own_tokens(batch: Mapping[str, Any]) -> Tensor:
     ids = text_of(batch)
     mask = batch.get("attention_mask")
     return ids if mask is None else ids.masked_fill(mask == 0, -100)
-
-
-_SAID: set[str] = set()
-"""What was announced since an observer last met its data."""
-
-
-def announce(whose: str, message: str) -> None:
-    """Tell the user, once, what was decided for an observer, in Lightning's log, which is shown by default."""
-    line = f"{whose}: {message}"
-    if line not in _SAID:
-        _SAID.add(line)
-        rank_zero_info(line)
-
-
-def forget_announced(whose: str) -> None:
-    """Begin anew: what is decided for an observer of another run is announced again."""
-    _SAID.difference_update({line for line in _SAID if line.startswith(f"{whose}: ")})
 
 
 _KNOWN: "WeakKeyDictionary[nn.Module, dict[Hashable, tuple[Any, Any]]]" = WeakKeyDictionary()

@@ -8,11 +8,22 @@ from typing import Any
 
 import lightning as L
 import pandas as pd
+from lightning.pytorch.utilities import rank_zero_info
+from torch.utils.data import DataLoader
 
 from lmdyn.callbacks.observing.protocols import PARTS, HasSplits, HasTokenizer, members, offers
 from lmdyn.callbacks.training.checkpoint import checkpoint_step
+from lmdyn.callbacks.training.observation_schedule import Steps
 
-__all__ = ["Run", "open_data", "snake_case", "split_loader"]
+__all__ = [
+    "Run",
+    "announce",
+    "check_arguments",
+    "forget_announced",
+    "open_data",
+    "snake_case",
+    "split_loader",
+]
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,27 @@ class Run:
             steps = {checkpoint_step(p): p for p in self.checkpoint_folder.glob("step=*.ckpt")}
             found = {s: p for s, p in steps.items() if s is not None}
         return {s: found[s] for s in sorted(found) if s < step}
+
+
+def check_arguments(name: str, schedule: Any, split: str, labels: str, batch: Any) -> None:
+    """Refuse arguments of an observer that have another type than is expected, or name what does not exist.
+
+    Raises:
+        ValueError: a name that cannot be a folder, an unknown split or meaning of labels.
+        TypeError: something else than a schedule, or than names of a batch's entries.
+    """
+    if not re.fullmatch(r"[\w.\-]+", name) or name in (".", ".."):
+        raise ValueError(f"name {name!r} is to be a folder: letters, digits, '_', '-' and '.' only")
+    if not isinstance(schedule, Steps):
+        raise TypeError(f"schedule is {schedule!r}: expected Steps, such as Steps(every=100, per_decade=4)")
+    if split not in PARTS:
+        raise ValueError(f"split is {split!r}: expected 'train', 'validation' or 'test'")
+    if labels not in ("auto", "aligned", "next"):
+        raise ValueError(f"labels is {labels!r}: expected one of ['auto', 'aligned', 'next']")
+    if batch is not None and not isinstance(batch, Mapping):
+        raise TypeError(
+            f"batch is {batch!r}: expected names of its entries, such as {{input_ids: idx, labels: targets}}"
+        )
 
 
 def snake_case(name: str) -> str:
@@ -107,6 +139,12 @@ def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> A
         ValueError: data without this split, or with several loaders of it.
     """
     if not isinstance(data, (L.LightningDataModule, L.LightningModule)):
+        if isinstance(data, (list, tuple)) and data and all(isinstance(d, DataLoader) for d in data):
+            if len(data) > 1:
+                raise ValueError(
+                    f"{whose}: there are {len(data)} loaders: give the observer one of them as `probe:`"
+                )
+            return data[0]
         return data
     splits = data.splits if offers(data, HasSplits) else PARTS
     there = [s for s, part in PARTS.items() if s in splits and offers(data, part)]
@@ -124,3 +162,20 @@ def split_loader(data: Any, split: str, whose: str, *, chosen: bool = True) -> A
             )
         loader = loader[0]
     return loader
+
+
+_SAID: set[str] = set()
+"""What was announced since an observer last met its data."""
+
+
+def announce(whose: str, message: str) -> None:
+    """Tell the user, once, what was decided for an observer, in Lightning's log, which is shown by default."""
+    line = f"{whose}: {message}"
+    if line not in _SAID:
+        _SAID.add(line)
+        rank_zero_info(line)
+
+
+def forget_announced(whose: str) -> None:
+    """Begin anew: what is decided for an observer of another run is announced again."""
+    _SAID.difference_update({line for line in _SAID if line.startswith(f"{whose}: ")})

@@ -26,6 +26,13 @@ def given_sites(choice: SiteChoice, default: Mapping[str, str]) -> dict[str, str
     """The sites of an observer that has not met its module."""
     if isinstance(choice, str):
         return {}
+    if choice is not None and not (
+        isinstance(choice, Mapping) and all(isinstance(p, str) and n for n, p in choice.items())
+    ):
+        raise TypeError(
+            f"sites are {choice!r}: expected a mapping of names to module paths, {{name: path}}, a pattern of paths, "
+            "or 'auto'"
+        )
     return dict(default if choice is None else choice)
 
 

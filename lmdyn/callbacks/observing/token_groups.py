@@ -12,7 +12,7 @@ from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.hashing import splitmix64
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch, text_of
-from lmdyn.callbacks.observing.reading import announce
+from lmdyn.callbacks.observing.run import announce
 
 __all__ = [
     "BLOCKS",
@@ -65,6 +65,8 @@ def token_frequencies(observer: Observer, source: FrequencySource | None) -> Int
             raise ValueError(
                 f"{observer.name}: the batches have neither labels nor input_ids: {sorted(batch)}"
             )
+        if targets.is_floating_point():
+            raise ValueError(f"{observer.name}: labels are {targets.dtype}: expected token ids, integers")
         labels = targets[targets >= 0].cpu()
         size = max(len(counts), _ids_of(batch))  # words that are read and never predicted have the count 0
         counts = torch.cat([counts, counts.new_zeros(size - len(counts))])

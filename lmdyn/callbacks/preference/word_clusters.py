@@ -22,8 +22,9 @@ from lmdyn.analysis.preference.word_clusters import (
 )
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.reading import announce, choose_sites
+from lmdyn.callbacks.observing.reading import choose_sites
 from lmdyn.callbacks.observing.reference import has_module
+from lmdyn.callbacks.observing.run import announce
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
     frequency_ranks,

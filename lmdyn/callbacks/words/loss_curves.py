@@ -14,7 +14,7 @@ from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.callbacks.observing.figures import Panels, draw_lines, line_styles, new_panels, set_step_axis
 from lmdyn.callbacks.observing.probe import ObservedBatch
-from lmdyn.callbacks.observing.reading import announce
+from lmdyn.callbacks.observing.run import announce
 from lmdyn.callbacks.observing.schema import last_step, select
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.observing.token_groups import (

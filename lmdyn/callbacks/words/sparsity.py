@@ -24,7 +24,7 @@ from lmdyn.analysis.words.sparsity import (
     word_tags,
 )
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
-from lmdyn.callbacks.observing.reading import announce
+from lmdyn.callbacks.observing.run import announce
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, StreamingObserver, given_sites
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
@@ -198,6 +198,10 @@ class Sparsity(StreamingObserver):
                 "decoder's, and those at its sites the encoder's; look at it with LearningCurves and Similarity"
             )
         super().check_module(module)
+        if self.gradients and not self.sites:
+            raise ValueError(
+                f"{self.name}: no `sites` to take gradients at: give some, or `gradients: false`"
+            )
 
     def accumulator(self, module: nn.Module, step: int) -> "_WordMeans":
         """Per-word means in both roles."""

@@ -112,7 +112,7 @@ def refusal(found: Inspection) -> str | None:
     if not isinstance(module, L.LightningModule):
         return (
             f"fit trains LightningModules, and {type(module).__name__} is a plain nn.Module: wrap it in one "
-            "(examples/own_module.py), and inspect that"
+            "(examples/nanogpt.py), and inspect that"
         )
     lacks = [n for n in ("training_step", "configure_optimizers") if not is_overridden(n, module)]
     if lacks:

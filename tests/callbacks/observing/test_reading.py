@@ -4,8 +4,10 @@ import lightning as L
 import pandas as pd
 import pytest
 import torch
+from jaxtyping import TypeCheckError
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, SubsetRandomSampler
+from transformers import BartConfig, BartForConditionalGeneration
 
 from lmdyn.callbacks import (
     AttentionPatterns,
@@ -401,3 +403,153 @@ def test_defaults_are_what_the_data_has_and_say_what_they_leave_out(tmp_path, ca
         assert caplog.text.count(said) == 1
     with pytest.raises(ValueError, match="20 sentences of 12 tokens are asked for"):
         attach(EncoderDynamics(sentences=20, name="more"), list(IDS), tmp_path)
+
+
+# ---------------------------------------------------------------- what an attacker and a new user found
+
+
+class Declares(L.LightningDataModule):
+    """A stranger's data, with an attribute that lmdyn's corpora have."""
+
+    objective = "causal"
+
+    def val_dataloader(self):
+        rows = [{"input_ids": row, "labels": row} for row in IDS.flatten(0, 1)]
+        return DataLoader(rows, batch_size=4)
+
+
+def test_an_objective_of_a_stranger_s_says_nothing_of_labels(tmp_path):
+    observer = LearningCurves()
+    observer.attach(Run(tmp_path, datamodule=Declares()))
+    assert accuracy_of(observer.observe(Copies(), 0)) < 0.1
+
+
+def test_labels_that_contradict_the_data_are_refused(tmp_path):
+    class Loader(list):
+        label_convention = "aligned"
+
+    with pytest.raises(
+        ValueError, match="`labels: next` is given, and the data says that its labels are aligned"
+    ):
+        attach(LearningCurves(labels="next"), Loader(SHIFTED_INSIDE), tmp_path)
+
+
+def test_a_mask_is_no_labels(tmp_path):
+    with pytest.raises(ValueError, match="say which entries are which"):
+        attach(LearningCurves(bands=()), [(i, torch.ones_like(i)) for i in IDS], tmp_path).meet(
+            ARCHITECTURES["gpt2"]()
+        )
+
+
+@pytest.mark.parametrize("name", ["next", "targets_shifted", "output"])
+def test_entries_that_could_be_labels_are_asked_for(name, tmp_path):
+    probe = [{"input_ids": x, name: y} for x, y in PAIRS]
+    with pytest.raises(ValueError, match=rf"no `labels`, but \['{name}'\].*`batch: {{labels: {name}}}`"):
+        attach(LearningCurves(), probe, tmp_path).meet(ARCHITECTURES["gpt2"]())
+    named = {"input_ids": "input_ids", "labels": name}
+    table = attach(LearningCurves(batch=named, name="named"), probe, tmp_path).observe(
+        ARCHITECTURES["gpt2"](), 0
+    )
+    expected = attach(LearningCurves(name="pairs"), PAIRS, tmp_path).observe(ARCHITECTURES["gpt2"](), 0)
+    assert loss_of(table) == loss_of(expected)
+
+
+class Masks:
+    """A collator that draws, from the global generator or from one of its own."""
+
+    def __init__(self, seed=None):
+        self.generator = None if seed is None else torch.Generator().manual_seed(seed)
+
+    def __call__(self, rows):
+        ids = torch.stack(rows)
+        masked = torch.rand(ids.shape, generator=self.generator) < 0.3
+        return {"input_ids": ids.masked_fill(masked, 2), "labels": ids.masked_fill(~masked, -100)}
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_masks_are_the_same_at_each_observation_and_the_collator_s_are_left_alone(seed, tmp_path):
+    collate = Masks(seed)
+    loader = DataLoader(list(IDS.flatten(0, 1)), batch_size=4, collate_fn=collate)
+    observer = attach(LearningCurves(), loader, tmp_path)
+    module = ARCHITECTURES["bert"]()
+    torch.manual_seed(1)
+    state = torch.get_rng_state(), collate.generator and collate.generator.get_state()
+    first = observer.observe(module, 0)
+    assert torch.equal(torch.get_rng_state(), state[0])
+    assert seed is None or torch.equal(collate.generator.get_state(), state[1])
+    torch.rand(5)
+    list(loader)  # the training goes on
+    pd.testing.assert_frame_equal(observer.observe(module, 0), first, check_exact=True)
+
+
+def test_a_subset_is_looked_at_and_nothing_else(tmp_path):
+    rows = list(IDS.flatten(0, 1))
+    loader = DataLoader(rows, batch_size=4, sampler=SubsetRandomSampler([5, 1, 2]))
+    table = attach(LearningCurves(), loader, tmp_path).observe(ARCHITECTURES["gpt2"](), 0)
+    alone = attach(LearningCurves(name="alone"), [torch.stack([rows[i] for i in (1, 2, 5)])], tmp_path)
+    assert loss_of(table) == pytest.approx(loss_of(alone.observe(ARCHITECTURES["gpt2"](), 0)), abs=1e-7)
+
+
+def test_labels_below_zero_and_integers_of_any_width(tmp_path):
+    expected = attach(LearningCurves(), PAIRS, tmp_path).observe(ARCHITECTURES["nanogpt"](), 0)
+    for number, kind in enumerate((torch.int32, torch.uint16, torch.int16)):
+        observer = attach(
+            LearningCurves(name=f"k{number}"), [(x.to(kind), y.to(kind)) for x, y in PAIRS], tmp_path
+        )
+        assert loss_of(observer.observe(ARCHITECTURES["nanogpt"](), 0)) == loss_of(expected)
+    ignored = [(x, y.masked_fill(torch.arange(11) < 5, -1)) for x, y in PAIRS]  # as nanoGPT ignores them
+    found = attach(LearningCurves(name="ignored"), ignored, tmp_path).observe(ARCHITECTURES["nanogpt"](), 0)
+    assert loss_of(found) > 0
+    assert loss_of(found) != loss_of(expected)
+
+
+def test_probabilities_are_no_logits(tmp_path):
+    class Softmax(Copies):
+        def forward(self, input_ids):
+            return super().forward(input_ids).softmax(-1)
+
+    with pytest.raises(ValueError, match="Softmax answers probabilities, and logits are expected"):
+        attach(LearningCurves(), PAIRS, tmp_path).meet(Softmax())
+
+
+def test_embeddings_of_positions_by_another_name_are_no_vocabulary(tmp_path):
+    config = BartConfig(
+        vocab_size=VOCABULARY, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=16,
+    )  # fmt: skip
+    module = BartForConditionalGeneration(config).eval()
+    probe = [{"input_ids": i, "labels": i[:, :5].contiguous()} for i in IDS]
+    table = attach(LearningCurves(), probe, tmp_path).observe(module, 0)
+    with torch.no_grad():
+        expected = module(input_ids=IDS.flatten(0, 1), labels=IDS.flatten(0, 1)[:, :5].contiguous()).loss
+    assert loss_of(table) == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_labels_may_begin_late(tmp_path):
+    unlabelled = [{"input_ids": i, "labels": torch.full_like(i, -100)} for i in IDS]
+    observer = attach(LearningCurves(), [*unlabelled, *unlabelled, *SHIFTED_INSIDE], tmp_path)
+    observer.meet(ARCHITECTURES["llama"]())
+    assert observer.labels == "next"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LearningCurves(schedule=5), r"schedule is 5: expected Steps"),
+        (lambda: LearningCurves(batch="input_ids"), "expected names of its entries"),
+        (lambda: Sparsity(sites=["model.layers.0"]), "expected a mapping of names to module paths"),
+        (lambda: Sparsity(sites={"x": 3}), "expected a mapping of names to module paths"),
+    ],
+)
+def test_arguments_of_another_type(make, message):
+    with pytest.raises((TypeError, TypeCheckError), match=message):
+        make()
+
+
+def test_several_loaders(tmp_path):
+    loader = DataLoader(list(IDS.flatten(0, 1)), batch_size=4)
+    with pytest.raises(ValueError, match="there are 2 loaders: give the observer one of them"):
+        attach(LearningCurves(), [loader, loader], tmp_path)
+    attach(LearningCurves(), [loader], tmp_path).meet(ARCHITECTURES["gpt2"]())
+    with pytest.raises(ValueError, match="`batch` names \\['input_idz'\\], and no `input_ids`"):
+        attach(LearningCurves(batch={"input_idz": "ids"}), [{"ids": i} for i in IDS], tmp_path)
