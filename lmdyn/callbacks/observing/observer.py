@@ -10,12 +10,11 @@ from typing import Any, ClassVar, Literal, get_args
 import lightning as L
 import pandas as pd
 from lightning.pytorch.core.mixins.hparams_mixin import HyperparametersMixin
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from matplotlib.figure import Figure
 from torch import nn
 
 from lmdyn.analysis.inspection.activations import observing
-from lmdyn.analysis.inspection.forward import Forward, Renamed, device_of, is_sharded
+from lmdyn.analysis.inspection.forward import Forward, Renamed, device_of
 from lmdyn.analysis.inspection.label_convention import LabelConvention
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.observing.probe import ProbeSet
@@ -45,7 +44,12 @@ from lmdyn.callbacks.observing.store import (
     public_name,
 )
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
-from lmdyn.callbacks.training.lightning_internals import callbacks_of, datamodule_of, validation_source
+from lmdyn.callbacks.training.lightning_internals import (
+    callbacks_of,
+    datamodule_of,
+    shards_weights,
+    validation_source,
+)
 from lmdyn.callbacks.training.observation_schedule import Progress, Steps
 from lmdyn.callbacks.training.resume import at_epoch_start, progress, token_counts_of, tokenizer_of
 
@@ -101,8 +105,10 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
 
     uses_labels: ClassVar[bool | None] = None
     """Whether numbers depend on the labels of the probe set, which must be known then; None: where it has labels."""
+
     reads: ClassVar[Literal["masked", "causal"] | None] = None
     """The only kind of model that it can look at: it refuses the other one, by measurement."""
+
     in_step: ClassVar[bool] = False
     """Whether all ranks make equally many forward passes, as sharded modules need: passes over the probe set do."""
 
@@ -177,7 +183,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         self.store.check_settings()
 
     def ensure_met(self, module: nn.Module) -> None:
-        """:meth:`meet` the module, unless that is done."""
+        """Meet the module, unless that is done."""
         if not self._met:
             self.meet(module)
 
@@ -293,8 +299,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         if settings.get("batch", "") is None:
             del settings["batch"]  # the batches' own names
         settings |= {k: plain_setting(v) for k, v in self._found.items()}
-        if self.uses_labels is not False:
-            settings["labels"] = self.labels or UNDECIDED
+        settings |= {"labels": self.labels or UNDECIDED}
+        if self.uses_labels is False:
+            del settings["labels"]
         probe = self._probe_set
         if probe is not None and probe.fingerprint is not None:
             settings["probe_set"] = probe.fingerprint
@@ -388,7 +395,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check the module's sites, before anything runs."""
-        if not self.in_step and rank_and_world_size()[1] > 1 and _shards(trainer, pl_module):
+        if not self.in_step and rank_and_world_size()[1] > 1 and shards_weights(trainer, pl_module):
             raise ValueError(
                 f"{self.name}: ranks share the weights of the module ({type(trainer.strategy).__name__}) and would "
                 "make unequal numbers of forward passes for this observer, which hangs or aborts: leave it out of this "
@@ -426,13 +433,6 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Observe the last step where it is scheduled."""
         _observe_due(trainer, pl_module, lambda o: o.schedule.last)
-
-
-def _shards(trainer: L.Trainer, module: nn.Module) -> bool:
-    """Whether the weights are in parts, or will be: some strategies cut them after this hook."""
-    return is_sharded(module) or isinstance(
-        trainer.strategy, (FSDPStrategy, ModelParallelStrategy, DeepSpeedStrategy)
-    )
 
 
 def _observers(trainer: L.Trainer) -> list[Observer]:

@@ -12,9 +12,13 @@ from typing import Any, cast
 
 import lightning as L
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+from lmdyn.analysis.inspection.forward import is_sharded
 
 __all__ = [
     "accumulates_gradients",
@@ -28,6 +32,7 @@ __all__ = [
     "restore_batches_that_stepped",
     "restore_loaders",
     "settle_loops",
+    "shards_weights",
     "start_wandb_run",
     "trainer_attributes",
     "tree_leaves",
@@ -184,3 +189,10 @@ def start_wandb_run(logger: WandbLogger) -> None:
         mode = "offline" if logger._offline else None
         logger._experiment = wandb.init(**{**logger._wandb_init, "mode": mode, "reinit": "create_new"})
     _ = logger.experiment
+
+
+def shards_weights(trainer: L.Trainer, module: nn.Module) -> bool:
+    """Whether the weights are in parts, or will be: some strategies cut them after this hook."""
+    return is_sharded(module) or isinstance(
+        trainer.strategy, (FSDPStrategy, ModelParallelStrategy, DeepSpeedStrategy)
+    )
