@@ -55,10 +55,8 @@ def observing(module: nn.Module) -> Iterator[None]:
                 m.training = False
             yield
         finally:
-            for (
-                m,
-                scaled,
-            ) in rescaled.items():  # RWKV's weights, which it scales in place in its first eval pass
+            # of RWKV, which scales its weights in place in its first eval pass
+            for m, scaled in rescaled.items():
                 if cast(Any, m).layers_are_rescaled != scaled:
                     m.training = not scaled
                     cast(Any, m)._rescale_layers()

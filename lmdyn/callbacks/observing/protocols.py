@@ -266,7 +266,7 @@ class HasTokenCounts(Protocol):
     used_by="DepthPerformance, EncoderDynamics, TowerPreference: whether labels are masked tokens",
 )
 class HasObjective(Protocol):
-    """What the labels are to the inputs, aligned with the logits; where it is not declared, nothing is assumed."""
+    """What the labels are to the inputs; which logits they belong to is the loader's ``label_convention``."""
 
     @property
     def objective(self) -> str:

@@ -285,13 +285,7 @@ def _check_answer(
 ) -> None:
     """Call the module on the first batch, and refuse, in one error, what no observation could be made of.
 
-    Args:
-        module: the module.
-        probe: the probe set.
-        forward: how the module is called.
-        tokenizer: the run's, or None.
-        whose: the observer, for messages.
-        labels: whether its numbers depend on labels, which the logits are to fit.
+    The arguments are those of :func:`read_module`; ``labels``: whether the logits are to fit them.
 
     Raises:
         ValueError: no batch; a call that fails; no logits, or of another shape; more token ids than embeddings.
