@@ -20,8 +20,8 @@ def observing(module: nn.Module) -> Iterator[None]:
 
     Inside, every submodule is in eval mode, compiled modules run eagerly (hooks never fire on compiled ones),
     autocast is off, gradients can be taken (also within ``inference_mode``). On leaving, also after an error,
-    the random states of Python, NumPy and every device, each submodule's own mode and the cuDNN flags are what
-    they were. ``.grad`` fields are not touched as long as gradients are taken by :func:`torch.autograd.grad`.
+    the random states of Python, NumPy and every device, each submodule's own mode, its buffers and the cuDNN flags
+    are what they were. ``.grad`` fields are not touched as long as gradients are taken by :func:`torch.autograd.grad`.
 
     Args:
         module: the module to observe.
@@ -35,6 +35,12 @@ def observing(module: nn.Module) -> Iterator[None]:
         True
     """
     modes = {m: m.training for m in module.modules()}
+    buffers = [
+        (m, n, b, b.detach().clone(), _writes(b))
+        for m in modes
+        for n, b in m._buffers.items()
+        if b is not None
+    ]
     rescaled = {m: cast(Any, m).layers_are_rescaled for m in modes if hasattr(m, "layers_are_rescaled")}
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 (the state to protect)
     cuda = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
@@ -55,6 +61,7 @@ def observing(module: nn.Module) -> Iterator[None]:
                 m.training = False
             yield
         finally:
+            _restore_buffers(buffers)
             # of RWKV, which scales its weights in place in its first eval pass
             for m, scaled in rescaled.items():
                 if cast(Any, m).layers_are_rescaled != scaled:
@@ -64,6 +71,20 @@ def observing(module: nn.Module) -> Iterator[None]:
                 m.training = mode
             random.setstate(python_state)
             np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+def _restore_buffers(buffers: list[tuple[nn.Module, str, Tensor, Tensor, int]]) -> None:
+    """Of modules that count or keep something in eval mode: the same tensors with the values that they had."""
+    with torch.no_grad():
+        for module, name, buffer, value, writes in buffers:
+            module._buffers[name] = buffer
+            if _writes(buffer) != writes:
+                buffer.copy_(value)
+
+
+def _writes(tensor: Tensor) -> int:
+    """How often a tensor was written to; inference mode does not count."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _is_compiled(module: nn.Module) -> bool:
@@ -191,14 +212,11 @@ class _Captured:
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
-        self._version = self._writes()
-
-    def _writes(self) -> int:
-        return 0 if self.tensor.is_inference() else self.tensor._version  # inference mode does not count
+        self._version = _writes(tensor)
 
     @property
     def overwritten(self) -> bool:
-        return self._writes() != self._version
+        return _writes(self.tensor) != self._version
 
 
 _IN_PLACE_REMEDY = (

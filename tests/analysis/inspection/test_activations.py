@@ -249,3 +249,32 @@ def test_weights_that_rwkv_scales_in_place_are_as_they_were():
     with torch.no_grad(), observing(model):  # scaled already, and to stay so
         model(ids)
     assert all(torch.equal(value, own[name]) for name, value in model.state_dict().items())
+
+
+class Counts(nn.Module):
+    """Keeps something in buffers, also in eval mode: written in place, and put in anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("last", torch.zeros(2))
+
+    def forward(self, x):
+        self.calls += 1
+        self.last = self.last + x[0].detach()
+        return self.linear(x) + self.last
+
+
+def test_buffers_are_what_they_were():
+    module = Counts()
+    module(torch.ones(1, 2))
+    tensors = dict(module.named_buffers())
+    before = {name: b.clone() for name, b in tensors.items()}
+    with observing(module):
+        module(torch.ones(1, 2))
+        assert float(module.calls) == 2  # the control: it was written to
+        assert float(module.last[0]) == 2
+    for name, buffer in module.named_buffers():
+        assert buffer is tensors[name]
+        assert torch.equal(buffer, before[name])
