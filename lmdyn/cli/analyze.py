@@ -33,6 +33,7 @@ from lmdyn.callbacks.training.lightning_internals import callbacks_of
 from lmdyn.callbacks.training.observation_schedule import Progress
 from lmdyn.cli.configurations import read_yaml
 from lmdyn.cli.replay_loggers import Destination, logger_settings, logging_to, make_loggers
+from lmdyn.cli.studies.provenance import begin_session, end_session
 from lmdyn.cli.weights_record import WeightsRecord
 
 __all__ = ["analyze"]
@@ -51,6 +52,7 @@ def analyze(
     scheduled: bool = False,
     device: str = "cpu",
     loggers: Sequence[str] = (),
+    command: Sequence[str] = ("lmdyn", "analyze"),
 ) -> int:
     """Replay observers over checkpoints: those of a run, in a folder of transformers' Trainer, or of a hub model.
 
@@ -72,6 +74,7 @@ def analyze(
         loggers: classes of loggers, or ``none``; by default those of the configuration, see
             :func:`~lmdyn.cli.replay_loggers.logger_settings`. Loggers that are named here are also given the
             observations that are there already; others get the new ones only.
+        command: its words, for ``<out>/provenance.json``.
 
     Returns:
         Number of observations made.
@@ -110,6 +113,8 @@ def analyze(
     publishes = any(log_all or not o.store.path(s).exists() for s in asked for o in asked[s])
     own_loggers = make_loggers(settings) if publishes else []  # one that gets nothing is not begun
     made = there = 0
+    missing = any(not o.store.path(s).exists() for s in asked for o in asked[s])
+    session = begin_session(out, command, device, of=folder) if missing else None
     with logging_to(own_loggers):
         for step in track(list(asked), description="replay"):
             due = [o for o in asked[step] if not o.store.has(step)]
@@ -120,6 +125,7 @@ def analyze(
                 if observer not in due:
                     table = pd.read_parquet(observer.store.path(step))
                     publish(observer, table, own_loggers, step)
+    end_session(out, session)
     _, sentences = weights.audit(stamps)
     for sentence in sentences:
         log.warning("weights audit: %s", sentence)

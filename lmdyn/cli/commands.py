@@ -90,6 +90,7 @@ def analyze_command(args: Sequence[str]) -> None:
         scheduled=options.scheduled,
         device=_device(options.device),
         loggers=options.logger,
+        command=["lmdyn", "analyze", *args],
     )
     log.info("report: python -m lmdyn.cli report %s", options.out or options.run)
 

@@ -23,6 +23,7 @@ from lmdyn.callbacks.training.lightning_internals import callbacks_of, purge_aft
 from lmdyn.callbacks.training.resume import RunState
 from lmdyn.cli import INSPECT_FIRST
 from lmdyn.cli.parser import ConfigFile, Parser
+from lmdyn.cli.studies.provenance import begin_session, end_session
 
 __all__ = ["LmdynCLI", "SaveRunConfig"]
 
@@ -37,12 +38,34 @@ _DESCRIPTIONS = {
 
 
 class SaveRunConfig(SaveConfigCallback):
-    """Saves ``config.yaml`` when a run is trained; testing it later does not overwrite it."""
+    """Saves ``config.yaml`` and ``provenance.json`` when a run is trained; testing it later does not overwrite them.
+
+    Args:
+        *args: those of Lightning's callback.
+        command: the words of the command, for the provenance.
+        **kwargs: those of Lightning's callback.
+    """
+
+    def __init__(self, *args: Any, command: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.command = command
+        self._folder = Path()
+        self._session: int | None = None
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Save in ``fit`` only."""
         if stage == "fit":
+            self._folder = run_folder(trainer)  # a broadcast: every rank must ask
             super().setup(trainer, pl_module, stage)
+
+    def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Begin a session in the provenance; called on rank 0, before anything is observed."""
+        self._session = begin_session(self._folder, self.command, str(trainer.strategy.root_device))
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """End it."""
+        if trainer.is_global_zero:
+            end_session(self._folder, self._session, step=trainer.global_step)
 
 
 class LmdynCLI(LightningCLI):
@@ -62,7 +85,7 @@ class LmdynCLI(LightningCLI):
             auto_configure_optimizers=False,
             trainer_defaults={"callbacks": [RunState()]} if run else {},
             save_config_callback=SaveRunConfig,
-            save_config_kwargs={"overwrite": True},
+            save_config_kwargs={"overwrite": True, "command": ["lmdyn", *args]},
             seed_everything_default=0,
             parser_kwargs={
                 "description": "lmdyn: train a language model and watch how it learns",

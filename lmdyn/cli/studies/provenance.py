@@ -1,0 +1,280 @@
+"""Where the numbers of a run come from: commands, versions, machine, and the claims that were made before."""
+
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Protocol
+
+__all__ = ["FILE", "begin_session", "end_session", "read_provenance", "unseen_claims", "write_json"]
+
+log = logging.getLogger(__name__)
+
+FILE = "provenance.json"
+"""Its name in a run's folder."""
+
+_PACKAGES = (
+    "lmdyn",
+    "torch",
+    "lightning",
+    "transformers",
+    "tokenizers",
+    "numpy",
+    "scipy",
+    "pandas",
+    "pyarrow",
+)
+_GIT_S = 5.0  # for each call of git
+
+
+class _Claim(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def fingerprint(self) -> str: ...
+    def reads(self) -> frozenset[str]: ...
+
+
+class _Study(Protocol):
+    @property
+    def claims(self) -> Sequence[_Claim]: ...
+
+
+def begin_session(folder: Path, command: Sequence[str], device: str, *, of: Path | None = None) -> int | None:
+    """Note in ``<folder>/provenance.json`` that a command begins to make observations, and what is claimed of them.
+
+    The file holds ``sessions``, one for each command: ``command, began, versions, commit, dirty, host, device,
+    processor, threads, registered`` (and, once it has ended, ``ended, cpu_s, peak_memory_mb``), and
+    ``claims``: for each study of lmdyn the fingerprint of each claim, as it was when the run held no observation yet
+    of any observer that the claim reads. A fingerprint that is there is never replaced. Several processes may write.
+
+    A run does not fail for it: what cannot be written is a warning.
+
+    Args:
+        folder: the run's folder, which receives ``observations/``.
+        command: its words.
+        device: where it computes, ``cpu`` or ``cuda:0``.
+        of: the run whose checkpoints are observed, where ``folder`` is another; its claims hold here as well.
+
+    Returns:
+        The number of the session, for :func:`end_session`; None where nothing was written.
+    """
+    try:
+        return _begin(folder, command, device, of if of is not None and of != folder else None)
+    except Exception as error:  # whatever file systems, git or a study's file do
+        log.warning("%s is not written (%s: %s)", folder / FILE, type(error).__name__, error)
+        return None
+
+
+def end_session(folder: Path, session: int | None, **about: Any) -> None:
+    """Note that a session has ended, and what it cost this process; a killed one has no end.
+
+    Args:
+        folder: the run's folder.
+        session: what :func:`begin_session` returned.
+        **about: more to note, such as ``step``.
+    """
+    if session is None:
+        return
+    cost = {"ended": _now(), "cpu_s": round(time.process_time(), 1), **about}
+    try:
+        import resource  # not on Windows
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kilobytes; on macOS bytes
+        cost["peak_memory_mb"] = round(peak / 1024 / (1024 if sys.platform == "darwin" else 1))
+        with _changing(folder) as content:
+            content["sessions"][session] |= cost
+    except Exception as error:
+        log.warning("%s is not written (%s: %s)", folder / FILE, type(error).__name__, error)
+
+
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """What :func:`begin_session` has written: ``sessions`` and ``claims``; both empty where there is no file.
+
+    Raises:
+        ValueError: a file that holds something else.
+    """
+    path = folder / FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {"sessions": [], "claims": {}}
+    except ValueError as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}): remove it; its claims then count as not made before"
+        ) from error
+    if (
+        not isinstance(content, dict)
+        or not isinstance(content.get("sessions"), list)
+        or not isinstance(content.get("claims"), dict)
+    ):
+        raise ValueError(f"{path} is no provenance of a run: expected `sessions` and `claims`")
+    return content
+
+
+def unseen_claims(
+    study: _Study, observed: Collection[str], registered: Mapping[str, str]
+) -> Mapping[str, str]:
+    """The claims of a study that can be said to be made before: nothing that they read was observed, or they were.
+
+    Args:
+        study: the study.
+        observed: names of the classes of observers that a run holds observations of (``Sparsity``).
+        registered: fingerprints by claim that are known already; they stay.
+
+    Returns:
+        Fingerprints by claim.
+    """
+    said = dict(registered)
+    for claim in study.claims:
+        if not {read.partition("/")[0] for read in claim.reads()} & set(observed):
+            said.setdefault(claim.name, claim.fingerprint)
+    return said
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file at once, under another name first: a killed process leaves no half file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1, ensure_ascii=False)
+            file.write("\n")
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _begin(folder: Path, command: Sequence[str], device: str, of: Path | None) -> int:
+    session = {
+        "command": list(command),
+        "began": _now(),
+        "versions": _versions(),
+        **_commit(),
+        "host": platform.node(),
+        "device": _device_name(device),
+        "processor": _processor(),
+        "threads": _threads(),
+    }
+    before = {} if of is None else read_provenance(of)["claims"]
+    with _changing(folder) as content:
+        claims: dict[str, dict[str, str]] = content["claims"]
+        try:
+            observed = {name for run in (folder, of) if run is not None for name in _observed(run)}
+            for name, study in _studies().items():
+                known = {**before.get(name, {}), **claims.get(name, {})}
+                if said := unseen_claims(study, observed, known):
+                    claims[name] = dict(said)
+        except Exception as error:  # the session is noted all the same
+            log.warning("%s: no claims are registered (%s: %s)", folder, type(error).__name__, error)
+        session["registered"] = {name: len(said) for name, said in claims.items()}
+        content["sessions"].append(session)
+        return len(content["sessions"]) - 1
+
+
+@contextmanager
+def _changing(folder: Path) -> Iterator[dict[str, Any]]:
+    """The content of the file, which is written at the end; other processes wait meanwhile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)  # the folder itself, so that no file is left
+    try:
+        try:
+            import fcntl  # not on Windows
+
+            fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process, however that ends
+        except (OSError, ImportError) as error:  # a file system without locks
+            log.debug("%s is not locked: %s", folder / FILE, error)
+        content = read_provenance(folder)
+        yield content
+        write_json(folder / FILE, content)
+    finally:
+        os.close(lock)
+
+
+def _studies() -> Mapping[str, _Study]:
+    try:  # until the room is there
+        studies: Mapping[str, _Study] = import_module("lmdyn.claims").STUDIES
+    except ModuleNotFoundError:
+        return {}
+    return studies
+
+
+def _observed(run: Path) -> Iterator[str]:
+    """Names of the classes whose observations a run holds; ``Tested`` of one that was tested."""
+    from lmdyn.callbacks.observing.store import ObservationStore
+
+    for folder in sorted((run / "observations").glob("*")):
+        if about := ObservationStore(folder).about():
+            yield str(about["observer"]).rpartition(".")[2]
+    if (run / "test.json").exists():
+        yield "Tested"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> dict[str, Any]:
+    """The commit of lmdyn's checkout and whether files differ from it; None where it is no checkout."""
+    here = Path(__file__).parents[2]
+    git: Callable[..., str] = lambda *words: subprocess.run(  # noqa: E731
+        ["git", "-C", str(here), *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_GIT_S,
+        env={k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
+    ).stdout.strip()
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # not a repository that lmdyn is only installed in
+        return {
+            "commit": git("rev-parse", "HEAD"),
+            "dirty": bool(git("status", "--porcelain", "--untracked-files=no", ":/lmdyn")),
+        }
+    except (OSError, subprocess.SubprocessError):
+        return {"commit": None, "dirty": None}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _device_name(device: str) -> str:
+    if not device.startswith("cuda"):
+        return device
+    import torch
+
+    return f"{device} ({torch.cuda.get_device_name(device)})"
+
+
+def _threads() -> int:
+    import torch
+
+    return int(torch.get_num_threads())
