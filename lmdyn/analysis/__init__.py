@@ -76,6 +76,7 @@ from lmdyn.analysis.similarity.rsa import rsa
 from lmdyn.analysis.similarity.sweep import sweep
 from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.analysis.statistics.grouped import GroupedMeans
+from lmdyn.analysis.statistics.jackknife import Jackknifed, jackknife
 from lmdyn.analysis.words.frequency_matching import MatchedSamples, match_frequency
 from lmdyn.analysis.words.sparsity import attention_entropy, concentration, frequency_correlation, word_tags
 
@@ -94,6 +95,7 @@ __all__ = [
     "FoundSites",
     "GroupedMeans",
     "HeadTraining",
+    "Jackknifed",
     "LocalExponents",
     "LongRun",
     "LyapunovSpectrum",
@@ -139,6 +141,7 @@ __all__ = [
     "find_sites",
     "frequency_correlation",
     "iterate",
+    "jackknife",
     "jensen_shannon",
     "kaplan_yorke_dimension",
     "kernel_cka",

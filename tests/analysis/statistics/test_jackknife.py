@@ -1,0 +1,87 @@
+"""The jackknife against closed forms, and against what resampled rows would say."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lmdyn.analysis.statistics.jackknife import jackknife
+
+
+def leave_out(statistic, *arrays, blocks=None):
+    n = len(arrays[0])
+    blocks = np.arange(n) if blocks is None else blocks
+    return [statistic(*(a[blocks != b] for a in arrays)) for b in np.unique(blocks)]
+
+
+def test_of_a_mean_it_is_the_textbook_standard_error():
+    x = np.random.default_rng(0).normal(size=20)
+    found = jackknife(x.mean(), leave_out(np.mean, x))
+    assert found.value == pytest.approx(x.mean(), abs=1e-13)
+    assert found.error == pytest.approx(stats.sem(x), abs=1e-13)
+    assert found.bias == pytest.approx(0, abs=1e-13)
+    assert found.df == 19
+
+
+def test_the_bias_of_a_variance_is_taken_off_exactly():
+    x = np.random.default_rng(1).exponential(size=15)
+    found = jackknife(x.var(), leave_out(np.var, x))
+    assert found.value == pytest.approx(x.var(ddof=1), rel=1e-12)
+    assert abs(found.bias) > 0.01  # the control: there was something to take off
+
+
+def test_blocks_of_unequal_size_give_the_weighted_mean():
+    """Of a mean, the pseudo-value of a block is the block's mean."""
+    rng = np.random.default_rng(2)
+    blocks = np.repeat([0, 1, 2, 3], [3, 5, 2, 10])
+    x = rng.normal(size=20)
+    sizes = np.bincount(blocks)
+    found = jackknife(x.mean(), leave_out(np.mean, x, blocks=blocks), sizes)
+    assert found.value == pytest.approx(x.mean(), abs=1e-13)
+    means = np.array([x[blocks == b].mean() for b in range(4)])
+    h = 20 / sizes
+    assert found.error == pytest.approx(np.sqrt(np.mean((means - x.mean()) ** 2 / (h - 1))), abs=1e-13)
+    unweighted = jackknife(x.mean(), leave_out(np.mean, x, blocks=blocks))
+    assert abs(unweighted.value - x.mean()) > 1e-3  # the control: sizes matter
+
+
+def test_values_of_any_shape_are_those_of_each():
+    x = np.random.default_rng(3).normal(size=(12, 2, 3))
+    found = jackknife(x.var(0), np.stack([np.delete(x, i, 0).var(0) for i in range(12)]))
+    for i, j in np.ndindex(2, 3):
+        one = jackknife(x[:, i, j].var(), leave_out(np.var, x[:, i, j]))
+        assert (found.value[i, j], found.error[i, j]) == pytest.approx((one.value, one.error))
+
+
+def first_correlation(x, y):
+    qx, qy = (np.linalg.qr(a - a.mean(0))[0] for a in (x, y))
+    return float(np.linalg.svd(qx.T @ qy, compute_uv=False)[0])
+
+
+def test_of_a_canonical_correlation_it_covers_where_resampled_rows_do_not():
+    """A population correlation of 0.5, and 0 in five further dimensions: small samples raise the first one."""
+    rng = np.random.default_rng(4)
+    plain, corrected, covered, percentile = [], [], 0, 0
+    for _ in range(100):
+        x, y = rng.normal(size=(2, 160, 6))
+        x[:, 0] = 0.5 * y[:, 0] + np.sqrt(0.75) * x[:, 0]
+        blocks = np.arange(160) % 20
+        value = first_correlation(x, y)
+        found = jackknife(value, leave_out(first_correlation, x, y, blocks=blocks))
+        plain.append(value)
+        corrected.append(float(found.value))
+        covered += abs(found.value - 0.5) <= stats.t.ppf(0.975, found.df) * found.error
+        draws = [rng.integers(0, 160, 160) for _ in range(40)]
+        low, high = np.quantile([first_correlation(x[d], y[d]) for d in draws], [0.025, 0.975])
+        percentile += low <= 0.5 <= high
+    assert abs(np.mean(corrected) - 0.5) < 0.5 * abs(np.mean(plain) - 0.5)
+    assert covered >= 85
+    assert percentile < 75  # the control: an interval of resampled rows, for the same data
+
+
+@pytest.mark.parametrize(
+    ("left_out", "sizes", "message"),
+    [([1.0], None, "two blocks"), ([1.0, 2.0], [1], "2 blocks"), ([1.0, 2.0], [1, 0], "2 blocks")],
+)
+def test_refused(left_out, sizes, message):
+    with pytest.raises(ValueError, match=message):
+        jackknife(1.0, left_out, sizes)
