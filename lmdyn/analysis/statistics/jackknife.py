@@ -34,11 +34,11 @@ def jackknife(
 ) -> Jackknifed:
     """Bias correction and standard error of a smooth statistic of a sample that comes in independent blocks.
 
-    Of g blocks with m_j of n observations each, h_j = n / m_j, the pseudo-values are τ_j = h_j θ − (h_j − 1) θ_(j), the
-    corrected value is θ_J = g θ − Σ_j (1 − m_j / n) θ_(j), and the variance 1/g Σ_j (τ_j − θ_J)² / (h_j − 1). With equal
-    blocks these are Tukey's: θ_J is the mean of the τ_j, and the variance theirs over g. The bias of order 1/n is taken
-    off, so that it suits canonical correlations, which small samples raise and resampled rows raise again. It is
-    unfit for what is not smooth, such as a median or a number of kept directions.
+    Of g blocks with m_j of n observations each, h_j = n / m_j, the pseudo-values are τ_j = h_j θ − (h_j − 1) θ_(j),
+    the corrected value is θ_J = g θ − Σ_j (1 − m_j / n) θ_(j), and the variance 1/g Σ_j (τ_j − θ_J)² / (h_j − 1). With
+    equal blocks these are Tukey's: θ_J is the mean of the τ_j, and the variance theirs over g. The bias of order 1/n
+    is taken off, so that it suits canonical correlations, which small samples raise and resampled rows raise again. It
+    is unfit for what is not smooth, such as a median or a number of kept directions.
 
     Args:
         whole: (…) the statistic θ of all blocks.
