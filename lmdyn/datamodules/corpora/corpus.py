@@ -15,6 +15,7 @@ import pandas as pd
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.bptt import SHUFFLED, StreamLoader
+from lmdyn.datamodules.corpora.document_order import check_order_seed, reordered
 from lmdyn.datamodules.corpora.encoding import EncodedSplit, build_folder, encode_documents, merge_label_names
 from lmdyn.datamodules.corpora.sentence import Document
 from lmdyn.datamodules.corpora.tokenization import (
@@ -127,6 +128,9 @@ class Corpus(SplitLoaders, ABC):
         sequence_length: predictions in each row of a batch.
         cache_dir: folder of the encoded text; by default ``$LMDYN_CACHE`` or ``~/.cache/lmdyn``.
         seed: of the permutation of shuffled layers.
+        order_seed: permutes the documents of the training text once by this seed (of a corpus without documents, such
+            as a treebank, its sentences); None is the text's own order as published. Vocabulary, labels and the other
+            splits stay as they are, and :meth:`documents` streams the text's own order.
 
     Raises:
         ValueError: in ``prepare_data`` or ``setup``, with file, line and remedy: bad settings, text that cannot be
@@ -143,6 +147,9 @@ class Corpus(SplitLoaders, ABC):
     _unsaved: ClassVar[tuple[str, ...]] = ()
     """Names of arguments that are no plain values and stay out of the hyperparameters."""
 
+    _orders_itself: ClassVar[bool] = False
+    """Whether ``documents("train")`` is itself in the order of ``order_seed``."""
+
     def __init__(
         self,
         *,
@@ -156,14 +163,13 @@ class Corpus(SplitLoaders, ABC):
         sequence_length: int = 35,
         cache_dir: str | None = None,
         seed: int = 0,
+        order_seed: int | None = None,
     ) -> None:
         super().__init__()
         self.save_hyperparameters(logger=False, ignore=list(self._unsaved))
-        for name, value in (
-            ("min_count", min_count),
-            ("batch_size", batch_size),
-            ("sequence_length", sequence_length),
-        ):
+        check_order_seed(order_seed)
+        sizes = {"min_count": min_count, "batch_size": batch_size, "sequence_length": sequence_length}
+        for name, value in sizes.items():
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         self.allow_zero_length_dataloader_with_multiple_devices = (
@@ -179,6 +185,7 @@ class Corpus(SplitLoaders, ABC):
         self.batch_size = batch_size
         self.sequence_length = sequence_length
         self.seed = seed
+        self.order_seed = order_seed
         self.cache_dir = Path(cache_dir or os.environ.get("LMDYN_CACHE") or "~/.cache/lmdyn").expanduser()
         self._tokenizer_name = tokenizer
         self._tokenizer: PreTrainedTokenizerFast | None = None
@@ -233,20 +240,20 @@ class Corpus(SplitLoaders, ABC):
     def _open(self) -> None:
         if self._encoded:
             return
-        unknown = [split for split in self.splits if split not in SPLITS]
-        if unknown or not self.splits:
+        if not self.splits or not set(self.splits) <= set(SPLITS):
             raise ValueError(f"splits must be some of {list(SPLITS)}, got {list(self.splits)}")
-        identity = {
-            "format": _FORMAT,
-            "class": type(self).__qualname__,
-            "splits": list(self.splits),
-            "content": self.content_key(),
-        }
+        source = {"format": _FORMAT, "class": type(self).__qualname__, "splits": list(self.splits)}
+        identity = {**source, "content": self.content_key()}
         if self._tokenizer is None:
             self._tokenizer = self._own_tokenizer(identity)
-        key = digest([identity, tokenizer_digest(self._tokenizer), self.eos])
+        order = self.order_seed if "train" in self.splits else None
+        text = {**identity, "order": order} if self._orders_itself and order is not None else identity
+        key = digest([text, tokenizer_digest(self._tokenizer), self.eos])
         folder = build_folder(self.cache_dir / f"text-{key}", self._encode)
-        self._encoded = {split: EncodedSplit(folder / split) for split in self.splits}
+        encoded = {split: EncodedSplit(folder / split) for split in self.splits}
+        if order is not None and not self._orders_itself:
+            encoded["train"] = reordered(encoded["train"], order)
+        self._encoded = encoded
         try:
             for split in self.splits:
                 for layer in self._served(split):  # unknown layers fail here, and permutations are written

@@ -27,6 +27,7 @@ __all__ = [
     "EncodedSplit",
     "build_folder",
     "encode_documents",
+    "layer_dtype",
     "merge_label_names",
 ]
 
@@ -92,7 +93,8 @@ class _Column:
         return self._hash.hexdigest()
 
 
-def _layer_dtype(layer: str) -> np.dtype[Any]:
+def layer_dtype(layer: str) -> np.dtype[Any]:
+    """The type of a layer's label indices."""
     return np.dtype(np.int32 if layer == "topic" else np.int16)
 
 
@@ -138,9 +140,9 @@ class EncodedSplit:
         """Rewrite the label indices in place to index into ``names``, which holds all labels of this split."""
         for layer, old in self.names.items():
             new = {name: i for i, name in enumerate(names[layer])}
-            if len(new) > np.iinfo(_layer_dtype(layer)).max:
+            if len(new) > np.iinfo(layer_dtype(layer)).max:
                 raise ValueError(f"layer {layer!r} has {len(new)} different labels: is it a tag set?")
-            table = np.array([*(new[name] for name in old), IGNORED], dtype=_layer_dtype(layer))
+            table = np.array([*(new[name] for name in old), IGNORED], dtype=layer_dtype(layer))
             with (self.folder / f"layer_{layer}.bin").open(
                 "r+b"
             ) as file:  # reads, since mapped pages stay resident
@@ -176,7 +178,7 @@ class EncodedSplit:
 
     def layer(self, layer: str) -> np.memmap[Any, Any]:
         """Labels of each token, (num_tokens,) int16 or int32, -100 where there is none."""
-        return self.open(f"layer_{layer}", _layer_dtype(layer))
+        return self.open(f"layer_{layer}", layer_dtype(layer))
 
     def fingerprint(self, layers: Iterable[str] = ()) -> str:
         """Hash of the tokens and of the labels of some layers."""
@@ -222,7 +224,7 @@ class EncodedSplit:
                             used += count
                         file.write(chunk.data)
                 result.replace(path)
-        return self.open(path.stem, _layer_dtype(layer))
+        return self.open(path.stem, layer_dtype(layer))
 
 
 def _chunks(array: npt.NDArray[Any]) -> Iterable[npt.NDArray[Any]]:
@@ -278,7 +280,7 @@ class _Encoder:
                 if all(getattr(s, layer) is None for s in sentences):
                     continue
                 self._layers[layer] = _Column(
-                    self._folder / f"layer_{layer}.bin", _layer_dtype(layer), self._files
+                    self._folder / f"layer_{layer}.bin", layer_dtype(layer), self._files
                 )
                 self._layers[layer].fill(IGNORED, written)
             self._layers[layer].write(self._labels(layer, sentences)[sentence if layer == "topic" else word])
@@ -292,7 +294,7 @@ class _Encoder:
         else:
             names = chain.from_iterable(getattr(s, layer) or (None,) * len(s.words) for s in sentences)
         labels = [IGNORED if n is None else index.setdefault(n, len(index)) for n in names]
-        if len(index) > np.iinfo(_layer_dtype(layer)).max:
+        if len(index) > np.iinfo(layer_dtype(layer)).max:
             raise ValueError(
                 f"layer {layer!r} has more than {len(index) - 1} different labels: is it a tag set?"
             )

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,9 @@ class ScaffoldCorpus(Corpus):
     from Σ, which has neither α nor ω; single words (k = 1) are familiar by chance alone. The number of words does
     not depend on the setting. Validation and test splits draw on the same phrases, with rules at the same rate.
 
-    The text is one stream without sentences: no end-of-sentence token is written unless ``eos`` asks for it.
+    The text is one stream without sentences: no end-of-sentence token is written unless ``eos`` asks for it. It has no
+    documents either: ``order_seed`` permutes what the training text consists of, the instances of the rule, the phrases
+    outside of it and the single words of noise.
 
     Args:
         familiar: whether the phrases also occur outside of the rule.
@@ -65,6 +67,8 @@ class ScaffoldCorpus(Corpus):
         >>> words.index(CLOSE) - words.index(OPEN)
         3
     """
+
+    _orders_itself: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -137,7 +141,10 @@ class ScaffoldCorpus(Corpus):
         return round(self.n_rules * share), round(outside * share)
 
     def text(self, split: str) -> npt.NDArray[np.int64]:
-        """The words of a split as indices into ``vocabulary``: noise, phrases and rules in random order."""
+        """The words of a split as indices into ``vocabulary``: noise, phrases and rules in random order.
+
+        ``order_seed`` puts those of the training split into another one.
+        """
         random = self._random(SPLITS.index(split))
         rules, outside = self._occurrences(split)
         k, n = self.length, self.n_tokens[split]
@@ -157,7 +164,11 @@ class ScaffoldCorpus(Corpus):
         words[opens + k + 1] = self.n_types + 1
         words[opens[:, None] + 1 + scaffold] = self.phrases[np.arange(rules) % len(self.phrases)]
         words[phrases[:, None] + scaffold] = self.phrases[np.arange(outside) % len(self.phrases)]
-        return words
+        if split != "train" or self.order_seed is None:
+            return words
+        order = np.random.default_rng(self.order_seed).permutation(len(lengths))
+        lengths, starts = lengths[order], starts[order]
+        return words[np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(n)]
 
     def documents(self, split: str) -> Iterator[Document]:
         """The split as one document."""

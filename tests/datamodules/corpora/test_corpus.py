@@ -360,7 +360,14 @@ def test_arguments_of_the_base(cls, files, others):
     assert all(documented[name] for name in defaults)
     assert {name: cls(**files).hparams[name] for name in defaults} == offered
     given = {"tokenizer": "t", "min_count": 2, "eos": True, "layers": ["upos"], "batch_size": 3}
-    given |= {"sequence_length": 4, "cache_dir": "c", "seed": 5, "vocabulary": "unigram", "vocab_size": 7}
+    given |= {
+        "sequence_length": 4,
+        "cache_dir": "c",
+        "seed": 5,
+        "order_seed": 6,
+        "vocabulary": "unigram",
+        "vocab_size": 7,
+    }
     corpus = cls(**files, **given)
     assert {name: corpus.hparams[name] for name in defaults} == given
     assert (corpus.batch_size, corpus.layers, corpus.seed) == (3, ["upos"], 5)

@@ -1,0 +1,126 @@
+"""The order of the training text: its documents, permuted once by a seed."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdyn.datamodules.corpora.encoding import EncodedSplit, build_folder, layer_dtype
+from lmdyn.datamodules.corpora.tokenization import digest
+
+__all__ = ["ReorderedSplit", "check_order_seed", "reordered"]
+
+_SOURCE = "train"
+
+
+def check_order_seed(order_seed: int | None) -> None:
+    """Refuse what is no seed.
+
+    Raises:
+        ValueError: a negative number.
+    """
+    if order_seed is not None and order_seed < 0:
+        raise ValueError(
+            f"order_seed must be null (the text's own order) or a number from 0, got {order_seed}"
+        )
+
+
+class ReorderedSplit(EncodedSplit):
+    """An encoded training text whose documents stand in another order; its own labels move with their tokens.
+
+    The same holds for shuffled labels: each token keeps the label that it has in the text's own order, so that two
+    orders differ in nothing else.
+    """
+
+    def shuffled(self, layer: str, seed: int) -> np.memmap[Any, Any]:
+        """The shuffled labels of the text's own order, in this order; see :meth:`EncodedSplit.shuffled`."""
+        source = EncodedSplit(self.folder.parent / _SOURCE)
+        name = f"shuffled_{layer}-{seed}"
+        path = self.folder / f"{name}.bin"
+        if not path.exists():
+            with tempfile.TemporaryDirectory(prefix=".shuffle-", dir=self.folder) as temporary:
+                result = Path(temporary) / path.name
+                _copy(source.shuffled(layer, seed), _pieces(source, self.order), result)
+                result.replace(path)
+        return self.open(name, layer_dtype(layer))
+
+    @property
+    def order(self) -> npt.NDArray[np.int64]:
+        """Which document of the text's own order stands at each place, (num_documents,)."""
+        meta = json.loads((self.folder / "meta.json").read_text(encoding="utf-8"))
+        return _permutation(self.num_documents, meta["order_seed"])
+
+
+def reordered(source: EncodedSplit, order_seed: int) -> ReorderedSplit:
+    """A split with its documents permuted by a seed, next to the split's own folder; written on first use.
+
+    The permutation is a function of seed and number of documents alone. Memory holds one number for each document and
+    sentence, not the text.
+
+    Args:
+        source: the training split in the text's own order.
+        order_seed: of the permutation.
+
+    Raises:
+        ValueError: a text of one document, which has no other order.
+    """
+    if source.num_documents < 2:
+        raise ValueError(
+            f"order_seed {order_seed} permutes the documents of the training text, and it has {source.num_documents}: "
+            "leave order_seed out, or give a text that is divided into documents"
+        )
+
+    def build(folder: Path) -> None:
+        order = _permutation(source.num_documents, order_seed)
+        pieces = _pieces(source, order)
+        _copy(source.tokens, pieces, folder / "tokens.bin")
+        _copy(source.word_start, pieces, folder / "word_start.bin")
+        for layer in source.names:
+            _copy(source.layer(layer), pieces, folder / f"layer_{layer}.bin")
+        sentences = _ranges(source.document_starts, source.num_sentences, order)  # of each document
+        tokens = np.diff(np.append(source.sentence_starts, source.num_tokens))  # of each sentence
+        counts = {
+            "document_starts": np.array([end - start for start, end in sentences]),
+            "sentence_starts": np.concatenate([tokens[start:end] for start, end in sentences]),
+        }
+        for name, lengths in counts.items():
+            (folder / f"{name}.bin").write_bytes((np.cumsum(lengths) - lengths).astype(np.int64).data)
+        layers: dict[str, list[str]] = {"tokens": [], **{layer: [layer] for layer in source.names}}
+        meta = {
+            "num_tokens": source.num_tokens,
+            "num_sentences": source.num_sentences,
+            "num_documents": source.num_documents,
+            "names": source.names,
+            "hashes": {name: digest([source.fingerprint(of), order_seed]) for name, of in layers.items()},
+            "order_seed": order_seed,
+        }
+        (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+
+    return ReorderedSplit(build_folder(source.folder.parent / f"{_SOURCE}_order-{order_seed}", build))
+
+
+def _permutation(documents: int, order_seed: int) -> npt.NDArray[np.int64]:
+    return np.random.default_rng(order_seed).permutation(documents)
+
+
+def _ranges(starts: npt.NDArray[np.int64], total: int, order: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Where each document begins and ends in the text's own order, in the new order."""
+    there = list(pairwise([*starts.tolist(), total]))
+    return [there[document] for document in order]
+
+
+def _pieces(source: EncodedSplit, order: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """The tokens of each document, in the new order."""
+    first_sentences = np.append(source.sentence_starts, source.num_tokens)[source.document_starts]
+    return _ranges(first_sentences, source.num_tokens, order)
+
+
+def _copy(array: npt.NDArray[Any], pieces: Sequence[tuple[int, int]], path: Path) -> None:
+    with path.open("wb") as file:
+        for start, end in pieces:
+            file.write(np.ascontiguousarray(array[start:end]).data)
