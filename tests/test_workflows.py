@@ -15,6 +15,7 @@ from lmdyn.cli.__main__ import main
 
 ROOT = Path(__file__).parents[1]
 PROFILES = sorted((ROOT / "configs").rglob("config.yaml"))
+SPARSITY = ROOT / "configs" / "saphra2019_sparsity"
 STUDY = ROOT / "configs" / "saphra2019_svcca"
 INTERDEPENDENCE = ROOT / "configs" / "saphra2020_di"
 EMBRYOLOGY = ROOT / "configs" / "chiang2020_embryology"
@@ -26,6 +27,7 @@ TASKS = ("upos", "xpos", "semtag_coarse", "semtag", "topic")
 
 def test_there_are_profiles():
     for study, names in (
+        (SPARSITY, {"organism", "wikitext2", "paper"}),
         (STUDY, {"organism", "wikitext2", "paper"}),
         (INTERDEPENDENCE, {"english", "organism", "scaffold", "scaffold_small"}),
         (EMBRYOLOGY, {"organism", "wikitext2", "paper"}),
