@@ -10,6 +10,7 @@ from typing import NoReturn
 from lmdyn.cli import INSPECT_FIRST
 
 __all__ = [
+    "CommandParser",
     "analyze_command",
     "inspect_command",
     "parse_shard",
@@ -20,7 +21,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-class _Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """Mistakes are one line, and an unknown option gets the nearest."""
 
     def error(self, message: str) -> NoReturn:
@@ -41,7 +42,7 @@ def analyze_command(args: Sequence[str]) -> None:
     RUN may also be a folder of ``checkpoint-*`` that transformers' Trainer wrote, or, with ``--revisions``, the name
     of a hub model; then ``--config`` and ``--out`` are needed.
     """
-    parser = _Parser(
+    parser = CommandParser(
         "lmdyn analyze",
         description="Replay observers over checkpoints. Observations that are there already are skipped.",
         epilog=INSPECT_FIRST,
@@ -144,7 +145,7 @@ def report_command(args: Sequence[str]) -> None:
     Raises:
         ValueError: several runs without ``--out``.
     """
-    parser = _Parser(
+    parser = CommandParser(
         "lmdyn report",
         description="Draw the figures and tables of all observations into one page; PNG, SVG and CSV next to it.",
         epilog=INSPECT_FIRST,
@@ -205,7 +206,7 @@ def prepare_command(args: Sequence[str]) -> None:
 
 def inspect_command(args: Sequence[str]) -> None:
     """``lmdyn inspect MODEL [--data DATA] [--write my.yaml] [--model.ARG VALUE …] [--data.ARG VALUE …]``."""
-    parser = _Parser(
+    parser = CommandParser(
         "lmdyn inspect",
         usage="lmdyn inspect MODEL [--data DATA] [--write my.yaml] [--model.ARG VALUE …] [--data.ARG VALUE …]",
         description="Say what a model is, where to look into it and which observers run on it, before anything is "
