@@ -78,8 +78,10 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
             )
             assert re.search(rf"analyze \S+/{run} {re.escape(arguments)}", plan)
         return
-    assert (jobs["tagger"], jobs["language_model"]) == (20, 2)
-    taggers = set(re.findall(r"--model.init_args.task (\w+) --model.init_args.target (\w+) --model", plan))
+    kinds = [config[kind] for kind in ("taggers", "current", "shuffled")]
+    seeds = len(config["seeds"])
+    assert (jobs["tagger"], jobs["language_model"]) == (sum(map(len, kinds)) * seeds, 2 * seeds)
+    taggers = set(re.findall(r"--model.init_args.task (\w+) .*?--model.init_args.target (\w+) --model", plan))
     assert taggers == {(task, target) for task in TASKS for target in ("next", "current")}
 
 
@@ -114,39 +116,34 @@ def test_the_organism_in_miniature(tmp_path, monkeypatch):
     here, runs = STUDY / "organism", Path("runs/saphra2019_svcca/organism")
     lm = ["--config", str(here / "lm.yaml")]
     main(["prepare", *lm, *SMALL, "--data.init_args.tokenizer=null", "--tokenizer", str(runs / "tokenizer")])
-    for seed in (1, 2):
-        main(
-            ["fit", *lm, *SMALL, f"--seed_everything={seed}", f"--trainer.logger.init_args.version=lm_{seed}"]
-        )
-    corpus = yaml.safe_load((here / "config.yaml").read_text())["config"]["taggers"]
-    taggers = []
-    for task in TASKS:
-        for target in ("next", "current"):
-            for shuffled in (False, True):
-                taggers.append(f"{'shuffled_' if shuffled else ''}{task}_{target}")
-                settings = [
-                    "--config", str(here / corpus[task]), *SMALL, f"--model.init_args.task={task}",
-                    f"--model.init_args.target={target}", f"--model.init_args.shuffled_labels={shuffled}",
-                    f"--trainer.logger.init_args.version={taggers[-1]}",
-                ]  # fmt: skip
-                main(["fit", *settings])
-                if task == "upos":
-                    weights = max((runs / "taggers" / taggers[-1] / "checkpoints").glob("*.ckpt"))
-                    main(["test", *settings, f"--ckpt_path={weights}"])
+    chain = yaml.safe_load((here / "config.yaml").read_text())["config"]
+    partner = ["--config", str(here / "partner.yaml"), "--seed_everything=102"]
+    for name, others in (("lm_2", ["--seed_everything=2"]), ("partner_2", partner)):
+        order = ["--data.init_args.order_seed=2", f"--trainer.logger.init_args.version={name}"]
+        main(["fit", *lm, *others, *SMALL, *order])
+    taggers = [f"{known}_next" for known in chain["taggers"]]
+    taggers += [f"{known}_current" for known in chain["current"]]
+    taggers += [f"shuffled_{known}_next" for known in chain["shuffled"]]
+    for name in taggers:
+        known, _, target = name.removeprefix("shuffled_").rpartition("_")
+        file, *changes = chain["taggers"][known].split()
+        settings = [
+            "--config", str(here / file), *changes, *SMALL, f"--model.init_args.target={target}",
+            f"--model.init_args.shuffled_labels={name.startswith('shuffled_')}", "--data.init_args.order_seed=2",
+            f"--trainer.logger.init_args.version={name}_2",
+        ]  # fmt: skip
+        main(["fit", *settings])
+        if known == "upos":
+            weights = max((runs / "taggers" / f"{name}_2" / "checkpoints").glob("*.ckpt"))
+            main(["test", *settings, f"--ckpt_path={weights}"])
     observers = small_observers(here / "observers.yaml", tmp_path)
-    main(["analyze", str(runs / "lm_1"), "--config", str(observers)])
-    main(
-        [
-            "report",
-            str(runs / "lm_1"),
-            *(str(runs / "taggers" / t) for t in taggers[:4]),
-            "--out",
-            str(runs / "report"),
-        ]
-    )
+    monkeypatch.setenv("LMDYN_SEED", "2")
+    main(["analyze", str(runs / "lm_2"), "--config", str(observers)])
+    some = [str(runs / "taggers" / f"{name}_2") for name in ("upos_next", "shuffled_upos_next")]
+    main(["report", str(runs / "lm_2"), *some, "--out", str(runs / "report")])
 
     names = [c["init_args"]["name"] for c in yaml.safe_load(observers.read_text())["trainer"]["callbacks"]]
-    there = {p.name: pd.read_parquet(p) for p in (runs / "lm_1" / "observations").iterdir()}
+    there = {p.name: pd.read_parquet(p) for p in (runs / "lm_2" / "observations").iterdir()}
     assert set(there) == set(names)
     for target in ("next", "current"):
         compared = there[f"taggers_{target}"].query("quantity == 'svcca'")

@@ -12,7 +12,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torchmetrics import Metric
 
-__all__ = ["IGNORED", "LanguageModule", "TokenMean"]
+__all__ = ["IGNORED", "LanguageModule", "MajorityShare", "TokenMean"]
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,36 @@ class TokenMean(Metric):
     def compute(self) -> Tensor:
         """The mean; NaN where no token had a label."""
         return self.total / self.tokens
+
+
+class MajorityShare(Metric):
+    """Share of the most frequent label among the labelled tokens of all batches and ranks: what a constant scores.
+
+    Args:
+        num_labels: number of classes.
+
+    Example:
+        >>> majority = MajorityShare(3)
+        >>> majority.update(torch.tensor([[2, 2, 0, -100]]))
+        >>> majority.compute()
+        tensor(0.6667, dtype=torch.float64)
+    """
+
+    counts: Tensor
+
+    def __init__(self, num_labels: int) -> None:
+        super().__init__()
+        self.add_state("counts", torch.zeros(num_labels, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, labels: Int[Tensor, "batch time"]) -> None:
+        """Count the labels that there are."""
+        self.counts = self.counts + torch.bincount(labels[labels != IGNORED], minlength=len(self.counts))
+
+    def compute(self) -> Tensor:
+        """The share; NaN where no token had a label."""
+        precision = torch.float32 if self.counts.device.type == "mps" else torch.float64
+        share: Tensor = self.counts.max().to(precision) / self.counts.sum()
+        return share
 
 
 class LanguageModule(L.LightningModule):

@@ -8,7 +8,7 @@ from jaxtyping import Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 
-from lmdyn.models.module import IGNORED, TokenMean
+from lmdyn.models.module import IGNORED, MajorityShare, TokenMean
 from lmdyn.models.recurrent import RecurrentModule
 
 __all__ = ["LSTMTagger"]
@@ -27,8 +27,9 @@ class LSTMTagger(RecurrentModule):
 
     Observe ``embedding``, ``lstm.layers.0`` and ``decoder``.
 
-    Logged: ``train_loss`` (mean over the batch's tokens); ``val_loss``, ``val_perplexity``, ``val_accuracy``
-    and the same with ``test_`` (over all labelled tokens; loss in nats, accuracy in [0, 1]).
+    Logged: ``train_loss`` (mean over the batch's tokens); ``val_loss``, ``val_perplexity``, ``val_accuracy``,
+    ``val_majority`` (what the most frequent of these labels scores, the floor of the accuracy) and the same
+    with ``test_`` (over all labelled tokens; loss in nats, accuracy and majority in [0, 1]).
 
     Args:
         task: the label layer to learn, such as ``upos``, ``xpos``, ``semtag`` or ``topic``.
@@ -111,6 +112,11 @@ class LSTMTagger(RecurrentModule):
             self.hparams["num_labels"] = self.num_labels
         return self.num_labels
 
+    def build(self) -> None:
+        """Make the layers, and what counts the labels."""
+        super().build()
+        self.majority = MajorityShare(self.num_outputs())
+
     def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
         """The tag to predict at each token."""
         if self.label_key not in batch:
@@ -124,10 +130,12 @@ class LSTMTagger(RecurrentModule):
         """Add a batch to the loss and to the accuracy."""
         super().update_metrics(logits, labels, losses)
         self.accuracy.update(logits.argmax(-1) == labels, labels)
+        self.majority.update(labels)
 
     def compute_metrics(self) -> dict[str, Tensor]:
-        """Loss, perplexity and accuracy over all batches and ranks."""
-        return super().compute_metrics() | {"accuracy": self.accuracy.compute()}
+        """Loss, perplexity, accuracy and that of the most frequent label, over all batches and ranks."""
+        floors = {"accuracy": self.accuracy.compute(), "majority": self.majority.compute()}
+        return super().compute_metrics() | floors
 
     def predict_step(
         self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0

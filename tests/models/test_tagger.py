@@ -125,13 +125,15 @@ def test_accuracy_and_perplexity_are_over_labelled_tokens():
     kept = tags != -100
     loss = -log_p[kept].gather(1, tags[kept][:, None]).mean()
     accuracy = (log_p.argmax(-1) == tags)[kept].double().mean()
+    most = tags[kept].bincount().max() / kept.sum()  # what answering one label everywhere scores
     (validated,) = trainer().validate(model, data, verbose=False)
     (tested,) = trainer().test(model, data, verbose=False)
     for name, metrics in (("val", validated), ("test", tested)):
-        assert set(metrics) == {f"{name}_loss", f"{name}_perplexity", f"{name}_accuracy"}
+        assert set(metrics) == {f"{name}_{m}" for m in ("loss", "perplexity", "accuracy", "majority")}
         assert metrics[f"{name}_loss"] == pytest.approx(loss.item(), rel=1e-6)
         assert metrics[f"{name}_perplexity"] == pytest.approx(math.exp(loss.item()), rel=1e-6)
         assert metrics[f"{name}_accuracy"] == pytest.approx(accuracy.item(), rel=1e-6)
+        assert metrics[f"{name}_majority"] == pytest.approx(most.item(), rel=1e-6)
 
 
 def test_prediction_leaves_out_padding():
