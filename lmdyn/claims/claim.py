@@ -1,0 +1,318 @@
+"""What a publication says, as an object: numbers, the regions in which it is true, a floor, and what voids it."""
+
+import math
+from abc import ABC
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from lmdyn.claims.fingerprint import fingerprint_of
+from lmdyn.claims.numbers import Number
+
+__all__ = [
+    "Above",
+    "Below",
+    "Claim",
+    "Condition",
+    "Part",
+    "Published",
+    "Region",
+    "Scale",
+    "Study",
+    "Within",
+    "published_correlation",
+    "published_share",
+]
+
+Scale = Literal["plain", "fisher", "logit", "log"]
+"""On which scale seeds are averaged: z of Fisher for correlations, logits for shares, logarithms for ratios."""
+
+_WORDS: dict[str, Any] = {"words": True}
+
+
+class Region(ABC):
+    """Where a number is to lie for a claim to be true: from ``low`` to ``high``, which may be infinite."""
+
+    low: float
+    high: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+def _bound(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise TypeError(f"{what} is {value!r}: expected a number")
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Above(Region):
+    """From a bound upwards; the smallest difference that matters is in the bound.
+
+    Example:
+        >>> 0.2 in Above(0.1), 0.0 in Above(0.1), str(Above(0.1))
+        (True, False, '≥ 0.1')
+    """
+
+    bound: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", _bound(self.bound, "the bound of Above"))
+
+    @property
+    def low(self) -> float:  # type: ignore[override]
+        """The bound."""
+        return self.bound
+
+    @property
+    def high(self) -> float:  # type: ignore[override]
+        """Infinity."""
+        return math.inf
+
+    def __str__(self) -> str:
+        return f"≥ {self.bound:g}"
+
+
+@dataclass(frozen=True)
+class Below(Region):
+    """From a bound downwards; the smallest difference that matters is in the bound."""
+
+    bound: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bound", _bound(self.bound, "the bound of Below"))
+
+    @property
+    def low(self) -> float:  # type: ignore[override]
+        """Minus infinity."""
+        return -math.inf
+
+    @property
+    def high(self) -> float:  # type: ignore[override]
+        """The bound."""
+        return self.bound
+
+    def __str__(self) -> str:
+        return f"≤ {self.bound:g}"
+
+
+@dataclass(frozen=True)
+class Within(Region):
+    """A band, for "flat", "equal", "not correlated"."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            object.__setattr__(self, name, _bound(getattr(self, name), f"{name} of Within"))
+        if self.low >= self.high:
+            raise ValueError(f"expected Within(low, high) with low < high, got {self.low} and {self.high}")
+
+    def __str__(self) -> str:
+        return f"{self.low:g} … {self.high:g}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One number and the region where it is to lie.
+
+    Attributes:
+        number: the one number a run.
+        region: where it is to lie, in the number's own units.
+        label: what it is called in tables.
+        scale: where the mean over seeds is taken.
+    """
+
+    number: Number
+    region: Region
+    label: str = field(default="", metadata=_WORDS)
+    scale: Scale = "plain"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.number, Number) or not isinstance(self.region, Region):
+            raise TypeError(f"expected Part(Number, Region), got {self.number!r} and {self.region!r}")
+        inside = {"fisher": (-1.0, 1.0), "logit": (0.0, 1.0), "log": (0.0, math.inf)}
+        if self.scale not in ("plain", *inside):
+            raise ValueError(f"scale is {self.scale!r}: expected 'plain', 'fisher', 'logit' or 'log'")
+        low, high = inside.get(self.scale, (-math.inf, math.inf))
+        for end in (self.region.low, self.region.high):
+            if math.isfinite(end) and not low <= end <= high:
+                raise ValueError(
+                    f"a region {self.region} on scale {self.scale!r}, whose numbers are {low} to {high}"
+                )
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What must be so in each seed for a claim to be judged at all: a tagger above chance, enough words.
+
+    Attributes:
+        says: the condition in words.
+        number: of each seed.
+        region: where each seed's number must lie.
+    """
+
+    says: str = field(metadata=_WORDS)
+    number: Number
+    region: Region
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.number, Number) or not isinstance(self.region, Region):
+            raise TypeError(
+                f"expected Condition(says, Number, Region), got {self.number!r} and {self.region!r}"
+            )
+
+
+@dataclass(frozen=True)
+class Published:
+    """The number that a publication prints, with an interval where one can be had.
+
+    Attributes:
+        value: as printed.
+        low: lower end of a 95 % interval, where it is printed; see :meth:`interval`.
+        high: upper end.
+        says: of what it is, and where it is printed.
+        n: number of observations behind it, from which :meth:`interval` is computed.
+        kind: which number it is, a ``correlation`` or a ``share``.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    says: str = ""
+    n: int | None = None
+    kind: Literal["correlation", "share"] | None = None
+
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval: as printed, or Fisher's of a correlation or Wilson's of a share; None without either."""
+        if self.low is not None and self.high is not None:
+            return self.low, self.high
+        if self.n is None or self.kind is None:
+            return None
+        from lmdyn.analysis.statistics.intervals import correlation_interval, share_interval
+
+        computed = correlation_interval if self.kind == "correlation" else share_interval
+        return computed(self.value, self.n)
+
+    def resolved(self) -> "Published":
+        """Itself, with ``low`` and ``high`` computed where they can be."""
+        low, high = self.interval() or (None, None)
+        return replace(self, low=low, high=high)
+
+
+def published_correlation(r: float, n: int, says: str = "") -> Published:
+    """A printed correlation of n pairs."""
+    if not (-1 <= r <= 1 and n > 3):
+        raise ValueError(f"expected a correlation of more than 3 pairs, got {r} of {n}")
+    return Published(r, says=says, n=n, kind="correlation")
+
+
+def published_share(p: float, n: int, says: str = "") -> Published:
+    """A printed share (an accuracy) of n cases."""
+    if not (0 <= p <= 1 and n > 0):
+        raise ValueError(f"expected a share of 0 to 1 of some cases, got {p} of {n}")
+    return Published(p, says=says, n=n, kind="share")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a publication, said before it is measured.
+
+    Attributes:
+        name: short, unique in the study; what a run's provenance knows it by.
+        says: what the publication says, in a sentence of ours.
+        where: section, figure, table.
+        parts: numbers and regions.
+        combine: ``all`` parts are to lie in their regions, or ``any``.
+        matters: the smallest difference that matters, which is in the regions, and why.
+        floor: what the number is where there is nothing to find (untrained, shuffled, another seed); or the reason why
+            there is no such number.
+        void_unless: what must be so for the claim to be judged; never by a quantity that a part reads.
+        published: the number that is printed.
+        question: claims of one question stand beside each other: measures, rules, corpora.
+        variant: which of them it is.
+        measured_by: the command that would measure it.
+
+    Raises:
+        ValueError: no parts; a condition that reads what a part reads.
+        TypeError: something else than a number or a reason as the floor.
+
+    Example:
+        >>> from lmdyn.claims.numbers import At, Rows
+        >>> rho = At(Rows("Sparsity", "rho_gradient", "h1", where=(("role", "target"),)))
+        >>> claim = Claim("rho", "frequent words have sparse gradients", "figure 3", (Part(rho, Above(0.1)),),
+        ...               floor="no untrained model is correlated by construction")
+        >>> sorted(claim.reads()), len(claim.fingerprint)
+        (['Sparsity/rho_gradient'], 64)
+    """
+
+    name: str
+    says: str
+    where: str
+    parts: tuple[Part, ...]
+    combine: Literal["all", "any"] = "all"
+    matters: str = ""
+    floor: Number | str = ""
+    void_unless: tuple[Condition, ...] = ()
+    published: Published | None = None
+    question: str = ""
+    variant: str = ""
+    measured_by: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.parts or not all(isinstance(p, Part) for p in self.parts):
+            raise ValueError(
+                f"claim {self.name!r}: expected a tuple of parts, one or more; got {self.parts!r}"
+            )
+        if self.combine not in ("all", "any"):
+            raise ValueError(f"claim {self.name!r}: combine is {self.combine!r}: expected 'all' or 'any'")
+        if not isinstance(self.floor, (Number, str)) or self.floor == "":
+            raise TypeError(
+                f"claim {self.name!r}: the floor is {self.floor!r}: expected a number, or the reason why there is none"
+            )
+        judged = self.reads()
+        for condition in self.void_unless:
+            if shared := condition.number.reads() & judged:
+                raise ValueError(
+                    f"claim {self.name!r}: the condition {condition.says!r} reads {', '.join(sorted(shared))}, by "
+                    "which the claim is judged: what voids a claim must not depend on what it says"
+                )
+
+    def reads(self) -> frozenset[str]:
+        """By which ``Observer/quantity`` it is judged; those of floor and conditions are not among them."""
+        return frozenset(name for part in self.parts for name in part.number.reads())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of parts, combination, floor and conditions: what decides, and no words."""
+        floor = self.floor if isinstance(self.floor, Number) else "none"
+        return fingerprint_of((self.parts, self.combine, floor, self.void_unless))
+
+
+@dataclass(frozen=True)
+class Study:
+    """The claims of one publication that are judged together.
+
+    Attributes:
+        name: ``<author><year>_<word>``, the name of its file.
+        title: of the publication.
+        publication: authors, year, and what else it stands in.
+        claims: in the order in which they are shown.
+        seen: seeds whose runs were looked at before the claims were said: what they show is exploratory.
+
+    Raises:
+        ValueError: two claims of one name.
+    """
+
+    name: str
+    title: str
+    publication: str
+    claims: tuple[Claim, ...]
+    seen: tuple[int, ...] = (1,)
+
+    def __post_init__(self) -> None:
+        names = [claim.name for claim in self.claims]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"study {self.name!r} has several claims called {', '.join(twice)}")

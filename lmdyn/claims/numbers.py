@@ -1,0 +1,347 @@
+"""The one number of a run that a claim is about, as data: which rows of which observer, and what is made of them."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import pandas as pd
+
+from lmdyn.claims.rows import Layer, Pairs, Rows, Source, is_of_condition, parts_of
+from lmdyn.claims.runs import NotMeasured, ObservedRun, differences
+
+__all__ = [
+    "At",
+    "Change",
+    "Difference",
+    "Estimate",
+    "Largest",
+    "Layer",
+    "Mean",
+    "Number",
+    "Reaches",
+    "Rows",
+    "Smallest",
+    "Tested",
+]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The number of one run, or of the runs of one seed.
+
+    Attributes:
+        value: the estimate; of a censored one the middle of its bounds, or the finite one of them.
+        error: standard error over texts (this model, another text); None where it is not known.
+        low: where censored, the least that the number can be; by default the value.
+        high: where censored, the most; infinite where it was not reached.
+        df: degrees of freedom of the error; None for many.
+
+    Example:
+        >>> Estimate(0.5, 0.1).censored, Estimate(2.5, low=2.0, high=3.0).censored
+        (False, True)
+    """
+
+    value: float
+    error: float | None = None
+    low: float = math.nan
+    high: float = math.nan
+    df: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            if math.isnan(getattr(self, name)):
+                object.__setattr__(self, name, self.value)
+        if self.low > self.high or (self.error is not None and self.error < 0):
+            raise ValueError(f"expected low <= high and an error from 0, got {self}")
+
+    @property
+    def censored(self) -> bool:
+        """Whether only bounds are known."""
+        return self.low < self.high
+
+
+@dataclass(frozen=True)
+class Number(ABC):
+    """One number of the runs of one seed. Subclasses are frozen dataclasses of texts, numbers, tuples and each other.
+
+    A study's file may have numbers of its own: ``of`` in terms of :class:`Rows`, whose :meth:`Rows.frame` returns
+    any rows of an observer. A claim's fingerprint holds the fields and not the code: raise ``revision`` when the code
+    computes something else.
+    """
+
+    revision: ClassVar[int] = 0
+
+    @abstractmethod
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The number, from the runs of one seed.
+
+        Raises:
+            NotMeasured: no run holds what it is computed from.
+            ValueError: several observers, runs or rows could be meant.
+        """
+
+    def reads(self) -> frozenset[str]:
+        """What it is computed from: ``Observer/quantity``."""
+        return frozenset(name for part in parts_of(self) for name in part.names())
+
+    def curve(self, runs: Sequence[ObservedRun]) -> pd.DataFrame | None:
+        """The values over steps behind the number, for its figure.
+
+        Returns:
+            Columns ``step``, ``tokens`` (missing where unknown), ``value`` and ``error`` (NaN where unknown);
+            None where there is no such curve.
+        """
+        for part in parts_of(self):
+            if isinstance(part, Rows):
+                return part.table(runs)
+        return None
+
+
+@dataclass(frozen=True)
+class At(Number):
+    """The value at a step.
+
+    Attributes:
+        rows: of which rows.
+        step: the ``last`` observation or the ``first``; a whole number for exactly this step (0: the untrained model);
+            a fraction of training between 0 and 1, whose nearest observation must be at most a tenth of training away.
+    """
+
+    rows: Rows
+    step: str | int | float = "last"
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.step, (int, float)) and not isinstance(self.step, bool)
+        if not (self.step in ("first", "last") or (number and cast(float, self.step) >= 0)):
+            raise ValueError(
+                f"step is {self.step!r}: expected 'first', 'last', a step, or a fraction of training"
+            )
+        if isinstance(self.step, float) and self.step > 1:
+            raise ValueError(f"step is {self.step!r}: a fraction is at most 1.0, and a step a whole number")
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The value with its error over texts, where the rows name one."""
+        table = self.rows.table(runs)
+        at = self._position(table["step"].to_list())
+        value, error = float(table["value"].iloc[at]), float(table["error"].iloc[at])
+        return Estimate(value, None if math.isnan(error) else error, df=self.rows.df)
+
+    def _position(self, steps: list[int]) -> int:
+        if self.step == "first":
+            return 0
+        if self.step == "last":
+            return len(steps) - 1
+        if isinstance(self.step, int):
+            if self.step not in steps:
+                raise NotMeasured(f"{self.rows.observer} did not observe step {self.step}: it did {steps}")
+            return steps.index(self.step)
+        wanted = cast(float, self.step) * steps[-1]
+        nearest = min(range(len(steps)), key=lambda i: abs(steps[i] - wanted))
+        if abs(steps[nearest] - wanted) > 0.1 * steps[-1]:
+            raise NotMeasured(
+                f"{self.rows.observer} observed nothing within a tenth of training of step {wanted:g}: it did {steps}"
+            )
+        return nearest
+
+
+@dataclass(frozen=True)
+class Difference(Number):
+    """``a - b``, of the runs of one seed: pairs by seed what the seed's runs have in common.
+
+    Errors over texts are added as if they were independent: on one text, where both move together, that is wide.
+    """
+
+    a: Number
+    b: Number
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The difference, within the differences of bounds where one is censored."""
+        a, b = self.a.of(runs), self.b.of(runs)
+        error, df = _combined([a, b], [1.0, 1.0])
+        low, high = a.low - b.high, a.high - b.low
+        low, high = (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
+        return Estimate(_middle(low, high, a.value - b.value), error, low, high, df)
+
+
+@dataclass(frozen=True)
+class Change(Number):
+    """The value at ``until`` less that at ``since``, see :class:`At`; errors as in :class:`Difference`."""
+
+    rows: Rows
+    since: str | int | float = "first"
+    until: str | int | float = "last"
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The change.
+
+        Raises:
+            NotMeasured: there is only one observation.
+        """
+        steps = self.rows.table(runs)["step"].to_list()
+        a, b = At(self.rows, self.until), At(self.rows, self.since)
+        if a._position(steps) == b._position(steps):
+            raise NotMeasured(
+                f"{self.rows.observer} observed one step only ({steps}): there is no change over steps"
+            )
+        return Difference(a, b).of(runs)
+
+
+@dataclass(frozen=True)
+class _Several(Number):
+    numbers: tuple[Number, ...]
+
+    def __post_init__(self) -> None:
+        if not self.numbers or not all(isinstance(n, Number) for n in self.numbers):
+            raise ValueError(
+                f"{type(self).__name__} expects a tuple of numbers, one or more; got {self.numbers!r}"
+            )
+
+
+@dataclass(frozen=True)
+class Mean(_Several):
+    """The mean of several numbers; errors are added as if they were independent."""
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The mean, within the means of the bounds."""
+        found = [n.of(runs) for n in self.numbers]
+        share = 1 / len(found)
+        error, df = _combined(found, [share] * len(found))
+        low, high = math.fsum(e.low for e in found) * share, math.fsum(e.high for e in found) * share
+        return Estimate(_middle(low, high, math.fsum(e.value for e in found) * share), error, low, high, df)
+
+
+@dataclass(frozen=True)
+class Largest(_Several):
+    """The largest of several numbers, with the error of that one: of noisy numbers it is high by choice."""
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The largest."""
+        found = [n.of(runs) for n in self.numbers]
+        best = max(found, key=lambda e: e.value)
+        return Estimate(
+            best.value, best.error, max(e.low for e in found), max(e.high for e in found), best.df
+        )
+
+
+@dataclass(frozen=True)
+class Smallest(_Several):
+    """The smallest of several numbers, with the error of that one: of noisy numbers it is low by choice."""
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The smallest."""
+        found = [n.of(runs) for n in self.numbers]
+        best = min(found, key=lambda e: e.value)
+        return Estimate(
+            best.value, best.error, min(e.low for e in found), min(e.high for e in found), best.df
+        )
+
+
+@dataclass(frozen=True)
+class Reaches(Number):
+    """When a curve reaches a level: the decimal logarithm of the number of updates, between two observations.
+
+    Reached at the observation of step b, and not at the one before, of step a, it took from a + 1 to b updates. Not
+    reached at the end, it takes more than were observed. Reached at step 0 it takes none, at most 1 in logarithms.
+
+    Attributes:
+        rows: of which rows.
+        level: the level.
+        share_of_last: in place of ``level``: this share of the last value.
+        falling: the curve is to fall to the level; by default it is to rise to it.
+        stays: from there on it stays beyond the level to the end; by default its first time counts.
+    """
+
+    rows: Rows
+    level: float | None = None
+    share_of_last: float | None = None
+    falling: bool = False
+    stays: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.level is None) == (self.share_of_last is None):
+            raise ValueError("Reaches expects one of `level` and `share_of_last`")
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The bounds of log10 of the updates; the value is their middle."""
+        table = self.rows.table(runs)
+        steps, values = table["step"].to_list(), table["value"].to_list()
+        level = self.level if self.level is not None else cast(float, self.share_of_last) * values[-1]
+        beyond = [v <= level if self.falling else v >= level for v in values]
+        if math.isnan(level) or any(map(math.isnan, values)):
+            return Estimate(math.nan)
+        if self.stays:
+            first = len(beyond) - next((i for i, b in enumerate(reversed(beyond)) if not b), len(beyond))
+        else:
+            first = next((i for i, b in enumerate(beyond) if b), len(beyond))
+        if first == len(steps):
+            low = math.log10(steps[-1] + 1)
+            return Estimate(low, low=low, high=math.inf)
+        low = -math.inf if first == 0 else math.log10(steps[first - 1] + 1)
+        high = math.log10(max(steps[first], 1))
+        return Estimate(_middle(low, high, high), low=low, high=high)
+
+
+@dataclass(frozen=True)
+class Tested(Number, Source):
+    """A metric of ``test.json``, written by ``lmdyn test`` on the test split: the accuracy of a tagger, for example.
+
+    Attributes:
+        metric: its name.
+        run: which of the seed's runs, as in :class:`Rows`.
+    """
+
+    __test__: ClassVar[bool] = False  # for pytest, of which it is none
+    metric: str
+    run: Pairs = ()
+
+    def names(self) -> tuple[str, ...]:
+        """``test/<metric>``."""
+        return (f"test/{self.metric}",)
+
+    def locate(self, runs: Sequence[ObservedRun]) -> tuple[ObservedRun, str]:
+        """The run that was tested.
+
+        Raises:
+            NotMeasured: none was.
+            ValueError: several were.
+        """
+        found = [
+            run
+            for run in runs
+            if self.metric in run.tested and (not self.run or is_of_condition(self.run, run, None))
+        ]
+        told = f" with {', '.join(f'{k}: {v!r}' for k, v in self.run)}" if self.run else ""
+        if not found:
+            raise NotMeasured(f"no run{told} has {self.metric!r} in its test.json: `lmdyn test` writes it")
+        if len(found) > 1:
+            raise ValueError(
+                f"several runs{told} have {self.metric!r} in their test.json: {', '.join(r.name for r in found)} "
+                f"({'; '.join(differences(found))}); give `run`"
+            )
+        return found[0], "test"
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The metric; its error over texts is not known."""
+        return Estimate(float(self.locate(runs)[0].tested[self.metric]))
+
+
+# ------------------------------------------------------------------------------------------ what they share
+
+
+def _middle(low: float, high: float, value: float) -> float:
+    if low == high:
+        return value
+    finite = [end for end in (low, high) if math.isfinite(end)]
+    return math.fsum(finite) / len(finite) if finite else value
+
+
+def _combined(estimates: Sequence[Estimate], weights: Sequence[float]) -> tuple[float | None, float | None]:
+    """Error of a weighted sum of independent estimates, with Satterthwaite's degrees of freedom."""
+    if any(e.error is None for e in estimates):
+        return None, None
+    variances = [(w * cast(float, e.error)) ** 2 for w, e in zip(weights, estimates, strict=True)]
+    total = math.fsum(variances)
+    spread = math.fsum(v**2 / e.df for v, e in zip(variances, estimates, strict=True) if e.df)
+    return math.sqrt(total), total**2 / spread if spread else None

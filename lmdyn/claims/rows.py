@@ -1,0 +1,286 @@
+"""Where a claim's numbers come from: rows of an observer, or a metric of a test, found among the runs of one seed."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from lmdyn.claims.runs import NotMeasured, ObservedRun, differences
+
+__all__ = ["Layer", "Pairs", "Rows", "Source", "is_of_condition", "parts_of"]
+
+Pairs = tuple[tuple[str, Any], ...]
+"""Names and the values that are wanted of them."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A hidden layer of a model whose layers have names of their own: ``first`` or ``last``.
+
+    Hidden layers are the sites in the observer's settings that are no embedding, norm or logits.
+    """
+
+    which: Literal["first", "last"]
+
+    def __post_init__(self) -> None:
+        if self.which not in ("first", "last"):
+            raise ValueError(f"Layer is {self.which!r}: expected 'first' or 'last'")
+
+    def among(self, sites: Sequence[str]) -> str | None:
+        """The site that is meant; None where there is no hidden layer.
+
+        Example:
+            >>> Layer("last").among(["embedding", "h1", "h2", "logits"]), Layer("first").among(["embedding"])
+            ('h2', None)
+        """
+        other = ("embedding", "norm", "logits", "decoder")
+        hidden = [s for s in sites if s and not any(s == o or s.endswith(f"_{o}") for o in other)]
+        return hidden[0 if self.which == "first" else -1] if hidden else None
+
+
+class Source(ABC):
+    """What a number is read from: found in one of the runs of a seed."""
+
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """``Observer/quantity`` of what is judged by it."""
+
+    @abstractmethod
+    def locate(self, runs: Sequence[ObservedRun]) -> tuple[ObservedRun, str]:
+        """The run that holds it, and where: the folder of an observer, or ``test``.
+
+        Raises:
+            NotMeasured: none does.
+            ValueError: several places could be meant.
+        """
+
+
+@dataclass(frozen=True)
+class Rows(Source):
+    """The rows of an observer that make one value a step.
+
+    Attributes:
+        observer: class of the observer, the last part of its public name (``Sparsity``).
+        quantity: which quantity.
+        site: which site, or which :class:`Layer`.
+        where: values of group columns; a column that is not named is missing in the rows that are meant, where some
+            rows lack it.
+        name: name of the observer's folder, where a run has several of the class.
+        settings: settings that the observer must have; dots lead into nested ones.
+        run: which of the seed's runs: values in its condition (``data.length``, or ``length`` where that is unique) or
+            among the observer's settings.
+        error: the quantity that holds the standard error over texts, or the two that hold a 95 % interval.
+        df: degrees of freedom of that error; None for many.
+
+    Example:
+        >>> rows = Rows("Sparsity", "rho_gradient", "h1", where=(("role", "target"),))
+        >>> sorted(rows.names())
+        ['Sparsity/rho_gradient']
+    """
+
+    observer: str
+    quantity: str
+    site: str | Layer = ""
+    where: Pairs = ()
+    name: str | None = None
+    settings: Pairs = ()
+    run: Pairs = ()
+    error: str | tuple[str, str] | None = None
+    df: float | None = None
+
+    def names(self) -> tuple[str, ...]:
+        """``Observer/quantity``."""
+        return (f"{self.observer}/{self.quantity}",)
+
+    def locate(self, runs: Sequence[ObservedRun]) -> tuple[ObservedRun, str]:
+        """The run, and the folder in it, that hold the rows.
+
+        Raises:
+            NotMeasured: none does.
+            ValueError: several folders of one run, or several runs, could be meant.
+        """
+        found: list[tuple[ObservedRun, str]] = []
+        for run in runs:
+            folders = [
+                folder
+                for folder, name in run.observers().items()
+                if name.rpartition(".")[2] == self.observer
+                and self.name in (None, folder)
+                and (not self.settings or _agree(self.settings, run.settings(folder), nested=True))
+                and (not self.run or is_of_condition(self.run, run, folder))
+            ]
+            if len(folders) > 1:
+                raise ValueError(
+                    f"{run.name} has several observers {self._described()}: {', '.join(folders)}; give `name`, or "
+                    "`settings` that only one of them has"
+                )
+            found += [(run, folder) for folder in folders]
+        if not found:
+            raise NotMeasured(f"no run has observations of {self._described()}; {_there(runs)}")
+        if len(found) > 1:
+            several = [run for run, _ in found]
+            differ = differences(several) or ["their conditions are equal"]
+            raise ValueError(
+                f"several runs of one seed have observations of {self._described()}: "
+                f"{', '.join(r.name for r in several)} ({'; '.join(differ)}); give `run`, or fewer runs"
+            )
+        return found[0]
+
+    def frame(self, runs: Sequence[ObservedRun], *quantities: str) -> pd.DataFrame:
+        """The rows as they are stored, at the site and with the groups that are named, all steps.
+
+        Args:
+            runs: the runs of one seed.
+            *quantities: further ones to read next to ``quantity``; with ``error``, they are in any case.
+
+        Raises:
+            NotMeasured: there are none.
+        """
+        run, folder = self.locate(runs)
+        wanted = {self.quantity, *_texts(self.error), *quantities}
+        table = run.read(folder, quantities=wanted)
+        own = table[table["quantity"].eq(self.quantity)]
+        if own.empty:
+            raise NotMeasured(f"{folder} of {run.name} holds no rows of {self.quantity!r}")
+        site: str | None = self.site if isinstance(self.site, str) else None
+        if isinstance(self.site, Layer):
+            known = run.settings(folder).get("sites")
+            rows = list(dict.fromkeys(own["site"].fillna("").astype(str)))
+            named = (
+                [s for k in known for s in rows if s.partition("@")[0] == k]
+                if isinstance(known, Mapping)
+                else []
+            )
+            site = self.site.among(named or rows)
+            if site is None:
+                raise NotMeasured(
+                    f"{folder} of {run.name} has no hidden layer: its sites are {', '.join(rows)}"
+                )
+        selected = table[table["site"].fillna("").astype(str).eq(site or "")]
+        for column, value in self.where:
+            if column not in selected:
+                raise NotMeasured(
+                    f"{folder} of {run.name} has no column {column!r}: {', '.join(table.columns)}"
+                )
+            selected = selected[_equals(selected[column], value)]
+        if not selected["quantity"].eq(self.quantity).any():
+            told = ", ".join(
+                f"{c} {sorted(map(str, own[c].dropna().unique()))[:12]}" for c in ("site", *dict(self.where))
+            )
+            raise NotMeasured(
+                f"{folder} of {run.name} has no rows of {self.quantity!r} at site {site!r}"
+                f"{''.join(f', {c} = {v!r}' for c, v in self.where)}; there are {told}"
+            )
+        return selected
+
+    def table(self, runs: Sequence[ObservedRun]) -> pd.DataFrame:
+        """One value a step: columns ``step, tokens, value, error`` (NaN where unknown), in the order of steps.
+
+        Raises:
+            NotMeasured: there are no such rows.
+            ValueError: several rows a step; the message says which columns tell them apart.
+        """
+        selected = self.frame(runs)
+        own = self._single(selected, self.quantity)
+        found = own[["step", "value"]].astype({"value": "float64"})
+        found.insert(1, "tokens", own.get("tokens"))
+        found["error"] = math.nan
+        ends = [self._single(selected, q).set_index("step")["value"] for q in _texts(self.error)]
+        if any(end.empty for end in ends):
+            raise NotMeasured(
+                f"{self.observer} holds no rows of {' and '.join(_texts(self.error))} beside {self.quantity}"
+            )
+        if len(ends) == 1:
+            found["error"] = found["step"].map(ends[0]).astype("float64")
+        elif ends:
+            width = (ends[1] - ends[0]) / (2 * 1.959963984540054)
+            found["error"] = found["step"].map(width).astype("float64")
+        return found.sort_values("step", ignore_index=True)
+
+    def _single(self, selected: pd.DataFrame, quantity: str) -> pd.DataFrame:
+        rows = selected[selected["quantity"].eq(quantity)]
+        named = {"step", "tokens", "quantity", "site", "value", *dict(self.where)}
+        for column in (c for c in rows.columns if c not in named):
+            missing = _equals(rows[column], None)
+            if missing.any():
+                rows = rows[missing]
+        if rows["step"].duplicated().any():
+            differ = [c for c in rows.columns if c not in named and len(rows[c].unique()) > 1]
+            told = "; ".join(f"{c}: {', '.join(map(repr, rows[c].unique()[:8]))}" for c in differ)
+            raise ValueError(
+                f"{self.observer} has several rows of {quantity!r} a step: name one in `where` ({told or 'equal rows'})"
+            )
+        return rows
+
+    def _described(self) -> str:
+        more = [f"`{self.name}`"] if self.name else []
+        more += [f"{key}: {value!r}" for key, value in (*self.settings, *self.run)]
+        return f"{self.observer} ({', '.join(more)})" if more else self.observer
+
+
+# ------------------------------------------------------------------------------------------ what they share
+
+
+def parts_of(number: Any) -> Iterator[Source]:
+    """The sources that a number is made of, in the order of its fields."""
+    if isinstance(number, Source):
+        yield number
+    elif isinstance(number, (tuple, list)):
+        for part in number:
+            yield from parts_of(part)
+    elif is_dataclass(number) and not isinstance(number, type):
+        for field in fields(number):
+            yield from parts_of(getattr(number, field.name))
+
+
+def _texts(error: str | tuple[str, str] | None) -> tuple[str, ...]:
+    return () if error is None else (error,) if isinstance(error, str) else error
+
+
+def _equals(column: "pd.Series[Any]", value: Any) -> "pd.Series[bool]":
+    """Rows with a value; None for a missing one, which columns of names hold as an empty text."""
+    if value is None:
+        return column.isna() | column.astype(str).eq("")
+    return column.eq(value).fillna(False).astype(bool)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equal up to what files make of values: tuples are lists, and lists of configurations are text."""
+    if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
+
+
+def _agree(wanted: Pairs, values: Mapping[str, Any], *, nested: bool = False) -> bool:
+    def get(key: str) -> Any:
+        found: Any = values
+        for part in key.split(".") if nested and key not in values else [key]:
+            found = found.get(part) if isinstance(found, Mapping) else None
+        return found
+
+    return all(_same(get(key), value) for key, value in wanted)
+
+
+def is_of_condition(wanted: Pairs, run: ObservedRun, folder: str | None) -> bool:
+    """Whether a run is meant: each key names a value of its condition, by its end, or of the observer's settings."""
+    for key, value in wanted:
+        names = [n for n in run.condition if n == key] or [n for n in run.condition if n.endswith(f".{key}")]
+        if len({repr(run.condition[n]) for n in names}) > 1:
+            raise ValueError(
+                f"{key!r} could be {' or '.join(names)} of {run.name}: give more of the name in `run`"
+            )
+        values = run.condition if names else run.settings(folder) if folder is not None else {}
+        if not _agree(((names[0] if names else key, value),), values, nested=not names):
+            return False
+    return True
+
+
+def _there(runs: Sequence[ObservedRun]) -> str:
+    told = [
+        f"{run.name}: {', '.join(sorted(n.rpartition('.')[2] for n in run.observers().values())) or 'none'}"
+        for run in runs
+    ]
+    return f"there are, {'; '.join(told[:4])}{' …' if len(told) > 4 else ''}"

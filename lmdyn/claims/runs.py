@@ -1,0 +1,240 @@
+"""The runs that a claim is judged by: what is asked of one, a run's folder as such, and runs by their seeds."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import pandas as pd
+
+from lmdyn.claims.conditions import SeedPair, condition_of, seeds_of
+
+__all__ = [
+    "NotMeasured",
+    "ObservedRun",
+    "RunFolder",
+    "SeedPair",
+    "by_seed",
+    "differences",
+    "independent_seeds",
+]
+
+
+class NotMeasured(LookupError):  # noqa: N818 (no mistake of anyone's)
+    """What a claim would be judged by is not there; the message says what."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class ObservedRun(Protocol):
+    """What is asked of a run: its folder, or what is kept of it in ``docs/records``."""
+
+    @property
+    def name(self) -> str:
+        """Its name among the runs."""
+
+    @property
+    def seeds(self) -> SeedPair:
+        """Its seeds."""
+
+    @property
+    def condition(self) -> Mapping[str, Any]:
+        """Model, data and trainer, flat (``data.familiar``), without seeds, places, callbacks and loggers."""
+
+    @property
+    def registered(self) -> Mapping[str, Mapping[str, str]]:
+        """By study and claim the fingerprint that was noted before anything that the claim reads was observed."""
+
+    @property
+    def tested(self) -> Mapping[str, float]:
+        """The metrics of ``lmdyn test``; empty where it was not tested."""
+
+    def observers(self) -> Mapping[str, str]:
+        """Folders of observations to the public name of the class of each (``lmdyn.callbacks.Sparsity``)."""
+
+    def settings(self, observer: str) -> Mapping[str, Any]:
+        """The settings of a folder's observations, in today's names and with today's arguments."""
+
+    def read(self, observer: str, *, quantities: Iterable[str] | None = None) -> pd.DataFrame:
+        """The observations of a folder, all steps in one table, or only some quantities."""
+
+
+class RunFolder:
+    r"""A run's folder: ``config.yaml``, ``provenance.json``, ``test.json`` and ``observations/``; each may be missing.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        FileNotFoundError: no such folder.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp()) / "small_2"
+        >>> folder.mkdir()
+        >>> _ = (folder / "config.yaml").write_text("seed_everything: 2\nmodel: {class_path: my.LSTM}")
+        >>> run = RunFolder(folder)
+        >>> run.name, run.seeds, dict(run.condition), dict(run.observers())
+        ('small_2', SeedPair(init=2, order=None), {'model': 'LSTM'}, {})
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise FileNotFoundError(
+                f"{self.path} is no folder: expected that of a run, with its observations/"
+            )
+        self._tables: dict[tuple[str, tuple[str, ...] | None], pd.DataFrame] = {}
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.resolve().name
+
+    @cached_property
+    def _config(self) -> Mapping[str, Any]:
+        import yaml
+
+        path = self.path / "config.yaml"
+        if not path.is_file():
+            return {}
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} cannot be read as yaml: {' '.join(str(error).split())}") from error
+        return content if isinstance(content, Mapping) else {}
+
+    @cached_property
+    def seeds(self) -> SeedPair:
+        """Those of ``config.yaml``."""
+        return seeds_of(self._config)
+
+    @cached_property
+    def condition(self) -> Mapping[str, Any]:
+        """That of ``config.yaml``."""
+        return condition_of(self._config)
+
+    @cached_property
+    def registered(self) -> Mapping[str, Mapping[str, str]]:
+        """``claims`` in ``provenance.json``."""
+        content = self._json("provenance.json").get("claims", {})
+        return {str(study): dict(claims) for study, claims in content.items()}
+
+    @cached_property
+    def tested(self) -> Mapping[str, float]:
+        """The numbers in ``test.json``."""
+        content = self._json("test.json")
+        return {k: float(v) for k, v in content.items() if isinstance(v, (int, float))}
+
+    def _json(self, name: str) -> Mapping[str, Any]:
+        path = self.path / name
+        if not path.is_file():
+            return {}
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} cannot be read ({error})") from error
+        return content if isinstance(content, Mapping) else {}
+
+    @cached_property
+    def _about(self) -> dict[str, dict[str, Any]]:
+        from lmdyn.callbacks.observing.store import ObservationStore
+
+        folders = sorted(p for p in (self.path / "observations").glob("*") if p.is_dir())
+        found = {p.name: ObservationStore(p).about() for p in folders}
+        return {name: about for name, about in found.items() if about}
+
+    def observers(self) -> Mapping[str, str]:
+        """The folders below ``observations/`` that hold any."""
+        return {name: str(about["observer"]) for name, about in self._about.items()}
+
+    def settings(self, observer: str) -> Mapping[str, Any]:
+        """As an observer of the class would write them today; of a class that is not lmdyn's, as they were written."""
+        import lmdyn.callbacks
+        from lmdyn.callbacks.observing.store import canonical_settings
+
+        about = self._of(observer)
+        room, _, name = str(about["observer"]).rpartition(".")
+        cls = vars(lmdyn.callbacks).get(name) if room == "lmdyn.callbacks" else None
+        return canonical_settings(cls, about["settings"]) if isinstance(cls, type) else about["settings"]
+
+    def read(self, observer: str, *, quantities: Iterable[str] | None = None) -> pd.DataFrame:
+        """The observations of ``observations/<observer>``; what was read is kept."""
+        from lmdyn.callbacks.observing.store import ObservationStore
+
+        self._of(observer)
+        wanted = None if quantities is None else tuple(sorted(set(quantities)))
+        if (observer, wanted) not in self._tables:
+            store = ObservationStore(self.path / "observations" / observer)
+            self._tables[observer, wanted] = store.read(quantities=wanted)
+        return self._tables[observer, wanted]
+
+    def _of(self, observer: str) -> dict[str, Any]:
+        if observer not in self._about:
+            raise NotMeasured(
+                f"{self.name} has no observations {observer!r}: it has {', '.join(self._about) or 'none'}"
+            )
+        return self._about[observer]
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+
+# ------------------------------------------------------------------------------------------ several runs
+
+
+R = TypeVar("R", bound=ObservedRun)
+
+
+def by_seed(runs: Iterable[R]) -> dict[SeedPair, list[R]]:
+    """Runs that share their seeds, in the order of seeds: the conditions of a study (familiar, unfamiliar, …).
+
+    Runs of unknown seeds are one group.
+    """
+    found: dict[SeedPair, list[R]] = {}
+    for run in runs:
+        found.setdefault(SeedPair(*run.seeds), []).append(run)
+    return {seeds: found[seeds] for seeds in sorted(found, key=_in_order)}
+
+
+def _in_order(seeds: SeedPair) -> tuple[float, ...]:
+    return tuple(-1.0 if s is None else float(s) for s in seeds)
+
+
+def independent_seeds(seeds: Iterable[SeedPair]) -> list[SeedPair]:
+    """Seeds of which no two have a number in common: the independent draws among those of a crossed design.
+
+    Where one of both numbers never varies, the other makes the draws. Else those of equal numbers come first, then
+    others that share none, in order.
+
+    Example:
+        >>> crossed = [SeedPair(i, j) for i in (2, 3) for j in (2, 3)]
+        >>> [str(s) for s in independent_seeds(crossed)]
+        ['2', '3']
+        >>> [str(s) for s in independent_seeds([SeedPair(2), SeedPair(3)])]
+        ['2', '3']
+    """
+    found = sorted(set(seeds), key=_in_order)
+    varies = [len({s[i] for s in found}) > 1 for i in (0, 1)]
+    if not all(varies):
+        return found
+    chosen: list[SeedPair] = []
+    for s in sorted(found, key=lambda s: (s.init != s.order, *_in_order(s))):
+        if all(s.init != c.init and s.order != c.order for c in chosen):
+            chosen.append(s)
+    return sorted(chosen, key=_in_order)
+
+
+def differences(runs: Sequence[ObservedRun]) -> list[str]:
+    """How the conditions of runs differ, in words: ``data.length: 4 in a_2, 8 in b_2``; empty where they do not."""
+    names = dict.fromkeys(name for run in runs for name in run.condition)
+    found = []
+    for name in names:
+        values: dict[str, str] = {}
+        for run in runs:
+            values.setdefault(repr(run.condition.get(name)), run.name)
+        if len(values) > 1:
+            found.append(f"{name}: " + ", ".join(f"{value} in {run}" for value, run in values.items()))
+    return found

@@ -1,0 +1,151 @@
+"""Claims as objects: what they refuse, and fingerprints that say what decides and nothing else."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+
+import pytest
+
+from lmdyn.claims import (
+    STUDIES,
+    Above,
+    At,
+    Below,
+    Change,
+    Claim,
+    Condition,
+    Difference,
+    Estimate,
+    Layer,
+    Number,
+    Part,
+    Published,
+    Rows,
+    Study,
+    Tested,
+    Within,
+    published_correlation,
+    published_share,
+)
+
+X = At(Rows("Observer", "x", Layer("last"), where=(("role", "target"),)))
+Y = Tested("accuracy")
+
+
+def claim(**about):
+    given = {"name": "rises", "says": "x rises", "where": "figure 1", "parts": (Part(X, Above(0.1)),)}
+    return Claim(**{**given, "floor": Change(Rows("Observer", "floor")), **about})
+
+
+def test_regions():
+    assert [str(r) for r in (Above(1), Below(-0.5), Within(-0.1, 0.1))] == ["≥ 1", "≤ -0.5", "-0.1 … 0.1"]
+    assert 1.0 in Above(1)
+    assert 0.9 not in Above(1)
+    assert -1 in Below(-0.5)
+    assert 0.2 not in Within(-0.1, 0.1)
+    with pytest.raises(ValueError, match="low < high"):
+        Within(1, 0)
+    with pytest.raises(TypeError, match="expected a number"):
+        Above("much")
+
+
+def test_what_a_claim_refuses():
+    with pytest.raises(ValueError, match="reads Observer/x, by which the claim is judged"):
+        claim(void_unless=(Condition("x is large", Difference(Y, X), Above(0)),))
+    claim(void_unless=(Condition("the tagger is above chance", Y, Above(0.5)),))  # the control
+    with pytest.raises(ValueError, match="one or more"):
+        claim(parts=())
+    with pytest.raises(TypeError, match="reason why there is none"):
+        claim(floor="")
+    with pytest.raises(ValueError, match="on scale 'fisher'"):
+        Part(X, Above(1.5), scale="fisher")
+    with pytest.raises(ValueError, match="'any'"):
+        claim(combine="some")
+    with pytest.raises(ValueError, match="several claims called rises"):
+        Study("saphra2019_x", "", "", (claim(), claim()))
+
+
+def test_a_fingerprint_is_of_what_decides():
+    known = "33ce6a89658fb26cfd71145f121e03c3f90d2e4aabeafd6ba89eabd8fd08abd9"
+    assert claim().fingerprint == known
+    words = {
+        "says": "",
+        "where": "",
+        "matters": "much",
+        "question": "q",
+        "variant": "v",
+        "measured_by": "fit",
+    }
+    assert claim(**words, published=published_share(0.5, 10)).fingerprint == known
+    assert claim(parts=(Part(X, Above(0.1), label="other"),)).fingerprint == known
+    condition = Condition("accurate", Y, Above(0.5))
+    changed = [
+        claim(parts=(Part(X, Above(0.2)),)),
+        claim(parts=(Part(X, Below(0.1)),)),
+        claim(parts=(Part(X, Above(0.1), scale="fisher"),)),
+        claim(parts=(Part(replace(X, step="first"), Above(0.1)),)),
+        claim(parts=(Part(replace(X, step=1), Above(0.1)),)),
+        claim(parts=(Part(replace(X, step=1.0), Above(0.1)),)),
+        claim(combine="any"),
+        claim(floor="there is none"),
+        claim(floor=X),
+        claim(void_unless=(condition,)),
+        claim(void_unless=(replace(condition, region=Above(0.6)),)),
+    ]
+    assert len({known, *(c.fingerprint for c in changed)}) == len(changed) + 1
+    same = claim(void_unless=(replace(condition, says="in other words"),))
+    assert same.fingerprint == claim(void_unless=(condition,)).fingerprint
+    assert claim(floor="a").fingerprint == claim(floor="b").fingerprint
+
+
+@dataclass(frozen=True)
+class Own(Number):
+    rows: Rows
+
+    def of(self, runs):
+        return Estimate(0.0)
+
+
+def test_a_number_of_ones_own_has_revisions(monkeypatch):
+    own = claim(parts=(Part(Own(X.rows), Above(0)),))
+    assert own.reads() == {"Observer/x"}
+    before = own.fingerprint
+    monkeypatch.setattr(Own, "revision", 1)
+    assert claim(parts=(Part(Own(X.rows), Above(0)),)).fingerprint != before
+
+
+def test_fingerprints_are_equal_in_each_process_and_need_no_torch():
+    code = (
+        "import sys; from tests.claims.test_claim import claim; import lmdyn.claims\n"
+        "print(claim().fingerprint)"
+    )
+    quick = "import sys, lmdyn.claims; print(*sorted({'torch', 'lightning', 'scipy'} & set(sys.modules)))"
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(p for p in sys.path if p)},
+        )
+        assert done.stdout.strip() == claim().fingerprint
+    done = subprocess.run([sys.executable, "-c", quick], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_published_numbers_have_intervals():
+    assert published_correlation(0.5, 28).interval() == pytest.approx((0.156, 0.736), abs=1e-3)
+    assert published_share(0.9, 100).resolved().low == pytest.approx(0.826, abs=1e-3)
+    assert Published(0.3, 0.1, 0.5).interval() == (0.1, 0.5)
+    assert Published(0.3).interval() is None
+    with pytest.raises(ValueError, match="more than 3 pairs"):
+        published_correlation(0.5, 3)
+
+
+def test_studies_are_found_by_their_files():
+    for name, study in STUDIES.items():
+        assert study.name == name
+        for each in study.claims:
+            assert len(each.fingerprint) == 64
+    with pytest.raises(KeyError):
+        STUDIES["nobody1999_nothing"]
