@@ -10,12 +10,13 @@ from pathlib import Path
 
 from lmdyn.cli.commands import analyze_command, inspect_command, prepare_command, report_command
 from lmdyn.cli.mistakes import of_users_code
+from lmdyn.cli.studies.commands import records_command
 
 __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one subcommand: ``fit | validate | test | predict | prepare | analyze | report | inspect``.
+    """Run one subcommand: ``fit | validate | test | predict | prepare | analyze | report | inspect | records``.
 
     A mistake in configuration or files ends in one line and exit status 1, not in a traceback; set
     ``LMDYN_TRACEBACK=1`` to see where it came from. What fails in a user's code or in training shows its traceback.
@@ -67,7 +68,7 @@ def _of_jsonargparse(error: BaseException) -> bool:
 
 
 _OF_TRAINER = ("fit", "validate", "test", "predict")
-_COMMANDS = (*_OF_TRAINER, "prepare", "analyze", "report", "inspect")
+_COMMANDS = (*_OF_TRAINER, "prepare", "analyze", "report", "inspect", "records")
 
 _USAGE = """usage: lmdyn COMMAND …
 
@@ -79,6 +80,7 @@ predict    /
 prepare    encode the data ahead of a run            prepare --config FILE [--tokenizer DIR]
 analyze    replay observers over checkpoints         analyze RUN [--config OVERLAY] [--shard i/n] [--logger NAME]
 report     draw the figures of a run                 report RUN
+records    keep what claims need of runs             records RUN … --out docs/records/STUDY/PROFILE
 
 COMMAND --help has the rest; arguments of a class: fit --model.help LSTMLanguageModel, --data.help GrammarCorpus,
 --trainer.callbacks.help Sparsity"""
@@ -89,7 +91,7 @@ def _run(args: list[str]) -> None:
     if command in (None, "-h", "--help"):
         logging.getLogger("lmdyn").info(_USAGE)
         return
-    # analyze and report are no methods of the Trainer: LightningCLI would not parse them
+    # these are no methods of the Trainer: LightningCLI would not parse them
     if command == "analyze":
         analyze_command(args[1:])
     elif command == "report":
@@ -98,6 +100,8 @@ def _run(args: list[str]) -> None:
         inspect_command(args[1:])
     elif command == "prepare":
         prepare_command(args[1:])
+    elif command == "records":
+        records_command(args[1:])
     elif command not in _OF_TRAINER and not str(command).startswith("-"):
         from lmdyn.analysis.inspection.attributes import did_you_mean  # costs seconds, by what is next to it
 

@@ -21,7 +21,14 @@ print("imported:", sorted(heavy & sys.modules.keys()))
 
 @pytest.mark.parametrize(
     "args",
-    [["--help"], ["analyze", "--help"], ["report", "--help"], ["prepare", "--help"], ["inspect", "--help"]],
+    [
+        ["--help"],
+        ["analyze", "--help"],
+        ["report", "--help"],
+        ["prepare", "--help"],
+        ["inspect", "--help"],
+        ["records", "--help"],
+    ],
     ids=" ".join,
 )
 def test_help_imports_nothing_heavy(args):

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
@@ -204,22 +203,20 @@ def _changing(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _studies() -> Mapping[str, _Study]:
-    try:  # until the room is there
-        studies: Mapping[str, _Study] = import_module("lmdyn.claims").STUDIES
-    except ModuleNotFoundError:
-        return {}
-    return studies
+    from lmdyn.claims import STUDIES
+
+    return STUDIES
 
 
 def _observed(run: Path) -> Iterator[str]:
-    """Names of the classes whose observations a run holds; ``Tested`` of one that was tested."""
+    """Names of the classes whose observations a run holds; ``test`` of one that was tested."""
     from lmdyn.callbacks.observing.store import ObservationStore
 
     for folder in sorted((run / "observations").glob("*")):
         if about := ObservationStore(folder).about():
             yield str(about["observer"]).rpartition(".")[2]
     if (run / "test.json").exists():
-        yield "Tested"
+        yield "test"
 
 
 def _now() -> str:

@@ -76,7 +76,7 @@ def test_claims_are_registered_while_nothing_of_them_was_observed_and_never_repl
 
 
 def test_a_tested_run_registers_no_claim_about_its_test(tmp_path, studies):
-    studies["one"] = SimpleNamespace(claims=(Said("learned", "t", "Tested"),))
+    studies["one"] = SimpleNamespace(claims=(Said("learned", "t", "test"),))
     begin_session(tmp_path / "new", ["lmdyn", "fit"], "cpu")
     (tmp_path / "seen").mkdir()
     (tmp_path / "seen" / "test.json").write_text("{}")

@@ -1,0 +1,210 @@
+"""Runs that are kept as records: what claims and figures need of them, small enough for a repository."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lmdyn.callbacks.observing.schema import from_arrow
+from lmdyn.callbacks.observing.store import canonical_settings
+from lmdyn.claims.runs import NotMeasured, SeedPair
+
+__all__ = ["RUNS_FILE", "RecordedRun", "RecordsFolder", "digest", "is_records_folder", "read_records"]
+
+RUNS_FILE = "runs.json"
+"""Its name in a records folder; the other files are ``<observer>.parquet``."""
+
+VERSION = 1
+
+
+def is_records_folder(folder: Path) -> bool:
+    """Whether a folder was written by ``lmdyn records``, or is what is left of one."""
+    return (folder / RUNS_FILE).is_file()
+
+
+def read_records(folder: Path) -> "list[RecordedRun]":
+    """The runs of a records folder.
+
+    Args:
+        folder: ``docs/records/<study>/<profile>``.
+
+    Raises:
+        FileNotFoundError: no records there, or a file of theirs is missing.
+        ValueError: files that were changed, or were written by a later version of lmdyn.
+    """
+    return RecordsFolder(folder).runs
+
+
+@dataclass(frozen=True)
+class RecordsFolder:
+    """A folder that ``lmdyn records`` has written.
+
+    ``runs.json`` holds what is the same in all runs once (``shared``), and of each run what is its own: ``seeds``,
+    ``condition``, ``registered``, ``tested``, ``observers`` and ``sessions``. Each ``<observer>.parquet`` holds the
+    rows of all runs, with a column ``run``.
+    """
+
+    folder: Path
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """What ``runs.json`` holds, after a look at the other files."""
+        path = self.folder / RUNS_FILE
+        again = "write the records again, `lmdyn records RUN… --out`, or take them from the repository"
+        if not path.is_file():
+            raise FileNotFoundError(f"{self.folder} holds no records: {RUNS_FILE} is missing")
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            version, files = content["version"], dict(content["files"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path} cannot be read ({type(error).__name__}: {error}): {again}") from error
+        if version != VERSION:
+            raise ValueError(f"{path} is of version {version}, and this lmdyn reads {VERSION}: update lmdyn")
+        for name, expected in files.items():
+            file = self.folder / name
+            if not file.is_file():
+                raise FileNotFoundError(
+                    f"{self.folder} holds half of its records: {name} is missing; {again}"
+                )
+            if digest(file) != expected:
+                raise ValueError(f"{file} is not the file that {RUNS_FILE} was written with: {again}")
+        found: dict[str, Any] = content
+        return found
+
+    @property
+    def study(self) -> str | None:
+        """The study whose claims the records were made for; None where they are nobody's."""
+        return self.content["study"]  # type: ignore[no-any-return]
+
+    @cached_property
+    def runs(self) -> "list[RecordedRun]":
+        """The runs, in the order of their names."""
+        return [RecordedRun(name, self) for name in self.content["runs"]]
+
+    def table(self, observer: str) -> pd.DataFrame:
+        """The rows of an observer, of all runs."""
+        if observer not in self._tables:
+            path = self.folder / f"{observer}.parquet"
+            try:
+                table = from_arrow(pq.read_table(path)).to_pandas(
+                    types_mapper={pa.int64(): pd.Int64Dtype()}.get
+                )
+            except (pa.ArrowException, OSError) as error:
+                raise ValueError(f"{path} cannot be read ({error})") from error
+            self._tables[observer] = table.astype({"step": "int64"})
+        return self._tables[observer]
+
+    @cached_property
+    def _tables(self) -> dict[str, pd.DataFrame]:
+        return {}
+
+    def about(self, run: str, part: str) -> dict[str, Any]:
+        """A part of what is known of a run: what is shared by all, and its own."""
+        shared = self.content["shared"].get(part, {})
+        return {**shared, **self.content["runs"][run].get(part, {})}
+
+    def observers(self, run: str) -> dict[str, dict[str, Any]]:
+        """By folder name, the observers of a run: ``observer``, ``settings``, ``columns``, ``rows``, ``of``."""
+        own = self.content["runs"][run]["observers"]
+        shared = self.content["shared"]["observers"]
+        return {
+            name: {
+                **shared[name],
+                **one,
+                "settings": {**shared[name].get("settings", {}), **one.get("settings", {})},
+            }
+            for name, one in own.items()
+        }
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A run that is kept in a records folder; read as a run's own folder is.
+
+    Attributes:
+        name: the run's.
+        records: where it is kept.
+    """
+
+    name: str
+    records: RecordsFolder = field(repr=False)
+
+    @property
+    def seeds(self) -> SeedPair:
+        """Of the initialisation, and of the order of the data."""
+        found = self.records.content["runs"][self.name]["seeds"]
+        return SeedPair(found["init"], found["order"])
+
+    @property
+    def condition(self) -> Mapping[str, Any]:
+        """Flat configuration, without seeds and paths."""
+        return self.records.about(self.name, "condition")
+
+    @property
+    def registered(self) -> Mapping[str, Mapping[str, str]]:
+        """By study and claim, the fingerprints that were said before."""
+        shared = self.records.content["shared"].get("registered", {})
+        own = self.records.content["runs"][self.name].get("registered", {})
+        return {s: {**shared.get(s, {}), **own.get(s, {})} for s in dict.fromkeys((*shared, *own))}
+
+    @property
+    def tested(self) -> Mapping[str, float]:
+        """Numbers of ``lmdyn test``."""
+        return dict(self.records.content["runs"][self.name].get("tested", {}))
+
+    @property
+    def sessions(self) -> Sequence[Mapping[str, Any]]:
+        """The commands that made it: see :func:`~lmdyn.cli.studies.provenance.begin_session`."""
+        environments = self.records.content["environments"]
+        own = self.records.content["runs"][self.name].get("sessions", [])
+        return [{**one, **environments[one["environment"]]} for one in own]
+
+    def observers(self) -> Mapping[str, str]:
+        """Folder name to the public name of the class."""
+        return {name: one["observer"] for name, one in self.records.observers(self.name).items()}
+
+    def settings(self, observer: str) -> Mapping[str, Any]:
+        """The settings of an observer, by its folder name, as it would write them today."""
+        about = self._one(observer)
+        cls = public_class(about["observer"])
+        return about["settings"] if cls is None else canonical_settings(cls, about["settings"])
+
+    def read(self, observer: str, *, quantities: Iterable[str] | None = None) -> pd.DataFrame:
+        """The rows that were kept, in the order in which they were observed.
+
+        Raises:
+            NotMeasured: no such observer.
+        """
+        about = self._one(observer)
+        table = self.records.table(observer)
+        kept = table["run"].eq(self.name)
+        if quantities is not None:
+            kept &= table["quantity"].isin(list(quantities))
+        return cast(pd.DataFrame, table.loc[kept, about["columns"]]).reset_index(drop=True)
+
+    def _one(self, observer: str) -> dict[str, Any]:
+        found = self.records.observers(self.name)
+        if observer not in found:
+            raise NotMeasured(f"{self.name} has no observations of {observer}, only {', '.join(found)}")
+        return found[observer]
+
+
+def public_class(name: str) -> type | None:
+    """The class of lmdyn's that a public name names; None for any other."""
+    import lmdyn.callbacks
+
+    room, _, last = name.rpartition(".")
+    cls = vars(lmdyn.callbacks).get(last) if room == "lmdyn.callbacks" else None
+    return cls if isinstance(cls, type) else None
+
+
+def digest(path: Path) -> str:
+    """Of a file's content."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:32]

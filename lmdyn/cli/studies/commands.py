@@ -1,0 +1,43 @@
+"""Commands about studies; each parses its arguments before it imports anything heavy, so that ``--help`` is instant."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from lmdyn.cli.commands import CommandParser
+
+__all__ = ["records_command"]
+
+log = logging.getLogger(__name__)
+
+
+def records_command(args: Sequence[str]) -> None:
+    """``lmdyn records RUN… --out docs/records/<study>/<profile> [--study STUDY] [--keep | --drop] [--most MB]``."""
+    parser = CommandParser(
+        "lmdyn records",
+        description="Keep what claims and figures need of runs: scalars, settings, seeds, commands, versions and "
+        "times, small enough for a repository, without paths and names of the machine. `lmdyn claims` reads "
+        "them as runs.",
+    )
+    parser.add_argument("run", nargs="+", type=Path, help="run folders, folders of runs, or records")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="docs/records/<study>/<profile>"
+    )
+    parser.add_argument(
+        "--study", help="whose claims they bear; default: the name of the folder that DIR is in, if that is a study"
+    )  # fmt: skip
+    others = parser.add_mutually_exclusive_group()
+    others.add_argument(
+        "--keep", dest="others", action="store_const", const="keep", default="refuse",
+        help="keep the runs in DIR that are not among those given, as when their folders are gone",
+    )  # fmt: skip
+    others.add_argument(
+        "--drop", dest="others", action="store_const", const="drop", help="drop the runs in DIR that are not given"
+    )  # fmt: skip
+    parser.add_argument(
+        "--most", type=float, default=3.0, metavar="MB", help="refuse to write more; default: 3"
+    )
+    options = parser.parse_args(list(args))
+    from lmdyn.cli.studies.records import keep_records
+
+    keep_records(options.run, options.out, study=options.study, others=options.others, most_mb=options.most)

@@ -1,0 +1,325 @@
+"""``lmdyn records``: runs as records, which hold what claims and figures need and nothing of the machine."""
+
+import json
+import logging
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lmdyn.analysis.inspection.attributes import did_you_mean
+from lmdyn.callbacks.observing.schema import from_arrow, to_arrow
+from lmdyn.claims import STUDIES, Number, Study
+from lmdyn.claims.recorded import RUNS_FILE, VERSION, RecordedRun, RecordsFolder, digest, is_records_folder
+from lmdyn.claims.runs import ObservedRun, RunFolder
+from lmdyn.cli.recorded_observers import UnknownObserverError, recorded_observer
+from lmdyn.cli.studies.provenance import read_provenance, write_json
+from lmdyn.cli.studies.run_folders import find_runs
+
+__all__ = ["MOST_MB", "keep_records", "study_reads", "without_machine", "write_records"]
+
+log = logging.getLogger(__name__)
+
+MOST_MB = 3.0
+"""What the records of a study may take."""
+
+_ENVIRONMENT = ("versions", "commit", "dirty", "device", "processor", "threads")
+_SESSION = ("command", "began", "ended", "cpu_s", "peak_memory_mb", "step")
+_ABSOLUTE = re.compile(r"(?<![\w.:/…])(?:~|[A-Za-z]:)?(?:[/\\][\w.+@ =,~\-]+){2,}[/\\]?")
+
+
+def keep_records(
+    given: Sequence[Path],
+    out: Path,
+    *,
+    study: str | None = None,
+    others: str = "refuse",
+    most_mb: float = MOST_MB,
+) -> None:
+    """The command: find the runs and the study, write, and say what was kept.
+
+    Args:
+        given: run folders, folders of runs, records.
+        out: ``docs/records/<study>/<profile>``.
+        study: whose claims the records bear; by default that whose name ``out`` is in.
+        others: see :func:`write_records`.
+        most_mb: see :func:`write_records`.
+
+    Raises:
+        ValueError: an unknown study; see :func:`write_records`.
+    """
+    parent = out.resolve().parent.name
+    study = study or (parent if parent in STUDIES else None)
+    if study is not None and study not in STUDIES:
+        raise ValueError(
+            f"--study: there is no study {study!r}{did_you_mean(study, STUDIES) or ';'} there are: {', '.join(STUDIES)}"
+        )
+    if study is None:
+        log.warning(
+            "%s is in no folder of a study: scalars are kept, and fingerprints of all claims; --study names one",
+            out,
+        )
+    runs = find_runs(given)
+    if not any(run.observers() or run.tested for run in runs):
+        raise ValueError(
+            f"the {len(runs)} runs hold neither observations nor test.json: `lmdyn analyze` makes observations"
+        )
+    reads = study_reads(STUDIES[study]) if study else frozenset()
+    recorded = write_records(runs, out, study=study, reads=reads, others=others, most_mb=most_mb)
+    for name in sorted({name for run in recorded for name in run.observers()}):
+        about = [run.records.observers(run.name)[name] for run in recorded if name in run.observers()]
+        rows, of = sum(one["rows"] for one in about), sum(one["of"] for one in about)
+        log.info("%s: %s of %s rows, of %d runs", name, f"{rows:,}", f"{of:,}", len(about))
+    size = sum(path.stat().st_size for path in out.iterdir()) / 1e6
+    log.info("records of %d runs: %s, %.2f MB", len(recorded), out, size)
+
+
+def study_reads(study: Study) -> frozenset[str]:
+    """``Observer/quantity`` of all that the claims of a study read: parts, floors and conditions."""
+    numbers: list[Any] = []
+    for claim in study.claims:
+        numbers += [part.number for part in claim.parts]
+        numbers += [claim.floor, *(condition.number for condition in claim.void_unless)]
+    return frozenset(name for number in numbers if isinstance(number, Number) for name in number.reads())
+
+
+def write_records(
+    runs: Sequence[ObservedRun],
+    out: Path,
+    *,
+    study: str | None = None,
+    reads: Iterable[str] = (),
+    others: str = "refuse",
+    most_mb: float = MOST_MB,
+) -> list[RecordedRun]:
+    """Write ``<out>/runs.json`` and ``<out>/<observer>.parquet``; equal runs give equal bytes.
+
+    Kept are, of each observer, the rows that its static method ``record_rows(observations, settings)`` returns; of an
+    observer without one its scalars, and the rows of quantities that the study's claims read. Settings, seeds,
+    configuration, commands, versions, times and fingerprints of claims are kept as texts; absolute paths in them are
+    shortened to their last part, and neither the name of the machine nor of its user is kept.
+
+    Args:
+        runs: run folders; runs that are kept already stay as they are.
+        out: the folder; whole files replace those that are there.
+        study: whose claims they bear; None keeps the fingerprints of all studies.
+        reads: ``Observer/quantity`` of the study's claims.
+        others: of runs that are kept in ``out`` and not among ``runs``: ``refuse``, ``keep`` or ``drop`` them.
+        most_mb: refuse to write more.
+
+    Returns:
+        The runs, read back.
+
+    Raises:
+        ValueError: a folder that holds something else; more than ``most_mb``; other runs there.
+    """
+    given = [*runs, *_others(runs, out, others)]
+    given.sort(key=lambda run: run.name)
+    rows: dict[str, list[pd.DataFrame]] = {}
+    about: dict[str, dict[str, Any]] = {}
+    environments: list[dict[str, Any]] = []
+    for run in given:
+        about[run.name] = one = _about(run, study, environments)
+        for name in sorted(run.observers()):
+            kept, of = _kept(run, name, frozenset(reads))
+            one["observers"][name] = {
+                "observer": run.observers()[name],
+                "settings": without_machine(dict(run.settings(name))),
+                "columns": [str(c) for c in kept.columns],
+                "rows": len(kept),
+                "of": of,
+            }
+            rows.setdefault(name, []).append(kept.assign(run=run.name))
+    shared, own = _factored(about)
+    with tempfile.TemporaryDirectory(prefix=".records-", dir=_made(out.parent)) as temporary:
+        files = {name: _write(tables, Path(temporary, f"{name}.parquet")) for name, tables in rows.items()}
+        content = {
+            "version": VERSION,
+            "study": study,
+            "files": {path.name: digest(path) for path in files.values()},
+            "environments": environments,
+            "shared": shared,
+            "runs": own,
+        }
+        write_json(Path(temporary, RUNS_FILE), content)
+        _check_size(sorted(Path(temporary).iterdir()), out, most_mb)
+        _made(out)
+        (out / RUNS_FILE).unlink(missing_ok=True)  # it is written last: what has none is no records folder
+        for path in out.glob("*.parquet"):
+            path.unlink()
+        for path in (*files.values(), Path(temporary, RUNS_FILE)):
+            path.replace(out / path.name)
+    return RecordsFolder(out).runs
+
+
+def without_machine(value: Any) -> Any:
+    """Plain values without absolute paths: of each, the last part is left.
+
+    Example:
+        >>> without_machine({"config": ["--data.path=/home/anna/text/train.txt", "https://a.b/c", "a/b"], "n": 1})
+        {'config': ['--data.path=…/train.txt', 'https://a.b/c', 'a/b'], 'n': 1}
+    """
+    if isinstance(value, Mapping):
+        return {str(k): without_machine(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_machine(v) for v in value]
+    if isinstance(value, PurePath):
+        value = str(value)
+    return _ABSOLUTE.sub(_last_part, value) if isinstance(value, str) else value
+
+
+def _last_part(path: "re.Match[str]") -> str:
+    return "…/" + re.split(r"[/\\]", path[0].rstrip("/\\"))[-1]
+
+
+def _others(runs: Sequence[ObservedRun], out: Path, others: str) -> list[ObservedRun]:
+    """Runs that are kept in the folder and were not given again."""
+    if out.is_dir() and (
+        strange := [p.name for p in out.iterdir() if p.name != RUNS_FILE and p.suffix != ".parquet"]
+    ):
+        raise ValueError(f"{out} holds {strange[0]}, which is no record: choose a folder of its own")
+    if not is_records_folder(out) or others == "drop":
+        return []
+    there: list[ObservedRun] = [
+        run for run in RecordsFolder(out).runs if run.name not in {r.name for r in runs}
+    ]
+    if there and others == "refuse":
+        raise ValueError(
+            f"{out} also holds {', '.join(run.name for run in there)}, which {'is' if len(there) == 1 else 'are'} not "
+            "among the runs: --keep keeps them, --drop drops them"
+        )
+    for run in there:
+        for name in run.observers():
+            run.read(name)  # now: the files are replaced
+    return there
+
+
+def _about(run: ObservedRun, study: str | None, environments: list[dict[str, Any]]) -> dict[str, Any]:
+    registered = {name: dict(said) for name, said in run.registered.items() if said and study in (None, name)}
+    return {
+        "seeds": dict(run.seeds._asdict()),
+        "condition": without_machine(dict(run.condition)),
+        "registered": registered,
+        "tested": dict(run.tested),
+        "observers": {},
+        "sessions": [_session(one, environments) for one in _sessions(run)],
+    }
+
+
+def _sessions(run: ObservedRun) -> Sequence[Mapping[str, Any]]:
+    if isinstance(run, RecordedRun):
+        return run.sessions
+    found: list[Mapping[str, Any]] = (
+        read_provenance(run.path)["sessions"] if isinstance(run, RunFolder) else []
+    )
+    return found
+
+
+def _session(session: Mapping[str, Any], environments: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is kept of a session; what it ran on stands once."""
+    environment = {key: session.get(key) for key in _ENVIRONMENT}
+    if environment not in environments:
+        environments.append(environment)
+    kept = {key: without_machine(session[key]) for key in _SESSION if key in session}
+    return {**kept, "environment": environments.index(environment)}
+
+
+def _kept(run: ObservedRun, name: str, reads: frozenset[str]) -> tuple[pd.DataFrame, int]:
+    """The rows of an observer that are kept, and how many there are."""
+    observations = run.read(name)
+    if isinstance(run, RecordedRun):
+        return observations, int(run.records.observers(run.name)[name]["of"])
+    assert isinstance(run, RunFolder)
+    try:
+        observer = recorded_observer(run.path / "observations" / name)
+    except UnknownObserverError:  # of whose rows nothing is known
+        return observations, len(observations)
+    choose = getattr(observer, "record_rows", None)
+    if choose is not None:
+        return choose(observations, run.settings(name)).reset_index(drop=True), len(observations)
+    quantities = {q for q in observations["quantity"].unique() if f"{observer.__name__}/{q}" in reads}
+    kept = observer.is_scalar(observations) | observations["quantity"].isin(list(quantities))
+    return observations[kept].reset_index(drop=True), len(observations)
+
+
+def _factored(about: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What all runs share, and of each run what is left."""
+    runs = {name: json.loads(json.dumps(one)) for name, one in about.items()}
+    shared: dict[str, Any] = {"condition": _common([one["condition"] for one in runs.values()])}
+    studies = dict.fromkeys(s for one in runs.values() for s in one["registered"])
+    shared["registered"] = {
+        s: _common([one["registered"].get(s, {}) for one in runs.values()]) for s in studies
+    }
+    shared["observers"] = {}
+    for name in sorted({n for one in runs.values() for n in one["observers"]}):
+        having = [one["observers"][name] for one in runs.values() if name in one["observers"]]
+        shared["observers"][name] = {
+            **_common([{k: v for k, v in one.items() if k != "settings"} for one in having]),
+            "settings": _common([one["settings"] for one in having]),
+        }
+    for one in runs.values():
+        one["condition"] = _without(one["condition"], shared["condition"])
+        one["registered"] = {
+            s: own
+            for s in one["registered"]
+            if (own := _without(one["registered"][s], shared["registered"][s]))
+        }
+        for name, observer in one["observers"].items():
+            common = shared["observers"][name]
+            settings = _without(observer["settings"], common["settings"])
+            one["observers"][name] = {
+                **_without({k: v for k, v in observer.items() if k != "settings"}, common),
+                **({"settings": settings} if settings else {}),
+            }
+    return shared, runs
+
+
+def _common(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = values[0] if values else {}
+    return {
+        key: value
+        for key, value in first.items()
+        if all(key in other and _same(other[key], value) for other in values)
+    }
+
+
+def _without(values: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in common}
+
+
+def _same(a: Any, b: Any) -> bool:
+    return json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)  # True is not 1, NaN is NaN
+
+
+def _write(tables: Sequence[pd.DataFrame], path: Path) -> Path:
+    """The rows of all runs, in the order of their names and as they were observed."""
+    arrow = [from_arrow(to_arrow(table)) for table in tables]
+    table = pa.concat_tables(arrow, promote_options="default").replace_schema_metadata(None)
+    groups = [name for name in table.column_names if name != "value"]
+    pq.write_table(
+        table, path, compression="zstd", compression_level=15, use_dictionary=groups, use_byte_stream_split=["value"]
+    )  # fmt: skip
+    path.chmod(0o644)
+    return path
+
+
+def _check_size(files: Sequence[Path], out: Path, most_mb: float) -> None:
+    sizes = {path.name: path.stat().st_size / 1e6 for path in files}
+    if (whole := sum(sizes.values())) <= most_mb:
+        return
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
+    raise ValueError(
+        f"the records for {out} would take {whole:.1f} MB, and {most_mb:g} are allowed (the largest: "
+        f"{', '.join(f'{name} {sizes[name]:.1f}' for name in largest)}): let the observer say what is kept, by a "
+        "static method record_rows(observations, settings), or give --most MB"
+    )
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
