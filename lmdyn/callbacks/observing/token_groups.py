@@ -136,8 +136,8 @@ class SentenceBlocks:
     """
 
     def __init__(self, tokenizer: Any, seed: int) -> None:
-        ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {None} if tokenizer is not None else set()
-        self._ends = sorted(ends)
+        ends = (getattr(tokenizer, name, None) for name in ("eos_token_id", "sep_token_id"))
+        self._ends = sorted({end for end in ends if end is not None})
         self._seed = seed
         self._sentence: Tensor | None = None
 

@@ -20,7 +20,10 @@ from lmdyn.analysis.words.sparsity import (
     attention_entropy,
     concentration,
     concentration_and_norm,
+    expected_concentration,
     frequency_correlation,
+    frequency_correlation_error,
+    unigram_entropy,
     word_tags,
 )
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
@@ -28,10 +31,12 @@ from lmdyn.callbacks.observing.run import announce
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, StreamingObserver, given_sites
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
+    SentenceBlocks,
     check_counts,
     special_tokens,
     token_frequencies,
 )
+from lmdyn.callbacks.words.frequency_cells import FrequencyCells, frequency_samples
 from lmdyn.callbacks.words.sparsity_figures import sparsity_figures
 
 __all__ = ["Sparsity"]
@@ -43,10 +48,12 @@ class Sparsity(StreamingObserver):
     Gradients are those of the *summed* token loss with respect to a site's activation. For each word type, the
     mean of χ is taken over the positions that predict it (role ``target``) and over those that read it (role
     ``input``). ρ is the Pearson correlation over word types of this mean with the word's frequency: ρ← for the
-    role ``target``, ρ→ for ``input``; over all words, within open and closed POS classes, and within a sample of
-    each of similar average frequency. A word belongs to a class when the majority of its training occurrences,
-    and at least ``class_min_count``, carry a tag of that class. Special tokens (end of sentence, unknown) are no
-    words. For attention sites, the entropy of the attention distribution, averaged over heads, stands for χ.
+    role ``target``, ρ→ for ``input``; over all words, without the 20 most frequent (``no_top20``), over words of at
+    least 100 occurrences as published (``count100``), within open and closed POS classes, and within a sample of each
+    of similar average frequency (``open_matched``, ``closed_matched``). A word belongs to a class when the majority of
+    its training occurrences, and at least ``class_min_count``, carry a tag of that class. Special tokens (end of
+    sentence, unknown) are no words. For attention sites, the entropy of the attention distribution, averaged over
+    heads, stands for χ. The error of ρ is for other words of the same language; that of a mean for other sentences.
 
     Args:
         sites: display name to module path; a pattern of paths (``"*.layers.*"``); or ``auto``, those that are found.
@@ -75,8 +82,28 @@ class Sparsity(StreamingObserver):
         ``sparsity/rho_activation/<site>/<role>/<pos_class>``: ρ within a POS class or matched sample.
         ``sparsity/rho_gradient/<site>/<role>/<pos_class>``: ρ within a POS class or matched sample.
         ``sparsity/rho_l1_gradient/<site>/<role>/<pos_class>``: ρ within a POS class or matched sample.
+        ``sparsity/rho_activation_error/<site>/<role>``: standard error of ρ over word types (jackknife).
+        ``sparsity/rho_gradient_error/<site>/<role>``: the same.
+        ``sparsity/rho_l1_gradient_error/<site>/<role>``: the same.
+        ``sparsity/rho_activation_error/<site>/<role>/<pos_class>``: the same within a class or sample.
+        ``sparsity/rho_gradient_error/<site>/<role>/<pos_class>``: the same within a class or sample.
+        ``sparsity/rho_l1_gradient_error/<site>/<role>/<pos_class>``: the same within a class or sample.
+        ``sparsity/words/<role>``: number of words behind ρ.
+        ``sparsity/words/<role>/<pos_class>``: number of words within a class, sample or band.
+        ``sparsity/chi_activation_types/<site>/<role>/<pos_class>``: mean over word types, each weighing the same, of
+            χ of the activation: in a band of frequency (``0-9``, ``10-99``, ``100-999``, ``1000+`` occurrences), of a
+            class in half of such a band (``open_1000-2999``), or in a matched sample.
+        ``sparsity/chi_gradient_types/<site>/<role>/<pos_class>``: the same of χ of the gradient.
+        ``sparsity/chi_activation_types_error/<site>/<role>/<pos_class>``: its standard error over blocks of sentences.
+        ``sparsity/chi_gradient_types_error/<site>/<role>/<pos_class>``: the same.
+        ``sparsity/chi_uniform/<site>``: χ of vectors of as many units, uniform about 0, as untrained gradients are.
+        ``sparsity/chi_gaussian/<site>``: χ of Gaussian vectors of as many units.
+        ``sparsity/unigram_entropy``: entropy in nats of the words' frequencies, the loss of knowing these alone.
         ``sparsity/attention_entropy/<attention_site>/<role>``: mean entropy in nats.
-        ``sparsity/rho_attention_entropy/<attention_site>/<role>``: ρ of the entropy with word frequency.
+        ``sparsity/attention_entropy_types/<attention_site>/<role>/<pos_class>``: mean over word types, as of χ,
+            with its error.
+        ``sparsity/rho_attention_entropy/<attention_site>/<role>``: ρ of the entropy with word frequency;
+            with errors as of χ.
         ``sparsity/rho_attention_entropy/<attention_site>/<role>/<pos_class>``: ρ within a POS class or sample.
 
     In the store there are, besides, the per-word means (``chi_activation``, ``chi_gradient``, ``l1_gradient``,
@@ -140,6 +167,7 @@ class Sparsity(StreamingObserver):
         self.pos_classes = self.found("pos_classes", self._tags_known)
         if self.pos_classes:
             self.samples |= self._class_samples(special)
+        self.samples |= frequency_samples(self.counts, self.samples)
 
     def _tags_known(self) -> bool:
         """Whether the training counts have tags; a line of the log says so where they have none."""
@@ -205,7 +233,7 @@ class Sparsity(StreamingObserver):
 
     def accumulator(self, module: nn.Module, step: int) -> "_WordMeans":
         """Per-word means in both roles."""
-        return _WordMeans(self)
+        return _WordMeans(self, step)
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
@@ -229,7 +257,7 @@ def _token_names(tokenizer: Any, size: int) -> list[str]:
 
 
 class _WordMeans:
-    def __init__(self, observer: Sparsity) -> None:
+    def __init__(self, observer: Sparsity, step: int) -> None:
         assert observer.counts is not None
         self._observer = observer
         self._counts = observer.counts
@@ -237,6 +265,10 @@ class _WordMeans:
             "target": GroupedMeans(len(observer.counts)),
             "input": GroupedMeans(len(observer.counts)),
         }
+        self._cells = FrequencyCells(observer.counts, observer.samples)
+        self._blocks = SentenceBlocks(observer.run.tokenizer, seed=0)
+        self._step = step
+        self._units = GroupedMeans(1)
 
     def update(self, seen: ObservedBatch) -> None:
         labels = seen.labels
@@ -249,6 +281,9 @@ class _WordMeans:
                 continue  # a site of an observer that shares the pass
             vectors = token_vectors(name, seen.activations[name], seen.tokens)
             values[f"chi_activation/{name}"] = concentration(vectors)
+            self._units.update(
+                vectors.new_zeros(1, dtype=torch.int64), {name: vectors.new_full((1,), vectors.shape[-1])}
+            )
             if self._observer.gradients:
                 gradient = seen.gradients[name].flatten(2)
                 chi, norm = concentration_and_norm(gradient)
@@ -259,43 +294,69 @@ class _WordMeans:
             if name.split("@")[0] in self._observer.attention_sites:
                 values[f"attention_entropy/{name}"] = attention_entropy(weights).mean(1)
         flat = {name: value.flatten() for name, value in values.items()}
+        concentrations = {name: value for name, value in flat.items() if not name.startswith("l1_")}
+        blocks = self._blocks.of(seen).flatten()
         for role, means in self._roles.items():
             means.update(groups[role].flatten(), flat)
+            self._cells.update(role, groups[role].flatten(), blocks, concentrations)
 
     def table(self) -> pd.DataFrame:
-        observer, tables, summary = self._observer, [], []
+        observer, tables = self._observer, [self._cells.table(self._observer.name, self._step)]
         words, upos = pd.Series(observer.words), pd.Series(observer.upos)
         classes = pd.Series("", index=words.index)
         for name in ("open", "closed"):
             if name in observer.samples:
                 classes[observer.samples[name].numpy()] = name
         seen_words = torch.zeros(len(self._counts), dtype=torch.bool)
+        frequency = self._counts.double()
         for role, means in self._roles.items():
             means.reduce()
+            measured_words = torch.zeros_like(seen_words)
+            summary: list[tuple[str, str, str, float]] = []
             for key in means.names:
                 quantity, site = key.split("/")
                 mean, count = means.mean(key), means.count(key)
-                summary.append((quantity, site, role, "", means.total_mean(key)))
+                summary.append((quantity, site, "", means.total_mean(key)))
                 measured = torch.where(count >= observer.min_count, mean, torch.nan)
+                measured_words |= ~measured.isnan()
+                name = f"rho_{quantity.removeprefix('chi_')}"
                 for pos_class, sample in observer.samples.items():
-                    rho = frequency_correlation(
-                        torch.where(sample, measured, torch.nan), self._counts.double()
-                    )
-                    summary.append((f"rho_{quantity.removeprefix('chi_')}", site, role, pos_class, rho))
+                    of_sample = torch.where(sample, measured, torch.nan)
+                    rho = frequency_correlation(of_sample, frequency)
+                    summary.append((name, site, pos_class, rho))
+                    error = frequency_correlation_error(of_sample, frequency)
+                    summary.append((f"{name}_error", site, pos_class, error))
                 there = ((count > 0) & observer.samples[""]).numpy()
                 seen_words |= torch.from_numpy(there)
                 tables.append(
                     _word_rows(quantity, site, role, there, words, upos, classes, mean.numpy()[there])
                 )
+            for pos_class, sample in observer.samples.items():
+                summary.append(("words", "", pos_class, float((sample & measured_words).sum())))
+            found = pd.DataFrame(summary, columns=["quantity", "site", "pos_class", "value"])
+            tables.append(found.assign(role=role))
+            tables.append(self._cells.words(role, measured_words))
         there = seen_words.numpy()
         tables.append(
             _word_rows("frequency", "", "", there, words, upos, classes, self._counts.numpy()[there])
         )
-        scalars = pd.DataFrame(summary, columns=["quantity", "site", "role", "pos_class", "value"]).assign(
-            upos=""
-        )
-        table = pd.concat([scalars, *tables], ignore_index=True)
+        tables.append(self._references())
+        table = pd.concat(tables, ignore_index=True)
+        texts = ["role", "pos_class", "upos"]
+        table[texts] = table[texts].fillna("")
+        scalar = table["word"].isna()
+        table = pd.concat([table[scalar], table[~scalar]], ignore_index=True)
         return table[["quantity", "site", "role", "pos_class", "word", "upos", "value"]]
+
+    def _references(self) -> pd.DataFrame:
+        """What χ is of vectors without structure, at each site, and the loss of knowing frequencies alone."""
+        self._units.reduce()
+        rows = [("unigram_entropy", "", unigram_entropy(self._counts))]
+        for site in self._units.names:
+            units = round(float(self._units.mean(site)))
+            rows.append(("chi_uniform", site, expected_concentration(units, "uniform")))
+            rows.append(("chi_gaussian", site, expected_concentration(units, "gaussian")))
+        return pd.DataFrame(rows, columns=["quantity", "site", "value"])
 
 
 def _word_rows(

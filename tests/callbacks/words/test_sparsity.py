@@ -176,8 +176,15 @@ def test_sums_do_not_depend_on_the_batch_size(setting, tmp_path):
     model, batches, _, table = setting
     rows = [{k: v[i : i + 1] for k, v in batch.items()} for batch in batches for i in range(3)]
     other = attach(Sparsity(sites=SITES, matched_size=2, matched_tolerance=2.0), tmp_path, rows)
+    again = other.observe(model, 7)
     # correlations of nearly constant quantities amplify the rounding of float32, which differs between processors
-    pd.testing.assert_frame_equal(other.observe(model, 7), table, check_exact=False, rtol=1e-4, atol=1e-5)
+    of_blocks = table["quantity"].str.endswith(
+        "_types_error"
+    )  # rows of other numbers are in other blocks of sentences
+    pd.testing.assert_frame_equal(
+        again[~of_blocks], table[~of_blocks], check_exact=False, rtol=1e-4, atol=1e-5
+    )
+    assert (again["quantity"] == table["quantity"]).all()
 
 
 def test_impossible_matches_and_missing_counts_are_errors_before_training(tmp_path):

@@ -1,0 +1,182 @@
+"""Samples of words by frequency, and means over the word types of each with an error over text."""
+
+import math
+from collections.abc import Collection, Mapping
+from itertools import pairwise
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lmdyn.analysis.statistics.grouped import GroupedMeans
+from lmdyn.callbacks.observing.token_groups import BLOCKS, enough_blocks, frequency_ranks
+
+__all__ = ["FrequencyCells", "frequency_samples"]
+
+_TOP = 20
+_LEAST = 100
+_EDGES = (10, 30, 100, 300, 1000, 3000)
+_BANDS = {
+    "0-9": (0,),
+    "10-99": (1, 2),
+    "100-999": (3, 4),
+    "1000+": (5, 6),
+}
+"""Bands of training frequency, and which half-decades each has."""
+_HALVES = {f"{a}-{b - 1}": i for i, (a, b) in enumerate(pairwise(_EDGES), 1)} | {
+    f"{_EDGES[-1]}+": len(_EDGES)
+}
+_CLASSES = ("", "open", "closed")
+
+
+def frequency_samples(
+    counts: Int[Tensor, "vocabulary"], classes: Mapping[str, Bool[Tensor, "vocabulary"]]
+) -> dict[str, Bool[Tensor, "vocabulary"]]:
+    """Samples that tell what a few words, or the rare ones, do to a correlation with frequency.
+
+    Args:
+        counts: (vocabulary,) occurrences of each word.
+        classes: samples by name: ``""`` for all words, ``open`` and ``closed``.
+
+    Returns:
+        ``no_top20``: without the 20 most frequent of all words (ties by id); ``count100``: words of at least 100
+        occurrences, which the publication's vocabulary consists of; ``count100_no_top20``: both; ``open_no_top20`` and
+        ``closed_no_top20``.
+
+    Example:
+        >>> words = torch.ones(30, dtype=torch.bool)
+        >>> samples = frequency_samples(torch.arange(80, 110), {"": words})
+        >>> {name: int(sample.sum()) for name, sample in samples.items()}
+        {'no_top20': 10, 'count100': 10, 'count100_no_top20': 0}
+    """
+    words = classes[""]
+    ranks = frequency_ranks(counts, ~words)
+    rest = ranks > _TOP
+    samples = {"no_top20": rest, "count100": words & (counts >= _LEAST)}
+    samples["count100_no_top20"] = samples["count100"] & rest
+    for name in ("open", "closed"):
+        if name in classes:
+            samples[f"{name}_no_top20"] = classes[name] & rest
+    return samples
+
+
+class FrequencyCells:
+    """Means over word types, in bands of frequency and in classes, from one pass over tokens, with errors over text.
+
+    A token counts 1 / frequency of its word: the weighted mean over the tokens of a band is the mean over its word
+    types, each weighing the same, with known weights. The error is that of a ratio over blocks of sentences,
+    √(Σ_b (Σ_{i∈b} w_i (x_i − x̄))² · B / (B − 1)) / Σ w (Liang & Zeger 1986), for another text and the same words.
+
+    Args:
+        counts: (vocabulary,) occurrences of each word; a word of none counts as one of one.
+        samples: words by the name of their sample: ``""`` for all, and, where there are any, ``open`` and ``closed``
+            classes, which do not overlap, and ``open_matched`` and ``closed_matched`` within them.
+    """
+
+    def __init__(
+        self, counts: Int[Tensor, "vocabulary"], samples: Mapping[str, Bool[Tensor, "vocabulary"]]
+    ) -> None:
+        none = torch.zeros(len(counts), dtype=torch.bool)
+        self._weight = 1 / counts.clamp(min=1).double()
+        half = torch.bucketize(counts, torch.tensor(_EDGES), right=True)
+        pos_class = sum(i * samples.get(name, none).long() for i, name in enumerate(_CLASSES) if i)
+        matched = samples.get("open_matched", none) | samples.get("closed_matched", none)
+        cell = (half * len(_CLASSES) + pos_class) * 2 + matched
+        self._cells = (len(_EDGES) + 1) * len(_CLASSES) * 2
+        self._cell = torch.where(samples[""], cell, -1)
+        self._unions = _unions(samples)
+        self._sums = {role: GroupedMeans(BLOCKS * self._cells) for role in ("target", "input")}
+
+    def update(
+        self,
+        role: str,
+        words: Int[Tensor, "n"],
+        blocks: Int[Tensor, "n"],
+        values: Mapping[str, Float[Tensor, "n"]],
+    ) -> None:
+        """Add tokens: the word of each (below 0: none), its block of sentences and its values; NaN is left out."""
+        self._cell, self._weight = self._cell.to(words.device), self._weight_on(words.device)
+        known = words.clamp(min=0)
+        cell = torch.where(words >= 0, self._cell[known], -1)
+        groups = torch.where(cell >= 0, blocks * self._cells + cell, -1)
+        weight = self._weight[known]
+        for name, value in values.items():
+            weighed = torch.where(value.isnan(), torch.nan, weight)
+            self._sums[role].update(groups, {name: value * weighed, _weight_of(name): weighed})
+
+    def _weight_on(self, device: torch.device) -> Tensor:
+        # mps has no float64
+        return self._weight.to(device, torch.float32 if device.type == "mps" else torch.float64)
+
+    def table(self, name: str, step: int) -> pd.DataFrame:
+        """Rows of the means, ``<quantity>_types``, and of their errors, ``<quantity>_types_error``.
+
+        What was added under ``<quantity>/<site>`` is of that quantity and site. All ranks enter. Without five blocks
+        of sentences the errors are NaN, with a warning.
+
+        Args:
+            name: of the observer, for the warning.
+            step: of the observation, too.
+        """
+        rows: list[tuple[str, str, str, str, float]] = []
+        enough: bool | None = None
+        for role, sums in self._sums.items():
+            sums.reduce()
+            for key in sums.names[::2]:
+                quantity, site = key.split("/")
+                total, weight = (sums.sum(part).view(BLOCKS, -1) for part in (key, _weight_of(key)))
+                if enough is None:
+                    enough = enough_blocks(int((weight.sum(1) > 0).sum()), name, step)
+                for sample, cells in self._unions.items():
+                    mean, error = _ratio(total[:, cells].sum(1), weight[:, cells].sum(1))
+                    if not math.isnan(mean):
+                        error = error if enough else math.nan
+                        rows.append((f"{quantity}_types", site, role, sample, mean))
+                        rows.append((f"{quantity}_types_error", site, role, sample, error))
+        return pd.DataFrame(rows, columns=["quantity", "site", "role", "pos_class", "value"])
+
+    def words(self, role: str, seen: Bool[Tensor, "vocabulary"]) -> pd.DataFrame:
+        """Rows ``words``: the number of word types in each band, among those seen in a role."""
+        cell = self._cell.cpu()[seen]
+        number = torch.bincount(cell[cell >= 0], minlength=self._cells)
+        rows = [
+            ("words", "", role, sample, float(number[cells].sum()))
+            for sample, cells in self._unions.items()
+            if not sample.endswith("_matched")  # they are counted as those behind ρ
+        ]
+        table = pd.DataFrame(rows, columns=["quantity", "site", "role", "pos_class", "value"])
+        return table[table["value"] > 0]
+
+
+def _weight_of(key: str) -> str:
+    return f"{key} weight"
+
+
+def _unions(samples: Collection[str]) -> dict[str, Int[Tensor, "_"]]:
+    """The cells that each band, each band of a class, and each matched sample consists of."""
+    halves, classes, matched = (
+        index.flatten()
+        for index in torch.meshgrid(
+            torch.arange(len(_EDGES) + 1), torch.arange(len(_CLASSES)), torch.arange(2), indexing="ij"
+        )
+    )
+    unions = {band: torch.isin(halves, torch.tensor(part)) for band, part in _BANDS.items()}
+    for i, name in enumerate(_CLASSES):
+        if i and name in samples:
+            unions |= {f"{name}_{band}": (classes == i) & (halves == half) for band, half in _HALVES.items()}
+        if i and f"{name}_matched" in samples:
+            unions[f"{name}_matched"] = (classes == i) & (matched == 1)
+    return {sample: cells.nonzero().squeeze(1) for sample, cells in unions.items()}
+
+
+def _ratio(totals: Float[Tensor, "blocks"], weights: Float[Tensor, "blocks"]) -> tuple[float, float]:
+    """Σ totals / Σ weights, and its error over the blocks that have any weight; NaN of none, of one without error."""
+    weight, blocks = float(weights.sum()), int((weights > 0).sum())
+    if blocks == 0:
+        return math.nan, math.nan
+    mean = float(totals.sum()) / weight
+    if blocks == 1:
+        return mean, math.nan
+    residuals = totals - mean * weights
+    return mean, math.sqrt(float(residuals @ residuals) * blocks / (blocks - 1)) / weight
