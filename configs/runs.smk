@@ -1,12 +1,47 @@
 # What the chains of runs have in common; included by each study's Snakefile.
+#
+# Killed in whatever way and started again by the same command, a chain goes on: runs that are done are kept, the others
+# resume from their last checkpoint, to the same weights bit by bit; what a killed chain left running is ended first.
+# Profiles say `nolock: true` for this (lmdyn has a lock of its own, which ends with the process) and `rerun-incomplete`.
 import os
 import sys
 
+if os.getcwd() not in sys.path:
+    sys.path.append(os.getcwd())  # so that the script `snakemake` finds what `python -m lmdyn.cli` does
+
 PROFILE = config["profile"]
+STUDY = os.path.basename(workflow.basedir)
 HERE = f"{workflow.basedir}/{PROFILE}"
-RUNS = f"runs/{os.path.basename(workflow.basedir)}/{PROFILE}"
-LMDYN = f"{sys.executable} -m lmdyn.cli"
+RUNS = f"runs/{STUDY}/{PROFILE}"
+LMDYN = f"LMDYN_COSTS={RUNS}/costs {sys.executable} -m lmdyn.cli"
 QUIET = "--trainer.enable_progress_bar false --trainer.enable_model_summary false"
+
+
+onstart:
+    from pathlib import Path
+    from lmdyn.cli.studies.chain import begin_chain
+
+    begin_chain(Path(RUNS))
+
+
+def with_seeds(runs):
+    """Runs by name with their arguments, once for each of the profile's `seeds`.
+
+    `seeds: [2, 3]` makes <run>_2 and <run>_3, with one seed for initialisation and order of data; pairs
+    `{init: 2, order: 3}` make <run>_2_3. Without seeds names and arguments are those of `runs`.
+    """
+    made = {}
+    for run, arguments in runs.items():
+        arguments = (arguments or "").replace("{HERE}", HERE)
+        for seed in config.get("seeds", [None]):
+            if seed is None:
+                made[run] = arguments
+            elif isinstance(seed, dict):
+                init, order = int(seed["init"]), int(seed["order"])
+                made[f"{run}_{init}_{order}"] = f"{arguments} --seed_everything {init} --data_seed {order}"
+            else:  # Snakemake hands the numbers of a profile's lists on as text
+                made[f"{run}_{int(seed)}"] = f"{arguments} --seed_everything {int(seed)} --data_seed {int(seed)}"
+    return made
 
 
 def fit(run, arguments):

@@ -1,15 +1,15 @@
-# A chain that studies with one kind of model share: train each run → observe its checkpoints → one report of all.
+# A chain that studies with one kind of model share: train each run → observe its checkpoints → one report of all → results.
 #
-# A profile's config.yaml names its runs and what each lays over lm.yaml ("{HERE}" is the profile's folder);
-# observers.yaml says what is observed of them. A chain that was interrupted is started again by the same command: runs
-# that are done are kept, the others resume. After kill -9 of Snakemake itself first see that no run is left (pgrep -f
-# lmdyn.cli), then give --unlock once. On a cluster: --executor slurm (snakemake-executor-plugin-slurm) with
-# --default-resources.
+# A profile's config.yaml names its `runs` and what each lays over lm.yaml ("{HERE}" is the profile's folder), and the
+# `seeds` that each is trained with; observers.yaml says what is observed of them. A chain that was interrupted, killed
+# too, is started again by the same command. When observers.yaml has changed, runs are observed again and none is
+# trained again: a run whose lm.yaml is to change needs another name, or its folder removed. On a cluster: --executor
+# slurm (snakemake-executor-plugin-slurm) with --default-resources.
 include: "runs.smk"
 
 
 OBSERVE = config.get("observe", "")  # arguments of `lmdyn analyze`
-CHANGES = {run: (changes or "").replace("{HERE}", HERE) for run, changes in config["runs"].items()}
+CHANGES = with_seeds(config["runs"])
 
 
 rule language_model:
@@ -27,6 +27,7 @@ rule language_model:
 rule observe:
     input:
         f"{RUNS}/done/trained_{{run}}",
+        f"{HERE}/observers.yaml",
     output:
         touch(f"{RUNS}/done/observed_{{run}}"),
     log:
@@ -46,3 +47,9 @@ rule report:
         runs=[f"{RUNS}/{run}" for run in CHANGES],
     shell:
         f"{LMDYN} report {{params.runs}} --out {RUNS}/report > {{log}} 2>&1"
+
+
+RUN_FOLDERS = [f"{RUNS}/{run}" for run in CHANGES]
+
+
+include: "results.smk"

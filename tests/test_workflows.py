@@ -38,11 +38,23 @@ def test_there_are_profiles():
 
 
 def changes_of(profile: Path) -> dict[str, str]:
-    """What each run of a profile changes in lm.yaml, with paths from the root."""
-    runs = yaml.safe_load(profile.read_text(encoding="utf-8"))["config"]["runs"]
-    return {
-        run: changes.replace("{HERE}", str(profile.parent.relative_to(ROOT))) for run, changes in runs.items()
-    }
+    """What each run of a profile changes in lm.yaml, with paths from the root: once for each seed."""
+    config = yaml.safe_load(profile.read_text(encoding="utf-8"))["config"]
+    here = str(profile.parent.relative_to(ROOT))
+    found = {}
+    for run, changes in config["runs"].items():
+        changes = changes.replace("{HERE}", here)
+        for seed in config.get("seeds", ()):
+            match seed:
+                case {"init": init, "order": order}:
+                    name = f"{run}_{init}_{order}"
+                case _:
+                    init = order = seed
+                    name = f"{run}_{seed}"
+            found[name] = f"{changes} --seed_everything {init} --data_seed {order}"
+        if "seeds" not in config:
+            found[run] = changes
+    return found
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda p: f"{p.parent.parent.name}/{p.parent.name}")
@@ -66,10 +78,17 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
     shipped = {p.name for p in profile.parent.glob("*.yaml")} - {"config.yaml"}
     assert {Path(n).name for n in named} == shipped - SECOND_PHASES
     assert all(Path(n).exists() for n in named)
-    config = yaml.safe_load(profile.read_text(encoding="utf-8"))["config"]
+    settings = yaml.safe_load(profile.read_text(encoding="utf-8"))
+    # what lets a chain that was killed go on, and keeps what is trained when observers change
+    kept = {"nolock": True, "rerun-incomplete": True, "rerun-triggers": "mtime"}
+    assert kept.items() <= settings.items()
+    config = settings["config"]
     if "runs" in config:  # configs/study.smk
         runs = changes_of(profile)
         assert (jobs["language_model"], jobs["observe"], jobs["report"]) == (len(runs), len(runs), 1)
+        assert jobs["costs"] == 1
+        assert jobs.get("claims", 0) == config.get("claims", False)
+        assert jobs.get("records", 0) == ("records" in config)
         plan = re.sub(r"\S*configs/", "configs/", plan)  # Snakemake's paths are absolute
         for run, changes in runs.items():
             assert re.search(rf"fit --config \S+/lm.yaml {re.escape(changes)} .*version {run} ", plan)

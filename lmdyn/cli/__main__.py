@@ -35,6 +35,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     # the script `lmdyn` finds what `python -m lmdyn.cli` does, such as my_model.py
     if not {"", here} & set(sys.path):
         sys.path.insert(0, here)
+    if folder := os.environ.get("LMDYN_COSTS"):
+        from lmdyn.cli.studies.costs import account
+
+        account(Path(folder), args)
     try:
         _run(args)
     except Exception as error:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 import lmdyn.callbacks
 import lmdyn.datamodules
 import lmdyn.models  # noqa: F401
+from lmdyn.analysis.inspection.data_order import order_argument
 from lmdyn.callbacks.observing.loggers import where_curves_are
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_step
@@ -23,14 +25,16 @@ from lmdyn.callbacks.training.lightning_internals import callbacks_of, purge_aft
 from lmdyn.callbacks.training.resume import RunState
 from lmdyn.cli import INSPECT_FIRST
 from lmdyn.cli.parser import ConfigFile, Parser
+from lmdyn.cli.studies.chain import CHAIN
 from lmdyn.cli.studies.provenance import begin_session, end_session
+from lmdyn.cli.studies.run_lock import FolderLock
 
 __all__ = ["LmdynCLI", "SaveRunConfig"]
 
 log = logging.getLogger(__name__)
 
 _DESCRIPTIONS = {
-    "fit": "Train, with observers watching.",
+    "fit": "Train, with observers watching. --data_seed N sets the order of data, apart from --seed_everything.",
     "validate": "Evaluate a checkpoint on the validation data.",
     "test": "Evaluate a checkpoint on the test data.",
     "predict": "Collect the predictions of a checkpoint.",
@@ -72,11 +76,12 @@ class LmdynCLI(LightningCLI):
     """LightningCLI with lmdyn's classes, exact resuming, and a report at the end of ``fit``.
 
     ``--ckpt_path last`` resumes from the newest full checkpoint of the run's folder; without one it is an error.
-    A fresh ``fit`` refuses a folder that already holds a run. Checkpoints are files of this machine, read with
-    ``weights_only=True`` by every subcommand.
+    A fresh ``fit`` refuses a folder that already holds a run, and each one a folder that another process trains in.
+    Checkpoints are files of this machine, read with ``weights_only=True`` by every subcommand.
     """
 
     def __init__(self, args: Sequence[str], *, run: bool = True) -> None:
+        self._writer: FolderLock | None = None
         super().__init__(
             L.LightningModule,
             L.LightningDataModule,
@@ -104,8 +109,19 @@ class LmdynCLI(LightningCLI):
         return parser
 
     def parse_arguments(self, parser: Any, args: Any) -> None:
-        """Parse ``args`` whatever ``sys.argv`` says (Lightning warns of it)."""
+        """Parse ``args`` whatever ``sys.argv`` says (Lightning warns of it); ``--data_seed`` is the order of data."""
+        args, seed = data_seed(args)
         self.config = parser.parse_args(args)
+        if seed is not None:
+            data = (
+                self.config[self.config.subcommand].data if "subcommand" in self.config else self.config.data
+            )
+            name = order_argument(data.init_args.keys()) if "init_args" in data else None
+            if name is None:
+                raise ValueError(
+                    f"--data_seed {seed}: {data.class_path} has neither order_seed nor seed: leave --data_seed out"
+                )
+            data.init_args[name] = seed
 
     def before_instantiate_classes(self) -> None:
         """Note which error each constructor raises; those of model and data are LightningCLI's to call."""
@@ -169,6 +185,9 @@ class LmdynCLI(LightningCLI):
         """Resolve ``last``; refuse to begin a run where one already is."""
         config = self.config["fit"]
         folder = run_folder(self.trainer)
+        if self.trainer.is_global_zero:
+            self._writer = FolderLock(folder)
+            self._writer.acquire(wait=CHAIN in os.environ)  # its chain has ended all that it could end
         if config.get("ckpt_path") == "last":
             config["ckpt_path"] = self.config_init["fit"]["ckpt_path"] = str(self._last_checkpoint(folder))
             self._parse_ckpt_path()
@@ -185,6 +204,9 @@ class LmdynCLI(LightningCLI):
             super()._run_subcommand(subcommand)
         except SIGTERMException:
             raise SystemExit(128 + signal.SIGTERM) from None
+        finally:
+            if self._writer is not None:
+                self._writer.release()
 
     def _refuse_used_folder(self, folder: Path) -> None:
         """Every rank looks for itself, and all of them raise: rank 0 writes only when all have met, which is later."""
@@ -246,6 +268,31 @@ class LmdynCLI(LightningCLI):
             path = folder / f"{name}.json"
             path.write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
             log.info("numbers: %s", path)
+
+
+def data_seed(args: Sequence[str]) -> tuple[list[str], int | None]:
+    """Arguments without ``--data_seed N``, and N, which sets the argument that :func:`order_argument` names.
+
+    Raises:
+        ValueError: what follows is no number.
+
+    Example:
+        >>> data_seed(["fit", "--data_seed", "3", "--config", "lm.yaml"])
+        (['fit', '--config', 'lm.yaml'], 3)
+    """
+    rest: list[str] = []
+    seed: int | None = None
+    words = iter(args)
+    for word in words:
+        option, equals, value = word.partition("=")
+        if option not in ("--data_seed", "--data-seed"):
+            rest.append(word)
+            continue
+        text = value if equals else next(words, "")
+        if not text.isdecimal():
+            raise ValueError(f"{option} is {text!r}: expected a number from 0")
+        seed = int(text)
+    return rest, seed
 
 
 def run_folder(trainer: L.Trainer) -> Path:

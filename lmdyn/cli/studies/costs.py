@@ -1,0 +1,135 @@
+"""What a chain of runs costs: CPU time, memory and disk, of killed processes too."""
+
+import atexit
+import json
+import logging
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lmdyn.cli.studies.provenance import write_json
+
+__all__ = ["COSTS", "FILE", "account", "total_costs"]
+
+log = logging.getLogger(__name__)
+
+COSTS = "LMDYN_COSTS"
+"""Environment variable: the folder in which each process of lmdyn keeps account of itself."""
+
+FILE = "costs.json"
+"""The total, in the folder of a profile's runs."""
+
+_EVERY_S = 10.0
+_MB = 2**20
+
+
+def account(folder: Path, command: Sequence[str]) -> None:
+    """Keep account of this process in a file of its own, now, every ten seconds and at its end.
+
+    A process that is killed leaves what it had used up to ten seconds before.
+
+    Args:
+        folder: receives ``<time>-<process>.json`` with ``command, began, host, seconds, cpu_seconds, peak_memory_mb,
+            ended``.
+        command: its words.
+    """
+    began = time.time()
+    about = {
+        "command": list(command),
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": platform.node(),
+    }
+    path = folder / f"{time.time_ns()}-{os.getpid()}.json"
+    stop = threading.Event()
+    writing = threading.Lock()
+
+    def write(ended: bool) -> None:
+        used = {"seconds": round(time.time() - began, 1), **_used(), "ended": ended}
+        try:
+            with writing:
+                write_json(path, about | used)
+        except OSError as error:  # nothing fails for it
+            log.debug("%s is not written: %s", path, error)
+
+    def keep() -> None:
+        while not stop.wait(_EVERY_S):
+            write(ended=False)
+
+    def end() -> None:
+        stop.set()
+        write(ended=True)
+
+    write(ended=False)
+    threading.Thread(target=keep, name="costs", daemon=True).start()
+    atexit.register(end)
+
+
+def total_costs(runs: Path) -> dict[str, Any]:
+    """What all commands of a chain have cost so far.
+
+    Args:
+        runs: the folder of the profile's runs, with ``costs/``.
+
+    Returns:
+        ``cpu_hours``, ``peak_memory_mb`` (of the largest process), ``disk_mb`` of all files under ``runs`` and
+        ``checkpoints_mb`` of these; ``commands``: for each command of lmdyn its ``processes``, ``killed`` among them
+        (those without an end), ``cpu_hours`` and ``peak_memory_mb``; ``hosts``; ``began`` of the first.
+
+    Raises:
+        FileNotFoundError: no account.
+    """
+    records = [
+        json.loads(path.read_text(encoding="utf-8")) for path in sorted((runs / "costs").glob("*.json"))
+    ]
+    if not records:
+        raise FileNotFoundError(
+            f"{runs}/costs holds no account: expected the folder of a profile's runs, runs/<study>/<profile>"
+        )
+    commands = {}
+    for name in sorted({record["command"][0] for record in records}):
+        of = [record for record in records if record["command"][0] == name]
+        commands[name] = {"processes": len(of), "killed": sum(not r["ended"] for r in of), **_sum(of)}
+    sizes = {path: path.stat().st_size for path in runs.rglob("*") if path.is_file()}
+    checkpoints = sum(size for path, size in sizes.items() if path.suffix == ".ckpt")
+    return {
+        **_sum(records),
+        "disk_mb": round(sum(sizes.values()) / _MB),
+        "checkpoints_mb": round(checkpoints / _MB),
+        "commands": commands,
+        "hosts": sorted({record["host"] for record in records}),
+        "began": min(record["began"] for record in records),
+    }
+
+
+def _sum(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "cpu_hours": round(sum(record["cpu_seconds"] for record in records) / 3600, 4),
+        "peak_memory_mb": max(record["peak_memory_mb"] for record in records),
+    }
+
+
+def _used() -> dict[str, Any]:
+    times = os.times()  # of this process and of children that have ended
+    used: dict[str, Any] = {"cpu_seconds": round(sum(times[:4]), 1), "peak_memory_mb": 0}
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return used
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return used | {"peak_memory_mb": round(peak / 1024 / (1024 if sys.platform == "darwin" else 1))}
+
+
+def main() -> None:
+    """``python -m lmdyn.cli.studies.costs RUNS``: write the total into ``RUNS/costs.json``."""
+    runs = Path(sys.argv[1])
+    write_json(runs / FILE, total_costs(runs))
+
+
+if __name__ == "__main__":
+    main()

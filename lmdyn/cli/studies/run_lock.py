@@ -1,0 +1,113 @@
+"""One writer in a folder: a lock that ends with the process that holds it, however it ends."""
+
+import contextlib
+import json
+import logging
+import os
+import platform
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+__all__ = ["FolderLock"]
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.5
+_SAY_S = 60.0
+
+
+class FolderLock:
+    """A file next to a folder that one process at a time may hold (``flock``), with a line about who does.
+
+    The system releases it when the process ends, SIGKILL included; a file that is left over locks nothing. On file
+    systems without locks, and on Windows, it is not held, which is no error.
+
+    Args:
+        folder: what is held; it need not be there. The file is ``.<name>.lock`` next to it.
+
+    Example:
+        >>> import tempfile
+        >>> lock = FolderLock(Path(tempfile.mkdtemp()) / "run")
+        >>> lock.acquire()
+        >>> lock.path.name
+        '.run.lock'
+        >>> lock.release()
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute()
+        self.path = self.folder.with_name(f".{self.folder.name}.lock")
+        self._file: int | None = None
+
+    def acquire(self, *, wait: bool = False) -> None:
+        """Hold the folder.
+
+        Args:
+            wait: wait for as long as another process holds it, and say so; else raise.
+
+        Raises:
+            ValueError: another process holds it, which the message names.
+        """
+        try:
+            import fcntl  # not on Windows
+        except ImportError:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        said = -_SAY_S
+        while self._file is None:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(file)
+                if not wait:
+                    raise ValueError(
+                        f"{self.folder} is written by {self._holder()}: wait for it, or end it; then start again"
+                    ) from None
+                if time.monotonic() - said >= _SAY_S:
+                    log.warning("%s is written by %s: waiting for it", self.folder, self._holder())
+                    said = time.monotonic()
+                time.sleep(_LOOK_S)
+                continue
+            except OSError as error:  # a file system without locks
+                os.close(file)
+                log.debug("%s is not locked: %s", self.folder, error)
+                return
+            if not _same_file(file, self.path):  # its holder has removed it meanwhile
+                os.close(file)
+                continue
+            self._file = file
+        about = {
+            "pid": os.getpid(),
+            "host": platform.node(),
+            "command": " ".join(sys.argv),
+            "began": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        os.ftruncate(self._file, 0)
+        os.write(self._file, json.dumps(about).encode())
+
+    def release(self) -> None:
+        """Let it go, and remove the file; without effect where it is not held."""
+        if self._file is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self.path.unlink()
+            os.close(self._file)
+            self._file = None
+
+    def _holder(self) -> str:
+        try:
+            about = json.loads(self.path.read_text(encoding="utf-8"))
+            return f"process {about['pid']} on {about['host']} ({about['command']}, since {about['began']})"
+        except (OSError, ValueError, KeyError, TypeError):  # it has just begun
+            return "another process"
+
+
+def _same_file(file: int, path: Path) -> bool:
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    here = os.fstat(file)
+    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)

@@ -1,0 +1,87 @@
+"""One writer in a folder, and nothing left of one that was killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from lmdyn.cli.studies.chain import CHAIN, begin_chain, end_orphans
+from lmdyn.cli.studies.run_lock import FolderLock
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no flock")
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from lmdyn.cli.studies.run_lock import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+lock.acquire()
+sys.stdout.write("held\\n"); sys.stdout.flush()
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_second_writer_is_told_of_the_first(tmp_path, holder):
+    lock = FolderLock(tmp_path / "run")
+    with pytest.raises(
+        ValueError, match=rf"run is written by process {holder.pid} on .*: wait for it, or end it"
+    ):
+        lock.acquire()
+    lock.release()  # it is not ours
+    assert lock.path.exists()
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    assert lock.path.exists()  # what is left over locks nothing
+    lock.acquire()
+    lock.release()
+    assert not lock.path.exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_waiting_ends_with_the_holder(tmp_path, holder, caplog):
+    lock = FolderLock(tmp_path / "run")
+    threading.Timer(1.0, holder.kill).start()
+    began = time.monotonic()
+    lock.acquire(wait=True)
+    assert time.monotonic() - began > 0.5
+    assert f"process {holder.pid}" in caplog.text
+    with pytest.raises(ValueError, match="is written by process"):
+        FolderLock(tmp_path / "run").acquire()
+    lock.release()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are found in /proc")
+def test_what_a_killed_chain_left_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setenv(CHAIN, "")  # restored afterwards
+    runs, others = tmp_path / "runs", tmp_path / "others"
+    sleeping = [
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, CHAIN: str(of)})
+        for of in (runs, others)
+    ]  # fmt: skip
+    time.sleep(0.2)  # until each has its environment
+    lock = begin_chain(runs)
+    assert sleeping[0].wait() == -signal.SIGKILL
+    assert sleeping[1].poll() is None  # of another profile
+    assert os.environ[CHAIN] == str(runs)
+    with pytest.raises(ValueError, match="runs is written by process"):  # two chains at a time
+        begin_chain(runs)
+    lock.release()
+    assert end_orphans(others) == [sleeping[1].pid]
+    assert end_orphans(others) == []
+    sleeping[1].wait()
