@@ -7,7 +7,7 @@ from scipy.special import ndtri
 __all__ = ["correlation_interval", "share_interval"]
 
 
-def correlation_interval(r: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
+def correlation_interval(r: float | int, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Fisher's interval of a correlation of n pairs: tanh(artanh r ± z / √(n − 3)).
 
     Args:
@@ -34,7 +34,7 @@ def correlation_interval(r: float, n: int, confidence: float = 0.95) -> tuple[fl
     return math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
 
 
-def share_interval(p: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
+def share_interval(p: float | int, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Wilson's interval of a share of n independent cases, such as an accuracy.
 
     With z the quantile of the normal distribution: (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n).

@@ -1,0 +1,218 @@
+"""The mean over seeds and how sure it is: of another seed on this text, and of another text."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
+from typing import NamedTuple
+
+from scipy.special import stdtr, stdtrit
+
+__all__ = ["Bounds", "MeanOverSeeds", "mean_over_seeds"]
+
+
+class MeanOverSeeds(NamedTuple):
+    """A mean over seeds with its two variances.
+
+    Attributes:
+        mean: of the seeds' values.
+        seeds_error: standard error of the mean, another seed and this text: s / √n.
+        seeds_df: its degrees of freedom, n - 1.
+        text_error: standard error of another text and these models; 0 where it is not known.
+        text_df: its degrees of freedom, infinite for many.
+    """
+
+    mean: float
+    seeds_error: float
+    seeds_df: float
+    text_error: float = 0.0
+    text_df: float = math.inf
+
+    @property
+    def error(self) -> float:
+        """Standard error of both together."""
+        return math.hypot(self.seeds_error, self.text_error)
+
+    @property
+    def df(self) -> float:
+        """Degrees of freedom of the sum of both variances, after Welch and Satterthwaite."""
+        seeds, text = self.seeds_error**2, self.text_error**2
+        spread = seeds**2 / self.seeds_df + text**2 / self.text_df
+        return (seeds + text) ** 2 / spread if spread > 0 else self.seeds_df if text == 0 else self.text_df
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Student's interval by the sum of both variances; never narrower than that of seeds alone."""
+        ends = _interval(self.mean, self.error, self.df, confidence), self.seeds_interval(confidence)
+        return min(e[0] for e in ends), max(e[1] for e in ends)
+
+    def seeds_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Another seed, this text."""
+        return _interval(self.mean, self.seeds_error, self.seeds_df, confidence)
+
+    def text_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """These models, another text."""
+        return _interval(self.mean, self.text_error, self.text_df, confidence)
+
+    def p_above(self, bound: float | int) -> float:
+        """One-sided p of "the mean is not above the bound"; 1 for an infinite bound."""
+        return self._p(self.mean - bound)
+
+    def p_below(self, bound: float | int) -> float:
+        """One-sided p of "the mean is not below the bound"."""
+        return self._p(bound - self.mean)
+
+    def _p(self, distance: float) -> float:
+        return max(_tail(distance, self.error, self.df), _tail(distance, self.seeds_error, self.seeds_df))
+
+
+def _interval(mean: float, error: float, df: float, confidence: float) -> tuple[float, float]:
+    half = _quantile(df, confidence) * error if error > 0 else 0.0
+    return mean - half, mean + half
+
+
+def _quantile(df: float, confidence: float) -> float:
+    return float(stdtrit(min(df, 1e9), 0.5 + confidence / 2))
+
+
+def _tail(distance: float, error: float, df: float) -> float:
+    if error == 0 or math.isinf(distance):
+        return 0.0 if distance > 0 else 1.0
+    return float(stdtr(min(df, 1e9), -distance / error))
+
+
+def mean_over_seeds(
+    values: Sequence[float | int],
+    text_errors: Sequence[float | int] | None = None,
+    text_df: Sequence[float | int | None] | None = None,
+) -> MeanOverSeeds:
+    """Mean of one number a seed, with the variance of seeds and that of texts.
+
+    The variance of the mean is s²/n + ē², where s² is the variance over seeds on this text, and ē² the mean of the
+    variances over texts: all seeds read the same text, so that averaging over them does not shrink it. Where each
+    seed's error over texts is its own (an interaction of seed and text), s² has it too and the sum is wide.
+
+    Args:
+        values: one a seed, two or more; on a scale where seeds scatter evenly.
+        text_errors: standard error of each value over texts; none, or 0, where it is not known.
+        text_df: degrees of freedom of each error; None for many.
+
+    With few seeds and a text variance of the same size, Satterthwaite's degrees of freedom, which are estimated too,
+    can give a narrower interval than the seeds alone, and cover 92 % where 95 are said (three seeds, measured). So
+    :meth:`MeanOverSeeds.interval` is the wider of both, which covers 94.3 to 95.6 %, and its p-values are the larger.
+
+    Returns:
+        The mean and its variances; degrees of freedom of the text's are the least of the seeds'.
+
+    Raises:
+        ValueError: fewer than two values, or another number of errors.
+
+    Reference: Satterthwaite 1946, "An approximate distribution of estimates of variance components"; Welch 1947.
+
+    Example:
+        >>> found = mean_over_seeds([0.1, 0.2, 0.3], [0.1, 0.1, 0.1], [63, 63, 63])
+        >>> [round(end, 2) for end in found.seeds_interval()], [round(end, 2) for end in found.interval()]
+        ([-0.05, 0.45], [-0.05, 0.45])
+    """
+    n = len(values)
+    if n < 2 or (text_errors is not None and len(text_errors) != n):
+        raise ValueError(f"expected two values or more and as many errors, got {values} and {text_errors}")
+    mean = math.fsum(values) / n
+    spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
+    if spread <= 1e-14 * abs(mean):  # rounding of equal values
+        spread = 0.0
+    text = math.sqrt(math.fsum(e * e for e in text_errors) / n) if text_errors is not None else 0.0
+    df = min((d for d in text_df or () if d is not None), default=math.inf)
+    return MeanOverSeeds(mean, spread / math.sqrt(n), n - 1.0, text, df)
+
+
+class Bounds:
+    """A mean over seeds of which some values are known by bounds only: whatever the values are.
+
+    The lower end of a Student interval is concave in the values and the upper one convex, so that over all values
+    between the bounds their extremes lie at corners, where each value is one of its bounds; so do the p-values'.
+
+    A value without an upper bound counts, for the lower end, as its lower one, c: the mean of min(x, c) is not above
+    that of x. How far the values spread beyond c is then unknown, and all n of them are beyond a bound near c in 2⁻ⁿ of
+    the cases by chance: no p-value is below that of the two-sided sign test, 2¹⁻ⁿ. So a time that was not reached by
+    the end decides from seven seeds on. The other end is infinite. Values without a lower bound are treated alike.
+
+    Args:
+        low: least possible value of each seed, which may be minus infinity.
+        high: the greatest.
+        text_errors: see :func:`mean_over_seeds`.
+        text_df: see :func:`mean_over_seeds`.
+
+    Raises:
+        ValueError: fewer than two values, more than 12 between two bounds, or a bound that is not a number.
+
+    Reference: the union over what is not observed: Manski 2003, "Partial identification of probability distributions",
+        chapter 1.
+
+    Example:
+        >>> exact, censored = Bounds([1, 2, 3], [1, 2, 3]), Bounds([1, 2, 3], [1, 2, 4])
+        >>> [round(end, 2) for end in exact.interval()], [round(end, 2) for end in censored.interval()]
+        ([-0.48, 4.48], [-1.46, 6.13])
+    """
+
+    def __init__(
+        self,
+        low: Sequence[float | int],
+        high: Sequence[float | int],
+        text_errors: Sequence[float | int] | None = None,
+        text_df: Sequence[float | int | None] | None = None,
+    ) -> None:
+        bounds = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
+        if any(not a <= b for a, b in bounds) or sum(a < b for a, b in bounds) > 12:
+            raise ValueError(f"expected low <= high of each seed, and at most 12 censored ones; got {bounds}")
+        self._least = 2.0 ** (1 - len(bounds))
+        self._no_low, self._no_high = (any(math.isinf(b[i]) for b in bounds) for i in (0, 1))
+        kept = [(b if math.isinf(a) else a, a if math.isinf(b) else b) for a, b in bounds]
+        self._corners = [
+            mean_over_seeds(corner, text_errors, text_df)
+            for corner in product(*(sorted({a, b}) for a, b in kept))
+            if all(map(math.isfinite, corner))
+        ]
+        if not self._corners:  # nothing is known of a value
+            self._no_low = self._no_high = True
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """The union of Student's intervals by both variances; infinite where nothing bounds it."""
+        return self._union((corner.interval(confidence) for corner in self._corners), confidence)
+
+    def seeds_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """The same of another seed, this text."""
+        return self._union((corner.seeds_interval(confidence) for corner in self._corners), confidence)
+
+    def text_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """The same of these models, another text."""
+        return self._union((corner.text_interval(confidence) for corner in self._corners), 0.0)
+
+    def _union(self, intervals: Iterable[tuple[float, float]], confidence: float) -> tuple[float, float]:
+        found = list(intervals)
+        too_few = self._least > (1 - confidence) / 2
+        no_low, no_high = self._no_low, self._no_high
+        return (
+            -math.inf if no_low or (no_high and too_few) else min(i[0] for i in found),
+            math.inf if no_high or (no_low and too_few) else max(i[1] for i in found),
+        )
+
+    def p_above(self, bound: float | int) -> float:
+        """Greatest p of "the mean is not above the bound"; 0 of minus infinity."""
+        return self._p(bound, -math.inf, MeanOverSeeds.p_above, self._no_low, self._no_high)
+
+    def p_below(self, bound: float | int) -> float:
+        """Greatest p of "the mean is not below the bound"; 0 of infinity."""
+        return self._p(bound, math.inf, MeanOverSeeds.p_below, self._no_high, self._no_low)
+
+    def _p(
+        self,
+        bound: float | int,
+        certain: float,
+        of: Callable[[MeanOverSeeds, float | int], float],
+        unbounded: bool,
+        truncated: bool,
+    ) -> float:
+        if bound == certain:
+            return 0.0
+        if unbounded or math.isinf(bound):
+            return 1.0
+        return max(self._least if truncated else 0.0, *(of(corner, bound) for corner in self._corners))

@@ -1,0 +1,315 @@
+"""The verdicts of a study's claims in a set of runs, computed from what their observers wrote and nothing else."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from lmdyn.claims.claim import Claim, Published, Study
+from lmdyn.claims.conditions import SeedPair
+from lmdyn.claims.numbers import Estimate, Number
+from lmdyn.claims.rows import Source, parts_of
+from lmdyn.claims.runs import NotMeasured, ObservedRun, by_seed, differences, independent_seeds
+from lmdyn.claims.summary import ENOUGH, FEWEST, PartJudgement, Summary, Verdict, judge_part, summarize
+
+__all__ = ["ClaimJudgement", "StudyJudgement", "judge"]
+
+
+@dataclass(frozen=True)
+class ClaimJudgement:
+    """What a claim came to in a set of runs.
+
+    Attributes:
+        claim: the claim.
+        verdict: ``holds``, ``fails``, ``undecided``, ``void`` or ``not measured``, in these runs.
+        after_holm: the same after Holm's correction over all claims of the study that were tested.
+        parts: each part over seeds; empty where nothing was measured.
+        floor: the floor over the same seeds; None where it is not measured, or is no number.
+        p: two-sided p of the direction that the verdict takes; None where nothing was tested.
+        p_holm: the same after the correction.
+        reasons: why it is void, not measured or undecided, and what is missing; sentences.
+        exploratory: reasons why it does not count as said before; empty where it does.
+        seeds: the seeds by which it was judged.
+        runs: the names of the runs that were read.
+        published: the printed number, with its interval.
+    """
+
+    claim: Claim
+    verdict: Verdict
+    after_holm: Verdict
+    parts: tuple[PartJudgement, ...] = ()
+    floor: Summary | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    reasons: tuple[str, ...] = ()
+    exploratory: tuple[str, ...] = ()
+    seeds: tuple[SeedPair, ...] = ()
+    runs: tuple[str, ...] = ()
+    published: Published | None = None
+
+    @property
+    def of_this_text(self) -> bool:
+        """Whether the verdict is of this text: of some part, no error over texts is known."""
+        return any(part.of_this_text for part in self.parts)
+
+
+@dataclass(frozen=True)
+class StudyJudgement:
+    """The claims of a study, judged together.
+
+    Attributes:
+        study: the study.
+        rows: one for each claim, in the study's order.
+        confidence: of intervals.
+    """
+
+    study: Study
+    rows: tuple[ClaimJudgement, ...]
+    confidence: float
+
+    def __iter__(self) -> Iterator[ClaimJudgement]:
+        return iter(self.rows)
+
+    def __getitem__(self, name: str) -> ClaimJudgement:
+        """The judgement of the claim of a name."""
+        return next(row for row in self.rows if row.claim.name == name)
+
+
+def judge(study: Study, runs: Sequence[ObservedRun], confidence: float = 0.95) -> StudyJudgement:
+    """Judge each claim of a study by runs.
+
+    Estimates are those of each seed (of the runs that share it); seeds that have a number in common with another are
+    left out but for the components of variance. Where a part's interval of another seed and another text lies in its
+    region the part holds, where it is disjoint from it it fails (:func:`~lmdyn.claims.summary.judge_part`). ``all``
+    parts hold each at its own level, and one of k fails it at a k-th of the level; ``any`` is the other way round.
+
+    Args:
+        study: the study.
+        runs: those of all its seeds and conditions, in any order.
+        confidence: of intervals.
+
+    Raises:
+        ValueError: runs of different conditions where one was expected, or several places that could be meant.
+    """
+    groups = by_seed(runs)
+    found = [_judge_claim(study, claim, groups, confidence) for claim in study.claims]
+    return StudyJudgement(study, tuple(_after_holm(found, confidence)), confidence)
+
+
+def _after_holm(rows: Sequence[ClaimJudgement], confidence: float) -> Iterator[ClaimJudgement]:
+    """All that were tested are the family: those that came out would be a choice after looking."""
+    from lmdyn.analysis.statistics.multiplicity import holm
+
+    adjusted = iter(holm([row.p for row in rows if row.p is not None]))
+    for row in rows:
+        if row.p is None:
+            yield row
+            continue
+        p = next(adjusted)
+        lost = row.verdict in ("holds", "fails") and p > 1 - confidence
+        yield replace(row, p_holm=p, after_holm="undecided" if lost else row.verdict)
+
+
+def _judge_claim(
+    study: Study, claim: Claim, groups: Mapping[SeedPair, Sequence[ObservedRun]], confidence: float
+) -> ClaimJudgement:
+    numbers = [part.number for part in claim.parts]
+    conditions = [condition.number for condition in claim.void_unless]
+    estimates, missing = _estimates([*numbers, *conditions], groups)
+    lacking = _missing(missing, claim) if missing or not estimates else []
+    published = claim.published.resolved() if claim.published is not None else None
+    if not estimates:
+        return ClaimJudgement(
+            claim, "not measured", "not measured", reasons=tuple(lacking), published=published
+        )
+    sources = [source for number in (*numbers, *conditions) for source in parts_of(number)]
+    used = _used(sources, {seed: groups[seed] for seed in estimates}, claim)
+    seeds = tuple(independent_seeds(estimates))
+    judged = {s: used[s] for s in seeds}
+    about: dict[str, Any] = {
+        "seeds": seeds,
+        "runs": tuple(dict.fromkeys(run.name for s in seeds for run in judged[s])),
+        "exploratory": tuple(_exploratory(study, claim, judged)),
+        "published": published,
+    }
+    if void := list(_void(claim, {s: estimates[s] for s in seeds})):
+        return ClaimJudgement(claim, "void", "void", reasons=(*void, *lacking), **about)
+    parts = _parts(claim, estimates, confidence)
+    verdict, p = _combined(claim, parts)
+    floor, unknown = _floor(claim, {s: groups[s] for s in estimates}, confidence)
+    why = [*_undecided(claim, parts, verdict), *unknown, *lacking]
+    return ClaimJudgement(claim, verdict, verdict, parts, floor, p, None, tuple(why), **about)
+
+
+def _estimates(
+    numbers: Sequence[Number], groups: Mapping[SeedPair, Sequence[ObservedRun]]
+) -> tuple[dict[SeedPair, list[Estimate]], dict[SeedPair, str]]:
+    """All numbers of the seeds that have all of them, and what the others lack."""
+    found, missing = {}, {}
+    for seed, runs in groups.items():
+        try:
+            found[seed] = [number.of(runs) for number in numbers]
+        except NotMeasured as error:
+            missing[seed] = str(error)
+    return found, missing
+
+
+def _missing(missing: Mapping[SeedPair, str], claim: Claim) -> list[str]:
+    """What is missing, each once, and the line that would measure it."""
+    by_message: dict[str, list[str]] = {}
+    for seed, message in missing.items():
+        by_message.setdefault(message, []).append(str(seed))
+    told = [f"seed {', '.join(seeds)}: {message}" for message, seeds in by_message.items()]
+    if len(told) > 3:
+        told = [*told[:3], f"… and {len(told) - 3} more"]
+    observers = sorted({name.partition("/")[0] for name in claim.reads()} - {"test"})
+    line = claim.measured_by or (
+        f"lmdyn analyze RUN --config FILE, where FILE has trainer.callbacks: {', '.join(observers)}"
+        if observers
+        else "lmdyn test --config RUN/config.yaml"
+    )
+    return [*(told or ["there are no runs"]), f"measured by: {line}"]
+
+
+def _used(
+    sources: Sequence[Source], groups: Mapping[SeedPair, Sequence[ObservedRun]], claim: Claim
+) -> dict[SeedPair, list[ObservedRun]]:
+    """The runs that were read of each seed; those that one source was found in are of one condition."""
+    used: dict[SeedPair, dict[int, ObservedRun]] = {seed: {} for seed in groups}
+    for source in sources:
+        places = []
+        for seed, runs in groups.items():
+            try:
+                places.append((seed, *source.locate(runs)))
+            except NotMeasured:  # a number of one's own that does without
+                continue
+        for seed, run, _ in places:
+            used[seed][id(run)] = run
+        differ = differences([run for _, run, _ in places])
+        differ += _different_settings([(run, folder) for _, run, folder in places if folder != "test"])
+        if differ:
+            raise ValueError(
+                f"claim {claim.name!r}: runs of several conditions have {', '.join(source.names())}: "
+                f"{'; '.join(differ)}: judge them apart, one condition at a time"
+            )
+    return {seed: list(runs.values()) for seed, runs in used.items()}
+
+
+def _different_settings(places: Sequence[tuple[ObservedRun, str]]) -> list[str]:
+    """Settings of an observer that are not those of the other seeds': plain ones, since references have seeds too."""
+    found: dict[str, dict[str, str]] = {}
+    for run, folder in places:
+        for key, value in run.settings(folder).items():
+            plain = (
+                value is None
+                or isinstance(value, (int, float))
+                or (isinstance(value, str) and "/" not in value)
+            )
+            if plain and key not in ("probe_set", "seed"):
+                found.setdefault(key, {}).setdefault(repr(value), f"{folder} of {run.name}")
+    return [
+        f"{key}: " + ", ".join(f"{value} in {where}" for value, where in values.items())
+        for key, values in found.items()
+        if len(values) > 1
+    ]
+
+
+def _exploratory(study: Study, claim: Claim, used: Mapping[SeedPair, Sequence[ObservedRun]]) -> Iterator[str]:
+    if seen := sorted({s.init for s in used if s.init in study.seen}):
+        yield f"the runs of seed {', '.join(map(str, seen))} were seen before the claims were said"
+    lacking: list[str] = []
+    changed: list[str] = []
+    for run in {id(run): run for runs in used.values() for run in runs}.values():
+        said = run.registered.get(study.name, {}).get(claim.name)
+        if said != claim.fingerprint:
+            (lacking if said is None else changed).append(run.name)
+    if lacking:
+        yield f"not said before it was measured in {_some(lacking)}"
+    if changed:
+        yield f"changed since it was said in {_some(changed)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _void(claim: Claim, estimates: Mapping[SeedPair, Sequence[Estimate]]) -> Iterator[str]:
+    for seed, found in estimates.items():
+        values = found[: len(claim.parts)]
+        if any(math.isnan(e.value) for e in values):
+            yield f"seed {seed}: a part has no value (NaN)"
+        for condition, estimate in zip(claim.void_unless, found[len(claim.parts) :], strict=True):
+            if estimate.value not in condition.region:  # NaN is in none
+                yield f"seed {seed}: {condition.says}: {estimate.value:.4g} is not {condition.region}"
+
+
+def _parts(
+    claim: Claim, estimates: Mapping[SeedPair, Sequence[Estimate]], confidence: float
+) -> tuple[PartJudgement, ...]:
+    from lmdyn.analysis.statistics.multiplicity import simultaneous_confidence
+
+    strict = simultaneous_confidence(confidence, len(claim.parts))
+    every = claim.combine == "all"
+    return tuple(
+        judge_part(
+            part,
+            {seed: found[i] for seed, found in estimates.items() if not math.isnan(found[i].value)},
+            confidence=confidence,
+            holds_confidence=confidence if every else strict,
+            fails_confidence=strict if every else confidence,
+            shown_confidence=confidence if every else strict,
+        )
+        for i, part in enumerate(claim.parts)
+    )
+
+
+def _combined(claim: Claim, parts: Sequence[PartJudgement]) -> tuple[Verdict, float | None]:
+    """The verdict of the parts together, and the two-sided p of its direction."""
+    each, one = ("holds", "fails") if claim.combine == "all" else ("fails", "holds")
+    verdicts = [part.verdict for part in parts]
+    verdict: Verdict = "undecided"
+    if all(v == each for v in verdicts):
+        verdict = "holds" if each == "holds" else "fails"
+    elif one in verdicts:
+        verdict = "fails" if one == "fails" else "holds"
+    of_each = [part.p_holds if each == "holds" else part.p_fails for part in parts]
+    of_one = [part.p_fails if each == "holds" else part.p_holds for part in parts]
+    if any(p is None for p in (*of_each, *of_one)):
+        return verdict, None
+    each_p = max(p for p in of_each if p is not None)
+    one_p = len(parts) * min(p for p in of_one if p is not None)
+    return verdict, min(1.0, 2 * min(each_p, one_p))
+
+
+def _floor(
+    claim: Claim, groups: Mapping[SeedPair, Sequence[ObservedRun]], confidence: float
+) -> tuple[Summary | None, list[str]]:
+    if isinstance(claim.floor, str):
+        return None, []
+    found, missing = _estimates([claim.floor], groups)
+    values = {seed: e[0] for seed, e in found.items() if not math.isnan(e[0].value)}
+    lacking = list(dict.fromkeys(missing.values()))[:1]
+    told = [f"the floor is not measured: {lacking[0]}"] if lacking else []
+    return (summarize(values, claim.parts[0].scale, confidence) if values else None), told
+
+
+def _undecided(claim: Claim, parts: Sequence[PartJudgement], verdict: Verdict) -> Iterator[str]:
+    """Why a claim is undecided, in sentences."""
+    if verdict != "undecided":
+        return
+    n = parts[0].n
+    if n < FEWEST:
+        yield f"{n} seed{'s' * (n > 1)}: {FEWEST} or more decide"
+        return
+    for part in (p for p in parts if p.verdict == "undecided" and p.interval is not None):
+        label = f"{part.label}: " if part.label else ""
+        low, high = cast(tuple[float, float], part.interval)
+        region = part.region
+        if part.censored and any(map(math.isinf, part.range)) and n < 7:
+            yield f"{label}not reached, or at once, in some of {n} seeds: 7 or more decide"
+        elif (region.low <= low and high <= region.high) or high < region.low or low > region.high:
+            side = "in" if low in region else "outside of"
+            how = "each seed's own interval" if n < ENOUGH else "what holds for several parts together"
+            yield f"{label}the interval is {side} {region}, but not {how}"
+        else:
+            yield f"{label}the interval {low:.4g} … {high:.4g} is partly in {region}"

@@ -1,0 +1,250 @@
+"""One number over seeds: its mean, three intervals, and where it lies with respect to a region."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lmdyn.claims.claim import Part, Region, Scale
+from lmdyn.claims.conditions import SeedPair
+from lmdyn.claims.numbers import Estimate
+from lmdyn.claims.runs import independent_seeds
+
+if TYPE_CHECKING:
+    from lmdyn.analysis.statistics.mean_over_seeds import Bounds
+    from lmdyn.analysis.statistics.variance_components import VarianceComponents
+
+__all__ = ["ENOUGH", "FEWEST", "Interval", "PartJudgement", "Summary", "Verdict", "judge_part", "summarize"]
+
+Interval = tuple[float, float]
+
+Verdict = Literal["holds", "fails", "undecided", "void", "not measured"]
+
+FEWEST = 3
+"""Seeds below which nothing is decided."""
+
+ENOUGH = 5
+"""Seeds from which on the interval decides alone."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A number over seeds, in its own units; intervals are computed on ``scale``.
+
+    Attributes:
+        estimates: of each seed, those of a crossed design that share a number included.
+        seeds: the independent ones, by which everything but ``components`` is computed.
+        mean: over them.
+        range: the least and the greatest of them, bounds of censored ones included.
+        interval: of another seed and another text; None of one seed, unless its error over texts is known.
+        seeds_interval: another seed, this text; None of one seed.
+        text_interval: these models, another text; None where no error over texts is known.
+        scale: on which the mean was taken.
+        components: of a complete crossed design, the variances (on ``scale``) of initialisation and order.
+    """
+
+    estimates: Mapping[SeedPair, Estimate]
+    seeds: tuple[SeedPair, ...]
+    mean: float
+    range: Interval
+    interval: Interval | None
+    seeds_interval: Interval | None
+    text_interval: Interval | None
+    scale: Scale
+    components: "VarianceComponents | None" = None
+
+    @property
+    def n(self) -> int:
+        """Number of independent seeds."""
+        return len(self.seeds)
+
+    @property
+    def of_this_text(self) -> bool:
+        """Whether nothing is known of another text: the intervals are those of this one."""
+        return self.text_interval is None
+
+    @property
+    def censored(self) -> bool:
+        """Whether of some seed only bounds are known."""
+        return any(self.estimates[s].censored for s in self.seeds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartJudgement(Summary):
+    """A part of a claim over seeds.
+
+    Attributes:
+        label: of the part.
+        region: where the number is to lie.
+        verdict: of this part by itself, at the level that its claim asks of it.
+        p_holds: one-sided p of "the mean is not in the region"; None below three seeds.
+        p_fails: one-sided p of "the mean is in the region".
+        inside: of each seed, whether its own interval (another text) lies in the region; False where it is disjoint
+            from it, None where it is neither.
+    """
+
+    label: str
+    region: Region
+    verdict: Verdict
+    p_holds: float | None
+    p_fails: float | None
+    inside: tuple[bool | None, ...]
+
+
+def summarize(
+    estimates: Mapping[SeedPair, Estimate], scale: Scale = "plain", confidence: float = 0.95
+) -> Summary:
+    """Mean and intervals of a number over seeds.
+
+    Args:
+        estimates: one a seed, none of them NaN.
+        scale: where the mean is taken; ``plain`` where a value lies at the end of the range of another scale.
+        confidence: of the intervals.
+    """
+    return _Scaled(estimates, scale).summary(confidence)
+
+
+def judge_part(
+    part: Part,
+    estimates: Mapping[SeedPair, Estimate],
+    *,
+    confidence: float = 0.95,
+    holds_confidence: float | None = None,
+    fails_confidence: float | None = None,
+    shown_confidence: float | None = None,
+) -> PartJudgement:
+    """Where a part's number lies with respect to its region, over seeds.
+
+    From five seeds on it is inside (outside) where its interval of another seed and another text is. With three or
+    four, each seed's own interval must be too: those alone would all be inside in 1/8 of the cases where the mean of
+    three is on the boundary. Below three it is undecided.
+
+    Args:
+        part: number and region.
+        estimates: one a seed, none of them NaN.
+        confidence: of intervals; one-sided levels are half of what is left.
+        holds_confidence: another one for "holds", where several parts are looked at.
+        fails_confidence: another one for "fails".
+        shown_confidence: another one for the intervals that are shown.
+    """
+    from lmdyn.analysis.statistics.scales import to_scale
+
+    scaled = _Scaled(estimates, part.scale)
+    summary = scaled.summary(shown_confidence or confidence)
+    low, high = (to_scale(end, scaled.scale) for end in (part.region.low, part.region.high))
+    holds_confidence, fails_confidence = holds_confidence or confidence, fails_confidence or confidence
+    own = {
+        c: [scaled.own(s, c) for s in scaled.seeds] for c in {confidence, holds_confidence, fails_confidence}
+    }
+
+    def within(interval: Interval) -> bool:
+        return low <= interval[0] and interval[1] <= high
+
+    def outside(interval: Interval) -> bool:
+        return interval[1] < low or interval[0] > high
+
+    verdict: Verdict = "undecided"
+    p_holds = p_fails = None
+    if summary.n >= FEWEST:
+        mean = scaled.mean
+        p_holds = max(mean.p_above(low), mean.p_below(high))
+        p_fails = min(mean.p_below(low), mean.p_above(high))
+        few = summary.n < ENOUGH
+        if p_holds <= (1 - holds_confidence) / 2 and (not few or all(map(within, own[holds_confidence]))):
+            verdict = "holds"
+        elif p_fails <= (1 - fails_confidence) / 2 and (not few or all(map(outside, own[fails_confidence]))):
+            verdict = "fails"
+    inside = tuple(True if within(i) else False if outside(i) else None for i in own[confidence])
+    return PartJudgement(
+        **vars(summary),
+        label=part.label,
+        region=part.region,
+        verdict=verdict,
+        p_holds=p_holds,
+        p_fails=p_fails,
+        inside=inside,
+    )
+
+
+class _Scaled:
+    """Estimates on a scale."""
+
+    def __init__(self, estimates: Mapping[SeedPair, Estimate], scale: Scale) -> None:
+        from lmdyn.analysis.statistics.scales import to_scale
+
+        ends = [end for e in estimates.values() for end in (e.low, e.high) if math.isfinite(end)]
+        self.scale: Scale = scale if all(math.isfinite(to_scale(end, scale)) for end in ends) else "plain"
+        self.estimates = estimates
+        self.seeds = tuple(independent_seeds(estimates))
+        self.bounds = {s: (self.to(e.low), self.to(e.high)) for s, e in estimates.items()}
+        self.errors = {s: self._error(e) for s, e in estimates.items()}
+
+    def to(self, value: float) -> float:
+        from lmdyn.analysis.statistics.scales import to_scale
+
+        return to_scale(value, self.scale)
+
+    def _error(self, estimate: Estimate) -> float | None:
+        from lmdyn.analysis.statistics.scales import error_on_scale
+
+        return None if estimate.error is None else error_on_scale(estimate.value, estimate.error, self.scale)
+
+    @property
+    def mean(self) -> "Bounds":
+        from lmdyn.analysis.statistics.mean_over_seeds import Bounds
+
+        low, high = zip(*(self.bounds[s] for s in self.seeds), strict=True)
+        errors = [self.errors[s] or 0.0 for s in self.seeds]
+        return Bounds(low, high, errors, [self.estimates[s].df for s in self.seeds])
+
+    def own(self, seed: SeedPair, confidence: float) -> Interval:
+        """A seed's own interval: this model, another text."""
+        from lmdyn.analysis.statistics.mean_over_seeds import MeanOverSeeds
+
+        error, df = self.errors[seed] or 0.0, self.estimates[seed].df or math.inf
+        low, high = self.bounds[seed]
+        half = MeanOverSeeds(0.0, 0.0, 1.0, error, df).text_interval(confidence)[1]
+        return low - half, high + half
+
+    def summary(self, confidence: float) -> Summary:
+        from lmdyn.analysis.statistics.scales import from_scale
+
+        def back(interval: Interval) -> Interval:
+            return from_scale(interval[0], self.scale), from_scale(interval[1], self.scale)
+
+        known = all(self.errors[s] is not None for s in self.seeds)
+        used = [self.estimates[s] for s in self.seeds]
+        interval: Interval | None
+        if len(self.seeds) > 1:
+            mean = self.mean
+            interval, seeds = back(mean.interval(confidence)), back(mean.seeds_interval(confidence))
+            text = back(mean.text_interval(confidence)) if known else None
+        else:
+            text = back(self.own(self.seeds[0], confidence)) if known else None
+            interval, seeds = text, None
+        return Summary(
+            self.estimates,
+            self.seeds,
+            from_scale(math.fsum(self.to(e.value) for e in used) / len(used), self.scale),
+            (min(e.low for e in used), max(e.high for e in used)),
+            interval,
+            seeds,
+            text,
+            self.scale,
+            self._components(),
+        )
+
+    def _components(self) -> "VarianceComponents | None":
+        import numpy as np
+
+        from lmdyn.analysis.statistics.variance_components import variance_components
+
+        crossed = [s for s in self.estimates if s.init is not None and s.order is not None]
+        inits, orders = (sorted({s[i] for s in crossed}) for i in (0, 1))  # type: ignore[type-var]
+        cells = [[SeedPair(i, j) for j in orders] for i in inits]
+        whole = all(s in self.estimates and not self.estimates[s].censored for row in cells for s in row)
+        if min(len(inits), len(orders)) < 2 or not whole:
+            return None
+        return variance_components(
+            np.array([[self.to(self.estimates[s].value) for s in row] for row in cells])
+        )

@@ -1,0 +1,308 @@
+"""Verdicts over runs whose numbers are known."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from lmdyn.analysis.statistics.multiplicity import holm
+from lmdyn.claims import (
+    Above,
+    At,
+    Below,
+    Claim,
+    Condition,
+    Difference,
+    Part,
+    Reaches,
+    Rows,
+    SeedPair,
+    Study,
+    Tested,
+    Within,
+    published_correlation,
+)
+from lmdyn.claims.judge import judge
+from tests.helpers.observed_runs import FakeRun, rows
+
+X = At(Rows("Observer", "x"))
+
+
+def claim(*parts, name="claim", **about):
+    return Claim(name, "", "", parts, **{"floor": "there is none", **about})
+
+
+def run(seed, values, errors=None, *, order=None, name=None, **about):
+    """One run, observed at step 100, with each quantity's value."""
+    tables = [rows(q, v if isinstance(v, dict) else {100: v}) for q, v in values.items()]
+    tables += [rows(f"{q}_error", {100: e}) for q, e in (errors or {}).items()]
+    return FakeRun(
+        name or f"run_{seed}_{order}",
+        SeedPair(seed, order),
+        observed={"o": ("my.Observer", {}, pd.concat(tables))},
+        **about,
+    )
+
+
+def runs(values, errors=None):
+    return [run(s, {"x": v}, None if errors is None else {"x": errors}) for s, v in enumerate(values, 2)]
+
+
+def verdict(parts, observed, **about):
+    (row,) = judge(Study("s2000_s", "", "", (claim(*parts, **about),)), observed)
+    return row
+
+
+def test_from_five_seeds_it_is_students_interval():
+    values = [0.3, 0.1, 0.25, 0.4, 0.2]
+    oracle = stats.ttest_1samp(values, 0.0)
+    row = verdict([Part(X, Above(0))], runs(values))
+    (part,) = row.parts
+    assert row.verdict == "holds"
+    assert part.interval == pytest.approx(tuple(oracle.confidence_interval(0.95)))
+    assert part.interval == part.seeds_interval
+    assert part.p_holds == pytest.approx(oracle.pvalue / 2)
+    assert row.p == pytest.approx(oracle.pvalue)
+    assert (part.mean, part.range, part.n) == (pytest.approx(0.25), (0.1, 0.4), 5)
+    assert part.of_this_text
+    assert part.text_interval is None
+    assert verdict([Part(X, Above(0.5))], runs(values)).verdict == "fails"
+    assert verdict([Part(X, Below(0))], runs(values)).verdict == "fails"
+    assert verdict([Part(X, Above(0.2))], runs(values)).verdict == "undecided"
+    assert verdict([Part(X, Within(0, 0.5))], runs(values)).verdict == "holds"
+    assert verdict([Part(X, Within(-0.1, 0.2))], runs(values)).verdict == "undecided"
+    assert verdict([Part(X, Within(-0.1, 0.1))], runs(values)).verdict == "fails"
+    undecided = verdict([Part(X, Above(0.2))], runs(values))
+    assert "is partly in ≥ 0.2" in undecided.reasons[0]
+
+
+def test_another_text_is_added_and_does_not_shrink():
+    errors = 0.2
+    row = verdict(
+        [Part(At(Rows("Observer", "x", error="x_error")), Above(0))], runs([0.3, 0.1, 0.25, 0.4, 0.2], errors)
+    )
+    (part,) = row.parts
+    assert row.verdict == "undecided"  # without it, it holds: see above
+    assert not row.of_this_text
+    assert part.text_interval == pytest.approx((0.25 - 1.959964 * 0.2, 0.25 + 1.959964 * 0.2), abs=1e-6)
+    assert part.seeds_interval[0] > 0
+    assert part.interval[0] < part.text_interval[0]
+
+
+def test_three_and_four_seeds_need_each_ones_own_interval():
+    """A wide error over texts of one seed, though the interval of the mean is on one side."""
+    number = At(Rows("Observer", "x", error="x_error"))
+    close = [run(s, {"x": 1.0 + s / 100}, {"x": 0.1}) for s in (2, 3, 4)]
+    assert verdict([Part(number, Above(0))], close).verdict == "holds"
+    wide = [*close[:2], run(4, {"x": 1.04}, {"x": 0.6})]
+    row = verdict([Part(number, Above(0))], wide)
+    assert row.verdict == "undecided"
+    assert row.parts[0].inside == (True, True, None)
+    # all on one side, and scattered: the range says so and the interval does not
+    scattered = verdict([Part(X, Above(0))], runs([0.1, 0.9, 2.0]))
+    assert scattered.verdict == "undecided"
+    assert scattered.parts[0].inside == (True, True, True)
+    assert verdict([Part(X, Above(0))], runs([0.1, 0.9, 2.0, 1.0, 1.1])).verdict == "holds"
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_below_three_nothing_is_decided(n):
+    row = verdict([Part(X, Above(0))], runs([1.0, 1.0][:n]))
+    assert row.verdict == "undecided"
+    assert row.p is None
+    assert f"{n} seed" in row.reasons[0]
+    assert row.parts[0].mean == 1.0
+    assert (row.parts[0].interval is None) == (n == 1)
+
+
+def test_differences_are_paired_by_seed():
+    base = np.array([0.0, 5.0, -3.0, 9.0, 2.0])  # what a seed's runs have in common
+    noise = np.array([0.02, -0.01, 0.03, 0.0, -0.02])
+    both = []
+    for s, (b, e) in enumerate(zip(base, noise, strict=True), 2):
+        both += [
+            run(s, {"x": b + 0.1 + e}, condition={"data.k": 4}, name=f"a_{s}"),
+            run(s, {"x": b}, condition={"data.k": 2}, name=f"b_{s}"),
+        ]
+    a, b = (At(Rows("Observer", "x", run=(("k", k),))) for k in (4, 2))
+    row = verdict([Part(Difference(a, b), Above(0))], both)
+    assert row.verdict == "holds"
+    oracle = stats.ttest_rel(base + 0.1 + noise, base)
+    assert row.p == pytest.approx(oracle.pvalue)
+    assert stats.ttest_ind(base + 0.1 + noise, base).pvalue > 0.5  # the control: unpaired, nothing is seen
+    assert set(row.runs) == {r.name for r in both}
+
+
+def test_runs_of_several_conditions_are_refused():
+    observed = [run(2, {"x": 1.0}, condition={"data.k": 4}), run(3, {"x": 1.0}, condition={"data.k": 5})]
+    with pytest.raises(
+        ValueError, match=r"several conditions have Observer/x: data.k: 4 in run_2_None, 5 in run_3"
+    ):
+        verdict([Part(X, Above(0))], observed)
+    settings = [run(2, {"x": 1.0}), run(3, {"x": 1.0})]
+    settings[0].observed["o"] = (
+        "my.Observer",
+        {"max_tokens": 5, "probe_set": "a"},
+        settings[0].observed["o"][2],
+    )
+    with pytest.raises(ValueError, match=r"max_tokens: 5 in o of run_2"):
+        settings[1].observed["o"] = (
+            "my.Observer",
+            {"max_tokens": 6, "probe_set": "b"},
+            settings[1].observed["o"][2],
+        )
+        verdict([Part(X, Above(0))], settings)
+
+
+def test_void_not_measured_and_which_line_would_measure_it():
+    accurate = Condition("the tagger is above chance", Tested("accuracy"), Above(0.5))
+    good = [run(s, {"x": 1.0 + s / 9}, tested={"accuracy": 0.9}) for s in (2, 3, 4, 5, 6)]
+    assert verdict([Part(X, Above(0))], good, void_unless=(accurate,)).verdict == "holds"
+    good[2].tested = {"accuracy": 0.4}
+    row = verdict([Part(X, Above(0))], good, void_unless=(accurate,))
+    assert (row.verdict, row.after_holm) == ("void", "void")
+    assert row.reasons == ("seed 4: the tagger is above chance: 0.4 is not ≥ 0.5",)
+    assert row.p is None
+    # NaN is no number
+    row = verdict([Part(X, Above(0))], [*good[:2], run(4, {"x": math.nan})])
+    assert row.verdict == "void"
+    # nothing there: the line; some there: judged by those, and said
+    other = At(Rows("Interdependence", "rho"))
+    row = verdict([Part(other, Above(0))], good, measured_by="lmdyn analyze RUN --config configs/x.yaml")
+    assert row.verdict == "not measured"
+    assert "Interdependence" in row.reasons[0]
+    assert row.reasons[-1] == "measured by: lmdyn analyze RUN --config configs/x.yaml"
+    assert "Interdependence" in verdict([Part(other, Above(0))], good).reasons[-1]
+    assert verdict([Part(other, Above(0))], []).verdict == "not measured"
+    some = [*runs([1.0, 1.1, 1.2, 1.3, 1.4]), FakeRun("empty", SeedPair(9, None))]
+    row = verdict([Part(X, Above(0))], some)
+    assert (row.verdict, row.parts[0].n) == ("holds", 5)
+    assert "seed 9: no run has observations of Observer" in row.reasons[0]
+
+
+def test_all_and_any():
+    """Five seeds: x is far above 0; y is above 0 at a two-sided p of 0.03, z is not."""
+    good = np.array([1.0, 1.1, 0.9, 1.2, 0.8])
+    y = np.array([0.1, 0.35, 0.25, 0.02, 0.4])
+    assert 0.025 < (p := stats.ttest_1samp(y, 0).pvalue) < 0.05
+    z = y - 0.2
+    observed = [
+        run(s, {"x": a, "y": b, "z": c}) for s, (a, b, c) in enumerate(zip(good, y, z, strict=True), 2)
+    ]
+    px, py, pz = (Part(At(Rows("Observer", q)), Above(0), label=q) for q in "xyz")
+    assert verdict([px, py], observed).verdict == "holds"  # each at its level
+    assert verdict([px, py], observed).p == pytest.approx(p)
+    assert verdict([px, pz], observed).verdict == "undecided"
+    below = [Part(part.number, Below(0), label=part.label) for part in (px, py, pz)]
+    assert verdict([below[1]], observed).verdict == "fails"
+    both = verdict(below[1:], observed)
+    assert both.verdict == "undecided"  # one of two fails it at half the level: p doubled
+    assert both.p == pytest.approx(2 * p)
+    assert verdict([py], observed, combine="any").verdict == "holds"
+    either = verdict([py, pz], observed, combine="any")
+    assert either.verdict == "undecided"
+    assert either.parts[0].interval[0] < 0 < verdict([py], observed).parts[0].interval[0]  # simultaneous
+    assert verdict([px, pz], observed, combine="any").verdict == "holds"
+    assert verdict([below[0], below[1]], observed, combine="any").verdict == "fails"
+
+
+def test_holm_over_all_that_were_tested():
+    values = {
+        q: np.array([0.1, 0.35, 0.25, 0.02, 0.4]) + shift
+        for q, shift in zip("abc", (0, 2, -0.2), strict=True)
+    }
+    observed = [run(s, {q: v[i] for q, v in values.items()}) for i, s in enumerate(range(2, 7))]
+    claims = [claim(Part(At(Rows("Observer", q)), Above(0)), name=q) for q in "abc"]
+    claims.append(claim(Part(At(Rows("Nobody", "x")), Above(0)), name="missing"))
+    judged = judge(Study("s2000_s", "", "", tuple(claims)), observed)
+    assert [r.verdict for r in judged] == ["holds", "holds", "undecided", "not measured"]
+    assert [r.after_holm for r in judged] == ["undecided", "holds", "undecided", "not measured"]
+    tested = [r.p for r in judged if r.p is not None]
+    assert [r.p_holm for r in judged][:3] == holm(tested)
+    assert len(tested) == 3  # the undecided one too
+    assert judged["a"].p_holm == pytest.approx(2 * judged["a"].p)
+
+
+def test_exploratory():
+    one = claim(Part(X, Above(0)))
+    study = Study("s2000_s", "", "", (one,), seen=(1,))
+    known = {"s2000_s": {"claim": one.fingerprint}}
+    said = [run(s, {"x": 1.0 + s / 9}, registered=known) for s in range(2, 7)]
+    assert judge(study, said)["claim"].exploratory == ()
+    said[1].registered = {"s2000_s": {"claim": "another"}}
+    said[2].registered = {"other": {"claim": one.fingerprint}}
+    found = judge(study, [*said, run(1, {"x": 2.0}, registered=known)])["claim"].exploratory
+    assert found == (
+        "the runs of seed 1 were seen before the claims were said",
+        "not said before it was measured in run_4_None",
+        "changed since it was said in run_3_None",
+    )
+
+
+def test_a_time_that_was_not_reached():
+    level = Part(Reaches(Rows("Observer", "x"), level=0.5), Above(1))
+    late = {0: 0.0, 10: 0.1, 100: 0.2, 1000: 0.3}
+    early = {0: 0.0, 1: 0.2, 2: 0.6, 3: 0.7}
+    reached = {0: 0.0, 100: 0.2, 150: 0.6}
+    five = [run(s, {"x": reached}) for s in range(2, 7)]
+    row = verdict([level], five)
+    assert row.verdict == "holds"
+    (part,) = row.parts
+    assert part.censored
+    assert (
+        part.interval[0] < math.log10(101) < math.log10(150) < part.interval[1]
+    )  # whatever it is between both
+    never = [run(s, {"x": late}) for s in range(2, 7)]
+    row = verdict([level], never)
+    assert row.verdict == "undecided"
+    assert row.parts[0].interval == (-math.inf, math.inf)
+    assert "7 or more decide" in row.reasons[0]
+    row = verdict([level], [run(s, {"x": late}) for s in range(2, 9)])
+    assert row.verdict == "holds"
+    assert row.parts[0].interval == (pytest.approx(math.log10(1001)), math.inf)
+    assert verdict([level], [run(s, {"x": early}) for s in range(2, 7)]).verdict == "fails"
+
+
+def test_scales():
+    values = [0.9, 0.95, 0.97, 0.93, 0.99]
+    (part,) = verdict([Part(X, Above(0.9), scale="fisher")], runs(values)).parts
+    low, high = stats.ttest_1samp(np.arctanh(values), 0).confidence_interval(0.95)
+    assert part.interval == pytest.approx((np.tanh(low), np.tanh(high)))
+    assert part.mean == pytest.approx(np.tanh(np.arctanh(values).mean()))
+    (part,) = verdict([Part(X, Above(0.9), scale="logit")], runs(values)).parts
+    low, high = stats.ttest_1samp(np.log(values) - np.log1p(-np.array(values)), 0).confidence_interval(0.95)
+    assert part.interval == pytest.approx((1 / (1 + np.exp(-low)), 1 / (1 + np.exp(-high))))
+    (part,) = verdict([Part(X, Above(0.9), scale="fisher")], runs([*values[:4], 1.0])).parts
+    assert part.scale == "plain"  # a correlation of 1 has no z
+
+
+def test_a_crossed_design_gives_components_and_its_diagonal_the_verdict():
+    inits, orders = np.array([0.5, -0.2, 0.1]), np.array([0.01, 0.02, -0.03])
+    observed = [
+        run(i + 2, {"x": a + b}, order=j + 2) for i, a in enumerate(inits) for j, b in enumerate(orders)
+    ]
+    row = verdict([Part(X, Above(-10))], observed)
+    (part,) = row.parts
+    assert row.seeds == tuple(SeedPair(s, s) for s in (2, 3, 4))
+    assert part.n == 3
+    assert len(part.estimates) == 9
+    assert part.components.rows == pytest.approx(inits.var(ddof=1))
+    assert part.components.columns == pytest.approx(orders.var(ddof=1))
+    assert part.components.rest == pytest.approx(0, abs=1e-15)
+    assert verdict([Part(X, Above(-10))], observed[:-1]).parts[0].components is None
+
+
+def test_the_floor_and_the_published_number():
+    observed = [run(s, {"x": 1.0 + s / 9, "floor": 0.1 * s}) for s in range(2, 7)]
+    part = Part(X, Above(0))
+    row = verdict(
+        [part], observed, floor=At(Rows("Observer", "floor")), published=published_correlation(0.5, 28)
+    )
+    assert row.floor.mean == pytest.approx(0.4)
+    assert row.floor.interval[0] < 0.4 < row.floor.interval[1]
+    assert row.published.low == pytest.approx(0.156, abs=1e-3)
+    row = verdict([part], observed, floor=At(Rows("Observer", "none")))
+    assert row.verdict == "holds"
+    assert row.reasons == ("the floor is not measured: o of run_2_None holds no rows of 'none'",)
