@@ -30,7 +30,7 @@ from lmdyn.analysis.interdependence.interdependence import (
 from lmdyn.analysis.interdependence.lstm import state_gradients
 from lmdyn.analysis.interdependence.pairwise_shapley import pairwise_shapley_interaction
 from lmdyn.analysis.interdependence.shapley import ShapleyInteraction, shapley_interaction
-from lmdyn.analysis.interdependence.trees import dependency_distances
+from lmdyn.analysis.interdependence.trees import dependency_distances, off_by_one_distances
 from lmdyn.analysis.preference.independent_components import (
     UnusableEmbeddingsError,
     amari_ica,
@@ -156,6 +156,7 @@ __all__ = [
     "match_sites",
     "most_frequent_tag",
     "observing",
+    "off_by_one_distances",
     "pairwise_interdependence",
     "pairwise_shapley_interaction",
     "pearson",

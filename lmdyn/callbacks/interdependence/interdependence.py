@@ -21,7 +21,7 @@ from lmdyn.analysis.interdependence.shapley import Index
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.interdependence.interdependence_figures import beside_figures, interdependence_figures
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
-from lmdyn.callbacks.interdependence.pair_summary import summary
+from lmdyn.callbacks.interdependence.pair_summary import recorded, summary
 from lmdyn.callbacks.interdependence.shapley_parts import Absence, ShapleyParts, Space, absent_token
 from lmdyn.callbacks.interdependence.token_pairs import TokenPairs
 from lmdyn.callbacks.interdependence.word_pairs import WordPairs, encode_words
@@ -35,6 +35,12 @@ log = logging.getLogger(__name__)
 
 _SHAPLEY = (
     "index", "coalitions", "absence", "reading", "spaces", "hidden", "embedding", "exact_up_to", "samples", "seed",
+)  # fmt: skip
+
+
+_SCALARS = (
+    "di", "di_low", "di_high", "syntactic_correlation", "frequency_correlation", "partial_correlation",
+    "matched_correlation",
 )  # fmt: skip
 
 
@@ -63,6 +69,8 @@ class Interdependence(Observer):
         longer: what to do with longer sentences: refuse the probe set (``error``), or leave them out (``skip``).
         unknown: what to do with pairs with a word that the tokenizer does not know, which are counted: ``keep``, or
             leave them out (``skip``).
+        controls: also the correlations with distances in trees that are not the sentence's own, and, where there are
+            unknown words and they are kept, all correlations of the pairs of known words.
         backend: ``decomposition`` or ``shapley``.
         embedding: path of the module that turns ids to word vectors; None takes ``embedding``, and with shapley,
             where there is none, the one that is found.
@@ -99,11 +107,20 @@ class Interdependence(Observer):
             the ``left`` or the ``right`` word; only where training counts are known, of words of one token.
         ``interdependence/partial_correlation/<site>/distance=<d>``: that with syntactic distance, the ranks of both
             counts held; only where both are there.
+        ``interdependence/matched_correlation/<site>/distance=<d>``: that among pairs whose left words, and whose right
+            words, have about the same count, to a factor of two.
 
     Columns of groups: ``distance``, ``syntactic`` and ``pos_class`` of the stratum, missing where it is over all, and
     ``word``. What is by class or by syntactic distance is in the store only; so are the number of ``pairs`` of each
-    mean, the ``unknown_pairs`` of each distance that are left out, and the ``sampling_error`` of each distance, the
-    root mean square of the standard errors of its pairs (shapley; 0 where nothing is drawn).
+    mean, the ``unknown_pairs`` of each distance that are left out, the ``sampling_error`` of each distance, the
+    root mean square of the standard errors of its pairs (shapley; 0 where nothing is drawn), and the standard error
+    of each correlation, ``<correlation>_error``, over at most 64 blocks of sentences (delete-one-block jackknife, one
+    degree of freedom less than blocks).
+
+    With ``controls`` the correlations with syntactic distance are there in other trees too: ``off_by_one_…`` in the
+    tree whose heads, counted from 1, are taken for positions from 0 (:func:`~lmdyn.analysis.off_by_one_distances`);
+    ``shuffled_…`` in the tree of another sentence of as many words, which tells what position alone explains. All of
+    them are there once more as ``known_…``, of the pairs of known words.
 
     Raises:
         ValueError: a probe set without a sentence of two words, or with longer ones than ``max_length``; words of
@@ -121,9 +138,9 @@ class Interdependence(Observer):
     not_settings = Observer.not_settings | {"batch_tokens", "max_rows"}
     legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {
-            "unknown": "keep", "backend": "decomposition", "index": "taylor", "coalitions": "all", "absence": "mean",
-            "reading": None, "spaces": ["hidden", "logits"], "hidden": None, "exact_up_to": 10, "samples": 64,
-            "seed": 0,
+            "controls": False, "unknown": "keep", "backend": "decomposition", "index": "taylor", "coalitions": "all",
+            "absence": "mean", "reading": None, "spaces": ["hidden", "logits"], "hidden": None, "exact_up_to": 10,
+            "samples": 64, "seed": 0,
         }
     )  # fmt: skip
 
@@ -135,6 +152,7 @@ class Interdependence(Observer):
         max_length: int | None = None,
         longer: Literal["error", "skip"] = "error",
         unknown: Literal["keep", "skip"] = "keep",
+        controls: bool = False,
         backend: Literal["decomposition", "shapley"] = "decomposition",
         embedding: str | None = None,
         lstm: str = "lstm",
@@ -182,6 +200,7 @@ class Interdependence(Observer):
         self.max_length = max_length
         self.longer = longer
         self.unknown = unknown
+        self.controls = controls
         self.backend = backend
         self.parts = LSTMParts(embedding or "embedding", lstm, decoder)
         self.variant = variant
@@ -207,11 +226,11 @@ class Interdependence(Observer):
             ids = encode_words(sentences, tokenizer, self.name)
             self._pairs = WordPairs(
                 sentences, ids, counts, self.max_distance, tokenizer.eos_token_id, self.batch_tokens,
-                tokenizer.unk_token_id,
+                tokenizer.unk_token_id, self.controls,
             )  # fmt: skip
         else:
             self._pairs = TokenPairs(
-                sentences, tokenizer, counts, self.max_distance, self.batch_tokens, self.name
+                sentences, tokenizer, counts, self.max_distance, self.batch_tokens, self.name, self.controls
             )
             self._shapley.check_cost(self._pairs, self.max_distance)
         table = self._pairs.table
@@ -312,6 +331,7 @@ class Interdependence(Observer):
                     self.min_pairs,
                     errors=errors,
                     without_unknown=self.unknown == "skip",
+                    controls=self.controls,
                 )
             )
         return pd.concat(tables, ignore_index=True)
@@ -356,7 +376,12 @@ class Interdependence(Observer):
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
         """Means by sequential distance, and correlations."""
         whole = observations["syntactic"].isna() & observations["pos_class"].isna()
-        return whole & ~observations["quantity"].isin(["pairs", "unknown_pairs", "sampling_error"])
+        return whole & observations["quantity"].isin(_SCALARS)
+
+    @staticmethod
+    def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
+        """What a record of a run keeps: means and correlations over all classes, at the last step all of the states."""
+        return recorded(observations)
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:

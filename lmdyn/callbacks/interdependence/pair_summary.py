@@ -7,13 +7,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from lmdyn.analysis.statistics.clustered import clustered_means
-from lmdyn.analysis.statistics.correlation import spearman
+from lmdyn.analysis.statistics.rank_blocks import blocks_of_clusters
+from lmdyn.callbacks.interdependence.pair_correlations import correlations
 
-__all__ = ["summary"]
+__all__ = ["recorded", "summary"]
 
 log = logging.getLogger(__name__)
 
 _Z = 1.959964  # of a 95 % interval
+_CONTROLS = "known_|off_by_one_|shuffled_"
 _GROUPS = ["quantity", "site", "distance", "syntactic", "pos_class", "word", "value"]
 
 
@@ -25,6 +27,7 @@ def summary(
     *,
     errors: npt.NDArray[np.float64] | None = None,
     without_unknown: bool = False,
+    controls: bool = False,
 ) -> pd.DataFrame:
     """Means with intervals and counts for each stratum, and rank correlations within distances.
 
@@ -35,9 +38,12 @@ def summary(
         min_pairs: no mean is reported from fewer pairs.
         errors: standard errors of the values where they are estimates or may be: their root mean square is reported.
         without_unknown: leave pairs with unknown words out, and report their number.
+        controls: correlations with the trees of ``off_by_one`` and ``shuffled`` too, and of pairs of known words.
     """
     trees = bool(table["syntactic"].notna().any())
-    table = table.assign(di=values[table["index"].to_numpy()])
+    table = table.assign(
+        di=values[table["index"].to_numpy()], block=blocks_of_clusters(table["sentence"].to_numpy())
+    )
     if trees:
         table = table[table["syntactic"] >= 0]
     rows = []
@@ -53,7 +59,11 @@ def summary(
     if trees:
         strata += [["distance", "syntactic"], ["distance", "syntactic", "pos_class"]]
     rows += [_means(table, columns, min_pairs) for columns in strata]
-    rows.append(_correlations(table, min_pairs, trees))
+    named = correlations(table, min_pairs, trees, controls)
+    if controls and not without_unknown and table["unknown"].any():
+        known = correlations(table[~table["unknown"]], min_pairs, trees, controls)
+        named = pd.concat([named, known.assign(quantity="known_" + known["quantity"])], ignore_index=True)
+    rows.append(named)
     if errors is not None:
         rows.append(_sampling_errors(table.assign(error=errors[table["index"].to_numpy()]), min_pairs))
     whole = pd.concat([part for part in rows if len(part)] or rows[:1], ignore_index=True)
@@ -76,28 +86,6 @@ def _sampling_errors(table: pd.DataFrame, min_pairs: int) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["quantity", "distance", "value"])
 
 
-def _correlations(table: pd.DataFrame, min_pairs: int, trees: bool) -> pd.DataFrame:
-    """Rank correlations of DI within each distance, over all classes and in each."""
-    rows = []
-    counts = [side for side in ("left", "right") if side in table]
-    for distance, pairs in table.groupby("distance"):
-        for pos_class, group in ((None, pairs), *pairs.groupby("pos_class")):
-            if len(group) < min_pairs:
-                continue
-            di = group["di"].to_numpy()
-            held = [group[side].to_numpy() for side in counts]
-            found: list[tuple[str, str | None, float]] = [
-                ("frequency_correlation", side, spearman(n, di)) for side, n in zip(counts, held, strict=True)
-            ]
-            if trees:
-                syntactic = group["syntactic"].to_numpy()
-                found.insert(0, ("syntactic_correlation", None, spearman(syntactic, di)))
-                if counts:
-                    found.append(("partial_correlation", None, spearman(syntactic, di, held)))
-            rows += [(quantity, distance, pos_class, word, value) for quantity, word, value in found]
-    return pd.DataFrame(rows, columns=["quantity", "distance", "pos_class", "word", "value"])
-
-
 def _means(table: pd.DataFrame, strata: list[str], min_pairs: int) -> pd.DataFrame:
     """Mean DI of each stratum, its interval and its number of pairs; sentences are clusters."""
     table = table.dropna(subset=strata)
@@ -112,3 +100,19 @@ def _means(table: pd.DataFrame, strata: list[str], min_pairs: int) -> pd.DataFra
     }
     means = pd.DataFrame({**columns, "pairs": found.number.astype(float)}, index=names)
     return means[found.number >= min_pairs].reset_index().melt(id_vars=strata, var_name="quantity")
+
+
+def recorded(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that figures over all runs and claims need.
+
+    Of each observation the means and correlations of hidden states (else of what there is) over all classes; of the
+    last one those of all spaces, and those by class and by syntactic distance, but for the numbers of pairs.
+    """
+    space = "hidden" if rows["site"].eq("hidden").any() else rows["site"].iloc[0] if len(rows) else ""
+    whole = rows["syntactic"].isna() & rows["pos_class"].isna()
+    control = rows["quantity"].str.match(_CONTROLS) | rows["quantity"].eq("pairs")
+    last = rows["step"].eq(rows["step"].max())
+    of_space = rows["site"].eq(space)
+    return rows[
+        (whole & of_space & ~control) | (last & of_space & rows["quantity"].ne("pairs")) | (last & whole)
+    ]

@@ -67,6 +67,7 @@ class TokenPairs:
         max_distance: int,
         batch_tokens: int,
         name: str,
+        controls: bool = False,
     ) -> None:
         encoded = _encoded([list(s.words) for s in sentences], tokenizer, name)
         lengths = [len(s.words) for s in sentences]
@@ -84,7 +85,12 @@ class TokenPairs:
             none.any() for none in silent
         )
         self.table = pair_table(
-            sentences, max_distance, [of.tolist() for of in unknown], single if one_each else None, counts
+            sentences,
+            max_distance,
+            [of.tolist() for of in unknown],
+            single if one_each else None,
+            counts,
+            controls,
         )
         self.tokens = np.bincount(np.concatenate([np.array(row, dtype=np.int64) for row in single]))
         if any(none.any() for none in silent):

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lmdyn.analysis.interdependence.trees import dependency_distances
+from lmdyn.analysis.interdependence.trees import dependency_distances, off_by_one_distances
 from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES
 from lmdyn.callbacks.observing.protocols import Sentence
 
@@ -44,12 +44,13 @@ class WordPairs:
         start: int | None,
         batch_tokens: int,
         unknown: int | None = None,
+        controls: bool = False,
     ) -> None:
         lengths = np.array([len(s.words) for s in sentences])
         first = np.cumsum(lengths) - lengths
         self.words = int(lengths.sum())
         self.table = pair_table(
-            sentences, max_distance, [[i == unknown for i in row] for row in ids], ids, counts
+            sentences, max_distance, [[i == unknown for i in row] for row in ids], ids, counts, controls
         )
         self.batches = _batches(ids, first, start, batch_tokens)
         self.fingerprint = pairs_fingerprint(sentences, list(ids), start)
@@ -61,6 +62,7 @@ def pair_table(
     unknown: Sequence[Sequence[bool]],
     ids: Sequence[Sequence[int]] | None,
     counts: npt.NDArray[Any] | None,
+    controls: bool = False,
 ) -> pd.DataFrame:
     """What is known of each pair of words.
 
@@ -71,16 +73,21 @@ def pair_table(
         unknown: of each word, whether the tokenizer knows it not.
         ids: of each word its one token; None where words have several.
         counts: training counts by token id; None where they are unknown.
+        controls: also distances in trees that are not the sentence's.
 
     Returns:
         A row for each pair: its ``index`` in (words · max_distance) values, its ``sentence``, ``distance``,
         ``syntactic`` distance (-1 under different roots, missing without trees), ``pos_class``, whether one of both
-        is ``unknown``, and training counts ``left`` and ``right`` of both words where they are known.
+        is ``unknown``, and training counts ``left`` and ``right`` of both words where they are known. With controls and
+        trees, the distance ``off_by_one`` in the tree whose heads are counted from 1 by mistake
+        (:func:`~lmdyn.analysis.interdependence.trees.off_by_one_distances`), and ``shuffled`` in the tree of another
+        sentence of as many words, -1 where there is none.
     """
     lengths = np.array([len(s.words) for s in sentences])
     first = np.cumsum(lengths) - lengths
     trees = all(s.heads is not None for s in sentences)
     tags = all(s.upos is not None for s in sentences)
+    other = _sentences_of_the_same_length(lengths) if controls else []
     parts = []
     for number, sentence in enumerate(sentences):
         n = len(sentence.words)
@@ -99,6 +106,9 @@ def pair_table(
         }
         if trees:
             columns["syntactic"] = dependency_distances(sentence.heads or ())[left, right]
+            if controls:
+                columns["off_by_one"] = off_by_one_distances(sentence.heads or ())[left, right]
+                columns["shuffled"] = _distances_of_another(sentences, other[number], n)[left, right]
         if ids is not None and counts is not None:
             of = np.array(ids[number])
             columns |= {"left": counts[of[left]], "right": counts[of[right]]}
@@ -109,6 +119,25 @@ def pair_table(
     names = pd.Series({4: "open", 8: "closed", 5: "mixed", 7: "mixed"})
     table["pos_class"] = table.pop("kind").map(names)
     return table
+
+
+def _sentences_of_the_same_length(lengths: npt.NDArray[np.int64]) -> list[int | None]:
+    """For each sentence another of as many words, each used once: in a drawn order, the next one of a round."""
+    other: list[int | None] = [None] * len(lengths)
+    order = np.random.default_rng(0).permutation(len(lengths))
+    for n in np.unique(lengths):
+        group = order[lengths[order] == n]
+        if len(group) > 1:
+            for sentence, following in zip(group.tolist(), np.roll(group, -1).tolist(), strict=True):
+                other[sentence] = following
+    return other
+
+
+def _distances_of_another(sentences: Sequence[Sentence], other: int | None, n: int) -> npt.NDArray[np.int64]:
+    """Distances in the tree of a sentence of n words; -1 where there is no such sentence."""
+    if other is None:
+        return np.full((n, n), -1)
+    return dependency_distances(sentences[other].heads or ())
 
 
 def pairs_fingerprint(sentences: Sequence[Sentence], tokens: Any, start: Any) -> str:

@@ -5,7 +5,7 @@ from collections import deque
 import numpy as np
 import pytest
 
-from lmdyn.analysis.interdependence.trees import dependency_distances
+from lmdyn.analysis.interdependence.trees import dependency_distances, off_by_one_distances
 
 WORDS = ("Socrates", "asked", "the", "student", "trick", "questions")
 HEADS = (1, -1, 3, 1, 5, 1)  # figure 2 of Saphra & Lopez 2020
@@ -107,3 +107,40 @@ def test_a_circle_is_refused(heads):
 def test_a_head_outside_is_refused(heads):
     with pytest.raises(ValueError, match=f"outside of a sentence of {len(heads)} words"):
         dependency_distances(heads)
+
+
+def graph_distance(edges, start, end):
+    """By breadth-first search."""
+    reached, step = {start}, 0
+    while end not in reached:
+        further = reached | {b for a, b in edges if a in reached} | {a for a, b in edges if b in reached}
+        if further == reached:
+            return -1
+        reached, step = further, step + 1
+    return step
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_heads_counted_from_one_as_positions_counted_from_zero(seed):
+    """The CoNLL-U column as it stands, 0 for the root, joined to positions from 0."""
+    random = np.random.default_rng(seed)
+    n = 9
+    order, heads = random.permutation(n), np.full(n, -1)
+    for i in range(1, n):
+        heads[order[i]] = order[random.integers(0, i)]
+    column = [head + 1 for head in heads]
+    edges = set(enumerate(column))
+    found = off_by_one_distances(heads.tolist())
+    assert found.shape == (n, n)
+    for a in range(n):
+        for b in range(n):
+            assert found[a, b] == graph_distance(edges, a, b)
+    assert not np.array_equal(found, dependency_distances(heads.tolist()))
+
+
+def test_off_by_one_a_chain_is_no_tree_at_all():
+    """Each word joined to itself but the first, which is the root."""
+    assert off_by_one_distances([-1, 0, 1]).tolist() == [[0, -1, -1], [-1, 0, -1], [-1, -1, 0]]
+    assert off_by_one_distances([]).shape == (0, 0)
+    with pytest.raises(ValueError, match="outside of a sentence of 2 words"):
+        off_by_one_distances([2, -1])

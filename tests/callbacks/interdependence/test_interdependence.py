@@ -13,7 +13,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.analysis import decompositional_interdependence, spearman
+from lmdyn.analysis import (
+    decompositional_interdependence,
+    dependency_distances,
+    jackknife,
+    off_by_one_distances,
+    spearman,
+)
 from lmdyn.callbacks import Interdependence, Run
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.cli.report import write_report
@@ -228,6 +234,37 @@ def test_no_mean_of_fewer_pairs(module, pairs, tmp_path, min_pairs):
     assert single.any() == (min_pairs < 3)  # of one sentence there is no interval
 
 
+def strata_of(left, right):
+    """Training counts to a factor of two, one by one."""
+    level = [0 if n == 0 else len(bin(int(n))) - 2 for n in (*left, *right)]
+    return [100 * a + b for a, b in zip(level[: len(left)], level[len(left) :], strict=True)]
+
+
+def matched(syntactic, di, strata):
+    """Ranks within each stratum, as shares about their middle, correlated over all."""
+    parts = [[], []]
+    for stratum in set(strata):
+        chosen = [i for i, s in enumerate(strata) if s == stratum]
+        for part, values in zip(parts, (syntactic, di), strict=True):
+            ranks = scipy.stats.rankdata([values[i] for i in chosen])
+            part.extend((ranks - ranks.mean()) / len(chosen))
+    a, b = np.array(parts)
+    return a @ b / np.sqrt((a @ a) * (b @ b))
+
+
+def by_hand_correlations(group, site, tree, counted):
+    """Quantity (without the tree's name) and word: the correlation of some pairs."""
+    di = group[site].to_numpy()
+    expected = {("syntactic_correlation", None): scipy.stats.spearmanr(group[tree], di).statistic}
+    if counted is not None:
+        held = [counted["count"].to_numpy()[group[side]] for side in ("left", "right")]
+        for side, n in zip(("left", "right"), held, strict=True):
+            expected["frequency_correlation", side] = scipy.stats.spearmanr(n, di).statistic
+        expected["partial_correlation", None] = spearman(group[tree].to_numpy(), di, held)
+        expected["matched_correlation", None] = matched(group[tree].tolist(), di.tolist(), strata_of(*held))
+    return expected
+
+
 @pytest.mark.parametrize("counted", [True, False])
 def test_correlations_are_scipys(module, pairs, tmp_path, counted):
     counted = counts() if counted else None
@@ -235,26 +272,105 @@ def test_correlations_are_scipys(module, pairs, tmp_path, counted):
     for site, (distance, group) in itertools.product(
         ("hidden", "logits"), pairs[pairs["distance"] <= MAX_DISTANCE].groupby("distance")
     ):
-        wanted = {("syntactic_correlation", None): group["syntactic"]}
-        for side in ("left", "right"):
-            if counted is not None:
-                wanted["frequency_correlation", side] = counted["count"].to_numpy()[group[side]]
-            else:
-                key = {"quantity": "frequency_correlation", "site": site, "distance": distance, "word": side}
-                assert found(table, **key) is None
-        for (quantity, word), x in wanted.items():
-            expected = scipy.stats.spearmanr(x, group[site]).statistic
-            got = found(table, quantity=quantity, site=site, distance=distance, word=word)
-            assert got == pytest.approx(expected, abs=1e-12)
+        blocks = group["sentence"].to_numpy()  # fewer sentences than blocks
+        for (quantity, word), expected in by_hand_correlations(group, site, "syntactic", counted).items():
+            key = {"site": site, "distance": distance, "word": word}
+            got = found(table, quantity=quantity, **key)
+            assert got == pytest.approx(expected, abs=1e-9)
             assert abs(got) > 1e-3
-        if counted is not None:
-            held = [counted["count"].to_numpy()[group[side]] for side in ("left", "right")]
-            got = found(table, quantity="partial_correlation", site=site, distance=distance)
-            wanted_partial = spearman(group["syntactic"].to_numpy(), group[site].to_numpy(), held)
-            assert got == pytest.approx(wanted_partial, abs=1e-9)
+            without = [
+                by_hand_correlations(group[blocks != block], site, "syntactic", counted)[quantity, word]
+                for block in np.unique(blocks)
+            ]
+            error = jackknife(expected, without, np.unique(blocks, return_counts=True)[1]).error
+            assert found(table, quantity=f"{quantity}_error", **key) == pytest.approx(error, abs=1e-8)
+            assert error > 0.01
     correlations = table["quantity"].str.endswith("_correlation") & table["pos_class"].isna()
-    assert correlations.sum() == 2 * MAX_DISTANCE * (1 if counted is None else 4)
+    assert correlations.sum() == 2 * MAX_DISTANCE * (1 if counted is None else 5)
     assert (table["quantity"].eq("syntactic_correlation") & table["pos_class"].notna()).any()
+
+
+def test_controls_are_correlations_with_other_trees_and_of_known_words(module, pairs, tmp_path):
+    """Trees read off by one, trees of other sentences of the same length, pairs without unknown words."""
+    text = sentences()
+    unknown = {1, 3, 4}
+    heard = [
+        (["?" if w in {WORDS[i] for i in unknown} else w for w in words], *rest) for words, *rest in text
+    ]
+    plain = attach(tmp_path / "plain", text=heard, token_counts=counts())
+    observer = attach(tmp_path / "controls", text=heard, token_counts=counts(), controls=True)
+    assert observer.settings != plain.settings
+    assert Interdependence.legacy_settings["controls"] is False
+    table, without = observer.observe(module, 0), plain.observe(module, 0)
+    own = table["quantity"].str.match("known_|off_by_one_|shuffled_")
+    pd.testing.assert_frame_equal(table[~own].reset_index(drop=True), without)
+    pairs = direct(module, heard)
+    assert len(plain.pairs.table[plain.pairs.table["unknown"]]) > 20
+    lengths = {}
+    for number, (words, _, _) in enumerate(text):
+        lengths.setdefault(len(words), []).append(number)
+    assert sorted(len(group) for group in lengths.values()) == [1] * 6 + [2, 2]
+    swapped = {a: b for group in lengths.values() if len(group) == 2 for a, b in (group, group[::-1])}
+    rows = pairs.to_dict("records")
+    for row, (a, b) in zip(rows, each_pair(text), strict=True):
+        heads = text[row["sentence"]][1]
+        row["off_by_one"] = off_by_one_distances(heads)[a, b]
+        other = swapped.get(row["sentence"])
+        row["shuffled"] = -1 if other is None else dependency_distances(text[other][1])[a, b]
+    pairs = pd.DataFrame(rows)
+    unk = tokenizer().unk_token_id
+    known = pairs[(pairs["left"] != unk) & (pairs["right"] != unk)]
+    assert len(known) < len(pairs)
+    seen = set()
+    for prefix, part in (("", pairs), ("known_", known)):
+        for tree in ("syntactic", "off_by_one", "shuffled"):
+            name = prefix + ("" if tree == "syntactic" else f"{tree}_")
+            for distance, group in part[part["distance"].le(MAX_DISTANCE) & part[tree].ge(0)].groupby(
+                "distance"
+            ):
+                for (quantity, word), expected in by_hand_correlations(
+                    group, "hidden", tree, counts()
+                ).items():
+                    if tree != "syntactic" and word is not None:
+                        continue
+                    key = {"site": "hidden", "distance": distance, "word": word}
+                    got = found(table, quantity=name + quantity, **key)
+                    if len(group) < MIN_PAIRS:
+                        assert got is None
+                        continue
+                    assert got == pytest.approx(expected, abs=1e-9, nan_ok=True), (name, quantity, distance)
+                    assert found(table, quantity=f"{name}{quantity}_error", **key) is not None
+                    seen.add(name + quantity)
+    assert len(seen) == 2 * (4 + 2 * 3)
+    there = set(table.loc[table["quantity"].str.contains("correlation"), "quantity"])
+    assert there == seen | {f"{name}_error" for name in seen}
+    tags = scalar_tags("interdependence", table[Interdependence.is_scalar(table)])
+    assert not [
+        tag for tag in tags if "off_by" in tag or "shuffled" in tag or "known" in tag or "error" in tag
+    ]
+
+
+def each_pair(text):
+    """Positions of all pairs, sentence by sentence."""
+    return [pair for words, _, _ in text for pair in itertools.combinations(range(len(words)), 2)]
+
+
+def test_a_record_keeps_curves_and_the_last_observation(module, tmp_path):
+    observer = attach(tmp_path, token_counts=counts(), controls=True)
+    table = pd.concat([observer.observe(module, step) for step in (0, 5)])
+    kept = Interdependence.record_rows(table, {})
+    first, last = (kept[kept["step"].eq(step)] for step in (0, 5))
+    assert set(first["site"]) == {"hidden"}
+    assert first["pos_class"].isna().all()
+    assert not first["quantity"].str.match("known_|off_by|shuffled").any()
+    for quantity in ("di", "di_low", "syntactic_correlation", "syntactic_correlation_error"):
+        assert len(first[first["quantity"].eq(quantity)]) == MAX_DISTANCE
+    by_class = last[last["pos_class"].notna() & last["syntactic"].notna()]
+    assert len(by_class)
+    assert set(by_class["site"]) == {"hidden"}
+    assert "off_by_one_syntactic_correlation" in set(last["quantity"])
+    assert set(last["site"]) == {"hidden", "logits"}
+    assert len(kept) < 0.6 * len(table)
 
 
 def test_how_pairs_are_batched_does_not_matter(module, tmp_path):
@@ -297,7 +413,14 @@ def test_scalars_are_means_by_distance_and_correlations(module, tmp_path):
     table = attach(tmp_path, token_counts=counts()).observe(module, 0)
     tags = scalar_tags("interdependence", table[Interdependence.is_scalar(table)])
     for site, distance in itertools.product(("hidden", "logits"), range(1, MAX_DISTANCE + 1)):
-        for quantity in ("di", "di_low", "di_high", "syntactic_correlation", "partial_correlation"):
+        for quantity in (
+            "di",
+            "di_low",
+            "di_high",
+            "syntactic_correlation",
+            "partial_correlation",
+            "matched_correlation",
+        ):
             value = found(table, quantity=quantity, site=site, distance=distance)
             assert tags.pop(f"interdependence/{quantity}/{site}/distance={distance}") == value
         for side in ("left", "right"):

@@ -403,8 +403,9 @@ def test_without_trees_or_tags_there_are_distances_all_the_same(lstm, tmp_path, 
         expected = by_distance
         if missing == "heads":
             assert set(table["quantity"]) == set(whole["quantity"]) - {
-                "syntactic_correlation",
-                "partial_correlation",
+                f"{name}_correlation{error}"
+                for name in ("syntactic", "partial", "matched")
+                for error in ("", "_error")
             }
             expected = expected[~expected["quantity"].isin(["syntactic_correlation", "partial_correlation"])]
         got = table[table["syntactic"].isna() & table["pos_class"].isna()]

@@ -1,0 +1,155 @@
+"""Rank correlations with standard errors over text: the same correlations without each block of observations."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdyn.analysis.statistics.jackknife import jackknife
+
+__all__ = ["RankCorrelation", "RankCorrelations", "blocks_of_clusters"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+class RankCorrelation(NamedTuple):
+    """A rank correlation of two variables.
+
+    Attributes:
+        value: from -1 to 1.
+        error: its standard error over blocks, by the delete-one-block jackknife; NaN of fewer than two blocks.
+    """
+
+    value: float
+    error: float
+
+
+class RankCorrelations:
+    """Spearman's correlations of several variables, plain, partial or within strata, and without each block of them.
+
+    Values are those of :func:`~lmdyn.analysis.spearman`. With strata, ranks are taken within each stratum, about its
+    middle and as a share of its size, and correlated over all: observations are compared with others that are alike in
+    what makes the strata, and one that is alone in its stratum says nothing.
+
+    Errors are of observations that come in blocks, such as the pairs of words of some sentences: all is ranked again
+    without each block.
+
+    Args:
+        columns: finite values of each variable, each (n,).
+        blocks: (n,) the block of each observation: see :func:`blocks_of_clusters`.
+        strata: (n,) the stratum of each observation.
+
+    Raises:
+        ValueError: arrays of different lengths.
+
+    Reference: Busing, Meijer & van der Leeden 1999 (:func:`~lmdyn.analysis.jackknife`); Conover & Iman 1981.
+
+    Example:
+        >>> x, blocks = np.arange(6.0), np.arange(6) // 2
+        >>> found = RankCorrelations([x, x**3, -x], blocks).of(0, 2)
+        >>> round(found.value, 6), round(found.error, 6)
+        (-1.0, 0.0)
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[npt.NDArray[Any]],
+        blocks: npt.NDArray[Any],
+        strata: npt.NDArray[Any] | None = None,
+    ) -> None:
+        lengths = {len(column) for column in (*columns, blocks, *(() if strata is None else (strata,)))}
+        if len(lengths) > 1:
+            raise ValueError(f"expected columns, blocks and strata of one length, got {sorted(lengths)}")
+        order = np.argsort(blocks, kind="stable")  # a block is a slice
+        self.sizes = np.unique(blocks, return_counts=True)[1]
+        stratum = None if strata is None else np.unique(strata[order], return_inverse=True)[1]
+        ranked = [_Ranked(np.asarray(column)[order], stratum) for column in columns]
+        ends = np.cumsum(self.sizes).tolist()
+        starts = [0, *ends[:-1]]
+        ranks, moments = np.zeros((len(ranked), len(order))), []
+        for start, end in [(0, 0), *(zip(starts, ends, strict=True) if len(ends) > 1 else ())]:
+            for row, values in zip(ranks, ranked, strict=True):
+                values.ranks(start, end, row)
+            kept = ranks[:, :start], ranks[:, end:]
+            moments.append(kept[0] @ kept[0].T + kept[1] @ kept[1].T)
+        self._moments = np.stack(moments)
+
+    def of(self, x: int, y: int, given: Sequence[int] = ()) -> RankCorrelation:
+        """The correlation of variables x and y, by their numbers, the ranks of others held by a linear regression.
+
+        NaN where x or y is constant, or is told by the others, and of fewer than 3 observations.
+        """
+        if self.sizes.sum() < 3:
+            return RankCorrelation(float("nan"), float("nan"))
+        value, *without = (_partial(moments, (x, y), given) for moments in self._moments)
+        if not without:
+            return RankCorrelation(value, float("nan"))
+        return RankCorrelation(value, float(jackknife(value, without, self.sizes).error))
+
+
+def blocks_of_clusters(clusters: npt.NDArray[Any], most: int = 64) -> IntArray:
+    """Blocks of neighbouring clusters, such as sentences, of about equal numbers of observations.
+
+    Args:
+        clusters: (n,) the cluster of each observation, numbered in the order of the text.
+        most: number of blocks, or fewer where there are fewer clusters.
+
+    Returns:
+        (n,) the block of each observation, from 0; all of a cluster are in one.
+
+    Example:
+        >>> blocks_of_clusters(np.array([0, 0, 0, 1, 1, 2, 3]), most=2).tolist()
+        [0, 0, 0, 1, 1, 1, 1]
+    """
+    _, cluster, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
+    if len(sizes) <= most:
+        return np.asarray(cluster, dtype=np.int64)
+    of = ((np.cumsum(sizes) - sizes / 2) * most / len(clusters)).astype(np.int64)
+    return np.asarray(np.unique(of, return_inverse=True)[1][cluster], dtype=np.int64)
+
+
+class _Ranked:
+    """Values as codes in the order of stratum and value, of which the ranks of any part of them are counted."""
+
+    def __init__(self, values: npt.NDArray[Any], stratum: IntArray | None) -> None:
+        if stratum is None:
+            self.code = np.unique(values, return_inverse=True)[1]
+            self.stratum = None
+        else:
+            level = np.unique(values, return_inverse=True)[1]
+            levels = int(level.max(initial=0)) + 1
+            known, self.code = np.unique(stratum * levels + level, return_inverse=True)
+            self.stratum = known // levels  # of each code
+            self.first = np.searchsorted(self.stratum, np.arange(int(stratum.max(initial=-1)) + 1))
+        self.number = np.bincount(self.code)
+
+    def ranks(self, start: int, end: int, out: FloatArray) -> None:
+        """Middle ranks about their mean without the observations from start to end, within strata as shares."""
+        number = self.number - np.bincount(self.code[start:end], minlength=len(self.number))
+        below = np.concatenate([[0], np.cumsum(number)])
+        middle = below[:-1] + (number + 1) / 2
+        if self.stratum is None:
+            middle -= (below[-1] + 1) / 2
+        else:
+            base = below[self.first]
+            size = np.diff(base, append=below[-1])
+            middle = middle - base[self.stratum] - (size[self.stratum] + 1) / 2
+            middle /= np.maximum(size[self.stratum], 1)
+        np.take(middle, self.code, out=out)
+
+
+def _partial(moments: FloatArray, pair: tuple[int, int], given: Sequence[int]) -> float:
+    """Correlation of a pair of variables from moments about means, of what is left after a regression on others."""
+    scale = np.sqrt(np.diag(moments))
+    if not all(scale[i] > 0 for i in pair):
+        return float("nan")
+    chosen = [*pair, *(i for i in given if scale[i] > 0)]
+    r = moments[np.ix_(chosen, chosen)] / np.outer(scale[chosen], scale[chosen])
+    left, across, held = r[:2, :2], r[:2, 2:], r[2:, 2:]
+    if len(held):
+        left = left - across @ np.linalg.pinv(held, rcond=1e-12, hermitian=True) @ across.T
+    if left[0, 0] <= 1e-12 or left[1, 1] <= 1e-12:
+        return float("nan")
+    return float(np.clip(left[0, 1] / np.sqrt(left[0, 0] * left[1, 1]), -1, 1))
