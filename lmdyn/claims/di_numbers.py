@@ -1,0 +1,84 @@
+"""Numbers of a run that the study of interdependence needs: ratios, means over training, values when a rule is learned."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lmdyn.claims.numbers import Estimate, Number
+from lmdyn.claims.rows import Rows
+from lmdyn.claims.runs import NotMeasured, ObservedRun
+
+__all__ = ["LogRatioOfMeans", "WhenReached"]
+
+
+@dataclass(frozen=True)
+class LogRatioOfMeans(Number):
+    """ln of the mean of a over observations, less that of b, of the runs of one seed.
+
+    The error over texts is that of the observation with the largest error relative to its mean, of each: observations
+    of one text move together, so that their mean is no better known than one of them.
+
+    Attributes:
+        a: rows of positive values.
+        b: rows of positive values, at the same steps.
+        until: a fraction of training: observations after it do not count.
+        first: whether the untrained model counts.
+    """
+
+    a: Rows
+    b: Rows
+    until: float = 1.0
+    first: bool = False
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The logarithm of the ratio; NaN where a mean is not positive.
+
+        Raises:
+            NotMeasured: no observation in time.
+        """
+        value, variance = 0.0, 0.0
+        for rows, sign in ((self.a, 1.0), (self.b, -1.0)):
+            table = rows.table(runs)
+            last = table["step"].max()
+            table = table[table["step"].le(self.until * last) & (table["step"].gt(0) | self.first)]
+            if table.empty:
+                raise NotMeasured(f"{rows.observer} observed nothing in the first {self.until:g} of training")
+            mean = float(table["value"].mean())
+            if not mean > 0:
+                return Estimate(math.nan)
+            value += sign * math.log(mean)
+            variance += float((table["error"] / mean).max(skipna=False)) ** 2
+        return Estimate(value, None if math.isnan(variance) else math.sqrt(variance), df=self.a.df)
+
+
+@dataclass(frozen=True)
+class WhenReached(Number):
+    """The value of some rows at the first observation at which other rows have reached a level.
+
+    Attributes:
+        rows: of which the value is taken.
+        reaching: of which the level is reached, at the same steps.
+        level: the level.
+    """
+
+    rows: Rows
+    reaching: Rows
+    level: float
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The value with its error over texts.
+
+        Raises:
+            NotMeasured: the level is not reached.
+        """
+        other = self.reaching.table(runs)
+        beyond = other.loc[other["value"].ge(self.level), "step"]
+        if beyond.empty:
+            raise NotMeasured(
+                f"{self.reaching.quantity} of {self.reaching.observer} does not reach {self.level:g}: train longer"
+            )
+        table = self.rows.table(runs).set_index("step")
+        if beyond.iloc[0] not in table.index:
+            raise NotMeasured(f"{self.rows.observer} did not observe step {beyond.iloc[0]}")
+        value, error = (float(table.loc[beyond.iloc[0], column]) for column in ("value", "error"))
+        return Estimate(value, None if math.isnan(error) else error, df=self.rows.df)

@@ -1,0 +1,391 @@
+"""What Saphra & Lopez 2020, "LSTMs compose—and learn—bottom-up", claim, as numbers of a run.
+
+DI(A, B) = ‖h_{A∪B} − (h_A + h_B)‖ / ‖h_{A∪B}‖. The publication shows curves and prints no number of them. How much is
+much was chosen for all claims before any run but those of seed 1 was looked at:
+
+- *Correlations.* Within ±0.1 there is none: their publication of 2019 calls −0.1 "slight". ρ is Spearman's, within a
+  sequential distance, the mean over the distances of 1 to 8 words.
+- *DI and probabilities.* 0.05 of DI and 0.1 of a probability; a rule is learned where ω has a probability of 0.5.
+- *Times.* 10 % of the updates (0.041 of their decimal logarithm); times are between two observations.
+- *Gradients.* 10 % of their norm (0.105 of its logarithm).
+
+Errors are over sentences (ρ: 64 blocks; DI: clusters) and over scaffolds. Where two numbers of one text are subtracted,
+their errors are added as if they were independent, which is too wide rather than too narrow.
+
+Figure 4 has all its variants beside each other: what is relevant (the rule of the decomposition), the tree, words
+that the model does not know, and how word frequency is held. Figure 12 has both readings of the error and of the state.
+"""
+
+import math
+from itertools import product
+
+from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, Within
+from lmdyn.claims.di_numbers import LogRatioOfMeans, WhenReached
+from lmdyn.claims.numbers import At, Change, Difference, Mean, Number, Reaches, Rows
+from lmdyn.claims.sparsity_numbers import LogRatio
+
+__all__ = ["STUDY"]
+
+SLIGHT = 0.1
+FALLS = 0.02
+MORE_DI = 0.05
+MORE_LIKELY = 0.1
+FASTER = round(math.log10(1 / 1.1), 4)
+SMALLER = round(math.log(0.9), 4)
+LEARNED = 0.5
+BLOCKS = 63.0
+
+RULES = {
+    "published": "the printed rule",
+    "released": "the released rule, without the bias product of the last word in focus",
+    "generalized": "Jumelet et al. 2019, with products of a relevant and an irrelevant part",
+}
+OBSERVE = "python -m lmdyn.cli analyze RUN --config configs/saphra2020_di/{}/observers.yaml"
+HOW_SLIGHT = "0.1: the authors call a correlation of −0.1 slight (Saphra & Lopez 2019, section 4)"
+HOW_FAST = "10 % of the updates: less is within the spacing of observations"
+HOW_SMALL = "10 % of the norm"
+HOW_MUCH_DI = "0.05 of DI: a twentieth of the norm of the joint contribution"
+HOW_LIKELY = "0.1 of a probability"
+# fmt: off
+
+
+# ------------------------------------------------------------------------------------------ sections 2 and 3, English
+
+
+def pairs(
+    quantity: str, rule: str, error: str | tuple[str, str] | None = None, df: float | None = None, **where: object
+) -> Rows:
+    """Rows of pairs of words by a rule of the decomposition, in hidden states."""
+    settings = (("backend", "decomposition"), ("variant", rule))
+    return Rows("Interdependence", quantity, "hidden", tuple(where.items()), settings=settings, error=error, df=df)
+
+
+def di(rule: str, distance: int) -> Rows:
+    """Mean DI of words some words apart."""
+    return pairs("di", rule, ("di_low", "di_high"), distance=distance)
+
+
+def rho(quantity: str, rule: str, **where: object) -> Rows:
+    """A correlation with its error over 64 blocks of sentences."""
+    return pairs(quantity, rule, f"{quantity}_error", BLOCKS, **where)
+
+
+LOSS = Rows("LearningCurves", "loss", where=(("by", ""), ("group", "")))
+MODEL_LEARNED = Condition("the loss has fallen by at least 2 nats since step 0", Change(LOSS), Below(-2.0))
+
+
+def falls_with_distance(rule: str) -> Claim:
+    """Figure 3."""
+    parts = (
+        Part(LogRatio(At(di(rule, d + 1)), At(di(rule, d))), Below(-FALLS), f"ln of DI, {d + 1} / {d} words apart")
+        for d in range(1, 8)
+    )
+    return Claim(
+        f"distance_{rule}", "DI falls with the sequential distance of two words", "section 3.1, figure 3",
+        tuple(parts), matters="2 % of DI for each word further apart",
+        floor=LogRatio(At(di(rule, 8), 0), At(di(rule, 1), 0)), void_unless=(MODEL_LEARNED,),
+        question="Does DI fall with sequential distance (figure 3)?", variant=RULES[rule],
+        measured_by=OBSERVE.format("english"),
+    )
+
+
+def falls_in_the_tree(rule: str, tree: str, known: bool, held: str) -> Claim:
+    """Figure 4: both classes are to show it."""
+    told = f"{'off_by_one_' if tree else ''}{held}_correlation"
+    name = f"mean_{'known_' if known else ''}{told}"
+    floor = f"mean_{'known_' if known else ''}shuffled_{held}_correlation"
+    parts = tuple(
+        Part(At(rho(name, rule, pos_class=kind)), Below(-SLIGHT), f"mean ρ, {kind} classes", "fisher")
+        for kind in ("open", "closed")
+    )
+    return Claim(
+        "_".join(["tree", rule, *(["off_by_one"] if tree else []), *(["known"] if known else []), held]),
+        "DI falls with syntactic distance, whatever the sequential distance and the class of words",
+        "section 3.1, figure 4", parts, matters=HOW_SLIGHT,
+        floor=Mean(tuple(At(rho(floor, rule, pos_class=kind)) for kind in ("open", "closed"))),
+        void_unless=(MODEL_LEARNED,), question="Does DI fall with syntactic distance (figure 4)?",
+        variant="; ".join([
+            RULES[rule], *([OFF_BY_ONE] if tree else []), "pairs of known words" if known else "all pairs", HELD[held],
+        ]),
+        measured_by=OBSERVE.format("english"),
+    )
+
+
+def unrelated_to_frequency(rule: str) -> Claim:
+    """Section 3.1: no clear correlation with raw word frequency."""
+    parts = tuple(
+        Part(At(rho("mean_frequency_correlation", rule, word=word)), Within(-SLIGHT, SLIGHT), f"mean ρ, {told} word", "fisher")
+        for word, told in (("left", "the earlier"), ("right", "the later"))
+    )
+    return Claim(
+        f"frequency_{rule}", "DI has no clear correlation with the frequency of words", "section 3.1", parts,
+        matters=HOW_SLIGHT, floor=At(rho("mean_frequency_correlation", rule, word="right"), 0),
+        void_unless=(MODEL_LEARNED,), question="Is DI unrelated to word frequency (section 3.1)?", variant=RULES[rule],
+        measured_by=OBSERVE.format("english"),
+    )
+
+
+def clearer_further_apart(rule: str) -> Claim:
+    """Section 3.1: the pattern of figure 4 is clearer as words are further apart."""
+    name = "syntactic_correlation"
+    return Claim(
+        f"tree_further_apart_{rule}", "The fall with syntactic distance is clearer as words are further apart",
+        "section 3.1, figure 4",
+        tuple(
+            Part(
+                Difference(At(rho(name, rule, distance=8, pos_class=kind)), At(rho(name, rule, distance=1, pos_class=kind))),
+                Below(-SLIGHT), f"ρ at 8 words less ρ at 1, {kind} classes",
+            )
+            for kind in ("open", "closed")
+        ),
+        matters=HOW_SLIGHT,
+        floor=Difference(At(rho(name, rule, distance=8), 0), At(rho(name, rule, distance=1), 0)),
+        void_unless=(MODEL_LEARNED,), question="Is the pattern of figure 4 clearer as words are further apart?",
+        variant=RULES[rule], measured_by=OBSERVE.format("english"),
+    )
+
+
+OFF_BY_ONE = "control: the tree off by one (heads counted from 1 as positions from 0)"
+HELD = {
+    "syntactic": "frequency not held",
+    "partial": "the ranks of both words' frequencies held",
+    "matched": "words of the same frequency, to a factor of two",
+}
+ENGLISH = (
+    *(falls_with_distance(rule) for rule in RULES),
+    *(
+        falls_in_the_tree(rule, "", known, held)
+        for rule, known, held in product(RULES, (False, True), HELD)
+    ),
+    *(falls_in_the_tree(rule, "off_by_one", known, "syntactic") for rule, known in product(RULES, (False, True))),
+    *(clearer_further_apart(rule) for rule in RULES),
+    *(unrelated_to_frequency(rule) for rule in RULES),
+)
+
+
+# ------------------------------------------------------------------------------------------ section 4, scaffolds
+
+
+def rule_rows(
+    quantity: str, scaffold: str, k: int, dropout: float, domain: str = "in", focus: str | None = None, n: int = 1000,
+    rule: str = "published",
+) -> Rows:
+    """Rows of the rule α … ω across a scaffold, with their error over scaffolds."""
+    run = (("scaffold", scaffold), ("length", k), ("rules", n), ("dropout", dropout))
+    where = () if focus is None else (("focus", focus),)
+    return Rows(
+        "ScaffoldRule", quantity, domain, where, settings=(("variant", rule),), run=run, error=f"{quantity}_error",
+    )
+
+
+def of_both(k: int, dropout: float) -> tuple[Condition, ...]:
+    """Both settings have learned the rule, across the scaffolds that they were trained with."""
+    return tuple(
+        Condition(
+            f"ω is the most probable word in half of the {scaffold} scaffolds",
+            At(rule_rows("accuracy", scaffold, k, dropout)), Above(LEARNED),
+        )
+        for scaffold in ("familiar", "unfamiliar")
+    )
+
+
+def between(a: Rows, b: Rows, level: float) -> Number:
+    """log10 of the updates that a takes to a level, less that of b."""
+    return Difference(Reaches(a, level), Reaches(b, level))
+
+
+def told(k: int, dropout: float, more: str = "") -> str:
+    """The variant of a claim: what it is of."""
+    return f"k = {k}, dropout {dropout:g}{more}"
+
+
+def suffix(k: int, dropout: float) -> str:
+    """What names of claims end in."""
+    return f"k{k}" + (f"_dropout{dropout:g}" if dropout else "")
+
+
+BY = OBSERVE.format("scaffold")
+NOT_FASTER = "none: an untrained model does not reach the level, and two models of one setting differ by 0 on average"
+
+
+def faster_in_domain(k: int, dropout: float) -> Claim:
+    """Figure 7a."""
+    a, b = (rule_rows("probability", s, k, dropout, focus="") for s in ("familiar", "unfamiliar"))
+    return Claim(
+        f"in_domain_faster_{suffix(k, dropout)}", "In domain the rule is learned faster across familiar scaffolds",
+        "section 4.3, figure 7a",
+        (Part(between(a, b, LEARNED), Below(FASTER), "log10 of updates to a probability of 0.5, familiar − unfamiliar"),),
+        matters=HOW_FAST, floor=NOT_FASTER,
+        question="Is the rule learned faster across familiar scaffolds, in domain (7a)?", variant=told(k, dropout),
+        measured_by=BY,
+    )
+
+
+def fails_out_of_domain(k: int, dropout: float) -> Claim:
+    """Figure 7b."""
+    a, b = (rule_rows("probability", s, k, dropout, "out", "") for s in ("familiar", "unfamiliar"))
+    return Claim(
+        f"out_of_domain_{suffix(k, dropout)}",
+        "A model of familiar scaffolds does not apply the rule across random ones, one of unfamiliar scaffolds does",
+        "section 4.3, figure 7b",
+        (
+            Part(At(a), Below(LEARNED), "probability of ω, familiar", "logit"),
+            Part(At(b), Above(LEARNED), "probability of ω, unfamiliar", "logit"),
+        ),
+        matters="0.5: the rule is applied in half of the cases", floor=At(a, 0), void_unless=of_both(k, dropout),
+        question="Does the rule fail out of domain with familiar scaffolds (7b)?", variant=told(k, dropout),
+        measured_by=BY,
+    )
+
+
+def open_symbol_earlier(k: int, dropout: float, level: float) -> Claim:
+    """Figure 8."""
+    a, b = (rule_rows("probability", s, k, dropout, "out", "open") for s in ("familiar", "unfamiliar"))
+    return Claim(
+        f"open_symbol_earlier_{level:g}_{suffix(k, dropout)}",
+        "With α alone in focus the rule is acquired earlier by models of familiar scaffolds, out of domain",
+        "section 4.3.1, figure 8",
+        (Part(between(a, b, level), Below(FASTER), f"log10 of updates to a probability of {level:g}, familiar − unfamiliar"),),
+        matters=HOW_FAST, floor=NOT_FASTER,
+        question="Is α ↦ ω acquired earlier with familiar scaffolds, out of domain (8)?",
+        variant=told(k, dropout, f", a probability of {level:g} from α alone"), measured_by=BY,
+    )
+
+
+def rises_through_scaffold(k: int, dropout: float, when: str) -> Claim:
+    """Figure 9."""
+    rise = {s: rule_rows("rise", s, k, dropout) for s in ("familiar", "unfamiliar")}
+    numbers: dict[str, Number] = {
+        s: At(rows) if when == "end" else WhenReached(rows, rule_rows("accuracy", s, k, dropout), LEARNED)
+        for s, rows in rise.items()
+    }
+    return Claim(
+        f"rises_{when}_{suffix(k, dropout)}",
+        "As more of a familiar scaffold comes into focus with α the probability of ω rises; of an unfamiliar one not",
+        "section 4.3.1, figure 9",
+        (
+            Part(numbers["familiar"], Above(MORE_LIKELY), "probability, all in focus − α alone, familiar"),
+            Part(numbers["unfamiliar"], Below(MORE_LIKELY), "the same, unfamiliar"),
+        ),
+        matters=HOW_LIKELY, floor=At(rise["familiar"], 0), void_unless=of_both(k, dropout),
+        question="Does the probability of ω rise through a familiar scaffold (9)?",
+        variant=told(k, dropout, ", at the end" if when == "end" else ", when half of the instances are predicted"),
+        measured_by=BY,
+    )
+
+
+def more_interdependent(k: int, dropout: float, rule: str = "published") -> Claim:
+    """Figure 10."""
+    a, b = (rule_rows("di", s, k, dropout, rule=rule) for s in ("familiar", "unfamiliar"))
+    return Claim(
+        "_".join(["interdependence", *([] if rule == "published" else [rule]), suffix(k, dropout)]),
+        "DI of α and the scaffold is higher with familiar scaffolds", "section 4.3.1, figure 10",
+        (
+            Part(Difference(At(a, 0.5), At(b, 0.5)), Above(MORE_DI), "DI half way through training, familiar − unfamiliar"),
+            Part(Difference(At(a), At(b)), Above(MORE_DI), "DI at the end, familiar − unfamiliar"),
+        ),
+        matters=HOW_MUCH_DI, floor=Difference(At(a, 0), At(b, 0)), void_unless=of_both(k, dropout),
+        question="Is DI of α and the scaffold higher with familiar scaffolds (10)?",
+        variant=told(k, dropout, f", {RULES[rule]}"), measured_by=BY,
+    )
+
+
+def interdependence_rises(k: int, dropout: float) -> Claim:
+    """Figure 10: and increases throughout training."""
+    a = rule_rows("di", "familiar", k, dropout)
+    return Claim(
+        f"interdependence_rises_{suffix(k, dropout)}", "… and it increases throughout training",
+        "section 4.3.1, figure 10",
+        (
+            Part(Difference(At(a, 0.5), At(a, 0)), Above(MORE_DI), "DI half way through training − untrained"),
+            Part(Difference(At(a), At(a, 0.5)), Above(MORE_DI), "DI at the end − half way"),
+        ),
+        matters=HOW_MUCH_DI, floor="0: the untrained model, from which it is counted", void_unless=of_both(k, dropout),
+        question="Does DI of α and a familiar scaffold rise throughout training (10)?", variant=told(k, dropout),
+        measured_by=BY,
+    )
+
+
+def longer_is_slower(scaffold: str, short: int, long: int, dropout: float) -> Claim:
+    """Figures 7 and 11: at one number of occurrences."""
+    a, b = (rule_rows("probability", scaffold, k, dropout, focus="open") for k in (short, long))
+    return Claim(
+        f"longer_slower_{scaffold}_{suffix(long, dropout)}", "A rule across a longer scaffold is learned later",
+        "appendix B, figures 8 and 11",
+        (Part(between(a, b, LEARNED), Below(FASTER), f"log10 of updates to a probability of 0.5 from α, k = {short} − k = {long}"),),
+        matters=HOW_FAST, floor=NOT_FASTER,
+        question="Does a rule across a longer scaffold need more (11)?",
+        variant=f"updates, {scaffold}, k = {short} and {long}, dropout {dropout:g}", measured_by=BY,
+    )
+
+
+def longer_needs_more(n: int, long: int, dropout: float) -> Claim:
+    """Figure 11: at the end, at fewer occurrences."""
+    a, b = (rule_rows("probability", "unfamiliar", k, dropout, focus="open", n=n) for k in (2, long))
+    return Claim(
+        f"longer_rarer_n{n}_{suffix(long, dropout)}",
+        "At few occurrences a rule is learned across a short scaffold and not across a long one",
+        "appendix B, figure 11",
+        (Part(Difference(At(a), At(b)), Above(MORE_LIKELY), f"probability of ω from α, k = 2 − k = {long}"),),
+        matters=HOW_LIKELY, floor=Difference(At(a, 0), At(b, 0)),
+        question="Does a rule across a longer scaffold need more (11)?",
+        variant=f"occurrences, n = {n}, k = 2 and {long}, dropout {dropout:g}",
+        measured_by=OBSERVE.format("scaffold_small"),
+    )
+
+
+def scaffold_alone(scaffold: str, k: int, dropout: float) -> Claim:
+    """Figure 11: what the scaffold alone predicts."""
+    rows = rule_rows("probability", scaffold, k, dropout, focus="scaffold")
+    return Claim(
+        f"scaffold_alone_{scaffold}_{suffix(k, dropout)}", "The scaffold alone hardly predicts ω", "appendix B, figure 11",
+        (Part(At(rows), Below(MORE_LIKELY), "probability of ω from the scaffold", "logit"),),
+        matters=HOW_LIKELY, floor=At(rows, 0), void_unless=of_both(k, dropout),
+        question="Does the scaffold alone predict next to nothing (11)?", variant=f"{scaffold}, {told(k, dropout)}",
+        measured_by=BY,
+    )
+
+
+STATES = {"gradient": "of the hidden state, the cell state held", "cell_gradient": "of the cell state, through which h changes too"}
+ERRORS = {"close": "the error of ω alone", "all": "the error of all words after α"}
+
+
+def smaller_gradient(k: int, dropout: float, state: str, error: str, until: float) -> Claim:
+    """Figure 12: which error and which state are not said."""
+    a, b = (rule_rows(f"{state}_inside", s, k, dropout, focus=error) for s in ("familiar", "unfamiliar"))
+    early = until < 1
+    return Claim(
+        "_".join([state, error, *(["early"] if early else []), suffix(k, dropout)]),
+        "Gradients inside familiar scaffolds are smaller", "appendix C, figure 12",
+        (Part(LogRatioOfMeans(a, b, until), Below(SMALLER), "ln of the mean norm inside the scaffold, familiar / unfamiliar"),),
+        matters=HOW_SMALL, floor=LogRatio(At(a, 0), At(b, 0)),
+        question="Are gradients inside familiar scaffolds smaller (12)?",
+        variant=told(k, dropout, f", {STATES[state]}, {ERRORS[error]}, mean over {'the first tenth of ' if early else ''}training"),
+        measured_by=BY,
+    )
+
+
+SIZES = ((2, 0.0), (4, 0.0), (6, 0.0), (8, 0.0), (2, 0.2), (4, 0.2), (6, 0.2))
+"""k and dropout: 8 words at the published size only, dropout in small only."""
+
+SCAFFOLDS = (
+    *(faster_in_domain(*size) for size in SIZES),
+    *(fails_out_of_domain(*size) for size in SIZES),
+    *(open_symbol_earlier(*size, level) for size, level in product(SIZES, (0.05, LEARNED))),
+    *(rises_through_scaffold(*size, when) for size, when in product(SIZES, ("learned", "end"))),
+    *(more_interdependent(*size) for size in SIZES),
+    *(more_interdependent(k, 0.0, rule) for k, rule in product((2, 4, 6, 8), ("released", "generalized"))),
+    *(interdependence_rises(*size) for size in SIZES),
+    *(longer_is_slower(s, 2, k, 0.0) for s, k in product(("familiar", "unfamiliar"), (6, 8))),
+    *(longer_needs_more(n, k, dropout) for n, k, dropout in product((300, 600), (4, 6), (0.0, 0.2))),
+    *(scaffold_alone(s, *size) for s, size in product(("familiar", "unfamiliar"), SIZES[:4])),
+    *(smaller_gradient(k, 0.0, *reading, 1.0) for k, *reading in product((2, 4, 6, 8), STATES, ERRORS)),
+    *(smaller_gradient(k, 0.0, *reading, 0.1) for k, *reading in product((6, 8), STATES, ERRORS)),
+)
+
+STUDY = Study(
+    "saphra2020_di",
+    "LSTMs compose—and learn—bottom-up",
+    "Saphra & Lopez 2020; Saphra 2021, chapter 5",
+    ENGLISH + SCAFFOLDS,
+)
