@@ -1,4 +1,4 @@
-"""Numbers of a run that the study of interdependence needs: ratios, means over training, values when a rule is learned."""
+"""Numbers of a run that the study of interdependence needs: means over training, values when a rule is learned."""
 
 import math
 from collections.abc import Sequence

@@ -22,6 +22,7 @@ from itertools import product
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, Within
 from lmdyn.claims.di_numbers import LogRatioOfMeans, WhenReached
 from lmdyn.claims.numbers import At, Change, Difference, Mean, Number, Reaches, Rows
+from lmdyn.claims.rows import Pairs
 from lmdyn.claims.sparsity_numbers import LogRatio
 
 __all__ = ["STUDY"]
@@ -40,6 +41,8 @@ RULES = {
     "released": "the released rule, without the bias product of the last word in focus",
     "generalized": "Jumelet et al. 2019, with products of a relevant and an irrelevant part",
 }
+SHAPLEY = "Shapley interactions, of any model (thesis, section 5.1.2)"
+TOLD = RULES | {"shapley": SHAPLEY}
 OBSERVE = "python -m lmdyn.cli analyze RUN --config configs/saphra2020_di/{}/observers.yaml"
 HOW_SLIGHT = "0.1: the authors call a correlation of −0.1 slight (Saphra & Lopez 2019, section 4)"
 HOW_FAST = "10 % of the updates: less is within the spacing of observations"
@@ -55,8 +58,10 @@ HOW_LIKELY = "0.1 of a probability"
 def pairs(
     quantity: str, rule: str, error: str | tuple[str, str] | None = None, df: float | None = None, **where: object
 ) -> Rows:
-    """Rows of pairs of words by a rule of the decomposition, in hidden states."""
-    settings = (("backend", "decomposition"), ("variant", rule))
+    """Rows of pairs of words by a rule of the decomposition, or by Shapley interactions, in hidden states."""
+    settings: Pairs = (("backend", "decomposition"), ("variant", rule))
+    if rule == "shapley":
+        settings = (("backend", "shapley"),)
     return Rows("Interdependence", quantity, "hidden", tuple(where.items()), settings=settings, error=error, df=df)
 
 
@@ -84,7 +89,7 @@ def falls_with_distance(rule: str) -> Claim:
         f"distance_{rule}", "DI falls with the sequential distance of two words", "section 3.1, figure 3",
         tuple(parts), matters="2 % of DI for each word further apart",
         floor=LogRatio(At(di(rule, 8), 0), At(di(rule, 1), 0)), void_unless=(MODEL_LEARNED,),
-        question="Does DI fall with sequential distance (figure 3)?", variant=RULES[rule],
+        question="Does DI fall with sequential distance (figure 3)?", variant=TOLD[rule],
         measured_by=OBSERVE.format("english"),
     )
 
@@ -105,7 +110,7 @@ def falls_in_the_tree(rule: str, tree: str, known: bool, held: str) -> Claim:
         floor=Mean(tuple(At(rho(floor, rule, pos_class=kind)) for kind in ("open", "closed"))),
         void_unless=(MODEL_LEARNED,), question="Does DI fall with syntactic distance (figure 4)?",
         variant="; ".join([
-            RULES[rule], *([OFF_BY_ONE] if tree else []), "pairs of known words" if known else "all pairs", HELD[held],
+            TOLD[rule], *([OFF_BY_ONE] if tree else []), "pairs of known words" if known else "all pairs", HELD[held],
         ]),
         measured_by=OBSERVE.format("english"),
     )
@@ -113,13 +118,14 @@ def falls_in_the_tree(rule: str, tree: str, known: bool, held: str) -> Claim:
 
 def unrelated_to_frequency(rule: str) -> Claim:
     """Section 3.1: no clear correlation with raw word frequency."""
+    name = "mean_frequency_correlation"
     parts = tuple(
-        Part(At(rho("mean_frequency_correlation", rule, word=word)), Within(-SLIGHT, SLIGHT), f"mean ρ, {told} word", "fisher")
+        Part(At(rho(name, rule, word=word)), Within(-SLIGHT, SLIGHT), f"mean ρ, {told} word", "fisher")
         for word, told in (("left", "the earlier"), ("right", "the later"))
     )
     return Claim(
         f"frequency_{rule}", "DI has no clear correlation with the frequency of words", "section 3.1", parts,
-        matters=HOW_SLIGHT, floor=At(rho("mean_frequency_correlation", rule, word="right"), 0),
+        matters=HOW_SLIGHT, floor=At(rho(name, rule, word="right"), 0),
         void_unless=(MODEL_LEARNED,), question="Is DI unrelated to word frequency (section 3.1)?", variant=RULES[rule],
         measured_by=OBSERVE.format("english"),
     )
@@ -127,19 +133,18 @@ def unrelated_to_frequency(rule: str) -> Claim:
 
 def clearer_further_apart(rule: str) -> Claim:
     """Section 3.1: the pattern of figure 4 is clearer as words are further apart."""
-    name = "syntactic_correlation"
+    near, far = (
+        {kind: rho("syntactic_correlation", rule, distance=d, pos_class=kind) for kind in ("open", "closed")}
+        for d in (1, 8)
+    )
+    parts = (
+        Part(Difference(At(far[kind]), At(near[kind])), Below(-SLIGHT), f"ρ at 8 words less ρ at 1, {kind} classes")
+        for kind in near
+    )
     return Claim(
         f"tree_further_apart_{rule}", "The fall with syntactic distance is clearer as words are further apart",
-        "section 3.1, figure 4",
-        tuple(
-            Part(
-                Difference(At(rho(name, rule, distance=8, pos_class=kind)), At(rho(name, rule, distance=1, pos_class=kind))),
-                Below(-SLIGHT), f"ρ at 8 words less ρ at 1, {kind} classes",
-            )
-            for kind in ("open", "closed")
-        ),
-        matters=HOW_SLIGHT,
-        floor=Difference(At(rho(name, rule, distance=8), 0), At(rho(name, rule, distance=1), 0)),
+        "section 3.1, figure 4", tuple(parts), matters=HOW_SLIGHT,
+        floor=Mean(tuple(Difference(At(far[kind], 0), At(near[kind], 0)) for kind in near)),
         void_unless=(MODEL_LEARNED,), question="Is the pattern of figure 4 clearer as words are further apart?",
         variant=RULES[rule], measured_by=OBSERVE.format("english"),
     )
@@ -152,12 +157,13 @@ HELD = {
     "matched": "words of the same frequency, to a factor of two",
 }
 ENGLISH = (
-    *(falls_with_distance(rule) for rule in RULES),
+    *(falls_with_distance(rule) for rule in TOLD),
     *(
         falls_in_the_tree(rule, "", known, held)
         for rule, known, held in product(RULES, (False, True), HELD)
     ),
     *(falls_in_the_tree(rule, "off_by_one", known, "syntactic") for rule, known in product(RULES, (False, True))),
+    *(falls_in_the_tree("shapley", "", False, held) for held in HELD),
     *(clearer_further_apart(rule) for rule in RULES),
     *(unrelated_to_frequency(rule) for rule in RULES),
 )
@@ -214,7 +220,7 @@ def faster_in_domain(k: int, dropout: float) -> Claim:
     return Claim(
         f"in_domain_faster_{suffix(k, dropout)}", "In domain the rule is learned faster across familiar scaffolds",
         "section 4.3, figure 7a",
-        (Part(between(a, b, LEARNED), Below(FASTER), "log10 of updates to a probability of 0.5, familiar − unfamiliar"),),
+        (Part(between(a, b, LEARNED), Below(FASTER), "log10 of updates to 0.5, familiar − unfamiliar"),),
         matters=HOW_FAST, floor=NOT_FASTER,
         question="Is the rule learned faster across familiar scaffolds, in domain (7a)?", variant=told(k, dropout),
         measured_by=BY,
@@ -245,7 +251,7 @@ def open_symbol_earlier(k: int, dropout: float, level: float) -> Claim:
         f"open_symbol_earlier_{level:g}_{suffix(k, dropout)}",
         "With α alone in focus the rule is acquired earlier by models of familiar scaffolds, out of domain",
         "section 4.3.1, figure 8",
-        (Part(between(a, b, level), Below(FASTER), f"log10 of updates to a probability of {level:g}, familiar − unfamiliar"),),
+        (Part(between(a, b, level), Below(FASTER), f"log10 of updates to {level:g}, familiar − unfamiliar"),),
         matters=HOW_FAST, floor=NOT_FASTER,
         question="Is α ↦ ω acquired earlier with familiar scaffolds, out of domain (8)?",
         variant=told(k, dropout, f", a probability of {level:g} from α alone"), measured_by=BY,
@@ -267,7 +273,7 @@ def rises_through_scaffold(k: int, dropout: float, when: str) -> Claim:
             Part(numbers["familiar"], Above(MORE_LIKELY), "probability, all in focus − α alone, familiar"),
             Part(numbers["unfamiliar"], Below(MORE_LIKELY), "the same, unfamiliar"),
         ),
-        matters=HOW_LIKELY, floor=At(rise["familiar"], 0), void_unless=of_both(k, dropout),
+        matters=HOW_LIKELY, floor=At(rise["familiar"], 0), void_unless=of_both(k, dropout) if when == "end" else (),
         question="Does the probability of ω rise through a familiar scaffold (9)?",
         variant=told(k, dropout, ", at the end" if when == "end" else ", when half of the instances are predicted"),
         measured_by=BY,
@@ -281,7 +287,7 @@ def more_interdependent(k: int, dropout: float, rule: str = "published") -> Clai
         "_".join(["interdependence", *([] if rule == "published" else [rule]), suffix(k, dropout)]),
         "DI of α and the scaffold is higher with familiar scaffolds", "section 4.3.1, figure 10",
         (
-            Part(Difference(At(a, 0.5), At(b, 0.5)), Above(MORE_DI), "DI half way through training, familiar − unfamiliar"),
+            Part(Difference(At(a, 0.5), At(b, 0.5)), Above(MORE_DI), "DI half way, familiar − unfamiliar"),
             Part(Difference(At(a), At(b)), Above(MORE_DI), "DI at the end, familiar − unfamiliar"),
         ),
         matters=HOW_MUCH_DI, floor=Difference(At(a, 0), At(b, 0)), void_unless=of_both(k, dropout),
@@ -312,7 +318,7 @@ def longer_is_slower(scaffold: str, short: int, long: int, dropout: float) -> Cl
     return Claim(
         f"longer_slower_{scaffold}_{suffix(long, dropout)}", "A rule across a longer scaffold is learned later",
         "appendix B, figures 8 and 11",
-        (Part(between(a, b, LEARNED), Below(FASTER), f"log10 of updates to a probability of 0.5 from α, k = {short} − k = {long}"),),
+        (Part(between(a, b, LEARNED), Below(FASTER), f"log10 of updates to 0.5 from α, k = {short} − k = {long}"),),
         matters=HOW_FAST, floor=NOT_FASTER,
         question="Does a rule across a longer scaffold need more (11)?",
         variant=f"updates, {scaffold}, k = {short} and {long}, dropout {dropout:g}", measured_by=BY,
@@ -338,7 +344,8 @@ def scaffold_alone(scaffold: str, k: int, dropout: float) -> Claim:
     """Figure 11: what the scaffold alone predicts."""
     rows = rule_rows("probability", scaffold, k, dropout, focus="scaffold")
     return Claim(
-        f"scaffold_alone_{scaffold}_{suffix(k, dropout)}", "The scaffold alone hardly predicts ω", "appendix B, figure 11",
+        f"scaffold_alone_{scaffold}_{suffix(k, dropout)}", "The scaffold alone hardly predicts ω",
+        "appendix B, figure 11",
         (Part(At(rows), Below(MORE_LIKELY), "probability of ω from the scaffold", "logit"),),
         matters=HOW_LIKELY, floor=At(rows, 0), void_unless=of_both(k, dropout),
         question="Does the scaffold alone predict next to nothing (11)?", variant=f"{scaffold}, {told(k, dropout)}",
@@ -346,7 +353,10 @@ def scaffold_alone(scaffold: str, k: int, dropout: float) -> Claim:
     )
 
 
-STATES = {"gradient": "of the hidden state, the cell state held", "cell_gradient": "of the cell state, through which h changes too"}
+STATES = {
+    "gradient": "of the hidden state, the cell state held",
+    "cell_gradient": "of the cell state, with which the hidden state changes",
+}
 ERRORS = {"close": "the error of ω alone", "all": "the error of all words after α"}
 
 
@@ -357,10 +367,10 @@ def smaller_gradient(k: int, dropout: float, state: str, error: str, until: floa
     return Claim(
         "_".join([state, error, *(["early"] if early else []), suffix(k, dropout)]),
         "Gradients inside familiar scaffolds are smaller", "appendix C, figure 12",
-        (Part(LogRatioOfMeans(a, b, until), Below(SMALLER), "ln of the mean norm inside the scaffold, familiar / unfamiliar"),),
+        (Part(LogRatioOfMeans(a, b, until), Below(SMALLER), "ln of the mean norm inside, familiar / unfamiliar"),),
         matters=HOW_SMALL, floor=LogRatio(At(a, 0), At(b, 0)),
         question="Are gradients inside familiar scaffolds smaller (12)?",
-        variant=told(k, dropout, f", {STATES[state]}, {ERRORS[error]}, mean over {'the first tenth of ' if early else ''}training"),
+        variant=told(k, dropout, f", {STATES[state]}, {ERRORS[error]}, mean over {'a tenth of ' * early}training"),
         measured_by=BY,
     )
 
@@ -379,8 +389,8 @@ SCAFFOLDS = (
     *(longer_is_slower(s, 2, k, 0.0) for s, k in product(("familiar", "unfamiliar"), (6, 8))),
     *(longer_needs_more(n, k, dropout) for n, k, dropout in product((300, 600), (4, 6), (0.0, 0.2))),
     *(scaffold_alone(s, *size) for s, size in product(("familiar", "unfamiliar"), SIZES[:4])),
-    *(smaller_gradient(k, 0.0, *reading, 1.0) for k, *reading in product((2, 4, 6, 8), STATES, ERRORS)),
-    *(smaller_gradient(k, 0.0, *reading, 0.1) for k, *reading in product((6, 8), STATES, ERRORS)),
+    *(smaller_gradient(k, 0.0, s, error, 1.0) for k, s, error in product((2, 4, 6, 8), STATES, ERRORS)),
+    *(smaller_gradient(k, 0.0, s, error, 0.1) for k, s, error in product((6, 8), STATES, ERRORS)),
 )
 
 STUDY = Study(
