@@ -66,7 +66,8 @@ from lmdyn.analysis.probing.probes import (
     diagnostic_probe,
 )
 from lmdyn.analysis.probing.tower_heads import HeadTraining, TowerHead, train_tower_heads
-from lmdyn.analysis.similarity.cca import canonical_correlations, cca, pwcca, svcca
+from lmdyn.analysis.similarity.block_jackknife import jackknife_similarity
+from lmdyn.analysis.similarity.cca import canonical_correlations, cca, pwcca, svcca, svcca_ranks
 from lmdyn.analysis.similarity.cka import kernel_cka, linear_cka
 from lmdyn.analysis.similarity.covariance import CrossCovariance
 from lmdyn.analysis.similarity.divergence import jensen_shannon, kullback_leibler
@@ -142,6 +143,7 @@ __all__ = [
     "frequency_correlation",
     "iterate",
     "jackknife",
+    "jackknife_similarity",
     "jensen_shannon",
     "kaplan_yorke_dimension",
     "kernel_cka",
@@ -174,6 +176,7 @@ __all__ = [
     "split_half_reliability",
     "state_gradients",
     "svcca",
+    "svcca_ranks",
     "sweep",
     "synchronization_offset",
     "synchronize",

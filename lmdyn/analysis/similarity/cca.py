@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lmdyn.analysis.similarity.scatter import Cut, Pair, kept_directions
 
-__all__ = ["canonical_correlations", "cca", "pwcca", "svcca"]
+__all__ = ["canonical_correlations", "cca", "pwcca", "svcca", "svcca_ranks"]
 
 _TIE = 1e-8  # difference of correlations below which their variates mix
 
@@ -84,13 +84,22 @@ def cca(x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> Float[Tensor, ""]
 
 
 def svcca(
-    x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"], variance: float = 0.99, *, cut: Cut = "variance"
+    x: Float[Tensor, "n d1"],
+    y: Float[Tensor, "_ d2"],
+    variance: float = 0.99,
+    *,
+    cut: Cut = "variance",
+    directions: int | None = None,
 ) -> Float[Tensor, ""]:
     """Mean canonical correlation between the leading principal directions of each side.
 
     Each side is centred, then cut to the fewest principal directions that hold ``variance`` of its variance.
     1 where the smaller kept space lies in the other one. Invariant to shifts, rotations and isotropic scaling of
     either side, not to invertible maps in general.
+
+    How many directions hold 99 % of the variance differs between representations and grows over training
+    (:func:`svcca_ranks`); a mean over few leading directions is higher than one over many. Where values are compared
+    between steps or references, compare them at a number of ``directions`` too.
 
     Args:
         x: (n, d₁) first representation.
@@ -99,12 +108,13 @@ def svcca(
         cut: ``variance`` cuts on the sum of squares of singular values, as "99 % of variance" says (Raghu et al.
             2017, section 2; Saphra & Lopez 2019). ``singular_values`` cuts on the sum of the singular values
             themselves, as the cumulative sums in some released SVCCA code do; it keeps more directions.
+        directions: keep so many leading directions of each side, in the place of a share of the variance.
 
     Returns:
         Scalar in [0, 1], float64.
 
     Raises:
-        ValueError: as in :func:`cca`; a ``variance`` out of range.
+        ValueError: as in :func:`cca`; a ``variance`` out of range; fewer directions than asked for.
 
     Reference: Raghu et al. 2017, "SVCCA: singular vector canonical correlation analysis for deep learning dynamics
     and interpretability", section 2. Some code cuts before centring, so that the mean takes up the first direction.
@@ -115,7 +125,32 @@ def svcca(
         >>> svcca(x, y), svcca(x[:, 1:], y)
         (tensor(1., dtype=torch.float64), tensor(0., dtype=torch.float64))
     """
-    return svcca_of(Pair.of(x, y), variance, cut)
+    return svcca_of(Pair.of(x, y), variance, cut, None if directions is None else (directions, directions))
+
+
+def svcca_ranks(
+    x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"], variance: float = 0.99, *, cut: Cut = "variance"
+) -> tuple[int, int]:
+    """How many principal directions of each side :func:`svcca` keeps.
+
+    Args:
+        x: (n, d₁) first representation.
+        y: (n, d₂) second representation of the same samples.
+        variance: as in :func:`svcca`.
+        cut: as in :func:`svcca`.
+
+    Returns:
+        Directions of ``x`` and of ``y``; svcca is a mean over the smaller of the two.
+
+    Raises:
+        ValueError: as in :func:`cca`; a ``variance`` out of range.
+
+    Example:
+        >>> x = torch.tensor([[9.0, 0.1], [-9.0, 0.1], [9.0, -0.1], [-9.0, -0.1]])
+        >>> svcca_ranks(x, x @ torch.tensor([[0.01, 0.0], [0.0, 1.0]]))
+        (1, 2)
+    """
+    return ranks_of(Pair.of(x, y), variance, cut)
 
 
 def pwcca(x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> Float[Tensor, ""]:
@@ -149,9 +184,21 @@ def pwcca(x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> Float[Tensor, "
     return pwcca_of(Pair.of(x, y))
 
 
-def correlations_of(pair: Pair, variance: float = 1.0, cut: Cut = "variance") -> Tensor:
-    """Canonical correlations of a pair."""
-    product = _bases(pair, variance, cut).product
+def ranks_of(pair: Pair, variance: float = 0.99, cut: Cut = "variance") -> tuple[int, int]:
+    """:func:`svcca_ranks` of a pair."""
+    exact = not (pair.x.suffices(variance, cut) and pair.y.suffices(variance, cut))
+    one, two = (
+        kept_directions((side.exact_axes if exact else side.axes).values, variance, cut)
+        for side in (pair.x, pair.y)
+    )
+    return one, two
+
+
+def correlations_of(
+    pair: Pair, variance: float = 1.0, cut: Cut = "variance", directions: tuple[int, int] | None = None
+) -> Tensor:
+    """Canonical correlations of a pair; ``directions`` are the kept numbers of either side."""
+    product = _bases(pair, variance, cut, directions).product
     small = product @ product.T if product.shape[0] <= product.shape[1] else product.T @ product
     squares = torch.linalg.eigvalsh(small).flip(0)
     # twice as fast as svdvals, with an error of 1e-15 in ρ², so of 1e-10 in a ρ of 1e-5; weaker ones need svdvals
@@ -164,9 +211,11 @@ def cca_of(pair: Pair) -> Tensor:
     return correlations_of(pair).mean()
 
 
-def svcca_of(pair: Pair, variance: float = 0.99, cut: Cut = "variance") -> Tensor:
-    """:func:`svcca` of a pair."""
-    return correlations_of(pair, variance, cut).mean()
+def svcca_of(
+    pair: Pair, variance: float = 0.99, cut: Cut = "variance", directions: tuple[int, int] | None = None
+) -> Tensor:
+    """:func:`svcca` of a pair; ``directions`` are the kept numbers of either side."""
+    return correlations_of(pair, variance, cut, directions).mean()
 
 
 def pwcca_of(pair: Pair) -> Tensor:
@@ -204,19 +253,27 @@ class _Bases:
     loadings: Tensor
 
 
-def _bases(pair: Pair, variance: float = 1.0, cut: Cut = "variance") -> _Bases:
+def _bases(
+    pair: Pair, variance: float = 1.0, cut: Cut = "variance", directions: tuple[int, int] | None = None
+) -> _Bases:
     """Bases of the kept directions of both sides, by the fastest path that is precise enough."""
     x, y = pair.x, pair.y
-    if variance == 1 and max(x.d, y.d) < pair.n - 1 and x.factor is not None and y.factor is not None:
+    wanted = directions or (None, None)
+    if directions is None and variance == 1 and max(x.d, y.d) < pair.n - 1 and x.factor is not None and y.factor is not None:
         # all directions are kept, so that any basis will do: Bₓ = X L⁻ᵀ with XᵀX = LLᵀ
         half = torch.linalg.solve_triangular(x.factor, pair.cross, upper=False)
         product = torch.linalg.solve_triangular(y.factor, half.T, upper=False).T
         return _Bases(product, x.factor.T)
-    exact = not (x.suffices(variance, cut) and y.suffices(variance, cut))
+    exact = not (x.suffices(variance, cut, wanted[0]) and y.suffices(variance, cut, wanted[1]))
     kept = []
-    for side in (x, y):
+    for side, number in zip((x, y), wanted, strict=True):
         axes = side.exact_axes if exact else side.axes
-        k = kept_directions(axes.values, variance, cut)
+        k = kept_directions(axes.values, variance, cut) if number is None else number
+        if number is not None and not 0 < number <= kept_directions(axes.values):
+            raise ValueError(
+                f"{side.name} has {kept_directions(axes.values)} directions within the rank tolerance: expected a "
+                f"number of directions from 1 to that, got {number}; keep fewer, or a share of the variance"
+            )
         if k >= pair.n - 1:
             raise ValueError(
                 f"{side.name} keeps {k} directions and {pair.n} centred samples span no more than {pair.n - 1}: "

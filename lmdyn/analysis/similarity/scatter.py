@@ -176,17 +176,18 @@ class Side:
         u, values, vt = torch.linalg.svd(self.samples, full_matrices=False)
         return Axes(values, vt.T, u)
 
-    def suffices(self, variance: float, cut: Cut) -> bool:
+    def suffices(self, variance: float, cut: Cut, directions: int | None = None) -> bool:
         """Whether XᵀX gives the kept directions as precisely as X would: condition number at most 1e4."""
         if self.samples is None:
             return True  # there is nothing better
         if self.n <= self.d:
             return False  # X is the smaller of the two
         values = self.axes.values
-        kept = kept_directions(values, variance, cut)
+        rank = kept_directions(values)
+        kept = kept_directions(values, variance, cut) if directions is None else min(directions, rank)
         clear = kept == self.d or float(values[kept] ** 2) <= _ABSENT * float(values[0] ** 2)
-        share_decides = variance < 1 and kept < kept_directions(values)
-        return float(values[kept - 1]) >= WELL_CONDITIONED * float(values[0]) and (clear or share_decides)
+        number_decides = (variance < 1 or directions is not None) and kept < rank
+        return float(values[kept - 1]) >= WELL_CONDITIONED * float(values[0]) and (clear or number_decides)
 
 
 class Pair:

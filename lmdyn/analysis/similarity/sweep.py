@@ -1,5 +1,6 @@
 """Many representations against one: a sweep over checkpoints that decomposes the reference only once."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -13,7 +14,9 @@ from lmdyn.analysis.similarity.cka import linear_cka_of
 from lmdyn.analysis.similarity.procrustes import procrustes_of
 from lmdyn.analysis.similarity.scatter import Pair, Side
 
-__all__ = ["MEASURES", "sweep"]
+__all__ = ["MEASURES", "measure_of", "sweep"]
+
+_FIXED = re.compile(r"svcca_([1-9]\d*)$")
 
 MEASURES: Mapping[str, Callable[[Pair], Tensor]] = MappingProxyType(
     {
@@ -28,6 +31,23 @@ MEASURES: Mapping[str, Callable[[Pair], Tensor]] = MappingProxyType(
 """Measures that need no more than covariances, as functions of a ``Pair``, by name."""
 
 
+def measure_of(name: str) -> Callable[[Pair], Tensor] | None:
+    """The measure of a name: one of ``MEASURES``, or ``svcca_<k>``, SVCCA at k leading directions of each side.
+
+    Returns:
+        A function of a ``Pair``; None for an unknown name.
+
+    Example:
+        >>> x = torch.tensor([[9.0, 1.0], [-9.0, 1.0], [9.0, -1.0], [-9.0, -1.0]])
+        >>> measure_of("svcca_1")(Pair.of(x, x[:, 1:])), measure_of("svcca_many")
+        (tensor(0., dtype=torch.float64), None)
+    """
+    if name in MEASURES:
+        return MEASURES[name]
+    fixed = _FIXED.match(name)
+    return partial(svcca_of, directions=(int(fixed[1]), int(fixed[1]))) if fixed else None
+
+
 def sweep(
     xs: Iterable[Tensor], y: Float[Tensor, "n d2"], measures: Sequence[str] = ("svcca",)
 ) -> dict[str, Float[Tensor, "pairs"]]:
@@ -40,7 +60,7 @@ def sweep(
         xs: matrices (n, d₁), such as one site at each checkpoint; d₁ may differ between them.
         y: (n, d₂) the reference, such as this site at the last checkpoint.
         measures: names from ``MEASURES``: cca, svcca, pwcca (weights from x), linear_cka, debiased_linear_cka,
-            procrustes.
+            procrustes; and ``svcca_<k>``, at k leading directions of each side.
 
     Returns:
         Measure to its (pairs,) float64 values in the order of ``xs``.
@@ -53,14 +73,15 @@ def sweep(
         >>> sweep((y[:, :d] for d in (1, 2)), y, ["linear_cka"])
         {'linear_cka': tensor([0.7071, 1.0000], dtype=torch.float64)}
     """
-    unknown = [name for name in measures if name not in MEASURES]
-    if unknown:
-        raise ValueError(f"no measure {', '.join(unknown)}: there are {', '.join(MEASURES)}")
+    functions = {name: measure_of(name) for name in measures}
+    if unknown := [name for name, function in functions.items() if function is None]:
+        raise ValueError(f"no measure {', '.join(unknown)}: there are {', '.join(MEASURES)}, svcca_<k>")
     reference = Side.of("y", y)
     values: dict[str, list[Tensor]] = {name: [] for name in measures}
     for i, x in enumerate(xs):
         pair = Pair(Side.of(f"xs[{i}]", x), reference)
-        for name in values:
-            values[name].append(MEASURES[name](pair))
+        for name, function in functions.items():
+            assert function is not None
+            values[name].append(function(pair))
     empty = torch.empty(0, dtype=torch.float64)
     return {name: torch.stack(found) if found else empty for name, found in values.items()}

@@ -24,7 +24,7 @@ from lmdyn.callbacks.training.checkpoint_files import (
 )
 from lmdyn.callbacks.training.lightning_internals import trainer_attributes, tree_leaves
 
-__all__ = ["Checkpoint", "Checkpoints", "Earlier", "Itself", "OwnFinal", "Previous", "Reference"]
+__all__ = ["Checkpoint", "Checkpoints", "Earlier", "Itself", "OwnFinal", "OwnInitial", "Previous", "Reference"]
 
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import combinations
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
@@ -15,8 +16,7 @@ from lmdyn.analysis.similarity.cka import kernel_cka
 from lmdyn.analysis.similarity.covariance import CrossCovariance
 from lmdyn.analysis.similarity.divergence import jensen_shannon, kullback_leibler
 from lmdyn.analysis.similarity.rsa import rsa
-from lmdyn.analysis.similarity.sweep import MEASURES
-from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
+from lmdyn.analysis.similarity.sweep import MEASURES, measure_of
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
 from lmdyn.callbacks.observing.reading import choose_sites
@@ -33,9 +33,9 @@ from lmdyn.callbacks.observing.token_groups import (
     BLOCKS,
     SentenceBlocks,
     bootstrap_settings,
-    enough_blocks,
     token_hash,
 )
+from lmdyn.callbacks.similarity.block_values import BlockValues
 from lmdyn.callbacks.similarity.similarity_figures import similarity_figures
 
 __all__ = ["Similarity"]
@@ -65,27 +65,37 @@ class Similarity(StreamingObserver):
 
     Args:
         reference: what to compare with, or several by name: ``Checkpoint`` (a tagger, another seed), ``OwnFinal``
-            and ``Earlier`` (the run's own checkpoints), ``Previous``, and by default ``Itself``, site with site. A name
-            ``shuffled_<name>`` is drawn as the dotted floor of ``<name>``.
+            and ``Earlier`` (the run's own checkpoints), ``Previous``, and by default ``Itself``, site with site.
+            Floors are references too: a tagger of shuffled labels, ``OwnInitial`` (the run's untrained model),
+            ``Checkpoint`` at step 0 (another seed's). A name ``shuffled_<name>`` or ``untrained_<name>`` is drawn as
+            the dotted or dash-dotted floor of ``<name>``.
         sites: display name to module path; a pattern of paths (``"*.layers.*"``); or ``auto``, those that are found.
             By default those of ``LSTMLanguageModel``, and found ones in other modules.
         reference_sites: the same of the reference; those of ``sites`` that it has by default.
         pairs: [own site, reference's site] to compare; see above. Runs of a shared layer are ``name@0``, ``name@1`` …
-        measures: ``cca, svcca, pwcca, linear_cka, debiased_linear_cka, procrustes``; ``kernel_cka`` (rbf) and
-            ``rsa`` (correlation), which are n × n, on ``max_samples`` tokens.
+        measures: ``cca`` (all directions), ``svcca`` (those of 99 % of variance), ``svcca_<k>`` (k directions of each
+            side, as ``svcca_30``: comparable between steps and references, whose kept directions differ), ``pwcca,
+            linear_cka, debiased_linear_cka, procrustes``; ``kernel_cka`` (rbf) and ``rsa`` (correlation), which are
+            n × n, on ``max_samples`` tokens.
         attention_sites: display name to the path of an attention module, in both models, or ``auto``; none by default:
             divergences of the distributions, averaged over heads since those of two models have no common order.
         max_samples: number of tokens, drawn by ``seed``, for the n × n measures.
         bootstrap: number of resamplings of sentences (in at most 64 blocks) for basic bootstrap intervals
             [2θ − q_high, 2θ − q_low], of all but the n × n measures; 0 for none.
         confidence: of the intervals.
-        seed: of samples and bootstrap.
+        seed: of samples, blocks and bootstrap.
+        jackknife: number of blocks of sentences, 5 to 64, that are left out in turn for bias-corrected values and
+            standard errors of all but the n × n measures; 0 for none. For CCA-like measures, which a bootstrap raises.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags:
         ``similarity/<measure>/<site>/<reference>/<reference_site>``: the value, in the measure's range.
         ``similarity/<measure>_low/<site>/<reference>/<reference_site>``: lower end of its bootstrap interval.
         ``similarity/<measure>_high/<site>/<reference>/<reference_site>``: upper end.
+        ``similarity/<measure>_corrected/<site>/<reference>/<reference_site>``: value less its bias by the jackknife.
+        ``similarity/<measure>_error/<site>/<reference>/<reference_site>``: its standard error over texts.
+        ``similarity/rank/<site>/<reference>/<reference_site>``: directions of the site that ``svcca`` keeps.
+        ``similarity/reference_rank/<site>/<reference>/<reference_site>``: directions of the reference's site.
         ``similarity/attention_jensen_shannon/<site>/<reference>/<reference_site>``: mean over query positions, nats.
         ``similarity/attention_kullback_leibler/<site>/<reference>/<reference_site>``: of this model's distribution
             from the reference's, mean over query positions, nats.
@@ -101,6 +111,7 @@ class Similarity(StreamingObserver):
     uses_labels = False
 
     not_settings = StreamingObserver.not_settings | {"reference"}
+    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"jackknife": 0})
     default_sites = LSTM_SITES
 
     def __init__(
@@ -116,12 +127,13 @@ class Similarity(StreamingObserver):
         bootstrap: int = 0,
         confidence: float = 0.95,
         seed: int = 0,
+        jackknife: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        known = (*MEASURES, *_PAIRWISE)
-        if unknown := [m for m in measures if m not in known]:
-            raise ValueError(f"no measure {', '.join(unknown)}: there are {', '.join(known)}")
+        if unknown := [m for m in measures if m not in _PAIRWISE and measure_of(m) is None]:
+            known = ", ".join((*MEASURES, *_PAIRWISE))
+            raise ValueError(f"no measure {', '.join(unknown)}: there are {known}, svcca_<k>")
         if any(len(pair) != 2 for pair in pairs or ()):
             raise ValueError(f"pairs are [own site, reference's site], got {list(pairs or ())}")
         if max_samples < 4:
@@ -135,6 +147,12 @@ class Similarity(StreamingObserver):
         self.max_samples = max_samples
         self.bootstrap, self.confidence = bootstrap_settings(bootstrap, confidence)
         self.seed = seed
+        if jackknife not in (0, *range(5, BLOCKS + 1)) or (jackknife and bootstrap):
+            raise ValueError(
+                f"jackknife is a number of blocks from 5 to {BLOCKS}, or 0, and does not go with bootstrap: got "
+                f"{jackknife}, and bootstrap {bootstrap}"
+            )
+        self.jackknife = jackknife
 
     def prepare(self) -> None:
         """Load references that are files, and refuse those that this run cannot have."""
@@ -223,7 +241,12 @@ class _Sums:
         self._warned: set[tuple[str, Key]] = set()
         self._any = False
         self._blocks = SentenceBlocks(observer.run.tokenizer, observer.seed)
-        self._streaming = [m for m in observer.measures if m in MEASURES]
+        self._streaming = [m for m in observer.measures if m not in _PAIRWISE]
+        self._block_count = observer.jackknife or (BLOCKS if observer.bootstrap else 1)
+        self._values_of = BlockValues(
+            tuple(self._streaming), observer.bootstrap, observer.jackknife > 0, observer.confidence, observer.seed,
+            observer.name, step,
+        )  # fmt: skip
         self._pairwise = [m for m in observer.measures if m in _PAIRWISE]
 
     def update(self, seen: ObservedBatch) -> None:
@@ -232,7 +255,7 @@ class _Sums:
         own = {n: a for n, a in seen.activations.items() if n.split("@")[0] in observer.sites}
         rows = {name: token_vectors(name, a, mask, "this model")[mask] for name, a in own.items()}
         keys = token_hash(seen, observer.seed)[mask] if self._pairwise else None
-        blocks = self._blocks.of(seen)[mask] if observer.bootstrap else None
+        blocks = None if self._block_count == 1 else self._blocks.of(seen)[mask] * self._block_count // BLOCKS
         for reader in self._readers:
             activations, attentions = reader.read(seen)
             theirs = {n: a for n, a in activations.items() if n.split("@")[0] in reader.sites}
@@ -259,7 +282,7 @@ class _Sums:
         if blocks is None:
             self._covariances.setdefault((key, 0), CrossCovariance()).update(x, y)
             return
-        for block in range(BLOCKS):
+        for block in blocks.unique().tolist():
             rows = blocks == block
             self._covariances.setdefault((key, block), CrossCovariance()).update(x[rows], y[rows])
 
@@ -306,7 +329,8 @@ class _Sums:
             values = self._values(key) if self._streaming else {}
             if self._pairwise:
                 values |= self._pairwise_values(key)
-            ordered = [q for m in observer.measures for q in (m, f"{m}_low", f"{m}_high") if q in values]
+            first = [q for m in observer.measures for q in values if q == m or q.startswith(f"{m}_")]
+            ordered = dict.fromkeys([*first, *values])
             rows += [(quantity, site, reference, their, values[quantity]) for quantity in ordered]
         for key in _agreed(self._divergences):
             sums = all_reduce_sum(self._divergences.get(key, torch.zeros(3, dtype=torch.float64)))
@@ -316,44 +340,26 @@ class _Sums:
         return pd.DataFrame(rows, columns=columns).astype({"value": "float64"})
 
     def _values(self, key: Key) -> dict[str, float]:
-        """Values from covariances, with intervals where ``bootstrap`` is set."""
-        observer = self._observer
-        blocks = range(BLOCKS if observer.bootstrap else 1)
-        parts = [self._covariances.get((key, block), CrossCovariance()) for block in blocks]
+        """Values from covariances, with intervals or errors where they are asked for."""
+        parts = [
+            self._covariances.get((key, block), CrossCovariance()) for block in range(self._block_count)
+        ]
         for part in parts:
             part.reduce()
-        parts = [part for part in parts if part.n]
-        whole = CrossCovariance.combine(parts) if parts else CrossCovariance()
-        values = {m: self._value(m, key, partial(_of, m, whole)) for m in self._streaming}
-        self._check_samples(key, whole)
-        if not observer.bootstrap:
-            return values
-        if not enough_blocks(len(parts), observer.name, self._step):
-            return values | {f"{m}_{end}": float("nan") for m in self._streaming for end in ("low", "high")}
-        draws = draw_blocks(len(parts), observer.bootstrap, observer.seed)
-        resampled: dict[str, list[float]] = {m: [] for m in self._streaming}
-        for weights in draws:
-            try:
-                pair = CrossCovariance.combine(parts, [int(w) for w in weights]).pair()
-                for m, found in resampled.items():
-                    found.append(float(MEASURES[m](pair)))
-            except ValueError:  # said once, of the whole
-                continue
-        for m, found in resampled.items():
-            low, high = basic_interval(values[m], found, observer.confidence)
-            values |= {f"{m}_low": float(low), f"{m}_high": float(high)}
-        return values
+        self._check_samples(key, parts)
+        return self._values_of.of(parts, lambda quantity, compute: self._value(quantity, key, compute))
 
-    def _check_samples(self, key: Key, whole: CrossCovariance) -> None:
+    def _check_samples(self, key: Key, parts: Sequence[CrossCovariance]) -> None:
         """Of few tokens, correlations are 1 whatever they hold."""
-        widths = sum(whole.widths)
-        correlations = [m for m in self._streaming if m.endswith("cca")]
-        if correlations and 0 < whole.n - 1 < widths and rank_and_world_size()[0] == 0:
+        n, each = sum(part.n for part in parts), max(part.widths for part in parts)
+        widths = sum(each)
+        correlations = [m for m in self._streaming if "cca" in m]
+        if correlations and 0 < n - 1 < widths and rank_and_world_size()[0] == 0:
             log.warning(
                 "%s at step %d: %d tokens for %d + %d dimensions of %s and %s of reference %s: up to %d correlations "
                 "are 1 whatever the data; %s say little: look at more tokens",
-                self._observer.name, self._step, whole.n, *whole.widths, key[1], key[2], key[0],
-                widths - whole.n + 1, ", ".join(correlations),
+                self._observer.name, self._step, n, *each, key[1], key[2], key[0],
+                widths - n + 1, ", ".join(correlations),
             )  # fmt: skip
 
     def _pairwise_values(self, key: Key) -> dict[str, float]:
@@ -363,7 +369,7 @@ class _Sums:
         best = keys.argsort()[: self._observer.max_samples]
         return {m: self._value(m, key, partial(_PAIRWISE[m], x[best], y[best])) for m in self._pairwise}
 
-    def _value(self, measure: str, key: Key, compute: Callable[[], Tensor]) -> float:
+    def _value(self, measure: str, key: Key, compute: Callable[[], Tensor | float]) -> float:
         try:
             return float(compute())
         except ValueError as error:
@@ -378,10 +384,6 @@ class _Sums:
                 "%s at step %d: %s of %s (x) and %s of reference %s (y) has no value: %s",
                 self._observer.name, self._step, what, key[1], key[2], key[0], error,
             )  # fmt: skip
-
-
-def _of(measure: str, covariance: CrossCovariance) -> Tensor:
-    return MEASURES[measure](covariance.pair())
 
 
 def _known(site: str, among: Mapping[str, Any], of: str, what: str = "site") -> None:

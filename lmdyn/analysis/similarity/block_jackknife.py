@@ -1,0 +1,78 @@
+"""The jackknife of similarity: what a measure would be without each block of sentences, from sums."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import nan
+
+from torch import Tensor
+
+from lmdyn.analysis.similarity.cca import ranks_of, svcca_of
+from lmdyn.analysis.similarity.covariance import CrossCovariance
+from lmdyn.analysis.similarity.scatter import Pair
+from lmdyn.analysis.similarity.sweep import MEASURES, measure_of
+from lmdyn.analysis.statistics.jackknife import Jackknifed, jackknife
+
+__all__ = ["jackknife_similarity"]
+
+
+def jackknife_similarity(
+    parts: Sequence[CrossCovariance], measures: Sequence[str] = ("svcca",)
+) -> dict[str, Jackknifed]:
+    """Bias-corrected value and standard error of similarity over blocks of samples.
+
+    Correlations of finite samples are too high, by about d / n, and a bootstrap raises them again, since resampled
+    rows repeat: its percentile interval excludes the value that it is an interval of. Leaving out blocks estimates
+    that bias and takes it off. Of ``svcca`` the numbers of kept directions are those of the whole: the jackknife is
+    for smooth statistics, and the error is that of the correlations at these numbers.
+
+    Args:
+        parts: covariances of the same two representations, one of each block.
+        measures: names as in :func:`lmdyn.analysis.sweep`.
+
+    Returns:
+        Measure to its corrected value, which may lie a little outside of [0, 1], and error.
+
+    Raises:
+        ValueError: fewer than two blocks with samples; an unknown measure; as the measures do.
+
+    Reference: Efron & Tibshirani 1993, chapter 11; Busing et al. 1999 (unequal blocks).
+
+    Example:
+        >>> g = torch.Generator().manual_seed(0)
+        >>> parts = []
+        >>> for x in torch.randn(20, 50, 4, generator=g):
+        ...     parts.append(CrossCovariance())
+        ...     parts[-1].update(x, torch.randn(50, 4, generator=g))  # unrelated
+        >>> found = jackknife_similarity(parts, ["linear_cka"])["linear_cka"]
+        >>> bool(abs(found.value) < 2 * found.error), found.df
+        (True, 19)
+    """
+    if unknown := [name for name in measures if measure_of(name) is None]:
+        raise ValueError(f"no measure {', '.join(unknown)}: there are {', '.join(MEASURES)}, svcca_<k>")
+    there = [part for part in parts if part.n]
+    if len(there) < 2:
+        raise ValueError(f"a jackknife leaves out one block of several, got {len(there)} with samples")
+    whole = CrossCovariance.combine(there)
+    functions = _functions(measures, whole.pair())
+    estimate = {name: float(function(whole.pair())) for name, function in functions.items()}
+    left_out: dict[str, list[float]] = {name: [] for name in functions}
+    for part in there:
+        pair = whole.without(part).pair()
+        for name, function in functions.items():
+            left_out[name].append(_value(function, pair))
+    sizes = [part.n for part in there]
+    return {name: jackknife(estimate[name], left_out[name], sizes) for name in functions}
+
+
+def _functions(measures: Sequence[str], whole: Pair) -> Mapping[str, Callable[[Pair], Tensor]]:
+    functions = {name: function for name in measures if (function := measure_of(name))}
+    if "svcca" in functions:
+        functions["svcca"] = partial(svcca_of, directions=ranks_of(whole))
+    return functions
+
+
+def _value(function: Callable[[Pair], Tensor], pair: Pair) -> float:
+    try:
+        return float(function(pair))
+    except ValueError:  # fewer directions without this block, or constant: no error is known
+        return nan
