@@ -16,6 +16,7 @@ from lmdyn.callbacks.observing.reference import (
     Earlier,
     Itself,
     OwnFinal,
+    OwnInitial,
     Previous,
     Reference,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "ObservedBatch",
     "Observer",
     "OwnFinal",
+    "OwnInitial",
     "Previous",
     "ProbeSet",
     "Progress",

@@ -45,6 +45,7 @@ OBSERVERS = {
     "Similarity": {
         "reference": {"before": {"class_path": "Previous"}, "itself": {"class_path": "Itself"}},
         "bootstrap": 4,
+        "jackknife": 64,
     },
     "DiagnosticProbe": {
         "tasks": ["upos", "topic"],

@@ -259,7 +259,13 @@ def _bases(
     """Bases of the kept directions of both sides, by the fastest path that is precise enough."""
     x, y = pair.x, pair.y
     wanted = directions or (None, None)
-    if directions is None and variance == 1 and max(x.d, y.d) < pair.n - 1 and x.factor is not None and y.factor is not None:
+    if (
+        directions is None
+        and variance == 1
+        and max(x.d, y.d) < pair.n - 1
+        and x.factor is not None
+        and y.factor is not None
+    ):
         # all directions are kept, so that any basis will do: Bₓ = X L⁻ᵀ with XᵀX = LLᵀ
         half = torch.linalg.solve_triangular(x.factor, pair.cross, upper=False)
         product = torch.linalg.solve_triangular(y.factor, half.T, upper=False).T

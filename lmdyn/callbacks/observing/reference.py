@@ -24,7 +24,16 @@ from lmdyn.callbacks.training.checkpoint_files import (
 )
 from lmdyn.callbacks.training.lightning_internals import trainer_attributes, tree_leaves
 
-__all__ = ["Checkpoint", "Checkpoints", "Earlier", "Itself", "OwnFinal", "OwnInitial", "Previous", "Reference"]
+__all__ = [
+    "Checkpoint",
+    "Checkpoints",
+    "Earlier",
+    "Itself",
+    "OwnFinal",
+    "OwnInitial",
+    "Previous",
+    "Reference",
+]
 
 
 log = logging.getLogger(__name__)
@@ -78,16 +87,20 @@ class Checkpoint(Reference):
             expanded.
         module: dotted path of its class, where the checkpoint does not say.
         forward: see :class:`Reference`.
+        step: of a folder, the checkpoint of this step; 0 is the untrained model, a floor of what training shares.
 
     Raises:
-        FileNotFoundError: on attaching, nothing there.
+        FileNotFoundError: on attaching, nothing there, or no checkpoint of this step.
         ValueError: on attaching, a tokenizer other than the run's, by which token i would be another word.
     """
 
-    def __init__(self, path: str, module: str | None = None, forward: Forward | None = None) -> None:
+    def __init__(
+        self, path: str, module: str | None = None, forward: Forward | None = None, step: int | None = None
+    ) -> None:
         self.path = path
         self.class_path = module
         self.forward = forward
+        self.step = step
         self._loaded: tuple[Path, str, nn.Module] | None = None
 
     def check(self, run: Run) -> None:
@@ -122,14 +135,14 @@ class Checkpoint(Reference):
 
     def _load(self) -> tuple[Path, str, nn.Module]:
         if self._loaded is None:
-            path = newest_checkpoint(self.path)
+            path = newest_checkpoint(self.path, self.step)
             checkpoint = read_checkpoint(path)
             built = build_module(checkpoint, path, self.class_path)
             self._loaded = path.absolute(), weights_digest(checkpoint["state_dict"]), built
         return self._loaded
 
     def __deepcopy__(self, memo: Any) -> "Checkpoint":
-        return Checkpoint(self.path, self.class_path, self.forward)
+        return Checkpoint(self.path, self.class_path, self.forward, self.step)
 
 
 class Checkpoints(Reference):
@@ -141,17 +154,23 @@ class Checkpoints(Reference):
             plays no part.
         module: see :class:`Checkpoint`.
         forward: see :class:`Reference`.
+        step: see :class:`Checkpoint`.
 
     Raises:
         ValueError: a path without ``{}``.
 
     Example:
         >>> Checkpoints("runs/taggers/{}_next", ["upos", "topic"]).named("taggers")
-        {'upos': Checkpoint(path='runs/taggers/upos_next', class_path=None, forward=None), 'topic': Checkpoint(...)}
+        {'upos': Checkpoint(path='runs/taggers/upos_next', class_path=None, forward=None, step=None), 'topic': ...}
     """
 
     def __init__(
-        self, path: str, names: list[str], module: str | None = None, forward: Forward | None = None
+        self,
+        path: str,
+        names: list[str],
+        module: str | None = None,
+        forward: Forward | None = None,
+        step: int | None = None,
     ) -> None:
         if "{}" not in path:
             raise ValueError(f"Checkpoints expects a path with {{}} in the place of each name, got {path!r}")
@@ -159,11 +178,13 @@ class Checkpoints(Reference):
         self.names = names
         self.class_path = module
         self.forward = forward
+        self.step = step
 
     def named(self, name: str) -> dict[str, Reference]:
         """A reference for each of the names."""
         return {
-            own: Checkpoint(self.path.replace("{}", own), self.class_path, self.forward) for own in self.names
+            own: Checkpoint(self.path.replace("{}", own), self.class_path, self.forward, self.step)
+            for own in self.names
         }
 
     def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
@@ -222,6 +243,34 @@ class _OwnPast(Reference):
                 f"reference {type(self).__name__} is the run's own checkpoints, and none are saved: attach a "
                 "ScheduledCheckpoint"
             )
+
+
+class OwnInitial(_OwnPast):
+    """The run's own untrained model, its checkpoint of step 0: a floor. Nothing at step 0 itself.
+
+    Raises:
+        ValueError: on attaching, a run that saves no weights, or none of step 0.
+    """
+
+    def check(self, run: Run) -> None:
+        """Refuse a run without the checkpoint, as far as it can be known."""
+        super().check(run)
+        if not run.live and run.checkpoints and 0 not in run.checkpoints:
+            raise ValueError(self._missing(run.checkpoints))
+
+    def modules(self, module: nn.Module, run: Run, step: int) -> dict[str, nn.Module]:
+        """The checkpoint of step 0 in a copy of the module."""
+        before = run.checkpoints_before(step)
+        if step and 0 not in before:
+            raise ValueError(self._missing(before))
+        return {"": _copy_with(module, before[0])} if step else {}
+
+    @staticmethod
+    def _missing(steps: Mapping[int, Path]) -> str:
+        return (
+            f"reference OwnInitial is the run's checkpoint of step 0, and there is none among {sorted(steps)}: save it "
+            "by a ScheduledCheckpoint with `schedule: {at: [0]}`"
+        )
 
 
 class Previous(_OwnPast):

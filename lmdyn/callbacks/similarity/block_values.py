@@ -48,11 +48,8 @@ class BlockValues:
         parts = [part for part in parts if part.n]
         whole = CrossCovariance.combine(parts) if parts else CrossCovariance()
         values = {m: attempt(m, lambda m=m: _of(m, whole)) for m in self.measures}  # type: ignore[misc]
-        more = {}
-        if self.bootstrap:
-            more = self._ends(parts, values)
-        elif self.jackknife:
-            more = self._errors(parts, values)
+        more = self._ends(parts, values) if self.bootstrap else {}
+        more |= self._errors(parts, values) if self.jackknife else {}
         ordered = [f"{m}{end}" for m in values for end in ("", "_low", "_high", "_corrected", "_error")]
         found = values | more
         found = {quantity: found[quantity] for quantity in ordered if quantity in found}

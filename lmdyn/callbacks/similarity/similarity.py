@@ -147,10 +147,9 @@ class Similarity(StreamingObserver):
         self.max_samples = max_samples
         self.bootstrap, self.confidence = bootstrap_settings(bootstrap, confidence)
         self.seed = seed
-        if jackknife not in (0, *range(5, BLOCKS + 1)) or (jackknife and bootstrap):
+        if jackknife not in (0, *range(5, BLOCKS + 1)) or (bootstrap and jackknife not in (0, BLOCKS)):
             raise ValueError(
-                f"jackknife is a number of blocks from 5 to {BLOCKS}, or 0, and does not go with bootstrap: got "
-                f"{jackknife}, and bootstrap {bootstrap}"
+                f"jackknife is a number of blocks from 5 to {BLOCKS}, next to a bootstrap {BLOCKS}, or 0: got {jackknife}"
             )
         self.jackknife = jackknife
 
@@ -242,7 +241,7 @@ class _Sums:
         self._any = False
         self._blocks = SentenceBlocks(observer.run.tokenizer, observer.seed)
         self._streaming = [m for m in observer.measures if m not in _PAIRWISE]
-        self._block_count = observer.jackknife or (BLOCKS if observer.bootstrap else 1)
+        self._block_count = BLOCKS if observer.bootstrap else max(observer.jackknife, 1)
         self._values_of = BlockValues(
             tuple(self._streaming), observer.bootstrap, observer.jackknife > 0, observer.confidence, observer.seed,
             observer.name, step,
@@ -341,9 +340,7 @@ class _Sums:
 
     def _values(self, key: Key) -> dict[str, float]:
         """Values from covariances, with intervals or errors where they are asked for."""
-        parts = [
-            self._covariances.get((key, block), CrossCovariance()) for block in range(self._block_count)
-        ]
+        parts = [self._covariances.get((key, block), CrossCovariance()) for block in range(self._block_count)]
         for part in parts:
             part.reduce()
         self._check_samples(key, parts)

@@ -1,5 +1,6 @@
 """Figures of similarity: over steps, between pairs of steps, between layers."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,10 @@ _LABELS = {
     "attention_jensen_shannon": "Jensen–Shannon divergence (nats)",
     "attention_kullback_leibler": "Kullback–Leibler divergence (nats)",
 }
+_FLOORS = {"": "-", "shuffled_": ":", "untrained_": "-."}
+"""Beginnings of names of references: of labels that were shuffled, of models that were not trained."""
 _ONE_SIDED = ("pwcca", "attention_kullback_leibler")  # rows: this model, or the later step
+_FIXED = re.compile(r"svcca_(\d+)")
 _PAST = r" ?step (\d+)$"
 
 
@@ -41,7 +45,7 @@ def similarity_figures(
     """
     classes = {n: s if isinstance(s, str) else str(s["class"]) for n, s in references.items()}
     figures: dict[str, Figure] = {}
-    for measure in [q for q in observations["quantity"].unique() if q in _LABELS]:
+    for measure in [q for q in observations["quantity"].unique() if _is_measure(q)]:
         rows = select(observations, quantity=measure)
         kind = rows["reference"].str.replace(_PAST, "", regex=True).map(classes)
         past, itself = rows[kind.eq("Earlier")], rows[kind.eq("Itself")]
@@ -54,7 +58,22 @@ def similarity_figures(
                 figures[f"{measure}_layer_matrix"] = _layer_matrix(itself, measure, sites)
         if len(past):
             figures[f"{measure}_between_steps"] = _between_steps(past, measure)
+    ranks = select(observations, quantity=["rank", "reference_rank"])
+    ranks = ranks[ranks["reference"].str.extract(_PAST, expand=False).isna()]
+    if len(ranks):
+        figures["rank"] = _ranks(observations, ranks, sites)
     return figures
+
+
+def _is_measure(quantity: str) -> bool:
+    """Whether it has figures of its own; ends of intervals and errors are drawn beside it."""
+    return quantity in _LABELS or _FIXED.fullmatch(quantity) is not None
+
+
+def _label(measure: str) -> str:
+    """What the axis of a measure says."""
+    fixed = _FIXED.fullmatch(measure)
+    return f"SVCCA, {fixed[1]} directions" if fixed else _LABELS[measure]
 
 
 def _ordered(there: Sequence[str], sites: Sequence[str]) -> list[str]:
@@ -69,38 +88,75 @@ def _ordered(there: Sequence[str], sites: Sequence[str]) -> list[str]:
 
 
 def _curves(observations: pd.DataFrame, rows: pd.DataFrame, measure: str, sites: Sequence[str]) -> Figure:
-    """A panel for each own site, a line for each reference, its shuffled floor dotted."""
+    """A panel for each own site, a line for each reference; floors of shuffled labels dotted, untrained ones dashed."""
     places = _ordered(list(rows["site"].unique()), sites)
     panels = fig.new_panels(len(places), 4.2, 3.4, margin=(1.6, 0), sharey=True)
-    names = list(dict.fromkeys(n.removeprefix("shuffled_") for n in rows["reference"]))
+    there = list(dict.fromkeys(rows["reference"]))
+    bases = {name: _base(name, there) for name in there}
+    names = list(dict.fromkeys(base for base, _ in bases.values()))
     for ax, site in zip(panels, places, strict=True):
         here = select(rows, site=site)
-        for i, name in enumerate(names):
-            for reference, dashes in ((name, "-"), (f"shuffled_{name}", ":")):
-                line = select(here, reference=reference)
-                label, several = reference.replace("_", " "), len(line["reference_site"].unique()) > 1
-                for their, one in line.groupby("reference_site", sort=False):
-                    look = {"label": f"{label}, {their}" if several else label, "ls": dashes, "ms": 3.5}
-                    _line(ax, observations, measure, one, {**fig.line_style(i), **look})
+        for reference, (base, dashes) in sorted(bases.items(), key=lambda item: names.index(item[1][0])):
+            line = select(here, reference=reference)
+            label, several = reference.replace("_", " "), len(line["reference_site"].unique()) > 1
+            for their, one in line.groupby("reference_site", sort=False):
+                look = {"label": f"{label}, {their}" if several else label, "ls": dashes, "ms": 3.5}
+                _line(ax, observations, measure, one, {**fig.line_style(names.index(base)), **look})
         theirs = [str(t) for t in here["reference_site"].unique()]
         ax.set_title(f"{site} with {', '.join(theirs)} of the reference", fontsize=10, loc="left")
         fig.set_step_axis(ax, here["step"], rates=observations)
-    panels.set_ylabel(_LABELS[measure])
+    panels.set_ylabel(_label(measure))
     panels.legend(fontsize=7)
     return panels.figure
+
+
+def _base(name: str, there: Sequence[str]) -> tuple[str, str]:
+    """Of which reference a name is the floor, and how it is drawn; a floor of nothing that is there is its own."""
+    for prefix, dashes in _FLOORS.items():
+        if prefix and name.startswith(prefix):
+            base = name.removeprefix(prefix)
+            return (base if base in there else name), dashes
+    return name, _FLOORS[""]
 
 
 def _line(
     ax: Axes, observations: pd.DataFrame, measure: str, line: pd.DataFrame, look: Mapping[str, Any]
 ) -> None:
-    """A line over steps, on its bootstrap interval where there is one."""
+    """A line over steps, on its bootstrap interval or two standard errors of the jackknife where there are any."""
     line = line.sort_values("step")
     ax.plot(line["step"], line["value"], marker=".", lw=1.3, **look)
     key = ["step", "site", "reference", "reference_site"]
     ends = (select(observations, quantity=f"{measure}_{end}") for end in ("low", "high"))
     low, high = (line[key].merge(end, on=key, how="left")["value"].to_numpy() for end in ends)
+    found = (select(observations, quantity=f"{measure}_{what}") for what in ("corrected", "error"))
+    corrected, error = (line[key].merge(end, on=key, how="left")["value"].to_numpy() for end in found)
+    if np.isfinite(error).any():
+        low, high = corrected - 2 * error, corrected + 2 * error
     if np.isfinite([low, high]).any():
         ax.fill_between(line["step"].to_numpy(), low, high, color=look["color"], alpha=0.15, lw=0)
+
+
+def _ranks(observations: pd.DataFrame, rows: pd.DataFrame, sites: Sequence[str]) -> Figure:
+    """A panel for each own site: its kept directions, and those of each reference."""
+    places = _ordered(list(rows["site"].unique()), sites)
+    panels = fig.new_panels(len(places), 4.2, 3.4, margin=(1.6, 0), sharey=True)
+    names = list(dict.fromkeys(rows["reference"]))
+    for ax, site in zip(panels, places, strict=True):
+        here = select(rows, site=site)
+        own = select(here, quantity="rank").drop_duplicates("step").sort_values("step")
+        ax.plot(own["step"], own["value"], "k.-", lw=1.8, ms=4, label="this model")
+        for i, name in enumerate(names):
+            line = select(here, quantity="reference_rank", reference=name)
+            for their, one in line.groupby("reference_site", sort=False):
+                one = one.sort_values("step")
+                label = f"{name.replace('_', ' ')}, {their}"
+                look = {**fig.line_style(i), "ls": _base(name, names)[1], "ms": 3.5, "lw": 1.1}
+                ax.plot(one["step"], one["value"], marker=".", label=label, **look)
+        ax.set_title(site, fontsize=10, loc="left")
+        fig.set_step_axis(ax, here["step"], rates=observations)
+    panels.set_ylabel("directions of 99 % of variance")
+    panels.legend(fontsize=7)
+    return panels.figure
 
 
 def _between_layers(observations: pd.DataFrame, rows: pd.DataFrame, measure: str) -> Figure:
@@ -108,7 +164,7 @@ def _between_layers(observations: pd.DataFrame, rows: pd.DataFrame, measure: str
     for i, ((site, their), line) in enumerate(rows.groupby(["site", "reference_site"], sort=False)):
         _line(ax, observations, measure, line, {"label": f"{site} – {their}", "ms": 4, **fig.line_style(i)})
     ax.set_title("layers of the model with each other", fontsize=10, loc="left")
-    ax.set_ylabel(_LABELS[measure])
+    ax.set_ylabel(_label(measure))
     fig.set_step_axis(ax, rows["step"], rates=observations)
     fig.outer_legend(ax, fontsize=7)
     return figure
@@ -187,4 +243,4 @@ def _name_cells(ax: Axes, names: Sequence[str], most: int) -> None:
 
 
 def _colour_bar(panels: fig.Panels, image: Any, measure: str) -> None:
-    panels.figure.colorbar(image, ax=panels.grid, label=_LABELS[measure], shrink=0.9)
+    panels.figure.colorbar(image, ax=panels.grid, label=_label(measure), shrink=0.9)

@@ -100,22 +100,27 @@ def _of_trainer(path: Path) -> bool:
     return path.is_dir() and (is_pretrained(path) or path.name.startswith("checkpoint-"))
 
 
-def newest_checkpoint(path: str) -> Path:
+def newest_checkpoint(path: str, step: int | None = None) -> Path:
     """The checkpoint that a path stands for: a file, or the last step in a run's or another folder.
 
     Args:
         path: a checkpoint (of Hugging Face's format too), a run's folder (``checkpoints/`` in it is looked at) or a
             folder of checkpoints; ``$VAR`` and ``~`` are expanded.
+        step: of a folder, the checkpoint of this step in the place of the last.
 
     Raises:
-        FileNotFoundError: nothing there.
+        FileNotFoundError: nothing there, or nothing of this step.
     """
     found = Path(os.path.expandvars(path)).expanduser()
     if found.is_file() or is_pretrained(found):
         return found
     folder = found / "checkpoints" if (found / "checkpoints").is_dir() else found
     checkpoints = find_checkpoints(str(folder))
-    return checkpoints[max(checkpoints)]
+    if step is not None and step not in checkpoints:
+        raise FileNotFoundError(
+            f"{folder} has no checkpoint of step {step}: it has {', '.join(map(str, checkpoints))}"
+        )
+    return checkpoints[max(checkpoints) if step is None else step]
 
 
 def load_weights(module: nn.Module, state_dict: Mapping[str, Tensor], path: Path) -> None:

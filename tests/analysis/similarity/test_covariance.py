@@ -213,3 +213,30 @@ def rank_main(folder):
     found = {"n": covariance.n, "values": values(covariance).tolist(), "empty": empty.n}
     (folder / f"{rank}.json").write_text(json.dumps(found))
     torch.distributed.destroy_process_group()
+
+
+def test_leaving_out_a_part_is_the_sum_of_the_others(related):
+    x, y = related()
+    parts = []
+    for rows in torch.arange(200).split(30):
+        parts.append(CrossCovariance())
+        parts[-1].update(x[rows], y[rows])
+    whole = CrossCovariance.combine(parts)
+    left = whole.without(parts[2])
+    expected = CrossCovariance.combine(parts[:2] + parts[3:])
+    assert left.n == expected.n == 170
+    torch.testing.assert_close(left.scatter, expected.scatter, rtol=1e-12, atol=1e-10)
+    for measure in ("cca", "svcca", "pwcca", "linear_cka", "procrustes"):
+        assert float(getattr(left, measure)()) == pytest.approx(
+            float(getattr(expected, measure)()), abs=1e-11
+        )
+    assert float(left.linear_cka(debiased=True)) == pytest.approx(
+        float(expected.linear_cka(debiased=True)), abs=1e-11
+    )
+    assert float(left.cca()) != pytest.approx(float(whole.cca()), abs=1e-6)  # the control
+    with pytest.raises(ValueError, match="no sample is left of 200 without 200"):
+        whole.without(whole)
+    other = CrossCovariance()
+    other.update(x[:5, :3], y[:5])
+    with pytest.raises(ValueError, match=r"a part of \(3, 5\) dimensions of samples of \(7, 5\)"):
+        whole.without(other)

@@ -10,7 +10,17 @@ from torch import nn
 from transformers import AlbertConfig, AlbertForMaskedLM
 
 import lmdyn.analysis as analysis
-from lmdyn.callbacks import Checkpoint, Earlier, Itself, OwnFinal, Previous, Reference, Run, Similarity
+from lmdyn.callbacks import (
+    Checkpoint,
+    Earlier,
+    Itself,
+    OwnFinal,
+    OwnInitial,
+    Previous,
+    Reference,
+    Run,
+    Similarity,
+)
 from lmdyn.callbacks.observing.probe import ObservedBatch
 from lmdyn.callbacks.observing.token_groups import sentence_numbers, token_hash
 from lmdyn.callbacks.similarity.similarity import default_pairs
@@ -96,7 +106,8 @@ def test_values_are_those_of_the_functions(tmp_path):
     table = attach(observer, tmp_path).observe(module, 3)
     x, y = gathered(module, batches()), gathered(other, batches())
     pairs = [("embedding", "embedding"), ("h1", "h1"), ("h2", "h1")]  # the tagger has one layer
-    assert list(zip(table["site"], table["reference_site"], strict=True))[:: len(ALL)] == pairs
+    values = table[table["quantity"].isin(ALL)]
+    assert list(zip(values["site"], values["reference_site"], strict=True))[:: len(ALL)] == pairs
     for site, their in pairs:
         for measure in ALL:
             name, debiased = measure.removeprefix("debiased_"), measure.startswith("debiased_")
@@ -288,6 +299,13 @@ def test_token_hashes_depend_on_the_token_only():
     assert float(((counts - 1562.5) ** 2 / 1562.5).sum()) < 110  # χ² of 63 degrees: 110 has p = 0.0003
 
 
+class Streams(list):
+    """Batches whose rows are streams, as those of a StreamLoader."""
+
+    def shard(self, rank, world_size):
+        return iter(self)
+
+
 def test_samples_do_not_depend_on_batches(tmp_path):
     """The n × n measures of 20 tokens are the same however the text is cut into batches."""
     module, whole = language_model(), batches(n=2)
@@ -297,10 +315,6 @@ def test_samples_do_not_depend_on_batches(tmp_path):
         for rows in (slice(0, 3), slice(3, 5))
     ]
     observer = Similarity(reference=Itself(), measures=["rsa"], max_samples=20)
-
-    class Streams(list):
-        def shard(self, rank, world_size):
-            return iter(self)
 
     value_of = {}
     for name, probe in (("whole", Streams(whole)), ("again", Streams(whole)), ("other", halves)):
@@ -483,3 +497,114 @@ def test_a_reference_of_another_vocabulary(tmp_path):
     observer = attach(Similarity(reference=Checkpoint(save(small, tmp_path / "s.ckpt"))), tmp_path)
     with pytest.raises(ValueError, match="does not know all tokens"):
         observer.observe(language_model(), 0)
+
+
+# ---------------------------------------------------------------- equal ranks, floors, jackknife
+
+
+def test_a_number_of_directions_and_the_ranks_of_a_share(tmp_path):
+    module, other = language_model(), tagger()
+    path = save(other, tmp_path / "t.ckpt")
+    observer = Similarity(reference={"upos": Checkpoint(path)}, measures=["svcca", "svcca_3"])
+    table = attach(observer, tmp_path).observe(module, 3)
+    x, y = gathered(module, batches()), gathered(other, batches())
+    for site, their in (("embedding", "embedding"), ("h1", "h1"), ("h2", "h1")):
+        expected = float(analysis.svcca(x[site], y[their], directions=3))
+        assert value(table, "svcca_3", site, their) == pytest.approx(expected, abs=1e-9)
+        assert value(table, "svcca", site, their) != pytest.approx(
+            expected, abs=1e-3
+        )  # other numbers are kept
+        ranks = tuple(value(table, quantity, site, their) for quantity in ("rank", "reference_rank"))
+        assert ranks == analysis.svcca_ranks(x[site], y[their])
+    assert "rank" not in set(attach(Similarity(measures=["cca"]), tmp_path).observe(module, 3)["quantity"])
+    with pytest.raises(ValueError, match=r"no measure svcca_x: there are cca, .*svcca_<k>"):
+        Similarity(measures=["svcca_x"])
+
+
+def test_more_directions_than_there_are_have_no_value(tmp_path, caplog):
+    other = save(language_model(1), tmp_path / "o.ckpt")
+    observer = Similarity(reference=Checkpoint(other), measures=["svcca_6", "svcca_7"], jackknife=5)
+    table = attach(observer, tmp_path).observe(language_model(), 0)
+    assert 0 < value(table, "svcca_6", "h1") < 1
+    for quantity in ("svcca_7", "svcca_7_corrected", "svcca_7_error"):
+        assert math.isnan(value(table, quantity, "h1"))
+    assert any("has 6 directions within the rank tolerance" in m for m in caplog.messages)
+
+
+def test_the_jackknife_is_that_of_the_blocks(tmp_path):
+    """Against leaving out the sentences of each block by hand."""
+    module, other = language_model(), language_model(1)
+    path = save(other, tmp_path / "o.ckpt")
+    probe = Streams(batches(n=8))
+    observer = Similarity(reference=Checkpoint(path), measures=["cca", "svcca_3"], jackknife=5)
+    table = attach(observer, tmp_path, probe).observe(module, 0)
+    text = {key: torch.cat([b[key] for b in probe], 1) for key in ("input_ids", "labels", "attention_mask")}
+    x, y = (m.embedding(text["input_ids"]).detach() for m in (module, other))
+    mask, whole = text["attention_mask"] == 1, seen(text, torch.arange(5), 0)
+    block = token_hash(whole, 0, sentence_numbers(whole, [EOS], None)[0]) % 64 * 5 // 64
+    assert len(block.unique()) == 5
+    sizes = [int((mask & (block == j)).sum()) for j in range(5)]
+    for measure, of in (("cca", analysis.cca), ("svcca_3", lambda a, b: analysis.svcca(a, b, directions=3))):
+        left = [float(of(x[mask & (block != j)], y[mask & (block != j)])) for j in range(5)]
+        expected = analysis.jackknife(float(of(x[mask], y[mask])), left, sizes)
+        assert value(table, f"{measure}_corrected", "embedding") == pytest.approx(
+            float(expected.value), abs=1e-9
+        )
+        assert value(table, f"{measure}_error", "embedding") == pytest.approx(float(expected.error), rel=1e-6)
+        assert value(table, f"{measure}_corrected", "embedding") < value(table, measure, "embedding")
+    for wrong in ({"jackknife": 3}, {"jackknife": 65}, {"jackknife": 5, "bootstrap": 5}):
+        with pytest.raises(
+            ValueError, match="jackknife is a number of blocks from 5 to 64, next to a bootstrap 64"
+        ):
+            Similarity(**wrong)
+
+
+def test_floors_are_untrained_models(tmp_path):
+    models = {step: language_model(step + 3) for step in (0, 6)}
+    for step, model in models.items():
+        save(model, tmp_path / f"run/checkpoints/step={step:09d}.ckpt")
+    run = {"checkpoint_folder": tmp_path / "run/checkpoints"}
+    references = {
+        "own": OwnInitial(),
+        "first": Checkpoint(str(tmp_path / "run"), step=0),
+        "last": Checkpoint(str(tmp_path / "run")),
+    }
+    observer = attach(Similarity(reference=references, measures=["cca"]), tmp_path, **run)
+    table = observer.observe(copy.deepcopy(models[6]), 6)
+    assert value(table, "cca", "h1", "h1", "own") == value(table, "cca", "h1", "h1", "first") < 0.99
+    assert value(table, "cca", "h1", "h1", "last") == pytest.approx(1, abs=1e-9)  # the control
+    assert set(observer.observe(models[0], 0)["reference"]) == {
+        "first",
+        "last",
+    }  # itself is no floor of itself
+    with pytest.raises(FileNotFoundError, match="no checkpoint of step 3: it has 0, 6"):
+        attach(Similarity(reference=Checkpoint(str(tmp_path / "run"), step=3)), tmp_path)
+    (tmp_path / "run/checkpoints/step=000000000.ckpt").unlink()
+    with pytest.raises(ValueError, match=r"step 0, and there is none among \[\].*ScheduledCheckpoint"):
+        attach(Similarity(reference=OwnInitial()), tmp_path, **run).observe(models[6], 6)
+
+
+def test_figures_show_floors_and_ranks(tmp_path):
+    path, start = save(language_model(1), tmp_path / "o.ckpt"), save(language_model(2), tmp_path / "u.ckpt")
+    references = {
+        "upos": Checkpoint(path),
+        "shuffled_upos": Checkpoint(path),
+        "untrained_upos": Checkpoint(start),
+    }
+    observer = Similarity(reference=references, measures=["svcca", "svcca_3"], jackknife=5)
+    attach(observer, tmp_path, batches(n=8))
+    table = pd.concat([observer.observe(language_model(9), step) for step in (0, 4)])
+    figures = observer.figures(table, observer.settings)
+    assert list(figures) == ["svcca", "svcca_3", "rank"]
+    axes = figures["svcca_3"].axes[0]
+    assert "SVCCA, 3 directions" in {
+        figures["svcca_3"].axes[0].get_ylabel(),
+        figures["svcca_3"].get_supylabel(),
+    }
+    dashes = {line.get_label(): line.get_linestyle() for line in axes.lines}
+    assert dashes == {"upos": "-", "shuffled upos": ":", "untrained upos": "-."}
+    assert len({line.get_color() for line in axes.lines}) == 1
+    assert axes.collections  # two standard errors
+    kept = {line.get_label(): list(line.get_ydata()) for line in figures["rank"].axes[1].lines}
+    own = table.query("quantity == 'rank' and site == 'h1' and reference == 'upos'")["value"].tolist()
+    assert kept["this model"] == own
