@@ -149,7 +149,8 @@ class Similarity(StreamingObserver):
         self.seed = seed
         if jackknife not in (0, *range(5, BLOCKS + 1)) or (bootstrap and jackknife not in (0, BLOCKS)):
             raise ValueError(
-                f"jackknife is a number of blocks from 5 to {BLOCKS}, next to a bootstrap {BLOCKS}, or 0: got {jackknife}"
+                f"jackknife is a number of blocks from 5 to {BLOCKS}, next to a bootstrap {BLOCKS}, or 0 for none: "
+                f"got {jackknife}"
             )
         self.jackknife = jackknife
 

@@ -7,30 +7,29 @@ import torch
 from lmdyn.analysis import CrossCovariance, cca, jackknife, jackknife_similarity, svcca, svcca_ranks
 from lmdyn.analysis.statistics.bootstrap import draw_blocks
 
-BLOCKS, ROWS, D = 24, 15, 6
+BLOCKS = 24
 
 
-def sample(seed, blocks=BLOCKS, rows=ROWS):
-    """Two views of three common variables, as blocks of rows."""
+def sample(seed, blocks=BLOCKS, rows=40, d=30):
+    """Two noisy views of as many common variables, as blocks of rows."""
     g = torch.Generator().manual_seed(seed)
-    common = torch.randn(blocks * rows, 3, generator=g, dtype=torch.float64)
+    common = torch.randn(blocks * rows, d, generator=g, dtype=torch.float64)
     maps = torch.Generator().manual_seed(99)  # the same population in each sample
     views = []
     for _ in range(2):
-        noise = torch.randn(len(common), D, generator=g, dtype=torch.float64)
-        views.append(common @ torch.randn(3, D, generator=maps, dtype=torch.float64) + 2 * noise)
+        noise = torch.randn(len(common), d, generator=g, dtype=torch.float64)
+        views.append(common @ torch.randn(d, d, generator=maps, dtype=torch.float64) + 2 * noise)
     parts = []
-    for x, y in zip(*(view.reshape(blocks, rows, D) for view in views), strict=True):
+    for x, y in zip(*(view.reshape(blocks, rows, d) for view in views), strict=True):
         parts.append(CrossCovariance())
         parts[-1].update(x, y)
     return parts, *views
 
 
 def test_it_is_the_jackknife_of_the_values_without_each_block():
-    parts, x, y = sample(0)
+    parts, x, y = sample(0, rows=15, d=6)
     found = jackknife_similarity(parts, ["cca", "svcca", "svcca_2"])
-    one, two = svcca_ranks(x, y)
-    kept = torch.arange(len(x)).split(ROWS)
+    kept = torch.arange(len(x)).split(15)
     rest = [[i for j, rows in enumerate(kept) if j != b for i in rows.tolist()] for b in range(BLOCKS)]
     expected = jackknife(float(cca(x, y)), [float(cca(x[r], y[r])) for r in rest])
     assert float(found["cca"].value) == pytest.approx(float(expected.value), abs=1e-10)
@@ -39,23 +38,26 @@ def test_it_is_the_jackknife_of_the_values_without_each_block():
         float(svcca(x, y, directions=2)), [float(svcca(x[r], y[r], directions=2)) for r in rest]
     )
     assert float(found["svcca_2"].error) == pytest.approx(float(fixed.error), rel=1e-7)
-    assert one == two == D - 1 or (one, two) != (2, 2)  # svcca is another one than svcca_2
-    assert float(found["svcca"].value) != pytest.approx(float(found["svcca_2"].value), abs=1e-3)
+    one, two = svcca_ranks(x, y)
+    assert one == two != 2
+    same = jackknife_similarity(parts, [f"svcca_{one}"])[f"svcca_{one}"]  # of svcca the ranks are held
+    assert float(found["svcca"].error) == pytest.approx(float(same.error), rel=1e-12)
     with pytest.raises(ValueError, match="got 1 with samples"):
         jackknife_similarity(parts[:1])
     with pytest.raises(ValueError, match="no measure svcca_: there are"):
         jackknife_similarity(parts, ["svcca_"])
 
 
+@pytest.mark.slow
 def test_the_percentile_bootstrap_excludes_its_own_estimate_and_the_jackknife_covers():
     """Of 40 samples of one population, whose value is that of 400,000 rows."""
-    *_, x, y = sample(1, blocks=1000, rows=400)
+    _, x, y = sample(1, blocks=400, rows=1000)
     truth = float(cca(x, y))
     excluded, covered, basic, errors = 0, 0, [], []
     for seed in range(100, 140):
         parts, x, y = sample(seed)
         estimate = float(cca(x, y))
-        draws = draw_blocks(BLOCKS, 60, seed)
+        draws = draw_blocks(BLOCKS, 40, seed)
         resampled = [float(CrossCovariance.combine(parts, [int(w) for w in row]).cca()) for row in draws]
         low, high = np.quantile(resampled, [0.025, 0.975])
         excluded += not low <= estimate <= high
@@ -63,6 +65,6 @@ def test_the_percentile_bootstrap_excludes_its_own_estimate_and_the_jackknife_co
         covered += abs(float(found.value) - truth) <= 2.07 * float(found.error)  # t of 23 degrees of freedom
         basic.append(estimate - truth)
         errors.append(float(found.value) - truth)
-    assert excluded >= 12  # a 95 % interval of nothing: resampled rows repeat, and correlate better
+    assert excluded >= 20  # a 95 % interval of nothing: resampled rows repeat, and correlate better
     assert covered >= 35  # 38 are expected; 34 and fewer have p = 0.03
     assert np.mean(basic) > 3 * abs(np.mean(errors))  # the bias that is taken off
