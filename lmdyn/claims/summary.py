@@ -201,7 +201,7 @@ class _Scaled:
         """A seed's own interval: this model, another text."""
         from lmdyn.analysis.statistics.mean_over_seeds import MeanOverSeeds
 
-        error, df = self.errors[seed] or 0.0, self.estimates[seed].df or math.inf
+        error, df = self.errors[seed] or 0.0, float(self.estimates[seed].df or math.inf)
         low, high = self.bounds[seed]
         half = MeanOverSeeds(0.0, 0.0, 1.0, error, df).text_interval(confidence)[1]
         return low - half, high + half

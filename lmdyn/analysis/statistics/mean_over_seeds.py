@@ -120,7 +120,7 @@ def mean_over_seeds(
     if spread <= 1e-14 * abs(mean):  # rounding of equal values
         spread = 0.0
     text = math.sqrt(math.fsum(e * e for e in text_errors) / n) if text_errors is not None else 0.0
-    df = min((d for d in text_df or () if d is not None), default=math.inf)
+    df = float(min((d for d in text_df or () if d is not None), default=math.inf))
     return MeanOverSeeds(mean, spread / math.sqrt(n), n - 1.0, text, df)
 
 

@@ -1,0 +1,103 @@
+"""Means over seeds against scipy, and what no closed form says by counting."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lmdyn.analysis.statistics.mean_over_seeds import Bounds, mean_over_seeds
+
+X = [0.3, 0.1, 0.25, 0.4, 0.2]
+
+
+def test_without_text_it_is_students():
+    found = mean_over_seeds(X)
+    oracle = stats.ttest_1samp(X, 0.1)
+    assert found.interval(0.9) == pytest.approx(tuple(oracle.confidence_interval(0.9)))
+    assert found.p_above(0.1) == pytest.approx(oracle.pvalue / 2)
+    assert found.p_below(0.1) == pytest.approx(1 - oracle.pvalue / 2)
+    assert found.df == 4
+    assert found.text_interval() == (found.mean, found.mean)
+
+
+def test_text_is_not_divided_by_the_number_of_seeds():
+    """The sum of variances is that of Welch's test of two samples, whose degrees of freedom are known."""
+    a, b = np.array(X), np.random.default_rng(0).normal(size=12)
+    error = float(stats.sem(b))
+    found = mean_over_seeds(X, [error] * 5, [11] * 5)
+    welch = stats.ttest_ind(a, b, equal_var=False)
+    assert found.df == pytest.approx(welch.df)
+    assert found.error == pytest.approx(math.hypot(stats.sem(a), stats.sem(b)))
+    low, high = found.interval()
+    half = stats.t.ppf(0.975, welch.df) * found.error
+    assert (low, high) == pytest.approx((a.mean() - half, a.mean() + half))
+    assert mean_over_seeds(X, [0.3, 0.4, 0.0, 0.0, 0.0]).text_error == pytest.approx(math.sqrt(0.25 / 5))
+
+
+def test_never_narrower_than_seeds_alone():
+    """Three seeds: Satterthwaite's degrees of freedom go from 2 to 6, and the interval would shrink."""
+    seeds, both = mean_over_seeds([0.1, 0.2, 0.3]), mean_over_seeds([0.1, 0.2, 0.3], [0.05] * 3)
+    shrunk = stats.t.ppf(0.975, both.df) * both.error
+    assert shrunk < seeds.interval()[1] - seeds.mean  # the control: that is what would happen
+    assert both.interval() == seeds.interval()
+    assert both.p_above(0) == seeds.p_above(0)
+
+
+def test_equal_values_have_no_spread():
+    found = mean_over_seeds([0.1] * 3)
+    assert found.interval() == pytest.approx((0.1, 0.1), abs=1e-15)
+    assert (found.p_above(0), found.p_below(0), found.p_above(0.2)) == (0, 1, 1)
+    known = mean_over_seeds([0.1] * 3, [0.2] * 3, [9] * 3)
+    assert known.interval() == pytest.approx(
+        (0.1 - 0.2 * stats.t.ppf(0.975, 9), 0.1 + 0.2 * stats.t.ppf(0.975, 9))
+    )
+
+
+def test_bounds_are_the_worst_of_all_values_between_them():
+    rng = np.random.default_rng(1)
+    low = rng.normal(size=4)
+    high = low + np.array([0.0, 0.5, 1.0, 0.2])
+    found = Bounds(low.tolist(), high.tolist())
+    every = [
+        stats.ttest_1samp(v, 0.0)
+        for v in product(*(np.linspace(a, b, 3) for a, b in zip(low, high, strict=True)))
+    ]
+    ends = [t.confidence_interval(0.95) for t in every]
+    assert found.interval() == pytest.approx((min(e.low for e in ends), max(e.high for e in ends)))
+    one_sided = [stats.t.sf(t.statistic, 3) for t in every]
+    assert found.p_above(0.0) == pytest.approx(max(one_sided))
+    assert found.p_below(0.0) == pytest.approx(1 - min(one_sided))
+    exact = Bounds(X, X)
+    assert exact.interval() == mean_over_seeds(X).interval()
+    assert exact.p_above(0.1) == mean_over_seeds(X).p_above(0.1)
+
+
+def test_without_an_upper_bound():
+    some = Bounds([1.0, 2.0, 3.0], [1.0, 2.0, math.inf])
+    assert some.interval() == (-math.inf, math.inf)
+    assert some.p_above(-100) == 0.25  # the sign test of three
+    assert some.p_below(100) == 1
+    seven = Bounds([1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 3.0], [1.0, 2.0, 3.0, 1.0, 2.0, 3.0, math.inf])
+    truncated = mean_over_seeds([1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 3.0])
+    assert seven.interval() == (truncated.interval()[0], math.inf)
+    assert seven.p_above(-100) == 2**-6
+    assert (seven.p_above(-math.inf), seven.p_below(math.inf)) == (0, 0)
+    mirrored = Bounds([-math.inf, -3.0, *[-1.0] * 5], [-3.0, -3.0, *[-1.0] * 5])
+    assert mirrored.interval()[0] == -math.inf
+    assert mirrored.p_below(100) == 2**-6
+    nothing = Bounds([-math.inf, 1.0], [math.inf, 1.0])
+    assert nothing.interval() == (-math.inf, math.inf)
+    assert nothing.p_above(0) == nothing.p_below(0) == 1
+
+
+def test_refused():
+    with pytest.raises(ValueError, match="two values"):
+        mean_over_seeds([1.0])
+    with pytest.raises(ValueError, match="as many errors"):
+        mean_over_seeds([1.0, 2.0], [0.1])
+    with pytest.raises(ValueError, match="low <= high"):
+        Bounds([1.0, math.nan], [1.0, 2.0])
+    with pytest.raises(ValueError, match="at most 12"):
+        Bounds([0.0] * 13, [1.0] * 13)

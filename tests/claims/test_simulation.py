@@ -1,0 +1,60 @@
+"""Are verdicts as sure as they say: few draws here, and the table of ``benchmarks/claims.py`` with thousands.
+
+Truth lies on the boundary. A share that is at most 3 % in the long run is above these bounds in one of a thousand
+simulations; the draws are seeded, so that a test that passes goes on passing.
+"""
+
+import pytest
+from scipy.stats import binom
+
+from benchmarks.claims import (
+    CASES,
+    SEEDS,
+    bootstrap_coverage,
+    own_intervals_alone,
+    simulate,
+)
+
+RARE = 1e-3
+
+
+def check(case, n, draws):
+    found = simulate(case, n, draws)
+    most = binom.isf(RARE, draws, 0.03)
+    assert found.holds * draws <= most, (case.name, n, found)
+    assert found.fails * draws <= most, (case.name, n, found)
+    assert found.covers * draws >= binom.ppf(RARE, draws, 0.93), (case.name, n, found)
+    if not case.wide:
+        assert found.covers * draws <= binom.isf(RARE, draws, 0.97), (case.name, n, found)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
+def test_on_the_boundary(case):
+    for n in (3, 5) if case.wide else SEEDS:  # many corners: the other tier has all
+        check(case, n, 30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", SEEDS)
+@pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
+def test_on_the_boundary_in_a_thousand(case, n):
+    check(case, n, 1000)
+
+
+def test_what_the_rules_are_for():
+    """The controls: with these the simulation above would fail."""
+    assert 0.64 < bootstrap_coverage(4000) < 0.71
+    assert 0.11 < own_intervals_alone(4000) < 0.14
+    assert binom.isf(RARE, 1000, 0.03) < 1000 / 8
+    assert binom.ppf(RARE, 1000, 0.93) > 0.71 * 1000
+
+
+def test_a_clear_truth_is_seen():
+    """Verdicts that are never given are not sure but useless: the mean two deviations inside, five seeds."""
+    from benchmarks.claims import Case, above, claim, normal
+
+    case = Case("clear", claim(above()), (2.0,), normal("x", x=2.0))
+    assert simulate(case, 5, 100).holds > 0.85
+    assert simulate(case, 3, 100).holds > 0.3
+    band = Case("clear band", CASES[1].claim, (3.0,), normal("x", x=3.0))
+    assert simulate(band, 5, 100).holds > 0.85
