@@ -36,7 +36,7 @@ def test_import_contracts_hold():
         ("models/lstm.py", "import lmdyn.callbacks"),
         ("callbacks/words/sparsity.py", "import lmdyn.callbacks.similarity.similarity"),
         ("callbacks/observing/store.py", "import lmdyn.callbacks.words.sparsity"),
-        ("callbacks/observing/store.py", "import lmdyn.claims.fingerprint"),
+        ("models/lstm.py", "import lmdyn.claims.claim"),
         ("claims/runs.py", "import lmdyn.cli.configurations"),
         ("analysis/words/sparsity.py", "import lmdyn.analysis.similarity.cca"),
         ("analysis/statistics/hashing.py", "import lmdyn.analysis.inspection.forward"),

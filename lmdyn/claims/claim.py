@@ -1,12 +1,14 @@
 """What a publication says, as an object: numbers, the regions in which it is true, a floor, and what voids it."""
 
+import hashlib
+import json
 import math
 from abc import ABC
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from lmdyn.claims.fingerprint import fingerprint_of
 from lmdyn.claims.numbers import Number
 
 __all__ = [
@@ -20,6 +22,8 @@ __all__ = [
     "Scale",
     "Study",
     "Within",
+    "canonical",
+    "fingerprint_of",
     "published_correlation",
     "published_share",
 ]
@@ -316,3 +320,64 @@ class Study:
         names = [claim.name for claim in self.claims]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"study {self.name!r} has several claims called {', '.join(twice)}")
+
+
+# ------------------------------------------------------------------------------------------ fingerprints
+
+
+def canonical(value: Any) -> Any:
+    """A frozen dataclass, as deep as it goes, in types of JSON.
+
+    A dataclass is its class' name and those fields that are not at their default: an argument that is added later
+    changes nothing, and a default must never change. Fields of words, ``field(metadata={"words": True})``, are left
+    out. A ``revision`` of the class that is not 0 is part of it.
+
+    Raises:
+        TypeError: a value that is neither plain nor such a dataclass.
+
+    Example:
+        >>> from dataclasses import dataclass, field
+        >>> @dataclass(frozen=True)
+        ... class Above:
+        ...     bound: float
+        ...     closed: bool = True
+        ...     says: str = field(default="", metadata={"words": True})
+        >>> canonical((Above(0.5, says="more than half"), Above(1, closed=False)))
+        [['Above', {'bound': 0.5}], ['Above', {'bound': 1, 'closed': False}]]
+    """
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if isinstance(value, (tuple, list)):
+        return [canonical(v) for v in value]
+    if isinstance(value, Mapping):
+        return {str(k): canonical(v) for k, v in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        told = {
+            f.name: canonical(getattr(value, f.name))
+            for f in fields(value)
+            if not f.metadata.get("words") and not _at_default(f, getattr(value, f.name))
+        }
+        revision = getattr(type(value), "revision", 0)
+        return [type(value).__name__, told, *([revision] if revision else [])]
+    raise TypeError(
+        f"{value!r} cannot be part of a claim: expected texts, numbers, tuples and frozen dataclasses of them"
+    )
+
+
+def _at_default(field: "Field[Any]", value: Any) -> bool:
+    return (
+        field.default is not MISSING and type(field.default) is type(value) and bool(field.default == value)
+    )
+
+
+def fingerprint_of(value: Any) -> str:
+    """The SHA-256 of :func:`canonical`, 64 hexadecimal digits.
+
+    Example:
+        >>> fingerprint_of((1, "a"))[:8]
+        '20109453'
+    """
+    text = json.dumps(canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()

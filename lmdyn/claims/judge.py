@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from lmdyn.claims.claim import Claim, Published, Study
-from lmdyn.claims.conditions import SeedPair
 from lmdyn.claims.numbers import Estimate, Number
-from lmdyn.claims.rows import Source, parts_of
-from lmdyn.claims.runs import NotMeasured, ObservedRun, by_seed, differences, independent_seeds
+from lmdyn.claims.rows import Rows, Source, parts_of
+from lmdyn.claims.runs import NotMeasured, ObservedRun, SeedPair, by_seed, differences, independent_seeds
 from lmdyn.claims.summary import ENOUGH, FEWEST, PartJudgement, Summary, Verdict, judge_part, summarize
 
 __all__ = ["ClaimJudgement", "StudyJudgement", "judge"]
@@ -115,14 +114,17 @@ def _judge_claim(
 ) -> ClaimJudgement:
     numbers = [part.number for part in claim.parts]
     conditions = [condition.number for condition in claim.void_unless]
+    sources = [source for number in (*numbers, *conditions) for source in parts_of(number)]
     estimates, missing = _estimates([*numbers, *conditions], groups)
+    for seed, message in _unfinished(sources, {seed: groups[seed] for seed in estimates}).items():
+        del estimates[seed]
+        missing[seed] = message
     lacking = _missing(missing, claim) if missing or not estimates else []
     published = claim.published.resolved() if claim.published is not None else None
     if not estimates:
         return ClaimJudgement(
             claim, "not measured", "not measured", reasons=tuple(lacking), published=published
         )
-    sources = [source for number in (*numbers, *conditions) for source in parts_of(number)]
     used = _used(sources, {seed: groups[seed] for seed in estimates}, claim)
     seeds = tuple(independent_seeds(estimates))
     judged = {s: used[s] for s in seeds}
@@ -152,6 +154,29 @@ def _estimates(
         except NotMeasured as error:
             missing[seed] = str(error)
     return found, missing
+
+
+def _unfinished(
+    sources: Sequence[Source], groups: Mapping[SeedPair, Sequence[ObservedRun]]
+) -> dict[SeedPair, str]:
+    """Seeds whose observations end before nine tenths of what the longest has: their last is not the others' last."""
+    found: dict[SeedPair, str] = {}
+    for source in (s for s in sources if isinstance(s, Rows)):
+        ends: dict[SeedPair, int] = {}
+        for seed, runs in groups.items():
+            try:
+                run, folder = source.locate(runs)
+            except NotMeasured:
+                continue
+            steps = run.read(folder, quantities=[source.quantity])["step"]
+            if len(steps):
+                ends[seed] = int(steps.max())
+        for seed, end in ends.items():
+            if end < 0.9 * max(ends.values()):
+                found[seed] = (
+                    f"observed until step {end}, others until {max(ends.values())}: it is not finished"
+                )
+    return found
 
 
 def _missing(missing: Mapping[SeedPair, str], claim: Claim) -> list[str]:

@@ -241,8 +241,8 @@ def _texts(error: str | tuple[str, str] | None) -> tuple[str, ...]:
 
 
 def _equals(column: "pd.Series[Any]", value: Any) -> "pd.Series[bool]":
-    """Rows with a value; None for a missing one, which columns of names hold as an empty text."""
-    if value is None:
+    """Rows with a value; None, or an empty text, for a missing one: columns of names hold it either way."""
+    if value is None or value == "":
         return column.isna() | column.astype(str).eq("")
     return column.eq(value).fillna(False).astype(bool)
 

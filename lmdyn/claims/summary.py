@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lmdyn.claims.claim import Part, Region, Scale
-from lmdyn.claims.conditions import SeedPair
 from lmdyn.claims.numbers import Estimate
-from lmdyn.claims.runs import independent_seeds
+from lmdyn.claims.runs import SeedPair, independent_seeds
 
 if TYPE_CHECKING:
     from lmdyn.analysis.statistics.mean_over_seeds import Bounds

@@ -156,6 +156,27 @@ def test_runs_of_several_conditions_are_refused():
         verdict([Part(X, Above(0))], settings)
 
 
+def test_a_run_that_is_not_finished_is_left_out():
+    curve = {0: 0.0, 100: 0.5, 1000: 1.0}
+    observed = [run(s, {"x": {step: v + s / 100 for step, v in curve.items()}}) for s in range(2, 7)]
+    assert verdict([Part(X, Above(0.9))], observed).verdict == "holds"
+    killed = [*observed, run(7, {"x": {0: 0.0, 100: 0.5}})]
+    row = verdict([Part(X, Above(0.9))], killed)
+    assert (row.verdict, row.parts[0].n) == ("holds", 5)
+    assert row.reasons[0] == "seed 7: observed until step 100, others until 1000: it is not finished"
+    nearly = [*observed, run(7, {"x": {0: 0.0, 950: 1.0}})]  # the control
+    assert verdict([Part(X, Above(0.9))], nearly).parts[0].n == 6
+
+
+def test_a_tagger_without_a_seed_of_order_is_with_its_language_model():
+    models = [run(s, {"x": 1.0 + s / 50}, order=s) for s in range(2, 7)]
+    taggers = [FakeRun(f"tagger_{s}", SeedPair(s), tested={"accuracy": 0.9}) for s in range(2, 7)]
+    accurate = Condition("the tagger is above chance", Tested("accuracy"), Above(0.5))
+    row = verdict([Part(X, Above(0))], [*models, *taggers], void_unless=(accurate,))
+    assert (row.verdict, len(row.runs)) == ("holds", 10)
+    assert verdict([Part(X, Above(0))], models, void_unless=(accurate,)).verdict == "not measured"
+
+
 def test_void_not_measured_and_which_line_would_measure_it():
     accurate = Condition("the tagger is above chance", Tested("accuracy"), Above(0.5))
     good = [run(s, {"x": 1.0 + s / 9}, tested={"accuracy": 0.9}) for s in (2, 3, 4, 5, 6)]

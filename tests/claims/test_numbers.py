@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -122,6 +123,9 @@ def test_what_is_not_named_is_missing():
     assert of(At(target, 0), run(*tables)).value == 0.1
     opened = Rows("Observer", "rho", "h1", where=(("role", "target"), ("pos", "open")))
     assert of(At(opened, 0), run(*tables)).value == 9.0
+    whole = Rows("Observer", "rho", "h1", where=(("role", "input"), ("pos", "")))
+    assert of(At(whole, 0), run(*tables)).value == 8.0  # an empty text and none are one
+    assert of(At(replace(whole, where=(("role", "target"), ("pos", ""))), 0), run(*tables)).value == 0.1
     with pytest.raises(ValueError, match=r"several rows of 'rho' a step.*role: 'target', 'input'"):
         of(At(Rows("Observer", "rho", "h1")), run(*tables))
     with pytest.raises(NotMeasured, match=r"no rows of 'rho' at site 'h2'.*there are site \['h1'\]"):
