@@ -31,6 +31,7 @@ from lmdyn.callbacks.probing.downstream import Downstream
 from lmdyn.callbacks.probing.edge_probe import EdgeProbe
 from lmdyn.callbacks.similarity.similarity import Similarity
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
+from lmdyn.callbacks.training.forked_from import ForkedFrom
 from lmdyn.callbacks.training.observation_schedule import Progress, Steps
 from lmdyn.callbacks.training.resume import RunState
 from lmdyn.callbacks.training.time_budget import TimeBudget
@@ -54,6 +55,7 @@ __all__ = [
     "EdgeProbe",
     "EncoderDynamics",
     "Finding",
+    "ForkedFrom",
     "Handwriting",
     "Interdependence",
     "Itself",

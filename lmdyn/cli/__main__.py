@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lmdyn.cli.commands import analyze_command, inspect_command, prepare_command, report_command
 from lmdyn.cli.mistakes import of_users_code
-from lmdyn.cli.studies.commands import records_command
+from lmdyn.cli.studies.commands import fork_command, records_command
 
 __all__ = ["main"]
 
@@ -72,7 +72,7 @@ def _of_jsonargparse(error: BaseException) -> bool:
 
 
 _OF_TRAINER = ("fit", "validate", "test", "predict")
-_COMMANDS = (*_OF_TRAINER, "prepare", "analyze", "report", "inspect", "records")
+_COMMANDS = (*_OF_TRAINER, "prepare", "analyze", "report", "inspect", "fork", "records")
 
 _USAGE = """usage: lmdyn COMMAND …
 
@@ -84,6 +84,7 @@ predict    /
 prepare    encode the data ahead of a run            prepare --config FILE [--tokenizer DIR]
 analyze    replay observers over checkpoints         analyze RUN [--config OVERLAY] [--shard i/n] [--logger NAME]
 report     draw the figures of a run                 report RUN
+fork       train on under other settings             fork RUN --step K [--set KEY=VALUE …] [--data-seed N]
 records    keep what claims need of runs             records RUN … --out docs/records/STUDY/PROFILE
 
 COMMAND --help has the rest; arguments of a class: fit --model.help LSTMLanguageModel, --data.help GrammarCorpus,
@@ -104,6 +105,8 @@ def _run(args: list[str]) -> None:
         inspect_command(args[1:])
     elif command == "prepare":
         prepare_command(args[1:])
+    elif command == "fork":
+        fork_command(args[1:])
     elif command == "records":
         records_command(args[1:])
     elif command not in _OF_TRAINER and not str(command).startswith("-"):

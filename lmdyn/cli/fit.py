@@ -29,7 +29,7 @@ from lmdyn.cli.studies.chain import CHAIN
 from lmdyn.cli.studies.provenance import begin_session, end_session
 from lmdyn.cli.studies.run_lock import FolderLock
 
-__all__ = ["LmdynCLI", "SaveRunConfig"]
+__all__ = ["LmdynCLI", "SaveRunConfig", "data_seed", "plain"]
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +78,16 @@ class LmdynCLI(LightningCLI):
     ``--ckpt_path last`` resumes from the newest full checkpoint of the run's folder; without one it is an error.
     A fresh ``fit`` refuses a folder that already holds a run, and each one a folder that another process trains in.
     Checkpoints are files of this machine, read with ``weights_only=True`` by every subcommand.
+
+    Args:
+        args: the words of the command line.
+        run: whether to run the subcommand that they begin with.
+        command: the words that were typed, for the provenance, where they are others.
     """
 
-    def __init__(self, args: Sequence[str], *, run: bool = True) -> None:
+    def __init__(
+        self, args: Sequence[str], *, run: bool = True, command: Sequence[str] | None = None
+    ) -> None:
         self._writer: FolderLock | None = None
         super().__init__(
             L.LightningModule,
@@ -90,7 +97,7 @@ class LmdynCLI(LightningCLI):
             auto_configure_optimizers=False,
             trainer_defaults={"callbacks": [RunState()]} if run else {},
             save_config_callback=SaveRunConfig,
-            save_config_kwargs={"overwrite": True, "command": ["lmdyn", *args]},
+            save_config_kwargs={"overwrite": True, "command": command or ["lmdyn", *args]},
             seed_everything_default=0,
             parser_kwargs={
                 "description": "lmdyn: train a language model and watch how it learns",
@@ -318,10 +325,7 @@ def check_hyperparameters(model: dict[str, Any], saved: dict[str, Any], path: st
     differences = [
         f"{key.removeprefix('_')}: {value!r} in the checkpoint, {here[key]!r} in the configuration"
         for key, value in saved.items()
-        if key in here
-        and key not in ignored
-        and here[key] is not None
-        and _as_plain(here[key]) != _as_plain(value)
+        if key in here and key not in ignored and here[key] is not None and plain(here[key]) != plain(value)
     ]
     if differences:
         raise ValueError(
@@ -330,11 +334,12 @@ def check_hyperparameters(model: dict[str, Any], saved: dict[str, Any], path: st
         )
 
 
-def _as_plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Namespaces of jsonargparse's as dicts, tuples as lists, at any depth."""
     if hasattr(value, "as_dict"):
         value = value.as_dict()
     if isinstance(value, dict):
-        return {k: _as_plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_as_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lmdyn.cli.commands import CommandParser
 
-__all__ = ["records_command"]
+__all__ = ["fork_command", "records_command"]
 
 log = logging.getLogger(__name__)
 
@@ -41,3 +41,48 @@ def records_command(args: Sequence[str]) -> None:
     from lmdyn.cli.studies.records import keep_records
 
     keep_records(options.run, options.out, study=options.study, others=options.others, most_mb=options.most)
+
+
+def fork_command(args: Sequence[str]) -> None:
+    """``lmdyn fork RUN --step K [--set KEY=VALUE …] [--data-seed N] [--out DIR]``."""
+    parser = CommandParser(
+        "lmdyn fork",
+        description="Train on from a full checkpoint of a run under other settings, in a folder of its own. Without "
+        "changes the fork is the run, bit by bit; a fork that was killed goes on when it is asked for again.",
+    )
+    parser.add_argument("run", type=Path, help="folder of the run")
+    parser.add_argument(
+        "--step", type=int, required=True, metavar="K", help="of a full checkpoint (RUN/resume/)"
+    )
+    parser.add_argument(
+        "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE",
+        help="a setting by its name on the command line of fit: model.init_args.optimizer.init_args.lr=5, "
+        "trainer.max_epochs=15; a learning rate in force is changed by the ratio of the configured ones",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data-seed", "--data_seed", type=int, metavar="N", help="another order of data from there on"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder of the fork; default: RUN_fork_K_<digest of the changes>",
+    )
+    options = parser.parse_args(list(args))
+    changes = {}
+    for word in options.set:
+        key, equals, value = word.partition("=")
+        if not (key and equals):
+            raise ValueError(f"--set {word!r}: expected KEY=VALUE, such as trainer.max_epochs=15")
+        changes[key.lstrip("-")] = value
+    from lmdyn.cli.studies.fork import fork
+
+    folder = fork(
+        options.run,
+        options.step,
+        changes=changes,
+        data_seed=options.data_seed,
+        out=options.out,
+        command=["lmdyn", "fork", *args],
+    )
+    log.info("fork: %s", folder)

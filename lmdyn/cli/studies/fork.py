@@ -1,0 +1,274 @@
+"""Forks: a run that goes on from a full checkpoint of another one, under other settings, in a folder of its own."""
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_step
+from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
+from lmdyn.cli.configurations import read_yaml
+from lmdyn.cli.fit import LmdynCLI, plain
+from lmdyn.cli.studies.restored_rates import change_optimizers
+
+__all__ = ["fork"]
+
+log = logging.getLogger(__name__)
+
+_FREE_DATA = ("cache_dir", "num_workers")  # they change no batch
+_REFUSED = {
+    "seed_everything": "random states are those of the checkpoint; --data-seed changes the order of data",
+    "trainer.logger": "a fork logs into its own folder, which --out names",
+    "trainer.default_root_dir": "the folder of a fork is named by --out",
+    "ckpt_path": "the checkpoint is the one that --step names",
+}
+
+
+def fork(
+    run: Path,
+    step: int,
+    *,
+    changes: Mapping[str, str] | None = None,
+    data_seed: int | None = None,
+    out: Path | None = None,
+    command: Sequence[str] = ("lmdyn", "fork"),
+) -> Path:
+    """Train on from a full checkpoint of a run under other settings.
+
+    Everything else is restored as in resuming: weights, the optimizer's state, random states, the position in the data.
+    Without changes the fork is the run, bit by bit. Its ``config.yaml`` says where it comes from, by a
+    :class:`~lmdyn.callbacks.ForkedFrom`, so that it can be resumed, observed and forked as any run; a fork that was
+    killed goes on when it is asked for again.
+
+    A learning rate is changed by its ratio to the run's own: where annealing or a schedule has brought 20 down to 5, a
+    fork with 5 instead of 20 goes on at 1.25.
+
+    Args:
+        run: its folder.
+        step: of a checkpoint in its ``resume/``, or in the folder of another full ``ScheduledCheckpoint``.
+        changes: settings by their names on the command line: ``{"model.init_args.dropout": "0"}``.
+        data_seed: another order of data from there on; see
+            :func:`~lmdyn.analysis.inspection.data_order.order_argument`.
+        out: folder of the fork; by default next to the run, ``<run>_fork_<step>_<digest of the changes>``.
+        command: its words, for the provenance.
+
+    Returns:
+        The folder of the fork.
+
+    Raises:
+        FileNotFoundError: no run, or no full checkpoint of this step; the message names those that there are.
+        ValueError: a setting that cannot change, with the reason; nothing left to train; a folder that holds another
+            run.
+    """
+    run = Path(os.path.normpath(run))
+    if not (run / "config.yaml").is_file():
+        raise FileNotFoundError(
+            f"{run / 'config.yaml'} is missing: expected the folder of a run of `lmdyn fit`"
+        )
+    changes = dict(changes or {})
+    config = read_yaml(run / "config.yaml")
+    origin = _full_checkpoint(run, config, step)
+    _check_names(changes)
+    digest = hashlib.blake2b(json.dumps([sorted(changes.items()), data_seed]).encode(), digest_size=3)
+    name = f"{run.name}_fork_{step}_{digest.hexdigest()}"
+    out = Path(os.path.normpath(out)) if out is not None else run.with_name(name)
+    about = {"run": str(run), "step": step, "changes": changes, "data_seed": data_seed}
+    forked = _configuration(config, out, about)
+    words = [f"--{key}={value}" for key, value in changes.items()]
+    if data_seed is not None:
+        words.append(f"--data_seed={data_seed}")
+    target = out / origin.parent.name / origin.name
+    with tempfile.TemporaryDirectory(prefix="lmdyn-fork-") as folder:
+        path = Path(folder, "config.yaml")
+        path.write_text(yaml.safe_dump(forked, sort_keys=False), encoding="utf-8")
+        if _goes_on(out, about):
+            log.info("%s is this fork: it goes on from its last checkpoint", out)
+            resumed = "last"
+        else:
+            checkpoint = read_checkpoint(origin)
+            _change(checkpoint, config, words, path, out)
+            checkpoint["forked_from"] = about
+            _save(checkpoint, target)
+            resumed = str(target)
+        LmdynCLI(["fit", f"--config={path}", *words, f"--ckpt_path={resumed}"], command=command)
+    return out
+
+
+def _full_checkpoint(run: Path, config: Mapping[str, Any], step: int) -> Path:
+    """The full checkpoint of a step; what there is instead is named."""
+    callbacks = config["trainer"].get("callbacks") or []
+    savers = [
+        c.get("init_args") or {}
+        for c in ([callbacks] if isinstance(callbacks, Mapping) else callbacks)
+        if str(c["class_path"]).rpartition(".")[2] == ScheduledCheckpoint.__name__
+        and (c.get("init_args") or {}).get("weights_only") is False
+    ]
+    folders = dict.fromkeys([*(saver.get("folder") or "resume" for saver in savers), "resume"])
+    found: dict[int, Path] = {}
+    for path in (p for folder in folders for p in sorted((run / folder).glob("step=*.ckpt"))):
+        if (number := checkpoint_step(path)) is not None:
+            found.setdefault(number, path)
+    if step in found:
+        return found[step]
+    there = f"it has those of steps {', '.join(map(str, sorted(found)))}" if found else "it has none"
+    kept = [saver["keep"] for saver in savers if saver.get("keep")]
+    why = f" (its ScheduledCheckpoint keeps the newest {max(kept)} only)" if kept else ""
+    weights = (
+        f"; checkpoints/step={step:09d}.ckpt holds weights, from which nothing resumes"
+        if (run / "checkpoints" / f"step={step:09d}.ckpt").exists()
+        else ""
+    )
+    raise FileNotFoundError(
+        f"{run} has no full checkpoint of step {step}: {there}{why}{weights}. Train it again with a further callback "
+        f"ScheduledCheckpoint {{schedule: {{at: [{step}]}}, weights_only: false, folder: forks}}, or with keep: null"
+    )
+
+
+def _check_names(changes: Mapping[str, str]) -> None:
+    for key in changes:
+        for name, reason in _REFUSED.items():
+            if key == name or key.startswith(f"{name}."):
+                raise ValueError(f"{key} cannot change in a fork: {reason}")
+        parts = key.split(".")
+        if parts[0] == "data" and parts[-1] not in _FREE_DATA:
+            raise ValueError(
+                f"{key} cannot change in a fork: its vocabulary and its position are those of the run's data; "
+                "--data-seed changes their order"
+            )
+
+
+def _configuration(config: Mapping[str, Any], out: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's configuration for another folder, with where it comes from."""
+    kept = {k: config[k] for k in ("seed_everything", "trainer", "model", "data") if k in config}
+    trainer = dict(kept["trainer"])
+    callbacks = trainer.get("callbacks") or []
+    callbacks = [callbacks] if isinstance(callbacks, Mapping) else list(callbacks)
+    callbacks = [c for c in callbacks if not _says_origin(c)]
+    trainer["callbacks"] = [
+        *callbacks,
+        {"class_path": "lmdyn.callbacks.ForkedFrom", "init_args": dict(about)},
+    ]
+    logger = trainer.get("logger")
+    if logger is False:
+        trainer["default_root_dir"] = str(out)
+    elif isinstance(logger, list):
+        trainer["logger"] = [_moved(one, out) for one in logger]
+    else:
+        trainer["logger"] = _moved(logger, out)
+    return {**kept, "trainer": trainer}
+
+
+def _says_origin(callback: Mapping[str, Any]) -> bool:
+    return str(callback["class_path"]).rpartition(".")[2] == "ForkedFrom"
+
+
+def _moved(logger: Any, out: Path) -> dict[str, Any]:
+    """A logger's settings for another folder."""
+    if not isinstance(logger, Mapping):  # Lightning's default
+        logger = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {}}
+    arguments = dict(logger.get("init_args") or {})
+    if str(logger["class_path"]).rpartition(".")[2] in ("TensorBoardLogger", "CSVLogger"):
+        arguments |= {"save_dir": str(out.parent), "name": "", "version": out.name}
+    else:
+        arguments |= {"save_dir": str(out)} | ({"version": out.name} if "version" in arguments else {})
+    return {**logger, "init_args": arguments}
+
+
+def _goes_on(out: Path, about: Mapping[str, Any]) -> bool:
+    """Whether the folder holds this very fork, which was interrupted.
+
+    Raises:
+        ValueError: it holds another run.
+    """
+    if not (out / "config.yaml").is_file():
+        return False
+    callbacks = read_yaml(out / "config.yaml")["trainer"].get("callbacks") or []
+    origin = next((c["init_args"] for c in callbacks if _says_origin(c)), None)
+    if origin != about:
+        raise ValueError(
+            f"{out} holds {'another fork' if origin else 'a run'}: choose another folder by --out, or remove it"
+        )
+    return any(out.glob("*/step=*.ckpt"))
+
+
+def _change(
+    checkpoint: dict[str, Any], config: Mapping[str, Any], words: Sequence[str], forked: Path, out: Path
+) -> None:
+    """Let the settings act on a checkpoint: optimizers, schedules and hyperparameters; refuse what cannot be."""
+    before = {k: v for k, v in config.items() if k in ("seed_everything", "trainer", "model", "data")}
+    with tempfile.TemporaryDirectory(prefix="lmdyn-fork-") as folder:
+        path = Path(folder, "config.yaml")
+        path.write_text(yaml.safe_dump(before, sort_keys=False), encoding="utf-8")
+        there = _built(path, [], checkpoint)
+        here = _built(forked, words, checkpoint)
+    _check_end(checkpoint, here.config.trainer)
+    model, changed = (plain(cli.config.model) for cli in (there, here))
+    if model == changed:
+        return
+    if model["class_path"] != changed["class_path"]:
+        raise ValueError(
+            f"model: {changed['class_path']} cannot go on from the weights of a {model['class_path']}: expected the "
+            "same class"
+        )
+    _check_sizes(there.model, here.model)
+    for line in change_optimizers(checkpoint, there.model, here.model):
+        log.info("%s: %s", out.name, line)
+    saved = checkpoint.get("hyper_parameters", {})
+    for key, value in changed.get("init_args", {}).items():
+        if key in saved and model["init_args"].get(key) != value:
+            saved[key] = value
+
+
+def _built(path: Path, words: Sequence[str], checkpoint: Mapping[str, Any]) -> LmdynCLI:
+    """Model and data of a configuration, on the CPU; sizes that were found in training are the checkpoint's."""
+    one = ["--trainer.logger=false", "--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.num_nodes=1",
+           "--trainer.strategy=auto", "--trainer.plugins=null"]  # fmt: skip
+    config = read_yaml(path)
+    arguments = config["model"].get("init_args") or {}
+    saved = checkpoint.get("hyper_parameters", {})
+    found = [
+        f"--model.init_args.{key}={saved[key]}"
+        for key, value in arguments.items()
+        if value is None and isinstance(saved.get(key), int)
+    ]
+    cli = LmdynCLI([f"--config={path}", *found, *words, *one], run=False)
+    cli.model.configure_model()
+    return cli
+
+
+def _check_sizes(there: torch.nn.Module, here: torch.nn.Module) -> None:
+    shapes = {name: tuple(w.shape) for name, w in there.state_dict().items()}
+    wanted = {name: tuple(w.shape) for name, w in here.state_dict().items()}
+    differ = [name for name in shapes.keys() | wanted.keys() if shapes.get(name) != wanted.get(name)]
+    if differ:
+        name = min(differ)
+        raise ValueError(
+            f"sizes cannot change in a fork, which goes on with the weights of its run: {len(differ)} tensors differ, "
+            f"{name} is {shapes.get(name)} in the checkpoint and would be {wanted.get(name)}"
+        )
+
+
+def _check_end(checkpoint: Mapping[str, Any], trainer: Any) -> None:
+    step = int(checkpoint["global_step"])
+    epochs = int(checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["completed"])
+    for name, done in (("max_steps", step), ("max_epochs", epochs)):
+        most = trainer.get(name)
+        if most is not None and 0 <= most <= done:
+            raise ValueError(
+                f"nothing is left to train: after step {step} and {epochs} whole epochs trainer.{name} is {most}: "
+                f"raise it, --set trainer.{name}={done + 1}"
+            )
+
+
+def _save(checkpoint: Mapping[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.tmp")
+    torch.save(dict(checkpoint), partial)
+    partial.replace(path)

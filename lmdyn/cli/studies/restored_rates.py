@@ -1,0 +1,102 @@
+"""Other settings of an optimizer, brought into the state that a checkpoint restores, which would override them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import lightning as L
+from torch.optim import Optimizer
+
+__all__ = ["change_optimizers"]
+
+
+def change_optimizers(
+    checkpoint: dict[str, Any], there: L.LightningModule, here: L.LightningModule
+) -> list[str]:
+    """Change optimizers and schedules of a checkpoint from one configuration to another, in place.
+
+    A learning rate in force is multiplied by the ratio of the configured ones, since annealing and schedules may have
+    changed it; any other setting of a parameter group (momentum, weight decay, …) takes its new value. What the
+    optimizer has gathered (momenta, second moments) stays.
+
+    Args:
+        checkpoint: a full one.
+        there: the module as it was configured.
+        here: the module as it is configured now.
+
+    Returns:
+        A line for each change.
+
+    Raises:
+        ValueError: other optimizers or schedules than those whose states the checkpoint holds.
+    """
+    before, after = configured(there), configured(here)
+    kinds, wanted = ([type(x).__name__ for part in parts for x in part] for parts in (before, after))
+    if kinds != wanted:
+        raise ValueError(
+            f"the checkpoint holds the state of {', '.join(kinds)}, which {', '.join(wanted)} cannot take over: keep "
+            "the class, and change its settings"
+        )
+    lines: list[str] = []
+    for old, new, state in zip(before[0], after[0], checkpoint["optimizer_states"], strict=True):
+        sizes = [[len(g["params"]) for g in groups] for groups in (old.param_groups, state["param_groups"])]
+        if sizes[0] != [len(g["params"]) for g in new.param_groups] or sizes[0] != sizes[1]:
+            raise ValueError(
+                "the groups of parameters cannot change in a fork: their states are the checkpoint's"
+            )
+        for number, groups in enumerate(
+            zip(old.param_groups, new.param_groups, state["param_groups"], strict=True)
+        ):
+            lines += _change_group(number, *groups)
+    for old, new, state in zip(before[1], after[1], checkpoint["lr_schedulers"], strict=True):
+        first, now = old.state_dict(), new.state_dict()
+        for key in now.keys() & first.keys() & state.keys():
+            if key == "_last_lr":
+                ratios = [_ratio(a, b) for a, b in zip(first[key], now[key], strict=True)]
+                state[key] = [rate * ratio for rate, ratio in zip(state[key], ratios, strict=True)]
+            elif first[key] != now[key]:
+                lines.append(f"{type(new).__name__} {key}: {first[key]} -> {now[key]}")
+                state[key] = now[key]
+    return lines
+
+
+def _change_group(
+    number: int, old: Mapping[str, Any], new: Mapping[str, Any], state: dict[str, Any]
+) -> list[str]:
+    lines = []
+    for key in (k for k in new if k not in ("params", "lr") and k in state and old.get(k) != new[k]):
+        lines.append(f"group {number}: {key} {state[key]} -> {new[key]}")
+        state[key] = new[key]
+    was, configured_rates = float(state["lr"]), _rates(old, new)
+    if configured_rates[0] != configured_rates[1]:
+        state["lr"] = was * _ratio(*configured_rates)
+        lines.append(f"group {number}: learning rate {was:g} -> {state['lr']:g}")
+    return lines
+
+
+def _rates(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[float, float]:
+    """The configured rates; a scheduler has already changed ``lr`` itself, to 0 in a warmup."""
+    key = "initial_lr" if "initial_lr" in old and "initial_lr" in new else "lr"
+    return float(old[key]), float(new[key])
+
+
+def _ratio(old: float, new: float) -> float:
+    if old == 0 and new != 0:
+        raise ValueError(
+            f"a learning rate of 0 cannot become {new:g} by a factor: fork from a run with another one"
+        )
+    return 1.0 if old == new else new / old
+
+
+def configured(module: L.LightningModule) -> tuple[list[Optimizer], list[Any]]:
+    """Optimizers and schedulers that ``configure_optimizers`` of a module makes, in whatever of Lightning's forms."""
+    made: Any = module.configure_optimizers()
+    if isinstance(made, Sequence) and len(made) == 2 and all(isinstance(part, list) for part in made):
+        optimizers, schedulers = made
+    else:
+        parts = list(made) if isinstance(made, Sequence) else [made]
+        optimizers = [part["optimizer"] if isinstance(part, Mapping) else part for part in parts]
+        schedulers = [
+            part["lr_scheduler"] for part in parts if isinstance(part, Mapping) and "lr_scheduler" in part
+        ]
+    schedulers = [s["scheduler"] if isinstance(s, Mapping) else s for s in schedulers]
+    return [o for o in optimizers if o is not None], schedulers
