@@ -8,15 +8,20 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmdyn.cli.commands import analyze_command, inspect_command, prepare_command, report_command
+from lmdyn.cli.commands import (
+    analyze_command,
+    inspect_command,
+    prepare_command,
+    report_command,
+)
 from lmdyn.cli.mistakes import of_users_code
-from lmdyn.cli.studies.commands import fork_command, records_command
+from lmdyn.cli.studies.commands import check_command, fork_command, records_command
 
 __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one subcommand: ``fit | validate | test | predict | prepare | analyze | report | inspect | records``.
+    """Run one subcommand of the Trainer's, ``fit | validate | test | predict``, or of lmdyn's: ``lmdyn --help``.
 
     A mistake in configuration or files ends in one line and exit status 1, not in a traceback; set
     ``LMDYN_TRACEBACK=1`` to see where it came from. What fails in a user's code or in training shows its traceback.
@@ -56,6 +61,8 @@ def _of_configuration(error: Exception) -> bool:
     expected = isinstance(error, (ValueError, TypeError, OSError, ImportError)) or (
         type(error).__name__ == "MisconfigurationException"
     )
+    if type(error).__name__ == "ForeseenError":  # within Lightning's loops, before the first batch
+        return True
     return expected and not _while_training(error) and of_users_code(error) is None
 
 
@@ -72,11 +79,12 @@ def _of_jsonargparse(error: BaseException) -> bool:
 
 
 _OF_TRAINER = ("fit", "validate", "test", "predict")
-_COMMANDS = (*_OF_TRAINER, "prepare", "analyze", "report", "inspect", "fork", "records")
+_COMMANDS = (*_OF_TRAINER, "prepare", "analyze", "report", "inspect", "check", "fork", "records")
 
 _USAGE = """usage: lmdyn COMMAND …
 
 inspect    first: say what runs on a model           inspect MODEL [--data DATA] [--write my.yaml]
+check      what is known to fail, before training    check --config FILE [--replay OVERLAY] | --profile DIR
 fit        train, with observers watching            fit --config FILE [--config OVERLAY] [--ckpt_path last]
 validate   \\
 test        > evaluate a checkpoint                   test --config FILE --ckpt_path CHECKPOINT
@@ -101,6 +109,8 @@ def _run(args: list[str]) -> None:
         analyze_command(args[1:])
     elif command == "report":
         report_command(args[1:])
+    elif command == "check":
+        check_command(args[1:])
     elif command == "inspect":
         inspect_command(args[1:])
     elif command == "prepare":

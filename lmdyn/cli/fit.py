@@ -24,6 +24,7 @@ from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
 from lmdyn.callbacks.training.lightning_internals import callbacks_of, purge_after
 from lmdyn.callbacks.training.resume import RunState
 from lmdyn.cli import INSPECT_FIRST
+from lmdyn.cli.checking.preflight import Preflight
 from lmdyn.cli.parser import ConfigFile, Parser
 from lmdyn.cli.studies.chain import CHAIN
 from lmdyn.cli.studies.provenance import begin_session, end_session
@@ -189,7 +190,8 @@ class LmdynCLI(LightningCLI):
         return {**super()._prepare_subcommand_kwargs(subcommand), "weights_only": True}
 
     def before_fit(self) -> None:
-        """Resolve ``last``; refuse to begin a run where one already is."""
+        """Resolve ``last``; refuse to begin a run where one already is; check ahead what would fail later."""
+        callbacks_of(self.trainer).insert(0, Preflight())
         config = self.config["fit"]
         folder = run_folder(self.trainer)
         if self.trainer.is_global_zero:

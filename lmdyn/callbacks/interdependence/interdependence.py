@@ -19,6 +19,8 @@ from lmdyn.analysis.interdependence.interdependence import pairwise_interdepende
 from lmdyn.analysis.interdependence.pairwise_shapley import Coalitions
 from lmdyn.analysis.interdependence.shapley import Index
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
+from lmdyn.callbacks.conditions.finding import Foreseen
+from lmdyn.callbacks.interdependence.foreseen_pairs import foreseen_pairs
 from lmdyn.callbacks.interdependence.interdependence_figures import beside_figures, interdependence_figures
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
 from lmdyn.callbacks.interdependence.pair_summary import recorded, summary
@@ -304,6 +306,10 @@ class Interdependence(Observer):
         }
         self._shapley = replace(parts, **paths)
         self._shapley.check(module, pairs)
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Distances of too few pairs, trees without syntactic distances, frequencies that are unknown."""
+        yield from foreseen_pairs(self.pairs, self.max_distance, self.min_pairs, self.unknown == "skip")
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """DI of all pairs, each rank some of the sentences, and its means."""

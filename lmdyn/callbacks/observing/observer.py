@@ -2,7 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, get_args
@@ -17,6 +17,7 @@ from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import Forward, Renamed, device_of
 from lmdyn.analysis.inspection.label_convention import LabelConvention
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.callbacks.conditions.finding import Cost, Foreseen, heed
 from lmdyn.callbacks.observing.probe import ProbeSet
 from lmdyn.callbacks.observing.protocols import require
 from lmdyn.callbacks.observing.reading import (
@@ -58,6 +59,7 @@ __all__ = ["Observer"]
 log = logging.getLogger(__name__)
 
 _SITES = ("sites", "attention_sites")
+_UNATTACHED = "{}: not attached to a run yet: a Trainer does it in setup, else call attach()"
 
 
 class Observer(HyperparametersMixin, L.Callback, ABC):
@@ -109,6 +111,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     reads: ClassVar[Literal["masked", "causal"] | None] = None
     """The only kind of model that it can look at: it refuses the other one, by measurement."""
 
+    costs: Sequence[Cost] = ()
+    """What an observation holds in memory at once, once it has met its module."""
+
     in_step: ClassVar[bool] = False
     """Whether all ranks make equally many forward passes, as sharded modules need: passes over the probe set do."""
 
@@ -127,12 +132,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=["probe"], logger=False)
-        self.schedule = schedule
-        self.name = name or snake_case(type(self).__name__)
+        self.schedule, self.name = schedule, name or snake_case(type(self).__name__)
         check_arguments(self.name, schedule, split, labels, batch)
-        self.probe = probe
-        self.split = split
-        self.max_tokens = max_tokens
+        self.probe, self.split, self.max_tokens = probe, split, max_tokens
         self.batch = None if batch is None else dict(batch)
         renamed = [(name, key) for name, key in (batch or {}).items() if isinstance(key, str)]
         self.forward: Forward | None = Renamed(tuple(renamed)) if forward is None and renamed else forward
@@ -169,6 +171,10 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     def check_module(self, module: nn.Module) -> None:
         """Called when the module's layers exist, before training: check and find sites here."""
 
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Called when the module is known: what will be missing or meaningless, and what is held in memory at once."""
+        return ()
+
     def meet(self, module: nn.Module) -> None:
         """Find out how the module is to be read, before it is observed, or raise a ValueError. All ranks enter."""
         with observing(module):  # a DataLoader draws from the global generator
@@ -179,6 +185,8 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
                 )  # fmt: skip
                 self._set_labels(labels)
             self.check_module(module)
+            if not self._met:
+                self.costs = heed(self.name, self.foresee(module), device_of(module))
         self._met = True
         self.store.check_settings()
 
@@ -248,18 +256,14 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     def run(self) -> Run:
         """The run that the observer is attached to."""
         if self._run is None:
-            raise RuntimeError(
-                f"{self.name}: not attached to a run yet: a Trainer does it in setup, else call attach()"
-            )
+            raise RuntimeError(_UNATTACHED.format(self.name))
         return self._run
 
     @property
     def probe_set(self) -> ProbeSet:
         """The probe set that the observer looks at."""
         if self._probe_set is None:
-            raise RuntimeError(
-                f"{self.name}: not attached to a run yet: a Trainer does it in setup, else call attach()"
-            )
+            raise RuntimeError(_UNATTACHED.format(self.name))
         return self._probe_set
 
     @property
@@ -271,12 +275,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         """A split of what the observer looks at: of its ``probe``, or of the run's own data."""
         loader = split_loader(self.data, split, self.name, chosen=split == self.split)
         return ProbeSet(
-            loader,
-            max_tokens=max_tokens,
-            identity=(id(self.data), split),
-            names=self.batch,
+            loader, max_tokens=max_tokens, identity=(id(self.data), split), names=self.batch,
             labels=self.labels or "aligned",
-        )
+        )  # fmt: skip
 
     @property
     def token_counts(self) -> pd.DataFrame:
@@ -302,8 +303,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         settings |= {"labels": self.labels or UNDECIDED}
         if self.uses_labels is False:
             del settings["labels"]
-        probe = self._probe_set
-        if probe is not None and probe.fingerprint is not None:
+        if (probe := self._probe_set) is not None and probe.fingerprint is not None:
             settings["probe_set"] = probe.fingerprint
         elif self.probe is not None:
             settings["probe_set"] = type(self.probe).__name__
@@ -408,16 +408,15 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         """Observe the untrained model; after resuming, what was due at this very step and got lost."""
         for observer in _observers(trainer):
             observer.ensure_met(pl_module)
-        step = trainer.global_step
-        if step > 0 and trainer.strategy.broadcast(self.store.path(step).exists()):  # ranks must agree
+        if (step := trainer.global_step) > 0 and trainer.strategy.broadcast(self.store.path(step).exists()):
             self._seen_step = step  # batches that accumulate gradients come before the next step
         epoch_end = step > 0 and at_epoch_start(trainer)
+
         # each by itself: the others have not looked yet at what is there
-        _observe_due(
-            trainer,
-            pl_module,
-            lambda o: (step == 0 or o is self) and (step in o.schedule or (epoch_end and o.schedule.epochs)),
-        )
+        def due(o: Observer) -> bool:
+            return (step == 0 or o is self) and (step in o.schedule or (epoch_end and o.schedule.epochs))
+
+        _observe_due(trainer, pl_module, due)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -141,6 +141,10 @@ class Checkpoint(Reference):
             self._loaded = path.absolute(), weights_digest(checkpoint["state_dict"]), built
         return self._loaded
 
+    def foresee(self, path: Path, module: nn.Module) -> None:
+        """Let a module stand for a checkpoint that is not there yet, in checks before it is made."""
+        self._loaded = path.absolute(), "", module
+
     def __deepcopy__(self, memo: Any) -> "Checkpoint":
         return Checkpoint(self.path, self.class_path, self.forward, self.step)
 

@@ -4,15 +4,17 @@ import copy
 import logging
 import re
 import tempfile
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
 from lmdyn.analysis.inspection.activations import observing
+from lmdyn.callbacks.conditions.finding import Cost, Finding, ForeseenError, What
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, Watch, probe_pass
 from lmdyn.callbacks.observing.protocols import UnmetNeedsError
@@ -21,34 +23,7 @@ from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.training.resume import token_counts_of, tokenizer_of
 
-__all__ = ["Finding", "requirements", "silently"]
-
-What = Literal["data", "module", "observation"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One reason for which an observer cannot run.
-
-    Attributes:
-        what: what is unmet: its conditions on the ``data``, on the ``module``, or those of an ``observation`` that was
-            tried on one batch.
-        why: what was expected and what was found.
-        remedy: what would make it run; empty where the message names nothing.
-        error: what was raised.
-
-    Example:
-        >>> print(Finding("data", "the probe set has no layer 'upos'", "choose others by `layers`"))
-        the probe set has no layer 'upos': choose others by `layers`
-    """
-
-    what: What
-    why: str
-    remedy: str = ""
-    error: Exception | None = field(default=None, compare=False, repr=False)
-
-    def __str__(self) -> str:
-        return f"{self.why}: {self.remedy}" if self.remedy else self.why
+__all__ = ["Finding", "Foresight", "foresee", "requirements", "silently"]
 
 
 def requirements(
@@ -85,22 +60,54 @@ def requirements(
         >>> [f.what for f in requirements(LearningCurves(layers=["topic"], frequency="probe"), net, [batch])]
         ['data']
     """
+    return [f for f in foresee(observer, module, data, run=run).findings if f.stops]
+
+
+@dataclass(frozen=True)
+class Foresight:
+    """What is known of an observer before training.
+
+    Attributes:
+        findings: reasons for which it cannot run, or for which numbers will be missing (``stops`` is False).
+        costs: what an observation holds in memory at once.
+        observer: the copy that has met data and module.
+    """
+
+    findings: tuple[Finding, ...]
+    costs: tuple[Cost, ...]
+    observer: Observer
+
+
+def foresee(observer: Observer, module: nn.Module, data: Any = None, *, run: Run | None = None) -> Foresight:
+    """All that :func:`requirements` finds, also what does not keep the observer from running, and what it costs.
+
+    The arguments are those of :func:`requirements`.
+    """
     own = _copied(observer)
+    findings: list[Finding] = []
+    costs: list[Cost] = []
     with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder, observing(module), silently():
+        what: What = "data"
         try:
             own.attach(_throwaway(run, module, data, Path(folder)))
-        except Exception as error:
-            found = _findings("data", error, own.name)
-            return found + _module_alone(own, module)
-        try:
+            what = "module"
             own.meet(module)
-        except Exception as error:
-            return _findings("module", error, own.name)
-        try:
+            what = "observation"
             _try(own, module)
+        except ForeseenError as error:
+            findings += error.findings
         except Exception as error:
-            return _findings("observation", error, own.name)
-    return []
+            frames = traceback.extract_tb(error.__traceback__)
+            if any(f.name == "foresee" and f.filename != __file__ for f in frames):
+                what = "observation"
+            findings += _findings(what, error, own.name)
+            if what == "data":
+                findings += _module_alone(own, module)
+        else:
+            foreseen = list(own.foresee(module))
+            findings += [f for f in foreseen if isinstance(f, Finding) and not f.stops]
+            costs = [c for c in foreseen if isinstance(c, Cost)]
+    return Foresight(tuple(findings), tuple(costs), own)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -27,6 +27,8 @@ from lmdyn.analysis.preference.tower_predictions import Predictions
 from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.callbacks.conditions.amounts import site_widths
+from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import TrainingPart
 from lmdyn.callbacks.observing.protocols import objective_of
@@ -232,6 +234,26 @@ class TowerPreference(Observer):
             raise ValueError(
                 f"{self.name}: the module has a third tower, {further}: name the sites of all towers by `sites`"
             )
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Fewer than the three words that a correlation needs; output layers and their optimizer."""
+        counts = torch.zeros_like(self._counts)
+        for batch in self.probe_set.batches():
+            labels, size = batch["labels"], len(counts)
+            counts += torch.bincount(labels[(labels >= 0) & (labels < size)].cpu(), minlength=size)
+        words = int((self._eligible & (counts >= self.min_count)).sum())
+        if words < 3:
+            yield expected(
+                f"three of the {self.top} most frequent words with {self.min_count} occurrences in the probe set",
+                f"{words}",
+                "lower `min_count`, or look at more text",
+            )
+        widths = site_widths(module, self.probe_set, self.sites, self.forward)
+        size = len(counts) * (sum(widths.values()) + len(widths))
+        yield Cost(
+            f"{len(widths)} output layers for {len(counts):,} words, with gradients and Adam's two moments",
+            4 * 4 * size,
+        )
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Diagnostic classifiers on frozen representations, step by step: the method that SVCCA is held against."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import pandas as pd
@@ -17,6 +17,8 @@ from lmdyn.analysis.probing.probes import (
 )
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
+from lmdyn.callbacks.conditions.amounts import count_labels, count_tokens, site_widths
+from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.figures import draw_lines, line_style, new_panels, set_step_axis
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch, ProbeSet, Watch, probe_pass, token_vectors
@@ -129,6 +131,47 @@ class DiagnosticProbe(Observer):
     def check_module(self, module: nn.Module) -> None:
         """Find the sites, or refuse those that name no module."""
         self.sites = self.choose_sites(module, LSTM_SITES)
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Fewer tokens than asked for; tasks of fewer than two labels, or labels of the test part only; features."""
+        assert self._train_set is not None
+        tokens = count_tokens(self._train_set, self.train_tokens)
+        if tokens < self.train_tokens:
+            yield expected(
+                f"{self.train_tokens:,} tokens to train on",
+                f"{tokens:,} in the train part",
+                "lower `train_tokens`, or give more text",
+                stops=False,
+            )
+        keys = [t if target == "current" else f"target_{t}" for t in self.tasks for target in self.targets]
+        train, test = (count_labels(part, keys) for part in (self._train_set, self.probe_set))
+        for key in keys:
+            learnt = int((train[key] > 0).sum())
+            if learnt < 2 or not int(test[key].sum()):
+                where, got = ("train", f"{learnt}") if learnt < 2 else (self.split, "none")
+                yield expected(
+                    f"two labels of {key!r} or more in the train part, and labels in the {self.split} part",
+                    f"{got} in the {where} part",
+                    "choose other `tasks`, or give text that carries them",
+                )
+                continue
+            known = torch.nn.functional.pad(train[key], (0, max(0, len(test[key]) - len(train[key]))))
+            lost = int(test[key][known[: len(test[key])] == 0].sum())
+            if 10 * lost > int(test[key].sum()):
+                yield expected(
+                    f"labels of {key!r} that classifiers can learn",
+                    f"{lost:,} of {int(test[key].sum()):,} test tokens with labels that the train part lacks",
+                    "raise `train_tokens`",
+                    stops=False,
+                )
+        widths = site_widths(module, self.probe_set, self.sites, self.forward)
+        size = sum(widths.values())
+        held = tokens + count_tokens(self.probe_set)
+        yield Cost(
+            f"features of {held:,} tokens, {size:,} numbers each, twice while they are put together",
+            2 * 4 * held * size,
+            "lower `train_tokens` or `max_tokens`, or look at fewer `sites`",
+        )
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What fine-tuning would make of the model as it is: GLUE, SQuAD 2.0 and other tasks, as it is trained."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast, get_args
 
 import pandas as pd
@@ -18,6 +18,7 @@ from lmdyn.analysis.probing.task_metrics import (
     task_score,
 )
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
+from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import FineTuningTasks
 from lmdyn.callbacks.probing.downstream_figures import downstream_figures
@@ -180,6 +181,29 @@ class Downstream(Observer):
                 module, self._longest(name), f"examples of {name}", "lower the probe's max_sequence_length",
                 self.name,
             )  # fmt: skip
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Tasks with one label only, sets without examples; copies of the encoder with their optimizer."""
+        for name, task in self.tasks.items():
+            labels = {float(e["label"]) for e in task.train} if task.kind != "span" else {0.0, 1.0}
+            if len(labels) < 2:
+                yield expected(
+                    f"two labels or more among the training examples of {name}",
+                    f"{len(labels)} in {len(task.train)} examples",
+                    "raise the probe's `train_limit`",
+                )
+            if empty := [part or "development" for part, e in task.evaluation.items() if not len(e)]:
+                yield expected(
+                    f"examples of {name} to evaluate on",
+                    f"none in the set {empty[0]}",
+                    "raise the probe's `evaluation_limit`",
+                )
+        size = sum(4 * p.numel() for p in encoder_of(module).parameters())
+        kept = len(set(self.init_from.values()))
+        yield Cost(
+            f"a copy of the encoder with gradients and Adam's two moments{f', {kept} kept copies' if kept else ''}",
+            size * (4 + kept),
+        )
 
     @property
     def settings(self) -> dict[str, Any]:

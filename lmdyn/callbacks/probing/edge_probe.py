@@ -1,7 +1,8 @@
 """Edge probing, step by step: words, phrases, roles and coreference, read from the layers of a frozen model."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +18,8 @@ from lmdyn.analysis.inspection.transformer import encoder_of, layer_sites
 from lmdyn.analysis.probing.edge_probe_training import EdgeClassifier
 from lmdyn.analysis.probing.edge_probes import EdgeData, edge_probes
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
+from lmdyn.callbacks.conditions.amounts import site_widths
+from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device, token_vectors
 from lmdyn.callbacks.observing.protocols import HasTestPart, HasTrainingPart, HasValidationPart
@@ -115,6 +118,33 @@ class EdgeProbe(Observer):
             with suppress(ValueError):  # else they are found
                 default = layer_sites(module)
         self.sites = self.choose_sites(module, default, kinds=("block",))
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Parts without spans of a task, or with one label only; features of all parts."""
+        pieces = 0
+        for split, part in self._parts.items():
+            labels: dict[str, Counter[int]] = {task: Counter() for task in self.tasks}
+            for batch in part.batches():
+                pieces += int((batch["labels"] >= 0).sum())
+                for task, found in labels.items():
+                    if (spans := batch.get(f"{_SPANS}{task}")) is not None:
+                        found.update(spans[..., 4][spans[..., 4] >= 0].tolist())
+            for task, found in labels.items():
+                least = 2 if split == "train" else 1
+                if len(found) < least:
+                    yield expected(
+                        f"spans of {task!r} of {least} labels or more in the {split} part",
+                        f"{found.total()} spans of {len(found)} labels",
+                        f"raise `{split}_tokens`, give more text, or choose other `tasks`",
+                    )
+        read = module if self.forward is not None else _without_heads(module, self.sites)
+        widths = site_widths(module, self.probe_set, self.sites, self.forward, read=read)
+        size = sum(widths.values())
+        yield Cost(
+            f"features of {pieces:,} pieces of words, {size:,} numbers each, twice while they are put together",
+            2 * 4 * pieces * size,
+            "lower `train_tokens`, `validation_tokens` or `test_tokens`, or look at fewer `sites`",
+        )
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Similarity of a model's representations to those of a reference, step by step (Saphra & Lopez 2019)."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from types import MappingProxyType
@@ -18,6 +18,8 @@ from lmdyn.analysis.similarity.divergence import jensen_shannon, kullback_leible
 from lmdyn.analysis.similarity.rsa import rsa
 from lmdyn.analysis.similarity.sweep import MEASURES, measure_of
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
+from lmdyn.callbacks.conditions.amounts import site_widths
+from lmdyn.callbacks.conditions.finding import Foreseen
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
 from lmdyn.callbacks.observing.reading import choose_sites
 from lmdyn.callbacks.observing.reference import (
@@ -36,6 +38,7 @@ from lmdyn.callbacks.observing.token_groups import (
     token_hash,
 )
 from lmdyn.callbacks.similarity.block_values import BlockValues
+from lmdyn.callbacks.similarity.foreseen_sums import foreseen_sums
 from lmdyn.callbacks.similarity.similarity_figures import similarity_figures
 
 __all__ = ["Similarity"]
@@ -190,6 +193,11 @@ class Similarity(StreamingObserver):
         if isinstance(reference, Itself):
             return ReferenceReader(name, None, sites, attention)
         return ReferenceReader(name, placed_like(other, module), sites, attention, forward)
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Fewer tokens than dimensions; covariances, samples and modules of references; see :func:`foreseen_sums`."""
+        widths = site_widths(module, self.probe_set, self.sites, self.forward)
+        yield from foreseen_sums(self, widths, module)
 
     @property
     def settings(self) -> dict[str, Any]:

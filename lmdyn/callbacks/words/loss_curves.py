@@ -1,7 +1,7 @@
 """Loss and accuracy over training, by tag and by frequency of the target word."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.grouped import GroupedMeans
+from lmdyn.callbacks.conditions.finding import Foreseen, expected
 from lmdyn.callbacks.observing.figures import Panels, draw_lines, line_styles, new_panels, set_step_axis
 from lmdyn.callbacks.observing.probe import ObservedBatch
 from lmdyn.callbacks.observing.run import announce
@@ -103,6 +104,20 @@ class LearningCurves(StreamingObserver):
         """Names of the frequency bands."""
         starts = (1, *self.bands)
         return [f"{a}-{b - 1}" for a, b in pairwise(starts)] + [f"{starts[-1]}+"]
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Bands of frequency ranks that no word is in."""
+        held = set() if self.band_of is None else set(self.band_of.unique().tolist())
+        # the last one is of all words beyond, of which a small vocabulary has none
+        empty = [n for i, n in enumerate(self.band_names[:-1]) if i not in held] if self.bands else []
+        if empty:
+            assert self.band_of is not None
+            yield expected(
+                f"words of the frequency ranks {', '.join(empty)}",
+                f"{int((self.band_of >= 0).sum())} words",
+                "give lower `bands`",
+                stops=False,
+            )
 
     def accumulator(self, module: nn.Module, step: int) -> "_Sums":
         """Sums of losses and hits."""

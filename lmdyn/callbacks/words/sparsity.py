@@ -1,6 +1,6 @@
 """The natural sparsity of activations and gradients (Saphra & Lopez 2019)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +26,8 @@ from lmdyn.analysis.words.sparsity import (
     unigram_entropy,
     word_tags,
 )
+from lmdyn.callbacks.conditions.amounts import count_types
+from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
 from lmdyn.callbacks.observing.run import announce
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, StreamingObserver, given_sites
@@ -40,6 +42,8 @@ from lmdyn.callbacks.words.frequency_cells import FrequencyCells, frequency_samp
 from lmdyn.callbacks.words.sparsity_figures import sparsity_figures
 
 __all__ = ["Sparsity"]
+
+_LEAST = 3  # words of a correlation, see frequency_correlation
 
 
 class Sparsity(StreamingObserver):
@@ -230,6 +234,31 @@ class Sparsity(StreamingObserver):
             raise ValueError(
                 f"{self.name}: no `sites` to take gradients at: give some, or `gradients: false`"
             )
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Fewer than the three words that a correlation needs, in the text or in a class; the sums by word."""
+        assert self.counts is not None
+        for name, sample in self.samples.items():
+            if name and int(sample.sum()) < _LEAST:
+                yield expected(
+                    f"{_LEAST} words of the sample {name!r} for a correlation",
+                    f"{int(sample.sum())} with {self.class_min_count} training occurrences under a tag of it",
+                    "lower `class_min_count`, or give more training text",
+                    stops=False,
+                )
+        special = (~self.samples[""]).nonzero()[:, 0].tolist()
+        words = count_types(self.probe_set, "labels", _LEAST, self.min_count, special)
+        if words < _LEAST:
+            yield expected(
+                f"{_LEAST} words of {self.min_count} occurrences in the probe set for a correlation",
+                str(words),
+                "give more text (`max_tokens`, `probe`), or lower `min_count`",
+            )
+        quantities = len(self.sites) * (3 if self.gradients else 1) + len(self.attention_sites)
+        size = 2 * 2 * 8 * quantities * len(self.counts)  # roles, sum and count, float64
+        yield Cost(
+            f"sums of {quantities} quantities for {len(self.counts):,} words", size, "look at fewer `sites`"
+        )
 
     def accumulator(self, module: nn.Module, step: int) -> "_WordMeans":
         """Per-word means in both roles."""

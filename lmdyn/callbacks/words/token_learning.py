@@ -1,7 +1,7 @@
 """When a masked language model learns which words: reconstruction of words that it sees, prediction of masked ones."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, get_args
 
@@ -16,6 +16,7 @@ from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.analysis.words.word_masks import BatchWords, masked_copies, number_words, word_hash, words_right
+from lmdyn.callbacks.conditions.finding import Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.token_groups import (
@@ -274,6 +275,30 @@ class TokenLearning(Observer):
         return word_hash(examples.to(words.row.device)[words.row], words.word, self.seed)
 
     # ---------------------------------------------------------------- an observation
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """No word that the tokenizer knows; groups that no word of the text is in, such as bands of ranks."""
+        held: dict[str, set[int]] = {by: set() for by in self._groupings}
+        known = 0
+        for batch in self.probe_set.batches():
+            words = number_words(batch["words"])
+            is_known = self._known(batch, words)
+            known += int(is_known.sum())
+            for by, grouping in self._groupings.items():
+                held[by] |= set(grouping.of(batch, words)[is_known].tolist())
+        if not known:
+            yield expected(
+                "words that the tokenizer knows", "none", "give the tokenizer of this model's text"
+            )
+        for by, grouping in self._groupings.items():
+            empty = [name for i, name in enumerate(grouping.names) if i not in held[by]]
+            if known and empty and (by == "rank" or len(empty) == len(grouping.names)):
+                yield expected(
+                    f"words of the groups {', '.join(empty)} of {by!r} in the probe set",
+                    f"none among {known:,} words",
+                    "give other `bands`" if by == "rank" else "choose other groupings by `by`",
+                    stops=False,
+                )
 
     @torch.no_grad()
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """What a masked language model knows about the world, fact by fact, as it is trained."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.inspection.predictions import logits_at
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
+from lmdyn.callbacks.conditions.finding import Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.protocols import HasFacts
@@ -100,6 +101,26 @@ class WorldKnowledge(Observer):
             **super().settings, "templates": self._facts.templates, "relation_kinds": self._facts.relation_kinds,
             "candidates": len(self._facts.candidates),
         }  # fmt: skip
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Facts whose object is a token that stands for unknown words; candidates without any object."""
+        objects = [int(o) for e in self._facts.examples for o in np.asarray(e["labels"]).ravel() if o >= 0]
+        special = set(self.run.tokenizer.all_special_ids) if self.run.tokenizer is not None else set()
+        unknown = sum(o in special for o in objects)
+        if unknown:
+            yield expected(
+                "facts whose object is a word of the vocabulary",
+                f"{unknown} of {len(objects)} whose object is a special token",
+                "leave them out, or train the tokenizer on text that holds these words",
+                stops=unknown == len(objects),
+            )
+        if not set(objects) & set(self._facts.candidates):
+            yield expected(
+                "objects among the candidates",
+                f"none of {len(set(objects))}",
+                "give the tokenizer that the questions were made for",
+                stops=False,
+            )
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Ask all facts."""

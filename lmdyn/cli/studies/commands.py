@@ -6,9 +6,58 @@ from pathlib import Path
 
 from lmdyn.cli.commands import CommandParser
 
-__all__ = ["fork_command", "records_command"]
+__all__ = ["check_command", "fork_command", "records_command"]
 
 log = logging.getLogger(__name__)
+
+
+def check_command(args: Sequence[str]) -> None:
+    """``lmdyn check --config FILE … [--replay OVERLAY …] [--snakefile FILE | --profile DIR] [--json]``.
+
+    Raises:
+        SystemExit: status 1 where something would fail.
+    """
+    parser = CommandParser(
+        "lmdyn check",
+        usage="lmdyn check --config FILE … [--replay OVERLAY …] [--data.… VALUE] [--json]\n"
+        "       lmdyn check --profile DIR | --snakefile FILE [--json]",
+        description="Builds data, model and observers as `fit` would, and says in one line each what is known to fail "
+        "or to be meaningless later: nothing is trained, and no run's folder is written to. Exit status 1 for errors; "
+        "warnings are of numbers that will be missing.",
+        epilog="What --config FILE takes, fit takes too; other arguments of fit follow it.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--replay", action="append", default=[], metavar="OVERLAY",
+        help="yaml that `analyze` will lay over the run's configuration: its observers are checked over the "
+        "checkpoints that the run will have",
+    )  # fmt: skip
+    parser.add_argument(
+        "--scheduled", action="store_true", help="as of `analyze`: each observer at its own steps"
+    )
+    parser.add_argument("--snakefile", metavar="FILE", help="check all commands of a chain, in its order")
+    parser.add_argument("--profile", metavar="DIR", help="the same of a profile of Snakemake")
+    parser.add_argument("--json", action="store_true", help="write the lines as json, for scripts")
+    if not args:
+        parser.print_help()
+        return
+    options, rest = parser.parse_known_args(list(args))  # LightningCLI parses the rest
+    if options.snakefile is not None or options.profile is not None:
+        if rest or options.replay:
+            raise ValueError(
+                f"--snakefile and --profile name the configurations themselves: leave out {rest[0]}"
+            )
+        from lmdyn.cli.checking.planned_chain import check_chain
+
+        good = check_chain(options.snakefile, options.profile, as_json=options.json)
+    elif not any(word == "--config" or word.startswith("--config=") for word in rest):
+        raise ValueError("expected --config FILE, --snakefile FILE or --profile DIR, got none of them")
+    else:
+        from lmdyn.cli.checking.check import check
+
+        good = check(rest, options.replay, scheduled=options.scheduled, as_json=options.json)
+    if not good:
+        raise SystemExit(1)
 
 
 def records_command(args: Sequence[str]) -> None:

@@ -1,0 +1,78 @@
+"""What the machine has free: memory of host and device, disk."""
+
+import shutil
+from pathlib import Path
+
+import torch
+
+__all__ = ["free_disk", "free_memory", "in_words"]
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that can be allocated on a device now; None where it is unknown.
+
+    On the host, what the system calls available, or what the limit of a container or a job leaves if that is less.
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(free + cached)
+    if device.type != "cpu":
+        return None
+    known = [n for n in (_available(), _left_of_limit()) if n is not None]
+    return min(known) if known else None
+
+
+def _available() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        sizes = {line.partition(":")[0]: line.split()[1] for line in lines}
+        return 1024 * int(sizes["MemAvailable"])
+    except (OSError, KeyError, ValueError, IndexError):  # no Linux
+        return None
+
+
+def _left_of_limit() -> int | None:
+    """What the limit of the control group leaves, of version 2, else of version 1."""
+    for folder, limit, used in (
+        ("/sys/fs/cgroup", "memory.max", "memory.current"),
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        try:
+            most = int(Path(folder, limit).read_text(encoding="ascii"))
+            now = int(Path(folder, used).read_text(encoding="ascii"))
+            inactive = [
+                int(line.split()[1])  # the cache of files, which gives way
+                for line in Path(folder, "memory.stat").read_text(encoding="ascii").splitlines()
+                if line.split()[0] in ("inactive_file", "total_inactive_file")
+            ]
+        except (OSError, ValueError, IndexError):  # no limit ("max"), no such file
+            continue
+        return max(0, most - now + max(inactive, default=0))
+    return None
+
+
+def free_disk(folder: Path) -> int | None:
+    """Bytes free on the disk of a folder, which may not be there yet; None where it is unknown."""
+    there = next((p for p in (folder.absolute(), *folder.absolute().parents) if p.exists()), None)
+    if there is None:
+        return None
+    try:
+        return shutil.disk_usage(there).free
+    except OSError:
+        return None
+
+
+def in_words(number: int) -> str:
+    """A number of bytes for people.
+
+    Example:
+        >>> in_words(512), in_words(3 * 2**20), in_words(5 * 2**30 + 2**29)
+        ('512 B', '3.0 MiB', '5.5 GiB')
+    """
+    size, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{number} B" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,0 +1,329 @@
+"""``lmdyn check``: what is known before training, in one line for each thing that would fail later."""
+
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from lmdyn.analysis.inspection.forward import device_of
+from lmdyn.callbacks.conditions.amounts import parameter_bytes
+from lmdyn.callbacks.conditions.finding import Cost, Finding, beyond_memory, expected
+from lmdyn.callbacks.conditions.machine import free_disk, free_memory, in_words
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import ProbeSet
+from lmdyn.callbacks.observing.reading import read_module
+from lmdyn.callbacks.observing.recording import check_names
+from lmdyn.callbacks.observing.requirements import foresee, silently
+from lmdyn.callbacks.observing.run import Run, split_loader
+from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
+from lmdyn.cli.checking.built import Built, NotParsedError, build, build_observers
+from lmdyn.cli.checking.preflight import (
+    disk_of_checkpoints,
+    foreseen_of_replay,
+    foreseen_of_training,
+    held_together,
+    own_references,
+    training_bytes,
+)
+
+__all__ = ["Line", "check", "check_replay", "check_training", "tell"]
+
+log = logging.getLogger(__name__)
+
+Verdict = Literal["ok", "warning", "error", "not checked"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the answer.
+
+    Attributes:
+        verdict: ``ok``; ``warning``, some numbers will be missing; ``error``, it fails or the number is wrong;
+            ``not checked``, for want of a connection.
+        whose: what it is about: a configuration or command, and the part of it.
+        says: what was expected and got, and what to do.
+    """
+
+    verdict: Verdict
+    whose: str
+    says: str
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.whose}: {self.says}"
+
+
+def check(
+    args: Sequence[str], overlays: Sequence[str] = (), *, scheduled: bool = False, as_json: bool = False
+) -> bool:
+    """Check a training, and a replay of it; tell the lines. Nothing is trained, and no run's folder is written to.
+
+    Args:
+        args: those of ``fit``: ``--config FILE … --model.… VALUE``.
+        overlays: files that ``analyze`` will lay over the run's configuration.
+        scheduled: as of ``analyze``.
+        as_json: write the lines to the standard output, as a list of objects.
+
+    Returns:
+        Whether there is no error.
+    """
+    lines, built = check_training(args, "fit")
+    if overlays and built is not None:
+        lines += check_replay(built, args, overlays, "analyze", scheduled=scheduled)
+    return tell(lines, as_json=as_json)
+
+
+def tell(lines: Iterable[Line], *, as_json: bool = False) -> bool:
+    """Write the lines as they come, and whether there is no error."""
+    told: list[Line] = []
+    for line in lines:
+        told.append(line)
+        if not as_json:
+            log.info("%s", line)
+    errors, warnings = (sum(line.verdict == v for line in told) for v in ("error", "warning"))
+    if as_json:
+        sys.stdout.write(json.dumps([asdict(line) for line in told], indent=1) + "\n")
+    else:
+        log.info("%d errors, %d warnings", errors, warnings)
+    return not errors
+
+
+def _line(whose: str, finding: Finding) -> Line:
+    return Line("error" if finding.stops else "warning", whose, " ".join(str(finding).split()))
+
+
+def _failed(whose: str, error: Exception) -> Line:
+    text = " ".join(str(error).split()) or type(error).__name__
+    if not isinstance(error, (ValueError, TypeError, OSError)):
+        text = f"{type(error).__name__}: {text}"
+    unreachable = (
+        "cannot be reached",
+        "cannot be listed",
+        "couldn't connect",
+        "Couldn't reach",
+        "offline mode",
+    )
+    if any(sign in text for sign in unreachable):
+        return Line("not checked", whose, f"a download: {text}")
+    return Line("error", whose, text)
+
+
+def check_training(
+    args: Sequence[str], whose: str, tokenizers: Mapping[str, Any] | None = None
+) -> tuple[list[Line], Built | None]:
+    """Build what ``fit`` would build, and let everything meet.
+
+    Args:
+        args: those of ``fit``.
+        whose: the command, for the lines.
+        tokenizers: see :func:`~lmdyn.cli.checking.built.build`.
+
+    Returns:
+        The lines, and what was built; None where it could not be.
+    """
+    try:
+        built = build(args, tokenizers)
+    except NotParsedError as error:
+        return [Line("error", f"{whose}: configuration", " ".join(str(error).split()))], None
+    except Exception as error:
+        return [_failed(f"{whose}: model and data", error)], None
+    lines = [*_of_model_and_data(built, whose)]
+    size = sum(p.numel() for p in built.module.parameters())
+    length = "training of unknown length" if built.plan.updates is None else f"{built.plan.updates:,} updates"
+    brief = [f"{type(built.module).__name__}, {size:,} parameters", type(built.data).__name__, length]
+    savers = [c for c in built.callbacks if isinstance(c, ScheduledCheckpoint) and c.weights_only]
+    saved = built.folder / savers[0].folder if savers else None
+    live = Run(built.folder, built.tokenizer, built.counts, built.data, None, saved)
+    observed, costs = _of_observers(built, live, whose)
+    lines += observed
+    foreseen = foreseen_of_training(built.callbacks, built.module, built.plan, built.folder, built.optimizers)
+    lines += [_line(f"{whose}: run", f) for f in foreseen if isinstance(f, Finding)]
+    training = [c for c in foreseen if isinstance(c, Cost)]
+    said, needs = _of_resources(built, [*training, *held_together(costs)], whose, disk=True)
+    lines += said
+    if not any(line.verdict == "error" for line in lines):
+        lines.insert(0, Line("ok", whose, "; ".join([*brief, *needs])))
+    return lines, built
+
+
+def check_replay(
+    built: Built,
+    args: Sequence[str],
+    overlays: Sequence[str],
+    whose: str,
+    *,
+    scheduled: bool = False,
+    ready: Callable[[Observer], list[Line]] = lambda observer: [],
+) -> list[Line]:
+    """Check what ``analyze`` would observe of a run that may not be there yet.
+
+    Args:
+        built: the run, as it will be trained.
+        args: with which it was built.
+        overlays: files over its configuration.
+        whose: the command, for the lines.
+        scheduled: as of ``analyze``.
+        ready: gives an observer what other commands will have made, and names what none of them makes.
+    """
+    try:
+        callbacks = build_observers([*args, *(f"--config={path}" for path in overlays)])
+    except NotParsedError as error:
+        return [Line("error", f"{whose}: configuration", " ".join(str(error).split()))]
+    except Exception as error:
+        return [_failed(f"{whose}: observers", error)]
+    replayed = built.with_observers(callbacks)
+    if not replayed.observers:
+        return [_line(whose, expected("observers under trainer.callbacks", "none", "add one", of="run"))]
+    with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder:
+        there = _future_checkpoints(built, replayed.observers, Path(folder))
+        if not there:
+            return [
+                _line(
+                    whose,
+                    expected(
+                        "checkpoints to look at",
+                        "a run that saves none",
+                        "add a ScheduledCheckpoint to its callbacks",
+                        of="run",
+                    ),
+                )
+            ]
+        where = next(iter(there.values())).parent
+        run = Run(built.folder, built.tokenizer, built.counts, built.data, there, where)
+        lines = [line for observer in replayed.observers for line in ready(observer)]
+        observed, costs = _of_observers(replayed, run, whose)
+        lines += observed
+    found = foreseen_of_replay(replayed.observers, list(there), scheduled=scheduled)
+    lines += [_line(f"{whose}: run", f) for f in found]
+    said, needs = _of_resources(built, held_together(costs), whose, disk=False)
+    lines += said
+    if not any(line.verdict == "error" for line in lines):
+        lines.insert(0, Line("ok", whose, f"over {len(there)} checkpoints; {'; '.join(needs)}"))
+    return lines
+
+
+def _future_checkpoints(built: Built, observers: Sequence[Observer], folder: Path) -> dict[int, Path]:
+    """The checkpoints that a run will have: where one is compared with, the untrained weights stand for each."""
+    steps = built.steps or ([0] if any(isinstance(c, ScheduledCheckpoint) for c in built.callbacks) else [])
+    there = {step: folder / "checkpoints" / f"step={step:09d}.ckpt" for step in steps}
+    if any(own_references(o) for o in observers):
+        for number, path in enumerate(there.values()):
+            path.parent.mkdir(exist_ok=True)
+            if number == 0:
+                torch.save({"state_dict": built.module.state_dict()}, path)
+            else:
+                path.hardlink_to(next(iter(there.values())))
+    return there
+
+
+# Parts -------------------------------------------------------------------------------------------------------
+
+
+def _of_model_and_data(built: Built, whose: str) -> Iterator[Line]:
+    if built.plan.updates == 0 or built.plan.of_epoch == 0:
+        yield _line(
+            f"{whose}: data", expected("batches to train on", "none", "give more text, or smaller batches")
+        )
+    try:
+        loader = split_loader(built.data, "validation", "this run", chosen=False)
+        with silently():
+            batch = next(iter(ProbeSet(loader).batches()), None)
+    except Exception as error:
+        if built.observers:
+            yield _failed(f"{whose}: validation data", error)
+        return
+    if batch is None:
+        yield _line(
+            f"{whose}: validation data", expected("batches", "none", "give more text, or smaller batches")
+        )
+        return
+    yield from _padding(built, batch, whose)
+    try:
+        with silently():
+            read_module(
+                built.module, ProbeSet(loader), None, built.tokenizer, whose="the model", labels="aligned",
+                uses_labels=False, kind=None, one_pass=True,
+            )  # fmt: skip
+    except Exception as error:
+        text = " ".join(str(error).split())
+        if (
+            "an embedding of" in text or "token types" in text
+        ):  # what else fails may be none of its training's
+            yield Line("error", f"{whose}: model and data", text)
+
+
+def _padding(built: Built, batch: Mapping[str, Any], whose: str) -> Iterator[Line]:
+    """Padding that is to be predicted."""
+    pad = getattr(built.tokenizer, "pad_token_id", None)
+    labels, ids = batch.get("labels"), batch.get("input_ids")
+    others = {getattr(built.tokenizer, f"{name}_token_id", None) for name in ("eos", "bos", "unk")}
+    if (
+        pad is None
+        or pad in others
+        or not isinstance(labels, torch.Tensor)
+        or not isinstance(ids, torch.Tensor)
+    ):
+        return
+    padded = int(((labels == pad) & (ids == pad)).sum()) if labels.shape == ids.shape else 0
+    if padded:
+        yield _line(
+            f"{whose}: data",
+            expected(
+                "labels of -100 on padding",
+                f"{padded} labels of a batch that are the padding token",
+                "let the collator set them to -100",
+                stops=False,
+            ),
+        )
+
+
+def _of_observers(built: Built, run: Run, whose: str) -> tuple[list[Line], dict[Observer, Sequence[Cost]]]:
+    lines: list[Line] = []
+    costs: dict[Observer, Sequence[Cost]] = {}
+    try:
+        check_names(built.observers)
+    except ValueError as error:
+        lines.append(_failed(f"{whose}: observers", error))
+    for observer in built.observers:
+        found = foresee(observer, built.module, run=run)
+        if found.costs:
+            costs[found.observer] = found.costs
+        own = f"{whose}: {observer.name}"
+        for finding in found.findings:
+            line = _line(own, finding)
+            if finding.error is not None and _failed(own, finding.error).verdict == "not checked":
+                line = _failed(own, finding.error)
+            lines.append(line)
+        if not found.findings:
+            largest = max(found.costs, key=lambda c: c.memory, default=None)
+            lines.append(Line("ok", own, "runs" if largest is None else f"runs; {largest}"))
+    return lines, costs
+
+
+def _of_resources(
+    built: Built, held: Sequence[Cost], whose: str, *, disk: bool
+) -> tuple[list[Line], list[str]]:
+    """Memory and disk: what does not fit; and what is needed beside what is free here."""
+    device = device_of(built.module)
+    lines = [_line(f"{whose}: memory", finding) for finding in beyond_memory(held, device)]
+    there = free_memory(device)
+    free = "" if there is None else f" of {in_words(there)} free here"
+    needs = [f"memory about {in_words(sum(c.memory for c in held))} besides model and batches{free}"]
+    accelerator = built.asked.get("accelerator")
+    if accelerator not in ("cpu", "auto", None):
+        lines.append(
+            Line("not checked", f"{whose}: memory", f"of the accelerator that is configured ({accelerator})")
+        )
+    if disk and built.plan.updates is not None:
+        savers = [c for c in built.callbacks if isinstance(c, ScheduledCheckpoint)]
+        states = training_bytes(built.module, built.optimizers)
+        size = disk_of_checkpoints(savers, parameter_bytes(built.module), states, built.plan)
+        free_there = free_disk(built.folder)
+        free = "" if free_there is None else f" of {in_words(free_there)} free"
+        needs.append(f"checkpoints about {in_words(size)}{free}")
+    return lines, needs

@@ -1,0 +1,342 @@
+"""What is known of a run as a whole before its first batch: schedules that never fire, memory, disk, checkpoints."""
+
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from lmdyn.analysis.inspection.forward import device_of
+from lmdyn.callbacks.conditions.amounts import parameter_bytes
+from lmdyn.callbacks.conditions.finding import Cost, Finding, beyond_memory, expected, heed
+from lmdyn.callbacks.conditions.machine import free_disk, in_words
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.reference import Earlier, OwnFinal, Previous, Reference
+from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
+from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
+from lmdyn.callbacks.training.lightning_internals import callbacks_of
+from lmdyn.callbacks.training.observation_schedule import Steps
+
+__all__ = [
+    "Plan",
+    "Preflight",
+    "disk_of_checkpoints",
+    "due",
+    "foreseen_of_replay",
+    "foreseen_of_training",
+    "held_together",
+    "own_references",
+    "peak_memory",
+    "training_bytes",
+]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long a training is planned to be.
+
+    Attributes:
+        updates: optimizer updates at its end; None where it is not known.
+        of_epoch: updates of an epoch; None where it is not known.
+    """
+
+    updates: int | None
+    of_epoch: int | None
+
+    @classmethod
+    def of(cls, trainer: L.Trainer, batches: float | None) -> "Plan":
+        """Of a trainer, whose epochs have so many batches (inf and None: not known)."""
+        accumulated = int(getattr(trainer, "accumulate_grad_batches", 1))
+        known = batches is not None and batches != float("inf")
+        of_epoch = max(1, -(-int(batches or 0) // accumulated)) if known else None
+        ends = []
+        if trainer.max_steps is not None and trainer.max_steps >= 0:
+            ends.append(trainer.max_steps)
+        if trainer.max_epochs is not None and trainer.max_epochs >= 0 and of_epoch is not None:
+            ends.append(trainer.max_epochs * of_epoch)
+        return cls(min(ends) if ends else None, of_epoch)
+
+
+def due(schedule: Steps, plan: Plan) -> list[int]:
+    """The steps of a schedule within a training, of known length.
+
+    Example:
+        >>> due(Steps(every=4, at=(0, 5), epochs=True), Plan(10, 3))
+        [0, 3, 4, 5, 6, 8, 9, 10]
+    """
+    assert plan.updates is not None
+    steps = {s for s in schedule.at if s <= plan.updates}
+    if schedule.every is not None:
+        steps |= set(range(schedule.every, plan.updates + 1, schedule.every))
+    if schedule.per_decade is not None:
+        k = 0
+        while (step := round(10 ** (k / schedule.per_decade))) <= plan.updates:
+            steps.add(step)
+            k += 1
+    if schedule.epochs and plan.of_epoch is not None:
+        steps |= set(range(plan.of_epoch, plan.updates + 1, plan.of_epoch))
+    if schedule.last:
+        steps.add(plan.updates)
+    return sorted(steps)
+
+
+def _unreached(whose: str, schedule: Steps, plan: Plan) -> Iterator[Finding]:
+    """Parts of a schedule that never fire."""
+    if plan.updates is None:
+        return
+    if not due(schedule, plan):
+        yield expected(
+            f"steps up to {plan.updates:,}, the end of training, in the schedule of {whose}",
+            f"none of {schedule}",
+            "name earlier steps, or train longer",
+            of="run",
+        )
+        return
+    never = []
+    if beyond := [s for s in schedule.at if s > plan.updates]:
+        never.append(f"at {', '.join(map(str, beyond))}")
+    if schedule.every is not None and schedule.every > plan.updates:
+        never.append(f"every {schedule.every}")
+    others = schedule.every or schedule.per_decade or any(schedule.at)
+    if schedule.epochs and not others and plan.of_epoch is not None and plan.of_epoch > plan.updates:
+        never.append(f"epochs (of {plan.of_epoch} updates)")
+    if never:
+        yield expected(
+            f"steps up to {plan.updates:,}, the end of training, in the schedule of {whose}",
+            f"{'; '.join(never)}, which never comes",
+            "name earlier steps, or train longer",
+            of="run",
+            stops=False,
+        )
+
+
+def own_references(observer: Observer) -> list[Reference]:
+    """The references of an observer to the run's own checkpoints."""
+    found: list[Any] = []
+    for name, value in vars(observer).items():
+        if "hparams" not in name:  # the same objects once more
+            found += list(value.values()) if isinstance(value, Mapping) else [value]
+    return [r for r in found if isinstance(r, (OwnFinal, Previous, Earlier))]
+
+
+def _missing_steps(whose: str, at: Iterable[int], there: Iterable[int]) -> Iterator[Finding]:
+    missing = sorted(set(at) - set(there))
+    if missing:
+        yield expected(
+            f"checkpoints of the steps that {whose} compares with",
+            f"none of {', '.join(map(str, missing[:8]))}{' …' if len(missing) > 8 else ''}",
+            "put these steps into the schedule of the ScheduledCheckpoint, or name others by `at`",
+            of="run",
+            stops=not set(at) & set(there),
+        )
+
+
+def foreseen_of_training(
+    callbacks: Sequence[Any], module: nn.Module, plan: Plan, folder: Path, optimizers: Sequence[Any] | None
+) -> list[Finding | Cost]:
+    """Findings about schedules, checkpoints and disk of a training, and what the training itself holds in memory.
+
+    Args:
+        callbacks: all of the trainer's.
+        module: with its layers.
+        plan: how long it is trained.
+        folder: of the run.
+        optimizers: as configured; None where that is not known: Adam is assumed.
+    """
+    found: list[Finding | Cost] = []
+    savers = [c for c in callbacks if isinstance(c, ScheduledCheckpoint)]
+    for callback in callbacks:
+        schedule = getattr(callback, "schedule", None)
+        if isinstance(schedule, Steps):
+            whose = (
+                callback.name
+                if isinstance(callback, Observer)
+                else str(getattr(callback, "state_key", callback))
+            )
+            found += _unreached(whose, schedule, plan)
+    weights = [s for s in savers if s.weights_only]
+    for observer in (c for c in callbacks if isinstance(c, Observer)):
+        for reference in own_references(observer):
+            if isinstance(reference, Earlier) and reference.at and weights and plan.updates is not None:
+                found += _missing_steps(
+                    f"Earlier of {observer.name}", reference.at, due(weights[0].schedule, plan)
+                )
+            if isinstance(reference, (Earlier, Previous)) and weights and weights[0].keep is not None:
+                found.append(
+                    expected(
+                        f"all earlier checkpoints, for {type(reference).__name__} of {observer.name}",
+                        f"a ScheduledCheckpoint that keeps {weights[0].keep}",
+                        "leave `keep` out",
+                        of="run",
+                        stops=False,
+                    )
+                )
+    states = training_bytes(module, optimizers)
+    found.append(
+        Cost("gradients and the optimizer's state", states, "train a smaller model, or on another device")
+    )
+    if plan.updates is not None:
+        found += _of_disk(savers, parameter_bytes(module), states, plan, folder)
+    return found
+
+
+def training_bytes(module: nn.Module, optimizers: Sequence[Any] | None) -> int:
+    """Bytes of gradients and of the optimizers' states, once each has made an update."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    gradients = sum(p.numel() * p.element_size() for p in trained)
+    if not optimizers:
+        return gradients + 2 * gradients
+    states = 0.0
+    for optimizer in optimizers:
+        held = sum(p.numel() * p.element_size() for g in optimizer.param_groups for p in g["params"])
+        states += held * _numbers_of_state(optimizer)
+    return gradients + int(states)
+
+
+def _numbers_of_state(optimizer: Any) -> float:
+    """Numbers that an optimizer keeps for a parameter: found by one update of a parameter of its own."""
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # Lightning's wrapper
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.inference_mode(False):
+        parameter = nn.Parameter(torch.ones(8, 8))
+        try:
+            groups = optimizer.param_groups[0]
+            given = {k: groups[k] for k in optimizer.defaults if k in groups}
+            own = type(optimizer)([parameter], **given)
+            parameter.grad = torch.full_like(parameter, 0.5)
+            own.step()
+            tensors = [v for v in own.state[parameter].values() if isinstance(v, Tensor)]
+        except Exception as error:  # a class of the user's, which may want more
+            log.debug("the state of %s is not known: %s", type(optimizer).__name__, error)
+            return 2.0
+    return sum(t.numel() for t in tensors if t.numel() > 1) / parameter.numel()
+
+
+def _of_disk(
+    savers: Sequence[ScheduledCheckpoint], weights: int, states: int, plan: Plan, folder: Path
+) -> Iterator[Finding]:
+    """A finding where checkpoints do not fit."""
+    needed = disk_of_checkpoints(savers, weights, states, plan)
+    there = free_disk(folder)
+    if there is not None and needed > there:
+        yield expected(
+            f"about {in_words(needed)} of disk for checkpoints",
+            f"{in_words(there)} free at {folder}",
+            "save fewer (`schedule`), keep fewer (`keep`), or give `save_dir` another disk",
+            of="cost",
+        )
+
+
+def disk_of_checkpoints(savers: Sequence[ScheduledCheckpoint], weights: int, states: int, plan: Plan) -> int:
+    """Bytes of all checkpoints that are kept, one of them also under its temporary name.
+
+    Args:
+        savers: who writes them.
+        weights: bytes of the module.
+        states: bytes of gradients and optimizer, see :func:`training_bytes`; gradients are not saved.
+        plan: of the training.
+    """
+    needed = 0
+    for saver in savers:
+        number = len(due(saver.schedule, plan))
+        kept = number if saver.keep is None else min(number, saver.keep + 1)
+        needed += kept * (weights if saver.weights_only else weights + max(0, states - weights))
+    return needed
+
+
+def foreseen_of_replay(
+    observers: Sequence[Observer], steps: Sequence[int], *, scheduled: bool
+) -> list[Finding]:
+    """Findings about observers and the checkpoints that they are to be replayed over.
+
+    Args:
+        observers: of the replay.
+        steps: of the checkpoints.
+        scheduled: whether each is asked at the steps of its schedule only.
+    """
+    found: list[Finding] = []
+    for observer in observers:
+        asked = [s for s in steps if s in observer.schedule]
+        if scheduled and not asked and not (observer.schedule.last and steps):
+            found.append(
+                expected(
+                    f"checkpoints at steps of the schedule of {observer.name}",
+                    f"steps {', '.join(map(str, steps[:8]))}{' …' if len(steps) > 8 else ''}",
+                    "name these in its `schedule`, or leave --scheduled out",
+                    of="run",
+                )
+            )
+        for reference in own_references(observer):
+            if isinstance(reference, Earlier) and reference.at:
+                found += _missing_steps(f"Earlier of {observer.name}", reference.at, steps)
+    return found
+
+
+def held_together(costs: Mapping[Observer, Sequence[Cost]]) -> list[Cost]:
+    """What observations hold at once: that of the observers of the costliest pass, since passes follow each other."""
+    by_pass: dict[Any, list[Cost]] = {}
+    for observer, held in costs.items():
+        key = observer.pass_key if isinstance(observer, StreamingObserver) else id(observer)
+        by_pass.setdefault(key, []).extend(held)
+    return max(by_pass.values(), key=lambda held: sum(c.memory for c in held), default=[])
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes that this process has held on a device so far."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    import resource  # there is none on Windows
+
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(used if sys.platform == "darwin" else 1024 * used)
+
+
+class Preflight(L.Callback):
+    """In ``fit``: checks schedules, memory and disk once all is built, before anything is observed or trained.
+
+    Put first among the callbacks, so that it comes before the observations of step 0. At the end of the training, a
+    line of the log sets what was foreseen beside what was used.
+    """
+
+    def __init__(self) -> None:
+        self._foreseen: tuple[int, int] | None = None
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stop for what would fail.
+
+        Raises:
+            ForeseenError: a schedule without any step, checkpoints that are not made, too little memory or disk.
+        """
+        callbacks, device = callbacks_of(trainer), device_of(pl_module)
+        for observer in (c for c in callbacks if isinstance(c, Observer)):
+            observer.ensure_met(pl_module)
+        plan = Plan.of(trainer, trainer.fit_loop.max_batches)
+        folder = Path(trainer.log_dir or trainer.default_root_dir)
+        foreseen = foreseen_of_training(callbacks, pl_module, plan, folder, trainer.optimizers)
+        training = [c for c in foreseen if isinstance(c, Cost)]
+        together = held_together({o: o.costs for o in callbacks if isinstance(o, Observer)})
+        findings = [f for f in foreseen if isinstance(f, Finding)]
+        heed("this run", [*findings, *beyond_memory([*training, *together], device)], device)
+        savers = [c for c in callbacks if isinstance(c, ScheduledCheckpoint)]
+        states, weights = training[0].memory, parameter_bytes(pl_module)
+        disk = 0 if plan.updates is None else disk_of_checkpoints(savers, weights, states, plan)
+        memory = sum(c.memory for c in (*training, *together))
+        self._foreseen = peak_memory(device) + memory, disk
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Compare."""
+        if self._foreseen is None or not trainer.is_global_zero:
+            return
+        memory, disk = self._foreseen
+        folder = Path(trainer.log_dir or trainer.default_root_dir)
+        used = sum(p.stat().st_size for p in folder.rglob("*.ckpt") if p.is_file())
+        log.info(
+            "memory: %s at most, %s foreseen without batches; checkpoints: %s, %s foreseen",
+            in_words(peak_memory(device_of(pl_module))), in_words(memory), in_words(used), in_words(disk),
+        )  # fmt: skip
