@@ -9,31 +9,43 @@ include: "runs.smk"
 
 
 OBSERVE = config.get("observe", "")  # arguments of `lmdyn analyze`
-CHANGES = with_seeds(config["runs"])
+OBSERVERS = f"{workflow.basedir}/{config.get('of', PROFILE)}/observers.yaml"
 
 
-rule language_model:
-    output:
-        touch(f"{RUNS}/done/trained_{{run}}"),
-    log:
-        f"{RUNS}/logs/{{run}}.log",
-    params:
-        fit=lambda w: fit(w.run, f"--config {HERE}/lm.yaml {CHANGES[w.run]}"),
-    priority: 1 # the longest jobs first
-    shell:
-        "( {params.fit} ) > {log} 2>&1"
+if "forks" in config:
+
+    include: "forks.smk"
+
+else:
+    CHANGES = with_seeds(config["runs"])
+
+    rule language_model:
+        output:
+            touch(f"{RUNS}/done/trained_{{run}}"),
+        log:
+            f"{RUNS}/logs/{{run}}.log",
+        params:
+            fit=lambda w: fit(w.run, f"--config {HERE}/lm.yaml {CHANGES[w.run]}"),
+        priority: 1 # the longest jobs first
+        shell:
+            "( {params.fit} ) > {log} 2>&1"
+
+
+rule trained: # without observations: snakemake --profile … trained
+    input:
+        expand(f"{RUNS}/done/trained_{{run}}", run=CHANGES),
 
 
 rule observe:
     input:
         f"{RUNS}/done/trained_{{run}}",
-        f"{HERE}/observers.yaml",
+        OBSERVERS,
     output:
         touch(f"{RUNS}/done/observed_{{run}}"),
     log:
         f"{RUNS}/logs/observe_{{run}}.log",
     shell:
-        f"{LMDYN} analyze {RUNS}/{{wildcards.run}} --config {HERE}/observers.yaml {OBSERVE} > {{log}} 2>&1"
+        f"{LMDYN} analyze {RUNS}/{{wildcards.run}} --config {OBSERVERS} {OBSERVE} > {{log}} 2>&1"
 
 
 rule report:

@@ -93,16 +93,16 @@ def records_command(args: Sequence[str]) -> None:
 
 
 def fork_command(args: Sequence[str]) -> None:
-    """``lmdyn fork RUN --step K [--set KEY=VALUE …] [--data-seed N] [--out DIR]``."""
+    """``lmdyn fork RUN (--step K | --epoch E) [--set KEY=VALUE …] [--data-seed N] [--out DIR]``."""
     parser = CommandParser(
         "lmdyn fork",
         description="Train on from a full checkpoint of a run under other settings, in a folder of its own. Without "
         "changes the fork is the run, bit by bit; a fork that was killed goes on when it is asked for again.",
     )
     parser.add_argument("run", type=Path, help="folder of the run")
-    parser.add_argument(
-        "--step", type=int, required=True, metavar="K", help="of a full checkpoint (RUN/resume/)"
-    )
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--step", type=int, metavar="K", help="of a full checkpoint (RUN/resume/)")
+    where.add_argument("--epoch", type=int, metavar="E", help="the full checkpoint after so many epochs")
     parser.add_argument(
         "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE",
         help="a setting by its name on the command line of fit: model.init_args.optimizer.init_args.lr=5, "
@@ -129,6 +129,7 @@ def fork_command(args: Sequence[str]) -> None:
     folder = fork(
         options.run,
         options.step,
+        epoch=options.epoch,
         changes=changes,
         data_seed=options.data_seed,
         out=options.out,

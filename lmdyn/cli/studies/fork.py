@@ -33,8 +33,9 @@ _REFUSED = {
 
 def fork(
     run: Path,
-    step: int,
+    step: int | None = None,
     *,
+    epoch: int | None = None,
     changes: Mapping[str, str] | None = None,
     data_seed: int | None = None,
     out: Path | None = None,
@@ -53,6 +54,7 @@ def fork(
     Args:
         run: its folder.
         step: of a checkpoint in its ``resume/``, or in the folder of another full ``ScheduledCheckpoint``.
+        epoch: instead of the step: after so many whole epochs.
         changes: settings by their names on the command line: ``{"model.init_args.dropout": "0"}``.
         data_seed: another order of data from there on; see
             :func:`~lmdyn.analysis.inspection.data_order.order_argument`.
@@ -74,8 +76,20 @@ def fork(
         )
     changes = dict(changes or {})
     config = read_yaml(run / "config.yaml")
-    origin = _full_checkpoint(run, config, step)
     _check_names(changes)
+    found, why = _full_checkpoints(run, config)
+    if step is None:
+        step = next(
+            (s for s in sorted(found, reverse=True) if _epochs(read_checkpoint(found[s])) == epoch), None
+        )
+    if step is None or step not in found:
+        at = "epochs: true, at: []" if step is None else f"at: [{step}]"
+        raise FileNotFoundError(
+            f"{run} has no full checkpoint of {f'epoch {epoch}' if step is None else f'step {step}'}: {why}. Train it "
+            f"again with a further callback ScheduledCheckpoint {{schedule: {{{at}}}, weights_only: false, folder: "
+            "forks}, or with keep: null"
+        )
+    origin = found[step]
     digest = hashlib.blake2b(json.dumps([sorted(changes.items()), data_seed]).encode(), digest_size=3)
     name = f"{run.name}_fork_{step}_{digest.hexdigest()}"
     out = Path(os.path.normpath(out)) if out is not None else run.with_name(name)
@@ -101,8 +115,8 @@ def fork(
     return out
 
 
-def _full_checkpoint(run: Path, config: Mapping[str, Any], step: int) -> Path:
-    """The full checkpoint of a step; what there is instead is named."""
+def _full_checkpoints(run: Path, config: Mapping[str, Any]) -> tuple[dict[int, Path], str]:
+    """The full checkpoints by step, and in words why there are no others."""
     callbacks = config["trainer"].get("callbacks") or []
     savers = [
         c.get("init_args") or {}
@@ -115,20 +129,18 @@ def _full_checkpoint(run: Path, config: Mapping[str, Any], step: int) -> Path:
     for path in (p for folder in folders for p in sorted((run / folder).glob("step=*.ckpt"))):
         if (number := checkpoint_step(path)) is not None:
             found.setdefault(number, path)
-    if step in found:
-        return found[step]
-    there = f"it has those of steps {', '.join(map(str, sorted(found)))}" if found else "it has none"
-    kept = [saver["keep"] for saver in savers if saver.get("keep")]
-    why = f" (its ScheduledCheckpoint keeps the newest {max(kept)} only)" if kept else ""
-    weights = (
-        f"; checkpoints/step={step:09d}.ckpt holds weights, from which nothing resumes"
-        if (run / "checkpoints" / f"step={step:09d}.ckpt").exists()
-        else ""
-    )
-    raise FileNotFoundError(
-        f"{run} has no full checkpoint of step {step}: {there}{why}{weights}. Train it again with a further callback "
-        f"ScheduledCheckpoint {{schedule: {{at: [{step}]}}, weights_only: false, folder: forks}}, or with keep: null"
-    )
+    why = f"it has those of steps {', '.join(map(str, sorted(found)))}" if found else "it has none"
+    if kept := [saver["keep"] for saver in savers if saver.get("keep")]:
+        why += f" (its ScheduledCheckpoint keeps the newest {max(kept)} only)"
+    return found, f"{why}; nothing resumes from the weights in checkpoints/"
+
+
+def _epochs(checkpoint: Mapping[str, Any]) -> int | None:
+    """Whole epochs that were trained on; None within an epoch."""
+    loop = checkpoint.get("loops", {}).get("fit_loop")
+    if loop is None or loop["epoch_loop.batch_progress"]["current"]["ready"]:
+        return None
+    return int(loop["epoch_progress"]["current"]["completed"])
 
 
 def _check_names(changes: Mapping[str, str]) -> None:

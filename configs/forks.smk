@@ -1,0 +1,33 @@
+# Runs that go on from a checkpoint of another profile's runs under other settings; included by study.smk.
+#
+# `of` is that profile, whose runs are trained first where they are not; `run` the name of the run before its seed, `epoch`
+# after which each of the `seeds` is forked, and `forks` the arguments of `lmdyn fork` by name: <fork>_<seed>. The runs need
+# a full checkpoint of this epoch: `keep` of their ScheduledCheckpoint must be large enough.
+CHANGES = {
+    f"{fork}_{int(seed)}": f"runs/{STUDY}/{config['of']}/{config['run']}_{int(seed)} --epoch {config['epoch']} {arguments}"
+    for fork, arguments in config["forks"].items()
+    for seed in config["seeds"]
+}
+
+
+rule origins: # a chain of its own, which keeps its own account and takes the cores while it runs
+    output:
+        touch(f"{RUNS}/done/origins"),
+    log:
+        f"{RUNS}/logs/origins.log",
+    threads: workflow.cores
+    shell:
+        f"{sys.executable} -m snakemake --profile {workflow.basedir}/{config['of']} trained > {{log}} 2>&1"
+
+
+rule fork:
+    input:
+        ancient(f"{RUNS}/done/origins"),
+    output:
+        touch(f"{RUNS}/done/trained_{{run}}"),
+    log:
+        f"{RUNS}/logs/{{run}}.log",
+    params:
+        fork=lambda w: CHANGES[w.run],
+    shell:
+        f"{LMDYN} fork {{params.fork}} --out {RUNS}/{{wildcards.run}} > {{log}} 2>&1"
