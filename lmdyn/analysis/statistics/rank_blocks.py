@@ -20,10 +20,12 @@ class RankCorrelation(NamedTuple):
     Attributes:
         value: from -1 to 1.
         error: its standard error over blocks, by the delete-one-block jackknife; NaN of fewer than two blocks.
+        without: (blocks,) the correlation without each block; empty of fewer than two blocks.
     """
 
     value: float
     error: float
+    without: FloatArray
 
 
 class RankCorrelations:
@@ -40,6 +42,10 @@ class RankCorrelations:
         columns: finite values of each variable, each (n,).
         blocks: (n,) the block of each observation: see :func:`blocks_of_clusters`.
         strata: (n,) the stratum of each observation.
+
+    Attributes:
+        blocks: the blocks that have observations, in order.
+        sizes: how many each has.
 
     Raises:
         ValueError: arrays of different lengths.
@@ -63,7 +69,7 @@ class RankCorrelations:
         if len(lengths) > 1:
             raise ValueError(f"expected columns, blocks and strata of one length, got {sorted(lengths)}")
         order = np.argsort(blocks, kind="stable")  # a block is a slice
-        self.sizes = np.unique(blocks, return_counts=True)[1]
+        self.blocks, self.sizes = np.unique(blocks, return_counts=True)
         stratum = None if strata is None else np.unique(strata[order], return_inverse=True)[1]
         ranked = [_Ranked(np.asarray(column)[order], stratum) for column in columns]
         ends = np.cumsum(self.sizes).tolist()
@@ -82,11 +88,11 @@ class RankCorrelations:
         NaN where x or y is constant, or is told by the others, and of fewer than 3 observations.
         """
         if self.sizes.sum() < 3:
-            return RankCorrelation(float("nan"), float("nan"))
-        value, *without = (_partial(moments, (x, y), given) for moments in self._moments)
-        if not without:
-            return RankCorrelation(value, float("nan"))
-        return RankCorrelation(value, float(jackknife(value, without, self.sizes).error))
+            return RankCorrelation(float("nan"), float("nan"), np.full(len(self._moments) - 1, np.nan))
+        found = _partial(self._moments, (x, y), given)
+        value, without = float(found[0]), found[1:]
+        error = float(jackknife(value, without, self.sizes).error) if len(without) else float("nan")
+        return RankCorrelation(value, error, without)
 
 
 def blocks_of_clusters(clusters: npt.NDArray[Any], most: int = 64) -> IntArray:
@@ -140,16 +146,20 @@ class _Ranked:
         np.take(middle, self.code, out=out)
 
 
-def _partial(moments: FloatArray, pair: tuple[int, int], given: Sequence[int]) -> float:
-    """Correlation of a pair of variables from moments about means, of what is left after a regression on others."""
-    scale = np.sqrt(np.diag(moments))
-    if not all(scale[i] > 0 for i in pair):
-        return float("nan")
-    chosen = [*pair, *(i for i in given if scale[i] > 0)]
-    r = moments[np.ix_(chosen, chosen)] / np.outer(scale[chosen], scale[chosen])
-    left, across, held = r[:2, :2], r[:2, 2:], r[2:, 2:]
-    if len(held):
-        left = left - across @ np.linalg.pinv(held, rcond=1e-12, hermitian=True) @ across.T
-    if left[0, 0] <= 1e-12 or left[1, 1] <= 1e-12:
-        return float("nan")
-    return float(np.clip(left[0, 1] / np.sqrt(left[0, 0] * left[1, 1]), -1, 1))
+def _partial(moments: FloatArray, pair: tuple[int, int], given: Sequence[int]) -> FloatArray:
+    """Correlation of a pair of variables, of what is left after a regression on others, from each matrix of moments.
+
+    Moments (m, variables, variables) are about means. A variable to hold that is constant in one of them is not held.
+    """
+    scale = np.sqrt(np.diagonal(moments, axis1=1, axis2=2))
+    chosen = [*pair, *given]
+    scale = np.where(scale > 0, scale, np.nan)[:, chosen]
+    r = moments[:, chosen][:, :, chosen] / (scale[:, :, None] * scale[:, None, :])
+    left = r[:, :2, :2]
+    if len(given):
+        r = np.nan_to_num(r)
+        across, held = r[:, :2, 2:], r[:, 2:, 2:]
+        left = left - across @ np.linalg.pinv(held, rcond=1e-12, hermitian=True) @ across.transpose(0, 2, 1)
+    remains = left[:, 0, 0] * left[:, 1, 1]
+    remains[(left[:, 0, 0] <= 1e-12) | (left[:, 1, 1] <= 1e-12)] = np.nan
+    return np.asarray(np.clip(left[:, 0, 1] / np.sqrt(remains), -1, 1))

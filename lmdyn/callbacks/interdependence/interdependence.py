@@ -42,7 +42,7 @@ _SHAPLEY = (
 
 _SCALARS = (
     "di", "di_low", "di_high", "syntactic_correlation", "frequency_correlation", "partial_correlation",
-    "matched_correlation",
+    "matched_correlation", "mean_syntactic_correlation", "mean_matched_correlation",
 )  # fmt: skip
 
 
@@ -111,18 +111,21 @@ class Interdependence(Observer):
             counts held; only where both are there.
         ``interdependence/matched_correlation/<site>/distance=<d>``: that among pairs whose left words, and whose right
             words, have about the same count, to a factor of two.
+        ``interdependence/mean_syntactic_correlation/<site>``: the mean over distances.
+        ``interdependence/mean_matched_correlation/<site>``: the same of pairs of the same counts.
 
     Columns of groups: ``distance``, ``syntactic`` and ``pos_class`` of the stratum, missing where it is over all, and
     ``word``. What is by class or by syntactic distance is in the store only; so are the number of ``pairs`` of each
     mean, the ``unknown_pairs`` of each distance that are left out, the ``sampling_error`` of each distance, the
     root mean square of the standard errors of its pairs (shapley; 0 where nothing is drawn), and the standard error
-    of each correlation, ``<correlation>_error``, over at most 64 blocks of sentences (delete-one-block jackknife, one
-    degree of freedom less than blocks).
+    of each correlation, ``<correlation>_error``, over at most 32 blocks of sentences (delete-one-block jackknife, one
+    degree of freedom less than blocks). Of each correlation there is the mean over distances, ``mean_<correlation>``.
 
-    With ``controls`` the correlations with syntactic distance are there in other trees too: ``off_by_one_…`` in the
-    tree whose heads, counted from 1, are taken for positions from 0 (:func:`~lmdyn.analysis.off_by_one_distances`);
-    ``shuffled_…`` in the tree of another sentence of as many words, which tells what position alone explains. All of
-    them are there once more as ``known_…``, of the pairs of known words.
+    With ``controls``, those of hidden states with syntactic distance are there in other trees too: ``off_by_one_…`` in
+    the tree whose heads, counted from 1, are taken for positions from 0
+    (:func:`~lmdyn.analysis.off_by_one_distances`); ``shuffled_…`` in the tree of another sentence of as many words,
+    which tells what position alone explains. All of them are there once more as ``known_…``, of the pairs of known
+    words.
 
     Raises:
         ValueError: a probe set without a sentence of two words, or with longer ones than ``max_length``; words of
@@ -322,7 +325,7 @@ class Interdependence(Observer):
         else:
             assert self._shapley is not None
             found = {**self._shapley.measure(module, pairs, self.max_distance, rank, world_size)}
-        tables = []
+        tables: list[pd.DataFrame] = []
         for site, parts in found.items():
             of, errors = (
                 None if part is None else all_reduce_sum(part).flatten().cpu().double().numpy()
@@ -337,7 +340,7 @@ class Interdependence(Observer):
                     self.min_pairs,
                     errors=errors,
                     without_unknown=self.unknown == "skip",
-                    controls=self.controls,
+                    controls=self.controls and not tables,  # of hidden states
                 )
             )
         return pd.concat(tables, ignore_index=True)

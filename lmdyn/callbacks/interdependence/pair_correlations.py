@@ -1,11 +1,14 @@
 """Rank correlations of the interdependence of pairs of words with distances in trees and with word frequency."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from lmdyn.analysis.statistics.jackknife import jackknife
 from lmdyn.analysis.statistics.rank_blocks import RankCorrelation, RankCorrelations
 
 __all__ = ["CONTROL_TREES", "correlations"]
@@ -26,9 +29,11 @@ def correlations(table: pd.DataFrame, min_pairs: int, trees: bool, controls: boo
 
     Returns:
         Columns ``quantity``, ``distance``, ``pos_class``, ``word`` and ``value``; of each correlation a second row has
-        its standard error over blocks, ``<quantity>_error``.
+        its standard error over blocks, ``<quantity>_error``. Without a distance is the mean over distances,
+        ``mean_<quantity>``, with its error.
     """
     rows: list[tuple[str, Any, str | None, str | None, float]] = []
+    each: dict[tuple[str, str | None, str | None], list[_Found]] = {}
     for distance, pairs in table.groupby("distance"):
         for pos_class, group in ((None, pairs), *pairs.groupby("pos_class")):
             if len(group) < min_pairs:
@@ -37,15 +42,45 @@ def correlations(table: pd.DataFrame, min_pairs: int, trees: bool, controls: boo
             for tree in CONTROL_TREES if trees and controls else ():
                 joined = group[group[tree] >= 0]
                 if len(joined) >= min_pairs:
-                    own = _of_group(joined, tree)
-                    found += [(f"{tree}_{name}", word, value) for name, word, value in own if word is None]
-            for name, word, value in found:
-                rows.append((name, distance, pos_class, word, value.value))
-                rows.append((f"{name}_error", distance, pos_class, word, value.error))
+                    own = [part for part in _of_group(joined, tree) if part.word is None]
+                    found += [replace(part, name=f"{tree}_{part.name}") for part in own]
+            for part in found:
+                rows.append((part.name, distance, pos_class, part.word, part.of.value))
+                rows.append((f"{part.name}_error", distance, pos_class, part.word, part.of.error))
+                each.setdefault((part.name, pos_class, part.word), []).append(part)
+    for (name, pos_class, word), parts in each.items():
+        mean, error = _mean(parts)
+        rows.append((f"mean_{name}", None, pos_class, word, mean))
+        rows.append((f"mean_{name}_error", None, pos_class, word, error))
     return pd.DataFrame(rows, columns=["quantity", "distance", "pos_class", "word", "value"])
 
 
-def _of_group(group: pd.DataFrame, tree: str | None) -> list[tuple[str, str | None, RankCorrelation]]:
+@dataclass(frozen=True)
+class _Found:
+    """A correlation within a sequential distance, the blocks that it is from and their sizes."""
+
+    name: str
+    word: str | None
+    of: RankCorrelation
+    ranked: RankCorrelations
+
+
+def _mean(parts: Sequence[_Found]) -> tuple[float, float]:
+    """The mean over distances, and its error over blocks, which the distances have in common."""
+    blocks = np.unique(np.concatenate([part.ranked.blocks for part in parts]))
+    without, sizes = np.empty((len(parts), len(blocks))), np.zeros(len(blocks))
+    for row, part in zip(without, parts, strict=True):
+        at = np.searchsorted(blocks, part.ranked.blocks)
+        row[:] = part.of.value  # of what a block has no part in
+        row[at] = part.of.without if len(part.of.without) else np.nan
+        sizes[at] += part.ranked.sizes
+    mean = float(np.mean([part.of.value for part in parts]))
+    if len(blocks) < 2:
+        return mean, float("nan")
+    return mean, float(jackknife(mean, without.mean(0), sizes).error)
+
+
+def _of_group(group: pd.DataFrame, tree: str | None) -> list[_Found]:
     """The correlations of some pairs, by the distances in a column."""
     blocks, di = group["block"].to_numpy(), group["di"].to_numpy()
     words = [side for side in ("left", "right") if side in group]
@@ -55,14 +90,16 @@ def _of_group(group: pd.DataFrame, tree: str | None) -> list[tuple[str, str | No
     distances = [] if tree is None else [group[tree].to_numpy(dtype=np.float64)]
     ranked = RankCorrelations([di, *distances, *counts], blocks)
     first = 1 + len(distances)
-    found: list[tuple[str, str | None, RankCorrelation]] = []
+    found = []
     if distances:
-        found.append(("syntactic_correlation", None, ranked.of(1, 0)))
-    found += [("frequency_correlation", word, ranked.of(first + i, 0)) for i, word in enumerate(words)]
+        found.append(_Found("syntactic_correlation", None, ranked.of(1, 0), ranked))
+    for i, word in enumerate(words):
+        found.append(_Found("frequency_correlation", word, ranked.of(first + i, 0), ranked))
     if distances and counts:
-        found.append(("partial_correlation", None, ranked.of(1, 0, range(first, first + len(counts)))))
+        held = ranked.of(1, 0, range(first, first + len(counts)))
+        found.append(_Found("partial_correlation", None, held, ranked))
         matched = RankCorrelations([di, *distances], blocks, _frequency_strata(counts))
-        found.append(("matched_correlation", None, matched.of(1, 0)))
+        found.append(_Found("matched_correlation", None, matched.of(1, 0), matched))
     return found
 
 

@@ -15,7 +15,8 @@ __all__ = ["recorded", "summary"]
 log = logging.getLogger(__name__)
 
 _Z = 1.959964  # of a 95 % interval
-_CONTROLS = "known_|off_by_one_|shuffled_"
+_BLOCKS = 32  # of sentences, for errors of correlations
+_CONTROLS = "(mean_)?(known_|off_by_one_|shuffled_)"
 _GROUPS = ["quantity", "site", "distance", "syntactic", "pos_class", "word", "value"]
 
 
@@ -42,7 +43,7 @@ def summary(
     """
     trees = bool(table["syntactic"].notna().any())
     table = table.assign(
-        di=values[table["index"].to_numpy()], block=blocks_of_clusters(table["sentence"].to_numpy())
+        di=values[table["index"].to_numpy()], block=blocks_of_clusters(table["sentence"].to_numpy(), _BLOCKS)
     )
     if trees:
         table = table[table["syntactic"] >= 0]
@@ -62,7 +63,7 @@ def summary(
     named = correlations(table, min_pairs, trees, controls)
     if controls and not without_unknown and table["unknown"].any():
         known = correlations(table[~table["unknown"]], min_pairs, trees, controls)
-        named = pd.concat([named, known.assign(quantity="known_" + known["quantity"])], ignore_index=True)
+        named = pd.concat([named, known.assign(quantity=_prefixed(known["quantity"]))], ignore_index=True)
     rows.append(named)
     if errors is not None:
         rows.append(_sampling_errors(table.assign(error=errors[table["index"].to_numpy()]), min_pairs))
@@ -74,6 +75,11 @@ def summary(
     whole = whole.astype({"distance": "Int64", "syntactic": "Int64", "value": "float64"})
     text = {c: whole[c].astype(object).where(whole[c].notna(), None) for c in ("pos_class", "word")}
     return whole.assign(**text)[_GROUPS]
+
+
+def _prefixed(quantities: "pd.Series[str]") -> "pd.Series[str]":
+    """``known_`` before a name, behind ``mean_``."""
+    return quantities.str.replace("^(mean_)?", r"\1known_", regex=True)
 
 
 def _sampling_errors(table: pd.DataFrame, min_pairs: int) -> pd.DataFrame:

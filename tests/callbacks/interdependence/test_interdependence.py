@@ -249,7 +249,8 @@ def matched(syntactic, di, strata):
             ranks = scipy.stats.rankdata([values[i] for i in chosen])
             part.extend((ranks - ranks.mean()) / len(chosen))
     a, b = np.array(parts)
-    return a @ b / np.sqrt((a @ a) * (b @ b))
+    scale = np.sqrt((a @ a) * (b @ b))
+    return a @ b / scale if scale > 0 else float("nan")
 
 
 def by_hand_correlations(group, site, tree, counted):
@@ -286,8 +287,46 @@ def test_correlations_are_scipys(module, pairs, tmp_path, counted):
             assert found(table, quantity=f"{quantity}_error", **key) == pytest.approx(error, abs=1e-8)
             assert error > 0.01
     correlations = table["quantity"].str.endswith("_correlation") & table["pos_class"].isna()
-    assert correlations.sum() == 2 * MAX_DISTANCE * (1 if counted is None else 5)
+    assert correlations.sum() == 2 * (MAX_DISTANCE + 1) * (1 if counted is None else 5)
     assert (table["quantity"].eq("syntactic_correlation") & table["pos_class"].notna()).any()
+
+
+@pytest.mark.parametrize("pos_class", [None, "open"])
+def test_the_mean_over_distances_has_the_error_of_all_of_them(module, tmp_path, pos_class):
+    """Without a sentence all distances lack it; of independent distances the error would be another one."""
+    text = sentences((9, 10, 8) * 5, tags=("NOUN", "VERB", "ADP"))
+    table = attach(tmp_path, text=text, token_counts=counts(), min_pairs=20).observe(module, 0)
+    groups = direct(module, text)
+    groups = groups[groups["distance"] <= MAX_DISTANCE]
+    groups = groups if pos_class is None else groups[groups["pos_class"].eq(pos_class)]
+    enough = groups.groupby("distance")["hidden"].transform("size") >= 20
+    groups = groups[enough]
+
+    def mean(rows, quantity):
+        return np.mean(
+            [
+                by_hand_correlations(rows[rows["distance"].eq(d)], "hidden", "syntactic", counts())[
+                    quantity, None
+                ]
+                for d in sorted(set(groups["distance"]))
+            ]
+        )
+
+    for quantity in ("syntactic_correlation", "matched_correlation"):
+        key = {"site": "hidden", "pos_class": pos_class}
+        value = found(table, quantity=f"mean_{quantity}", **key)
+        assert value == pytest.approx(mean(groups, quantity), abs=1e-9)
+        present, sizes = np.unique(groups["sentence"], return_counts=True)
+        without = [mean(groups[groups["sentence"] != s], quantity) for s in present]
+        expected = float(jackknife(value, without, sizes).error)
+        got = found(table, quantity=f"mean_{quantity}_error", **key)
+        assert got == pytest.approx(expected, abs=1e-8, nan_ok=True)
+        if pos_class is None:
+            each = [
+                found(table, quantity=f"{quantity}_error", distance=d, **key)
+                for d in range(1, MAX_DISTANCE + 1)
+            ]
+            assert abs(got - np.linalg.norm(each) / MAX_DISTANCE) > 1e-3
 
 
 def test_controls_are_correlations_with_other_trees_and_of_known_words(module, pairs, tmp_path):
@@ -302,7 +341,7 @@ def test_controls_are_correlations_with_other_trees_and_of_known_words(module, p
     assert observer.settings != plain.settings
     assert Interdependence.legacy_settings["controls"] is False
     table, without = observer.observe(module, 0), plain.observe(module, 0)
-    own = table["quantity"].str.match("known_|off_by_one_|shuffled_")
+    own = table["quantity"].str.match("(mean_)?(known_|off_by_one_|shuffled_)")
     pd.testing.assert_frame_equal(table[~own].reset_index(drop=True), without)
     pairs = direct(module, heard)
     assert len(plain.pairs.table[plain.pairs.table["unknown"]]) > 20
@@ -343,7 +382,9 @@ def test_controls_are_correlations_with_other_trees_and_of_known_words(module, p
                     seen.add(name + quantity)
     assert len(seen) == 2 * (4 + 2 * 3)
     there = set(table.loc[table["quantity"].str.contains("correlation"), "quantity"])
+    seen |= {f"mean_{name}" for name in seen}
     assert there == seen | {f"{name}_error" for name in seen}
+    assert not table.loc[own, "site"].eq("logits").any()
     tags = scalar_tags("interdependence", table[Interdependence.is_scalar(table)])
     assert not [
         tag for tag in tags if "off_by" in tag or "shuffled" in tag or "known" in tag or "error" in tag
@@ -362,7 +403,7 @@ def test_a_record_keeps_curves_and_the_last_observation(module, tmp_path):
     first, last = (kept[kept["step"].eq(step)] for step in (0, 5))
     assert set(first["site"]) == {"hidden"}
     assert first["pos_class"].isna().all()
-    assert not first["quantity"].str.match("known_|off_by|shuffled").any()
+    assert not first["quantity"].str.contains("known_|off_by|shuffled").any()
     for quantity in ("di", "di_low", "syntactic_correlation", "syntactic_correlation_error"):
         assert len(first[first["quantity"].eq(quantity)]) == MAX_DISTANCE
     by_class = last[last["pos_class"].notna() & last["syntactic"].notna()]
@@ -425,6 +466,9 @@ def test_scalars_are_means_by_distance_and_correlations(module, tmp_path):
             assert tags.pop(f"interdependence/{quantity}/{site}/distance={distance}") == value
         for side in ("left", "right"):
             tags.pop(f"interdependence/frequency_correlation/{site}/distance={distance}/{side}")
+    for site, quantity in itertools.product(("hidden", "logits"), ("syntactic", "matched")):
+        value = found(table, quantity=f"mean_{quantity}_correlation", site=site)
+        assert tags.pop(f"interdependence/mean_{quantity}_correlation/{site}") == value
     assert not tags
 
 
