@@ -87,6 +87,10 @@ class _UnicodePowers(Formatter):
     def __init__(self, formatter: Formatter) -> None:
         self._formatter = formatter
 
+    def set_axis(self, axis: Any) -> None:
+        super().set_axis(axis)
+        self._formatter.set_axis(axis)
+
     def set_locs(self, locs: Any) -> None:
         self._formatter.set_locs(locs)
 
@@ -159,7 +163,8 @@ def set_step_axis(axes: Axes, steps: Iterable[int], rates: pd.DataFrame | None =
     Args:
         axes: whose x axis it is.
         steps: that are drawn, in any order.
-        rates: observations whose drops of the learning rate are marked, see :func:`mark_rate_drops`.
+        rates: observations whose drops of the learning rate are marked, see :func:`mark_rate_drops`, and whose
+            ``tokens`` stand below the steps.
     """
     if rates is not None:
         mark_rate_drops(axes, rates)
@@ -174,6 +179,40 @@ def set_step_axis(axes: Axes, steps: Iterable[int], rates: pd.DataFrame | None =
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.set_xlim(different[0], different[-1])
+    if rates is not None and "tokens" in rates:
+        known = rates[["step", "tokens"]].dropna().drop_duplicates("step").sort_values("step")
+        if len(known) > 1 and known["tokens"].iloc[-1] > 0:
+            axes.set_xlabel("training step (optimizer updates)\nand tokens seen")
+            axes.xaxis.set_major_formatter(_AndTokens(axes.xaxis.get_major_formatter(), known))
+
+
+class _AndTokens(Formatter):
+    """What a formatter writes, and below it how many tokens had been seen at this step."""
+
+    def __init__(self, formatter: Formatter, known: pd.DataFrame) -> None:
+        self._formatter = (
+            _UnicodePowers(formatter) if isinstance(formatter, LogFormatterMathtext) else formatter
+        )
+        self._steps, self._tokens = (known[c].to_numpy(dtype=float) for c in ("step", "tokens"))
+
+    def set_axis(self, axis: Any) -> None:
+        super().set_axis(axis)
+        self._formatter.set_axis(axis)
+
+    def set_locs(self, locs: Any) -> None:
+        self._formatter.set_locs(locs)
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        tokens = float(np.interp(x, self._steps, self._tokens))
+        return f"{self._formatter(x, pos)}\n{_short_number(tokens)}"
+
+
+def _short_number(x: float) -> str:
+    """Three digits and a unit: 950, 1.4k, 227M, 1.34G."""
+    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if x >= 0.9995 * unit:
+            return f"{x / unit:.3g}{name}"
+    return f"{x:.3g}"
 
 
 def outer_legend(axes: Axes, of: Sequence[Axes] = (), title: str | None = None, fontsize: float = 8) -> None:

@@ -1,14 +1,21 @@
 """The figures of Saphra & Lopez 2019, from observations."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.observing.figures import draw_lines, new_figure, outer_legend, set_step_axis
-from lmdyn.callbacks.observing.schema import select, wide
+from lmdyn.callbacks.observing.figures import (
+    draw_lines,
+    new_figure,
+    outer_legend,
+    set_step_axis,
+    shades,
+)
+from lmdyn.callbacks.observing.schema import last_step, select, wide
 
 __all__ = ["sparsity_figures"]
 
@@ -36,11 +43,42 @@ def sparsity_figures(
         figures["rho_l1_gradient"] = _l1_check(observations, sites)
         if len(select(observations, quantity="rho_gradient", pos_class=["open", "closed"])):
             figures["rho_by_pos_class"] = _rho_by_class(observations, site)
+        if len(select(observations, quantity="rho_gradient_error")):
+            figures["rho_by_sample"] = _rho_by_sample(observations, site)
+        if len(select(observations, quantity="chi_gradient_types")):
+            figures["chi_gradient_types"] = _types(observations, site)
     return figures
 
 
 def _curves(observations: pd.DataFrame, quantity: str, role: str = "target", **wanted: str) -> pd.DataFrame:
     return select(observations, quantity=quantity, role=role, word=None, **wanted)
+
+
+def _draw_with_errors(
+    axes: Axes,
+    observations: pd.DataFrame,
+    quantity: str,
+    site: str,
+    looks: Mapping[str, Mapping[str, Any]],
+) -> pd.DataFrame:
+    """A line over steps for each sample of words, on twice its standard error to both sides."""
+    rows, errors = (_curves(observations, f"{quantity}{end}", site=site) for end in ("", "_error"))
+    draw_lines(axes, rows, "pos_class", looks, ms=4)
+    for sample, look in looks.items():
+        line = select(rows, pos_class=sample).set_index("step")["value"].sort_index()
+        error = 2 * select(errors, pos_class=sample).set_index("step")["value"].reindex(line.index)
+        steps = line.index.to_numpy(dtype=float)
+        axes.fill_between(steps, line - error, line + error, color=look["color"], alpha=0.12, lw=0)
+    return rows
+
+
+def _references(axes: Axes, observations: pd.DataFrame, site: str) -> None:
+    """Dotted lines at χ of vectors without structure."""
+    for kind, color in (("gaussian", "0.25"), ("uniform", "0.55")):
+        rows = select(observations, quantity=f"chi_{kind}", site=site)
+        if len(rows):
+            label = f"{kind.capitalize()} vectors of as many units"
+            axes.axhline(float(rows["value"].iloc[-1]), color=color, lw=1, ls=":", label=label)
 
 
 def _ordered(sites: list[str], there: list[str]) -> list[str]:
@@ -98,6 +136,60 @@ def _rho_by_class(observations: pd.DataFrame, site: str) -> Figure:
     return figure
 
 
+def _rho_by_sample(observations: pd.DataFrame, site: str) -> Figure:
+    figure, axes = new_figure(7.5, 4.2)
+    looks = {
+        "": {"color": "C0", "label": "all words"},
+        "no_top20": {"color": "C1", "label": "without the 20 most frequent"},
+        "count100": {"color": "C2", "label": "of at least 100 occurrences"},
+        "count100_no_top20": {"color": "C3", "label": "both"},
+    }
+    rows = _draw_with_errors(axes, observations, "rho_gradient", site, looks)
+    axes.set_title(
+        f"ρ← of the gradient at {site}, by sample of words (2 standard errors over words)",
+        fontsize=10,
+        loc="left",
+    )
+    axes.set_ylabel("Pearson ρ(mean χ of a word, its frequency)")
+    _rho_axes(axes, observations, rows["step"])
+    outer_legend(axes)
+    return figure
+
+
+def _types(observations: pd.DataFrame, site: str) -> Figure:
+    """χ by band of frequency over training, and by class and band at the end."""
+    figure, (left, right) = new_figure(11, 4.2, ncols=2, sharey=True)
+    rows = _curves(observations, "chi_gradient_types", site=site)
+    there = set(rows["pos_class"])
+    looks = shades([band for band in ("0-9", "10-99", "100-999", "1000+") if band in there])
+    _draw_with_errors(left, observations, "chi_gradient_types", site, looks)
+    _references(left, observations, site)
+    title = f"χ of the gradient at {site}: mean over target words,\nby training occurrences (2 standard errors over text)"
+    left.set_title(title, fontsize=10, loc="left")
+    left.set_ylabel("mean χ = ‖v‖₂ / ‖v‖₁")
+    set_step_axis(left, rows["step"], rates=observations)
+    left.legend(frameon=False, fontsize=7, ncols=2)
+    last = last_step(observations)
+    means, errors = (
+        _curves(last, f"chi_gradient_types{end}", site=site).set_index("pos_class")["value"]
+        for end in ("", "_error")
+    )
+    names = [name.removeprefix("closed_") for name in means.index if name.startswith("closed_")]
+    shown = [name for name in names if f"open_{name}" in means.index]
+    for shift, pos_class in ((-0.08, "open"), (0.08, "closed")):
+        keys = [f"{pos_class}_{name}" for name in shown]
+        x, y = np.arange(len(shown)) + shift, means[keys].to_numpy(dtype=float)
+        error = 2 * errors.reindex(keys).to_numpy(dtype=float)
+        color = _CLASS_COLORS[pos_class]
+        right.errorbar(x, y, error, fmt="o", ms=4, color=color, label=f"{pos_class} classes")
+    _references(right, observations, site)
+    right.set_xticks(np.arange(len(shown)), shown)
+    right.set_xlabel("training occurrences")
+    right.set_title(f"by class at equal frequency, step {last['step'].max()}", fontsize=10, loc="left")
+    outer_legend(right)
+    return figure
+
+
 def _l1_check(observations: pd.DataFrame, sites: list[str]) -> Figure:
     figure, axes = new_figure(7.5, 4.2)
     rows = _curves(observations, "rho_l1_gradient", pos_class="")
@@ -134,7 +226,10 @@ def _heat_map(observations: pd.DataFrame, gradients: pd.DataFrame, site: str) ->
     axes.set_xticks(np.arange(table.shape[1])[::every] + 0.5)
     axes.set_xticklabels([str(s) for s in table.columns[::every]], rotation=45, ha="right")
     axes.set_title(f"Concentration χ of the gradient at {site}, by target word", fontsize=10, loc="left")
-    figure.colorbar(mesh, ax=axes, label="mean χ = ‖v‖₂ / ‖v‖₁")
+    bar = figure.colorbar(mesh, ax=axes, label="mean χ = ‖v‖₂ / ‖v‖₁; dotted: uniform and Gaussian vectors")
+    for kind in ("uniform", "gaussian"):
+        for value in select(observations, quantity=f"chi_{kind}", site=site)["value"].tail(1):
+            bar.ax.axhline(float(value), color="w", lw=1.5, ls=":")
     return figure
 
 
@@ -152,6 +247,7 @@ def _scatter(observations: pd.DataFrame, gradients: pd.DataFrame, site: str, fre
         for row in select(rows, pos_class=pos_class).nlargest(6, "frequency").itertuples():
             axes.annotate(str(row.word), (float(str(row.frequency)), float(str(row.value))), fontsize=7, xytext=(3, 2),
                           textcoords="offset points", color=_CLASS_COLORS[pos_class])  # fmt: skip
+    _references(axes, observations, site)
     axes.set_xscale("log")
     axes.set_xlabel(f"occurrences in the {'training data' if frequency == 'train' else 'probe set'}")
     axes.set_ylabel("mean χ = ‖v‖₂ / ‖v‖₁")
