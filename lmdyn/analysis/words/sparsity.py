@@ -5,7 +5,6 @@ Learning Phenomena; chapter 6 of Saphra 2021.
 """
 
 import math
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -85,7 +84,7 @@ def concentration_and_norm(
     return chi.view(v.shape[:-1]), norm.view(v.shape[:-1])
 
 
-def expected_concentration(d: int, distribution: Literal["uniform", "gaussian"]) -> float:
+def expected_concentration(d: int, distribution: str) -> float:
     """Mean concentration of vectors of d independent numbers: what χ is of a vector without any structure.
 
     Leading terms 2/√(3d) for numbers that are uniform about 0 and √(π/2d) for Gaussian ones, with the next term of the
@@ -94,7 +93,7 @@ def expected_concentration(d: int, distribution: Literal["uniform", "gaussian"])
 
     Args:
         d: units of the vector.
-        distribution: of each number; its scale does not matter.
+        distribution: of each number, ``uniform`` or ``gaussian``; its scale does not matter.
 
     Raises:
         ValueError: d below 1, or another distribution.

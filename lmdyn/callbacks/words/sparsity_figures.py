@@ -164,7 +164,9 @@ def _types(observations: pd.DataFrame, site: str) -> Figure:
     looks = shades([band for band in ("0-9", "10-99", "100-999", "1000+") if band in there])
     _draw_with_errors(left, observations, "chi_gradient_types", site, looks)
     _references(left, observations, site)
-    title = f"χ of the gradient at {site}: mean over target words\nby training occurrences (2 errors over text)"
+    title = (
+        f"χ of the gradient at {site}: mean over target words\nby training occurrences (2 errors over text)"
+    )
     left.set_title(title, fontsize=10, loc="left")
     left.set_ylabel("mean χ = ‖v‖₂ / ‖v‖₁")
     set_step_axis(left, rows["step"], rates=observations)

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+import scipy.integrate
+import scipy.special
 import scipy.stats
 import torch
 
@@ -13,7 +15,12 @@ from lmdyn.analysis import (
     frequency_correlation,
     word_tags,
 )
-from lmdyn.analysis.words.sparsity import concentration_and_norm
+from lmdyn.analysis.words.sparsity import (
+    concentration_and_norm,
+    expected_concentration,
+    frequency_correlation_error,
+    unigram_entropy,
+)
 
 
 def naive_concentration(v):
@@ -134,3 +141,99 @@ class TestWordTags:
         ]
         tags = word_tags(torch.tensor([t[0] for t in table]), torch.tensor([t[1] for t in table]))
         assert tags.tolist() == [t[2] for t in table]
+
+
+class TestExpectedConcentration:
+    @staticmethod
+    def exact_gaussian(d):
+        """E χ = E 1/‖v‖₁ ÷ E 1/‖v‖₂, since direction and length are independent; E 1/s = ∫ E e^(−ts) dt."""
+        inverse = scipy.integrate.quad(lambda t: scipy.special.erfcx(t / math.sqrt(2)) ** d, 0, math.inf)[0]
+        log_length = scipy.special.gammaln((d - 1) / 2) - scipy.special.gammaln(d / 2) - math.log(2) / 2
+        return inverse / math.exp(log_length)
+
+    @pytest.mark.parametrize("d", [10, 50, 200, 800])
+    def test_gaussian_vectors(self, d):
+        found, exact = expected_concentration(d, "gaussian"), self.exact_gaussian(d)
+        assert found == pytest.approx(exact, rel=1.2e-1 / d**2 + 1e-9)  # the next term of the expansion
+        assert math.sqrt(math.pi / (2 * d)) != pytest.approx(
+            exact, rel=1e-1 / d
+        )  # the control: the first term alone
+
+    @pytest.mark.parametrize(("d", "kind"), [(10, "uniform"), (200, "uniform"), (200, "gaussian")])
+    def test_vectors_that_are_drawn(self, d, kind):
+        random = np.random.default_rng(d)
+        v = random.uniform(-3, 3, (20000, d)) if kind == "uniform" else random.normal(size=(20000, d))
+        chi = concentration(torch.from_numpy(v)).numpy()
+        error = chi.std() / math.sqrt(len(chi))
+        assert abs(chi.mean() - expected_concentration(d, kind)) < 4 * error + 1e-3 / d
+        other = {"uniform": "gaussian", "gaussian": "uniform"}[kind]
+        assert abs(chi.mean() - expected_concentration(d, other)) > 100 * error
+
+    def test_what_the_review_of_version_0_1_says_of_200_units(self):
+        assert round(expected_concentration(200, "uniform"), 4) == 0.0816
+        assert round(expected_concentration(200, "gaussian"), 3) == 0.089
+        assert expected_concentration(1, "uniform") == 1
+
+    @pytest.mark.parametrize(("d", "kind"), [(0, "uniform"), (5, "cauchy")])
+    def test_refused(self, d, kind):
+        with pytest.raises(ValueError, match="expected d >= 1"):
+            expected_concentration(d, kind)
+
+
+class TestErrorOfRho:
+    def test_naive_jackknife(self):
+        random = np.random.default_rng(0)
+        means, counts = random.normal(size=30), random.zipf(1.5, 30).clip(max=10**6).astype(float)
+        left_out = [scipy.stats.pearsonr(np.delete(means, i), np.delete(counts, i))[0] for i in range(30)]
+        naive = math.sqrt(29 / 30 * ((np.array(left_out) - np.mean(left_out)) ** 2).sum())
+        found = frequency_correlation_error(
+            *map(torch.from_numpy, (np.append(means, np.nan), np.append(counts, 9.0)))
+        )
+        assert found == pytest.approx(naive, rel=1e-9)
+        shifted = frequency_correlation_error(torch.from_numpy(means * 1e-3 + 0.08), torch.from_numpy(counts))
+        assert shifted == pytest.approx(naive, rel=1e-9)
+
+    @pytest.mark.parametrize("rho", [0.0, 0.6])
+    def test_gaussian_pairs_have_the_known_error(self, rho):
+        random = np.random.default_rng(1)
+        errors = []
+        for _ in range(40):
+            x, y = random.normal(size=(2, 400))
+            pair = torch.from_numpy(x), torch.from_numpy(rho * x + math.sqrt(1 - rho**2) * y)
+            errors.append(frequency_correlation_error(*pair))
+        assert np.mean(errors) == pytest.approx((1 - rho**2) / math.sqrt(400), rel=0.05)
+
+    def test_a_naive_bootstrap_agrees_where_no_word_decides(self):
+        random = np.random.default_rng(2)
+        x = random.normal(size=300)
+        y = np.exp(0.3 * x + 0.5 * random.normal(size=300))
+        again = [scipy.stats.pearsonr(x[i], y[i])[0] for i in random.integers(0, 300, (400, 300))]
+        found = frequency_correlation_error(torch.from_numpy(x), torch.from_numpy(y))
+        assert found == pytest.approx(np.std(again), rel=0.15)
+
+    def test_a_few_words_that_decide_make_it_large(self):
+        """As frequencies are: against the spread over fresh words, where the linear approximation gives too little."""
+        random = np.random.default_rng(3)
+        found, errors, linear = [], [], []
+        for _ in range(200):
+            counts = np.minimum(5 / (1 - random.random(500)), 1e5)
+            means = 0.1 * np.log(counts) + random.normal(size=500)
+            found.append(scipy.stats.pearsonr(means, counts)[0])
+            errors.append(frequency_correlation_error(torch.from_numpy(means), torch.from_numpy(counts)))
+            x, y = scipy.stats.zscore(means), scipy.stats.zscore(counts)
+            linear.append(math.sqrt(((x * y - found[-1] / 2 * (x**2 + y**2)) ** 2).sum()) / 500)
+        assert np.mean(errors) >= 0.95 * np.std(found)
+        assert np.mean(linear) < 0.85 * np.std(found)
+
+    @pytest.mark.parametrize("counts", [[1.0, 1, 1, 1, 1], [1.0, 1, 1, 1, 9]])
+    def test_nan_where_frequency_is_constant_or_becomes_so(self, counts):
+        assert math.isnan(frequency_correlation_error(torch.arange(5.0), torch.tensor(counts)))
+
+    def test_nan_of_three_words(self):
+        assert math.isnan(frequency_correlation_error(torch.arange(3.0), torch.tensor([1.0, 5, 2])))
+
+
+def test_unigram_entropy():
+    assert unigram_entropy(torch.full((7,), 3)) == pytest.approx(math.log(7))
+    p = np.array([5, 3, 2]) / 10
+    assert unigram_entropy(torch.tensor([5, 0, 3, 2])) == pytest.approx(scipy.stats.entropy(p))
