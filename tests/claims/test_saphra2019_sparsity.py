@@ -110,7 +110,7 @@ def test_what_is_as_published_holds(as_published):
         "attention_becomes_sparse": "not measured",
     }  # fmt: skip
     assert not any(row.exploratory for row in as_published.values() if row.verdict != "not measured")
-    (missing, line) = as_published["attention_becomes_sparse"].reasons
+    missing, *_, line = as_published["attention_becomes_sparse"].reasons
     assert "no rows of 'attention_entropy'" in missing
     assert "attention_sites: auto" in line
     assert as_published["target_gradient_strong"].floor.mean == pytest.approx(0, abs=1e-3)
