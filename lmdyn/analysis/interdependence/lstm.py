@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -56,9 +56,17 @@ class LSTMLayer:
         self, z: Float[Tensor, "*shape gates"], c: Float[Tensor, "*shape hidden"]
     ) -> tuple[Tensor, Tensor]:
         """The next (h, c) from preactivations and cell state."""
-        i, f, g, o = z.chunk(4, -1)
-        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        return o.sigmoid() * c.tanh(), c
+        c = self.next_cell(z, c)
+        return self.output(z, c), c
+
+    def next_cell(self, z: Float[Tensor, "*shape gates"], c: Float[Tensor, "*shape hidden"]) -> Tensor:
+        """The next cell state, σ(f) c + σ(i) tanh(g)."""
+        i, f, g, _ = z.chunk(4, -1)
+        return f.sigmoid() * c + i.sigmoid() * g.tanh()
+
+    def output(self, z: Float[Tensor, "*shape gates"], c: Float[Tensor, "*shape hidden"]) -> Tensor:
+        """The hidden state of a cell state, σ(o) tanh(c)."""
+        return z.chunk(4, -1)[3].sigmoid() * c.tanh()
 
 
 def lstm_layers(lstm: nn.Module | Iterable[nn.Module]) -> list[LSTMLayer]:
@@ -195,11 +203,15 @@ def state_gradients(
     inputs: Float[Tensor, "batch time inputs"],
     labels: Int[Tensor, "batch time"],
     state: State | None = None,
+    of: Literal["hidden", "cell"] = "hidden",
 ) -> Float[Tensor, "batch time"]:
     """‖∂E/∂h_t‖₂ of the last layer: how much the error of the words to come hangs on each hidden state.
 
     E is the cross-entropy of the labels, in nats, summed over each row. A hidden state acts on the prediction at
     its own step and, through the recurrence, on all that follow; the cell state beside it is held fixed.
+
+    Of the cell state it is ‖dE/dc_t‖₂, a total derivative: c_t acts by c_{t+1} = f c_t + i g, and by h_t = o tanh(c_t),
+    which changes with it: dE/dc_t = o (1 − tanh² c_t) ∂E/∂h_t + f_{t+1} dE/dc_{t+1}.
 
     Args:
         lstm: see :func:`lstm_layers`.
@@ -207,12 +219,13 @@ def state_gradients(
         inputs: word vectors.
         labels: the word to predict after each step, -100 where none counts.
         state: the state before the first step, as ``nn.LSTM`` takes it or a pair for each layer; zeros by default.
+        of: ``hidden`` or ``cell``.
 
     Returns:
-        (batch, time), in nats per unit of the hidden state.
+        (batch, time), in nats per unit of the state.
 
     Raises:
-        ValueError: a decoder of another size, labels of another shape.
+        ValueError: a decoder of another size, labels of another shape, another state.
 
     Reference: Saphra & Lopez 2020, section 4.3 and appendix C (Saphra 2021, chapter 5).
 
@@ -229,10 +242,12 @@ def state_gradients(
         raise ValueError(
             f"expected a label for each of {tuple(inputs.shape[:2])} steps, got {tuple(labels.shape)}"
         )
+    if of not in ("hidden", "cell"):
+        raise ValueError(f"of is {of!r}: expected 'hidden' or 'cell'")
     rows = len(inputs)
     with torch.enable_grad():
         pairs = initial_state(layers, inputs, state)
-        top = []
+        top, cells = [], []
         for step in inputs.detach().unbind(1):
             below = step
             for k, layer in enumerate(layers):
@@ -240,9 +255,11 @@ def state_gradients(
                 z = F.linear(below, layer.w_in.detach(), layer.bias.detach()) + F.linear(
                     h, layer.w_rec.detach()
                 )
-                below, c = layer.cell(z, c)
+                c = layer.next_cell(z, c)
                 if layer is layers[-1]:
-                    below = below if below.requires_grad else below.requires_grad_()
+                    c = c if c.requires_grad else c.requires_grad_()
+                    cells.append(c)
+                below = layer.output(z, c)
                 pairs[k] = (below, c)
             top.append(below)
         logits = F.linear(
@@ -251,7 +268,7 @@ def state_gradients(
             None if decoder.bias is None else decoder.bias.detach(),
         )
         error = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
-        gradients = torch.autograd.grad(error, top, allow_unused=True)
+        gradients = torch.autograd.grad(error, top if of == "hidden" else cells, allow_unused=True)
     return torch.stack(
         [inputs.new_zeros(rows) if g is None else torch.linalg.vector_norm(g, dim=-1) for g in gradients], 1
     )

@@ -21,7 +21,7 @@ _P_CLOSE = "mean probability of ω"
 
 def scaffold_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """Figures 7 to 12: a colour for each length k of the scaffold, familiar ones dashed, unfamiliar ones solid."""
-    rows = select(observations, quantity=["probability", "di", "gradient"])
+    rows = select(observations, quantity=["probability", "di", "gradient", "cell_gradient"])
     if "run" not in rows:
         rows = rows.assign(run="")
     figures = {
@@ -36,6 +36,10 @@ def scaffold_figures(observations: pd.DataFrame) -> dict[str, Figure]:
         of = select(rows, quantity="gradient", focus=focus)
         label = f"mean ‖∂E/∂h‖ (E: error {error})"
         figures[f"gradient_{focus}"] = _profiles(of, label, "words after α (0: at α)")
+        of = select(rows, quantity="cell_gradient", focus=focus)
+        if len(of):  # observations of before have none
+            label = f"mean ‖dE/dc‖ (E: error {error})"
+            figures[f"cell_gradient_{focus}"] = _profiles(of, label, "words after α (0: at α)")
     figures["probability_by_rules"] = _by_rules(rows)
     return figures
 

@@ -2,8 +2,9 @@
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from lmdyn.analysis.interdependence.decomposition import Variant, contextual_decomposition
 from lmdyn.analysis.interdependence.interdependence import relative_norm
 from lmdyn.analysis.interdependence.lstm import initial_state, lstm_layers, run_layers, state_gradients
+from lmdyn.analysis.statistics.clustered import clustered_means
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
 from lmdyn.callbacks.interdependence.scaffold_figures import scaffold_figures
@@ -21,6 +23,7 @@ from lmdyn.callbacks.observing.protocols import RuleInstances, offers
 __all__ = ["ScaffoldRule"]
 
 _BATCH = 250  # instances at once
+_STATES: dict[str, Literal["hidden", "cell"]] = {"gradient": "hidden", "cell_gradient": "cell"}
 
 
 class ScaffoldRule(Observer):
@@ -35,8 +38,15 @@ class ScaffoldRule(Observer):
 
     ``di``: interdependence of α and the scaffold there.
 
-    ``gradient``: ‖∂E/∂h‖ of the hidden state ``words`` words after α (0 is at α itself). E is the error of ω alone
-    (``focus`` is ``close``), or of all words from the first of the scaffold to ω (``all``), in nats.
+    ``gradient``: ‖∂E/∂h‖ of the hidden state ``words`` words after α (0 is at α itself), the cell state held. E is the
+    error of ω alone (``focus`` is ``close``), or of all words from the first of the scaffold to ω (``all``), in nats.
+    ``cell_gradient``: ‖dE/dc‖ of the cell state, with which the hidden state changes
+    (:func:`~lmdyn.analysis.state_gradients`).
+
+    ``accuracy``: share of the instances in which ω is the most probable word. ``rise``: the probability of ω with all
+    in focus less that with α alone. ``gradient_inside`` and ``cell_gradient_inside``: means over the scaffold's words.
+
+    ``<quantity>_error`` is the standard error of each over instances; those of one scaffold are one cluster.
 
     ``site`` is the domain. Every row names the language: ``length`` k, ``scaffold`` (``familiar`` or
     ``unfamiliar``) and ``rules`` n, so that observations of several runs can be laid together.
@@ -56,6 +66,11 @@ class ScaffoldRule(Observer):
         ``scaffold_rule/probability/<domain>/<scaffold>/<focus>/length=<k>/rules=<n>``: of words in focus, ``open``
             or ``scaffold``.
         ``scaffold_rule/di/<domain>/<scaffold>/length=<k>/rules=<n>``: interdependence of α and the scaffold.
+        ``scaffold_rule/accuracy/<domain>/<scaffold>/length=<k>/rules=<n>``: share of instances predicted.
+        ``scaffold_rule/rise/<domain>/<scaffold>/length=<k>/rules=<n>``: by the scaffold in focus next to α.
+        ``scaffold_rule/gradient_inside/<domain>/<scaffold>/<focus>/length=<k>/rules=<n>``: of hidden states inside the
+            scaffold; focus is ``close`` or ``all``.
+        ``scaffold_rule/cell_gradient_inside/<domain>/<scaffold>/<focus>/length=<k>/rules=<n>``: of cell states.
 
     Raises:
         ValueError: data that are no ScaffoldCorpus, a tokenizer without its words, modules that are missing.
@@ -119,18 +134,17 @@ class ScaffoldRule(Observer):
         rank, world_size = rank_and_world_size()
         rows: list[tuple[str, str, str, int | None, float]] = []
         for domain, examples in self._examples.items():
-            sums: dict[tuple[str, str, int | None], Tensor] = {
-                key: torch.zeros((), dtype=torch.float64, device=device) for key in self._quantities()
-            }
-            for batch in examples.split(_BATCH)[rank::world_size]:
-                found = self._look(embedding, lstm, decoder, batch.to(device))
-                for key, values in found.items():
-                    sums[key] += values.double().sum()
-            total = all_reduce_sum(torch.stack(list(sums.values()))) / len(examples)
-            rows += [
-                (quantity, domain, focus, words, value)
-                for (quantity, focus, words), value in zip(sums, total.tolist(), strict=True)
-            ]
+            names = self._quantities()
+            values = torch.zeros(len(names), len(examples), dtype=torch.float64, device=device)
+            for at in torch.arange(len(examples)).split(_BATCH)[rank::world_size]:
+                found = self._look(embedding, lstm, decoder, examples[at].to(device))
+                values[:, at[0] : at[-1] + 1] = torch.stack([found[name].double() for name in names])
+            each = all_reduce_sum(values).cpu().numpy()
+            scaffold = torch.unique(examples[:, self.context + 1 : -1], dim=0, return_inverse=True)[1].numpy()
+            for (quantity, focus, words), of in zip(names, each, strict=True):
+                mean = clustered_means(of, np.zeros(len(of), dtype=np.int64), scaffold)
+                rows.append((quantity, domain, focus, words, float(mean.mean[0])))
+                rows.append((f"{quantity}_error", domain, focus, words, float(mean.error[0])))
         table = pd.DataFrame(rows, columns=["quantity", "site", "focus", "words", "value"])
         table.insert(2, "scaffold", self._language["scaffold"])
         for name in ("length", "rules"):
@@ -143,8 +157,9 @@ class ScaffoldRule(Observer):
         return [
             *(("probability", focus, None) for focus in ("", "open", "scaffold")),
             *(("probability", "prefix", i) for i in range(k + 1)),
-            ("di", "", None),
-            *itertools.product(("gradient",), ("close", "all"), range(k + 1)),
+            *((name, "", None) for name in ("di", "accuracy", "rise")),
+            *itertools.product(("gradient_inside", "cell_gradient_inside"), ("close", "all"), (None,)),
+            *itertools.product(("gradient", "cell_gradient"), ("close", "all"), range(k + 1)),
         ]
 
     def _look(
@@ -166,22 +181,33 @@ class ScaffoldRule(Observer):
         p = nn.functional.linear(relevant, decoder.weight).softmax(-1)[..., close]
         hidden = (parts.relevant[-1][0] + parts.irrelevant[-1][0])[:, -1]
         joint, alone = relevant[k], relevant[0] + relevant[k + 1]
+        logits = decoder(hidden)
         values: dict[tuple[str, str, int | None], Tensor] = {
-            ("probability", "", None): decoder(hidden).softmax(-1)[..., close],
+            ("probability", "", None): logits.softmax(-1)[..., close],
+            ("accuracy", "", None): logits.argmax(-1) == close,
+            ("rise", "", None): p[k] - p[0],
             ("probability", "open", None): p[0],
             ("probability", "scaffold", None): p[k + 1],
             ("di", "", None): relative_norm(joint - alone, joint),
         }
         values |= {("probability", "prefix", i): p[i] for i in range(k + 1)}
         for name, labels in (("all", ids[:, 1:]), ("close", ids[:, 1:].masked_fill(time < k, -100))):
-            norms = state_gradients(lstm, decoder, vectors, labels, state)
-            values |= {("gradient", name, i): norms[:, i] for i in range(k + 1)}
+            for quantity, of in _STATES.items():
+                norms = state_gradients(lstm, decoder, vectors, labels, state, of)
+                values |= {(quantity, name, i): norms[:, i] for i in range(k + 1)}
+                values[f"{quantity}_inside", name, None] = norms[:, 1:].mean(1)
         return values
 
     @staticmethod
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
-        """What has one value in a domain."""
-        return observations["words"].isna()
+        """What has one value in a domain, but for errors."""
+        return observations["words"].isna() & ~observations["quantity"].str.endswith("_error")
+
+    @staticmethod
+    def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
+        """What a record of a run keeps: all of the last observation, and of each what has one value in a domain."""
+        last = observations["step"].eq(observations["step"].max())
+        return observations[observations["words"].isna() | last]
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:

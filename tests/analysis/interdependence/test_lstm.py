@@ -109,8 +109,11 @@ class TestLayers:
             real_steps(torch.ones(4, 2).bool(), torch.zeros(4, 3, 2))
 
 
-def loss(stack, decoder, words, labels, step=None, change=0.0):
-    """Σ cross-entropy of each row, ``change`` added to the last layer's hidden state after ``step``, its cell kept."""
+def loss(stack, decoder, words, labels, step=None, change=0.0, of="hidden"):
+    """Σ cross-entropy of each row, ``change`` added to the last layer's state at ``step``.
+
+    To its hidden state with the cell kept, or to its cell, with which the hidden state changes.
+    """
     layers = [[torch.from_numpy(part) for part in layer] for layer in weights(stack)]
     h, c = ([torch.zeros(len(words), u.shape[1], dtype=torch.float64) for _, u, _ in layers] for _ in "hc")
     total = torch.zeros(len(words), dtype=torch.float64)
@@ -119,14 +122,51 @@ def loss(stack, decoder, words, labels, step=None, change=0.0):
         for k, (w, u, b) in enumerate(layers):
             i, f, g, o = (below @ w.T + h[k] @ u.T + b).chunk(4, 1)
             c[k] = torch.sigmoid(f) * c[k] + torch.sigmoid(i) * torch.tanh(g)
+            if (t, k, of) == (step, len(layers) - 1, "cell"):
+                c[k] = c[k] + change
             below = h[k] = torch.sigmoid(o) * torch.tanh(c[k])
-        if t == step:
+        if (t, of) == (step, "hidden"):
             below = h[-1] = h[-1] + change
         logits = decoder(below)
         scored = labels[:, t] != -100
         chosen = logits[scored, labels[scored, t]]
         total[scored] += logits[scored].logsumexp(1) - chosen
     return total
+
+
+def run_by_hand(stack, decoder, words, labels):
+    """For each step ∂E/∂h_t with c_t held, c_t, the next step's forget gate and the output gate, of the last layer.
+
+    The cell that goes on is a copy without history, so that nothing reaches h_t but through h_t itself.
+    """
+    found = []
+    for step in range(words.shape[1]):
+        layers = [[torch.from_numpy(part) for part in layer] for layer in weights(stack)]
+        h, c = (
+            [torch.zeros(len(words), u.shape[1], dtype=torch.float64) for _, u, _ in layers] for _ in "hc"
+        )
+        total, kept, forget_next = (
+            torch.zeros((), dtype=torch.float64),
+            None,
+            torch.zeros(1, dtype=torch.float64),
+        )
+        for t in range(words.shape[1]):
+            below = words[:, t]
+            for k, (w, u, b) in enumerate(layers):
+                i, f, g, o = (below @ w.T + h[k] @ u.T + b).chunk(4, 1)
+                c[k] = torch.sigmoid(f) * c[k] + torch.sigmoid(i) * torch.tanh(g)
+                below = h[k] = torch.sigmoid(o) * torch.tanh(c[k])
+            if t == step:
+                below = h[-1] = h[-1].detach().requires_grad_()
+                c = [cell.detach() for cell in c]
+                kept = (below, c[-1], torch.sigmoid(o).detach())
+            if t == step + 1:
+                forget_next = torch.sigmoid(f).detach()
+            total = total + nn.functional.cross_entropy(decoder(below), labels[:, t], reduction="sum")
+        hidden, cell, output = kept
+        (gradient,) = torch.autograd.grad(total, hidden)
+        found.append((gradient, cell, forget_next, output))
+    return found
 
 
 class TestStateGradients:
@@ -142,12 +182,13 @@ class TestStateGradients:
             ]
         )
 
+    @pytest.mark.parametrize("of", ["hidden", "cell"])
     @pytest.mark.parametrize("bias", [True, False])
     @pytest.mark.parametrize("sizes", [(3, 4), (3, 4, 4), (3, 5, 2)])
-    def test_equal_differences_of_the_loss(self, sizes, bias, labels):
+    def test_equal_differences_of_the_loss(self, sizes, bias, labels, of):
         stack, words = random_lstm(*sizes, bias=bias), random_words(5, 5, 3)
         decoder = random_decoder(sizes[-1], 6, bias=bias)
-        found = state_gradients(stack, decoder, words, labels)
+        found = state_gradients(stack, decoder, words, labels, of=of)
         assert found.shape == (5, 5)
         epsilon, expected = 1e-5, torch.zeros(5, 5, dtype=torch.float64)
         with torch.no_grad():
@@ -159,10 +200,30 @@ class TestStateGradients:
                 torch.testing.assert_close(loss(stack, decoder, words, labels), entropies.sum(1))
             for t in range(5):
                 for change in epsilon * torch.eye(sizes[-1], dtype=torch.float64):
-                    up, down = (loss(stack, decoder, words, labels, t, s * change) for s in (1, -1))
+                    up, down = (loss(stack, decoder, words, labels, t, s * change, of) for s in (1, -1))
                     expected[:, t] += ((up - down) / (2 * epsilon)) ** 2
         torch.testing.assert_close(found, expected.sqrt(), rtol=0, atol=1e-8)
         assert float(found[:2].min()) > 1e-6
+
+    @pytest.mark.parametrize("sizes", [(3, 4), (3, 4, 4)])
+    def test_the_cell_by_the_equations_of_the_lstm(self, sizes, labels):
+        """dE/dc_t = o (1 − tanh² c_t) ∂E/∂h_t + f_{t+1} dE/dc_{t+1}, backwards from the last step.
+
+        ∂E/∂h_t, with its vector and not its norm, by autograd with c_t cut off from it.
+        """
+        stack, words = random_lstm(*sizes), random_words(5, 5, 3)
+        decoder = random_decoder(sizes[-1], 6)
+        steps = run_by_hand(stack, decoder, words, labels)
+        expected, later = [], torch.zeros(5, sizes[-1], dtype=torch.float64)
+        for hidden, cell, forget_next, output in reversed(steps):
+            later = output * (1 - cell.tanh() ** 2) * hidden + forget_next * later
+            expected.append(later.norm(dim=1))
+        found = state_gradients(stack, decoder, words, labels, of="cell")
+        torch.testing.assert_close(found, torch.stack(expected[::-1], 1), rtol=0, atol=1e-12)
+        hidden = state_gradients(stack, decoder, words, labels)
+        norms = torch.stack([h.norm(dim=1) for h, *_ in steps], 1)
+        torch.testing.assert_close(hidden, norms, rtol=0, atol=1e-12)
+        assert float((found - hidden).abs().max()) > 0.01
 
     def test_after_the_last_label_there_is_none(self, labels):
         stack, words = random_lstm(3, 4, 4), random_words(5, 5, 3)

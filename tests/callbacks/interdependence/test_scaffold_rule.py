@@ -60,9 +60,9 @@ def found(table, quantity, site, focus="", words=None):
 
 
 def gradients(module, row, first):
-    """‖∂E/∂h‖ from step ``first`` on, of one row that is read from a zero state; E sums the words after ``first``.
+    """‖∂E/∂h‖ and ‖dE/dc‖ from step ``first`` on, of one row that is read from a zero state.
 
-    E of all of these words, and of the last alone.
+    E of all words after ``first``, and of the last alone. Of a cell state autograd goes through the hidden state too.
     """
     vectors = module.embedding(row[:-1]).detach()
     weights = [
@@ -70,7 +70,7 @@ def gradients(module, row, first):
         for layer in module.lstm.layers
     ]
     states = [(torch.zeros(6, dtype=torch.float64),) * 2 for _ in weights]
-    top = []
+    top, cells = [], []
     for x in vectors:
         for k, (w, u, b) in enumerate(weights):
             h, c = states[k]
@@ -79,10 +79,12 @@ def gradients(module, row, first):
             x = o.sigmoid() * c.tanh()
             states[k] = (x, c)
         top.append(x)
+        cells.append(c)
     losses = [-module.decoder(h).log_softmax(-1)[word] for h, word in zip(top, row[1:], strict=True)]
     return {
-        name: [g.norm() for g in torch.autograd.grad(error, top[first:], retain_graph=True)]
+        (quantity, name): [g.norm() for g in torch.autograd.grad(error, of[first:], retain_graph=True)]
         for name, error in (("all", sum(losses[first:])), ("close", losses[-1]))
+        for quantity, of in (("gradient", top), ("cell_gradient", cells))
     }
 
 
@@ -101,14 +103,34 @@ def direct(module, rows, context, length, variant="published"):
         ("probability", focus, words): (h @ module.decoder.weight.detach().T).softmax(-1)[:, close]
         for (focus, words), h in relevant.items()
     }
-    values["probability", "", None] = module(rows[:, :-1]).logits[:, -1].detach().softmax(-1)[:, close]
+    logits = module(rows[:, :-1]).logits[:, -1].detach()
+    values["probability", "", None] = logits.softmax(-1)[:, close]
+    values["accuracy", "", None] = (logits.max(-1).values == logits[:, close]).double()
+    values["rise", "", None] = values["probability", "prefix", length] - values["probability", "prefix", 0]
     whole = relevant["prefix", length]
     apart = relevant["open", None] + relevant["scaffold", None]
     values["di", "", None] = (whole - apart).norm(dim=-1) / whole.norm(dim=-1)
     each = [gradients(module, row, context) for row in rows]
-    for name, words in itertools.product(("all", "close"), range(length + 1)):
-        values["gradient", name, words] = torch.stack([row[name][words] for row in each])
-    return {key: float(value.mean()) for key, value in values.items()}
+    for name, quantity in itertools.product(("all", "close"), ("gradient", "cell_gradient")):
+        of = [torch.stack([row[quantity, name][words] for row in each]) for words in range(length + 1)]
+        values |= {(quantity, name, words): of[words] for words in range(length + 1)}
+        values[f"{quantity}_inside", name, None] = torch.stack(of[1:]).mean(0)
+    scaffolds = [tuple(row[context + 1 : -1].tolist()) for row in rows]
+    means = {key: float(value.double().mean()) for key, value in values.items()}
+    errors = {
+        (f"{quantity}_error", *groups): by_scaffold(value.double().tolist(), scaffolds)
+        for (quantity, *groups), value in values.items()
+    }
+    return means | errors
+
+
+def by_scaffold(values, scaffolds):
+    """Standard error of the mean; values of one scaffold are a cluster (Liang & Zeger 1986)."""
+    mean, sums = sum(values) / len(values), {}
+    for value, scaffold in zip(values, scaffolds, strict=True):
+        sums[scaffold] = sums.get(scaffold, 0.0) + value - mean
+    n = len(sums)
+    return (n / (n - 1) * sum(s**2 for s in sums.values())) ** 0.5 / len(values)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +152,7 @@ def test_quantities_are_those_of_whole_rows(tmp_path, layers, length, context, v
     assert len(table) == len(expected)
     for key, value in expected.items():
         quantity, domain, focus, words = key
-        assert found(table, quantity, domain, focus, words) == pytest.approx(value, rel=1e-9), key
+        assert found(table, quantity, domain, focus, words) == pytest.approx(value, rel=1e-9, abs=1e-13), key
     assert set(table["step"]) == {9}
     assert set(table["length"]) == {length}
     assert set(table["rules"]) == {20}
@@ -271,6 +293,14 @@ def test_scalars(tmp_path):
             quantity, focus = parts
             tag = f"scaffold_rule/{quantity}/{domain}/familiar/{focus}/length=3/rules=20".replace("//", "/")
             assert tags.pop(tag) == found(table, quantity, domain, focus)
+        for quantity in ("accuracy", "rise"):
+            tag = f"scaffold_rule/{quantity}/{domain}/familiar/length=3/rules=20"
+            assert tags.pop(tag) == found(table, quantity, domain)
+        for quantity, focus in itertools.product(
+            ("gradient_inside", "cell_gradient_inside"), ("close", "all")
+        ):
+            tag = f"scaffold_rule/{quantity}/{domain}/familiar/{focus}/length=3/rules=20"
+            assert tags.pop(tag) == found(table, quantity, domain, focus)
     assert not tags
 
 
@@ -283,8 +313,8 @@ RUNS = {
 }  # fmt: skip
 STEPS = (0, 6)
 NAMES = [
-    "probability", "probability_open", "interdependence", "probability_prefix", "gradient_close", "gradient_all",
-    "probability_by_rules",
+    "probability", "probability_open", "interdependence", "probability_prefix", "gradient_close",
+    "cell_gradient_close", "gradient_all", "cell_gradient_all", "probability_by_rules",
 ]  # fmt: skip
 
 
@@ -331,6 +361,8 @@ def test_runs_are_drawn_together(runs):
         "probability_prefix": ("probability", "prefix"),
         "gradient_close": ("gradient", "close"),
         "gradient_all": ("gradient", "all"),
+        "cell_gradient_close": ("cell_gradient", "close"),
+        "cell_gradient_all": ("cell_gradient", "all"),
     }
     for title, figure in figures.items():
         if title == "probability_by_rules":
