@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from lmdyn.claims.claim import Part, Region, Scale
@@ -188,7 +189,7 @@ class _Scaled:
 
         return None if estimate.error is None else error_on_scale(estimate.value, estimate.error, self.scale)
 
-    @property
+    @cached_property
     def mean(self) -> "Bounds":
         from lmdyn.analysis.statistics.mean_over_seeds import Bounds
 
