@@ -72,7 +72,8 @@ class Rows(Source):
         settings: settings that the observer must have; dots lead into nested ones.
         run: which of the seed's runs: values in its condition (``data.length``, or ``length`` where that is unique) or
             among the observer's settings.
-        error: the quantity that holds the standard error over texts, or the two that hold a 95 % interval.
+        error: the quantity that holds the standard error over texts, or the two that hold a 95 % interval; where an
+            older run lacks them the error is unknown, and a verdict is of this text.
         df: degrees of freedom of that error; None for many.
 
     Example:
@@ -189,10 +190,6 @@ class Rows(Source):
         found.insert(1, "tokens", own.get("tokens"))
         found["error"] = math.nan
         ends = [self._single(selected, q).set_index("step")["value"] for q in _texts(self.error)]
-        if any(end.empty for end in ends):
-            raise NotMeasured(
-                f"{self.observer} holds no rows of {' and '.join(_texts(self.error))} beside {self.quantity}"
-            )
         if len(ends) == 1:
             found["error"] = found["step"].map(ends[0]).astype("float64")
         elif ends:
