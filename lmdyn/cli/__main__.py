@@ -15,7 +15,7 @@ from lmdyn.cli.commands import (
     report_command,
 )
 from lmdyn.cli.mistakes import of_users_code
-from lmdyn.cli.studies.commands import check_command, fork_command, records_command
+from lmdyn.cli.studies.commands import check_command, claims_command, fork_command, records_command
 
 __all__ = ["main"]
 
@@ -79,7 +79,7 @@ def _of_jsonargparse(error: BaseException) -> bool:
 
 
 _OF_TRAINER = ("fit", "validate", "test", "predict")
-_COMMANDS = (*_OF_TRAINER, "prepare", "analyze", "report", "inspect", "check", "fork", "records")
+_COMMANDS = (*_OF_TRAINER, "prepare", "analyze", "report", "inspect", "check", "fork", "claims", "records")
 
 _USAGE = """usage: lmdyn COMMAND …
 
@@ -93,6 +93,7 @@ prepare    encode the data ahead of a run            prepare --config FILE [--to
 analyze    replay observers over checkpoints         analyze RUN [--config OVERLAY] [--shard i/n] [--logger NAME]
 report     draw the figures of a run                 report RUN
 fork       train on under other settings             fork RUN --step K [--set KEY=VALUE …] [--data-seed N]
+claims     judge a publication's claims by runs      claims STUDY RUN … [--markdown FILE] [--out DIR]
 records    keep what claims need of runs             records RUN … --out docs/records/STUDY/PROFILE
 
 COMMAND --help has the rest; arguments of a class: fit --model.help LSTMLanguageModel, --data.help GrammarCorpus,
@@ -117,6 +118,8 @@ def _run(args: list[str]) -> None:
         prepare_command(args[1:])
     elif command == "fork":
         fork_command(args[1:])
+    elif command == "claims":
+        claims_command(args[1:])
     elif command == "records":
         records_command(args[1:])
     elif command not in _OF_TRAINER and not str(command).startswith("-"):

@@ -27,6 +27,7 @@ print("imported:", sorted(heavy & sys.modules.keys()))
         ["report", "--help"],
         ["prepare", "--help"],
         ["inspect", "--help"],
+        ["claims", "--help"],
         ["records", "--help"],
     ],
     ids=" ".join,

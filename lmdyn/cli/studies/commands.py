@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lmdyn.cli.commands import CommandParser
 
-__all__ = ["check_command", "fork_command", "records_command"]
+__all__ = ["check_command", "claims_command", "fork_command", "records_command"]
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,68 @@ def check_command(args: Sequence[str]) -> None:
         good = check(rest, options.replay, scheduled=options.scheduled, as_json=options.json)
     if not good:
         raise SystemExit(1)
+
+
+def claims_command(args: Sequence[str]) -> None:
+    """``lmdyn claims STUDY RUN… [--markdown FILE] [--figures DIR] [--out DIR] [--confidence 0.95]``.
+
+    Without RUN it lists the claims of a study, without STUDY the studies.
+    """
+    parser = CommandParser(
+        "lmdyn claims",
+        usage="lmdyn claims [STUDY [RUN …]] [--markdown FILE] [--figures DIR] [--out DIR]",
+        description="Judge the claims of a publication by runs: of yours, or of records. Each verdict is computed: "
+        "holds, fails, undecided, void, not measured. Without runs: the claims and when they are true; without a "
+        "study: the studies.",
+        epilog="A run is judged by what its observers have recorded; `lmdyn analyze` makes observations afterwards.",
+    )
+    parser.add_argument("study", nargs="?", help="such as saphra2019_sparsity; see `lmdyn claims`")
+    parser.add_argument(
+        "run", nargs="*", type=Path,
+        help="run folders (judged together), folders of runs (each by itself), or folders of records",
+    )  # fmt: skip
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
+    parser.add_argument(
+        "--figures", type=Path, metavar="DIR",
+        help="draw the figures of claims there, as PNG; with --markdown, it shows them",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR",
+        help="folder of a report: write the page claims.html there, its figures (PNG, SVG) next to it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--confidence", type=_confidence, default=0.95, help="of the intervals; default: 0.95"
+    )
+    options = parser.parse_args(list(args))
+    if not options.run and (options.markdown or options.figures or options.out):
+        raise ValueError(
+            "--markdown, --figures and --out show verdicts: name runs, `lmdyn claims STUDY RUN …`"
+        )
+    if not options.run:
+        from lmdyn.cli.verdicts.lists import list_claims, list_studies
+
+        if options.study is None:
+            list_studies()
+        else:
+            list_claims(options.study)
+    else:
+        from lmdyn.cli.verdicts.show import show_claims
+
+        show_claims(
+            options.study,
+            options.run,
+            markdown=options.markdown,
+            figures=options.figures,
+            out=options.out,
+            confidence=options.confidence,
+        )
+
+
+def _confidence(text: str) -> float:
+    value = float(text)
+    if not 0.5 <= value < 1:
+        raise ValueError
+    return value
 
 
 def records_command(args: Sequence[str]) -> None:

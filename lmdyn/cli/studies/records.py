@@ -18,7 +18,8 @@ from lmdyn.claims import STUDIES, Number, Study
 from lmdyn.claims.recorded import RUNS_FILE, VERSION, RecordedRun, RecordsFolder, digest, is_records_folder
 from lmdyn.claims.runs import ObservedRun, RunFolder
 from lmdyn.cli.recorded_observers import UnknownObserverError, recorded_observer
-from lmdyn.cli.studies.provenance import read_provenance, write_json
+from lmdyn.cli.studies.made_by import sessions_of
+from lmdyn.cli.studies.provenance import write_json
 from lmdyn.cli.studies.run_folders import find_runs
 
 __all__ = ["MOST_MB", "keep_records", "study_reads", "without_machine", "write_records"]
@@ -207,17 +208,8 @@ def _about(run: ObservedRun, study: str | None, environments: list[dict[str, Any
         "registered": registered,
         "tested": dict(run.tested),
         "observers": {},
-        "sessions": [_session(one, environments) for one in _sessions(run)],
+        "sessions": [_session(one, environments) for one in sessions_of(run)],
     }
-
-
-def _sessions(run: ObservedRun) -> Sequence[Mapping[str, Any]]:
-    if isinstance(run, RecordedRun):
-        return run.sessions
-    found: list[Mapping[str, Any]] = (
-        read_provenance(run.path)["sessions"] if isinstance(run, RunFolder) else []
-    )
-    return found
 
 
 def _session(session: Mapping[str, Any], environments: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Verdicts of claims as they are shown: words, tables in the terminal, Markdown, a page, figures."""

@@ -1,0 +1,217 @@
+"""Figures of claims: what each seed measured over training, and its number against the region of the claim."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from lmdyn.callbacks.observing.figures import PlainTextFigure, line_styles, set_step_axis
+
+__all__ = ["Curve", "ForestRow", "claims_figure", "token_axis"]
+
+_ROW = 0.3  # inches of a row of numbers,
+_LINE = 0.12  # and of each line of its label
+_LABEL, _AXIS = 34, 62  # characters in a line
+_REGION = "#cfe8cf"
+_FLOOR = "#b0413e"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a seed measured over training: columns ``step``, ``tokens`` (may be missing) and ``value``."""
+
+    seed: str
+    table: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class ForestRow:
+    """One number of one claim, of all seeds.
+
+    Attributes:
+        label: what the row is called.
+        axis: rows of one axis share a panel: they are of one quantity and unit.
+        quantity: what the curves show.
+        low: of the region in which the claim is true.
+        high: of the region.
+        points: of each seed the value, and its lower and upper bound where it is censored.
+        interval: of the mean, of other seeds and other texts.
+        mean: of the seeds.
+        floor: the number's floor, NaN without one.
+        published: value and interval of the publication, NaN without one.
+        curves: what is drawn above.
+    """
+
+    label: str
+    axis: str
+    quantity: str
+    low: float
+    high: float
+    points: Sequence[tuple[float, float, float]]
+    interval: tuple[float, float] = (math.nan, math.nan)
+    mean: float = math.nan
+    floor: float = math.nan
+    published: tuple[float, float, float] = (math.nan, math.nan, math.nan)
+    curves: Sequence[Curve] = ()
+
+
+def claims_figure(title: str, rows: Sequence[ForestRow]) -> Figure:
+    """Curves over training on the left, and on the right each number with its region, seeds, interval and floor.
+
+    Args:
+        title: of the figure.
+        rows: one for each number; those of one ``axis`` share a pair of panels.
+    """
+    axes_of: dict[str, list[ForestRow]] = {}
+    for row in rows:
+        axes_of.setdefault(row.axis, []).append(row)
+    heights = [max(2.6, sum(_ROW + _LINE * _lines(row) for row in group) + 1.3) for group in axes_of.values()]
+    figure = PlainTextFigure(10.5, sum(heights) + 0.7)
+    figure.suptitle(title, fontsize=10)
+    grid = figure.add_gridspec(len(heights), 2, height_ratios=heights, width_ratios=(1.0, 1.15))
+    looks = line_styles(range(len(rows)))
+    number = 0
+    for i, (axis, group) in enumerate(axes_of.items()):
+        styles = [looks[number + k] for k in range(len(group))]
+        number += len(group)
+        _draw_curves(figure.add_subplot(grid[i, 0]), group, styles)
+        _draw_rows(figure.add_subplot(grid[i, 1]), axis, group, styles)
+    entries = {str(h.get_label()): h for ax in figure.axes for h in ax.get_legend_handles_labels()[0]}
+    figure.legend(
+        list(entries.values()), list(entries), loc="outside lower center", ncols=4, fontsize=7, frameon=False
+    )
+    return figure
+
+
+def _lines(row: ForestRow) -> int:
+    return fill(row.label, _LABEL).count("\n") + 1
+
+
+def _draw_curves(ax: Axes, rows: Sequence[ForestRow], styles: Sequence[dict[str, Any]]) -> None:
+    """All seeds, a colour for each row; a curve that several rows share is drawn once."""
+    drawn: set[tuple[str, bytes]] = set()
+    steps: set[int] = set()
+    whole: list[pd.DataFrame] = []
+    for row, style in zip(rows, styles, strict=True):
+        for curve in row.curves:
+            table = curve.table.sort_values("step")
+            key = (curve.seed, table[["step", "value"]].to_numpy(dtype=float).tobytes())
+            if key in drawn or not len(table):
+                continue
+            drawn.add(key)
+            steps |= {int(step) for step in table["step"]}
+            whole.append(table)
+            ax.plot(
+                table["step"].to_numpy(dtype=float), table["value"].to_numpy(dtype=float),
+                marker=".", ms=3, lw=0.9, alpha=0.85, **style,
+            )  # fmt: skip
+    ax.set_ylabel(rows[0].quantity, fontsize=8)
+    ax.tick_params(labelsize=7)
+    if not steps:
+        ax.set_axis_off()
+        ax.text(0.5, 0.5, "one number a run, no curve", ha="center", va="center", color="0.5", fontsize=8)
+        return
+    set_step_axis(ax, steps)
+    ax.xaxis.label.set_fontsize(8)
+    token_axis(ax, pd.concat(whole, ignore_index=True))
+
+
+def token_axis(ax: Axes, observed: pd.DataFrame) -> None:
+    """A second axis above: tokens, where they are known and grow with the updates at one rate in all runs."""
+    known = observed[observed["step"].gt(0) & observed["tokens"].notna()]
+    if known.empty:
+        return
+    rates = known["tokens"].to_numpy(dtype=float) / known["step"].to_numpy(dtype=float)
+    rate = float(np.median(rates))
+    if not np.allclose(rates, rate, rtol=0.05):
+        return
+    low, high = ax.get_xlim()
+    place = ax.xaxis.get_transform().transform(np.array([low, high, *ax.get_xticks()]))
+    shares = (place[2:] - place[0]) / (place[1] - place[0])
+    ticks: list[tuple[float, float]] = []
+    for share, step in zip(shares, ax.get_xticks(), strict=True):
+        if -1e-6 <= share <= 1 + 1e-6 and (not ticks or share - ticks[-1][0] > 0.09):
+            ticks.append((float(share), float(step)))
+    above = ax.twiny()  # matplotlib's secondary axis does not follow a symlog scale
+    above.set_xlim(0, 1)
+    above.set_xticks([share for share, _ in ticks], [short_number(step * rate) for _, step in ticks])
+    above.set_xlabel("training tokens", fontsize=8)
+    above.tick_params(labelsize=7)
+
+
+def short_number(value: float) -> str:
+    """A number of tokens.
+
+    Example:
+        >>> short_number(0), short_number(350), short_number(1_390_000), short_number(25_000)
+        ('0', '350', '1.4 M', '25 k')
+    """
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.2g} {unit}" if abs(value) < 100 * size else f"{value / size:.0f} {unit}"
+    return f"{value:.0f}"
+
+
+def _draw_rows(ax: Axes, axis: str, rows: Sequence[ForestRow], styles: Sequence[dict[str, Any]]) -> None:
+    """The numbers, a row each from above: region, seeds, mean with its interval, floor, what was published."""
+    low, high = _limits(rows)
+    for i, (row, style) in enumerate(zip(rows, styles, strict=True)):
+        left, right = max(row.low, low), min(row.high, high)
+        ax.add_patch(
+            Rectangle(
+                (left, i - 0.42), max(right - left, 0), 0.84, color=_REGION, lw=0, zorder=0, label="claim is true"
+            )
+        )  # fmt: skip
+        offsets = np.linspace(-0.16, 0.16, len(row.points)) if len(row.points) > 1 else [0.0]
+        for (value, lower, upper), offset in zip(row.points, offsets, strict=True):
+            ax.plot(value, i + offset, "o", ms=4, mfc="none", mec=style["color"], label="a seed", zorder=3)
+            if lower != upper:
+                ends = [max(lower, low), min(upper, high)]
+                ax.plot(ends, [i + offset] * 2, ls=":", lw=1, color=style["color"], label="a seed, censored")
+        if not math.isnan(row.interval[0]):
+            ends = [max(row.interval[0], low), min(row.interval[1], high)]
+            ax.plot(
+                ends, [i + 0.28] * 2, "-", lw=2, color="0.15", label="95 % interval of the mean", zorder=4
+            )
+        if not math.isnan(row.mean):
+            ax.plot(row.mean, i + 0.28, "D", ms=4, color="0.15", zorder=5)
+        if not math.isnan(row.floor):
+            ax.plot(
+                [row.floor] * 2, [i - 0.42, i + 0.42], "--", lw=1.2, color=_FLOOR, label="floor", zorder=2
+            )
+        value, lower, upper = row.published
+        if not math.isnan(value):
+            ax.plot(value, i - 0.3, "*", ms=8, color="C1", label="published", zorder=3)
+            ax.plot([max(lower, low), min(upper, high)], [i - 0.3] * 2, "-", lw=1, color="C1", zorder=3)
+    ax.set_xlim(low, high)
+    ax.set_ylim(len(rows) - 0.45, -0.55)
+    ax.set_yticks(range(len(rows)), [fill(row.label, _LABEL) for row in rows], fontsize=7)
+    for tick, style in zip(ax.get_yticklabels(), styles, strict=True):
+        tick.set_color(style["color"])
+    ax.tick_params(axis="x", labelsize=7)
+    ax.set_xlabel(fill(f"number of a run: {axis}", _AXIS), fontsize=8)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _limits(rows: Sequence[ForestRow]) -> tuple[float, float]:
+    """Of all that is drawn, with a margin; a bound of a half-line is among it."""
+    drawn = [
+        value
+        for row in rows
+        for value in (
+            *(v for point in row.points for v in point), *row.interval, row.floor, *row.published, row.low, row.high
+        )
+        if math.isfinite(value)
+    ]  # fmt: skip
+    if not drawn:
+        return 0.0, 1.0
+    low, high = min(drawn), max(drawn)
+    margin = 0.08 * (high - low) or 0.1 * abs(high) or 0.1
+    return low - margin, high + margin

@@ -1,0 +1,166 @@
+"""The verdicts of a study as Markdown: ``docs/results/<study>.md`` is written from records by it."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from lmdyn.claims import Study
+from lmdyn.cli.studies.made_by import made_by
+from lmdyn.cli.verdicts.show import heading
+from lmdyn.cli.verdicts.tables import Group, Judged, details_of, groups_of, tally
+from lmdyn.cli.verdicts.words import number_words
+
+__all__ = ["markdown", "write_markdown"]
+
+_HOW = (
+    "Each claim is about one number a run, and is true where that number lies in a region that was said before. The "
+    "verdict is computed: the {confidence:.0%} interval of the mean inside the region: *holds*; disjoint from it: "
+    "*fails*; else *undecided*. With three or four seeds each seed's own interval must lie there too, and below three "
+    "a claim is undecided. That interval is of other seeds and other texts together; beside it stand that of other "
+    "seeds on this text, and that of these models on other texts (– where nothing says it: the verdict is then of this "
+    "text). *After Holm*: corrected for all claims of the study that were tested. *Exploratory*: the claim was made, "
+    "or changed, after something of it was measured."
+)
+
+
+def write_markdown(
+    study: Study,
+    judged: Sequence[Judged],
+    given: Sequence[Path],
+    path: Path,
+    figures: Mapping[tuple[str, str], Path],
+) -> None:
+    """Write the tables of a study.
+
+    Args:
+        study: the study.
+        judged: its profiles.
+        given: what was judged, for the line that says how the file was made.
+        path: of the file.
+        figures: by profile and group, the figures that are shown.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    links = {key: _relative(figure, path.parent) for key, figure in figures.items()}
+    path.write_text(markdown(study, judged, [_shown(p) for p in given], path, links), encoding="utf-8")
+
+
+def markdown(
+    study: Study,
+    judged: Sequence[Judged],
+    given: Sequence[str],
+    path: Path,
+    figures: Mapping[tuple[str, str], str],
+) -> str:
+    """The text of :func:`write_markdown`; equal for equal observations."""
+    notes = path.with_name(f"{path.stem}_notes.md")
+    own = f", and what we make of it is in [{notes.name}]({notes.name})" if notes.exists() else ""
+    confidence = judged[0].judgement.confidence if judged else 0.95
+    lines = [
+        f"# {_escaped(study.title)}",
+        "",
+        f"{_escaped(study.publication)}. Written by `lmdyn claims {study.name} {' '.join(given)} --markdown …`; "
+        f"nothing here is typed by hand{own}.",
+        "",
+        _HOW.format(confidence=confidence),
+        "",
+    ]  # fmt: skip
+    if len(judged) > 1:
+        rows = [[_name(one), tally(one.judgement)] for one in judged]
+        lines += [*_table(["runs", "claims"], rows), ""]
+    for one in judged:
+        lines += _profile(one, figures)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _profile(judged: Judged, figures: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    yield f"## {_escaped(_name(judged))}"
+    yield ""
+    yield f"{_escaped(heading(judged.profile))}: {tally(judged.judgement)}."
+    yield ""
+    for line in made_by(judged.profile.runs):
+        yield f"- {_escaped(line)}"
+    yield ""
+    groups = groups_of(judged.judgement)
+    for group in groups:
+        if group.measured:
+            yield from _group(group, figures.get((judged.profile.name, group.slug)))
+    missing = [row for group in groups if not group.measured for row in group.rows]
+    if missing:
+        yield "### Not measured"
+        yield ""
+        yield from _table(
+            ["claim", "what the publication says", "what is missing, and what would measure it"],
+            [[r.claim.name, f"{r.claim.says} ({r.claim.where})", "; ".join(r.reasons)] for r in missing],
+        )
+        yield ""
+
+
+def _group(group: Group, figure: str | None) -> Iterator[str]:
+    yield f"### {_escaped(group.title)}"
+    yield ""
+    first = group.rows[0].claim
+    shared = len({(row.claim.says, row.claim.where) for row in group.rows}) == 1
+    if shared:
+        yield f"{_escaped(first.says)} ({_escaped(first.where)})."
+        yield ""
+    head = ["variant" if len(group.rows) > 1 else "claim", "number", "other seeds and texts", "other seeds, this text",
+            "these models, other texts", "true where", "floor", "verdict", "after Holm"]  # fmt: skip
+    cells = [
+        [c.name, c.mean, c.interval, c.seeds, c.text, c.region, c.floor, _strong(c.verdict), c.after_holm]
+        for c in group.cells()
+    ]
+    yield from _table(head, cells)
+    yield ""
+    if group.decides:
+        yield f"*What decides:* {_escaped(group.decides)}"
+        yield ""
+    for row in group.rows:
+        claim = row.claim
+        says = "" if shared else f" {_escaped(claim.says)} ({_escaped(claim.where)})."
+        numbers = list(dict.fromkeys(number_words(part.number) for part in claim.parts))
+        told = f" {claim.combine.capitalize()} of: " if len(numbers) > 1 else " Number: "
+        yield f"- **{_escaped(claim.name)}**.{says}{told}{_escaped('; '.join(numbers))}."
+        for name, text in details_of(row):
+            yield f"  - {name}: {_escaped(text)}"
+    yield ""
+    if figure is not None:
+        yield f"![{_escaped(group.title)}]({quote(figure)})"
+        yield ""
+
+
+def _name(judged: Judged) -> str:
+    return judged.profile.name or "the runs"
+
+
+def _strong(verdict: str) -> str:
+    word, rest = verdict, ""
+    for end in (" (", ", "):
+        if end in word:
+            word, _, tail = word.partition(end)
+            rest = f"{end}{tail}{rest}"
+    return f"**{word}**{rest}" if word in ("holds", "fails") else verdict
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(_escaped(cell) if '**' not in cell else cell for cell in row)} |"
+
+
+def _escaped(text: str) -> str:
+    """Text as it is: no table cell, emphasis or tag begins in it."""
+    for sign in ("\\", "|", "*", "_", "<", "[", "`"):
+        text = text.replace(sign, f"\\{sign}")
+    return text.replace("\n", " ")
+
+
+def _relative(path: Path, folder: Path) -> str:
+    return Path(os.path.relpath(path, folder)).as_posix()
+
+
+def _shown(path: Path) -> str:
+    """A path as it can stand in a repository: below the working directory, or its name."""
+    path = path.resolve()
+    return path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else path.name

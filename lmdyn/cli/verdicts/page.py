@@ -1,0 +1,159 @@
+"""The verdicts of a study as a page of a report, each claim's figure beside it."""
+
+import html
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from lmdyn.claims import Published, Study
+from lmdyn.claims.judge import ClaimJudgement
+from lmdyn.claims.numbers import Number
+from lmdyn.claims.runs import NotMeasured, ObservedRun, SeedPair, by_seed
+from lmdyn.cli.page import html_table, page, picture
+from lmdyn.cli.studies.made_by import made_by
+from lmdyn.cli.verdicts.figures import Curve, ForestRow, claims_figure
+from lmdyn.cli.verdicts.show import heading
+from lmdyn.cli.verdicts.tables import Group, Judged, details_of, groups_of, tally
+from lmdyn.cli.verdicts.words import number_words, quantity_words
+
+__all__ = ["draw_figures", "figure_files", "group_figure", "write_page"]
+
+_DPI = 110
+
+
+def draw_figures(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str], Path]:
+    """Draw each group of claims as ``<folder>/<study>_<profile>_<group>.png``.
+
+    Returns:
+        By profile and group (:attr:`~lmdyn.cli.verdicts.tables.Group.slug`), the files.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files = figure_files(judged, folder)
+    for one, group, figure in _figures(judged):
+        figure.savefig(files[one.profile.name, group.slug], dpi=_DPI, metadata={"Software": None})
+    return files
+
+
+def figure_files(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str], Path]:
+    """The files that :func:`draw_figures` writes, and returns."""
+    return {
+        (one.profile.name, group.slug): folder / f"{_base(one)}_{group.slug}.png"
+        for one in judged
+        for group in groups_of(one.judgement)
+        if any(row.parts for row in group.rows)
+    }
+
+
+def write_page(study: Study, judged: Sequence[Judged], out: Path) -> Path:
+    """Write ``<out>/claims.html``, self-contained, and its figures as PNG and SVG next to it."""
+    out.mkdir(parents=True, exist_ok=True)
+    drawn = {(id(one), group.slug): figure for one, group, figure in _figures(judged)}
+    sections = [f"<h1>{html.escape(study.title)}</h1><p>{html.escape(study.publication)}</p>"]
+    for one in judged:
+        sections.append(f"<h1>{html.escape(heading(one.profile))}</h1><p>{tally(one.judgement)}.</p>")
+        sections.append(
+            f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in made_by(one.profile.runs))}</ul>"
+        )
+        for group in groups_of(one.judgement):
+            figure = drawn.get((id(one), group.slug))
+            sections += _section(group, figure, out / _base(one))
+    path = out / "claims.html"
+    path.write_text(page(f"lmdyn: {study.name}", sections), encoding="utf-8")
+    return path
+
+
+def _base(judged: Judged) -> str:
+    return "_".join(part for part in (judged.judgement.study.name, judged.profile.name) if part)
+
+
+def _section(group: Group, figure: Figure | None, base: Path) -> Iterator[str]:
+    yield f"<h2>{html.escape(group.title)}</h2>"
+    head = ["", "number", "other seeds and texts", "other seeds, this text", "these models, other texts", "true where",
+            "floor", "verdict", "after Holm"]  # fmt: skip
+    yield html_table(
+        head,
+        [
+            [c.name, c.mean, c.interval, c.seeds, c.text, c.region, c.floor, c.verdict, c.after_holm]
+            for c in group.cells()
+        ],
+    )
+    if group.decides:
+        yield f"<p><strong>What decides:</strong> {html.escape(group.decides)}</p>"
+    if figure is not None:
+        yield picture(figure, base, group.slug)
+    yield from map(_details, group.rows)
+
+
+def _details(row: ClaimJudgement) -> str:
+    claim = row.claim
+    numbers = "; ".join(dict.fromkeys(number_words(part.number) for part in claim.parts))
+    items = [
+        ("says", f"{claim.says} ({claim.where})"),
+        (f"{claim.combine} of" if len(claim.parts) > 1 else "number", numbers),
+        *details_of(row),
+    ]
+    told = "".join(f"<li>{html.escape(name)}: {html.escape(text)}</li>" for name, text in items)
+    return f"<details><summary>{html.escape(claim.name)}</summary><ul>{told}</ul></details>"
+
+
+def _figures(judged: Sequence[Judged]) -> Iterator[tuple[Judged, Group, Figure]]:
+    for one in judged:
+        runs = by_seed(one.profile.runs)
+        for group in groups_of(one.judgement):
+            if (figure := group_figure(group, runs)) is not None:
+                yield one, group, figure
+
+
+def group_figure(group: Group, runs: Mapping[SeedPair, Sequence[ObservedRun]]) -> Figure | None:
+    """The figure of claims of one question; None where nothing was measured.
+
+    Args:
+        group: the claims.
+        runs: by their seeds.
+    """
+    rows = [row for judgement in group.rows for row in _rows(judgement, runs, variants=len(group.rows) > 1)]
+    return claims_figure(group.title, rows) if rows else None
+
+
+def _rows(
+    judgement: ClaimJudgement, runs: Mapping[SeedPair, Sequence[ObservedRun]], *, variants: bool
+) -> Iterator[ForestRow]:
+    claim = judgement.claim
+    name = (claim.variant or claim.name) if variants else ""
+    nowhere = (math.nan, math.nan)
+    several = len(claim.parts) > 1
+    for i, (part, judged) in enumerate(zip(claim.parts, judgement.parts, strict=False)):
+        yield ForestRow(
+            label=": ".join(text for text in (name, several and part.label) if text) or claim.name,
+            axis=number_words(part.number, brief=True),
+            quantity=quantity_words(part.number),
+            low=part.region.low,
+            high=part.region.high,
+            points=[(e.value, e.low, e.high) for e in judged.estimates.values()],
+            interval=judged.interval or nowhere,
+            mean=judged.mean,
+            floor=judgement.floor.mean if judgement.floor is not None and i == 0 else math.nan,
+            published=_published(judgement.published if i == 0 else None),
+            curves=list(_curves(part.number, judged.estimates, runs)),
+        )
+
+
+def _published(published: Published | None) -> tuple[float, float, float]:
+    if published is None:
+        return math.nan, math.nan, math.nan
+    low, high = published.interval() or (math.nan, math.nan)
+    return published.value, low, high
+
+
+def _curves(
+    number: Number, seeds: Iterable[SeedPair], runs: Mapping[SeedPair, Sequence[ObservedRun]]
+) -> Iterator[Curve]:
+    for seed in seeds:
+        try:
+            table = number.curve(runs[seed])
+        except (NotMeasured, ValueError):  # a number of one's own, whose rows are no curve
+            continue
+        if table is not None and len(table) > 1:
+            yield Curve(str(seed), table)

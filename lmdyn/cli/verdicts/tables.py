@@ -1,0 +1,195 @@
+"""The rows that tables of claims have in common: claims of one question together, each number in words."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lmdyn.claims.judge import ClaimJudgement, StudyJudgement
+from lmdyn.claims.summary import Interval, Summary
+from lmdyn.cli.studies.run_folders import Profile
+from lmdyn.cli.verdicts.words import (
+    decimals,
+    estimate_words,
+    interval_words,
+    published_words,
+    region_words,
+    rounded,
+    what_decides,
+)
+
+__all__ = ["Cells", "Group", "Judged", "details_of", "groups_of", "reasons_of", "tally", "verdict_words"]
+
+VERDICTS = ("holds", "fails", "undecided", "void", "not measured")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A profile and what the claims of a study came to in its runs."""
+
+    profile: Profile
+    judgement: StudyJudgement
+
+
+@dataclass(frozen=True)
+class Cells:
+    """One number of a claim, as tables show it; of a claim with several numbers, the verdict stands in the first."""
+
+    name: str
+    says: str
+    mean: str
+    interval: str
+    seeds: str
+    text: str
+    region: str
+    floor: str
+    verdict: str
+    after_holm: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Claims of one question, variants beside each other; or a claim of its own."""
+
+    title: str
+    rows: Sequence[ClaimJudgement]
+
+    @property
+    def slug(self) -> str:
+        """A name for files, unique in the study: that of the first claim."""
+        return re.sub(r"\W+", "_", self.rows[0].claim.name).strip("_")
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything of it was measured."""
+        return any(row.verdict != "not measured" for row in self.rows)
+
+    @property
+    def decides(self) -> str:
+        """What decides between variants, computed from their verdicts; empty where there is one only."""
+        if len(self.rows) < 2:
+            return ""
+        return what_decides([(row.claim.variant or row.claim.name, row.verdict) for row in self.rows])
+
+    def cells(self) -> Iterator[Cells]:
+        """A row for each number; what the publication says stands where it is another than in the row above."""
+        said = ""
+        for row in self.rows:
+            for cells in _cells(row, variants=len(self.rows) > 1):
+                yield replace(cells, says="") if cells.says == said else cells
+                said = cells.says or said
+
+
+def groups_of(judgement: StudyJudgement) -> list[Group]:
+    """The claims of a study by their questions, in the study's order."""
+    found: dict[str, list[ClaimJudgement]] = {}
+    for row in judgement:
+        found.setdefault(row.claim.question or row.claim.name, []).append(row)
+    return [Group(title, rows) for title, rows in found.items()]
+
+
+def _cells(row: ClaimJudgement, *, variants: bool) -> Iterator[Cells]:
+    claim = row.claim
+    name = (claim.variant or claim.name) if variants else claim.name
+    for i, part in enumerate(claim.parts):
+        judged = row.parts[i] if row.parts else None
+        digits = _digits(judged)
+        told = f"{name}: {part.label}" if part.label and len(claim.parts) > 1 else name
+        yield Cells(
+            told if i == 0 or part.label else f"{name} ({i + 1})",
+            claim.says if i == 0 else "",
+            "–" if judged is None else _mean_words(judged, digits),
+            _interval(judged.interval if judged else None, digits),
+            _interval(judged.seeds_interval if judged else None, digits),
+            _interval(judged.text_interval if judged else None, digits),
+            region_words(part.region),
+            _floor(row, digits) if i == 0 else "",
+            verdict_words(row) if i == 0 else "",
+            row.after_holm if i == 0 and row.p is not None else "–" if i == 0 else "",
+        )
+
+
+def _digits(judged: Summary | None) -> int:
+    if judged is None:
+        return 3
+    low, high = judged.interval or judged.range
+    if judged.interval is None and low == high:
+        return 3
+    return decimals(low, high)
+
+
+def _mean_words(judged: Summary, digits: int) -> str:
+    if judged.censored:
+        low, high = judged.range
+        return f"{rounded(low, digits)} … {rounded(high, digits)}"
+    return rounded(judged.mean, digits)
+
+
+def _interval(interval: Interval | None, digits: int) -> str:
+    return "–" if interval is None else interval_words(*interval, digits)
+
+
+def _floor(row: ClaimJudgement, digits: int) -> str:
+    if isinstance(row.claim.floor, str):
+        return "none"
+    if row.floor is None:
+        return "–"
+    own = max(digits, min(_digits(row.floor), 4))
+    return f"{_mean_words(row.floor, own)} {_interval(row.floor.interval, own)}".removesuffix(" –")
+
+
+def verdict_words(row: ClaimJudgement) -> str:
+    """The verdict, with what limits it: of this text only, exploratory."""
+    words: str = row.verdict
+    if row.verdict in ("holds", "fails") and row.of_this_text:
+        words += " (of this text)"
+    return f"{words}, exploratory" if row.exploratory and row.parts else words
+
+
+def details_of(row: ClaimJudgement) -> Iterator[tuple[str, str]]:
+    """What is known of a claim beside its table, by name."""
+    claim = row.claim
+    if claim.matters:
+        yield "smallest difference that matters", claim.matters
+    if claim.published is not None:
+        yield "published", published_words(row.published or claim.published)
+    if isinstance(claim.floor, str):
+        yield "no floor", claim.floor
+    for part, judged in zip(claim.parts, row.parts, strict=False):
+        digits = _digits(judged)
+        seeds = ", ".join(f"{seed}: {estimate_words(e, digits)}" for seed, e in judged.estimates.items())
+        yield f"seeds{f' of {part.label}' if part.label else ''}", seeds
+    if len(row.parts) > 1:
+        each = ", ".join(f"{part.label or i + 1} {part.verdict}" for i, part in enumerate(row.parts))
+        yield f"parts, of which {'each' if claim.combine == 'all' else 'one'} is to hold", each
+    for condition in claim.void_unless:
+        yield "judged only where", f"{condition.says} ({region_words(condition.region)})"
+    if row.reasons:
+        yield "why", "; ".join(row.reasons)
+    if row.exploratory:
+        yield "exploratory", "; ".join(row.exploratory)
+
+
+def reasons_of(rows: Sequence[ClaimJudgement], which: str) -> Mapping[str, list[str]]:
+    """Reasons (``reasons`` or ``exploratory``) and the claims that they are given for, each reason once."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        reasons: Sequence[str] = getattr(row, which)
+        if reasons:
+            found.setdefault("; ".join(reasons), []).append(row.claim.name)
+    return found
+
+
+def tally(judgement: StudyJudgement) -> str:
+    """How many claims there are of each verdict.
+
+    Returns:
+        Such as ``3 hold, 1 fails, 2 are undecided, 1 is void, 4 are not measured``.
+    """
+    counts = {verdict: sum(row.verdict == verdict for row in judgement) for verdict in VERDICTS}
+    words = []
+    for verdict, n in counts.items():
+        if verdict in ("holds", "fails"):
+            words.append(f"{n} {verdict if n == 1 else verdict.removesuffix('s')}")
+        else:
+            words.append(f"{n} {'is' if n == 1 else 'are'} {verdict}")
+    return ", ".join(words)

@@ -1,0 +1,283 @@
+"""What tables say of a claim, in words and rounded numbers: the same in the terminal, in Markdown and on the page."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from lmdyn.claims.claim import Published, Region
+from lmdyn.claims.numbers import (
+    At,
+    Change,
+    Difference,
+    Estimate,
+    Largest,
+    Layer,
+    Mean,
+    Reaches,
+    Rows,
+    Smallest,
+    Tested,
+)
+from lmdyn.claims.rows import parts_of
+
+__all__ = [
+    "decimals",
+    "estimate_words",
+    "interval_words",
+    "number_words",
+    "published_words",
+    "quantity_words",
+    "region_words",
+    "rounded",
+    "what_decides",
+]
+
+_MINUS = "\N{MINUS SIGN}"
+
+
+def decimals(low: float, high: float) -> int:
+    """How many decimals say an interval with two digits of its half-width.
+
+    Example:
+        >>> decimals(0.1234, 0.2234), decimals(-30.0, 50.0), decimals(0.5, 0.5)
+        (3, 0, 3)
+    """
+    half = (high - low) / 2
+    if not (math.isfinite(half) and half > 0):
+        return 3
+    return min(max(1 - math.floor(math.log10(half)), 0), 6)
+
+
+def rounded(value: float, digits: int) -> str:
+    """A number as tables show it, with a minus sign that is one.
+
+    Example:
+        >>> rounded(-0.1234, 2), rounded(float("inf"), 2), rounded(-0.0001, 2)
+        ('−0.12', '∞', '0.00')
+    """
+    if math.isnan(value):
+        return "not a number"
+    if math.isinf(value):
+        return f"{_MINUS if value < 0 else ''}∞"
+    text = f"{value:.{digits}f}"
+    text = text.lstrip("-") if float(text) == 0 else text
+    return text.replace("-", _MINUS)
+
+
+def interval_words(low: float, high: float, digits: int) -> str:
+    """An interval in brackets; a dash where there is none.
+
+    Example:
+        >>> interval_words(-0.5, 0.25, 2), interval_words(float("nan"), 1.0, 2)
+        ('[−0.50, 0.25]', '–')
+    """
+    if math.isnan(low) or math.isnan(high):
+        return "–"
+    return f"[{rounded(low, digits)}, {rounded(high, digits)}]"
+
+
+def region_words(region: Region) -> str:
+    """The region in which a claim is true.
+
+    Example:
+        >>> from lmdyn.claims import Above, Within
+        >>> region_words(Above(0.05)), region_words(Within(-0.1, 0.1))
+        ('≥ 0.05', '−0.1 … 0.1')
+    """
+    return str(region).replace("-", _MINUS)
+
+
+def published_words(published: Published | None) -> str:
+    """The number that a publication prints, with the interval of its own n where one can be had.
+
+    Example:
+        >>> published_words(Published(-0.4, n=28, kind="correlation"))
+        '−0.4 [−0.67, −0.03], of n = 28'
+        >>> published_words(Published(0.3, says="read off figure 3"))
+        '0.3 (read off figure 3)'
+    """
+    if published is None:
+        return ""
+    words = f"{published.value:g}".replace("-", _MINUS)
+    if (interval := published.interval()) is not None:
+        words += f" {interval_words(*interval, decimals(*interval))}"
+    if published.n is not None:
+        words += f", of n = {published.n:,}"
+    return words + (f" ({published.says})" if published.says else "")
+
+
+def number_words(number: Any, *, brief: bool = False) -> str:
+    """A number in words: what is measured where, and what is made of it.
+
+    Args:
+        number: one number a run.
+        brief: without site, groups and settings, which are then a row's own: what axes are called.
+
+    Example:
+        >>> rows = Rows("Sparsity", "rho_gradient", "h2", where=(("role", "target"),))
+        >>> number_words(At(rows)), number_words(Change(rows, since=0), brief=True)
+        ('rho gradient at h2 (role target), at the last observation', 'change of rho gradient, step 0 to the last')
+        >>> number_words(Difference(At(rows), At(rows, "first")))
+        'rho gradient at h2 (role target), at the last observation, less that at the first'
+    """
+    match number:
+        case Rows():
+            return _rows_words(number, brief)
+        case At():
+            return f"{_rows_words(number.rows, brief)}, at {_step_words(number.step)}"
+        case Change():
+            since, until = _step_words(number.since), _step_words(number.until)
+            since, until = (words.replace(" observation", "") for words in (since, until))
+            return f"change of {_rows_words(number.rows, brief)}, {since} to {until}"
+        case Difference():
+            return _difference_words(number, brief)
+        case Mean() | Largest() | Smallest():
+            each = list(dict.fromkeys(number_words(one, brief=brief) for one in number.numbers))
+            if len(number.numbers) == 1:
+                return each[0]
+            what = each[0] if len(each) == 1 else "; ".join(each)
+            return f"{type(number).__name__.lower()} of {len(number.numbers)}: {what}"
+        case Reaches():
+            goal = (
+                f"{number.level:g}"
+                if number.level is not None
+                else f"{number.share_of_last:.0%} of its last value"
+            )
+            verb = "falls to" if number.falling else "reaches"
+            return f"log₁₀ of the updates until {_rows_words(number.rows, brief)} {verb} {goal}"
+        case Tested():
+            return f"{number.metric.replace('_', ' ')}{'' if brief else _of_run(number.run)}"
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", type(number).__name__).lower()
+    rows = dict.fromkeys(_rows_words(part, brief) for part in parts_of(number) if isinstance(part, Rows))
+    return name if brief or not rows else f"{name} of {'; '.join(rows)}"
+
+
+def _difference_words(number: Difference, brief: bool) -> str:
+    a, b = number.a, number.b
+    if isinstance(a, At) and isinstance(b, At) and a.rows == b.rows:
+        return (
+            f"{number_words(a, brief=brief)}, less that at {_step_words(b.step).replace(' observation', '')}"
+        )
+    words = number_words(a, brief=brief), number_words(b, brief=brief)
+    return f"difference of {words[0]}" if words[0] == words[1] else f"{words[0]}, less {words[1]}"
+
+
+def quantity_words(number: Any) -> str:
+    """What the values of a number's curve are.
+
+    Example:
+        >>> quantity_words(At(Rows("Sparsity", "chi_gradient", "h2")))
+        'chi gradient'
+    """
+    for part in parts_of(number):
+        if isinstance(part, Rows):
+            return part.quantity.replace("_", " ")
+    return ""
+
+
+def _rows_words(rows: Rows, brief: bool) -> str:
+    words = rows.quantity.replace("_", " ")
+    if brief:
+        return words
+    if isinstance(rows.site, Layer):
+        words += f" at the {rows.site.which} hidden layer"
+    elif rows.site:
+        words += f" at {rows.site}"
+    groups = ", ".join(
+        f"{name.replace('_', ' ')} {value}" for name, value in rows.where if value not in (None, "")
+    )
+    return f"{words}{f' ({groups})' if groups else ''}{_of_run((*rows.settings, *rows.run))}"
+
+
+def _of_run(pairs: Sequence[tuple[str, Any]]) -> str:
+    told = ", ".join(f"{name.rpartition('.')[2].replace('_', ' ')} {value}" for name, value in pairs)
+    return f" [{told}]" if told else ""
+
+
+def _step_words(step: str | int | float) -> str:
+    if isinstance(step, str):
+        return f"the {step} observation"
+    return f"step {step:,}" if isinstance(step, int) else f"{step:.0%} of training"
+
+
+def estimate_words(estimate: Estimate, digits: int) -> str:
+    """One seed's number, or the bounds where it is censored.
+
+    Example:
+        >>> estimate_words(Estimate(0.213), 2), estimate_words(Estimate(3.0, low=3.0, high=math.inf), 1)
+        ('0.21', '≥ 3.0')
+    """
+    if not estimate.censored:
+        return rounded(estimate.value, digits)
+    if math.isinf(estimate.high):
+        return f"≥ {rounded(estimate.low, digits)}"
+    if math.isinf(estimate.low):
+        return f"≤ {rounded(estimate.high, digits)}"
+    return f"{rounded(estimate.low, digits)} … {rounded(estimate.high, digits)}"
+
+
+def what_decides(verdicts: Sequence[tuple[str, str]]) -> str:
+    """A sentence about the verdicts of the variants of one question: whether they agree, and if not, what decides.
+
+    Variants whose names have several parts (``published rule, the tree``) are compared part by part: where the verdict
+    follows one part whatever the others are, that part decides.
+
+    Args:
+        verdicts: of each variant its name and its verdict.
+
+    Example:
+        >>> what_decides([("cca", "holds"), ("svcca", "fails"), ("pwcca", "holds")])
+        'The choice decides: it holds with cca, pwcca and fails with svcca.'
+        >>> what_decides([("rule a, tree", "holds"), ("rule b, tree", "fails"),
+        ...               ("rule a, no tree", "holds"), ("rule b, no tree", "fails")])
+        'What decides is rule a or rule b: it holds with rule a and fails with rule b, whatever else varies.'
+        >>> what_decides([("cca", "holds"), ("svcca", "undecided")])
+        'No variant contradicts another: it holds with cca; undecided with svcca.'
+    """
+    by_verdict: dict[str, list[str]] = {}
+    for variant, verdict in verdicts:
+        by_verdict.setdefault(verdict, []).append(variant)
+    rest = "".join(
+        f"; {verdict} with {', '.join(by_verdict[verdict])}"
+        for verdict in ("undecided", "void", "not measured")
+        if verdict in by_verdict
+    )
+    decided = [verdict for verdict in ("holds", "fails") if verdict in by_verdict]
+    if not decided:
+        return f"No variant decides it{rest.replace(';', ':', 1)}."
+    if len(decided) == 1:
+        (verdict,) = decided
+        number = len(by_verdict[verdict])
+        if not rest:
+            return f"All {number} variants agree: it {verdict}." if number > 1 else f"It {verdict}."
+        return f"No variant contradicts another: it {verdict} with {', '.join(by_verdict[verdict])}{rest}."
+    if (levels := _deciding_part(by_verdict["holds"], by_verdict["fails"])) is not None:
+        holding, failing = levels
+        return (
+            f"What decides is {' or '.join((*holding, *failing))}: it holds with {', '.join(holding)} and fails with "
+            f"{', '.join(failing)}, whatever else varies{rest}."
+        )
+    return (
+        f"The choice decides: it holds with {', '.join(by_verdict['holds'])} and fails with "
+        f"{', '.join(by_verdict['fails'])}{rest}."
+    )
+
+
+def _deciding_part(holds: Sequence[str], fails: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    """The levels of the part of the names that all holding and no failing variants have, where there is one."""
+    names = [*holds, *fails]
+    sign = ";" if any(";" in name for name in names) else ","
+    parts = [[part.strip() for part in name.split(sign)] for name in names]
+    width = len(parts[0])
+    if width < 2 or any(len(names) != width for names in parts):
+        return None
+    found = [
+        levels
+        for names in zip(*parts, strict=True)
+        if not set((levels := (names[: len(holds)], names[len(holds) :]))[0]) & set(levels[1])
+    ]
+    if len(found) != 1:  # two parts that vary together: either may decide
+        return None
+    holding, failing = found[0]
+    return list(dict.fromkeys(holding)), list(dict.fromkeys(failing))

@@ -1,0 +1,226 @@
+"""``lmdyn claims``: tables in the terminal, Markdown, page and figures, from runs and from their records alike."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.cli.__main__ import main
+from lmdyn.cli.studies import provenance, records
+from lmdyn.cli.studies.records import write_records
+from lmdyn.cli.studies.run_folders import find_runs
+from lmdyn.cli.verdicts import lists
+from lmdyn.cli.verdicts.page import draw_figures
+from lmdyn.cli.verdicts.show import judge_profiles
+from tests.helpers.studied_runs import NAME, STUDY, make_run
+
+
+@pytest.fixture
+def study(monkeypatch):
+    for module in (lists, records):
+        monkeypatch.setattr(module, "STUDIES", {NAME: STUDY})
+    monkeypatch.setattr(provenance, "_studies", lambda: {NAME: STUDY})
+    return STUDY
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Five runs, which no test changes."""
+    folder = tmp_path_factory.mktemp("runs") / "organism"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(provenance, "_studies", lambda: {NAME: STUDY})
+        for seed in range(2, 7):
+            make_run(folder / f"lm_{seed}", seed)
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path, made, study):
+    return shutil.copytree(made, tmp_path / "runs" / "organism")
+
+
+def refused(*args):
+    with pytest.raises(SystemExit, match="1"):
+        main(["claims", *map(str, args)])
+
+
+def test_the_table_of_runs_of_ones_own(runs, capsys):
+    main(["claims", NAME, str(runs)])
+    printed = capsys.readouterr().out
+    assert f"{NAME}: organism, 5 runs of seeds 2, 3, 4, 5, 6:" in printed
+    assert "1 is void, 1 is not measured" in printed
+    rows = {line.split("  ")[0]: line for line in printed.splitlines()}
+    assert "holds (of this text)" in rows["last layer"]
+    assert "fails (of this text)" in rows["first layer"]
+    assert re.search(r"0\.\d+ \[0\.\d+, 0\.\d+\] +≥ 0\.1 +0\.\d+ \[.*\] +holds +holds", rows["strong"])
+    assert "exploratory" not in printed
+    assert "Does ρ rise?: The choice decides: it holds with last layer and fails with first layer." in printed
+    assert "voided: seed 2: the tagger is perfect: 0.52 is not ≥ 0.99" in printed
+    assert "not measured: attention\n  measured by: lmdyn analyze RUN --config attention.yaml" in printed
+
+
+def test_a_single_run_of_a_seen_seed(tmp_path, study, capsys):
+    run = make_run(tmp_path / "version_0", 1)
+    main(["claims", NAME, str(run)])
+    printed = capsys.readouterr().out
+    assert (
+        f"{NAME}: 1 run of seed 1: 0 hold, 0 fail, 5 are undecided, 1 is void, 1 is not measured." in printed
+    )
+    assert "undecided, exploratory" in re.sub(r" +", " ", printed)
+    assert "rises_h2, rises_h1, strong, both, early: 1 seed: 3 or more decide" in printed
+    assert (
+        "exploratory: rises_h2, rises_h1, strong, both, early, voided: the runs of seed 1 were seen"
+        in printed
+    )
+
+
+def test_what_was_not_said_before_is_exploratory(runs, capsys):
+    (runs / "lm_4" / "provenance.json").unlink()
+    main(["claims", NAME, str(runs)])
+    printed = capsys.readouterr().out
+    assert re.search(r"holds \(of this text\), +", printed)
+    assert "not said before it was measured in lm_4" in printed
+
+
+def test_records_give_the_text_that_runs_give(runs, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "docs" / "records" / NAME / "organism"
+    main(["records", str(runs), "--out", str(out)])
+    monkeypatch.chdir(tmp_path)
+    texts = []
+    for given in ("runs/organism", f"docs/records/{NAME}/organism", f"docs/records/{NAME}"):
+        target = tmp_path / "docs" / "results" / f"{NAME}.md"
+        main(["claims", NAME, given, "--markdown", str(target)])
+        texts.append(target.read_text())
+        assert f"`lmdyn claims {NAME} {given} --markdown …`" in texts[-1]
+    without = [re.sub(r"Written by.*", "", text) for text in texts]
+    assert without[0] == without[1] == without[2]
+    assert without[1] != without[1].replace("**holds**", "**fails**")  # the control: there are verdicts in it
+
+
+def test_markdown_says_all_that_is_known(runs, tmp_path):
+    target = tmp_path / "results" / f"{NAME}.md"
+    main(["claims", NAME, str(runs), "--markdown", str(target)])
+    text = target.read_text()
+    for part in (
+        "# A study of words\n\nDoe 2001. Written by",
+        "## organism\n",
+        "### Does ρ rise?\n\nρ of the gradient \\| rises (figure 3a).\n",
+        "| variant | number | other seeds and texts | other seeds, this text | these models, other texts |",
+        "*What decides:* The choice decides: it holds with last layer and fails with first layer.",
+        "  - smallest difference that matters: 0.05, half of what is printed",
+        "  - published: 0.4 \\[0.314, 0.479], of n = 400",
+        "  - no floor: a change has none",
+        "  - judged only where: the tagger is above chance (≥ 0.2)",
+        "  - seeds of ρ: 2: 0.",
+        "**holds** (of this text)",
+        "  - parts, of which each is to hold: last holds, first holds",
+        "All of: rho gradient at h2 (role target), at the last observation; rho gradient at h1 (role target)",
+        "### Not measured\n\n| claim |",
+        "; measured by: lmdyn analyze RUN --config attention.yaml |",
+        "log₁₀ of the updates until rho gradient at h2 (role target) reaches 0.2",
+    ):
+        assert part.replace("_", "\\_") in text or part in text, part
+    for line in text.splitlines():
+        if line.startswith("| "):
+            assert len(re.findall(r"(?<!\\)\|", line)) in (10, 4), line
+    assert "_notes" not in text
+    (target.parent / f"{NAME}_notes.md").write_text("ours")
+    main(["claims", NAME, str(runs), "--markdown", str(target)])
+    assert f"[{NAME}_notes.md]({NAME}_notes.md)" in target.read_text()
+
+
+def test_two_profiles_stand_one_after_the_other(runs, tmp_path, capsys):
+    for seed in (2, 3, 4):
+        make_run(tmp_path / "runs" / "larger" / f"lm_{seed}", seed, length=8)
+    main(["claims", NAME, str(runs), str(runs.parent / "larger"), "--markdown", str(tmp_path / "m.md")])
+    text = (tmp_path / "m.md").read_text()
+    assert text.index("## organism") < text.index("## larger")
+    assert "| runs | claims |" in text
+    refused(NAME, *(runs.parent / "larger" / f"lm_{i}" for i in (2, 3)), *(runs / f"lm_{i}" for i in (4, 5)))
+    assert "data.length: " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_page_holds_tables_and_figures(runs, tmp_path):
+    main(
+        ["claims", NAME, str(runs), "--out", str(tmp_path / "report"), "--figures", str(tmp_path / "figures")]
+    )
+    text = (tmp_path / "report" / "claims.html").read_text()
+    assert text.count("<img alt=") == 4  # rises, strong, both, early
+    assert "ρ of the gradient | rises" in text
+    assert "<strong>What decides:</strong> The choice decides" in text
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert names == {f"{NAME}_organism_{name}.png" for name in ("rises_h2", "strong", "both", "early")}
+    assert len(list((tmp_path / "report").glob("*.svg"))) == 4
+
+
+@pytest.mark.slow
+def test_figures_are_drawn_of_records_too(runs, tmp_path, study):
+    write_records(find_runs([runs]), tmp_path / "organism")
+    judged = judge_profiles(study, [tmp_path / "organism"])
+    drawn = draw_figures(judged, tmp_path / "figures")
+    assert set(drawn) == {("organism", name) for name in ("rises_h2", "strong", "both", "early")}
+
+
+def test_lists_without_runs(study, capsys):
+    main(["claims"])
+    assert re.search(rf"{NAME} +7 +Doe 2001: A study of words", capsys.readouterr().out)
+    main(["claims", NAME])
+    printed = capsys.readouterr().out
+    assert "change of rho gradient at h2" in printed
+    assert "≥ 0.05" in printed
+    assert "0.4 [0.314, 0.479]" in printed
+
+
+def test_mistakes_are_a_line(runs, tmp_path, capsys):
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "config.yaml").write_text("{}")
+    write_records(find_runs([runs]), tmp_path / "other", study="roe1999_syntax")
+    for args, error in [
+        (
+            ["doe2001_wrod", runs],
+            f"there is no study 'doe2001_wrod', did you mean '{NAME}'? there are: {NAME}",
+        ),
+        ([runs], "(the study comes first: lmdyn claims STUDY RUN …)"),
+        ([NAME, tmp_path / "absent"], "is no folder: expected a run, a folder of runs, or records"),
+        (
+            [NAME, tmp_path / "bare"],
+            "bare: no observations: `lmdyn analyze RUN --config OBSERVERS.yaml` makes them",
+        ),
+        ([NAME, tmp_path / "other"], "other holds records for the claims of roe1999_syntax, and they lack"),
+        ([NAME, "--markdown", tmp_path / "m.md"], "name runs, `lmdyn claims STUDY RUN …`"),
+    ]:
+        refused(*args)
+        assert error in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["claims", NAME, str(runs), "--markdwn", "x"])
+    assert "did you mean '--markdown'?" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["claims", NAME, str(runs), "--confidence", "95"])
+
+
+def test_observers_of_other_settings_are_refused(runs, capsys):
+    store = ObservationStore(runs / "lm_3" / "observations" / "sparsity")
+    tables = {step: pd.read_parquet(store.path(step)) for step in store.steps()}
+    for step in tables:
+        store.path(step).unlink()
+    other = ObservationStore(store.folder, "lmdyn.callbacks.Sparsity", {"labels": "next"})
+    for step, table in tables.items():
+        other.write(step, table)
+    refused(NAME, runs)
+    assert "labels: 'aligned' in sparsity of lm_2, 'next' in sparsity of lm_3" in capsys.readouterr().err
+
+
+def test_the_numbers_do_not_depend_on_last_digits(runs, tmp_path):
+    """The Markdown in docs/results is written anew on other machines."""
+    main(["claims", NAME, str(runs), "--markdown", str(tmp_path / "a.md")])
+    for path in Path(runs).glob("lm_*/observations/sparsity/*.parquet"):
+        table = pd.read_parquet(path)
+        step = int(table["step"].iloc[0])
+        store = ObservationStore(path.parent, "lmdyn.callbacks.Sparsity", {"labels": "aligned"})
+        store.write(step, table.assign(value=table["value"] * (1 + 1e-12)))
+    main(["claims", NAME, str(runs), "--markdown", str(tmp_path / "b.md")])
+    assert (tmp_path / "a.md").read_text() == (tmp_path / "b.md").read_text()
