@@ -1,7 +1,7 @@
 # The end of a chain: what it has cost, its records and its claims; included after the rule `report`.
 #
 # Needs RUN_FOLDERS, the runs that claims are about. A profile says `records: docs/records` to keep the records of its runs
-# in docs/records/<study>/<profile>, and `claims: true` to have its study's claims judged.
+# in docs/records/<study>/<profile>, with what they cost, and `claims: true` to have its study's claims judged.
 RESULTS = [f"{RUNS}/costs.json"]
 
 
@@ -46,4 +46,4 @@ if config.get("records"):
         params:
             runs=RUN_FOLDERS,
         shell:
-            f"{LMDYN} records {{params.runs}} --out {RECORDS} > {{log}} 2>&1"
+            f"{LMDYN} records {{params.runs}} --out {RECORDS} > {{log}} 2>&1 && cp {RUNS}/costs.json {RECORDS}/costs.json"

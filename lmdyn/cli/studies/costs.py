@@ -79,7 +79,7 @@ def total_costs(runs: Path) -> dict[str, Any]:
     Returns:
         ``cpu_hours``, ``peak_memory_mb`` (of the largest process), ``disk_mb`` of all files under ``runs`` and
         ``checkpoints_mb`` of these; ``commands``: for each command of lmdyn its ``processes``, ``killed`` among them
-        (those without an end), ``cpu_hours`` and ``peak_memory_mb``; ``hosts``; ``began`` of the first.
+        (those without an end), ``cpu_hours`` and ``peak_memory_mb``; the number of ``machines``; when it ``began``.
 
     Raises:
         FileNotFoundError: no account.
@@ -102,7 +102,7 @@ def total_costs(runs: Path) -> dict[str, Any]:
         "disk_mb": round(sum(sizes.values()) / _MB),
         "checkpoints_mb": round(checkpoints / _MB),
         "commands": commands,
-        "hosts": sorted({record["host"] for record in records}),
+        "machines": len({record["host"] for record in records}),
         "began": min(record["began"] for record in records),
     }
 

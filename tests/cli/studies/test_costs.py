@@ -41,7 +41,7 @@ def test_the_total_counts_what_was_killed(tmp_path, monkeypatch):
     assert 1.5 / 3600 < total["cpu_hours"] < 30 / 3600
     assert 300 < total["peak_memory_mb"] < 2000
     assert total["checkpoints_mb"] == 3 == total["disk_mb"]
-    assert len(total["hosts"]) == 1
+    assert total["machines"] == 1
 
 
 def test_no_account(tmp_path):
