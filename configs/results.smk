@@ -28,7 +28,7 @@ if config.get("claims"):
         params:
             runs=RUN_FOLDERS,
         shell:
-            f"{LMDYN} claims {STUDY} {{params.runs}} --markdown {{output}} > {{log}} 2>&1"
+            f"{LMDYN} claims {STUDY} {{params.runs}} --markdown {{output}} --out {RUNS}/report > {{log}} 2>&1"
 
 
 if config.get("records"):
