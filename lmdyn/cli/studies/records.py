@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 MOST_MB = 3.0
 """What the records of a study may take."""
 
+_COSTS = "costs.json"  # which a profile's chain lays beside them
 _ENVIRONMENT = ("versions", "commit", "dirty", "device", "processor", "threads")
 _SESSION = ("command", "began", "ended", "cpu_s", "peak_memory_mb", "step")
 _ABSOLUTE = re.compile(r"(?<![\w.:/…])(?:~|[A-Za-z]:)?(?:[/\\][\w.+@ =,~\-]+){2,}[/\\]?")
@@ -181,7 +182,9 @@ def _last_part(path: "re.Match[str]") -> str:
 def _others(runs: Sequence[ObservedRun], out: Path, others: str) -> list[ObservedRun]:
     """Runs that are kept in the folder and were not given again."""
     if out.is_dir() and (
-        strange := [p.name for p in out.iterdir() if p.name != RUNS_FILE and p.suffix != ".parquet"]
+        strange := [
+            p.name for p in out.iterdir() if p.name not in (RUNS_FILE, _COSTS) and p.suffix != ".parquet"
+        ]
     ):
         raise ValueError(f"{out} holds {strange[0]}, which is no record: choose a folder of its own")
     if not is_records_folder(out) or others == "drop":

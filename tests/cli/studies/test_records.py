@@ -170,7 +170,9 @@ def test_runs_are_added_to_records_whose_folders_are_gone(runs, tmp_path):
     assert files(out) == before
     write_records(find_runs([runs]), out, others="keep")
     assert files(out) == before
+    (out / "costs.json").write_text("{}")  # of the chain: it stays
     assert len(write_records(find_runs([runs]), out, others="drop")) == 2
+    assert (out / "costs.json").exists()
     assert len(read_records(out)) == 2
 
 
