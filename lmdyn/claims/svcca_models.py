@@ -41,14 +41,15 @@ MEASURES = {
     "linear_cka": "linear CKA",
 }
 RECURRENT = ("h1", "h2")
+_SEMANTIC = ("semtag", "semtag_coarse")
 RUN = "snakemake --profile configs/saphra2019_svcca/organism (or, of a run with taggers: lmdyn analyze RUN --config …)"
 HOW_MUCH = "0.02, a tenth of the distances between the tasks in figures 8 and 9"
 HOW_MUCH_OVER_TIME = "0.05, a tenth of the way to the publication's upper bound, 0.64"
 TASKS = {
     "upos": "probes_text",
-    "xpos": "probes_other",
-    "semtag_coarse": "probes_other",
-    "semtag": "probes_other",
+    "xpos": "probes_pos",
+    "semtag_coarse": "probes_sem",
+    "semtag": "probes_sem",
 }
 """Labels of the taggers but topic, and the observer of their diagnostic classifiers."""
 
@@ -111,7 +112,9 @@ def to_tagger(measure: str, tagger: str, site: str, target: str = "next") -> Row
 def in_domain(measure: str, tagger: str, site: str, target: str) -> Rows:
     """The same on the taggers' own test text."""
     their = "embedding" if site == "embedding" else "h1"
-    return similarity(measure, f"in_domain_other_{target}", site, tagger, their)
+    return similarity(
+        measure, f"in_domain_{'sem' if tagger.endswith(_SEMANTIC) else 'pos'}_{target}", site, tagger, their
+    )
 
 
 def learned(tagger: str) -> Condition:
