@@ -1,5 +1,7 @@
 """The claims of the SVCCA study, on observations of the organism's observers whose truth is planted."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -101,16 +103,36 @@ def runs_of(seed):
     return [FakeRun(f"lm_{seed}", seeds, observed=seen), *taggers]
 
 
+CHOSEN = (
+    "other_seed_rises_cca", "other_seed_rises_svcca_30", "other_seed_rises_svcca", "upos_above_semantic_svcca",
+    "upos_above_semantic_svcca_30", "probes_stable_accuracy_next", "own_end_moves_cca", "least_topic_svcca",
+    "rises_topic_cca", "least_topic_adam_svcca", "least_topic_sentences_cca",
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def judged():
-    return judge(STUDIES["saphra2019_svcca"], [run for seed in range(2, 7) for run in runs_of(seed)])
+    study = STUDIES["saphra2019_svcca"]
+    chosen = replace(study, claims=tuple(claim for claim in study.claims if claim.name in CHOSEN))
+    assert len(chosen.claims) == len(CHOSEN)
+    return judge(chosen, [run for seed in range(2, 7) for run in runs_of(seed)])
 
 
-def test_the_organism_measures_all_but_what_it_does_not_train(judged):
-    absent = [row.claim.name for row in judged if row.verdict == "not measured"]
-    assert absent
-    assert all("topic_sentences" in name or "_other_text_" in name for name in absent)
-    assert len(judged.rows) > 100
+@pytest.mark.slow
+def test_the_organism_measures_all_but_what_it_does_not_train():
+    runs = runs_of(2)
+    claims = STUDIES["saphra2019_svcca"].claims
+    assert len(claims) > 100
+    for claim in claims:
+        if any(measure in claim.name for measure in ("_cca", "pwcca", "svcca_30")):
+            continue
+        if "topic_sentences" in claim.name or "_other_text_" in claim.name:
+            with pytest.raises(LookupError):
+                [n.number.of(runs) for n in (*claim.parts, *claim.void_unless)]
+            continue
+        for number in (*(p.number for p in (*claim.parts, *claim.void_unless)), claim.floor):
+            if not isinstance(number, str):
+                assert math.isfinite(number.of(runs).high) or "later" in claim.name, claim.name
 
 
 def test_verdicts_are_those_of_what_was_planted(judged):
@@ -134,10 +156,10 @@ def test_a_tagger_at_chance_has_no_verdicts(judged):
     assert judged["least_topic_adam_svcca"].verdict == "holds"
 
 
-def test_questions_whose_answer_depends_on_the_measure_have_all_of_them(judged):
+def test_questions_whose_answer_depends_on_the_measure_have_all_of_them():
     variants = {}
-    for row in judged:
-        variants.setdefault(row.claim.question, set()).add(row.claim.variant)
+    for claim in STUDIES["saphra2019_svcca"].claims:
+        variants.setdefault(claim.question, set()).add(claim.variant)
     figure_4 = "Does similarity to another seed rise over training?"
     assert len(variants[figure_4]) == 5
     assert sum("topic by" in v for v in variants["Is topic least captured?"]) == 6
