@@ -9,6 +9,7 @@ from typing import Any
 import lightning as L
 import pandas as pd
 import pyarrow as pa
+import torch
 import yaml
 from huggingface_hub import list_repo_refs
 from lightning.pytorch.callbacks import Checkpoint
@@ -17,6 +18,7 @@ from rich.progress import track
 from transformers import AutoTokenizer
 
 from lmdyn.analysis.inspection.forward import dotted
+from lmdyn.callbacks.conditions.finding import heed
 from lmdyn.callbacks.observing.loggers import publish
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import HasTokenizer, offers
@@ -31,6 +33,7 @@ from lmdyn.callbacks.training.hub_checkpoints import MODULE as PRETRAINED
 from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, is_pretrained, stamp
 from lmdyn.callbacks.training.lightning_internals import callbacks_of
 from lmdyn.callbacks.training.observation_schedule import Progress
+from lmdyn.cli.checking.preflight import foreseen_of_replay
 from lmdyn.cli.configurations import read_yaml
 from lmdyn.cli.replay_loggers import Destination, logger_settings, logging_to, make_loggers
 from lmdyn.cli.studies.provenance import begin_session, end_session
@@ -112,13 +115,17 @@ def analyze(
     log_all = bool(loggers)
     publishes = any(log_all or not o.store.path(s).exists() for s in asked for o in asked[s])
     own_loggers = make_loggers(settings) if publishes else []  # one that gets nothing is not begun
+    heed("this replay", foreseen_of_replay(observers, list(paths), scheduled=scheduled), torch.device("cpu"))
+    pending = list(dict.fromkeys(o for s in asked for o in asked[s] if not o.store.path(s).exists()))
     made = there = 0
     missing = any(not o.store.path(s).exists() for s in asked for o in asked[s])
     session = begin_session(out, command, device, of=folder) if missing else None
     with logging_to(own_loggers):
         for step in track(list(asked), description="replay"):
             due = [o for o in asked[step] if not o.store.has(step)]
-            _observe(step, paths, due, module, own_loggers, weights, stamps[step])
+            ahead = [o for o in pending if o not in due] if due else []
+            pending = [] if due else pending
+            _observe(step, paths, due, module, own_loggers, weights, stamps[step], ahead)
             there += len(asked[step]) - len(due)
             made += len(due)
             for observer in asked[step] if log_all else ():
@@ -141,8 +148,12 @@ def _observe(
     loggers: Sequence[Logger],
     weights: WeightsRecord,
     stamped: Any,
+    ahead: Sequence[Observer] = (),
 ) -> None:
-    """Observe one checkpoint with the observers that are due, and note what its weights are."""
+    """Observe one checkpoint with the observers that are due, and note what its weights are.
+
+    Those that come ``ahead`` of their steps meet the module too, so that none fails after others have taken an hour.
+    """
     known = weights.has(step, stamped)
     if known and not due:
         return
@@ -153,7 +164,7 @@ def _observe(
     if not due:
         return
     load_weights(module, checkpoint["state_dict"], path)
-    for observer in due:
+    for observer in (*due, *ahead):
         observer.meet(module)
     about = checkpoint.get("lmdyn", {})
     at = Progress(step, about.get("tokens"), about.get("learning_rate"))

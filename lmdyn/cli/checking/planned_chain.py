@@ -69,10 +69,9 @@ def commands_of(plan: str) -> list[Command]:
         [Command(name='fit', words=('--config', 'a.yaml')), Command(name='test', words=('--config', 'a.yaml'))]
     """
     found = []
-    for match in re.finditer(
-        r"(?:-m lmdyn\.cli|(?<![\w./-])lmdyn) ([a-z]+)((?: |\\\n)[^\n]*(?:\\\n[^\n]*)*)?", plan
-    ):
-        lexer = shlex.shlex((match[2] or "").replace("\\\n", " "), posix=True, punctuation_chars=True)
+    for match in re.finditer(r"(?:-m lmdyn\.cli|(?<![\w./-])lmdyn) ([a-z]+)(?=\s|$)", plan):
+        rest = plan[match.end() :].replace("\\\n", " ").partition("\n")[0]
+        lexer = shlex.shlex(rest, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         words: list[str] = []
         with contextlib.suppress(ValueError):  # an open quote of the text around
@@ -80,8 +79,6 @@ def commands_of(plan: str) -> list[Command]:
                 if set(word) <= set("();<>|&"):
                     break
                 words.append(word)
-        if words and words[-1].isdigit() and (match[2] or "").rstrip().endswith("2>&1"):
-            words = words[:-1] if words[-1] == "2" else words
         found.append(Command(match[1], tuple(w for w in words if "$" not in w)))
     return found
 

@@ -270,6 +270,7 @@ def foreseen_of_replay(
                     f"steps {', '.join(map(str, steps[:8]))}{' …' if len(steps) > 8 else ''}",
                     "name these in its `schedule`, or leave --scheduled out",
                     of="run",
+                    stops=False,
                 )
             )
         for reference in own_references(observer):

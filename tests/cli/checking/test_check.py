@@ -1,0 +1,213 @@
+"""``lmdyn check`` on copies of shipped configurations: what a test breaks is found in one line; the rest passes."""
+
+import json
+import os
+
+import pytest
+import yaml
+from transformers import AlbertConfig, AlbertModel
+
+from lmdyn.callbacks.conditions import finding
+from lmdyn.cli.__main__ import main
+from lmdyn.cli.checking.built import build
+from lmdyn.cli.checking.check import check_replay, check_training
+from lmdyn.cli.checking.planned_chain import Command, commands_of
+from tests import test_configs as shipped
+
+QUICK = {"quickstart.yaml", "saphra2020_di/organism/lm.yaml", "saphra2019_sparsity/organism/lm.yaml"}
+BASES = [p for p in shipped.EXPERIMENTS if not shipped.streamed(p) and p.name != "initial.yaml"]
+NEEDS_DATA = pytest.mark.skipif("LMDYN_DATA" not in os.environ, reason="LMDYN_DATA is not set")
+
+
+def of_its_tier(path):
+    marks = [] if shipped.name(path) in QUICK else [pytest.mark.slow]
+    marks += [pytest.mark.realdata, NEEDS_DATA] if shipped.real_text(path) else []
+    return pytest.param(path, marks=marks)
+
+
+each = pytest.mark.parametrize("path", [of_its_tier(p) for p in BASES], ids=shipped.name)
+
+
+@pytest.fixture
+def in_tmp(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LMDYN_DATA", os.environ.get("LMDYN_DATA", str(tmp_path)))
+    return tmp_path
+
+
+def arguments(path, folder, *more):
+    """The arguments of ``fit`` for a small copy."""
+    return [
+        *shipped.small_files_of(path, folder), *shipped.small_arguments(path), *shipped.own_vocabulary(path),
+        *shipped.in_place_of_the_hub(path, folder), *more,
+    ]  # fmt: skip
+
+
+def overlay(folder, *callbacks):
+    file = folder / "overlay.yaml"
+    file.write_text(yaml.safe_dump({"trainer": {"callbacks": list(callbacks)}}), encoding="utf-8")
+    return str(file)
+
+
+def errors(lines):
+    return [str(line) for line in lines if line.verdict == "error"]
+
+
+def a_break(built, args, folder, callback):
+    """The one line that is told of an observer."""
+    (line,) = errors(check_replay(built, args, [overlay(folder, callback)], "analyze"))
+    assert "\n" not in line
+    return line
+
+
+@each
+def test_each_shipped_configuration_passes_and_its_breaks_are_found(path, in_tmp, monkeypatch):
+    args = arguments(path, in_tmp)
+    lines, built = check_training(args, "fit")
+    assert errors(lines) == []  # the control
+    assert built is not None
+    assert not list(in_tmp.glob("runs"))
+    curves = {"class_path": "LearningCurves", "init_args": {"bands": [], "layers": []}}
+    assert errors(check_replay(built, args, [overlay(in_tmp, curves)], "analyze")) == [] or "Tagger" in str(
+        built.module
+    )
+    nowhere = {
+        "class_path": "Similarity",
+        "init_args": {"sites": {"h": "no.such.site"}, "measures": ["linear_cka"]},
+    }
+    assert "no.such.site" in a_break(built, args, in_tmp, nowhere)
+    towers = {
+        "class_path": "TowerPreference",
+        "init_args": {"sites": {"a": "encodings.7", "b": "encodings.8"}},
+    }
+    assert "tower_preference" in a_break(built, args, in_tmp, towers)
+    missing = {
+        "class_path": "Similarity",
+        "init_args": {"reference": {"class_path": "Checkpoint", "init_args": {"path": "runs/nobody"}}},
+    }
+    assert "runs/nobody" in a_break(built, args, in_tmp, missing)
+    with monkeypatch.context() as small:
+        small.setattr(finding, "free_memory", lambda device: 1000)
+        found = errors(check_training(args, "fit")[0])
+        assert any("of memory" in line and "1000 B free on the host" in line for line in found)
+
+
+@each
+def test_a_schedule_that_never_fires(path, in_tmp):
+    late = {
+        "class_path": "LearningCurves",
+        "init_args": {"bands": [], "layers": [], "schedule": {"at": [9999], "last": False}},
+    }
+    args = arguments(path, in_tmp, f"--config={overlay(in_tmp, late)}")
+    found = [line for line in errors(check_training(args, "fit")[0]) if "9999" in line]
+    assert len(found) == 1
+    assert "expected steps up to 2, the end of training, in the schedule of learning_curves" in found[0]
+
+
+def quickstart(folder, *more):
+    return arguments(shipped.BASE, folder, *more)
+
+
+def test_too_few_rows(in_tmp):
+    few = quickstart(in_tmp, "--data.init_args.n_validation_tokens=12")
+    probe = {"class_path": "DiagnosticProbe", "init_args": {"tasks": ["upos"], "train_tokens": 10**7}}
+    built = build(few)
+    words = {"class_path": "Sparsity", "init_args": {"pos_classes": False, "min_count": 50}}
+    assert "expected 3 words of 50 occurrences in the probe set" in a_break(built, few, in_tmp, words)
+    lines = check_replay(built, few, [overlay(in_tmp, probe)], "analyze")
+    assert any(
+        "expected 10,000,000 tokens to train on" in str(line) for line in lines if line.verdict == "warning"
+    )
+    exact = {"class_path": "Similarity", "init_args": {"measures": ["cca"], "max_tokens": 4}}
+    assert "expected more than 8 tokens for sites of 4 and 4 dimensions" in a_break(built, few, in_tmp, exact)
+    pairs = {"class_path": "Interdependence", "init_args": {"min_pairs": 10**6}}
+    lines = check_replay(built, few, [overlay(in_tmp, pairs)], "analyze")
+    assert any("expected 1000000 pairs of words at each distance" in str(line) for line in lines)
+
+
+def test_no_frequencies_for_a_stream(in_tmp):
+    """A stream counts no words: what needs training counts says so, what counts the probe set runs."""
+    args = quickstart(in_tmp)
+    built = build(args)
+    built.counts = None
+    counted = {"class_path": "Sparsity", "init_args": {"frequency": "train", "pos_classes": False}}
+    assert "needs training frequencies" in a_break(built, args, in_tmp, counted)
+    counted["init_args"]["frequency"] = "probe"
+    assert errors(check_replay(built, args, [overlay(in_tmp, counted)], "analyze")) == []
+
+
+def test_a_head_that_the_checkpoint_lacks(in_tmp):
+    sizes = {"vocab_size": 9, "embedding_size": 4, "hidden_size": 4, "intermediate_size": 4}
+    AlbertModel(AlbertConfig(**sizes, num_attention_heads=1)).save_pretrained(in_tmp / "headless")
+    model = f"{{class_path: PretrainedLM, init_args: {{name: {in_tmp / 'headless'}}}}}"
+    args = [*quickstart(in_tmp)[:2], *shipped.ON_CPU, f"--model={model}"]
+    lines, built = check_training(args, "fit")
+    assert built is None
+    (line,) = errors(lines)
+    assert "headless" in line
+    assert "objective" in line or "lacks" in line or "architectures" in line
+
+
+def test_no_hub_is_no_error(in_tmp, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    args = [
+        *quickstart(in_tmp)[:2],
+        *shipped.ON_CPU,
+        "--model={class_path: PretrainedLM, init_args: {name: nobody/nothing}}",
+    ]
+    (line,) = check_training(args, "fit")[0]
+    assert line.verdict == "not checked"
+    assert "nobody/nothing" in line.says
+
+
+def test_command(in_tmp, capsys, caplog):
+    args = quickstart(in_tmp)
+    main(["check", *args, "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert {line["verdict"] for line in told} <= {"ok", "warning"}
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", *args, "--trainer.callbacks+=Similarity", "--trainer.callbacks.sites={h: nowhere}"])
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert "fit: similarity: no module 'nowhere'" in errors[0]
+    assert not list(in_tmp.glob("runs"))
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", "--trainer.max_steps", "2"])
+    assert "expected --config FILE" in capsys.readouterr().err
+
+
+def test_commands_of_a_plan():
+    plan = (
+        'Shell command: ( run=runs/a; if ls "$run"; then last="--ckpt_path last"; fi; LMDYN_COSTS=x /opt/python -m '
+        "lmdyn.cli fit --config a.yaml --seed_everything 2 $last && python -m lmdyn.cli test --config a.yaml "
+        "--ckpt_path $(ls b | tail -n 1) ) > log 2>&1\nlmdyn analyze runs/a --config o.yaml --scheduled > log 2>&1\n"
+    )
+    fit, test, analyze = commands_of(plan)
+    assert fit == Command("fit", ("--config", "a.yaml", "--seed_everything", "2"))
+    assert fit.without("--seed_everything") == ("--config", "a.yaml")
+    assert test.option("--config") == "a.yaml"
+    assert analyze == Command("analyze", ("runs/a", "--config", "o.yaml", "--scheduled"))
+
+
+@pytest.mark.slow
+def test_a_chain_and_its_break(in_tmp, capsys):
+    """Taggers and partners that later commands compare with are made by earlier ones; one that none makes is found."""
+    (in_tmp / "configs").symlink_to(shipped.ROOT / "configs")
+    main(["check", "--profile", "configs/saphra2020_di/organism"])
+    assert "0 errors" in capsys.readouterr().err
+    (in_tmp / "lm.yaml").write_text((shipped.ROOT / "configs/saphra2020_di/organism/lm.yaml").read_text())
+    reference = {"class_path": "Checkpoint", "init_args": {"path": "runs/nobody"}}
+    overlay(in_tmp, {"class_path": "Similarity", "init_args": {"reference": reference}})
+    (in_tmp / "Snakefile").write_text(
+        "rule all:\n    input: 'observed'\n"
+        "rule observe:\n    input: 'trained'\n    output: 'observed'\n"
+        "    shell: 'lmdyn analyze runs/own/version_0 --config overlay.yaml'\n"
+        "rule train:\n    output: 'trained'\n"
+        "    shell: 'lmdyn fit --config lm.yaml --trainer.logger.init_args.save_dir runs "
+        "--trainer.logger.init_args.name own --trainer.logger.init_args.version version_0'\n"
+    )
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", "--snakefile", "Snakefile"])
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert "runs/nobody" in errors[0]
