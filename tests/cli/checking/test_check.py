@@ -4,10 +4,16 @@ import json
 import os
 
 import pytest
+import torch
 import yaml
 from transformers import AlbertConfig, AlbertModel
 
+from lmdyn.analysis.inspection.activations import observing
+from lmdyn.callbacks import DiagnosticProbe, Run, Similarity
 from lmdyn.callbacks.conditions import finding
+from lmdyn.callbacks.observing.probe import Watch, probe_pass
+from lmdyn.callbacks.observing.requirements import foresee
+from lmdyn.callbacks.training.lightning_internals import tree_leaves
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.checking.built import build
 from lmdyn.cli.checking.check import check_replay, check_training
@@ -169,11 +175,40 @@ def test_command(in_tmp, capsys, caplog):
         main(["check", *args, "--trainer.callbacks+=Similarity", "--trainer.callbacks.sites={h: nowhere}"])
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
     assert len(errors) == 1
-    assert "fit: similarity: no module 'nowhere'" in errors[0]
+    assert errors[0].startswith("error: fit: similarity: site 'h': LSTMLanguageModel has no module 'nowhere'")
     assert not list(in_tmp.glob("runs"))
     with pytest.raises(SystemExit, match="1"):
         main(["check", "--trainer.max_steps", "2"])
     assert "expected --config FILE" in capsys.readouterr().err
+
+
+def test_foreseen_memory_is_what_is_held(in_tmp):
+    """Features within a twentieth, covariances within a factor of 2."""
+    built = build(quickstart(in_tmp))
+    run = Run(built.folder, built.tokenizer, built.counts, built.data)
+    tasks = {"tasks": ["upos"], "train_tokens": 2000, "max_tokens": 500}
+    found = foresee(DiagnosticProbe(**tasks), built.module, run=run)
+    (cost,) = found.costs
+    probe = found.observer
+    with observing(built.module):
+        parts = [probe._features(built.module, part) for part in (probe._train_set, probe.probe_set)]
+    held = sum(x.numel() * x.element_size() for part in parts for x in part.activations.values())
+    assert cost.memory == pytest.approx(2 * held, rel=0.05)
+    found = foresee(Similarity(measures=["linear_cka"], jackknife=8, max_tokens=800), built.module, run=run)
+    (cost,) = found.costs
+    compared = found.observer
+    sums = compared.accumulator(built.module, 0)
+    watch = Watch(sums, compared.sites)
+    with observing(built.module):
+        probe_pass(built.module, compared.probe_set, [watch])
+    tensors = [
+        x
+        for c in sums._covariances.values()
+        for x in tree_leaves(vars(c._sums))
+        if isinstance(x, torch.Tensor)
+    ]
+    held = sum(x.numel() * x.element_size() for x in tensors)
+    assert held / 2 <= cost.memory <= 2 * held
 
 
 def test_commands_of_a_plan():
