@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import pandas as pd
 
@@ -184,6 +185,15 @@ class Rows(Source):
             NotMeasured: there are no such rows.
             ValueError: several rows a step; the message says which columns tell them apart.
         """
+        known = _tables_of(runs)
+        if known is None:
+            return self._table(runs)
+        key = repr(self)
+        if key not in known:
+            known[key] = self._table(runs)
+        return known[key].copy()
+
+    def _table(self, runs: Sequence[ObservedRun]) -> pd.DataFrame:
         selected = self.frame(runs)
         own = self._single(selected, self.quantity)
         found = own[["step", "value"]].astype({"value": "float64"})
@@ -219,6 +229,21 @@ class Rows(Source):
 
 
 # ------------------------------------------------------------------------------------------ what they share
+
+
+_Tables = dict[tuple[int, ...], dict[str, pd.DataFrame]]
+_TABLES: "WeakKeyDictionary[Any, _Tables]" = WeakKeyDictionary()
+
+
+def _tables_of(runs: Sequence[ObservedRun]) -> dict[str, pd.DataFrame] | None:
+    """Tables of the runs of one seed that were made before: hundreds of claims read the same ones.
+
+    They are kept as long as the first run is; None for runs that cannot be referred to weakly.
+    """
+    try:
+        return _TABLES.setdefault(runs[0], {}).setdefault(tuple(map(id, runs)), {}) if runs else None
+    except TypeError:
+        return None
 
 
 def parts_of(number: Any) -> Iterator[Source]:

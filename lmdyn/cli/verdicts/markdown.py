@@ -7,8 +7,7 @@ from urllib.parse import quote
 
 from lmdyn.claims import Study
 from lmdyn.cli.studies.made_by import made_by
-from lmdyn.cli.verdicts.show import heading
-from lmdyn.cli.verdicts.tables import Group, Judged, details_of, groups_of, tally
+from lmdyn.cli.verdicts.tables import Group, Judged, details_of, groups_of, heading, tally
 from lmdyn.cli.verdicts.words import number_words
 
 __all__ = ["markdown", "write_markdown"]

@@ -14,8 +14,7 @@ from lmdyn.claims.runs import NotMeasured, ObservedRun, SeedPair, by_seed
 from lmdyn.cli.page import html_table, page, picture
 from lmdyn.cli.studies.made_by import made_by
 from lmdyn.cli.verdicts.figures import Curve, ForestRow, claims_figure
-from lmdyn.cli.verdicts.show import heading
-from lmdyn.cli.verdicts.tables import Group, Judged, details_of, groups_of, tally
+from lmdyn.cli.verdicts.tables import Group, Judged, details_of, groups_of, heading, tally
 from lmdyn.cli.verdicts.words import number_words, quantity_words
 
 __all__ = ["draw_figures", "figure_files", "group_figure", "write_page"]

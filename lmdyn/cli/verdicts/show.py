@@ -11,11 +11,11 @@ from rich.text import Text
 
 from lmdyn.claims import Study
 from lmdyn.claims.judge import ClaimJudgement, judge
-from lmdyn.cli.studies.run_folders import Profile, find_profiles
+from lmdyn.cli.studies.run_folders import find_profiles
 from lmdyn.cli.verdicts.lists import console, find_study
-from lmdyn.cli.verdicts.tables import Judged, groups_of, reasons_of, tally
+from lmdyn.cli.verdicts.tables import Judged, groups_of, heading, reasons_of, tally
 
-__all__ = ["heading", "judge_profiles", "show_claims"]
+__all__ = ["judge_profiles", "show_claims"]
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def _print(judged: Judged) -> None:
         table = _table(header=False)
         for cells in group.cells():
             number = f"{cells.mean} {cells.interval}".replace("– –", "–").removesuffix(" –")
-            word = re.split(r" \(|,", cells.verdict)[0]
+            word = re.split(r" \(|,|:", cells.verdict)[0]
             verdict = Text(cells.verdict, style=_COLOURS.get(word, ""))
             table.add_row(
                 cells.name, cells.says, number, cells.region, cells.floor, verdict, cells.after_holm
@@ -140,10 +140,3 @@ def _print_missing(page: Console, rows: Sequence[ClaimJudgement]) -> None:
         page.print(f"  {line}")
         missing = found[0].reasons[0]
         page.print(f"  missing: {missing[:_LONGEST]}{' …' if len(missing) > _LONGEST else ''}")
-
-
-def heading(profile: Profile) -> str:
-    """A profile's name, runs and seeds in a line."""
-    seeds = list(dict.fromkeys(str(run.seeds) for run in profile.runs))
-    runs = f"{len(profile.runs)} run{'s' * (len(profile.runs) > 1)}"
-    return f"{f'{profile.name}, ' if profile.name else ''}{runs} of seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lmdyn.claims.judge import ClaimJudgement, StudyJudgement
-from lmdyn.claims.summary import Interval, Summary
+from lmdyn.claims.summary import FEWEST, Interval, Summary
 from lmdyn.cli.studies.run_folders import Profile
 from lmdyn.cli.verdicts.words import (
     decimals,
@@ -17,7 +17,17 @@ from lmdyn.cli.verdicts.words import (
     what_decides,
 )
 
-__all__ = ["Cells", "Group", "Judged", "details_of", "groups_of", "reasons_of", "tally", "verdict_words"]
+__all__ = [
+    "Cells",
+    "Group",
+    "Judged",
+    "details_of",
+    "groups_of",
+    "heading",
+    "reasons_of",
+    "tally",
+    "verdict_words",
+]
 
 VERDICTS = ("holds", "fails", "undecided", "void", "not measured")
 
@@ -65,8 +75,8 @@ class Group:
 
     @property
     def decides(self) -> str:
-        """What decides between variants, computed from their verdicts; empty where there is one only."""
-        if len(self.rows) < 2:
+        """What decides between variants, computed from their verdicts; empty of one variant, and of too few seeds."""
+        if len(self.rows) < 2 or all(_too_few(row) or not row.parts for row in self.rows):
             return ""
         return what_decides([(row.claim.variant or row.claim.name, row.verdict) for row in self.rows])
 
@@ -140,9 +150,22 @@ def _floor(row: ClaimJudgement, digits: int) -> str:
 def verdict_words(row: ClaimJudgement) -> str:
     """The verdict, with what limits it: of this text only, exploratory."""
     words: str = row.verdict
+    if row.verdict == "undecided" and _too_few(row):
+        n = row.parts[0].n
+        words += f": {n} seed{'s' * (n > 1)}, {'in' if _all_inside(row) else 'outside of'} the region"
     if row.verdict in ("holds", "fails") and row.of_this_text:
         words += " (of this text)"
     return f"{words}, exploratory" if row.exploratory and row.parts else words
+
+
+def _too_few(row: ClaimJudgement) -> bool:
+    return bool(row.parts) and row.parts[0].n < FEWEST
+
+
+def _all_inside(row: ClaimJudgement) -> bool:
+    """Whether what each seed measured is what the claim says."""
+    inside = [all(e.value in part.region for e in part.estimates.values()) for part in row.parts]
+    return all(inside) if row.claim.combine == "all" else any(inside)
 
 
 def details_of(row: ClaimJudgement) -> Iterator[tuple[str, str]]:
@@ -193,3 +216,10 @@ def tally(judgement: StudyJudgement) -> str:
         else:
             words.append(f"{n} {'is' if n == 1 else 'are'} {verdict}")
     return ", ".join(words)
+
+
+def heading(profile: Profile) -> str:
+    """A profile's name, runs and seeds in a line."""
+    seeds = list(dict.fromkeys(str(run.seeds) for run in profile.runs))
+    runs = f"{len(profile.runs)} run{'s' * (len(profile.runs) > 1)}"
+    return f"{f'{profile.name}, ' if profile.name else ''}{runs} of seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"

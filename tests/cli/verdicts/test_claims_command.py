@@ -69,7 +69,7 @@ def test_a_single_run_of_a_seen_seed(tmp_path, study, capsys):
     assert (
         f"{NAME}: 1 run of seed 1: 0 hold, 0 fail, 5 are undecided, 1 is void, 1 is not measured." in printed
     )
-    assert "undecided, exploratory" in re.sub(r" +", " ", printed)
+    assert "undecided: 1 seed" in re.sub(r" +", " ", printed)
     assert "rises_h2, rises_h1, strong, both, early: 1 seed: 3 or more decide" in printed
     assert (
         "exploratory: rises_h2, rises_h1, strong, both, early, voided: the runs of seed 1 were seen"
