@@ -246,7 +246,10 @@ def test_settings_can_differ(in_tmp):
 
 def own_vocabulary(path: Path) -> list[str]:
     """A tokenizer of its own, where the chain of runs makes one for all."""
-    return ["--data.init_args.tokenizer=null"] if "tokenizer: runs/" in path.read_text() else []
+    files = [path, base_of(path)] if path in OVERLAYS else [path]
+    return (
+        ["--data.init_args.tokenizer=null"] if any("tokenizer: runs/" in f.read_text() for f in files) else []
+    )
 
 
 # what observes a chain's models needs all of them: test_workflows.py

@@ -68,7 +68,10 @@ def test_example_runs(name, text, tmp_path):
     assert 0 < accuracy < 1  # not the 1.0 of a model that is asked for the word it reads
     sparsity = pd.read_parquet(found / "sparsity")
     assert {"embedding", "block_00", "block_01", "norm", "logits"} == set(sparsity["site"]) - {""}
-    assert sparsity.loc[sparsity["quantity"].eq("rho_gradient"), "value"].notna().all()
+    of_all = sparsity["quantity"].eq("rho_gradient") & sparsity["pos_class"].eq(
+        ""
+    )  # samples can be too small
+    assert of_all.any() and sparsity.loc[of_all, "value"].notna().all()
     labels = {"hugging_face": "next", "nanogpt": "aligned"}[name]
     assert ObservationStore(found / "learning_curves").about()["settings"]["labels"] == labels
 
