@@ -71,7 +71,8 @@ def test_example_runs(name, text, tmp_path):
     of_all = sparsity["quantity"].eq("rho_gradient") & sparsity["pos_class"].eq(
         ""
     )  # samples can be too small
-    assert of_all.any() and sparsity.loc[of_all, "value"].notna().all()
+    assert of_all.any()
+    assert sparsity.loc[of_all, "value"].notna().all()
     labels = {"hugging_face": "next", "nanogpt": "aligned"}[name]
     assert ObservationStore(found / "learning_curves").about()["settings"]["labels"] == labels
 

@@ -164,6 +164,7 @@ def test_none_logs_nowhere(run, tmp_path):
     main(["analyze", str(run), "--out", str(tmp_path), "--logger", "none"])
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "observations",
+        "provenance.json",
         "weights_audit",
         "weights_audit.parquet",
     ]

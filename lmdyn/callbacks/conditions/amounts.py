@@ -36,7 +36,7 @@ def count_tokens(probe: Batched, enough: int | None = None) -> int:
 
     Example:
         >>> from lmdyn.callbacks.observing.probe import ProbeSet
-        >>> count_tokens(ProbeSet([{"input_ids": torch.zeros(2, 3)}] * 4)), count_tokens(ProbeSet([{}]))
+        >>> count_tokens(ProbeSet([{"input_ids": torch.zeros(2, 3)}] * 4)), count_tokens(ProbeSet([]))
         (24, 0)
     """
     tokens = 0

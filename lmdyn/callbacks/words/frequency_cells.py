@@ -12,7 +12,7 @@ from torch import Tensor
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.callbacks.observing.token_groups import BLOCKS, enough_blocks, frequency_ranks
 
-__all__ = ["FrequencyCells", "frequency_samples"]
+__all__ = ["FrequencyCells", "frequency_samples", "is_frequency_sample"]
 
 _TOP = 20
 _LEAST = 100
@@ -59,6 +59,16 @@ def frequency_samples(
         if name in classes:
             samples[f"{name}_no_top20"] = classes[name] & rest
     return samples
+
+
+def is_frequency_sample(name: str) -> bool:
+    """Whether :func:`frequency_samples` makes a sample of this name.
+
+    Example:
+        >>> [is_frequency_sample(name) for name in ("closed_no_top20", "count100", "closed")]
+        [True, True, False]
+    """
+    return name.endswith("no_top20") or name.startswith("count100")
 
 
 class FrequencyCells:
@@ -113,7 +123,7 @@ class FrequencyCells:
         """Rows of the means, ``<quantity>_types``, and of their errors, ``<quantity>_types_error``.
 
         What was added under ``<quantity>/<site>`` is of that quantity and site. All ranks enter. Without five blocks
-        of sentences the errors are NaN, with a warning.
+        of sentences there are no errors, with a warning; a mean from one block has none.
 
         Args:
             name: of the observer, for the warning.
@@ -131,9 +141,9 @@ class FrequencyCells:
                 for sample, cells in self._unions.items():
                     mean, error = _ratio(total[:, cells].sum(1), weight[:, cells].sum(1))
                     if not math.isnan(mean):
-                        error = error if enough else math.nan
                         rows.append((f"{quantity}_types", site, role, sample, mean))
-                        rows.append((f"{quantity}_types_error", site, role, sample, error))
+                        if enough and not math.isnan(error):
+                            rows.append((f"{quantity}_types_error", site, role, sample, error))
         return pd.DataFrame(rows, columns=["quantity", "site", "role", "pos_class", "value"])
 
     def words(self, role: str, seen: Bool[Tensor, "vocabulary"]) -> pd.DataFrame:

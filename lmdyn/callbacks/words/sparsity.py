@@ -1,5 +1,6 @@
 """The natural sparsity of activations and gradients (Saphra & Lopez 2019)."""
 
+import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -38,7 +39,7 @@ from lmdyn.callbacks.observing.token_groups import (
     special_tokens,
     token_frequencies,
 )
-from lmdyn.callbacks.words.frequency_cells import FrequencyCells, frequency_samples
+from lmdyn.callbacks.words.frequency_cells import FrequencyCells, frequency_samples, is_frequency_sample
 from lmdyn.callbacks.words.sparsity_figures import sparsity_figures
 
 __all__ = ["Sparsity"]
@@ -239,7 +240,7 @@ class Sparsity(StreamingObserver):
         """Fewer than the three words that a correlation needs, in the text or in a class; the sums by word."""
         assert self.counts is not None
         for name, sample in self.samples.items():
-            if name and int(sample.sum()) < _LEAST:
+            if name and not is_frequency_sample(name) and int(sample.sum()) < _LEAST:
                 yield expected(
                     f"{_LEAST} words of the sample {name!r} for a correlation",
                     f"{int(sample.sum())} with {self.class_min_count} training occurrences under a tag of it",
@@ -351,10 +352,13 @@ class _WordMeans:
                 name = f"rho_{quantity.removeprefix('chi_')}"
                 for pos_class, sample in observer.samples.items():
                     of_sample = torch.where(sample, measured, torch.nan)
+                    if is_frequency_sample(pos_class) and int((~of_sample.isnan()).sum()) < _LEAST:
+                        continue
                     rho = frequency_correlation(of_sample, frequency)
                     summary.append((name, site, pos_class, rho))
                     error = frequency_correlation_error(of_sample, frequency)
-                    summary.append((f"{name}_error", site, pos_class, error))
+                    if not math.isnan(error):
+                        summary.append((f"{name}_error", site, pos_class, error))
                 there = ((count > 0) & observer.samples[""]).numpy()
                 seen_words |= torch.from_numpy(there)
                 tables.append(
