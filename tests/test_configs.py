@@ -118,6 +118,12 @@ def streamed(path: Path) -> bool:
     return "stream" in base_document(path)["data"]["init_args"]
 
 
+def from_the_hub(path: Path) -> bool:
+    """Whether its text has to be downloaded, in a stream or as a whole."""
+    data = base_document(path)["data"]["init_args"]
+    return streamed(path) or "Salesforce/" in str(data.get("dataset", ""))
+
+
 def small_arguments(path: Path) -> list[str]:
     """Arguments that make model and data of a configuration small."""
     arguments = [*SMALL]

@@ -66,7 +66,9 @@ def files(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.startswith("events.out.tfevents.")
+        if path.is_file()
+        and not path.name.startswith("events.out.tfevents.")
+        and path.name != "provenance.json"  # which says when
     }
 
 
