@@ -241,7 +241,7 @@ def _different_settings(places: Sequence[tuple[ObservedRun, str]]) -> list[str]:
 
 def _exploratory(study: Study, claim: Claim, used: Mapping[SeedPair, Sequence[ObservedRun]]) -> Iterator[str]:
     if seen := sorted({s.init for s in used if s.init in study.seen}):
-        yield f"the runs of seed {', '.join(map(str, seen))} were seen before the claims were said"
+        yield f"seed {', '.join(map(str, seen))} is that of runs that were seen before the claims were said"
     lacking: list[str] = []
     changed: list[str] = []
     for run in {id(run): run for runs in used.values() for run in runs}.values():

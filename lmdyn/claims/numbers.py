@@ -2,9 +2,9 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import pandas as pd
 
@@ -198,6 +198,13 @@ class _Several(Number):
                 f"{type(self).__name__} expects a tuple of numbers, one or more; got {self.numbers!r}"
             )
 
+    def _extreme(self, runs: Sequence[ObservedRun], choose: Callable[..., Any]) -> Estimate:
+        """The number that ``max`` or ``min`` chooses, with its own error, between the extremes of the bounds."""
+        found = [n.of(runs) for n in self.numbers]
+        best: Estimate = choose(found, key=lambda e: e.value)
+        low, high = choose(e.low for e in found), choose(e.high for e in found)
+        return Estimate(best.value, best.error, low, high, best.df)
+
 
 @dataclass(frozen=True)
 class Mean(_Several):
@@ -218,11 +225,7 @@ class Largest(_Several):
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """The largest."""
-        found = [n.of(runs) for n in self.numbers]
-        best = max(found, key=lambda e: e.value)
-        return Estimate(
-            best.value, best.error, max(e.low for e in found), max(e.high for e in found), best.df
-        )
+        return self._extreme(runs, max)
 
 
 @dataclass(frozen=True)
@@ -231,11 +234,7 @@ class Smallest(_Several):
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """The smallest."""
-        found = [n.of(runs) for n in self.numbers]
-        best = min(found, key=lambda e: e.value)
-        return Estimate(
-            best.value, best.error, min(e.low for e in found), min(e.high for e in found), best.df
-        )
+        return self._extreme(runs, min)
 
 
 @dataclass(frozen=True)

@@ -231,19 +231,23 @@ class Rows(Source):
 # ------------------------------------------------------------------------------------------ what they share
 
 
-_Tables = dict[tuple[int, ...], dict[str, pd.DataFrame]]
+_Tables = dict[tuple[int, ...], tuple[Sequence[ObservedRun], dict[str, pd.DataFrame]]]
 _TABLES: "WeakKeyDictionary[Any, _Tables]" = WeakKeyDictionary()
 
 
 def _tables_of(runs: Sequence[ObservedRun]) -> dict[str, pd.DataFrame] | None:
     """Tables of the runs of one seed that were made before: hundreds of claims read the same ones.
 
-    They are kept as long as the first run is; None for runs that cannot be referred to weakly.
+    They are kept as long as the first run is, and so are the other runs, whose places in memory name them; None for
+    runs that cannot be referred to weakly.
     """
+    if not runs:
+        return None
     try:
-        return _TABLES.setdefault(runs[0], {}).setdefault(tuple(map(id, runs)), {}) if runs else None
+        of_first = _TABLES.setdefault(runs[0], {})
     except TypeError:
         return None
+    return of_first.setdefault(tuple(map(id, runs)), (tuple(runs[1:]), {}))[1]
 
 
 def parts_of(number: Any) -> Iterator[Source]:

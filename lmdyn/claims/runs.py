@@ -17,6 +17,7 @@ __all__ = [
     "by_seed",
     "condition_of",
     "differences",
+    "flat_configuration",
     "independent_seeds",
     "seeds_of",
 ]
@@ -262,22 +263,27 @@ def condition_of(config: Mapping[str, Any]) -> dict[str, Any]:
     seeds = seeds_of(config)
     found: dict[str, Any] = {}
     for part in ("model", "data", "trainer"):
-        for name, value in _flat(config.get(part), part):
+        for name, value in flat_configuration(config.get(part), part):
             ours = any(name == left or name.startswith(f"{left}.") for left in _NO_CONDITION)
             if value is not None and not ours and name.rpartition(".")[2] not in _SEEDS:
                 found[name] = _without_place(value, seeds) if isinstance(value, str) else value
     return found
 
 
-def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Every plain value by its name with dots; a class by the name of what it is given as."""
+def flat_configuration(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Every plain value of a configuration by its name with dots; a class by the name of what it is given as.
+
+    Example:
+        >>> dict(flat_configuration({"class_path": "my.LSTM", "init_args": {"size": 8, "sites": ["h1"]}}, "model"))
+        {'model': 'LSTM', 'model.size': 8, 'model.sites': '["h1"]'}
+    """
     if isinstance(value, Mapping) and "class_path" in value:
         yield name, str(value["class_path"]).rpartition(".")[2]
         for arguments in ("init_args", "dict_kwargs"):
-            yield from _flat(value.get(arguments) or {}, name)
+            yield from flat_configuration(value.get(arguments) or {}, name)
     elif isinstance(value, Mapping):
         for key, part in value.items():
-            yield from _flat(part, f"{name}.{key}")
+            yield from flat_configuration(part, f"{name}.{key}")
     elif value is None or isinstance(value, (str, int, float)):
         yield name, value
     else:

@@ -8,6 +8,8 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from lmdyn.claims.runs import flat_configuration
+
 __all__ = ["model_configurations", "read_yaml"]
 
 _CLASS = "class"  # a name that no argument of Python's can have
@@ -39,7 +41,7 @@ def model_configurations(runs: Mapping[str, Path]) -> pd.DataFrame:
         One row for each run, in this order: columns ``run``, ``class`` and the arguments. A run without a
         configuration has None throughout.
     """
-    flat = {run: dict(_flat(_model(folder / "config.yaml"), _CLASS)) for run, folder in runs.items()}
+    flat = {run: dict(_flat(_model(folder / "config.yaml"))) for run, folder in runs.items()}
     known = [values for values in flat.values() if values]
     names = dict.fromkeys(name for values in known for name in values if name != _CLASS)
     columns = [_CLASS, *(name for name in names if _differs(name, known))]
@@ -54,19 +56,10 @@ def _model(config: Path) -> Any:
     return content.get("model") or {} if isinstance(content, Mapping) else {}
 
 
-def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Every plain value by its name with dots; a class by the name of what it is given as."""
-    if isinstance(value, Mapping) and "class_path" in value:
-        yield name, str(value["class_path"]).rpartition(".")[2]
-        arguments = {**(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}
-        for key, part in arguments.items():
-            yield from _flat(part, key if name == _CLASS else f"{name}.{key}")
-    elif isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _flat(part, f"{name}.{key}")
-    else:
-        plain = isinstance(value, (str, int, float))
-        yield name, value if plain else json.dumps(value, default=str)  # null and lists as in the file
+def _flat(model: Any) -> Iterator[tuple[str, Any]]:
+    for name, value in flat_configuration(model, "model"):
+        # null as in the file, like lists
+        yield name.removeprefix("model.") if name != "model" else _CLASS, "null" if value is None else value
 
 
 def _differs(name: str, known: list[dict[str, Any]]) -> bool:

@@ -256,7 +256,7 @@ def test_exploratory():
     said[2].registered = {"other": {"claim": one.fingerprint}}
     found = judge(study, [*said, run(1, {"x": 2.0}, registered=known)])["claim"].exploratory
     assert found == (
-        "the runs of seed 1 were seen before the claims were said",
+        "seed 1 is that of runs that were seen before the claims were said",
         "not said before it was measured in run_4_None",
         "changed since it was said in run_3_None",
     )

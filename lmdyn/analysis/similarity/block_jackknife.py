@@ -25,6 +25,9 @@ def jackknife_similarity(
     that bias and takes it off. Of ``svcca`` the numbers of kept directions are those of the whole: the jackknife is
     for smooth statistics, and the error is that of the correlations at these numbers.
 
+    Where most true correlations are 0 (untrained models, unrelated labels) the bias is not linear in 1 / n: only a part
+    of it is taken off, and intervals from these errors are too narrow. There look at more samples, or at CKA.
+
     Args:
         parts: covariances of the same two representations, one of each block.
         measures: names as in :func:`lmdyn.analysis.sweep`.

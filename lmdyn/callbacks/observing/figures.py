@@ -79,10 +79,8 @@ class PlainTextFigure(Figure):
             super().draw(renderer)
 
 
-class _UnicodePowers(Formatter):
-    """What a formatter of logarithmic axes writes as mathematics, in Unicode."""
-
-    _SUPERSCRIPT = str.maketrans("0123456789-.", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻·")
+class _Around(Formatter):
+    """A formatter that changes what another one writes."""
 
     def __init__(self, formatter: Formatter) -> None:
         self._formatter = formatter
@@ -93,6 +91,12 @@ class _UnicodePowers(Formatter):
 
     def set_locs(self, locs: Any) -> None:
         self._formatter.set_locs(locs)
+
+
+class _UnicodePowers(_Around):
+    """What a formatter of logarithmic axes writes as mathematics, in Unicode."""
+
+    _SUPERSCRIPT = str.maketrans("0123456789-.", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻·")
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         text = self._formatter(x, pos).removeprefix(r"$\mathdefault{").removesuffix("}$")
@@ -186,21 +190,14 @@ def set_step_axis(axes: Axes, steps: Iterable[int], rates: pd.DataFrame | None =
             axes.xaxis.set_major_formatter(_AndTokens(axes.xaxis.get_major_formatter(), known))
 
 
-class _AndTokens(Formatter):
+class _AndTokens(_Around):
     """What a formatter writes, and below it how many tokens had been seen at this step."""
 
     def __init__(self, formatter: Formatter, known: pd.DataFrame) -> None:
-        self._formatter = (
+        super().__init__(
             _UnicodePowers(formatter) if isinstance(formatter, LogFormatterMathtext) else formatter
         )
         self._steps, self._tokens = (known[c].to_numpy(dtype=float) for c in ("step", "tokens"))
-
-    def set_axis(self, axis: Any) -> None:
-        super().set_axis(axis)
-        self._formatter.set_axis(axis)
-
-    def set_locs(self, locs: Any) -> None:
-        self._formatter.set_locs(locs)
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         tokens = float(np.interp(x, self._steps, self._tokens))

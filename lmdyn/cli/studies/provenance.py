@@ -233,11 +233,10 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _commit() -> dict[str, Any]:
+def _commit(package: Path = Path(__file__).parents[2]) -> dict[str, Any]:
     """The commit of lmdyn's checkout and whether files differ from it; None where it is no checkout."""
-    here = Path(__file__).parents[2]
     git: Callable[..., str] = lambda *words: subprocess.run(  # noqa: E731
-        ["git", "-C", str(here), *words],
+        ["git", "-C", str(package), *words],
         capture_output=True,
         text=True,
         check=True,
@@ -248,7 +247,7 @@ def _commit() -> dict[str, Any]:
         git("ls-files", "--error-unmatch", "__init__.py")  # not a repository that lmdyn is only installed in
         return {
             "commit": git("rev-parse", "HEAD"),
-            "dirty": bool(git("status", "--porcelain", "--untracked-files=no", ":/lmdyn")),
+            "dirty": bool(git("status", "--porcelain", "--untracked-files=no", ".")),
         }
     except (OSError, subprocess.SubprocessError):
         return {"commit": None, "dirty": None}

@@ -17,8 +17,9 @@ _HOW = (
     "verdict is computed: the {confidence:.0%} interval of the mean inside the region: *holds*; disjoint from it: "
     "*fails*; else *undecided*. With three or four seeds each seed's own interval must lie there too, and below three "
     "a claim is undecided. That interval is of other seeds and other texts together; beside it stand that of other "
-    "seeds on this text, and that of these models on other texts (– where nothing says it: the verdict is then of this "
-    "text). *After Holm*: corrected for all claims of the study that were tested. *Exploratory*: the claim was made, "
+    "seeds on this text, and that of these models on other texts, or with other words where the number is one over "
+    "words (– where nothing says it: the verdict is then of this text). *After Holm*: corrected for all claims of the "
+    "study that were tested. *Exploratory*: the claim was made, "
     "or changed, after something of it was measured."
 )
 
@@ -104,7 +105,7 @@ def _group(group: Group, figure: str | None) -> Iterator[str]:
         yield f"{_escaped(first.says)} ({_escaped(first.where)})."
         yield ""
     head = ["variant" if len(group.rows) > 1 else "claim", "number", "other seeds and texts", "other seeds, this text",
-            "these models, other texts", "true where", "floor", "verdict", "after Holm"]  # fmt: skip
+            "these models, other texts or words", "true where", "floor", "verdict", "after Holm"]  # fmt: skip
     cells = [
         [c.name, c.mean, c.interval, c.seeds, c.text, c.region, c.floor, _strong(c.verdict), c.after_holm]
         for c in group.cells()

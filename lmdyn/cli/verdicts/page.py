@@ -69,8 +69,8 @@ def _base(judged: Judged) -> str:
 
 def _section(group: Group, figure: Figure | None, base: Path) -> Iterator[str]:
     yield f"<h2>{html.escape(group.title)}</h2>"
-    head = ["", "number", "other seeds and texts", "other seeds, this text", "these models, other texts", "true where",
-            "floor", "verdict", "after Holm"]  # fmt: skip
+    head = ["", "number", "other seeds and texts", "other seeds, this text", "these models, other texts or words",
+            "true where", "floor", "verdict", "after Holm"]  # fmt: skip
     yield html_table(
         head,
         [

@@ -72,7 +72,7 @@ def test_a_single_run_of_a_seen_seed(tmp_path, study, capsys):
     assert "undecided: 1 seed" in re.sub(r" +", " ", printed)
     assert "rises_h2, rises_h1, strong, both, early: 1 seed: 3 or more decide" in printed
     assert (
-        "exploratory: rises_h2, rises_h1, strong, both, early, voided: the runs of seed 1 were seen"
+        "exploratory: rises_h2, rises_h1, strong, both, early, voided: seed 1 is that of runs that were seen"
         in printed
     )
 
@@ -108,7 +108,7 @@ def test_markdown_says_all_that_is_known(runs, tmp_path):
         "# A study of words\n\nDoe 2001. Written by",
         "## organism\n",
         "### Does ρ rise?\n\nρ of the gradient \\| rises (figure 3a).\n",
-        "| variant | number | other seeds and texts | other seeds, this text | these models, other texts |",
+        "| variant | number | other seeds and texts | other seeds, this text | these models, other texts or words |",
         "*What decides:* The choice decides: it holds with last layer and fails with first layer.",
         "  - smallest difference that matters: 0.05, half of what is printed",
         "  - published: 0.4 \\[0.314, 0.479], of n = 400",
