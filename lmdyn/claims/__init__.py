@@ -1,7 +1,7 @@
 """What publications claim, as objects: the number of a run, the region in which the claim is true, its floor.
 
-One file a study (``lmdyn/claims/<study>.py``, with ``STUDY``); :data:`STUDIES` imports it when it is asked for, and
-:func:`lmdyn.claims.judge.judge` gives the verdicts. Importing this package imports neither torch nor lightning.
+One file a study (``lmdyn/claims/studies/<study>.py``, with ``STUDY``); :data:`STUDIES` imports it when it is asked for,
+and :func:`lmdyn.claims.judge.judge` gives the verdicts. Importing this package imports neither torch nor lightning.
 """
 
 import re
@@ -77,13 +77,13 @@ class _Studies(Mapping[str, Study]):
     def __getitem__(self, name: str) -> Study:
         if name not in set(self):
             raise KeyError(name)
-        study = import_module(f"{__name__}.{name}").STUDY
+        study = import_module(f"{__name__}.studies.{name}").STUDY
         assert isinstance(study, Study), name
         assert study.name == name, (study.name, name)
         return study
 
     def __iter__(self) -> Iterator[str]:
-        files = (path.stem for path in Path(__file__).parent.glob("*.py"))
+        files = (path.stem for path in (Path(__file__).parent / "studies").glob("*.py"))
         return iter(sorted(name for name in files if re.fullmatch(r"[a-z]+\d{4}_\w+", name)))
 
     def __len__(self) -> int:
@@ -94,4 +94,4 @@ class _Studies(Mapping[str, Study]):
 
 
 STUDIES: Mapping[str, Study] = _Studies()
-"""The studies of lmdyn by name: one for each file ``<author><year>_<word>.py`` beside this one."""
+"""The studies of lmdyn by name: one for each file ``studies/<author><year>_<word>.py``."""

@@ -8,7 +8,7 @@ import pytest
 
 from lmdyn.claims import STUDIES, At, Layer, NotMeasured, Rows, SeedPair
 from lmdyn.claims.judge import judge
-from lmdyn.claims.sparsity_numbers import LogRatio, OtherSites, SinceReduction, Tokens
+from lmdyn.claims.studies.sparsity_numbers import LogRatio, OtherSites, SinceReduction, Tokens
 from tests.helpers.observed_runs import FakeRun, rows
 
 STUDY = STUDIES["saphra2019_sparsity"]

@@ -11,7 +11,7 @@ import yaml
 from lmdyn.callbacks import Similarity
 from lmdyn.claims import STUDIES, SeedPair
 from lmdyn.claims.judge import judge
-from lmdyn.claims.svcca_models import TaggerTest
+from lmdyn.claims.studies.svcca_models import TaggerTest
 from tests.helpers.observed_runs import FakeRun
 
 ORGANISM = Path(__file__).parents[2] / "configs/saphra2019_svcca/organism"

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from lmdyn.claims import STUDIES, NotMeasured, Rows
-from lmdyn.claims.di_numbers import LogRatioOfMeans, WhenReached
+from lmdyn.claims.studies.di_numbers import LogRatioOfMeans, WhenReached
 from tests.helpers.observed_runs import FakeRun, rows
 
 

@@ -18,7 +18,7 @@ difference are on one text, and their errors are added as if they were not.
 
 from lmdyn.claims.claim import Above, Below, Claim, Part, Study, Within, published_share
 from lmdyn.claims.numbers import At, Change, Largest, Mean, Number, Reaches, Smallest
-from lmdyn.claims.svcca_models import (
+from lmdyn.claims.studies.svcca_models import (
     FIRST,
     GRID,
     HOW_MUCH,

@@ -19,7 +19,7 @@ from itertools import pairwise
 
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, Within, published_correlation
 from lmdyn.claims.numbers import At, Change, Difference, Layer, Mean, Number, Rows
-from lmdyn.claims.sparsity_numbers import LogRatio, OtherSites, SinceReduction, Tokens
+from lmdyn.claims.studies.sparsity_numbers import LogRatio, OtherSites, SinceReduction, Tokens
 
 __all__ = ["STUDY"]
 

@@ -20,10 +20,10 @@ import math
 from itertools import product
 
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, Within
-from lmdyn.claims.di_numbers import LogRatioOfMeans, WhenReached
 from lmdyn.claims.numbers import At, Change, Difference, Mean, Number, Reaches, Rows
 from lmdyn.claims.rows import Pairs
-from lmdyn.claims.sparsity_numbers import LogRatio
+from lmdyn.claims.studies.di_numbers import LogRatioOfMeans, WhenReached
+from lmdyn.claims.studies.sparsity_numbers import LogRatio
 
 __all__ = ["STUDY"]
 
