@@ -46,6 +46,8 @@ from lmdyn.datamodules import (
 from lmdyn.models import MaskedLanguageModel
 from tests.helpers.ranks import run_ranks
 
+pytestmark = pytest.mark.slow
+
 GRAMMAR = {
     "n_train_tokens": 1000, "n_validation_tokens": 400, "n_test_tokens": 200, "n_topics": 3, "n_nouns": 40,
     "n_verbs": 20, "n_adjectives": 10, "n_adverbs": 3, "n_names": 20, "n_facts": 11, "fact_rate": 0.3,

@@ -89,6 +89,7 @@ def two(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_two_ranks_observe_what_one_observes(two, tmp_path, monkeypatch):
     monkeypatch.setattr(scaffold_rule, "_BATCH", 7)
     expected = observe(tmp_path)

@@ -57,7 +57,7 @@ def run_example(name: str, folder: Path, text: object) -> Path:
     ("name", "text"),
     [
         ("hugging_face", "the cat sat on the mat and the dog did not\n" * 40),
-        ("nanogpt", b"the cat sat on the mat, the dog did not. " * 60),
+        pytest.param("nanogpt", b"the cat sat on the mat, the dog did not. " * 60, marks=pytest.mark.slow),
     ],
 )
 def test_example_runs(name, text, tmp_path):

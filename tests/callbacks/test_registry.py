@@ -306,7 +306,9 @@ def test_every_exported_observer_is_in_the_registry():
     assert exported().keys() == OBSERVERS.keys()
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(
+    "language", [x if x == "grammar" else pytest.param(x, marks=pytest.mark.slow) for x in LANGUAGES]
+)
 def test_observation_is_invisible(plain, observed, language):
     assert identical(final_weights(plain[language]), final_weights(observed[language]))
 

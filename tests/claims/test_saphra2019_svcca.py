@@ -135,6 +135,7 @@ def test_the_organism_measures_all_but_what_it_does_not_train():
                 assert math.isfinite(number.of(runs).high) or "later" in claim.name, claim.name
 
 
+@pytest.mark.slow
 def test_verdicts_are_those_of_what_was_planted(judged):
     verdicts = {row.claim.name: row.verdict for row in judged}
     assert verdicts["other_seed_rises_cca"] == verdicts["other_seed_rises_svcca_30"] == "holds"
@@ -145,6 +146,7 @@ def test_verdicts_are_those_of_what_was_planted(judged):
     assert verdicts["own_end_moves_cca"] == "holds"
 
 
+@pytest.mark.slow
 def test_a_tagger_at_chance_has_no_verdicts(judged):
     for row in judged:
         if row.claim.name.startswith(

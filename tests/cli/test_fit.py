@@ -147,6 +147,7 @@ def test_every_subcommand_reads_weights_only(config, monkeypatch, command):
     assert seen == [True]
 
 
+@pytest.mark.slow
 def test_a_site_may_be_called_as_no_formula_can_be(config, tmp_path):
     site = r"$\frac$"
     sites = yaml.safe_dump({site: "lstm.layers.0"}, default_flow_style=True)

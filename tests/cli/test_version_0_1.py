@@ -71,6 +71,7 @@ def test_analyze_makes_a_missing_step_as_it_was(run):
         )  # another machine's float32
 
 
+@pytest.mark.slow
 def test_fit_resumes(run):
     before = observed(run)
     main(["fit", "--config", "lstm_run/config.yaml", "--ckpt_path", "last"])

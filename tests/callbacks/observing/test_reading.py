@@ -360,6 +360,7 @@ class Lit(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*litlogger.*", "ignore:.*does not have many workers.*")
 def test_training_with_observers_by_default_leaves_the_weights_alone(tmp_path):
     rows = [{"input_ids": row, "labels": row} for row in IDS.flatten(0, 1)]

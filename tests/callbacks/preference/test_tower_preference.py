@@ -211,6 +211,7 @@ def test_the_previous_checkpoint(data, tmp_path):
     pd.testing.assert_frame_equal(found, again, check_exact=True)
 
 
+@pytest.mark.slow
 def test_printed_variant_vanishes_where_towers_are_calibrated(data, tmp_path):
     """Trained heads know how frequent a word is; what is averaged over all positions tells nothing else."""
     long = HeadTraining(updates=300, learning_rate=0.01)

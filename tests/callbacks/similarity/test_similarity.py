@@ -327,6 +327,7 @@ def test_samples_do_not_depend_on_batches(tmp_path):
     assert value_of["whole"] != everything
 
 
+@pytest.mark.slow
 def test_bootstrap_intervals(tmp_path):
     """Of embeddings: tokens far apart; the hidden state of an untrained LSTM hangs on the few first tokens."""
     module, other = language_model(), save(language_model(1), tmp_path / "o.ckpt")

@@ -158,7 +158,7 @@ def test_ranks_and_workers_read_different_documents(folder, files, workers):
     assert not rows[0] & rows[1]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_resuming_goes_on_with_the_same_batches(folder, workers):
     reference = take(make(folder, workers=workers), 30)
     for stop in (1, 5, 7, 12, 23):  # within a block, at the end of an epoch, beyond the end of the text
@@ -214,7 +214,7 @@ def test_two_datasets_resume_at_every_document(folder):
             assert a_pass(make(folder, dataset=dataset), state=state) == reference[k + 1 :], k
 
 
-@pytest.mark.parametrize(("workers", "ranks"), [(0, 1), (2, 1), (0, 2)])
+@pytest.mark.parametrize(("workers", "ranks"), [(0, 1), pytest.param(2, 1, marks=pytest.mark.slow), (0, 2)])
 def test_two_datasets_resume_with_the_same_batches(folder, workers, ranks):
     dataset = mixed(
         folder, "short.jsonl", "sentences.jsonl"
