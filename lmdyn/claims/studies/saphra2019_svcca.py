@@ -367,10 +367,10 @@ def tagger_claims(task: str, tagger: str) -> tuple[Claim, ...]:
         return (true,)
     easier = lead(TaggerTest(f"{tagger}_current", "accuracy"), TaggerTest(f"{tagger}_next", "accuracy"))
     region = Within(-0.05, 0.05) if task == "topic" else Above(0.2)
-    says = "as easy" if task == "topic" else "far easier"
+    says, to = ("as easy", "as") if task == "topic" else ("far easier", "than")
     current = Claim(
         f"tagger_current_{tagger}",
-        f"The {task} of the word read is {says} than that of the next word",
+        f"The {task} of the word read is {says} {to} that of the next word",
         "section 3.1, table 2",
         (Part(easier, region, "accuracy, word read − next word"),),
         matters="0.05, a fifth of 0.2, which is half of the least difference in the table",
