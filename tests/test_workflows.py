@@ -27,7 +27,7 @@ TASKS = ("upos", "xpos", "semtag_coarse", "semtag", "topic")
 
 def test_there_are_profiles():
     for study, names in (
-        (SPARSITY, {"organism", "wikitext2", "forks", "paper"}),
+        (SPARSITY, {"organism", "wikitext2", "forks", "forks_organism", "paper"}),
         (STUDY, {"organism", "wikitext2", "paper"}),
         (INTERDEPENDENCE, {"english", "organism", "scaffold", "scaffold_small"}),
         (EMBRYOLOGY, {"organism", "wikitext2", "paper"}),
@@ -92,7 +92,9 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
         assert re.search(rf"snakemake --profile \S*configs/{origins} trained", plan)
         for fork, seed in runs:
             words = f"{config['run']}_{seed} --epoch {config['epoch']} {config['forks'][fork]} --out"
-            assert re.search(rf"fork runs/{origins}/{re.escape(words)} \S+/forks/{fork}_{seed} ", plan)
+            assert re.search(
+                rf"fork runs/{origins}/{re.escape(words)} \S+/{profile.parent.name}/{fork}_{seed} ", plan
+            )
         return
     if "runs" in config:  # configs/study.smk
         runs = changes_of(profile)

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import pandas as pd
 
-from lmdyn.claims.runs import NotMeasured, ObservedRun, differences
+from lmdyn.claims.runs import NotMeasured, ObservedRun, differences, is_fork
 
 __all__ = ["Layer", "Pairs", "Rows", "Source", "is_of_condition", "parts_of"]
 
@@ -100,8 +100,10 @@ class Rows(Source):
     def locate(self, runs: Sequence[ObservedRun]) -> tuple[ObservedRun, str]:
         """The run, and the folder in it, that hold the rows.
 
+        Where several do, forks of which ``run`` does not speak are left out: they are experiments on the run.
+
         Raises:
-            NotMeasured: none does.
+            NotMeasured: none does, or several forks do and not the run itself.
             ValueError: several folders of one run, or several runs, could be meant.
         """
         found: list[tuple[ObservedRun, str]] = []
@@ -122,6 +124,8 @@ class Rows(Source):
             found += [(run, folder) for folder in folders]
         if not found:
             raise NotMeasured(f"no run has observations of {self._described()}; {_there(runs)}")
+        if len(found) > 1 and not any(key.startswith("forked.") for key, _ in self.run):
+            found = _without_forks(found)
         if len(found) > 1:
             several = [run for run, _ in found]
             differ = differences(several) or ["their conditions are equal"]
@@ -302,6 +306,19 @@ def is_of_condition(wanted: Pairs, run: ObservedRun, folder: str | None) -> bool
         if not _agree(((names[0] if names else key, value),), values, nested=not names):
             return False
     return True
+
+
+def _without_forks(found: Sequence[tuple[ObservedRun, str]]) -> list[tuple[ObservedRun, str]]:
+    """The runs among several that are no forks of others."""
+    kept = [(run, folder) for run, folder in found if not is_fork(run)]
+    if not kept:
+        several = [run for run, _ in found]
+        told = "; ".join(differences(several)) or "their conditions are equal"
+        raise NotMeasured(
+            f"these are forks, and the run itself is not among them: {', '.join(r.name for r in several)} ({told}); "
+            "give the run, or the forks of one setting"
+        )
+    return kept
 
 
 def _there(runs: Sequence[ObservedRun]) -> str:

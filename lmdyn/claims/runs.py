@@ -19,6 +19,7 @@ __all__ = [
     "differences",
     "flat_configuration",
     "independent_seeds",
+    "is_fork",
     "seeds_of",
 ]
 
@@ -249,6 +250,8 @@ def condition_of(config: Mapping[str, Any]) -> dict[str, Any]:
     A class is the last part of its name, what is null is left out, lists are JSON. Left out is what tells runs of one
     condition apart (seeds) and what changes no number (loggers, progress bars, observers). Of a path the last two parts
     are kept, without a seed at the end of a name: the folder of another machine or seed is no other condition.
+    Of a fork, ``forked.run``, ``forked.step`` and ``forked.rate`` say from where it went on, and with which multiple of
+    that run's learning rate; what else was changed is among its settings.
 
     Example:
         >>> condition_of({
@@ -267,7 +270,26 @@ def condition_of(config: Mapping[str, Any]) -> dict[str, Any]:
             ours = any(name == left or name.startswith(f"{left}.") for left in _NO_CONDITION)
             if value is not None and not ours and name.rpartition(".")[2] not in _SEEDS:
                 found[name] = _without_place(value, seeds) if isinstance(value, str) else value
+    for name, value in _forked(config):
+        found[name] = _without_place(value, seeds) if isinstance(value, str) else value
     return found
+
+
+def _forked(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """From where a fork went on: what its ``ForkedFrom`` says."""
+    trainer = config.get("trainer")
+    callbacks = trainer.get("callbacks") if isinstance(trainer, Mapping) else None
+    for callback in callbacks if isinstance(callbacks, list) else ():
+        if str(callback.get("class_path")).rpartition(".")[2] == "ForkedFrom":
+            about = callback.get("init_args") or {}
+            yield from (
+                (f"forked.{key}", about[key]) for key in ("run", "step", "rate") if about.get(key) is not None
+            )
+
+
+def is_fork(run: "ObservedRun") -> bool:
+    """Whether a run went on from a checkpoint of another one under other settings."""
+    return "forked.step" in run.condition
 
 
 def flat_configuration(value: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -18,6 +18,7 @@ class ForkedFrom(L.Callback):
         step: of the full checkpoint from which this run went on.
         changes: settings that differ from those of the run, by their names on the command line.
         data_seed: the order of data from there on; None is that of the run.
+        rate: the learning rate as a multiple of that of the run; None where it is not one number, or not known.
 
     Example:
         >>> fork = ForkedFrom("runs/lm", 600, {"model.init_args.dropout": "0"})
@@ -26,9 +27,16 @@ class ForkedFrom(L.Callback):
     """
 
     def __init__(
-        self, run: str, step: int, changes: dict[str, str] | None = None, data_seed: int | None = None
+        self,
+        run: str,
+        step: int,
+        changes: dict[str, str] | None = None,
+        data_seed: int | None = None,
+        rate: float | None = None,
     ) -> None:
-        self.about = {"run": run, "step": step, "changes": dict(changes or {}), "data_seed": data_seed}
+        self.about = {
+            "run": run, "step": step, "changes": dict(changes or {}), "data_seed": data_seed, "rate": rate
+        }  # fmt: skip
 
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]

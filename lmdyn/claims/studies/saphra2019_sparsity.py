@@ -13,59 +13,44 @@ measures say how much is much, for all claims, and were chosen before any run bu
 Errors of ρ are over word types, errors of χ over blocks of sentences. Of a change of ρ over training, on the same
 words, the error over words is not known (adding those of both ends would be far too wide): such a verdict is of these
 words.
+
+What a reduction of the learning rate does is measured by forks: runs that go on from one checkpoint with one rate and
+another (``lmdyn/claims/studies/sparsity_forks.py``).
 """
 
 from itertools import pairwise
 
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, Within, published_correlation
 from lmdyn.claims.numbers import At, Change, Difference, Layer, Mean, Number, Rows
+from lmdyn.claims.studies.sparsity_forks import OF_FORKS, OF_THE_FIRST_REDUCTION, REDUCTION
 from lmdyn.claims.studies.sparsity_numbers import LogRatio, OtherSites, SinceReduction, Tokens
+from lmdyn.claims.studies.sparsity_rows import (
+    CONCENTRATED,
+    ENTROPY,
+    FIRST,
+    HOW_CONCENTRATED,
+    HOW_MUCH_STRONGER,
+    HOW_SLIGHT,
+    HOW_STRONG,
+    LAST,
+    LEARNED,
+    LEVEL,
+    SAMPLES,
+    SLIGHT,
+    STRONG,
+    chi,
+    rho,
+    suffix,
+    words,
+)
 
 __all__ = ["STUDY"]
 
-SLIGHT = 0.1
-STRONG = 0.3
-CONCENTRATED = 0.02
 PUBLISHED_TOKENS = 227e6
 PUBLISHED_WORDS = 19500
 
-FIRST, LAST = Layer("first"), Layer("last")
 
-
-# ------------------------------------------------------------------------------------------ rows and conditions
-
-
-def rho(what: str, site: str | Layer, role: str, sample: str = "", *, error: bool = True) -> Rows:
-    """ρ of an ``activation``, a ``gradient`` or an ``l1_gradient``."""
-    of = (("role", role), ("pos_class", sample))
-    return Rows("Sparsity", f"rho_{what}", site, of, error=f"rho_{what}_error" if error else None)
-
-
-def chi(sample: str) -> Rows:
-    """Mean χ of the gradient at the last hidden layer over the types of a sample as targets."""
-    of = (("role", "target"), ("pos_class", sample))
-    return Rows("Sparsity", "chi_gradient_types", LAST, of, error="chi_gradient_types_error")
-
-
-def words(sample: str, role: str, least: int) -> Condition:
-    """At least so many words are behind the number."""
-    rows = Rows("Sparsity", "words", where=(("role", role), ("pos_class", sample)))
-    return Condition(f"at least {least} words ({sample or 'all'}, {role})", At(rows), Above(least - 0.5))
-
-
-def suffix(sample: str) -> str:
-    """What the name of a claim, or of a sample of a class, ends in."""
-    return f"_{sample}" if sample else ""
-
-
-ENTROPY = Rows("Sparsity", "unigram_entropy")
-LOSS = Rows("LearningCurves", "loss", where=(("by", ""), ("group", "")))
 GAUSSIAN, UNIFORM = (Rows("Sparsity", f"chi_{kind}", LAST) for kind in ("gaussian", "uniform"))
-LEARNED = Condition(
-    "the loss is at least 0.1 nats below the entropy of the words' frequencies",
-    Difference(At(LOSS), At(ENTROPY)),
-    Below(-0.1),
-)
 AS_LONG = Condition(
     "the model has seen the 227 million tokens before which the publication's figures show nothing",
     Tokens(ENTROPY),
@@ -74,20 +59,7 @@ AS_LONG = Condition(
 FREQUENT = (LEARNED, words("1000+", "target", 10))
 """Figure 2 shows words of more than 100,000 among 227 million tokens: of some thousand among one or two million."""
 
-SAMPLES = {
-    "": "all words",
-    "no_top20": "without the 20 most frequent words",
-    "count100": "words of at least 100 occurrences, as published",
-}
 RUN = "python -m lmdyn.cli analyze RUN --config configs/saphra2019_sparsity/organism/observers.yaml"
-HOW_SLIGHT = "0.1: the publication calls a correlation of −0.1 slight (section 4)"
-HOW_STRONG = "0.3 is what Cohen (1988) calls medium: less is not strong; 0.1 is slight (section 4)"
-HOW_MUCH_STRONGER = "0.2, between strong (0.3) and slight (0.1)"
-HOW_CONCENTRATED = (
-    "2 % of χ: a quarter of the way from uniform to Gaussian vectors, neither of which has any structure; 4 % of the "
-    "number of equal units that would have this χ"
-)
-LEVEL = "0: a curve that has levelled off; the rise from the untrained model is not what is meant"
 # fmt: off
 
 
@@ -294,7 +266,7 @@ FIRST_REDUCTION = Claim(
           for name, site in SITES.items()),
     matters=HOW_SLIGHT, floor="0: nothing changes; what happens without a reduction is measured by `lmdyn fork`",
     void_unless=(LEARNED, words("", "input", 100)),
-    question="Does the first reduction of the learning rate begin an upward trend in ρ→?",
+    question=REDUCTION,
     variant="all words; a change, which the reduction need not have caused",
     measured_by="snakemake --profile configs/saphra2019_sparsity/wikitext2, or a fork with a lower rate",
 )
@@ -350,6 +322,8 @@ STUDY = Study(
         *(claim for sample, variant in SAMPLES.items() for claim in input_claims(sample, variant)),
         surpasses("_late", "", "all words; only of runs as long as the publication's first point", AS_LONG),
         FIRST_REDUCTION,
+        *OF_THE_FIRST_REDUCTION,
+        *OF_FORKS,
         *SECTION_4,
         ATTENTION,
     ),

@@ -93,21 +93,25 @@ def fork(
     digest = hashlib.blake2b(json.dumps([sorted(changes.items()), data_seed]).encode(), digest_size=3)
     name = f"{run.name}_fork_{step}_{digest.hexdigest()}"
     out = Path(os.path.normpath(out)) if out is not None else run.with_name(name)
-    about = {"run": str(run), "step": step, "changes": changes, "data_seed": data_seed}
-    forked = _configuration(config, out, about)
+    about: dict[str, Any] = {"run": str(run), "step": step, "changes": changes, "data_seed": data_seed}
     words = [f"--{key}={value}" for key, value in changes.items()]
     if data_seed is not None:
         words.append(f"--data_seed={data_seed}")
     target = out / origin.parent.name / origin.name
     with tempfile.TemporaryDirectory(prefix="lmdyn-fork-") as folder:
         path = Path(folder, "config.yaml")
-        path.write_text(yaml.safe_dump(forked, sort_keys=False), encoding="utf-8")
-        if _goes_on(out, about):
+        known = _goes_on(out, about)
+        if known is not None:
             log.info("%s is this fork: it goes on from its last checkpoint", out)
+            _write(path, _configuration(config, out, known))
             resumed = "last"
         else:
             checkpoint = read_checkpoint(origin)
+            before = _rates(checkpoint)
+            _write(path, _configuration(config, out, about))
             _change(checkpoint, config, words, path, out)
+            about["rate"] = _ratio(before, _rates(checkpoint))
+            _write(path, _configuration(config, out, about))
             checkpoint["forked_from"] = about
             _save(checkpoint, target)
             resumed = str(target)
@@ -193,21 +197,37 @@ def _moved(logger: Any, out: Path) -> dict[str, Any]:
     return {**logger, "init_args": arguments}
 
 
-def _goes_on(out: Path, about: Mapping[str, Any]) -> bool:
-    """Whether the folder holds this very fork, which was interrupted.
+def _goes_on(out: Path, about: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What is known of this very fork, where the folder holds it and it was interrupted; None where it begins.
 
     Raises:
         ValueError: it holds another run.
     """
     if not (out / "config.yaml").is_file():
-        return False
+        return None
     callbacks = read_yaml(out / "config.yaml")["trainer"].get("callbacks") or []
     origin = next((c["init_args"] for c in callbacks if _says_origin(c)), None)
-    if origin != about:
+    if origin is None or {key: origin.get(key) for key in about} != about:
         raise ValueError(
             f"{out} holds {'another fork' if origin else 'a run'}: choose another folder by --out, or remove it"
         )
-    return any(out.glob("*/step=*.ckpt"))
+    return origin if any(out.glob("*/step=*.ckpt")) else None
+
+
+def _rates(checkpoint: Mapping[str, Any]) -> list[float]:
+    """The learning rates in force, of all groups of parameters."""
+    return [
+        float(group["lr"])
+        for state in checkpoint.get("optimizer_states", ())
+        for group in state["param_groups"]
+        if "lr" in group
+    ]
+
+
+def _ratio(before: Sequence[float], now: Sequence[float]) -> float | None:
+    """By what all learning rates were multiplied, to six digits; None where there is no such number."""
+    found = {float(f"{b / a:.6g}") if a else None for a, b in zip(before, now, strict=True)}
+    return found.pop() if len(found) == 1 else None
 
 
 def _change(
@@ -277,6 +297,10 @@ def _check_end(checkpoint: Mapping[str, Any], trainer: Any) -> None:
                 f"nothing is left to train: after step {step} and {epochs} whole epochs trainer.{name} is {most}: "
                 f"raise it, --set trainer.{name}={done + 1}"
             )
+
+
+def _write(path: Path, config: Mapping[str, Any]) -> None:
+    path.write_text(yaml.safe_dump(dict(config), sort_keys=False), encoding="utf-8")
 
 
 def _save(checkpoint: Mapping[str, Any], path: Path) -> None:

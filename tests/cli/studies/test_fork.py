@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 
+from lmdyn.claims.runs import RunFolder, is_fork
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.studies.restored_rates import change_optimizers
 
@@ -89,7 +90,7 @@ def test_without_changes_it_is_the_run(folder, step):
     assert set(curves[1]["step"]) >= {s for s in curves[0]["step"] if s > step}
     later = curves[0][curves[0]["step"].isin(curves[1]["step"])].reset_index(drop=True)
     pd.testing.assert_frame_equal(later, curves[1].reset_index(drop=True), check_exact=True)
-    origin = {"run": str(there), "step": step, "changes": {}, "data_seed": None}
+    origin = {"run": str(there), "step": step, "changes": {}, "data_seed": None, "rate": 1.0}
     assert last[1]["forked_from"] == origin
     config = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))
     assert any(
@@ -116,6 +117,10 @@ def test_a_quarter_of_the_rate_is_what_an_edited_checkpoint_gives(folder):
             str(folder / "quarter"),
         ]
     )
+    condition = RunFolder(folder / "quarter").condition
+    assert (condition["forked.rate"], condition["forked.step"]) == (0.25, 2 * EPOCH)
+    assert condition["forked.run"] == f"{folder.name}/run"
+    assert not is_fork(RunFolder(folder / "run"))
     expected = by_hand(folder, 2 * EPOCH, "quarter_by_hand", edit=quarter)
     assert_same(expected, weights(folder / "quarter"))
     name = max(expected)  # the control: it is not the run
