@@ -1,5 +1,6 @@
 """LightningModules, one file for each architecture."""
 
+from lmdyn.models.causal_lm import CausalLanguageModel, CausalOutput, CausalTagger
 from lmdyn.models.lamb import LAMB
 from lmdyn.models.lstm import LSTMLanguageModel
 from lmdyn.models.masked_lm import MaskedLanguageModel
@@ -10,6 +11,9 @@ from lmdyn.models.two_tower import TwoTowerLanguageModel, TwoTowerOutput
 
 __all__ = [
     "LAMB",
+    "CausalLanguageModel",
+    "CausalOutput",
+    "CausalTagger",
     "LSTMLanguageModel",
     "LSTMTagger",
     "MaskedLanguageModel",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
 
-__all__ = ["AttentionPatternSums", "HeadPatterns", "attention_scores"]
+__all__ = ["AttentionPatternSums", "HeadPatterns", "attention_scores", "rows_on_tokens"]
 
 SCORES = ("entropy", "diagonal", "itself", "vertical", "block")
 
@@ -56,7 +56,7 @@ def attention_scores(
         >>> scores["entropy"][0, 0].exp(), scores["diagonal"][0, 0]
         (tensor([4., 4., 4., 4.]), tensor([0.2500, 0.5000, 0.5000, 0.2500]))
     """
-    scores = _scores(*_rows(attention, tokens), tokens, special, segments)
+    scores = _scores(*rows_on_tokens(attention, tokens), tokens, special, segments)
     return {name: score.where(there, torch.nan) for name, (score, there) in scores.items()}
 
 
@@ -85,7 +85,7 @@ def _scores(
     return found
 
 
-def _rows(
+def rows_on_tokens(
     attention: Float[Tensor, "batch heads time time"], tokens: Bool[Tensor, "batch time"]
 ) -> tuple[Float[Tensor, "batch heads time time"], Bool[Tensor, "batch heads time"]]:
     """Weights on tokens only, adding up to 1, and which rows have any; NaN stays NaN."""
@@ -188,7 +188,7 @@ class AttentionPatternSums:
             if site not in self._sites:
                 self._sites[site] = _empty(heads, self.size, attention.device)
             held = self._sites[site]
-            p, valid = _rows(attention, tokens)
+            p, valid = rows_on_tokens(attention, tokens)
             scores = _scores(p, valid, tokens, special, segments)
             for i, name in enumerate(SCORES):
                 if name in scores:

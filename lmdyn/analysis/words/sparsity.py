@@ -130,6 +130,31 @@ def attention_entropy(weights: Float[Tensor, "*batch key"]) -> Float[Tensor, "*b
     return entropy
 
 
+def normalized_attention_entropy(
+    weights: Float[Tensor, "*batch heads query key"],
+) -> Float[Tensor, "*batch heads query"]:
+    """Entropy of attention over the logarithm of the number of places: from 0 (one place) to 1 (uniform).
+
+    Comparable between positions, of which the first of a causal model can attend to one or two places and the last to
+    many. A place of a query is a key on which some head puts weight.
+
+    Args:
+        weights: (..., heads, query, key) distributions, 0 where the model masks.
+
+    Returns:
+        In [0, 1]; NaN for a query of one place, whose entropy is 0 by construction.
+
+    Reference: Saphra 2021, section 6.1.2; normalised as in Pielou 1966.
+
+    Example:
+        >>> normalized_attention_entropy(torch.tensor([[[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.25, 0.25]]]))
+        tensor([[   nan, 1.0000, 0.9464]])
+    """
+    places = (weights != 0).any(-3, keepdim=True).sum(-1)
+    entropy = attention_entropy(weights)
+    return torch.where(places > 1, entropy / places.clamp(min=2).to(entropy.dtype).log(), torch.nan)
+
+
 def frequency_correlation(means: Float[Tensor, "types"], frequency: Float[Tensor, "_"]) -> float:
     """Pearson correlation over word types of a per-word mean with word frequency: ρ of the publication.
 

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.similarity.cka import kernel_cka
 from lmdyn.analysis.similarity.covariance import CrossCovariance
-from lmdyn.analysis.similarity.divergence import jensen_shannon, kullback_leibler
 from lmdyn.analysis.similarity.rsa import rsa
 from lmdyn.analysis.similarity.sweep import MEASURES, measure_of
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
+from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.conditions.amounts import site_widths
 from lmdyn.callbacks.conditions.finding import Foreseen
 from lmdyn.callbacks.observing.probe import ObservedBatch, token_vectors
@@ -37,6 +36,7 @@ from lmdyn.callbacks.observing.token_groups import (
     bootstrap_settings,
     token_hash,
 )
+from lmdyn.callbacks.similarity.attention_sums import AttentionSums, Key, agreed, attention_table
 from lmdyn.callbacks.similarity.block_values import BlockValues
 from lmdyn.callbacks.similarity.foreseen_sums import foreseen_sums
 from lmdyn.callbacks.similarity.similarity_figures import similarity_figures
@@ -47,9 +47,6 @@ log = logging.getLogger(__name__)
 
 _PAIRWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"kernel_cka": kernel_cka, "rsa": rsa}
 """Measures of the n × n structure of the samples, taken of a subsample."""
-
-Key = tuple[str, str, str]
-"""Reference, own site, the reference's site."""
 
 
 class Similarity(StreamingObserver):
@@ -82,6 +79,8 @@ class Similarity(StreamingObserver):
             n × n, on ``max_samples`` tokens.
         attention_sites: display name to the path of an attention module, in both models, or ``auto``; none by default:
             divergences of the distributions, averaged over heads since those of two models have no common order.
+        attention_heads: also divergences of head and head, and of heads that are matched: see
+            :func:`~lmdyn.analysis.head_divergences`, which leaves queries with one place out.
         max_samples: number of tokens, drawn by ``seed``, for the n × n measures.
         bootstrap: number of resamplings of sentences (in at most 64 blocks) for basic bootstrap intervals
             [2θ − q_high, 2θ − q_low], of all but the n × n measures; 0 for none.
@@ -102,6 +101,19 @@ class Similarity(StreamingObserver):
         ``similarity/attention_jensen_shannon/<site>/<reference>/<reference_site>``: mean over query positions, nats.
         ``similarity/attention_kullback_leibler/<site>/<reference>/<reference_site>``: of this model's distribution
             from the reference's, mean over query positions, nats.
+        ``similarity/attention_head_jensen_shannon/<site>/<reference>/<reference_site>``: (``attention_heads``) heads of
+            one number, mean over heads and over queries of two places or more, bits, 0 to 1; its error, as those of
+            all that follow, over texts (``jackknife``).
+        ``similarity/attention_head_kullback_leibler/<site>/<reference>/<reference_site>``: the same, from 0 to ∞.
+        ``similarity/attention_head_jensen_shannon/<site>/<reference>/<reference_site>/head=<head>``: of each head.
+        ``similarity/attention_matched_jensen_shannon/<site>/<reference>/<reference_site>``: heads in the pairs of the
+            least divergence in all.
+        ``similarity/attention_matched_kullback_leibler/<site>/<reference>/<reference_site>``: of the same pairs.
+        ``similarity/attention_matched_jensen_shannon/<site>/<reference>/<reference_site>/head=<head>``: of each head
+            of this model.
+        ``similarity/attention_unmatched_jensen_shannon/<site>/<reference>/<reference_site>``: all other pairs, a floor.
+        ``similarity/attention_uniform_jensen_shannon/<site>/<reference>/<reference_site>``: of this model's heads from
+            equal weights on all places.
 
     Raises:
         ValueError: an unknown measure, site or pair; a reference that this run cannot have; activations of
@@ -114,7 +126,7 @@ class Similarity(StreamingObserver):
     uses_labels = False
 
     not_settings = StreamingObserver.not_settings | {"reference"}
-    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"jackknife": 0})
+    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"jackknife": 0, "attention_heads": False})
     default_sites = LSTM_SITES
 
     def __init__(
@@ -131,6 +143,7 @@ class Similarity(StreamingObserver):
         confidence: float = 0.95,
         seed: int = 0,
         jackknife: int = 0,
+        attention_heads: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -156,6 +169,7 @@ class Similarity(StreamingObserver):
                 f"got {jackknife}"
             )
         self.jackknife = jackknife
+        self.attention_heads = attention_heads
 
     def prepare(self) -> None:
         """Load references that are files, and refuse those that this run cannot have."""
@@ -245,7 +259,6 @@ class _Sums:
         self._pairs: dict[Key, None] = {}
         self._covariances: dict[tuple[Key, int], CrossCovariance] = {}
         self._samples: dict[Key, tuple[Tensor, Tensor, Tensor]] = {}
-        self._divergences: dict[Key, Tensor] = {}
         self._warned: set[tuple[str, Key]] = set()
         self._any = False
         self._blocks = SentenceBlocks(observer.run.tokenizer, observer.seed)
@@ -256,6 +269,7 @@ class _Sums:
             observer.name, step,
         )  # fmt: skip
         self._pairwise = [m for m in observer.measures if m in _PAIRWISE]
+        self._attention = AttentionSums(observer.attention_heads, self._block_count, self._warn)
 
     def update(self, seen: ObservedBatch) -> None:
         observer, mask = self._observer, seen.tokens
@@ -263,7 +277,8 @@ class _Sums:
         own = {n: a for n, a in seen.activations.items() if n.split("@")[0] in observer.sites}
         rows = {name: token_vectors(name, a, mask, "this model")[mask] for name, a in own.items()}
         keys = token_hash(seen, observer.seed)[mask] if self._pairwise else None
-        blocks = None if self._block_count == 1 else self._blocks.of(seen)[mask] * self._block_count // BLOCKS
+        block = None if self._block_count == 1 else self._blocks.of(seen) * self._block_count // BLOCKS
+        blocks = None if block is None else block[mask]
         for reader in self._readers:
             activations, attentions = reader.read(seen)
             theirs = {n: a for n, a in activations.items() if n.split("@")[0] in reader.sites}
@@ -284,7 +299,7 @@ class _Sums:
                 raise ValueError(
                     f"{observer.name}: Itself compares different sites, and there is only {list(rows)}"
                 )
-            self._attend(reader, seen.attentions, attentions, mask)
+            self._attend(reader, seen.attentions, attentions, mask, block)
 
     def _add(self, key: Key, x: Tensor, y: Tensor, blocks: Tensor | None) -> None:
         if blocks is None:
@@ -308,31 +323,19 @@ class _Sums:
         own: Mapping[str, Tensor],
         theirs: Mapping[str, Tensor],
         mask: Tensor,
+        blocks: Tensor | None,
     ) -> None:
         sites = [name for name in own if name.split("@")[0] in self._observer.attention_sites]
         for name, their in combinations(sites, 2) if reader.itself else zip(sites, sites, strict=True):
             _known(their, theirs, f"reference {reader.name!r}", "attention site")
-            p, q = own[name].double().mean(1)[mask], theirs[their].double().mean(1)[mask]
-            if p.shape != q.shape:
-                raise ValueError(
-                    f"attention site {name!r}: {tuple(p.shape)} in this model, {tuple(q.shape)} in reference "
-                    f"{reader.name!r}: both must attend over the same positions"
-                )
-            key = (reader.name, name, their)
-            try:
-                divergences = [jensen_shannon(p, q).sum(), kullback_leibler(p, q).sum()]
-            except ValueError as error:  # NaN activations below
-                self._warn("the divergence", key, error)
-                divergences = [p.new_tensor(float("nan"))] * 2
-            sums = torch.stack([*divergences, p.new_tensor(float(len(p)))])
-            self._divergences[key] = self._divergences.get(key, 0) + sums
+            self._attention.update((reader.name, name, their), own[name], theirs[their], mask, blocks)
 
     def table(self) -> pd.DataFrame:
         observer = self._observer
         if not any(gather(self._any)):
             raise ValueError(f"{observer.name}: the probe set is empty: there is nothing to compare on")
         rows: list[tuple[str, str, str, str, float]] = []
-        for key in _agreed(self._pairs):
+        for key in agreed(self._pairs):
             reference, site, their = key
             values = self._values(key) if self._streaming else {}
             if self._pairwise:
@@ -340,12 +343,12 @@ class _Sums:
             first = [q for m in observer.measures for q in values if q == m or q.startswith(f"{m}_")]
             ordered = dict.fromkeys([*first, *values])
             rows += [(quantity, site, reference, their, values[quantity]) for quantity in ordered]
-        for key in _agreed(self._divergences):
-            sums = all_reduce_sum(self._divergences.get(key, torch.zeros(3, dtype=torch.float64)))
-            for quantity, total in zip(("jensen_shannon", "kullback_leibler"), sums[:2], strict=True):
-                rows.append((f"attention_{quantity}", key[1], key[0], key[2], float(total / sums[2])))
         columns = ["quantity", "site", "reference", "reference_site", "value"]
-        return pd.DataFrame(rows, columns=columns).astype({"value": "float64"})
+        table = pd.DataFrame(rows, columns=columns).astype({"value": "float64"})
+        if not (attended := self._attention.rows()):
+            return table
+        attention = attention_table(attended, columns)
+        return attention if table.empty else pd.concat([table, attention], ignore_index=True)
 
     def _values(self, key: Key) -> dict[str, float]:
         """Values from covariances, with intervals or errors where they are asked for."""
@@ -395,8 +398,3 @@ class _Sums:
 def _known(site: str, among: Mapping[str, Any], of: str, what: str = "site") -> None:
     if site not in among:
         raise ValueError(f"{of} has no {what} {site!r}: it has {', '.join(among)}")
-
-
-def _agreed(mine: Mapping[Key, Any]) -> list[Key]:
-    """The keys of all ranks, in the order of the first that has them."""
-    return list(dict.fromkeys(key for keys in gather(list(mine)) for key in keys))

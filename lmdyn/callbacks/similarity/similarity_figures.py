@@ -25,6 +25,9 @@ _LABELS = {
     "rsa": "RSA (Spearman)",
     "attention_jensen_shannon": "Jensen–Shannon divergence (nats)",
     "attention_kullback_leibler": "Kullback–Leibler divergence (nats)",
+    "attention_head_jensen_shannon": "Jensen–Shannon divergence of heads (bits)",
+    "attention_matched_jensen_shannon": "Jensen–Shannon divergence of matched heads (bits)",
+    "attention_uniform_jensen_shannon": "Jensen–Shannon divergence of heads from uniform attention (bits)",
 }
 _FLOORS = {"": "-", "shuffled_": ":", "untrained_": "-."}
 """Beginnings of names of references: of labels that were shuffled, of models that were not trained."""
@@ -45,6 +48,8 @@ def similarity_figures(
     """
     classes = {n: s if isinstance(s, str) else str(s["class"]) for n, s in references.items()}
     figures: dict[str, Figure] = {}
+    if "head" in observations:
+        observations = observations[observations["head"].isna()]
     for measure in [q for q in observations["quantity"].unique() if _is_measure(q)]:
         rows = select(observations, quantity=measure)
         kind = rows["reference"].str.replace(_PAST, "", regex=True).map(classes)
@@ -231,7 +236,8 @@ def _matrix(
 def _image(ax: Axes, matrix: Any, measure: str) -> Any:
     least, top = np.nanmin(matrix, initial=0.0), 1.0
     if measure.startswith("attention"):
-        top = np.log(2) if measure.endswith("jensen_shannon") else float(np.nanmax(matrix, initial=1e-12))
+        limits = {"attention_jensen_shannon": np.log(2), "attention_kullback_leibler": np.nanmax(matrix, initial=1e-12)}
+        top = float(limits.get(measure, 1.0))
     return ax.imshow(matrix, vmin=least, vmax=top, cmap="viridis", interpolation="nearest")
 
 

@@ -24,6 +24,7 @@ from lmdyn.analysis.words.sparsity import (
     expected_concentration,
     frequency_correlation,
     frequency_correlation_error,
+    normalized_attention_entropy,
     unigram_entropy,
     word_tags,
 )
@@ -110,6 +111,11 @@ class Sparsity(StreamingObserver):
         ``sparsity/rho_attention_entropy/<attention_site>/<role>``: ρ of the entropy with word frequency;
             with errors as of χ.
         ``sparsity/rho_attention_entropy/<attention_site>/<role>/<pos_class>``: ρ within a POS class or sample.
+        ``sparsity/normalized_attention_entropy/<attention_site>/<role>``: mean of the entropy over that of equal weights
+            on all places, 0 to 1; tokens with one place are left out. Means over types and ρ as of the entropy:
+        ``sparsity/normalized_attention_entropy_types/<attention_site>/<role>/<pos_class>``
+        ``sparsity/rho_normalized_attention_entropy/<attention_site>/<role>``
+        ``sparsity/rho_normalized_attention_entropy/<attention_site>/<role>/<pos_class>``
 
     In the store there are, besides, the per-word means (``chi_activation``, ``chi_gradient``, ``l1_gradient``,
     ``attention_entropy`` with a ``word``) and each word's ``frequency``.
@@ -323,6 +329,7 @@ class _WordMeans:
         for name, weights in seen.attentions.items():
             if name.split("@")[0] in self._observer.attention_sites:
                 values[f"attention_entropy/{name}"] = attention_entropy(weights).mean(1)
+                values[f"normalized_attention_entropy/{name}"] = normalized_attention_entropy(weights).mean(1)
         flat = {name: value.flatten() for name, value in values.items()}
         concentrations = {name: value for name, value in flat.items() if not name.startswith("l1_")}
         blocks = self._blocks.of(seen).flatten()

@@ -1,0 +1,244 @@
+"""How far the attention heads of two models are apart on the same text: head with head, and with the best match."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from lmdyn.analysis.attention.attention_scores import rows_on_tokens
+from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
+from lmdyn.analysis.statistics.jackknife import jackknife
+
+__all__ = ["HeadDivergence", "HeadDivergenceSums", "head_divergences"]
+
+Kind = Literal["jensen_shannon", "kullback_leibler"]
+Heads = Literal["same", "matched", "unmatched", "uniform"]
+
+_BITS = 1 / np.log(2)
+_KINDS: tuple[Kind, ...] = ("jensen_shannon", "kullback_leibler")
+
+
+def head_divergences(
+    p: Float[Tensor, "batch heads time time"],
+    q: Float[Tensor, "batch other time time"],
+    tokens: Bool[Tensor, "batch time"],
+) -> dict[Kind, Float[Tensor, "batch time heads other"]]:
+    """Divergence of each head of one model from each head of another, for each query, in bits.
+
+    Weights on padding are left out and the rest is renormalised, which changes nothing for a model that masks it. A
+    query counts where it has two *places* or more, tokens on which some head of one of the models puts weight: token i
+    of a causal model has i + 1 places, and its first token one, where all distributions are equal by construction.
+
+    ==================== ========================================= ================================================
+    ``jensen_shannon``   (KL(p‖m) + KL(q‖m)) / 2, m = (p + q) / 2  0 (equal) to 1 (no place in common); symmetric
+    ``kullback_leibler`` Σ p log2(p / q)                           0 (equal) to ∞ (p where q has nothing)
+    ==================== ========================================= ================================================
+
+    Args:
+        p: weights by query and key, not negative.
+        q: those of the other model on the same tokens; it may have another number of heads.
+        tokens: which positions hold a token.
+
+    Returns:
+        Divergences in float64; NaN for queries that do not count, and where weights are NaN.
+
+    Raises:
+        ValueError: weights for other batches or times.
+
+    Reference: Lin 1991; Kullback & Leibler 1951; of attention, Saphra 2021, section 4.1.1.
+
+    Example:
+        >>> looks_back = torch.tensor([[1.0, 0.0], [1.0, 0.0]])[None, None]
+        >>> itself = torch.eye(2)[None, None]
+        >>> tokens = torch.ones(1, 2, dtype=torch.bool)
+        >>> head_divergences(looks_back, itself, tokens)["jensen_shannon"].flatten()
+        tensor([nan, 1.], dtype=torch.float64)
+    """
+    p, q = (_checked(name, weights, tokens) for name, weights in (("p", p), ("q", q)))
+    (p, there), (q, also) = (rows_on_tokens(weights, tokens) for weights in (p, q))
+    places = ((p != 0).any(1) | (q != 0).any(1)).sum(-1)
+    counts = (there & also & (places > 1)[:, None]).any(1)  # (batch, time)
+    negentropy = {name: torch.xlogy(w, w).sum(-1) for name, w in (("p", p), ("q", q))}
+    columns: dict[Kind, list[Tensor]] = {kind: [] for kind in _KINDS}
+    for g in range(q.shape[1]):  # one head at a time bounds the memory
+        other = q[:, g : g + 1]
+        middle = (p + other) / 2
+        mean = (negentropy["p"] + negentropy["q"][:, g : g + 1]) / 2
+        columns["jensen_shannon"].append(mean - torch.xlogy(middle, middle).sum(-1))
+        columns["kullback_leibler"].append(negentropy["p"] - torch.xlogy(p, other).sum(-1))
+    found: dict[Kind, Tensor] = {}
+    for kind, parts in columns.items():
+        values = torch.stack(parts, -1).transpose(1, 2) * _BITS  # (batch, time, heads, other)
+        values = values.clamp(0, 1) if kind == "jensen_shannon" else values.clamp(min=0)
+        found[kind] = values.where(counts[:, :, None, None], torch.nan)
+    return found
+
+
+def _checked(name: str, weights: Tensor, tokens: Tensor) -> Tensor:
+    batch, _, queries, keys = weights.shape
+    if (batch, queries) != tuple(tokens.shape) or queries != keys:
+        raise ValueError(
+            f"attention {name} is {tuple(weights.shape)}, the tokens {tuple(tokens.shape)}: expected (batch, heads, "
+            "time, time), and two models that read the same text"
+        )
+    return weights.double()
+
+
+@dataclass(frozen=True)
+class HeadDivergence:
+    """Mean divergences of the heads of two models, over the queries of each block of text.
+
+    Attributes:
+        sums: (blocks, heads, other) sums over queries, by kind of divergence.
+        uniform: (blocks, heads) sums of the Jensen–Shannon divergence from equal weights on all places.
+        queries: (blocks,) queries behind the sums.
+    """
+
+    sums: dict[Kind, Float[Tensor, "blocks heads other"]]
+    uniform: Float[Tensor, "blocks heads"]
+    queries: Float[Tensor, "blocks"]
+
+    def matrix(self, kind: Kind = "jensen_shannon") -> Float[Tensor, "heads other"]:
+        """Mean divergence of each head from each head of the other model, in bits; NaN of no query."""
+        return self.sums[kind].sum(0) / self.queries.sum()
+
+    def matches(self) -> list[tuple[int, int]]:
+        """Heads in pairs, one of each model, of the least Jensen–Shannon divergence in all (an assignment).
+
+        Heads of two models have no common order: what is head 0 of one may be head 3 of another. Where one model has
+        more heads, some have no match. None where a divergence is not finite.
+        """
+        matrix = self.matrix()
+        if not bool(matrix.isfinite().all()):
+            return []
+        own, other = linear_sum_assignment(matrix.numpy())
+        return list(zip(own.tolist(), other.tolist(), strict=True))
+
+    def by_head(
+        self, kind: Kind = "jensen_shannon", heads: Heads = "matched"
+    ) -> Float[Tensor, "blocks found"]:
+        """Sums over queries, by block, of each pair of heads that is meant.
+
+        Args:
+            kind: of divergence; ``uniform`` has Jensen–Shannon's only.
+            heads: ``same``: heads of one number (none where the numbers of heads differ); ``matched``: see
+                :meth:`matches`; ``unmatched``: all other pairs, what two heads have in common that are no pair;
+                ``uniform``: each head and equal weights.
+
+        Raises:
+            ValueError: an unknown choice.
+        """
+        sums = self.sums[kind]
+        _, own, other = sums.shape
+        if heads == "uniform":
+            return self.uniform
+        matches = self.matches()
+        if heads == "same":
+            pairs = [(h, h) for h in range(own)] if own == other else []
+        elif heads == "matched":
+            pairs = matches
+        elif heads == "unmatched":
+            pairs = [(h, g) for h in range(own) for g in range(other) if (h, g) not in matches] if matches else []
+        else:
+            raise ValueError(f"heads is {heads!r}: expected 'same', 'matched', 'unmatched' or 'uniform'")
+        return torch.stack([sums[:, h, g] for h, g in pairs], 1) if pairs else sums.new_zeros(len(sums), 0)
+
+    def mean(self, kind: Kind = "jensen_shannon", heads: Heads = "matched") -> tuple[float, float]:
+        """Mean over heads and queries, and its standard error over blocks of text (delete-one-block jackknife).
+
+        The matches are those of the whole text: the error is that of the divergence of these pairs.
+
+        Returns:
+            Value and error, in bits; NaN where there are no such heads, the error of one block too.
+        """
+        found = self.by_head(kind, heads)
+        if not found.shape[1] or not float(self.queries.sum()):
+            return float("nan"), float("nan")
+        kept = self.queries > 0
+        totals, queries = found[kept].mean(1), self.queries[kept]
+        value = float(totals.sum() / queries.sum())
+        if len(queries) < 2:
+            return value, float("nan")
+        without = (totals.sum() - totals) / (queries.sum() - queries)
+        with np.errstate(invalid="ignore"):  # infinite divergences
+            return value, float(jackknife(value, without.numpy(), queries.numpy()).error)
+
+
+@dataclass
+class HeadDivergenceSums:
+    """Streaming float64 sums of :func:`head_divergences`, by blocks of text.
+
+    Sums add over batches and ranks. Memory is O(blocks × heads × other).
+
+    Args:
+        blocks: number of blocks of text, for errors.
+
+    Example:
+        >>> sums = HeadDivergenceSums()
+        >>> p = torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]]])[None]
+        >>> sums.update(p, p.flip(1), torch.ones(1, 2, dtype=torch.bool))  # the heads change places
+        >>> found = sums.result()
+        >>> found.matches(), found.mean(heads="matched")[0], round(found.mean(heads="same")[0], 4)
+        ([(0, 1), (1, 0)], 0.0, 0.3113)
+    """
+
+    blocks: int = 1
+
+    def __post_init__(self) -> None:
+        if self.blocks < 1:
+            raise ValueError(f"blocks is {self.blocks}: expected 1 or more")
+        self._sums: list[Tensor] = []
+
+    def update(
+        self,
+        p: Float[Tensor, "batch heads time time"],
+        q: Float[Tensor, "batch other time time"],
+        tokens: Bool[Tensor, "batch time"],
+        blocks: Int[Tensor, "batch time"] | None = None,
+    ) -> None:
+        """Add a batch.
+
+        Args:
+            p: weights of one model, see :func:`head_divergences`.
+            q: those of the other.
+            tokens: which positions hold a token.
+            blocks: the block of each query, from 0; without, all are of the first.
+        """
+        if tokens.device.type == "mps":  # has no float64
+            p, q, tokens = p.cpu(), q.cpu(), tokens.cpu()
+            blocks = None if blocks is None else blocks.cpu()
+        found = head_divergences(p, q, tokens)
+        of_places = ((p != 0).any(1) | (q != 0).any(1)) & tokens[:, None, :]
+        flat = of_places.double() / of_places.sum(-1, keepdim=True).clamp(min=1)
+        uniform = head_divergences(p, flat[:, None], tokens)["jensen_shannon"][..., 0]
+        # a query whose weights are NaN counts, so that a model that diverged has no mean
+        counts = tokens & (of_places.sum(-1) > 1)
+        at = torch.zeros_like(tokens, dtype=torch.int64) if blocks is None else blocks.long()
+        parts = [*found.values(), uniform, counts.double()]
+        index = at[counts]
+        sums = []
+        for values in parts:
+            zeros = values.new_zeros(self.blocks, *values.shape[2:])
+            sums.append(zeros.index_add_(0, index, values[counts]))
+        self._sums = [a + b for a, b in zip(self._sums, sums, strict=True)] if self._sums else sums
+
+    def reduce(self) -> None:
+        """Add up over ranks; call it once, on every rank, after the last update."""
+        shapes = next((s for s in gather([tuple(t.shape) for t in self._sums]) if s), [])
+        mine = self._sums or [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
+        self._sums = [all_reduce_sum(t) for t in mine]
+
+    def result(self) -> HeadDivergence:
+        """The divergences.
+
+        Raises:
+            ValueError: nothing was added.
+        """
+        if not self._sums:
+            raise ValueError("no attention was added: update() before result()")
+        js, kl, uniform, queries = (t.cpu() for t in self._sums)
+        return HeadDivergence({"jensen_shannon": js, "kullback_leibler": kl}, uniform, queries)

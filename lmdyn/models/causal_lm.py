@@ -1,0 +1,357 @@
+"""Causal transformers from scratch: a language model, and a tagger of the same architecture."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+
+from lmdyn.models.learning_rate_schedules import check_schedule, scheduled_optimizer
+from lmdyn.models.module import IGNORED, LanguageModule, MajorityShare, TokenMean
+
+__all__ = ["CausalLanguageModel", "CausalOutput", "CausalTagger"]
+
+
+@dataclass
+class CausalOutput:
+    """What a causal transformer returns.
+
+    Attributes:
+        logits: (batch, time, outputs) of the word, or the tag, that follows the token at each position.
+    """
+
+    logits: Tensor
+
+
+class CausalTransformer(LanguageModule):
+    """What the language model and the tagger share: transformers' decoder, one linear layer on it, the losses.
+
+    Args:
+        family: ``model_type`` of a causal model of transformers: ``gpt2``, ``llama``, ``gpt_neox``, …
+        config: arguments of the family's configuration, but ``vocab_size``.
+        vocab_size: number of token types; None takes the datamodule's tokenizer's, which is then recorded.
+        optimizer: makes the optimizer from two groups of parameters: with and without weight decay (biases and norms).
+        warmup_steps: the learning rate rises linearly over these updates.
+        decay_power: after them it falls to 0 at ``decay_steps`` as ((N − t) / (N − warmup))^power: 1 is linear; None
+            stays constant.
+        decay_steps: updates until the rate is 0; None: the Trainer's own number of updates.
+        gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
+    """
+
+    def __init__(
+        self,
+        family: str,
+        config: dict[str, Any] | None,
+        vocab_size: int | None,
+        optimizer: OptimizerCallable,
+        warmup_steps: int,
+        decay_power: float | None,
+        decay_steps: int | None,
+        gradient_clip_val: float | None,
+    ) -> None:
+        super().__init__(vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
+        if "vocab_size" in (config or {}):
+            raise ValueError("vocab_size is an argument of its own, not of the config: move it there")
+        check_schedule(warmup_steps, decay_power, decay_steps)
+        self.save_hyperparameters(ignore=["optimizer"])
+        self.family = family
+        self.config = dict(config or {})
+        self.warmup_steps = warmup_steps
+        self.decay_power = decay_power
+        self.decay_steps = decay_steps
+        self.evaluation_loss = TokenMean()
+
+    @abstractmethod
+    def head(self, width: int) -> nn.Linear:
+        """A new layer from hidden states of a width to the outputs."""
+
+    def build(self) -> None:
+        """Make the layers, with the weights that transformers' own initialisation draws."""
+        config = self._configuration()
+        self.model = cast(PreTrainedModel, AutoModel.from_config(config))
+        if self.model.get_input_embeddings() is None or config.is_encoder_decoder:
+            raise ValueError(f"{self.family!r} is no causal transformer: expected gpt2, llama, gpt_neox, …")
+        self.decoder = self.head(int(config.hidden_size))
+
+    def _configuration(self) -> PreTrainedConfig:
+        assert self.vocab_size is not None
+        try:
+            known = AutoConfig.for_model(self.family)
+        except ValueError as error:
+            raise ValueError(f"transformers has no family {self.family!r}: expected gpt2, llama, …") from error
+        names = {*known.to_dict(), *known.attribute_map}
+        if unknown := sorted(set(self.config) - names):
+            raise ValueError(f"{type(known).__name__} has no {unknown}: it has {sorted(names)}")
+        return cast(
+            PreTrainedConfig,
+            AutoConfig.for_model(self.family, **{"use_cache": False, **self.config, "vocab_size": self.vocab_size}),
+        )
+
+    def configure_model(self) -> None:
+        """Build the layers with the datamodule's vocabulary, once."""
+        if not hasattr(self, "model"):
+            if self.vocab_size is None:
+                self.find_vocab_size()
+            self.build()
+        self.check_objective("causal")
+        assert self.vocab_size is not None
+        self.check_vocabulary(self.vocab_size)
+
+    @property
+    def encoder(self) -> PreTrainedModel:
+        """The transformer without the layer on it."""
+        return self.model
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch time"],
+        attention_mask: Int[Tensor, "batch time"] | None = None,
+    ) -> CausalOutput:
+        """Logits at each position, which sees the tokens up to it.
+
+        Args:
+            input_ids: tokens.
+            attention_mask: 1, 0 on padding; None: there is none.
+
+        Raises:
+            ValueError: rows longer than the model has positions for.
+        """
+        most = getattr(self.model.config, "max_position_embeddings", None)
+        if most is not None and input_ids.shape[1] > most:
+            raise ValueError(
+                f"rows of {input_ids.shape[1]} tokens are longer than the positions of the model, {most}: take a lower "
+                "sequence_length, or a larger max_position_embeddings (n_positions of GPT-2)"
+            )
+        hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return CausalOutput(self.decoder(hidden))
+
+    # Training and evaluation ------------------------------------------------------------------------------
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """The optimizer that was asked for, over two groups, and a rate that changes with each update."""
+        return scheduled_optimizer(self, self.warmup_steps, self.decay_power, self.decay_steps)
+
+    @abstractmethod
+    def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
+        """What is to be predicted at each token, -100 where nothing is."""
+
+    def evaluate(
+        self, batch: Mapping[str, Tensor]
+    ) -> tuple[Float[Tensor, "batch time outputs"], Int[Tensor, "batch time"], Float[Tensor, "batch time"]]:
+        """Logits, labels and losses in nats; the loss of a token without label is 0."""
+        labels = self.labels_of(batch)
+        logits = self(batch["input_ids"], batch.get("attention_mask")).logits.float()
+        losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
+        return logits, labels, losses
+
+    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
+        """Mean cross-entropy over the labelled tokens, in nats; 0 of a batch without any."""
+        _, labels, losses = self.evaluate(batch)
+        loss = losses.sum() / (labels != IGNORED).sum().clamp(min=1)
+        self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
+        self.log_periodically({"train_loss": loss.detach()}, batch_idx)
+        return loss
+
+    def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
+        """Add a batch to the sums."""
+        _, labels, losses = self.evaluate(batch)
+        self.evaluation_loss.update(losses, labels)
+
+    def compute_metrics(self) -> dict[str, Tensor]:
+        """Loss and perplexity over all batches and ranks."""
+        loss = self.evaluation_loss.compute()
+        return {"loss": loss, "perplexity": loss.exp()}
+
+
+class CausalLanguageModel(CausalTransformer):
+    """A causal language model of transformers (GPT-2, Llama, …), trained from scratch on the data's vocabulary.
+
+    ``logits[b, t]`` is the prediction for ``labels[b, t]``, the next token: the data does the shift. The output layer
+    shares the word vectors unless the configuration says ``tie_word_embeddings: false``. Weights start as transformers
+    draws them.
+
+    Batches: ``input_ids``, ``labels``, ``attention_mask`` where there is padding.
+
+    Logged: ``train_loss``, ``val_loss``, ``val_perplexity``, ``test_loss``, ``test_perplexity``, in nats a token.
+
+    Args:
+        family: ``model_type`` of a causal model of transformers: ``gpt2``, ``llama``, ``gpt_neox``, …
+        config: arguments of the family's configuration, but ``vocab_size``; its defaults are the published sizes.
+        vocab_size: number of token types; None takes the datamodule's tokenizer's, which is then recorded.
+        optimizer: makes the optimizer from two groups of parameters: with and without weight decay (biases and norms).
+        warmup_steps: the learning rate rises linearly over these updates.
+        decay_power: after them it falls to 0 at ``decay_steps`` as ((N − t) / (N − warmup))^power: 1 is linear; None
+            stays constant.
+        decay_steps: updates until the rate is 0; None: the Trainer's own number of updates.
+        gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
+
+    Attributes:
+        model: transformers' model without head.
+
+    Raises:
+        ValueError: a family or an argument that transformers does not have; rows longer than its positions.
+
+    Reference: Radford et al. 2019 (GPT-2); of the studies here, Saphra 2021, sections 4.1.1, 5.1.2 and 6.1.2.
+
+    Example:
+        >>> model = CausalLanguageModel(config=dict(n_embd=8, n_layer=1, n_head=2, n_positions=16), vocab_size=20)
+        >>> model(torch.tensor([[1, 2, 3]])).logits.shape
+        torch.Size([1, 3, 20])
+    """
+
+    def __init__(
+        self,
+        family: str = "gpt2",
+        config: dict[str, Any] | None = None,
+        vocab_size: int | None = None,
+        optimizer: OptimizerCallable = lambda params: torch.optim.AdamW(params, lr=1e-3),
+        warmup_steps: int = 0,
+        decay_power: float | None = None,
+        decay_steps: int | None = None,
+        gradient_clip_val: float | None = 1.0,
+    ) -> None:
+        super().__init__(
+            family, config, vocab_size, optimizer, warmup_steps, decay_power, decay_steps, gradient_clip_val
+        )
+        if vocab_size is not None:
+            self.build()
+
+    def head(self, width: int) -> nn.Linear:
+        """The output layer, with the word vectors as its weights where the configuration ties them."""
+        words = cast(nn.Embedding, self.model.get_input_embeddings())
+        head = nn.Linear(words.embedding_dim, words.num_embeddings, bias=False)
+        if getattr(self.model.config, "tie_word_embeddings", True) and words.embedding_dim == width:
+            head.weight = words.weight
+        else:
+            nn.init.normal_(head.weight, std=getattr(self.model.config, "initializer_range", 0.02))
+        return head
+
+    def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
+        """The next word."""
+        if "labels" not in batch:
+            raise ValueError(
+                f"expected `labels` in the batch, got {sorted(batch)}: take a datamodule that makes them"
+            )
+        return batch["labels"]
+
+    def predict_step(
+        self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
+    ) -> Float[Tensor, "batch time"]:
+        """Surprisal of each token to be predicted, −log p(labels), in nats; NaN where there is none."""
+        _, labels, losses = self.evaluate(batch)
+        return losses.masked_fill(labels == IGNORED, torch.nan)
+
+
+class CausalTagger(CausalTransformer):
+    """Tags words with a causal transformer: what its attention looks like when it learned one category only.
+
+    The counterpart of :class:`LSTMTagger` for attention (Saphra 2021, section 4.1.1): with ``target="next"`` it
+    predicts the tag of the word to come, as a language model must implicitly, with ``"current"`` that of the word just
+    read. Labels are ``target_<task>`` (next) or ``<task>`` (current) in the batch.
+
+    Logged: as of :class:`LSTMTagger`: ``train_loss``; ``val_loss``, ``val_perplexity``, ``val_accuracy``,
+    ``val_majority`` (what the most frequent of these labels scores), and the same with ``test_``.
+
+    Args:
+        task: the label layer to learn, such as ``upos``.
+        target: ``"next"`` for the label of the following token, ``"current"`` for that of the input token.
+        shuffled_labels: learn the randomly shuffled labels of the layer.
+        family: see :class:`CausalLanguageModel`, as the other arguments.
+        config: arguments of the family's configuration.
+        vocab_size: number of token types; None takes the datamodule's tokenizer's.
+        num_labels: number of classes; None takes ``len(datamodule.label_names[task])``, which is then recorded.
+        optimizer: makes the optimizer.
+        warmup_steps: updates of the warmup.
+        decay_power: of the decay.
+        decay_steps: updates until the rate is 0.
+        gradient_clip_val: highest norm of the gradient.
+
+    Raises:
+        ValueError: a ``target`` other than next and current; a batch without the label layer; as
+            :class:`CausalLanguageModel`.
+
+    Example:
+        >>> sizes = dict(n_embd=8, n_layer=1, n_head=2, n_positions=16)
+        >>> CausalTagger("upos", config=sizes, vocab_size=20, num_labels=3)(torch.tensor([[1, 2, 3]])).logits.shape
+        torch.Size([1, 3, 3])
+    """
+
+    def __init__(
+        self,
+        task: str = "upos",
+        target: Literal["next", "current"] = "next",
+        shuffled_labels: bool = False,
+        family: str = "gpt2",
+        config: dict[str, Any] | None = None,
+        vocab_size: int | None = None,
+        num_labels: int | None = None,
+        optimizer: OptimizerCallable = lambda params: torch.optim.AdamW(params, lr=1e-3),
+        warmup_steps: int = 0,
+        decay_power: float | None = None,
+        decay_steps: int | None = None,
+        gradient_clip_val: float | None = 1.0,
+    ) -> None:
+        super().__init__(
+            family, config, vocab_size, optimizer, warmup_steps, decay_power, decay_steps, gradient_clip_val
+        )
+        if target not in ("next", "current"):
+            raise ValueError(f'expected target "next" or "current", got {target!r}')
+        self.save_hyperparameters(ignore=["optimizer"])
+        self.task = task
+        self.num_labels = num_labels
+        layer = f"shuffled_{task}" if shuffled_labels else task
+        self.label_key = f"target_{layer}" if target == "next" else layer
+        self.accuracy = TokenMean()
+        if vocab_size is not None and num_labels is not None:
+            self.build()
+
+    def head(self, width: int) -> nn.Linear:
+        """A layer to the labels, counted in the datamodule if need be."""
+        if self.num_labels is None:
+            names = self.from_datamodule("label_names", "num_labels")
+            if self.task not in names:
+                raise ValueError(
+                    f"expected a label layer {self.task!r} in the datamodule, got {sorted(names)}; "
+                    "add the layer to `data.layers`"
+                )
+            self.num_labels = len(names[self.task])
+            self.hparams["num_labels"] = self.num_labels
+        self.majority = MajorityShare(self.num_labels)
+        return nn.Linear(width, self.num_labels)
+
+    def labels_of(self, batch: Mapping[str, Tensor]) -> Int[Tensor, "batch time"]:
+        """The tag to predict at each token."""
+        if self.label_key not in batch:
+            raise ValueError(
+                f"expected `{self.label_key}` in the batch, got {sorted(batch)}; "
+                f"add the layer {self.label_key.removeprefix('target_')!r} to `data.layers`"
+            )
+        return batch[self.label_key]
+
+    def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
+        """Add a batch to the loss and to the accuracy."""
+        logits, labels, losses = self.evaluate(batch)
+        self.evaluation_loss.update(losses, labels)
+        self.accuracy.update(logits.argmax(-1) == labels, labels)
+        self.majority.update(labels)
+
+    def compute_metrics(self) -> dict[str, Tensor]:
+        """Loss, perplexity, accuracy and that of the most frequent label, over all batches and ranks."""
+        floors = {"accuracy": self.accuracy.compute(), "majority": self.majority.compute()}
+        return super().compute_metrics() | floors
+
+    def predict_step(
+        self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
+    ) -> Int[Tensor, "batch time"]:
+        """The likeliest label at each token, an index into the layer's names; -100 on padding."""
+        labels = self(batch["input_ids"], batch.get("attention_mask")).logits.argmax(-1)
+        if batch.get("attention_mask") is not None:
+            labels = labels.masked_fill(batch["attention_mask"] == 0, IGNORED)
+        return cast(Tensor, labels)
