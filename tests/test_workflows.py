@@ -18,6 +18,7 @@ PROFILES = sorted((ROOT / "configs").rglob("config.yaml"))
 SPARSITY = ROOT / "configs" / "saphra2019_sparsity"
 STUDY = ROOT / "configs" / "saphra2019_svcca"
 INTERDEPENDENCE = ROOT / "configs" / "saphra2020_di"
+ATTENTION = ROOT / "configs" / "saphra2021_attention"
 EMBRYOLOGY = ROOT / "configs" / "chiang2020_embryology"
 TWO_TOWERS = ROOT / "configs" / "he2022_twotower"
 CHAOS = ROOT / "configs" / "inoue2022_chaos"
@@ -30,6 +31,7 @@ def test_there_are_profiles():
         (SPARSITY, {"organism", "wikitext2", "forks", "forks_organism", "paper"}),
         (STUDY, {"organism", "wikitext2", "paper"}),
         (INTERDEPENDENCE, {"english", "organism", "scaffold", "scaffold_small"}),
+        (ATTENTION, {"organism"}),
         (EMBRYOLOGY, {"organism", "wikitext2", "paper"}),
         (TWO_TOWERS, {"organism", "wikitext2", "paper"}),
         (CHAOS, {"initial", "organism", "wikitext2", "paper"}),
@@ -110,8 +112,18 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
             )
             assert re.search(rf"analyze \S+/{run} {re.escape(arguments)}", plan)
         return
-    kinds = [config[kind] for kind in ("taggers", "current", "shuffled")]
     seeds = len(config["seeds"])
+    if (
+        "taggers" not in config
+    ):  # saphra2021_attention: a language model, its partner and a tagger of each seed
+        assert (jobs["language_model"], jobs["tagger"], jobs["observe"]) == (2 * seeds, seeds, seeds)
+        assert (jobs["claims"], jobs["records"]) == (1, 1)
+        for seed in config["seeds"]:
+            partner = rf"partner.yaml --seed_everything {seed + 100} --data.init_args.order_seed {seed} "
+            assert re.search(rf"{partner}.*version partner_{seed} ", plan)
+            assert re.search(rf"LMDYN_SEED={seed} .*analyze \S+/lm_{seed} .*observers.yaml --scheduled", plan)
+        return
+    kinds = [config[kind] for kind in ("taggers", "current", "shuffled")]
     assert (jobs["tagger"], jobs["language_model"]) == (sum(map(len, kinds)) * seeds, 2 * seeds)
     taggers = set(re.findall(r"--model.init_args.task (\w+) .*?--model.init_args.target (\w+) --model", plan))
     assert taggers == {(task, target) for task in TASKS for target in ("next", "current")}

@@ -1,5 +1,6 @@
 """Pure mathematics: tensors in, tensors or frozen dataclasses out. Nothing here knows Lightning."""
 
+from lmdyn.analysis.attention.head_divergence import HeadDivergence, HeadDivergenceSums, head_divergences
 from lmdyn.analysis.dynamics.effective_dimension import EffectiveDimension, effective_dimension
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.dynamics.kaplan_yorke import kaplan_yorke_dimension
@@ -79,7 +80,13 @@ from lmdyn.analysis.statistics.correlation import pearson, spearman
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.analysis.statistics.jackknife import Jackknifed, jackknife
 from lmdyn.analysis.words.frequency_matching import MatchedSamples, match_frequency
-from lmdyn.analysis.words.sparsity import attention_entropy, concentration, frequency_correlation, word_tags
+from lmdyn.analysis.words.sparsity import (
+    attention_entropy,
+    concentration,
+    frequency_correlation,
+    normalized_attention_entropy,
+    word_tags,
+)
 
 __all__ = [
     "Agreement",
@@ -95,6 +102,8 @@ __all__ = [
     "EncoderMap",
     "FoundSites",
     "GroupedMeans",
+    "HeadDivergence",
+    "HeadDivergenceSums",
     "HeadTraining",
     "Jackknifed",
     "LocalExponents",
@@ -141,6 +150,7 @@ __all__ = [
     "fast_ica",
     "find_sites",
     "frequency_correlation",
+    "head_divergences",
     "iterate",
     "jackknife",
     "jackknife_similarity",
@@ -157,6 +167,7 @@ __all__ = [
     "match_frequency",
     "match_sites",
     "most_frequent_tag",
+    "normalized_attention_entropy",
     "observing",
     "off_by_one_distances",
     "pairwise_interdependence",

@@ -74,25 +74,39 @@ class CausalTransformer(LanguageModule):
 
     def build(self) -> None:
         """Make the layers, with the weights that transformers' own initialisation draws."""
-        config = self._configuration()
-        self.model = cast(PreTrainedModel, AutoModel.from_config(config))
-        if self.model.get_input_embeddings() is None or config.is_encoder_decoder:
-            raise ValueError(f"{self.family!r} is no causal transformer: expected gpt2, llama, gpt_neox, …")
-        self.decoder = self.head(int(config.hidden_size))
+        self.model = self.transformer()
+        self.decoder = self.head(int(self.model.config.hidden_size))
 
-    def _configuration(self) -> PreTrainedConfig:
+    def transformer(self) -> PreTrainedModel:
+        """A new transformer of the configuration, without head.
+
+        Raises:
+            ValueError: a family that is no causal transformer.
+        """
+        config = self.configuration()
+        if config.is_encoder_decoder:
+            raise ValueError(f"{self.family!r} is an encoder-decoder: expected gpt2, llama, gpt_neox, …")
+        return cast(PreTrainedModel, AutoModel.from_config(config))
+
+    def configuration(self) -> PreTrainedConfig:
+        """The family's configuration.
+
+        Raises:
+            ValueError: a family or an argument that transformers does not have.
+        """
         assert self.vocab_size is not None
         try:
             known = AutoConfig.for_model(self.family)
         except ValueError as error:
-            raise ValueError(f"transformers has no family {self.family!r}: expected gpt2, llama, …") from error
+            raise ValueError(
+                f"transformers has no family {self.family!r}: expected gpt2, llama, …"
+            ) from error
         names = {*known.to_dict(), *known.attribute_map}
         if unknown := sorted(set(self.config) - names):
             raise ValueError(f"{type(known).__name__} has no {unknown}: it has {sorted(names)}")
-        return cast(
-            PreTrainedConfig,
-            AutoConfig.for_model(self.family, **{"use_cache": False, **self.config, "vocab_size": self.vocab_size}),
-        )
+        own = {"use_cache": False, "bos_token_id": None, "eos_token_id": None}  # the published vocabulary's
+        settings = {**own, **self.config, "vocab_size": self.vocab_size}
+        return cast(PreTrainedConfig, AutoConfig.for_model(self.family, **settings))
 
     def configure_model(self) -> None:
         """Build the layers with the datamodule's vocabulary, once."""
@@ -311,6 +325,11 @@ class CausalTagger(CausalTransformer):
         self.accuracy = TokenMean()
         if vocab_size is not None and num_labels is not None:
             self.build()
+
+    def build(self) -> None:
+        """Make the layers, the head first: a tagger is not to start as the language model of its seed does."""
+        self.decoder = self.head(int(self.configuration().hidden_size))
+        self.model = self.transformer()
 
     def head(self, width: int) -> nn.Linear:
         """A layer to the labels, counted in the datamodule if need be."""

@@ -1,5 +1,6 @@
 """How far the attention heads of two models are apart on the same text: head with head, and with the best match."""
 
+import itertools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,7 +25,7 @@ _KINDS: tuple[Kind, ...] = ("jensen_shannon", "kullback_leibler")
 
 def head_divergences(
     p: Float[Tensor, "batch heads time time"],
-    q: Float[Tensor, "batch other time time"],
+    q: Float[Tensor, "_ other _ _"],
     tokens: Bool[Tensor, "batch time"],
 ) -> dict[Kind, Float[Tensor, "batch time heads other"]]:
     """Divergence of each head of one model from each head of another, for each query, in bits.
@@ -61,7 +62,7 @@ def head_divergences(
     p, q = (_checked(name, weights, tokens) for name, weights in (("p", p), ("q", q)))
     (p, there), (q, also) = (rows_on_tokens(weights, tokens) for weights in (p, q))
     places = ((p != 0).any(1) | (q != 0).any(1)).sum(-1)
-    counts = (there & also & (places > 1)[:, None]).any(1)  # (batch, time)
+    counts = there.any(1) & also.any(1) & (places > 1)  # (batch, time)
     negentropy = {name: torch.xlogy(w, w).sum(-1) for name, w in (("p", p), ("q", q))}
     columns: dict[Kind, list[Tensor]] = {kind: [] for kind in _KINDS}
     for g in range(q.shape[1]):  # one head at a time bounds the memory
@@ -128,9 +129,6 @@ class HeadDivergence:
             heads: ``same``: heads of one number (none where the numbers of heads differ); ``matched``: see
                 :meth:`matches`; ``unmatched``: all other pairs, what two heads have in common that are no pair;
                 ``uniform``: each head and equal weights.
-
-        Raises:
-            ValueError: an unknown choice.
         """
         sums = self.sums[kind]
         _, own, other = sums.shape
@@ -141,10 +139,9 @@ class HeadDivergence:
             pairs = [(h, h) for h in range(own)] if own == other else []
         elif heads == "matched":
             pairs = matches
-        elif heads == "unmatched":
-            pairs = [(h, g) for h in range(own) for g in range(other) if (h, g) not in matches] if matches else []
         else:
-            raise ValueError(f"heads is {heads!r}: expected 'same', 'matched', 'unmatched' or 'uniform'")
+            every = itertools.product(range(own), range(other))
+            pairs = [pair for pair in every if pair not in matches] if matches else []
         return torch.stack([sums[:, h, g] for h, g in pairs], 1) if pairs else sums.new_zeros(len(sums), 0)
 
     def mean(self, kind: Kind = "jensen_shannon", heads: Heads = "matched") -> tuple[float, float]:
@@ -196,7 +193,7 @@ class HeadDivergenceSums:
     def update(
         self,
         p: Float[Tensor, "batch heads time time"],
-        q: Float[Tensor, "batch other time time"],
+        q: Float[Tensor, "_ other _ _"],
         tokens: Bool[Tensor, "batch time"],
         blocks: Int[Tensor, "batch time"] | None = None,
     ) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "expected_concentration",
     "frequency_correlation",
     "frequency_correlation_error",
+    "normalized_attention_entropy",
     "unigram_entropy",
     "word_tags",
 ]

@@ -126,7 +126,9 @@ class Similarity(StreamingObserver):
     uses_labels = False
 
     not_settings = StreamingObserver.not_settings | {"reference"}
-    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"jackknife": 0, "attention_heads": False})
+    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {"jackknife": 0, "attention_heads": False}
+    )
     default_sites = LSTM_SITES
 
     def __init__(

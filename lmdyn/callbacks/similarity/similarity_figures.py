@@ -236,7 +236,10 @@ def _matrix(
 def _image(ax: Axes, matrix: Any, measure: str) -> Any:
     least, top = np.nanmin(matrix, initial=0.0), 1.0
     if measure.startswith("attention"):
-        limits = {"attention_jensen_shannon": np.log(2), "attention_kullback_leibler": np.nanmax(matrix, initial=1e-12)}
+        limits = {
+            "attention_jensen_shannon": np.log(2),
+            "attention_kullback_leibler": np.nanmax(matrix, initial=1e-12),
+        }
         top = float(limits.get(measure, 1.0))
     return ax.imshow(matrix, vmin=least, vmax=top, cmap="viridis", interpolation="nearest")
 

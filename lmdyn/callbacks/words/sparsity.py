@@ -111,8 +111,8 @@ class Sparsity(StreamingObserver):
         ``sparsity/rho_attention_entropy/<attention_site>/<role>``: ρ of the entropy with word frequency;
             with errors as of χ.
         ``sparsity/rho_attention_entropy/<attention_site>/<role>/<pos_class>``: ρ within a POS class or sample.
-        ``sparsity/normalized_attention_entropy/<attention_site>/<role>``: mean of the entropy over that of equal weights
-            on all places, 0 to 1; tokens with one place are left out. Means over types and ρ as of the entropy:
+        ``sparsity/normalized_attention_entropy/<attention_site>/<role>``: mean of the entropy over that of equal
+            weights on all places, 0 to 1; tokens with one place are left out. Means over types and ρ as of the entropy:
         ``sparsity/normalized_attention_entropy_types/<attention_site>/<role>/<pos_class>``
         ``sparsity/rho_normalized_attention_entropy/<attention_site>/<role>``
         ``sparsity/rho_normalized_attention_entropy/<attention_site>/<role>/<pos_class>``

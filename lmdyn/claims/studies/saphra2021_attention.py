@@ -46,7 +46,7 @@ HOW_FAST = "10 % of the updates: less is within the spacing of observations"
 
 
 def divergence(of: str, reference: str, layer: Layer) -> Rows:
-    """Jensen–Shannon divergence of attention in a layer from that of a reference: ``matched``, ``head``, …"""
+    """Jensen–Shannon divergence of attention in a layer from that of a reference, of ``matched`` heads for example."""
     quantity = f"attention_{of}_jensen_shannon"
     return Rows(
         "Similarity", quantity, layer, (("reference", reference),), error=f"{quantity}_error", df=BLOCKS_OF_TEXT,
@@ -116,7 +116,7 @@ TAGGER_LEARNED = Condition(
 
 def nearer(reference: str, layer: str) -> Claim:
     """The attention of a model comes nearer to another's in training."""
-    whose = {"partner": "another seed's", "tagger": "a tagger's, which learns the next word's part of speech"}[reference]
+    whose = {"partner": "another seed's", "tagger": "a tagger's, which learns the next part of speech"}[reference]
     rows, floor = (divergence("matched", name, LAYERS[layer]) for name in (reference, f"untrained_{reference}"))
     return Claim(
         f"nearer_{reference}_{layer}", f"A language model's attention comes nearer to {whose}", "section 4.1.1",
@@ -173,7 +173,8 @@ def nearer_seed_than_tagger(layer: str) -> Claim:
     """The other language model against the tagger."""
     a, b = (divergence("matched", name, LAYERS[layer]) for name in ("partner", "tagger"))
     return Claim(
-        f"seed_nearer_than_tagger_{layer}", "In the end attention is nearer to another language model's than to a tagger's",
+        f"seed_nearer_than_tagger_{layer}",
+        "In the end attention is nearer to another language model's than to a tagger's",
         "section 4.1.1", (Part(LogRatio(At(a), At(b)), Below(-TENTH), "ln of the divergence, partner / tagger"),),
         matters=HOW_TENTH, floor=LogRatio(At(a, 0), At(b, 0)), void_unless=(LEARNED, TAGGER_LEARNED),
         question="Is attention nearer to a language model's or to a tagger's?", variant=f"matched heads, {layer} layer",
@@ -186,7 +187,8 @@ def tagger_first(layer: str) -> Claim:
     a, b = (HalfWay(divergence("matched", name, LAYERS[layer])) for name in ("tagger", "partner"))
     return Claim(
         f"tagger_first_{layer}", "Attention becomes like a tagger's before it becomes like another language model's",
-        "chapter 4, section 4.1.1", (Part(Difference(a, b), Below(FASTER), "log10 of updates half way, tagger − partner"),),
+        "chapter 4, section 4.1.1",
+        (Part(Difference(a, b), Below(FASTER), "log10 of updates half way, tagger − partner"),),
         matters=HOW_FAST, floor="0: both at once", void_unless=(LEARNED, TAGGER_LEARNED),
         question="Is part of speech learned first, as attention shows it?", variant=f"matched heads, {layer} layer",
         measured_by=RUN,
@@ -212,7 +214,7 @@ DIVERGENCE = (
     *(same_heads(layer) for layer in LAYERS),
     *(nearer_seed_than_tagger(layer) for layer in LAYERS),
     *(tagger_first(layer) for layer in LAYERS),
-    bottom_up("attention", HalfWay(OWN[0], 0.0), HalfWay(OWN[1], 0.0), "attention: divergence from the own end, each head"),
+    bottom_up("attention", HalfWay(OWN[0], 0.0), HalfWay(OWN[1], 0.0), "attention: each head from its end"),
     bottom_up("cka", HalfWay(CKA[0], 1.0), HalfWay(CKA[1], 1.0), "representations: linear CKA with the own end"),
 )
 
@@ -220,7 +222,7 @@ DIVERGENCE = (
 # ------------------------------------------------------------------------------------------ section 6.1.2, entropy
 
 
-def sparser(layer: str, normalized: bool, since: float | int, until: str = "last") -> Claim:
+def sparser(layer: str, normalized: bool, since: float | int) -> Claim:
     """Entropy over training."""
     rows = entropy(LAYERS[layer], normalized)
     late = bool(since)
@@ -228,7 +230,8 @@ def sparser(layer: str, normalized: bool, since: float | int, until: str = "last
         "_".join(["sparser", *([] if normalized else ["nats"]), *(["late"] if late else []), layer]),
         "… and goes on doing so: from a third of training to the end" if late else
         "Attention becomes sparse across words with training: its entropy falls",
-        "section 6.1.2", (Part(LogRatio(At(rows, until), At(rows, since)), Below(-TENTH), "ln of the mean entropy, end / before"),),
+        "section 6.1.2",
+        (Part(LogRatio(At(rows), At(rows, since)), Below(-TENTH), "ln of the mean entropy, end / before"),),
         matters="a tenth of the entropy: of 20 words attended to equally some five are no longer",
         floor="0: a curve that has levelled off" if late else "0: the untrained model, from which it is counted",
         void_unless=(LEARNED,), question="Does attention become sparse with training?",
@@ -242,7 +245,7 @@ SAMPLES = {
     "no_top20": "without the 20 most frequent words",
     "count100": "words of at least 100 occurrences",
 }
-BANDS = ("100-299", "300-999", "1000-2999")
+BANDS = ("100-299", "300-999")
 """Half-decades of training frequency in which there are words of both classes."""
 
 
@@ -264,7 +267,8 @@ def frequent_fall_more(layer: str) -> Claim:
     change = [LogRatio(At(rows), At(rows, 0)) for rows in (frequent, rare)]
     return Claim(
         f"frequent_fall_more_{layer}", "… and it becomes so with training: entropy falls more for frequent words",
-        "section 6.1.2", (Part(Difference(*change), Below(-TWENTIETH), "change of ln of the entropy, 1000+ − 10 to 99"),),
+        "section 6.1.2",
+        (Part(Difference(*change), Below(-TWENTIETH), "change of ln of the entropy, 1000+ − 10 to 99"),),
         matters="a twentieth of the entropy", floor="0: the untrained model, from which both are counted",
         void_unless=(LEARNED, words("1000+", 10), words("10-99", 30)),
         question="Is attention sparser from frequent words?", variant=f"{layer} layer, change over training",
@@ -275,18 +279,18 @@ def frequent_fall_more(layer: str) -> Claim:
 def function_words(layer: str) -> Claim:
     """The counterpart of figure 5 of 2019: classes at equal frequency."""
     def ratio(step: str | int) -> Number:
-        return Mean(tuple(
-            LogRatio(*(At(entropy_of(LAYERS[layer], f"{c}_{band}"), step) for c in ("closed", "open"))) for band in BANDS
-        ))
+        pairs = [[At(entropy_of(LAYERS[layer], f"{c}_{band}"), step) for c in ("closed", "open")] for band in BANDS]
+        return Mean(tuple(LogRatio(*pair) for pair in pairs))
 
     return Claim(
-        f"function_words_{layer}", "At equal frequency attention is sparser from function words than from content words",
+        f"function_words_{layer}",
+        "At equal frequency attention is sparser from function words than from content words",
         "section 6.1.2; 2019, figure 5",
         (Part(ratio("last"), Below(-TWENTIETH), "ln of the entropy, closed / open classes"),),
         matters="a twentieth of the entropy", floor=ratio(0),
         void_unless=(LEARNED, *(words(f"{c}_{band}", 5) for band in BANDS for c in ("closed", "open"))),
-        question="Is attention sparser from function words?", variant=f"{layer} layer, mean over half-decades of frequency",
-        measured_by=RUN,
+        question="Is attention sparser from function words?",
+        variant=f"{layer} layer, mean over half-decades of frequency", measured_by=RUN,
     )
 
 

@@ -1,0 +1,154 @@
+"""Similarity with `attention_heads`: values of transformers' own weights, matched heads, a tagger, figures."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from transformers import GPT2Config, GPT2Model
+
+from lmdyn.analysis import head_divergences
+from lmdyn.callbacks import Itself, Reference, Run, Similarity
+from lmdyn.datamodules.corpora.tokenization import word_tokenizer
+from lmdyn.models import CausalLanguageModel, CausalTagger
+
+V, EOS = 20, 2
+SIZES = {"n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16, "initializer_range": 0.7}
+SITES = {"layer1": "model.h.0.attn", "layer2": "model.h.1.attn"}
+
+
+class Plain(nn.Module):
+    """Nothing of ours."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.model = GPT2Model(GPT2Config(vocab_size=V, bos_token_id=None, eos_token_id=None, **SIZES))
+
+    def forward(self, input_ids, attention_mask=None):
+        return self.model(input_ids, attention_mask=attention_mask)
+
+
+def language_model(seed=0, **changes):
+    torch.manual_seed(seed)
+    return CausalLanguageModel("gpt2", {**SIZES, **changes}, vocab_size=V)
+
+
+class Given(Reference):
+    def __init__(self, module):
+        self._module = module.eval()
+
+    def example(self, module):
+        return self._module
+
+    def modules(self, module, run, step):
+        return {"": self._module}
+
+
+def batches(n=6):
+    g = torch.Generator().manual_seed(1)
+    found = []
+    for _ in range(n):
+        ids = torch.randint(EOS, V, (4, 8), generator=g)
+        mask = (torch.arange(8) < torch.tensor([8, 8, 5, 7])[:, None]).long()
+        found.append({"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)})
+    return found
+
+
+def observed(folder, reference, module=None, step=3, **settings):
+    observer = Similarity(
+        reference=reference, sites={}, measures=[], attention_sites=SITES, attention_heads=True, **settings
+    )
+    observer.probe = batches()
+    observer.attach(Run(folder, word_tokenizer({f"w{i}": 1 for i in range(V - 3)})))
+    return observer, observer.observe(module or language_model(), step)
+
+
+def value(table, quantity, site="layer1", head=None):
+    rows = table[table["quantity"].eq(quantity) & table["site"].eq(site)]
+    rows = rows[rows["head"].isna() if head is None else rows["head"].eq(head)]
+    assert len(rows) == 1, rows
+    return float(rows["value"].iloc[0])
+
+
+@torch.no_grad()
+def test_values_are_those_of_transformers_weights(tmp_path):
+    module, other = language_model(), language_model(1)
+    module.model.set_attn_implementation("sdpa")
+    _, table = observed(tmp_path, Given(other), module)
+    assert module.model.config._attn_implementation == "sdpa"
+    for m in (module, other):
+        m.eval().model.set_attn_implementation("eager")
+    for layer, site in enumerate(SITES):
+        js, kl = [], []
+        for b in batches():
+            p, q = (
+                m.model(
+                    b["input_ids"], attention_mask=b["attention_mask"], output_attentions=True
+                ).attentions[layer]
+                for m in (module, other)
+            )
+            found = head_divergences(p, q, b["attention_mask"].bool())
+            js.append(found["jensen_shannon"].flatten(0, 1))
+            kl.append(found["kullback_leibler"].flatten(0, 1))
+        js, kl = (torch.cat(parts).nanmean(0) for parts in (js, kl))
+        assert value(table, "attention_head_jensen_shannon", site) == pytest.approx(
+            float(js.diagonal().mean())
+        )
+        assert value(table, "attention_head_kullback_leibler", site) == pytest.approx(
+            float(kl.diagonal().mean())
+        )
+        assert value(table, "attention_head_jensen_shannon", site, head=2) == pytest.approx(float(js[2, 2]))
+        matched = value(table, "attention_matched_jensen_shannon", site)
+        assert matched <= value(table, "attention_head_jensen_shannon", site)
+        rest = value(table, "attention_unmatched_jensen_shannon", site)
+        assert 3 * matched + 6 * rest == pytest.approx(float(js.sum()))
+        assert 0 < value(table, "attention_uniform_jensen_shannon", site) < 1
+
+
+def test_a_model_with_its_heads_in_another_order(tmp_path):
+    module = language_model()
+    other = copy.deepcopy(module)
+    order = torch.tensor([1, 2, 0])
+    with torch.no_grad():
+        for block in other.model.h:
+            for tensor in (block.attn.c_attn.weight, block.attn.c_attn.bias):  # …, (q k v) × heads × 4
+                tensor.copy_(tensor.unflatten(-1, (3, 3, 4))[..., order, :].flatten(-3))
+            weight = block.attn.c_proj.weight
+            weight.copy_(weight.unflatten(0, (3, 4))[order].flatten(0, 1))
+    _, table = observed(tmp_path, Given(other), module, jackknife=5)
+    for site in SITES:
+        assert value(table, "attention_matched_jensen_shannon", site) == pytest.approx(0, abs=1e-6)
+        assert value(table, "attention_head_jensen_shannon", site) > 0.01  # the control
+        assert value(table, "attention_head_jensen_shannon_error", site) > 0
+        assert value(table, "attention_jensen_shannon", site) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_tagger_and_other_numbers_of_heads(tmp_path):
+    torch.manual_seed(3)
+    tagger = CausalTagger("upos", config={**SIZES, "n_head": 2}, vocab_size=V, num_labels=4)
+    _, table = observed(tmp_path, Given(tagger))
+    quantities = set(table["quantity"])
+    assert "attention_head_jensen_shannon" not in quantities
+    assert value(table, "attention_matched_jensen_shannon") > 0
+    heads = table[table["head"].notna()]
+    assert heads.groupby("site")["head"].nunique().tolist() == [2, 2]  # of three
+    _, table = observed(tmp_path / "b", Given(Plain()))
+    assert value(table, "attention_head_jensen_shannon", "layer2") > 0
+
+
+def test_figures_and_layers_of_one_model(tmp_path):
+    observer, table = observed(tmp_path, {"other": Given(language_model(1)), "itself": Itself()})
+    figures = observer.figures(table.assign(step=3), observer.settings)
+    assert {"attention_head_jensen_shannon", "attention_matched_jensen_shannon"} <= set(figures)
+    own = table[table["reference"].eq("itself")]
+    assert set(zip(own["site"], own["reference_site"], strict=True)) == {("layer1", "layer2")}
+
+
+def test_rows_are_as_before_without_heads(tmp_path):
+    observer = Similarity(reference=Given(language_model(1)), sites={}, measures=[], attention_sites=SITES)
+    observer.probe = batches()
+    observer.attach(Run(tmp_path, word_tokenizer({f"w{i}": 1 for i in range(V - 3)})))
+    table = observer.observe(language_model(), 3)
+    assert "head" not in table
+    assert set(table["quantity"]) == {"attention_jensen_shannon", "attention_kullback_leibler"}

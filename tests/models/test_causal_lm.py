@@ -1,0 +1,127 @@
+"""The causal transformer and its tagger: transformers' own logits, what is built from data, and what is refused."""
+
+import lightning as L
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
+
+from lmdyn.datamodules import GrammarCorpus
+from lmdyn.models import CausalLanguageModel, CausalTagger
+
+SIZES = {"n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16}
+LLAMA = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 16,
+         "tie_word_embeddings": False}  # fmt: skip
+V = 20
+
+
+def batch():
+    ids = torch.randint(0, V, (3, 8), generator=torch.Generator().manual_seed(1))
+    mask = (torch.arange(8) < torch.tensor([8, 5, 7])[:, None]).long()
+    labels = ids.roll(-1, 1).masked_fill(mask == 0, -100)
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "labels": labels,
+        "upos": labels % 4,
+        "target_upos": labels % 4,
+    }
+
+
+def test_logits_and_loss_are_those_of_transformers():
+    module, b = CausalLanguageModel("gpt2", SIZES, vocab_size=V).eval(), batch()
+    theirs = GPT2LMHeadModel(GPT2Config(vocab_size=V, **SIZES)).eval()
+    theirs.transformer.load_state_dict(module.model.state_dict())
+    expected = theirs(b["input_ids"], attention_mask=b["attention_mask"]).logits
+    torch.testing.assert_close(module(b["input_ids"], b["attention_mask"]).logits, expected)
+    loss = torch.nn.functional.cross_entropy(expected.flatten(0, 1), b["labels"].flatten())
+    _, labels, losses = module.evaluate(b)
+    assert float((losses.sum() / (labels != -100).sum()).detach()) == pytest.approx(
+        float(loss.detach()), rel=1e-5
+    )
+    assert module.decoder.weight is module.model.wte.weight
+
+
+def test_another_family_whose_output_layer_has_weights_of_its_own():
+    module, b = CausalLanguageModel("llama", LLAMA, vocab_size=V).eval(), batch()
+    theirs = LlamaForCausalLM(module.model.config).eval()
+    theirs.model.load_state_dict(module.model.state_dict())
+    theirs.lm_head.load_state_dict(module.decoder.state_dict())
+    expected = theirs(b["input_ids"], attention_mask=b["attention_mask"]).logits
+    torch.testing.assert_close(module(b["input_ids"], b["attention_mask"]).logits, expected)
+    assert module.decoder.weight is not module.model.embed_tokens.weight
+
+
+def test_a_tagger_does_not_start_as_the_language_model_of_its_seed():
+    torch.manual_seed(0)
+    model = CausalLanguageModel("gpt2", SIZES, vocab_size=V)
+    torch.manual_seed(0)
+    again = CausalLanguageModel("gpt2", SIZES, vocab_size=V)
+    torch.manual_seed(0)
+    tagger = CausalTagger("upos", config=SIZES, vocab_size=V, num_labels=4)
+    weights = [m.model.h[0].attn.c_attn.weight for m in (model, again, tagger)]
+    assert torch.equal(*weights[:2])
+    assert abs(float(torch.corrcoef(torch.stack([w.detach().flatten() for w in weights[::2]]))[0, 1])) < 0.2
+
+
+def test_a_word_sees_no_later_one():
+    module = CausalLanguageModel("gpt2", SIZES, vocab_size=V).eval()
+    ids = batch()["input_ids"]
+    before = module(ids).logits
+    ids[:, 5] = (ids[:, 5] + 1) % V
+    after = module(ids).logits
+    torch.testing.assert_close(after[:, :5], before[:, :5])
+    assert not torch.allclose(after[:, 5:], before[:, 5:])
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        CausalLanguageModel("gpt2", {**SIZES, "n_positions": 40}, warmup_steps=2),
+        CausalTagger("upos", target="current", config={**SIZES, "n_positions": 40}),
+    ],
+    ids=["lm", "tagger"],
+)
+def test_trains_on_a_corpus_whose_vocabulary_it_takes(module, tmp_path):
+    data = GrammarCorpus(2000, 500, 500, layers=["upos"], batch_size=4, sequence_length=10)
+    trainer = L.Trainer(
+        default_root_dir=tmp_path, max_steps=4, limit_val_batches=2, accelerator="cpu", logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(module, data)
+    assert module.vocab_size == module.hparams["vocab_size"] == len(data.tokenizer)
+    metrics = trainer.callback_metrics
+    assert float(metrics["val_loss"]) > 0
+    if isinstance(module, CausalTagger):
+        assert module.hparams["num_labels"] == len(data.label_names["upos"]) == module.decoder.out_features
+        assert 0 < float(metrics["val_majority"]) < 1
+        assert 0 <= float(metrics["val_accuracy"]) <= 1
+
+
+def test_tags_and_surprisal():
+    b = batch()
+    tagger = CausalTagger("upos", config=SIZES, vocab_size=V, num_labels=4).eval()
+    assert tagger.label_key == "target_upos"
+    tags = tagger.predict_step(b, 0)
+    assert (tags[b["attention_mask"] == 0] == -100).all()
+    model = CausalLanguageModel("gpt2", SIZES, vocab_size=V).eval()
+    surprisal = model.predict_step(b, 0)
+    assert torch.equal(surprisal.isnan(), b["labels"] == -100)
+
+
+def test_what_is_refused():
+    for arguments, message in (
+        ({"family": "no_such_family"}, "no family 'no_such_family'"),
+        ({"config": {"layers": 3}}, r"GPT2Config has no \['layers'\]"),
+        ({"config": {"vocab_size": 9}}, "vocab_size is an argument of its own"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            CausalLanguageModel(**arguments, vocab_size=V)
+    with pytest.raises(ValueError, match="expected target"):
+        CausalTagger(target="past")
+    module = CausalLanguageModel("gpt2", SIZES, vocab_size=V)
+    with pytest.raises(ValueError, match="longer than the positions of the model, 16"):
+        module(torch.zeros(1, 17, dtype=torch.long))
+    with pytest.raises(ValueError, match="expected `labels`"):
+        module.evaluate({"input_ids": batch()["input_ids"]})
+    with pytest.raises(ValueError, match="expected `target_xpos`"):
+        CausalTagger("xpos", config=SIZES, vocab_size=V, num_labels=2).evaluate(batch())
