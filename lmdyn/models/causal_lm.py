@@ -106,7 +106,7 @@ class CausalTransformer(LanguageModule):
             raise ValueError(f"{type(known).__name__} has no {unknown}: it has {sorted(names)}")
         own = {"use_cache": False, "bos_token_id": None, "eos_token_id": None}  # the published vocabulary's
         settings = {**own, **self.config, "vocab_size": self.vocab_size}
-        return cast(PreTrainedConfig, AutoConfig.for_model(self.family, **settings))
+        return AutoConfig.for_model(self.family, **settings)
 
     def configure_model(self) -> None:
         """Build the layers with the datamodule's vocabulary, once."""

@@ -156,7 +156,8 @@ def converges(layer: str) -> Claim:
 def same_heads(layer: str) -> Claim:
     """Whether heads of two seeds pair up."""
     def match(step: str | int) -> Number:
-        return LogRatio(*(At(divergence(of, "partner", LAYERS[layer]), step) for of in ("matched", "unmatched")))
+        matched, others = (divergence(of, "partner", LAYERS[layer]) for of in ("matched", "unmatched"))
+        return LogRatio(At(matched, step), At(others, step))
 
     return Claim(
         f"same_heads_{layer}", "Two seeds have the same heads, in another order", "section 4.1.1",
@@ -279,8 +280,8 @@ def frequent_fall_more(layer: str) -> Claim:
 def function_words(layer: str) -> Claim:
     """The counterpart of figure 5 of 2019: classes at equal frequency."""
     def ratio(step: str | int) -> Number:
-        pairs = [[At(entropy_of(LAYERS[layer], f"{c}_{band}"), step) for c in ("closed", "open")] for band in BANDS]
-        return Mean(tuple(LogRatio(*pair) for pair in pairs))
+        closed, opened = ([At(entropy_of(LAYERS[layer], f"{c}_{b}"), step) for b in BANDS] for c in ("closed", "open"))
+        return Mean(tuple(LogRatio(a, b) for a, b in zip(closed, opened, strict=True)))
 
     return Claim(
         f"function_words_{layer}",
