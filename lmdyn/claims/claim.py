@@ -305,6 +305,8 @@ class Study:
         publication: authors, year, and what else it stands in.
         claims: in the order in which they are shown.
         seen: seeds whose runs were looked at before the claims were said: what they show is exploratory.
+        seen_in: what these runs were cases of: values of their conditions, all of one of which a run must have to be
+            one of them. A run of another model or text is not known by its seed. Without any, the seed decides.
 
     Raises:
         ValueError: two claims of one name.
@@ -315,11 +317,27 @@ class Study:
     publication: str
     claims: tuple[Claim, ...]
     seen: tuple[int, ...] = (1,)
+    seen_in: tuple[tuple[tuple[str, Any], ...], ...] = ()
 
     def __post_init__(self) -> None:
         names = [claim.name for claim in self.claims]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"study {self.name!r} has several claims called {', '.join(twice)}")
+
+    def was_seen(self, init: int | None, condition: Mapping[str, Any]) -> bool:
+        """Whether a run is one of those that were looked at before: by its seed, and what it is a case of.
+
+        A run whose condition is not known, since it has no configuration, counts as one of them.
+
+        Example:
+            >>> study = Study("doe2001_word", "", "", (), seen_in=((("data", "GrammarCorpus"),),))
+            >>> study.was_seen(1, {"data": "GrammarCorpus", "model": "LSTM"}), study.was_seen(1, {"data": "MyText"})
+            (True, False)
+        """
+        if init not in self.seen:
+            return False
+        cases = [all(condition.get(key) == value for key, value in case) for case in self.seen_in]
+        return any(cases) or not (cases and condition)
 
 
 # ------------------------------------------------------------------------------------------ fingerprints

@@ -240,11 +240,12 @@ def _different_settings(places: Sequence[tuple[ObservedRun, str]]) -> list[str]:
 
 
 def _exploratory(study: Study, claim: Claim, used: Mapping[SeedPair, Sequence[ObservedRun]]) -> Iterator[str]:
-    if seen := sorted({s.init for s in used if s.init in study.seen}):
+    by_place = {id(run): run for runs in used.values() for run in runs}.values()
+    if seen := sorted({run.seeds.init for run in by_place if study.was_seen(run.seeds.init, run.condition)}):  # type: ignore[type-var]
         yield f"seed {', '.join(map(str, seen))} is that of runs that were seen before the claims were said"
     lacking: list[str] = []
     changed: list[str] = []
-    for run in {id(run): run for runs in used.values() for run in runs}.values():
+    for run in by_place:
         said = run.registered.get(study.name, {}).get(claim.name)
         if said != claim.fingerprint:
             (lacking if said is None else changed).append(run.name)

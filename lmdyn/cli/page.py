@@ -14,8 +14,22 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
 
-__all__ = ["animation", "csv_table", "file_beside", "html_table", "page", "picture"]
+__all__ = [
+    "CLAIMS_PAGE",
+    "REPORT_PAGE",
+    "animation",
+    "csv_table",
+    "file_beside",
+    "html_table",
+    "link_to_claims",
+    "links_between",
+    "page",
+    "picture",
+]
 
+REPORT_PAGE = "index.html"
+CLAIMS_PAGE = "claims.html"
+_PAGES = {REPORT_PAGE: "Figures and tables", CLAIMS_PAGE: "Claims of the publication, with verdicts"}
 _FRAME_MS = 500  # of an animated image
 
 _STYLE = """
@@ -37,6 +51,25 @@ def page(title: str, sections: Iterable[str]) -> str:
         "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
         f"<style>{_STYLE}</style><body>{''.join(sections)}</body></html>"
     )
+
+
+def links_between(folder: Path, own: str = CLAIMS_PAGE) -> list[str]:
+    """The other page of a report, as a part of one of its pages; nothing where there is no other."""
+    others = [name for name in _PAGES if name != own and (folder / name).is_file()]
+    return (
+        [f"<nav>{''.join(f'<a href={name!r}>{_PAGES[name]}</a>' for name in others)}</nav>"] if others else []
+    )
+
+
+def link_to_claims(folder: Path) -> None:
+    """Let a report that was written before its claims link to them."""
+    path = folder / REPORT_PAGE
+    if not path.is_file():
+        return
+    text = path.read_text(encoding="utf-8")
+    (link,) = links_between(folder, REPORT_PAGE)
+    if link not in text:
+        path.write_text(text.replace("<body>", f"<body>{link}", 1), encoding="utf-8")
 
 
 def file_beside(base: Path, name: str, suffix: str) -> Path:

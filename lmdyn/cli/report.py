@@ -17,7 +17,16 @@ from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.cli.configurations import model_configurations, read_yaml
-from lmdyn.cli.page import animation, csv_table, file_beside, html_table, page, picture
+from lmdyn.cli.page import (
+    REPORT_PAGE,
+    animation,
+    csv_table,
+    file_beside,
+    html_table,
+    links_between,
+    page,
+    picture,
+)
 from lmdyn.cli.recorded_observers import UnknownObserverError, recorded_observer
 
 __all__ = ["write_report"]
@@ -79,8 +88,8 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     ]
     sections += [_test_table({names[run]: run for run in tested})] if tested else []
     title = ", ".join(run.name if run.name else str(run) for run in runs)
-    path = out / "index.html"
-    path.write_text(page(f"lmdyn: {title}", sections), encoding="utf-8")
+    path = out / REPORT_PAGE
+    path.write_text(page(f"lmdyn: {title}", [*links_between(out, REPORT_PAGE), *sections]), encoding="utf-8")
     return path
 
 

@@ -22,6 +22,7 @@ from itertools import pairwise
 
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, Within, published_correlation
 from lmdyn.claims.numbers import At, Change, Difference, Layer, Mean, Number, Rows
+from lmdyn.claims.studies.seen import GRAMMAR, WIKITEXT
 from lmdyn.claims.studies.sparsity_forks import OF_FORKS, OF_THE_FIRST_REDUCTION, REDUCTION
 from lmdyn.claims.studies.sparsity_numbers import LogRatio, OtherSites, SinceReduction, Tokens
 from lmdyn.claims.studies.sparsity_rows import (
@@ -327,4 +328,5 @@ STUDY = Study(
         *SECTION_4,
         ATTENTION,
     ),
+    seen_in=(GRAMMAR, WIKITEXT),
 )

@@ -18,6 +18,7 @@ difference are on one text, and their errors are added as if they were not.
 
 from lmdyn.claims.claim import Above, Below, Claim, Part, Study, Within, published_share
 from lmdyn.claims.numbers import At, Change, Largest, Mean, Number, Reaches, Smallest
+from lmdyn.claims.studies.seen import GRAMMAR, WIKITEXT
 from lmdyn.claims.studies.svcca_models import (
     FIRST,
     GRID,
@@ -402,4 +403,5 @@ STUDY = Study(
         *(claim for suffix in CORPORA for measure in MEASURES for claim in current_word(measure, suffix)),
         *(on_own_text(measure, target) for target in ("next", "current") for measure in MEASURES),
     ),
+    seen_in=(GRAMMAR, WIKITEXT),
 )

@@ -22,6 +22,7 @@ from itertools import product
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, Within
 from lmdyn.claims.numbers import At, Change, Difference, Mean, Number, Reaches, Rows
 from lmdyn.claims.rows import Pairs
+from lmdyn.claims.studies import seen
 from lmdyn.claims.studies.di_numbers import LogRatioOfMeans, WhenReached
 from lmdyn.claims.studies.sparsity_numbers import LogRatio
 
@@ -398,4 +399,5 @@ STUDY = Study(
     "LSTMs compose—and learn—bottom-up",
     "Saphra & Lopez 2020; Saphra 2021, chapter 5",
     ENGLISH + SCAFFOLDS,
+    seen_in=(seen.GRAMMAR, seen.WIKITEXT, seen.SCAFFOLDS),
 )

@@ -61,13 +61,13 @@ def check_command(args: Sequence[str]) -> None:
 
 
 def claims_command(args: Sequence[str]) -> None:
-    """``lmdyn claims STUDY RUN… [--markdown FILE] [--figures DIR] [--out DIR] [--confidence 0.95]``.
+    """``lmdyn claims STUDY RUN… [--markdown FILE] [--figures DIR] [--out DIR] [--only CLAIM …]``.
 
     Without RUN it lists the claims of a study, without STUDY the studies.
     """
     parser = CommandParser(
         "lmdyn claims",
-        usage="lmdyn claims [STUDY [RUN …]] [--markdown FILE] [--figures DIR] [--out DIR]",
+        usage="lmdyn claims [STUDY [RUN …]] [--markdown FILE] [--figures DIR] [--out DIR] [--only CLAIM …]",
         description="Judge the claims of a publication by runs: of yours, or of records. Each verdict is computed: "
         "holds, fails, undecided, void, not measured. Without runs: the claims and when they are true; without a "
         "study: the studies.",
@@ -88,12 +88,16 @@ def claims_command(args: Sequence[str]) -> None:
         help="folder of a report: write the page claims.html there, its figures (PNG, SVG) next to it",
     )  # fmt: skip
     parser.add_argument(
+        "--only", nargs="+", default=[], metavar="CLAIM",
+        help="show these claims only, by their names (with * for any text); all are judged, and corrected for",
+    )  # fmt: skip
+    parser.add_argument(
         "--confidence", type=_confidence, default=0.95, help="of the intervals; default: 0.95"
     )
     options = parser.parse_args(list(args))
-    if not options.run and (options.markdown or options.figures or options.out):
+    if not options.run and (options.markdown or options.figures or options.out or options.only):
         raise ValueError(
-            "--markdown, --figures and --out show verdicts: name runs, `lmdyn claims STUDY RUN …`"
+            "--markdown, --figures, --out and --only show verdicts: name runs, `lmdyn claims STUDY RUN …`"
         )
     if not options.run:
         from lmdyn.cli.verdicts.lists import list_claims, list_studies
@@ -111,6 +115,7 @@ def claims_command(args: Sequence[str]) -> None:
             markdown=options.markdown,
             figures=options.figures,
             out=options.out,
+            only=options.only,
             confidence=options.confidence,
         )
 

@@ -8,14 +8,14 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from lmdyn.cli.studies.provenance import write_json
 
-__all__ = ["COSTS", "FILE", "account", "total_costs"]
+__all__ = ["COSTS", "FILE", "account", "cost_words", "read_costs", "total_costs"]
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +105,40 @@ def total_costs(runs: Path) -> dict[str, Any]:
         "machines": len({record["host"] for record in records}),
         "began": min(record["began"] for record in records),
     }
+
+
+def read_costs(folder: Path) -> dict[str, Any]:
+    """What :func:`total_costs` said of a folder of runs or records; empty where it holds no such file."""
+    try:
+        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        log.warning("%s cannot be read (%s): what the runs cost is not known", folder / FILE, error)
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def cost_words(costs: Mapping[str, Any]) -> str:
+    """Costs in a sentence; empty where they are not known.
+
+    Example:
+        >>> each = {"fit": {"cpu_hours": 1.16, "killed": 2}, "analyze": {"cpu_hours": 0.41, "killed": 0}}
+        >>> cost_words({"cpu_hours": 1.57, "peak_memory_mb": 2441, "disk_mb": 2211, "commands": each})
+        'cost 1.57 CPU hours (fit 1.16, analyze 0.41), 2.4 GB of memory in the largest process, 2.2 GB on disk; with 2
+        killed processes'
+    """
+    if "cpu_hours" not in costs:
+        return ""
+    commands = dict(costs.get("commands", {}))
+    most = sorted(commands, key=lambda name: -commands[name]["cpu_hours"])[:3]
+    each = ", ".join(f"{name} {commands[name]['cpu_hours']:.2f}" for name in most)
+    killed = sum(int(one.get("killed", 0)) for one in commands.values())
+    told = f"cost {costs['cpu_hours']:.2f} CPU hours" + (f" ({each})" if each else "")
+    for key, what in (("peak_memory_mb", "of memory in the largest process"), ("disk_mb", "on disk")):
+        if costs.get(key):
+            told += f", {costs[key] / 1024:.1f} GB {what}"
+    return told + (f"; with {killed} killed process{'es' * (killed > 1)}" if killed else "")
 
 
 def _sum(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """What a command about studies is given: runs, folders of runs, records; and which of them belong together."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from lmdyn.callbacks.observing.figures import short_names
 from lmdyn.claims.recorded import RecordsFolder, is_records_folder
 from lmdyn.claims.runs import ObservedRun, RunFolder
+from lmdyn.cli.studies.costs import read_costs
 
 __all__ = ["Profile", "find_profiles", "find_runs", "is_run"]
 
@@ -22,11 +24,13 @@ class Profile:
         name: of the folder that holds them; empty for runs that were given one by one.
         runs: folders of runs, or runs that are kept as records.
         study: whose claims the records were made for, where they are records of some.
+        costs: what the runs have cost (:func:`~lmdyn.cli.studies.costs.total_costs`); empty where it is not known.
     """
 
     name: str
     runs: Sequence[ObservedRun]
     study: str | None = None
+    costs: Mapping[str, Any] = field(default_factory=dict)
 
 
 def is_run(folder: Path) -> bool:
@@ -65,7 +69,12 @@ def find_profiles(given: Sequence[Path]) -> list[Profile]:
                 "or records (runs.json)"
             )
     if single:
-        profiles.insert(0, Profile("", _of_folders(list(single))))
+        parents = {folder.parent for folder in single}
+        whole = len(parents) == 1 and all(
+            path in single for path in next(iter(parents)).iterdir() if is_run(path)
+        )
+        costs = read_costs(next(iter(parents))) if whole else {}
+        profiles.insert(0, Profile("", _of_folders(list(single)), costs=costs))
     return profiles
 
 
@@ -88,7 +97,7 @@ def find_runs(given: Sequence[Path]) -> list[ObservedRun]:
 
 def _recorded(path: Path) -> Profile:
     records = RecordsFolder(path)
-    return Profile(path.resolve().name, records.runs, records.study)
+    return Profile(path.resolve().name, records.runs, records.study, read_costs(path))
 
 
 def _below(folder: Path, depth: int) -> Iterator[Profile]:
@@ -96,7 +105,8 @@ def _below(folder: Path, depth: int) -> Iterator[Profile]:
     below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     runs = [path for path in below if is_run(path)]
     if runs:
-        yield Profile(folder.resolve().name, _of_folders([path.resolve() for path in runs]))
+        found = _of_folders([path.resolve() for path in runs])
+        yield Profile(folder.resolve().name, found, costs=read_costs(folder))
     for path in below:
         if path in runs:
             continue

@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from lmdyn.claims import Study
+from lmdyn.cli.studies.costs import cost_words
 from lmdyn.cli.studies.made_by import made_by
 from lmdyn.cli.verdicts.tables import Group, Judged, details_of, groups_of, heading, tally
 from lmdyn.cli.verdicts.words import number_words
@@ -78,8 +79,9 @@ def _profile(judged: Judged, figures: Mapping[tuple[str, str], str]) -> Iterator
     yield ""
     yield f"{_escaped(heading(judged.profile))}: {tally(judged.judgement)}."
     yield ""
-    for line in made_by(judged.profile.runs):
-        yield f"- {_escaped(line)}"
+    for line in (*made_by(judged.profile.runs), cost_words(judged.profile.costs)):
+        if line:
+            yield f"- {_escaped(line)}"
     yield ""
     groups = groups_of(judged.judgement)
     for group in groups:

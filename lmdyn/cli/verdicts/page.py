@@ -11,7 +11,8 @@ from lmdyn.claims import Published, Study
 from lmdyn.claims.judge import ClaimJudgement
 from lmdyn.claims.numbers import Number
 from lmdyn.claims.runs import NotMeasured, ObservedRun, SeedPair, by_seed
-from lmdyn.cli.page import html_table, page, picture
+from lmdyn.cli.page import CLAIMS_PAGE, html_table, link_to_claims, links_between, page, picture
+from lmdyn.cli.studies.costs import cost_words
 from lmdyn.cli.studies.made_by import made_by
 from lmdyn.cli.verdicts.figures import Curve, ForestRow, claims_figure
 from lmdyn.cli.verdicts.tables import Group, Judged, details_of, groups_of, heading, tally
@@ -46,20 +47,23 @@ def figure_files(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str]
 
 
 def write_page(study: Study, judged: Sequence[Judged], out: Path) -> Path:
-    """Write ``<out>/claims.html``, self-contained, and its figures as PNG and SVG next to it."""
+    """Write ``<out>/claims.html``, self-contained, and its figures as PNG and SVG next to it.
+
+    A report in the same folder and this page link to each other.
+    """
     out.mkdir(parents=True, exist_ok=True)
     drawn = {(id(one), group.slug): figure for one, group, figure in _figures(judged)}
     sections = [f"<h1>{html.escape(study.title)}</h1><p>{html.escape(study.publication)}</p>"]
     for one in judged:
         sections.append(f"<h1>{html.escape(heading(one.profile))}</h1><p>{tally(one.judgement)}.</p>")
-        sections.append(
-            f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in made_by(one.profile.runs))}</ul>"
-        )
+        made = [line for line in (*made_by(one.profile.runs), cost_words(one.profile.costs)) if line]
+        sections.append(f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in made)}</ul>")
         for group in groups_of(one.judgement):
             figure = drawn.get((id(one), group.slug))
             sections += _section(group, figure, out / _base(one))
-    path = out / "claims.html"
-    path.write_text(page(f"lmdyn: {study.name}", sections), encoding="utf-8")
+    path = out / CLAIMS_PAGE
+    path.write_text(page(f"lmdyn: {study.name}", [*links_between(out), *sections]), encoding="utf-8")
+    link_to_claims(out)
     return path
 
 

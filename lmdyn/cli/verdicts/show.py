@@ -1,8 +1,11 @@
 """``lmdyn claims``: which of a publication's claims hold in some runs."""
 
+import fnmatch
 import logging
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -10,8 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from lmdyn.claims import Study
-from lmdyn.claims.judge import ClaimJudgement, judge
-from lmdyn.cli.studies.run_folders import find_profiles
+from lmdyn.claims.judge import ClaimJudgement, StudyJudgement, judge
+from lmdyn.claims.runs import RunFolder
+from lmdyn.cli.studies.costs import cost_words
+from lmdyn.cli.studies.run_folders import Profile, find_profiles
 from lmdyn.cli.verdicts.lists import console, find_study
 from lmdyn.cli.verdicts.tables import Judged, groups_of, heading, reasons_of, tally
 
@@ -34,6 +39,7 @@ def show_claims(
     markdown: Path | None = None,
     figures: Path | None = None,
     out: Path | None = None,
+    only: Sequence[str] = (),
     confidence: float = 0.95,
 ) -> None:
     """The command: judge, print, and write what is asked for.
@@ -44,14 +50,18 @@ def show_claims(
         markdown: file for the tables.
         figures: folder for the figures.
         out: folder of a report, for the page.
+        only: names of claims, with ``*`` for any text: show these only; all are judged.
         confidence: of intervals.
 
     Raises:
         FileNotFoundError: no such run.
-        ValueError: no such study; no observations; records of another study; runs of different conditions.
+        ValueError: no such study or claim; no observations; records of another study; runs of different conditions.
     """
     study = find_study(name)
+    chosen = _chosen(study, only)
     judged = judge_profiles(study, given, confidence)
+    if only:
+        judged = [_shown(one, chosen) for one in judged]
     for one in judged:
         _print(one)
     drawn: dict[tuple[str, str], Path] = {}
@@ -83,13 +93,55 @@ def judge_profiles(study: Study, given: Sequence[Path], confidence: float = 0.95
     if not any(run.observers() or run.tested for profile in profiles for run in profile.runs):
         names = ", ".join(run.name for profile in profiles for run in profile.runs)
         raise ValueError(f"{names}: no observations: `lmdyn analyze RUN --config OBSERVERS.yaml` makes them")
-    return [Judged(profile, judge(study, profile.runs, confidence)) for profile in profiles]
+    return [Judged(profile, _judge(study, profile, confidence)) for profile in profiles]
+
+
+def _judge(study: Study, profile: Profile, confidence: float) -> StudyJudgement:
+    try:
+        return judge(study, profile.runs, confidence)
+    except ValueError as error:
+        folders = dict.fromkeys(run.path.parent for run in profile.runs if isinstance(run, RunFolder))
+        if profile.name or len(folders) < 2:
+            raise
+        told = " ".join(os.path.relpath(folder) for folder in folders)
+        raise ValueError(
+            f"{error}. The runs are of {len(folders)} folders, which are judged each by itself where they are given in "
+            f"place of their runs: lmdyn claims {study.name} {told}"
+        ) from error
+
+
+def _shown(judged: Judged, names: Collection[str]) -> Judged:
+    rows = tuple(row for row in judged.judgement if row.claim.name in names)
+    return replace(judged, judgement=replace(judged.judgement, rows=rows))
+
+
+def _chosen(study: Study, only: Sequence[str]) -> set[str]:
+    names = [claim.name for claim in study.claims]
+    chosen: set[str] = set()
+    for pattern in only:
+        if not (found := fnmatch.filter(names, pattern)):
+            from lmdyn.analysis.inspection.attributes import did_you_mean
+
+            raise ValueError(
+                f"--only: {study.name} has no claim {pattern!r}{did_you_mean(pattern, names) or ';'} "
+                f"`lmdyn claims {study.name}` lists its {len(names)}"
+            )
+        chosen.update(found)
+    return chosen
 
 
 def _print(judged: Judged) -> None:
     page = console()
     judgement = judged.judgement
-    page.print(f"{judgement.study.name}: {heading(judged.profile)}: {tally(judgement)}.\n")
+    some = (
+        f" of {len(judgement.study.claims)} claims"
+        if len(judgement.rows) < len(judgement.study.claims)
+        else ""
+    )
+    page.print(f"{judgement.study.name}: {heading(judged.profile)}:{some and f'{some},'} {tally(judgement)}.")
+    if cost := cost_words(judged.profile.costs):
+        page.print(f"The runs {cost}.")
+    page.print()
     groups = groups_of(judgement)
     page.print(_table(header=True))
     for group in groups:

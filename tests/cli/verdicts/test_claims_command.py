@@ -1,13 +1,18 @@
 """``lmdyn claims``: tables in the terminal, Markdown, page and figures, from runs and from their records alike."""
 
+import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.claims import STUDIES
+from lmdyn.claims.runs import condition_of
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.studies import provenance, records
 from lmdyn.cli.studies.records import write_records
@@ -16,6 +21,8 @@ from lmdyn.cli.verdicts import lists
 from lmdyn.cli.verdicts.page import draw_figures
 from lmdyn.cli.verdicts.show import judge_profiles
 from tests.helpers.studied_runs import NAME, STUDY, make_run
+
+CONFIGS = Path(__file__).parents[3] / "configs"
 
 
 @pytest.fixture
@@ -75,6 +82,74 @@ def test_a_single_run_of_a_seen_seed(tmp_path, study, capsys):
         "exploratory: rises_h2, rises_h1, strong, both, early, voided: seed 1 is that of runs that were seen"
         in printed
     )
+
+
+def test_costs_are_told_where_they_are_known(runs, tmp_path, capsys):
+    each = {"fit": {"cpu_hours": 1.25, "killed": 1}, "analyze": {"cpu_hours": 0.5, "killed": 0}}
+    costs = {"cpu_hours": 1.75, "peak_memory_mb": 1536, "disk_mb": 2048, "commands": each}
+    cost = "cost 1.75 CPU hours (fit 1.25, analyze 0.50), 1.5 GB of memory in the largest process, 2.0 GB on disk; with"
+    target = tmp_path / "m.md"
+    some = [str(run) for run in sorted(runs.iterdir())]
+    (runs / "costs.json").write_text(json.dumps(costs))
+    for given, known in ((some, True), (some[1:], False)):  # all runs of the folder, or some
+        main(["claims", NAME, *given, "--only", "strong"])
+        assert (f"The runs {cost} 1 killed process." in capsys.readouterr().out) == known
+    out = tmp_path / "docs" / "records" / NAME / "organism"
+    main(["records", str(runs), "--out", str(out)])
+    main(["claims", NAME, str(out), "--only", "strong"])
+    assert "CPU hours" not in capsys.readouterr().out
+    shutil.copy(runs / "costs.json", out)
+    main(["claims", NAME, str(out), "--only", "strong", "--markdown", str(target)])
+    assert f"\n- {cost} 1 killed process\n" in target.read_text()
+    (runs / "costs.json").write_text("{")  # no reason to fail
+    main(["claims", NAME, str(runs), "--only", "strong"])
+
+
+def test_some_claims_only(runs, tmp_path, capsys):
+    main(["claims", NAME, str(runs)])
+    rows = {line.split("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    target = tmp_path / "m.md"
+    main(["claims", NAME, str(runs), "--only", "strong", "rises_*", "--markdown", str(target)])
+    printed = capsys.readouterr().out
+    assert f"{NAME}: organism, 5 runs of seeds 2, 3, 4, 5, 6: of 7 claims, 2 hold, 1 fails, " in printed
+    for name in ("strong", "last layer", "first layer"):
+        assert rows[name] in printed.splitlines()  # the same, corrected for all
+    assert "voided" not in printed
+    assert "voided" not in target.read_text()
+    refused(NAME, runs, "--only", "stronk")
+    assert f"{NAME} has no claim 'stronk', did you mean 'strong'?" in capsys.readouterr().err
+
+
+def test_a_seed_is_seen_only_of_what_was_seen(tmp_path, study, monkeypatch, capsys):
+    """A user's own model with seed 1 is no run of ours."""
+    seen = replace(study, seen_in=((("model", "LSTMLanguageModel"), ("data.length", 4)),))
+    monkeypatch.setattr(lists, "STUDIES", {NAME: seen})
+    for name, length, told in (("ours", 4, True), ("own", 6, False)):
+        main(["claims", NAME, str(make_run(tmp_path / name, 1, length=length)), "--only", "strong"])
+        assert ("seed 1 is that of runs that were seen" in capsys.readouterr().out) == told, name
+    assert seen.was_seen(1, {})  # of no known condition
+    assert not seen.was_seen(2, {})
+    assert study.was_seen(1, {"data": "mine"})  # without cases the seed decides
+
+
+@pytest.mark.parametrize("name", ["saphra2019_sparsity", "saphra2019_svcca", "saphra2020_di"])
+def test_our_runs_of_seed_1_are_seen(name):
+    """As configured today; a run on other text or of another model is not one of them."""
+    found = []
+    for path in (
+        "quickstart.yaml",
+        *(f"{name}/{p}/lm.yaml" for p in ("organism", "wikitext2", "english", "scaffold")),
+    ):
+        if (CONFIGS / path).is_file():
+            config = yaml.safe_load((CONFIGS / path).read_text(encoding="utf-8"))
+            condition = condition_of({**config, "seed_everything": 1})
+            assert STUDIES[name].was_seen(1, condition), path
+            assert not STUDIES[name].was_seen(1, {**condition, "model": "MyLSTM"})
+            assert not STUDIES[name].was_seen(1, {**condition, "data": "MyText"})
+            found.append(path)
+    assert len(found) >= 2
+    other = {"model": "LSTMLanguageModel", "data": "TextCorpus", "data.train": "mine/train.txt"}
+    assert not STUDIES[name].was_seen(1, other)
 
 
 def test_what_was_not_said_before_is_exploratory(runs, capsys):
@@ -140,7 +215,11 @@ def test_two_profiles_stand_one_after_the_other(runs, tmp_path, capsys):
     assert text.index("## organism") < text.index("## larger")
     assert "| runs | claims |" in text
     refused(NAME, *(runs.parent / "larger" / f"lm_{i}" for i in (2, 3)), *(runs / f"lm_{i}" for i in (4, 5)))
-    assert "data.length: " in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "data.length: " in error
+    assert re.search(
+        rf"by itself where they are given in place of their runs: lmdyn claims {NAME} \S+ \S+", error
+    )
 
 
 @pytest.mark.slow
@@ -149,6 +228,7 @@ def test_the_page_holds_tables_and_figures(runs, tmp_path):
         ["claims", NAME, str(runs), "--out", str(tmp_path / "report"), "--figures", str(tmp_path / "figures")]
     )
     text = (tmp_path / "report" / "claims.html").read_text()
+    assert "<nav>" not in text  # there is no report
     assert text.count("<img alt=") == 4  # rises, strong, both, early
     assert "ρ of the gradient | rises" in text
     assert "<strong>What decides:</strong> The choice decides" in text
