@@ -25,9 +25,9 @@ _LABELS = {
     "rsa": "RSA (Spearman)",
     "attention_jensen_shannon": "Jensen–Shannon divergence (nats)",
     "attention_kullback_leibler": "Kullback–Leibler divergence (nats)",
-    "attention_head_jensen_shannon": "Jensen–Shannon divergence of heads (bits)",
-    "attention_matched_jensen_shannon": "Jensen–Shannon divergence of matched heads (bits)",
-    "attention_uniform_jensen_shannon": "Jensen–Shannon divergence of heads from uniform attention (bits)",
+    "attention_head_jensen_shannon": "JS divergence of heads (bits)",
+    "attention_matched_jensen_shannon": "JS divergence of matched heads (bits)",
+    "attention_uniform_jensen_shannon": "JS divergence from equal weights (bits)",
 }
 _FLOORS = {"": "-", "shuffled_": ":", "untrained_": "-."}
 """Beginnings of names of references: of labels that were shuffled, of models that were not trained."""
