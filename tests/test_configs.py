@@ -40,6 +40,7 @@ SMALL_TRANSFORMER = {
     "hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 2, "num_attention_heads": 2,
     "max_position_embeddings": 16,
 }  # fmt: skip
+SMALL_GPT2 = {"n_embd": 4, "n_layer": 1, "n_head": 2, "n_positions": 64}
 SMALL_TOWERS = [
     "--model.init_args.hidden_size=4", "--model.init_args.num_layers=1", "--model.init_args.num_attention_heads=2",
     "--model.init_args.intermediate_size=4", "--model.init_args.max_position_embeddings=16",
@@ -131,6 +132,8 @@ def small_arguments(path: Path) -> list[str]:
         family = {**base_document(path), **document(path)}["model"]["init_args"]["family"]
         config = {**SMALL_TRANSFORMER, **({} if family == "bert" else {"embedding_size": 4})}
         arguments.append(f"--model.init_args.config={json.dumps(config)}")
+    elif base_document(path)["model"]["class_path"] in ("CausalLanguageModel", "CausalTagger"):
+        arguments.append(f"--model.init_args.config={json.dumps(SMALL_GPT2)}")
     elif base_document(path)["model"]["class_path"] == "TwoTowerLanguageModel":
         arguments += SMALL_TOWERS
     else:

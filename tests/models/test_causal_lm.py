@@ -89,7 +89,7 @@ def test_trains_on_a_corpus_whose_vocabulary_it_takes(module, tmp_path):
     )  # fmt: skip
     trainer.fit(module, data)
     assert module.vocab_size == module.hparams["vocab_size"] == len(data.tokenizer)
-    metrics = trainer.callback_metrics
+    metrics = trainer.validate(module, data, verbose=False)[0]
     assert float(metrics["val_loss"]) > 0
     if isinstance(module, CausalTagger):
         assert module.hparams["num_labels"] == len(data.label_names["upos"]) == module.decoder.out_features

@@ -13,6 +13,7 @@ from lmdyn.analysis import (
     attention_entropy,
     concentration,
     frequency_correlation,
+    normalized_attention_entropy,
     word_tags,
 )
 from lmdyn.analysis.words.sparsity import (
@@ -102,6 +103,18 @@ class TestAttentionEntropy:
         half = p.half()
         assert torch.equal(attention_entropy(half), attention_entropy(half.float()))
         np.testing.assert_allclose(attention_entropy(p), scipy.stats.entropy(p.numpy(), axis=-1), atol=1e-14)
+
+    def test_over_that_of_equal_weights(self):
+        causal = torch.ones(1, 2, 6, 6).tril() / torch.arange(1, 7)[:, None]
+        found = normalized_attention_entropy(causal)
+        assert found[..., 0].isnan().all()  # one place
+        torch.testing.assert_close(found[..., 1:], torch.ones(1, 2, 5))
+        causal[:, 0] = torch.eye(6)  # one head attends to itself: the places are those of both
+        found = normalized_attention_entropy(causal)
+        assert (found[:, 0, 1:] == 0).all()
+        torch.testing.assert_close(found[:, 1, 1:], torch.ones(1, 5))
+        padded = torch.nn.functional.pad(causal, (0, 3))  # keys that nothing attends to
+        torch.testing.assert_close(normalized_attention_entropy(padded), found, equal_nan=True)
 
 
 class TestFrequencyCorrelation:

@@ -299,6 +299,17 @@ def test_attention_entropy_at_attention_sites(tmp_path):
     assert value(table, "attention_entropy", "a0", "target") == pytest.approx(
         sum(entropies) / len(entropies), rel=1e-4
     )
+    ratios = []  # token i attends to i + 1 places, and the first does not count
+    for batch in make_batches():
+        kept = {k: batch[k] for k in ("input_ids", "attention_mask")}
+        weights = model(**kept, output_attentions=True).attentions[0].detach().double()
+        entropy = torch.special.entr(weights).sum(-1).mean(1)
+        for b, t in (batch["labels"] >= 0).nonzero().tolist():
+            places = int(batch["attention_mask"][b, : t + 1].sum())
+            ratios += [float(entropy[b, t]) / math.log(places)] if places > 1 else []
+    found = value(table, "normalized_attention_entropy", "a0", "target")
+    assert found == pytest.approx(sum(ratios) / len(ratios), rel=1e-4)
+    assert 0.9 < found < 1  # untrained
     assert not table["quantity"].str.contains("chi").any()
 
 
