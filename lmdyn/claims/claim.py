@@ -307,6 +307,7 @@ class Study:
         seen: seeds whose runs were looked at before the claims were said: what they show is exploratory.
         seen_in: what these runs were cases of: values of their conditions, all of one of which a run must have to be
             one of them. A run of another model or text is not known by its seed. Without any, the seed decides.
+        terms: what the names of variants mean, by term; pages explain them before the tables.
 
     Raises:
         ValueError: two claims of one name.
@@ -318,6 +319,7 @@ class Study:
     claims: tuple[Claim, ...]
     seen: tuple[int, ...] = (1,)
     seen_in: tuple[tuple[tuple[str, Any], ...], ...] = ()
+    terms: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         names = [claim.name for claim in self.claims]

@@ -1,6 +1,7 @@
 """The verdicts of a study's claims in a set of runs, computed from what their observers wrote and nothing else."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -181,10 +182,11 @@ def _unfinished(
 
 def _missing(missing: Mapping[SeedPair, str], claim: Claim) -> list[str]:
     """What is missing, each once, and the line that would measure it."""
-    by_message: dict[str, list[str]] = {}
+    by_message: dict[str, tuple[str, list[str]]] = {}
     for seed, message in missing.items():
-        by_message.setdefault(message, []).append(str(seed))
-    told = [f"seed {', '.join(seeds)}: {message}" for message, seeds in by_message.items()]
+        others = re.sub(rf"_{seed.init}(_{seed.order})?\b", "", message)  # the same but for the runs' names
+        by_message.setdefault(others, (message, []))[1].append(str(seed))
+    told = [f"seed {', '.join(seeds)}: {message}" for message, seeds in by_message.values()]
     if len(told) > 3:
         told = [*told[:3], f"… and {len(told) - 3} more"]
     observers = sorted({name.partition("/")[0] for name in claim.reads()} - {"test"})

@@ -323,7 +323,7 @@ def _without_forks(found: Sequence[tuple[ObservedRun, str]]) -> list[tuple[Obser
 
 def _there(runs: Sequence[ObservedRun]) -> str:
     told = [
-        f"{run.name}: {', '.join(sorted(n.rpartition('.')[2] for n in run.observers().values())) or 'none'}"
+        f"{run.name}: {', '.join(sorted({n.rpartition('.')[2] for n in run.observers().values()})) or 'none'}"
         for run in runs
     ]
     return f"there are, {'; '.join(told[:4])}{' …' if len(told) > 4 else ''}"

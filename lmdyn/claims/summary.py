@@ -240,7 +240,10 @@ class _Scaled:
         from lmdyn.analysis.statistics.variance_components import variance_components
 
         crossed = [s for s in self.estimates if s.init is not None and s.order is not None]
-        inits, orders = (sorted({s[i] for s in crossed}) for i in (0, 1))  # type: ignore[type-var]
+        numbers = [
+            [s[i] for s in crossed] for i in (0, 1)
+        ]  # a seed that shares neither is not of the crossed ones
+        inits, orders = (sorted({n for n in found if found.count(n) > 1}) for found in numbers)  # type: ignore[type-var]
         cells = [[SeedPair(i, j) for j in orders] for i in inits]
         whole = all(s in self.estimates and not self.estimates[s].censored for row in cells for s in row)
         if min(len(inits), len(orders)) < 2 or not whole:

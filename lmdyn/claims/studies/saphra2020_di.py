@@ -38,11 +38,11 @@ LEARNED = 0.5
 BLOCKS = 31.0
 
 RULES = {
-    "published": "the printed rule",
-    "released": "the released rule, without the bias product of the last word in focus",
-    "generalized": "Jumelet et al. 2019, with products of a relevant and an irrelevant part",
+    "published": "printed rule",
+    "released": "released rule",
+    "generalized": "generalized rule",
 }
-SHAPLEY = "Shapley interactions, of any model (thesis, section 5.1.2)"
+SHAPLEY = "Shapley"
 TOLD = RULES | {"shapley": SHAPLEY}
 OBSERVE = "python -m lmdyn.cli analyze RUN --config configs/saphra2020_di/{}/observers.yaml"
 HOW_SLIGHT = "0.1: the authors call a correlation of −0.1 slight (Saphra & Lopez 2019, section 4)"
@@ -111,7 +111,7 @@ def falls_in_the_tree(rule: str, tree: str, known: bool, held: str) -> Claim:
         floor=Mean(tuple(At(rho(floor, rule, pos_class=kind)) for kind in ("open", "closed"))),
         void_unless=(MODEL_LEARNED,), question="Does DI fall with syntactic distance (figure 4)?",
         variant="; ".join([
-            TOLD[rule], *([OFF_BY_ONE] if tree else []), "pairs of known words" if known else "all pairs", HELD[held],
+            TOLD[rule], OFF_BY_ONE if tree else "the tree", "known words" if known else "all words", HELD[held],
         ]),
         measured_by=OBSERVE.format("english"),
     )
@@ -151,12 +151,18 @@ def clearer_further_apart(rule: str) -> Claim:
     )
 
 
-OFF_BY_ONE = "control: the tree off by one (heads counted from 1 as positions from 0)"
-HELD = {
-    "syntactic": "frequency not held",
-    "partial": "the ranks of both words' frequencies held",
-    "matched": "words of the same frequency, to a factor of two",
-}
+OFF_BY_ONE = "the tree off by one"
+HELD = {"syntactic": "frequency free", "partial": "frequency held", "matched": "frequency matched"}
+TERMS = (
+    ("printed rule", "contextual decomposition as the publication prints it"),
+    ("released rule", "as the released code has it: without the bias product of the last word in focus"),
+    ("generalized rule", "Jumelet et al. 2019: with products of a relevant and an irrelevant part"),
+    ("Shapley", "Shapley interactions of two words, of any model (thesis, section 5.1.2)"),
+    ("the tree off by one", "a control: heads counted from 1 read as positions from 0, as a released helper does"),
+    ("known words", "pairs of which the model knows both words; else all words, unknown ones among them"),
+    ("frequency held", "the partial correlation, given the ranks of both words' frequencies"),
+    ("frequency matched", "the correlation among pairs of words of the same frequency, to a factor of two"),
+)
 ENGLISH = (
     *(falls_with_distance(rule) for rule in TOLD),
     *(
@@ -400,4 +406,5 @@ STUDY = Study(
     "Saphra & Lopez 2020; Saphra 2021, chapter 5",
     ENGLISH + SCAFFOLDS,
     seen_in=(seen.GRAMMAR, seen.WIKITEXT, seen.SCAFFOLDS),
+    terms=TERMS,
 )

@@ -18,7 +18,8 @@ __all__ = ["Curve", "ForestRow", "claims_figure", "token_axis"]
 
 _ROW = 0.3  # inches of a row of numbers,
 _LINE = 0.12  # and of each line of its label
-_LABEL, _AXIS = 34, 62  # characters in a line
+_LABEL, _WIDE, _AXIS = 34, 80, 62  # characters in a line; of labels that have the place of the curves, too
+_MANY = 8  # numbers in a panel of curves: of more, each is the mean of its seeds
 _REGION = "#cfe8cf"
 _FLOOR = "#b0413e"
 
@@ -72,17 +73,24 @@ def claims_figure(title: str, rows: Sequence[ForestRow]) -> Figure:
     axes_of: dict[str, list[ForestRow]] = {}
     for row in rows:
         axes_of.setdefault(row.axis, []).append(row)
-    heights = [max(2.6, sum(_ROW + _LINE * _lines(row) for row in group) + 1.3) for group in axes_of.values()]
+    curves = [any(len(curve.table) for row in group for curve in row.curves) for group in axes_of.values()]
+    wide = not any(curves)
+    heights = [
+        _height(group, wide=wide, least=2.6 if drawn else 0.0)
+        for group, drawn in zip(axes_of.values(), curves, strict=True)
+    ]
     figure = PlainTextFigure(10.5, sum(heights) + 0.7)
     figure.suptitle(title, fontsize=10)
-    grid = figure.add_gridspec(len(heights), 2, height_ratios=heights, width_ratios=(1.0, 1.15))
+    ratios = (1.0,) if wide else (1.0, 1.15)
+    grid = figure.add_gridspec(len(heights), len(ratios), height_ratios=heights, width_ratios=ratios)
     looks = line_styles(range(len(rows)))
     number = 0
     for i, (axis, group) in enumerate(axes_of.items()):
         styles = [looks[number + k] for k in range(len(group))]
         number += len(group)
-        _draw_curves(figure.add_subplot(grid[i, 0]), group, styles)
-        _draw_rows(figure.add_subplot(grid[i, 1]), axis, group, styles)
+        if curves[i]:
+            _draw_curves(figure.add_subplot(grid[i, 0]), group, styles)
+        _draw_rows(figure.add_subplot(grid[i, -1]), axis, group, styles, wide=wide)
     entries = {str(h.get_label()): h for ax in figure.axes for h in ax.get_legend_handles_labels()[0]}
     figure.legend(
         list(entries.values()), list(entries), loc="outside lower center", ncols=4, fontsize=7, frameon=False
@@ -90,17 +98,26 @@ def claims_figure(title: str, rows: Sequence[ForestRow]) -> Figure:
     return figure
 
 
-def _lines(row: ForestRow) -> int:
-    return fill(row.label, _LABEL).count("\n") + 1
+def _label(row: ForestRow, *, wide: bool) -> str:
+    return fill(row.label, _WIDE if wide else _LABEL)
+
+
+def _height(rows: Sequence[ForestRow], *, wide: bool, least: float) -> float:
+    """Inches of a panel, with its axis."""
+    lines = sum(_label(row, wide=wide).count("\n") + 1 for row in rows)
+    if wide:
+        return _ROW * len(rows) + _LINE * (lines - len(rows)) + 0.7
+    return max(least, _ROW * len(rows) + _LINE * lines + 1.3)
 
 
 def _draw_curves(ax: Axes, rows: Sequence[ForestRow], styles: Sequence[dict[str, Any]]) -> None:
-    """All seeds, a colour for each row; a curve that several rows share is drawn once."""
+    """All seeds, or of many rows the mean of each, a colour for each row; what several rows share is drawn once."""
+    many = len(rows) > _MANY
     drawn: set[tuple[str, bytes]] = set()
     steps: set[int] = set()
     whole: list[pd.DataFrame] = []
     for row, style in zip(rows, styles, strict=True):
-        for curve in row.curves:
+        for curve in _mean(row.curves) if many else row.curves:
             table = curve.table.sort_values("step")
             key = (curve.seed, table[["step", "value"]].to_numpy(dtype=float).tobytes())
             if key in drawn or not len(table):
@@ -112,15 +129,21 @@ def _draw_curves(ax: Axes, rows: Sequence[ForestRow], styles: Sequence[dict[str,
                 table["step"].to_numpy(dtype=float), table["value"].to_numpy(dtype=float),
                 marker=".", ms=3, lw=0.9, alpha=0.85, **style,
             )  # fmt: skip
-    ax.set_ylabel(rows[0].quantity, fontsize=8)
+    ax.set_ylabel(f"{rows[0].quantity}{', mean of seeds' * many}", fontsize=8)
     ax.tick_params(labelsize=7)
-    if not steps:
-        ax.set_axis_off()
-        ax.text(0.5, 0.5, "one number a run, no curve", ha="center", va="center", color="0.5", fontsize=8)
-        return
     set_step_axis(ax, steps)
     ax.xaxis.label.set_fontsize(8)
     token_axis(ax, pd.concat(whole, ignore_index=True))
+
+
+def _mean(curves: Sequence[Curve]) -> list[Curve]:
+    """The mean of the seeds at the steps that all have."""
+    whole = pd.concat([curve.table for curve in curves], ignore_index=True) if curves else pd.DataFrame()
+    if whole.empty:
+        return []
+    steps = whole.groupby("step")
+    means = steps[["tokens", "value"]].mean()[steps.size().eq(len(curves))]
+    return [Curve("mean", means.reset_index())]
 
 
 def token_axis(ax: Axes, observed: pd.DataFrame) -> None:
@@ -159,7 +182,9 @@ def short_number(value: float) -> str:
     return f"{value:.0f}"
 
 
-def _draw_rows(ax: Axes, axis: str, rows: Sequence[ForestRow], styles: Sequence[dict[str, Any]]) -> None:
+def _draw_rows(
+    ax: Axes, axis: str, rows: Sequence[ForestRow], styles: Sequence[dict[str, Any]], *, wide: bool
+) -> None:
     """The numbers, a row each from above: region, seeds, mean with its interval, floor, what was published."""
     low, high = _limits(rows)
     for i, (row, style) in enumerate(zip(rows, styles, strict=True)):
@@ -192,7 +217,7 @@ def _draw_rows(ax: Axes, axis: str, rows: Sequence[ForestRow], styles: Sequence[
             ax.plot([max(lower, low), min(upper, high)], [i - 0.3] * 2, "-", lw=1, color="C1", zorder=3)
     ax.set_xlim(low, high)
     ax.set_ylim(len(rows) - 0.45, -0.55)
-    ax.set_yticks(range(len(rows)), [fill(row.label, _LABEL) for row in rows], fontsize=7)
+    ax.set_yticks(range(len(rows)), [_label(row, wide=wide) for row in rows], fontsize=7)
     for tick, style in zip(ax.get_yticklabels(), styles, strict=True):
         tick.set_color(style["color"])
     ax.tick_params(axis="x", labelsize=7)

@@ -66,6 +66,8 @@ def markdown(
         _HOW.format(confidence=confidence),
         "",
     ]  # fmt: skip
+    if study.terms:
+        lines += [*(f"- *{_escaped(term)}*: {_escaped(meaning)}" for term, meaning in study.terms), ""]
     if len(judged) > 1:
         rows = [[_name(one), tally(one.judgement)] for one in judged]
         lines += [*_table(["runs", "claims"], rows), ""]

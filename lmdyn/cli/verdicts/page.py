@@ -54,6 +54,9 @@ def write_page(study: Study, judged: Sequence[Judged], out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     drawn = {(id(one), group.slug): figure for one, group, figure in _figures(judged)}
     sections = [f"<h1>{html.escape(study.title)}</h1><p>{html.escape(study.publication)}</p>"]
+    if study.terms:
+        told = "".join(f"<li><em>{html.escape(t)}</em>: {html.escape(m)}</li>" for t, m in study.terms)
+        sections.append(f"<ul>{told}</ul>")
     for one in judged:
         sections.append(f"<h1>{html.escape(heading(one.profile))}</h1><p>{tally(one.judgement)}.</p>")
         made = [line for line in (*made_by(one.profile.runs), cost_words(one.profile.costs)) if line]

@@ -8,6 +8,7 @@ from lmdyn.claims.judge import ClaimJudgement, StudyJudgement
 from lmdyn.claims.summary import FEWEST, Interval, Summary
 from lmdyn.cli.studies.run_folders import Profile
 from lmdyn.cli.verdicts.words import (
+    components_words,
     decimals,
     estimate_words,
     interval_words,
@@ -104,6 +105,8 @@ def _cells(row: ClaimJudgement, *, variants: bool) -> Iterator[Cells]:
         judged = row.parts[i] if row.parts else None
         digits = _digits(judged)
         told = f"{name}: {part.label}" if part.label and len(claim.parts) > 1 else name
+        if i > 0 and part.label:
+            told = f"… {part.label}"  # the variant stands in the first
         yield Cells(
             told if i == 0 or part.label else f"{name} ({i + 1})",
             claim.says if i == 0 else "",
@@ -181,6 +184,8 @@ def details_of(row: ClaimJudgement) -> Iterator[tuple[str, str]]:
         digits = _digits(judged)
         seeds = ", ".join(f"{seed}: {estimate_words(e, digits)}" for seed, e in judged.estimates.items())
         yield f"seeds{f' of {part.label}' if part.label else ''}", seeds
+        if judged.components is not None:
+            yield f"variance{f' of {part.label}' if part.label else ''}", components_words(judged.components)
     if len(row.parts) > 1:
         each = ", ".join(f"{part.label or i + 1} {part.verdict}" for i, part in enumerate(row.parts))
         yield f"parts, of which {'each' if claim.combine == 'all' else 'one'} is to hold", each

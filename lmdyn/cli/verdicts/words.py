@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmdyn.claims.claim import Published, Region
 from lmdyn.claims.numbers import (
@@ -21,7 +21,11 @@ from lmdyn.claims.numbers import (
 )
 from lmdyn.claims.rows import parts_of
 
+if TYPE_CHECKING:
+    from lmdyn.analysis.statistics.variance_components import VarianceComponents
+
 __all__ = [
+    "components_words",
     "decimals",
     "estimate_words",
     "interval_words",
@@ -217,10 +221,25 @@ def estimate_words(estimate: Estimate, digits: int) -> str:
     return f"{rounded(estimate.low, digits)} … {rounded(estimate.high, digits)}"
 
 
+def components_words(components: "VarianceComponents") -> str:
+    """Shares of the variance of a crossed design.
+
+    Example:
+        >>> from lmdyn.analysis.statistics.variance_components import VarianceComponents
+        >>> components_words(VarianceComponents(0.03, -0.001, 0.01, 0.5))
+        'of initialisation 75 %, of the order of data 0 %, of both and the rest 25 % (one run a cell)'
+    """
+    found = [max(0.0, value) for value in components[:3]]  # an estimate below 0 says: none that shows
+    if not (whole := math.fsum(found)):
+        return "0"
+    first, second, rest = (f"{value / whole:.0%}".replace("%", " %") for value in found)
+    return f"of initialisation {first}, of the order of data {second}, of both and the rest {rest} (one run a cell)"
+
+
 def what_decides(verdicts: Sequence[tuple[str, str]]) -> str:
     """A sentence about the verdicts of the variants of one question: whether they agree, and if not, what decides.
 
-    Variants whose names have several parts (``published rule, the tree``) are compared part by part: where the verdict
+    Variants whose names have several parts (``published rule; the tree``) are compared part by part: where the verdict
     follows one part whatever the others are, that part decides.
 
     Args:
@@ -228,56 +247,63 @@ def what_decides(verdicts: Sequence[tuple[str, str]]) -> str:
 
     Example:
         >>> what_decides([("cca", "holds"), ("svcca", "fails"), ("pwcca", "holds")])
-        'The choice decides: it holds with cca, pwcca and fails with svcca.'
-        >>> what_decides([("rule a, tree", "holds"), ("rule b, tree", "fails"),
-        ...               ("rule a, no tree", "holds"), ("rule b, no tree", "fails")])
-        'What decides is rule a or rule b: it holds with rule a and fails with rule b, whatever else varies.'
+        'The choice decides: it holds with cca, pwcca; fails with svcca.'
+        >>> what_decides([("a, tree", "holds"), ("b, tree", "fails"), ("a, line", "holds"), ("b, line", "fails")])
+        'What decides is a or b: it holds with a; fails with b, whatever else varies.'
+        >>> what_decides([("a; x", "holds"), ("a; y", "holds"), ("b; x", "fails"), ("c; x", "not measured")])
+        'What decides is a or b: it holds with a; fails with b, whatever else varies; not measured with c.'
         >>> what_decides([("cca", "holds"), ("svcca", "undecided")])
         'No variant contradicts another: it holds with cca; undecided with svcca.'
     """
-    by_verdict: dict[str, list[str]] = {}
-    for variant, verdict in verdicts:
-        by_verdict.setdefault(verdict, []).append(variant)
-    rest = "".join(
-        f"; {verdict} with {', '.join(by_verdict[verdict])}"
-        for verdict in ("undecided", "void", "not measured")
-        if verdict in by_verdict
-    )
-    decided = [verdict for verdict in ("holds", "fails") if verdict in by_verdict]
-    if not decided:
-        return f"No variant decides it{rest.replace(';', ':', 1)}."
-    if len(decided) == 1:
-        (verdict,) = decided
-        number = len(by_verdict[verdict])
-        if not rest:
-            return f"All {number} variants agree: it {verdict}." if number > 1 else f"It {verdict}."
-        return f"No variant contradicts another: it {verdict} with {', '.join(by_verdict[verdict])}{rest}."
-    if (levels := _deciding_part(by_verdict["holds"], by_verdict["fails"])) is not None:
-        holding, failing = levels
+    decided, others = ("holds", "fails", "undecided"), ("void", "not measured")
+    measured = [(variant, verdict) for variant, verdict in verdicts if verdict in decided]
+    found = set(dict(measured).values())
+    rest = "".join(f"; {told}" for told in _by_verdict(verdicts, others))
+    if not found & {"holds", "fails"}:
+        return f"No variant decides it: {'; '.join(_by_verdict(verdicts, (*decided, *others)))}."
+    if len(found) == 1:
+        (verdict,) = found
         return (
-            f"What decides is {' or '.join((*holding, *failing))}: it holds with {', '.join(holding)} and fails with "
-            f"{', '.join(failing)}, whatever else varies{rest}."
+            f"All {len(measured)} variants agree: it {verdict}{rest}."
+            if len(measured) > 1
+            else f"It {verdict}{rest}."
         )
-    return (
-        f"The choice decides: it holds with {', '.join(by_verdict['holds'])} and fails with "
-        f"{', '.join(by_verdict['fails'])}{rest}."
+    part = _deciding_part(
+        [_parts_of(variant) for variant, _ in measured], [verdict for _, verdict in measured]
     )
+    if part is not None:
+        levels = [(_parts_of(variant)[part], verdict) for variant, verdict in measured]
+        lacking = [(dict(enumerate(_parts_of(v))).get(part, v), verdict) for v, verdict in verdicts]
+        return (
+            f"What decides is {' or '.join(dict.fromkeys(level for level, _ in levels))}: it "
+            f"{'; '.join(_by_verdict(levels, decided))}, whatever else varies"
+            f"{''.join(f'; {told}' for told in _by_verdict(lacking, others))}."
+        )
+    agree = "The choice decides" if {"holds", "fails"} <= found else "No variant contradicts another"
+    return f"{agree}: it {'; '.join(_by_verdict(measured, decided))}{rest}."
 
 
-def _deciding_part(holds: Sequence[str], fails: Sequence[str]) -> tuple[list[str], list[str]] | None:
-    """The levels of the part of the names that all holding and no failing variants have, where there is one."""
-    names = [*holds, *fails]
-    sign = ";" if any(";" in name for name in names) else ","
-    parts = [[part.strip() for part in name.split(sign)] for name in names]
-    width = len(parts[0])
-    if width < 2 or any(len(names) != width for names in parts):
-        return None
-    found = [
-        levels
-        for names in zip(*parts, strict=True)
-        if not set((levels := (names[: len(holds)], names[len(holds) :]))[0]) & set(levels[1])
+def _by_verdict(verdicts: Sequence[tuple[str, str]], which: Sequence[str]) -> list[str]:
+    """``holds with a, b`` for each of some verdicts that any variant has."""
+    return [
+        f"{verdict} with {', '.join(dict.fromkeys(names))}"
+        for verdict in which
+        if (names := [variant for variant, found in verdicts if found == verdict])
     ]
-    if len(found) != 1:  # two parts that vary together: either may decide
+
+
+def _parts_of(variant: str) -> list[str]:
+    return [part.strip() for part in variant.split(";" if ";" in variant else ",")]
+
+
+def _deciding_part(names: Sequence[Sequence[str]], verdicts: Sequence[str]) -> int | None:
+    """The place of that part of the names which the verdict follows whatever the others are, where there is one."""
+    width = len(names[0])
+    if width < 2 or any(len(parts) != width for parts in names):
         return None
-    holding, failing = found[0]
-    return list(dict.fromkeys(holding)), list(dict.fromkeys(failing))
+    found: list[int] = []
+    for place, levels in enumerate(zip(*names, strict=True)):
+        pairs = set(zip(levels, verdicts, strict=True))
+        if len(pairs) == len(set(levels)) < len(names):
+            found.append(place)
+    return found[0] if len(found) == 1 else None  # of two parts that vary together either may decide
