@@ -389,7 +389,7 @@ class Interdependence(Observer):
 
     @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
-        """What a record of a run keeps: means and correlations over all classes, at the last step all of the states."""
+        """What a record of a run keeps: means and correlations over all classes, at both ends all of the states."""
         return recorded(observations)
 
     @staticmethod

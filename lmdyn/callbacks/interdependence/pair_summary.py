@@ -112,13 +112,13 @@ def recorded(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that figures over all runs and claims need.
 
     Of each observation the means and correlations of hidden states (else of what there is) over all classes; of the
-    last one those of all spaces, and those by class and by syntactic distance, but for the numbers of pairs.
+    first and the last one those of all spaces, and those by class and by syntactic distance, but for numbers of pairs.
     """
     space = "hidden" if rows["site"].eq("hidden").any() else rows["site"].iloc[0] if len(rows) else ""
     whole = rows["syntactic"].isna() & rows["pos_class"].isna()
     control = rows["quantity"].str.match(_CONTROLS) | rows["quantity"].eq("pairs")
-    last = rows["step"].eq(rows["step"].max())
+    ends = rows["step"].isin([rows["step"].min(), rows["step"].max()])  # the first is the floor of the last
     of_space = rows["site"].eq(space)
     return rows[
-        (whole & of_space & ~control) | (last & of_space & rows["quantity"].ne("pairs")) | (last & whole)
+        (whole & of_space & ~control) | (ends & of_space & rows["quantity"].ne("pairs")) | (ends & whole)
     ]

@@ -262,12 +262,9 @@ def what_decides(verdicts: Sequence[tuple[str, str]]) -> str:
     if not found & {"holds", "fails"}:
         return f"No variant decides it: {'; '.join(_by_verdict(verdicts, (*decided, *others)))}."
     if len(found) == 1:
+        every = "Both" if len(measured) == 2 else f"All {len(measured)}"
         (verdict,) = found
-        return (
-            f"All {len(measured)} variants agree: it {verdict}{rest}."
-            if len(measured) > 1
-            else f"It {verdict}{rest}."
-        )
+        return f"{every} variants agree: it {verdict}{rest}." if len(measured) > 1 else f"It {verdict}{rest}."
     part = _deciding_part(
         [_parts_of(variant) for variant, _ in measured], [verdict for _, verdict in measured]
     )
