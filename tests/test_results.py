@@ -54,7 +54,13 @@ def check(study, root, tmp_path):
             ), path
 
 
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize(  # the smallest in the fast tier
+    "name",
+    [
+        name if name == "saphra2019_sparsity" else pytest.param(name, marks=pytest.mark.slow)
+        for name in RECORDED
+    ],
+)
 def test_results_are_what_the_records_give(name, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     check(STUDIES[name], ROOT, tmp_path)

@@ -313,6 +313,11 @@ def test_a_crossed_design_gives_components_and_its_diagonal_the_verdict():
     assert part.components.columns == pytest.approx(orders.var(ddof=1))
     assert part.components.rest == pytest.approx(0, abs=1e-15)
     assert verdict([Part(X, Above(-10))], observed[:-1]).parts[0].components is None
+    (more,) = verdict(
+        [Part(X, Above(-10))], [*observed, run(5, {"x": 9.0}, order=5), run(6, {"x": 8.0}, order=6)]
+    ).parts
+    assert more.n == 5  # seeds of their own decide with the diagonal, and are not of the crossed ones
+    assert more.components == part.components
 
 
 def test_the_floor_and_the_published_number():

@@ -34,7 +34,9 @@ CLAIMS = (
     Claim("attention", "attention is sparse", "section 6", (Part(At(Rows("Sparsity", "entropy")), Above(0)),),
           floor="none", measured_by="lmdyn analyze RUN --config attention.yaml"),
 )  # fmt: skip
-STUDY = Study(NAME, "A study of words", "Doe 2001", CLAIMS)
+STUDY = Study(
+    NAME, "A study of words", "Doe 2001", CLAIMS, terms=(("last layer", "the one below the output"),)
+)
 
 
 def make_run(folder, seed, steps=(0, 1, 3, 10, 32, 100, 316), length=4):

@@ -64,7 +64,7 @@ def test_the_table_of_runs_of_ones_own(runs, capsys):
     assert "fails (of this text)" in rows["first layer"]
     assert re.search(r"0\.\d+ \[0\.\d+, 0\.\d+\] +≥ 0\.1 +0\.\d+ \[.*\] +holds +holds", rows["strong"])
     assert "exploratory" not in printed
-    assert "Does ρ rise?: The choice decides: it holds with last layer and fails with first layer." in printed
+    assert "Does ρ rise?: The choice decides: it holds with last layer; fails with first layer." in printed
     assert "voided: seed 2: the tagger is perfect: 0.52 is not ≥ 0.99" in printed
     assert "not measured: attention\n  measured by: lmdyn analyze RUN --config attention.yaml" in printed
 
@@ -184,10 +184,11 @@ def test_markdown_says_all_that_is_known(runs, tmp_path):
         "## organism\n",
         "### Does ρ rise?\n\nρ of the gradient \\| rises (figure 3a).\n",
         "| variant | number | other seeds and texts | other seeds, this text | these models, other texts or words |",
-        "*What decides:* The choice decides: it holds with last layer and fails with first layer.",
+        "*What decides:* The choice decides: it holds with last layer; fails with first layer.",
         "  - smallest difference that matters: 0.05, half of what is printed",
         "  - published: 0.4 \\[0.314, 0.479], of n = 400",
         "  - no floor: a change has none",
+        "- *last layer*: the one below the output\n",
         "  - judged only where: the tagger is above chance (≥ 0.2)",
         "  - seeds of ρ: 2: 0.",
         "**holds** (of this text)",
