@@ -29,6 +29,7 @@ from lmdyn.claims.studies.svcca_models import (
     RECURRENT,
     RUN,
     TASKS,
+    TERMS,
     TaggerTest,
     in_domain,
     lead,
@@ -404,4 +405,5 @@ STUDY = Study(
         *(on_own_text(measure, target) for target in ("next", "current") for measure in MEASURES),
     ),
     seen_in=(GRAMMAR, WIKITEXT),
+    terms=TERMS,
 )

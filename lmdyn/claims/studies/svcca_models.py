@@ -19,6 +19,7 @@ __all__ = [
     "RECURRENT",
     "RUN",
     "TASKS",
+    "TERMS",
     "TaggerTest",
     "in_domain",
     "lead",
@@ -34,12 +35,29 @@ FIRST = 0.1  # of training: after the first epoch of ten
 GRID = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 MEASURES = {
-    "cca": "mean of all canonical correlations, as the public script",
-    "svcca": "99 % of variance, as the text",
-    "svcca_30": "thirty directions of each side",
+    "cca": "CCA",
+    "svcca": "SVCCA",
+    "svcca_30": "SVCCA-30",
     "pwcca": "PWCCA",
     "linear_cka": "linear CKA",
 }
+TERMS = (
+    ("CCA", "mean of all canonical correlations, as the publication's public script computes it"),
+    (
+        "SVCCA",
+        "mean over the directions that hold 99 % of variance, as its text says: their number grows over training",
+    ),
+    ("SVCCA-30", "mean over thirty directions of each side, for all models and steps"),
+    ("PWCCA", "projection-weighted CCA, which the publication names and does not report"),
+    (
+        "topic by SGD at 20",
+        "the published optimizer; by Adam at 0.003: from the same data, in as many updates",
+    ),
+    (
+        "from two corpora",
+        "UPOS and PTB tags of different texts, as published; else of one text, or both of the other",
+    ),
+)
 RECURRENT = ("h1", "h2")
 _SEMANTIC = ("semtag", "semtag_coarse")
 RUN = "snakemake --profile configs/saphra2019_svcca/organism (or, of a run with taggers: lmdyn analyze RUN --config …)"

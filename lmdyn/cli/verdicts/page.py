@@ -3,9 +3,11 @@
 import html
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from PIL import Image
 
 from lmdyn.claims import Published, Study
 from lmdyn.claims.judge import ClaimJudgement
@@ -21,6 +23,7 @@ from lmdyn.cli.verdicts.words import number_words, quantity_words
 __all__ = ["draw_figures", "figure_files", "group_figure", "write_page"]
 
 _DPI = 110
+_COLOURS = 128
 
 
 def draw_figures(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str], Path]:
@@ -32,7 +35,10 @@ def draw_figures(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str]
     folder.mkdir(parents=True, exist_ok=True)
     files = figure_files(judged, folder)
     for one, group, figure in _figures(judged):
-        figure.savefig(files[one.profile.name, group.slug], dpi=_DPI, metadata={"Software": None})
+        drawn = BytesIO()
+        figure.savefig(drawn, dpi=_DPI, metadata={"Software": None})
+        with Image.open(drawn) as image:  # a third of the size, and repositories keep every version
+            image.convert("RGB").quantize(_COLOURS).save(files[one.profile.name, group.slug], optimize=True)
     return files
 
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lmdyn.claims.claim import Published, Region
@@ -281,12 +281,25 @@ def what_decides(verdicts: Sequence[tuple[str, str]]) -> str:
 
 
 def _by_verdict(verdicts: Sequence[tuple[str, str]], which: Sequence[str]) -> list[str]:
-    """``holds with a, b`` for each of some verdicts that any variant has."""
+    """``holds with a, b`` for each of some verdicts that any variant has; variants that share a part, by that part."""
     return [
-        f"{verdict} with {', '.join(dict.fromkeys(names))}"
+        f"{verdict} with {', '.join(_condensed(dict.fromkeys(names), verdicts))}"
         for verdict in which
         if (names := [variant for variant, found in verdicts if found == verdict])
     ]
+
+
+def _condensed(names: Iterable[str], verdicts: Sequence[tuple[str, str]]) -> list[str]:
+    """Some variants, those of one level by the level alone where they are all that there are of it."""
+    left = list(names)
+    everything = {variant: _parts_of(variant) for variant, _ in verdicts}
+    for place in range(max(map(len, everything.values()))):
+        for level in dict.fromkeys(parts[place] for parts in everything.values() if len(parts) > place):
+            of_level = [v for v, parts in everything.items() if len(parts) > place and parts[place] == level]
+            if len(of_level) > 1 and set(of_level) <= set(left):
+                left[left.index(of_level[0])] = level
+                left = [name for name in left if name not in of_level]
+    return left
 
 
 def _parts_of(variant: str) -> list[str]:
