@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shlex
 import textwrap
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 
 from lmdyn.callbacks import ObservationStore
+from lmdyn.cli.__main__ import main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -120,3 +122,16 @@ def test_table_of_observers_is_complete():
     }
     in_table = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE))
     assert observers == in_table
+
+
+@pytest.mark.slow
+def test_what_claims_print_of_the_quickstart(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main(["fit", "--config", str(ROOT / "configs/quickstart.yaml")])
+    capsys.readouterr()
+    main(shlex.split(code_block("command: claims").strip().removeprefix("python -m lmdyn.cli ")))
+    number = r"[−-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+    told = [" ".join(text.split()) for text in (capsys.readouterr().out, code_block("output: claims"))]
+    assert re.sub(number, "#", told[0]) == re.sub(number, "#", told[1])
+    values = [[float(n.replace("−", "-")) for n in re.findall(number, text)] for text in told]
+    assert values[0] == pytest.approx(values[1], abs=0.03)
