@@ -33,7 +33,7 @@ from lmdyn.callbacks.training.hub_checkpoints import MODULE as PRETRAINED
 from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, is_pretrained, stamp
 from lmdyn.callbacks.training.lightning_internals import callbacks_of
 from lmdyn.callbacks.training.observation_schedule import Progress
-from lmdyn.cli.checking.preflight import foreseen_of_replay
+from lmdyn.cli.checking.preflight import compared, foreseen_of_replay, held_together, peak_memory
 from lmdyn.cli.configurations import read_yaml
 from lmdyn.cli.replay_loggers import Destination, logger_settings, logging_to, make_loggers
 from lmdyn.cli.studies.provenance import begin_session, end_session
@@ -120,6 +120,7 @@ def analyze(
     made = there = 0
     missing = any(not o.store.path(s).exists() for s in asked for o in asked[s])
     session = begin_session(out, command, device, of=folder) if missing else None
+    before = peak_memory(torch.device(device))
     with logging_to(own_loggers):
         for step in track(list(asked), description="replay"):
             due = [o for o in asked[step] if not o.store.has(step)]
@@ -132,7 +133,11 @@ def analyze(
                 if observer not in due:
                     table = pd.read_parquet(observer.store.path(step))
                     publish(observer, table, own_loggers, step)
-    end_session(out, session)
+    if made:
+        held = sum(c.memory for c in held_together({o: o.costs for o in observers}))
+        end_session(out, session, **compared(before + held, torch.device(device)))
+    else:
+        end_session(out, session)
     _, sentences = weights.audit(stamps)
     for sentence in sentences:
         log.warning("weights audit: %s", sentence)

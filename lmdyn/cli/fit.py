@@ -70,7 +70,8 @@ class SaveRunConfig(SaveConfigCallback):
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """End it."""
         if trainer.is_global_zero:
-            end_session(self._folder, self._session, step=trainer.global_step)
+            checks = [c.compared for c in callbacks_of(trainer) if isinstance(c, Preflight)]
+            end_session(self._folder, self._session, step=trainer.global_step, **(checks or [{}])[0])
 
 
 class LmdynCLI(LightningCLI):

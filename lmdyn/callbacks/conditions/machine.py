@@ -1,11 +1,35 @@
-"""What the machine has free: memory of host and device, disk."""
+"""What the machine has free, memory of host and device, disk; what a computation takes of it."""
 
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["free_disk", "free_memory", "in_words"]
+__all__ = ["free_disk", "free_memory", "in_words", "most_allocated"]
+
+
+def most_allocated(compute: Callable[[], object]) -> int:
+    """The most bytes of tensors in the host's memory that a computation holds at once, what was there before apart.
+
+    Example:
+        >>> most_allocated(lambda: torch.ones(1000).exp().sum())
+        8000
+    """
+    with (
+        patch.dict(os.environ, {"KINETO_LOG_LEVEL": "9"}),  # else it writes to the terminal
+        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled,
+    ):
+        compute()
+    events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = most = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most
 
 
 def free_memory(device: torch.device) -> int | None:

@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import lightning as L
@@ -29,6 +29,7 @@ from lmdyn.analysis.probing.depth_heads import (
 )
 from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
+from lmdyn.callbacks.conditions.finding import Cost, Foreseen
 from lmdyn.callbacks.dynamics.depth_performance_figures import depth_performance_figures
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, TrainingPart, to_device
@@ -204,6 +205,23 @@ class DepthPerformance(Observer):
             "lower max_sequence_length of `tasks`",
             self.name,
         )
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Output layers of each time, and copies that are fine-tuned."""
+        parts = self._opened(module)
+        encoder = encoder_of(module)
+        size = int(encoder.config.hidden_size)
+        yield Cost(
+            f"output layers of {len(parts.times)} times for {parts.vocab_size:,} tokens, with gradients and moments",
+            4 * 4 * len(parts.times) * (size + 1) * parts.vocab_size,
+            "name fewer `times`",
+        )
+        if self.fine_tuned_times:
+            yield Cost(
+                "a copy of the encoder with gradients and Adam's two moments",
+                4 * 4 * sum(p.numel() for p in encoder.parameters()),
+                "leave `fine_tuned_times` out",
+            )
 
     def _opened(self, module: nn.Module) -> "_Parts":
         """The encoder as a map, the times to look at, and the module's own decoder."""

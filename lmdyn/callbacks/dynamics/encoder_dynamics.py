@@ -1,7 +1,7 @@
 """An encoder as a dynamical system: synchronization, Lyapunov exponents, dimension and transient chaos."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -14,6 +14,7 @@ from lmdyn.analysis.dynamics.trajectories import exact_products
 from lmdyn.analysis.inspection.forward import IGNORED, device_of
 from lmdyn.analysis.inspection.transformer import check_positions
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.callbacks.conditions.finding import Cost, Foreseen
 from lmdyn.callbacks.dynamics.dynamics_settings import (
     NOT_GIVEN,
     DynamicsNumerics,
@@ -211,6 +212,18 @@ class EncoderDynamics(Observer):
         )
         if self._rows:  # else the data was refused, which is another matter
             self._map_of(module, to_device(self._first(self._rows), device_of(module)))
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """States of all sentences, of each length."""
+        one = to_device(self._first(self._rows), device_of(module))
+        width = self._map_of(module, one).start(one).shape[2]
+        states = self.sentences * (sum(self.lengths) + self.length) * width
+        lengths = " + ".join(map(str, self.lengths))
+        yield Cost(
+            f"states of {self.sentences:,} sentences of {lengths} tokens, {width} numbers each",
+            2 * states * torch.finfo(self.numerics.torch_dtype).bits // 8,
+            "lower `sentences`, or leave long ones out of `lengths`",
+        )
 
     def _first(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The first sentence."""

@@ -1,7 +1,7 @@
 """Handwriting: letters that a linear readout of the encoder's transient writes, by the similarity of two sentences."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +22,7 @@ from lmdyn.analysis.dynamics.window_regressions import (
 from lmdyn.analysis.dynamics.window_sums import WindowSums
 from lmdyn.analysis.inspection.transformer import check_positions, encoder_of
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
+from lmdyn.callbacks.conditions.finding import Cost, Foreseen
 from lmdyn.callbacks.dynamics.handwriting_figures import handwriting_figures
 from lmdyn.callbacks.dynamics.letter_paths import pen_velocity
 from lmdyn.callbacks.observing.observer import Observer
@@ -198,6 +199,18 @@ class Handwriting(Observer):
             module, self.length, "pairs of sentences", "lower the probe's max_sequence_length", self.name
         )
 
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Covariances of the state at each time, of both sets of sentences."""
+        encoder = encoder_of(module)
+        _, _, ids, types = self._batch(self.sentences["train"][:1], next(encoder.parameters()).device)
+        f = EncoderMap(encoder, {"input_ids": ids, "token_type_ids": types})
+        times, width = self._times(f), int(encoder.config.hidden_size)
+        yield Cost(
+            f"covariances of {width}² numbers at {times} times, of both letters for the development set",
+            8 * 3 * times * width**2,
+            "lower `starts` and `lengths`",
+        )
+
     @property
     def settings(self) -> dict[str, Any]:
         """The arguments, and the content of the task."""
@@ -213,9 +226,8 @@ class Handwriting(Observer):
         device = next(encoder.parameters()).device
         _, _, ids, types = self._batch(self.sentences["train"][:1], device)
         f = EncoderMap(encoder, {"input_ids": ids, "token_type_ids": types})
-        times = self.starts + self.lengths - 1
-        if not f.shared and len(f.maps) + 1 < times:
-            times = len(f.maps) + 1
+        times = self._times(f)
+        if times < self.starts + self.lengths - 1:
             self._warn(
                 f"step {step}: the layers of {type(encoder).__name__} differ: time is depth, windows end at {times - 1}"
             )
@@ -252,6 +264,11 @@ class Handwriting(Observer):
             with exact_products():
                 self._path_rows(rows, f, weights, *best)
         return rows.table()
+
+    def _times(self, f: EncoderMap) -> int:
+        """Times that windows need, as far as the layers go where they differ."""
+        asked = self.starts + self.lengths - 1
+        return asked if f.shared else min(asked, len(f.maps) + 1)
 
     def _best_window(self, found: WindowMap | None) -> tuple[int, int] | None:
         if found is None:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.callbacks.conditions.finding import Cost, Finding, ForeseenError, What
+from lmdyn.callbacks.conditions.machine import most_allocated
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, Watch, probe_pass
 from lmdyn.callbacks.observing.protocols import UnmetNeedsError
@@ -86,6 +88,7 @@ def foresee(observer: Observer, module: nn.Module, data: Any = None, *, run: Run
     own = _copied(observer)
     findings: list[Finding] = []
     costs: list[Cost] = []
+    batch: list[Cost] = []
     with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder, observing(module), silently():
         what: What = "data"
         try:
@@ -93,7 +96,7 @@ def foresee(observer: Observer, module: nn.Module, data: Any = None, *, run: Run
             what = "module"
             own.meet(module)
             what = "observation"
-            _try(own, module)
+            batch = _try(own, module)
         except ForeseenError as error:
             findings += error.findings
         except Exception as error:
@@ -106,14 +109,15 @@ def foresee(observer: Observer, module: nn.Module, data: Any = None, *, run: Run
         else:
             foreseen = list(own.foresee(module))
             findings += [f for f in foreseen if isinstance(f, Finding) and not f.stops]
-            costs = [c for c in foreseen if isinstance(c, Cost)]
+            costs = [*(c for c in foreseen if isinstance(c, Cost)), *batch]
     return Foresight(tuple(findings), tuple(costs), own)
 
 
 @contextmanager
 def silently(least: int = logging.ERROR) -> Iterator[None]:
-    """Within, lmdyn and Lightning log nothing below this level: what is found is told as findings."""
-    loggers = [logging.getLogger(name) for name in ("lmdyn", "lightning.pytorch", "lightning.fabric")]
+    """Within, lmdyn and libraries log nothing below this level: what is found is told as findings."""
+    names = ("lmdyn", "lightning.pytorch", "lightning.fabric", "transformers", "huggingface_hub")
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:
@@ -156,8 +160,8 @@ def _module_alone(observer: Observer, module: nn.Module) -> list[Finding]:
     return []
 
 
-def _try(observer: Observer, module: nn.Module) -> None:
-    """Show one batch to an observer of one pass; the others train or iterate, which takes long."""
+def _try(observer: Observer, module: nn.Module) -> list[Cost]:
+    """Show one batch to an observer of one pass, and what this takes; the others train or iterate, which takes long."""
     batch = next(iter(observer.probe_set.batches()), None)
     if batch is None:
         raise ValueError(
@@ -167,7 +171,18 @@ def _try(observer: Observer, module: nn.Module) -> None:
         watch = Watch(
             observer.accumulator(module, 0), observer.sites, observer.attention_sites, observer.gradients
         )
-        probe_pass(module, ProbeSet([batch]), [watch], forward=observer.forward)
+        taken = most_allocated(
+            lambda: probe_pass(module, ProbeSet([batch]), [watch], forward=observer.forward)
+        )
+        shape = " × ".join(map(str, _shape(batch)))
+        return [Cost(f"a batch of {shape} tokens", taken, "make the batches of its data smaller")]
+    return []
+
+
+def _shape(batch: Any) -> tuple[int, ...]:
+    """Of the ids, or of the first tensor there is."""
+    first = next((v for v in batch.values() if isinstance(v, Tensor)), torch.zeros(0))
+    return tuple(batch.get("input_ids", first).shape)
 
 
 def _findings(what: What, error: Exception, name: str) -> list[Finding]:

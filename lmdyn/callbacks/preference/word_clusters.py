@@ -1,7 +1,7 @@
 """Clusters of words in a model's static embeddings, as it is trained."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from lmdyn.analysis.preference.word_clusters import (
     word_clusters,
 )
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.callbacks.conditions.finding import Cost, Foreseen
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.reading import choose_sites
 from lmdyn.callbacks.observing.reference import has_module
@@ -189,6 +190,15 @@ class WordClusters(Observer):
             raise ValueError(
                 f"{self.name}: {self.embedding!r} is {width} wide: give `components` of at most that, got {components}"
             )
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Embeddings and components of the words."""
+        words, width, components = len(self._ids), self._weight(module).shape[1], self.clustering.components
+        yield Cost(
+            f"embeddings of {words:,} words, {width} numbers each, and their {components} components, in float64",
+            8 * words * (2 * width + 4 * components),
+            "lower `words` or `components`",
+        )
 
     def _find_embedding(self, module: nn.Module) -> None:
         """The path that was given, ``embedding`` in modules that have one, or the token embedding that is found."""

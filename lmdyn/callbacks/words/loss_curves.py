@@ -29,6 +29,8 @@ __all__ = ["LearningCurves"]
 
 log = logging.getLogger(__name__)
 
+_BANDS = (10, 100, 1000)
+
 
 class LearningCurves(StreamingObserver):
     """Loss, perplexity and accuracy of next-word prediction: overall, by tag and by frequency band of the target.
@@ -64,7 +66,7 @@ class LearningCurves(StreamingObserver):
         self,
         *,
         layers: Sequence[str] | None = None,
-        bands: Sequence[int] = (10, 100, 1000),
+        bands: Sequence[int] = _BANDS,
         frequency: FrequencySource | None = None,
         **kwargs: Any,
     ) -> None:
@@ -108,8 +110,9 @@ class LearningCurves(StreamingObserver):
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Bands of frequency ranks that no word is in."""
         held = set() if self.band_of is None else set(self.band_of.unique().tolist())
-        # the last one is of all words beyond, of which a small vocabulary has none
-        empty = [n for i, n in enumerate(self.band_names[:-1]) if i not in held] if self.bands else []
+        # the last one is of all words beyond, of which a small vocabulary has none; nobody asked for the default ones
+        given = self.bands if self.bands != _BANDS else ()
+        empty = [n for i, n in enumerate(self.band_names[:-1]) if i not in held] if given else []
         if empty:
             assert self.band_of is not None
             yield expected(

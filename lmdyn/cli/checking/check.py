@@ -29,10 +29,12 @@ from lmdyn.cli.checking.preflight import (
     foreseen_of_training,
     held_together,
     own_references,
+    training_batch,
     training_bytes,
 )
+from lmdyn.cli.mistakes import place_in_users_code
 
-__all__ = ["Line", "check", "check_replay", "check_training", "tell"]
+__all__ = ["Line", "Verdict", "check", "check_replay", "check_training", "tell"]
 
 log = logging.getLogger(__name__)
 
@@ -85,11 +87,13 @@ def tell(lines: Iterable[Line], *, as_json: bool = False) -> bool:
         told.append(line)
         if not as_json:
             log.info("%s", line)
-    errors, warnings = (sum(line.verdict == v for line in told) for v in ("error", "warning"))
+    errors, warnings, unknown = (
+        sum(line.verdict == v for line in told) for v in ("error", "warning", "not checked")
+    )
     if as_json:
         sys.stdout.write(json.dumps([asdict(line) for line in told], indent=1) + "\n")
     else:
-        log.info("%d errors, %d warnings", errors, warnings)
+        log.info("%d errors, %d warnings%s", errors, warnings, f", {unknown} not checked" if unknown else "")
     return not errors
 
 
@@ -101,6 +105,10 @@ def _failed(whose: str, error: Exception) -> Line:
     text = " ".join(str(error).split()) or type(error).__name__
     if not isinstance(error, (ValueError, TypeError, OSError)):
         text = f"{type(error).__name__}: {text}"
+    if isinstance(error, FileNotFoundError) and not Path(str(error.filename or "/")).is_absolute():
+        text += f" (paths are relative to {Path.cwd()})"
+    if where := place_in_users_code(error):
+        text += f" (raised at {where})"
     unreachable = (
         "cannot be reached",
         "cannot be listed",
@@ -144,7 +152,16 @@ def check_training(
     foreseen = foreseen_of_training(built.callbacks, built.module, built.plan, built.folder, built.optimizers)
     lines += [_line(f"{whose}: run", f) for f in foreseen if isinstance(f, Finding)]
     training = [c for c in foreseen if isinstance(c, Cost)]
-    said, needs = _of_resources(built, [*training, *held_together(costs)], whose, disk=True)
+    batch = training_batch(built.module, built.data)
+    of_batch, observed_at_once = [] if batch is None else [batch], held_together(costs)
+    together = max(of_batch, observed_at_once, key=lambda held: sum(c.memory for c in held))
+    if batch is None:
+        lines.append(
+            Line(
+                "not checked", f"{whose}: memory", "of a training batch: there are no two rows, or no logits"
+            )
+        )
+    said, needs = _of_resources(built, [*training, *together], whose, disk=True)
     lines += said
     if not any(line.verdict == "error" for line in lines):
         lines.insert(0, Line("ok", whose, "; ".join([*brief, *needs])))
@@ -310,12 +327,14 @@ def _of_resources(
 ) -> tuple[list[Line], list[str]]:
     """Memory and disk: what does not fit; and what is needed beside what is free here."""
     device = device_of(built.module)
-    lines = [_line(f"{whose}: memory", finding) for finding in beyond_memory(held, device)]
+    accelerator = built.asked.get("accelerator") or "auto"
+    elsewhere = accelerator != "cpu" and (accelerator != "auto" or torch.cuda.is_available())
+    here = [c for c in held if c.host or not elsewhere]
+    lines = [_line(f"{whose}: memory", finding) for finding in beyond_memory(here, device)]
     there = free_memory(device)
     free = "" if there is None else f" of {in_words(there)} free here"
-    needs = [f"memory about {in_words(sum(c.memory for c in held))} besides model and batches{free}"]
-    accelerator = built.asked.get("accelerator")
-    if accelerator not in ("cpu", "auto", None):
+    needs = [f"memory about {in_words(sum(c.memory for c in held))} besides the model{free}"]
+    if elsewhere:
         lines.append(
             Line("not checked", f"{whose}: memory", f"of the accelerator that is configured ({accelerator})")
         )

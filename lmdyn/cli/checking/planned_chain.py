@@ -2,20 +2,24 @@
 
 import contextlib
 import importlib.util
+import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from lmdyn.callbacks.conditions.finding import expected
+from lmdyn.callbacks.conditions.finding import Finding, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.reference import Checkpoint
-from lmdyn.cli.checking.built import Built, prepared_tokenizer
-from lmdyn.cli.checking.check import Line, check_replay, check_training, tell
+from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
+from lmdyn.cli.checking.built import Built, build_observers, prepared_tokenizer
+from lmdyn.cli.checking.check import Line, Verdict, check_replay, check_training, tell
+from lmdyn.cli.checking.preflight import due
 
 __all__ = ["Command", "check_chain", "commands_of", "planned_commands"]
 
@@ -35,10 +39,12 @@ class Command:
     Attributes:
         name: ``fit``, ``analyze``, ``prepare``, …
         words: what follows it.
+        environment: variables that are set before it.
     """
 
     name: str
     words: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
 
     def option(self, name: str) -> str | None:
         """The value of an option; None without it."""
@@ -62,14 +68,17 @@ class Command:
 
 
 def commands_of(plan: str) -> list[Command]:
-    """The commands of lmdyn in shell text, in its order.
+    """The commands of lmdyn in shell text, and those of Snakemake, in its order.
 
     Example:
-        >>> commands_of('( python -m lmdyn.cli fit --config a.yaml $last && lmdyn test --config a.yaml ) > log 2>&1')
-        [Command(name='fit', words=('--config', 'a.yaml')), Command(name='test', words=('--config', 'a.yaml'))]
+        >>> found = commands_of('( python -m lmdyn.cli fit --config a.yaml $last && lmdyn test --config a.yaml ) > log')
+        >>> [(command.name, command.words) for command in found]
+        [('fit', ('--config', 'a.yaml')), ('test', ('--config', 'a.yaml'))]
     """
     found = []
-    for match in re.finditer(r"(?:-m lmdyn\.cli|(?<![\w./-])lmdyn) ([a-z]+)(?=\s|$)", plan):
+    variables = r"((?:[A-Za-z_]\w*=[^\s$]*[ \t]+)*)"
+    program = r"(?:\S*python[\w.]* -m lmdyn\.cli |(?<![\w./-])lmdyn |\S*python[\w.]* -m (?=snakemake ))"
+    for match in re.finditer(variables + program + r"([a-z]+)(?=\s|$)", plan):
         rest = plan[match.end() :].replace("\\\n", " ").partition("\n")[0]
         lexer = shlex.shlex(rest, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
@@ -79,12 +88,20 @@ def commands_of(plan: str) -> list[Command]:
                 if set(word) <= set("();<>|&"):
                     break
                 words.append(word)
-        found.append(Command(match[1], tuple(w for w in words if "$" not in w)))
+        set_before = tuple((n, v) for n, _, v in (word.partition("=") for word in shlex.split(match[1])))
+        found.append(Command(match[2], tuple(w for w in words if "$" not in w), set_before))
     return found
 
 
-def planned_commands(snakefile: str | None, profile: str | None) -> list[Command]:
-    """What Snakemake would run, all of it, from the first rule to the last.
+def planned_commands(
+    snakefile: str | None, profile: str | None, targets: Sequence[str] = ()
+) -> list[Command]:
+    """What Snakemake would run, all of it, from the first rule to the last; of a chain within it, what that would run.
+
+    Args:
+        snakefile: a file of rules.
+        profile: folder of a profile.
+        targets: rules or files; by default the first rule.
 
     Raises:
         ValueError: no Snakemake here, or a chain that it cannot plan.
@@ -95,14 +112,24 @@ def planned_commands(snakefile: str | None, profile: str | None) -> list[Command
         )
     given = ["--profile", profile] if profile is not None else ["--cores", "1"]
     given += ["--snakefile", snakefile] if snakefile is not None else []
+    given += ["--dry-run", "--printshellcmds", "--forceall", "--nolock"]
     done = subprocess.run(
-        [sys.executable, "-m", "snakemake", *given, "--dry-run", "--printshellcmds", "--forceall", "--nolock"],
+        [sys.executable, "-m", "snakemake", *targets, *given],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).split())
         raise ValueError(f"Snakemake cannot plan {profile or snakefile}: {said[-400:]}")
-    return commands_of(f"{done.stdout}\n{done.stderr}")
+    commands: list[Command] = []
+    for command in commands_of(f"{done.stdout}\n{done.stderr}"):
+        if command.name == "snakemake":
+            within, inner = command.option("--profile"), command.option("--snakefile")
+            commands += planned_commands(
+                inner, within, command.without("--profile", "--snakefile", "--cores")
+            )
+        else:
+            commands.append(command)
+    return commands
 
 
 @dataclass
@@ -113,15 +140,17 @@ class _Chain:
         tokenizers: by folder.
         runs: what was built of each run, and with which words, by folder.
         observed: folders of runs that were analyzed.
-        failed: names of runs that cannot be trained.
-        checked: kinds of commands that were checked, by what tells them apart, with the folder of the first.
+        failed: runs that were not built, by name, with the verdict: ``error`` or ``not checked``.
+        checked: kinds of trainings that were checked, by what tells them apart, with the folder of the first.
+        observed_first: the same of replays, with the variables of the first.
     """
 
     tokenizers: dict[str, Any] = field(default_factory=dict)
     runs: dict[str, tuple[Built, tuple[str, ...]]] = field(default_factory=dict)
     observed: set[str] = field(default_factory=set)
-    failed: set[str] = field(default_factory=set)
+    failed: dict[str, Verdict] = field(default_factory=dict)
     checked: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    observed_first: dict[tuple[Any, ...], tuple[str, Any]] = field(default_factory=dict)
 
 
 def check_chain(snakefile: str | None, profile: str | None, *, as_json: bool = False) -> bool:
@@ -138,15 +167,18 @@ def check_chain(snakefile: str | None, profile: str | None, *, as_json: bool = F
     return tell((line for command in planned for line in _check(command, chain)), as_json=as_json)
 
 
-def _check(command: Command, chain: _Chain) -> Iterator[Line]:
-    if command.name == "prepare":
-        yield from _prepare(command, chain)
-    elif command.name == "fit":
-        yield from _fit(command, chain)
-    elif command.name == "analyze":
-        yield from _analyze(command, chain)
-    elif command.name in ("report", "records", "claims"):
-        yield from _runs_are_there(command, chain)
+def _check(command: Command, chain: _Chain) -> list[Line]:
+    checks = {"prepare": _prepare, "fit": _fit, "fork": _fork, "analyze": _analyze}
+    checks |= dict.fromkeys(("report", "records", "claims"), _runs_are_there)
+    if command.name not in checks:
+        return []
+    before = dict(os.environ)
+    os.environ.update(command.environment)
+    try:
+        return list(checks[command.name](command, chain))
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _prepare(command: Command, chain: _Chain) -> Iterator[Line]:
@@ -164,28 +196,93 @@ def _prepare(command: Command, chain: _Chain) -> Iterator[Line]:
 
 def _fit(command: Command, chain: _Chain) -> Iterator[Line]:
     words = command.without("--ckpt_path")
-    alike = ("fit", *Command("fit", words).without(*_SEEDS))
     name = command.option("--trainer.logger.init_args.version") or "the run"
-    whose = f"fit {name}"
+    alike = ("fit", *Command("fit", words).without(*_SEEDS))
+    yield from _trained(words, f"fit {name}", None, alike, chain)
+
+
+def _trained(
+    words: tuple[str, ...], whose: str, out: str | None, alike: tuple[Any, ...], chain: _Chain
+) -> Iterator[Line]:
+    """Check a training, unless one like it was; ``out`` is its folder, where the configuration does not say."""
+    name = (
+        Path(out).name
+        if out is not None
+        else Command("fit", words).option("--trainer.logger.init_args.version")
+    )
     if alike in chain.checked:
         first = chain.checked[alike]
         if first not in chain.runs:
-            chain.failed.add(name)
-            yield Line("error", whose, f"as {Path(first).name}, but for seeds")
+            verdict = chain.failed.setdefault(str(name), chain.failed[first])
+            yield Line(verdict, whose, f"as {Path(first).name}, but for seeds")
             return
         built, _ = chain.runs[first]
-        chain.runs[_key(Path(first).with_name(name))] = built, words
+        folder = _key(out) if out is not None else _key(Path(first).with_name(str(name)))
+        chain.runs[folder] = built, words
         yield Line("ok", whose, f"as {Path(first).name}, but for seeds")
         return
     lines, made = check_training(words, whose, chain.tokenizers)
     yield from lines
     if made is None:
-        chain.failed.add(name)
-        chain.checked[alike] = name
+        chain.failed[str(name)] = "error" if any(line.verdict == "error" for line in lines) else "not checked"
+        chain.checked[alike] = str(name)
         return
-    folder = _key(made.folder)
+    folder = _key(out if out is not None else made.folder)
     chain.runs[folder] = made, words
     chain.checked[alike] = folder
+
+
+def _fork(command: Command, chain: _Chain) -> Iterator[Line]:
+    """The run that is forked, its full checkpoint, and the fork as it would be trained."""
+    if not command.words:
+        return
+    run, out = command.words[0], command.option("--out")
+    if out is None:
+        yield Line("not checked", f"fork {run}", "in what folder it goes on: give --out")
+        return
+    whose = f"fork {out}"
+    if _key(run) not in chain.runs:
+        if not (Path(run) / "config.yaml").is_file():
+            chain.failed[Path(out).name] = chain.failed.get(Path(run).name, "error")
+            yield _missing(whose, run, chain)
+        return
+    origin, words = chain.runs[_key(run)]
+    first = command.words.index("--set") + 1 if "--set" in command.words else len(command.words)
+    changes = takewhile(lambda word: not word.startswith("-"), command.words[first:])
+    alike = ("fork", id(origin), *command.without("--out", *_SEEDS)[1:])
+    yield from _trained((*words, *(f"--{change}" for change in changes)), whose, out, alike, chain)
+    of_epoch, step, epoch = origin.plan.of_epoch, command.option("--step"), command.option("--epoch")
+    if step is not None or (epoch is not None and of_epoch is not None):
+        at = int(step) if step is not None else int(epoch or 0) * int(of_epoch or 0)
+        forked = chain.runs.get(_key(out))
+        for finding in _unforkable(origin, forked[0] if forked is not None else None, at, run):
+            yield Line("error", whose, str(finding))
+
+
+def _unforkable(origin: Built, forked: Built | None, at: int, run: str) -> Iterator[Finding]:
+    """Findings where the run will not keep the checkpoint that is forked, or nothing is left to train."""
+    plan = origin.plan
+    if forked is not None and forked.plan.updates is not None and forked.plan.updates <= at:
+        yield expected(
+            f"a training of more than the {at:,} updates that are done",
+            f"{forked.plan.updates:,}",
+            "raise trainer.max_epochs or trainer.max_steps by --set",
+            of="run",
+        )
+    if plan.updates is None:
+        return
+    kept: set[int] = set()
+    for saver in origin.callbacks:
+        if isinstance(saver, ScheduledCheckpoint) and not saver.weights_only:
+            steps = due(saver.schedule, plan)
+            kept |= set(steps if saver.keep is None else steps[-saver.keep :])
+    if at not in kept:
+        yield expected(
+            f"a full checkpoint of step {at} in {run}",
+            f"those of steps {', '.join(map(str, sorted(kept)[-8:]))}" if kept else "a run that keeps none",
+            "give its ScheduledCheckpoint of `weights_only: false` this step, and a larger `keep`",
+            of="run",
+        )
 
 
 def _analyze(command: Command, chain: _Chain) -> Iterator[Line]:
@@ -202,10 +299,14 @@ def _analyze(command: Command, chain: _Chain) -> Iterator[Line]:
     built, words = chain.runs[_key(folder)]
     scheduled = "--scheduled" in command.words
     alike = ("analyze", id(built), tuple(overlays), scheduled)
-    if alike in chain.checked:
-        yield Line("ok", whose, f"as {chain.checked[alike]}, but for seeds")
+    if alike in chain.observed_first:
+        first, environment = chain.observed_first[alike]
+        lines = (
+            [] if command.environment == environment else _references_are_there(words, overlays, whose, chain)
+        )
+        yield from lines or [Line("ok", whose, f"as {first}, but for seeds")]
         return
-    chain.checked[alike] = folder
+    chain.observed_first[alike] = folder, command.environment
     yield from check_replay(
         built,
         words,
@@ -214,6 +315,21 @@ def _analyze(command: Command, chain: _Chain) -> Iterator[Line]:
         scheduled=scheduled,
         ready=lambda o: _with_runs_to_come(o, built, chain),
     )
+
+
+def _references_are_there(
+    words: Sequence[str], overlays: Sequence[str], whose: str, chain: _Chain
+) -> list[Line]:
+    """Runs that observers compare with, where all else was checked with another seed."""
+    callbacks = build_observers([*words, *(f"--config={path}" for path in overlays)])
+    observers = [c for c in callbacks if isinstance(c, Observer)]
+    references = [(o, r) for o in observers for r in (getattr(o, "references", None) or {}).values()]
+    named = [(o, r.path if isinstance(r, Checkpoint) else r) for o, r in references]
+    return [
+        _missing(f"{whose}: {o.name}", os.path.expandvars(str(path)), chain)
+        for o, path in named
+        if isinstance(path, str) and _key(path) not in chain.runs and not Path(_key(path)).exists()
+    ]
 
 
 def _runs_are_there(command: Command, chain: _Chain) -> Iterator[Line]:
@@ -236,7 +352,7 @@ def _missing(whose: str, path: str, chain: _Chain, what: str = "a run") -> Line:
 
 
 def _key(path: Any) -> str:
-    return str(Path(path).absolute())
+    return str(Path(os.path.expandvars(str(path))).expanduser().absolute())
 
 
 # What later commands need from earlier ones ------------------------------------------------------------------

@@ -11,12 +11,15 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.forward import device_of
+from lmdyn.analysis.inspection.activations import observing
+from lmdyn.analysis.inspection.forward import call_module, device_of
 from lmdyn.callbacks.conditions.amounts import parameter_bytes
 from lmdyn.callbacks.conditions.finding import Cost, Finding, beyond_memory, expected, heed
-from lmdyn.callbacks.conditions.machine import free_disk, in_words
+from lmdyn.callbacks.conditions.machine import free_disk, in_words, most_allocated
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import ProbeSet
 from lmdyn.callbacks.observing.reference import Earlier, OwnFinal, Previous, Reference
+from lmdyn.callbacks.observing.requirements import silently
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.training.lightning_internals import callbacks_of
@@ -25,6 +28,7 @@ from lmdyn.callbacks.training.observation_schedule import Steps
 __all__ = [
     "Plan",
     "Preflight",
+    "compared",
     "disk_of_checkpoints",
     "due",
     "foreseen_of_replay",
@@ -32,6 +36,7 @@ __all__ = [
     "held_together",
     "own_references",
     "peak_memory",
+    "training_batch",
     "training_bytes",
 ]
 
@@ -200,6 +205,47 @@ def training_bytes(module: nn.Module, optimizers: Sequence[Any] | None) -> int:
     return gradients + int(states)
 
 
+def training_batch(module: nn.Module, data: Any) -> Cost | None:
+    """What a training batch takes, forward and backward: measured on its first row and the first two, on the CPU.
+
+    Args:
+        module: with its layers.
+        data: the datamodule, set up.
+
+    Returns:
+        None where there is no batch of two rows, or the module is called in a way of its own.
+    """
+    gradients = [p.grad for p in module.parameters()]
+    try:
+        with observing(module), torch.enable_grad(), silently():
+            batch = next(iter(ProbeSet(data.train_dataloader()).batches()))
+            rows = next(len(v) for v in batch.values() if isinstance(v, Tensor))
+            one, two = (_taken(module, batch, rows, most) for most in (1, 2))
+    except Exception as error:  # of the user's module, which its own training_step may call otherwise
+        log.debug("what a training batch takes is not known: %s", error)
+        return None
+    finally:
+        for parameter, gradient in zip(module.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+    own = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
+    return Cost(
+        f"a training batch of {rows} rows",
+        max(0, one - own) + (rows - 1) * max(0, two - one),
+        "make the batches smaller",
+    )
+
+
+def _taken(module: nn.Module, batch: Mapping[str, Any], rows: int, most: int) -> int:
+    """Bytes of a forward and a backward pass of the first rows, with the parameters' gradients."""
+    first = {k: v[:most] if isinstance(v, Tensor) and len(v) == rows else v for k, v in batch.items()}
+
+    def compute() -> None:
+        module.zero_grad(set_to_none=True)
+        call_module(module, first).logits.float().log_softmax(-1).sum().backward()
+
+    return most_allocated(compute)
+
+
 def _numbers_of_state(optimizer: Any) -> float:
     """Numbers that an optimizer keeps for a parameter: found by one update of a parameter of its own."""
     optimizer = getattr(optimizer, "optimizer", optimizer)  # Lightning's wrapper
@@ -302,11 +348,15 @@ class Preflight(L.Callback):
     """In ``fit``: checks schedules, memory and disk once all is built, before anything is observed or trained.
 
     Put first among the callbacks, so that it comes before the observations of step 0. At the end of the training, a
-    line of the log sets what was foreseen beside what was used.
+    log sets what was foreseen beside what was used.
+
+    Attributes:
+        compared: the same, for the provenance.
     """
 
     def __init__(self) -> None:
         self._foreseen: tuple[int, int] | None = None
+        self.compared: dict[str, int] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop for what would fail.
@@ -337,7 +387,13 @@ class Preflight(L.Callback):
         memory, disk = self._foreseen
         folder = Path(trainer.log_dir or trainer.default_root_dir)
         used = sum(p.stat().st_size for p in folder.rglob("*.ckpt") if p.is_file())
-        log.info(
-            "memory: %s at most, %s foreseen without batches; checkpoints: %s, %s foreseen",
-            in_words(peak_memory(device_of(pl_module))), in_words(memory), in_words(used), in_words(disk),
-        )  # fmt: skip
+        self.compared = compared(memory, device_of(pl_module))
+        self.compared |= {"checkpoints_mb": used >> 20, "foreseen_checkpoints_mb": disk >> 20}
+        log.info("checkpoints: %s, %s foreseen", in_words(used), in_words(disk))
+
+
+def compared(foreseen: int, device: torch.device) -> dict[str, int]:
+    """Logs what was foreseen, of memory without batches, beside what was held; for the provenance, in MiB."""
+    held = peak_memory(device)
+    log.info("memory: %s at most, %s foreseen without batches", in_words(held), in_words(foreseen))
+    return {"held_memory_mb": held >> 20, "foreseen_memory_mb": foreseen >> 20}

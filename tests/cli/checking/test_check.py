@@ -1,7 +1,9 @@
 """``lmdyn check`` on copies of shipped configurations: what a test breaks is found in one line; the rest passes."""
 
+import dataclasses
 import json
 import os
+import sys
 
 import pytest
 import torch
@@ -9,15 +11,19 @@ import yaml
 from transformers import AlbertConfig, AlbertModel
 
 from lmdyn.analysis.inspection.activations import observing
+from lmdyn.analysis.inspection.forward import call_module
 from lmdyn.callbacks import DiagnosticProbe, Run, Similarity
 from lmdyn.callbacks.conditions import finding
-from lmdyn.callbacks.observing.probe import Watch, probe_pass
+from lmdyn.callbacks.conditions.machine import most_allocated
+from lmdyn.callbacks.observing.probe import ProbeSet, Watch, probe_pass
 from lmdyn.callbacks.observing.requirements import foresee
 from lmdyn.callbacks.training.lightning_internals import tree_leaves
 from lmdyn.cli.__main__ import main
+from lmdyn.cli.checking import planned_chain
 from lmdyn.cli.checking.built import build
 from lmdyn.cli.checking.check import check_replay, check_training
 from lmdyn.cli.checking.planned_chain import Command, commands_of
+from lmdyn.cli.checking.preflight import training_batch
 from tests import test_configs as shipped
 
 QUICK = {"quickstart.yaml", "saphra2020_di/organism/lm.yaml", "saphra2019_sparsity/organism/lm.yaml"}
@@ -96,6 +102,16 @@ def test_each_shipped_configuration_passes_and_its_breaks_are_found(path, in_tmp
         "init_args": {"reference": {"class_path": "Checkpoint", "init_args": {"path": "runs/nobody"}}},
     }
     assert "runs/nobody" in a_break(built, args, in_tmp, missing)
+    few = {"pos_classes": False, "min_count": 10**6, "frequency": "probe"}
+    rows = a_break(built, args, in_tmp, {"class_path": "Sparsity", "init_args": few})
+    assert "expected 3 words of 1000000 occurrences" in rows or "Tagger" in str(built.module)
+    counted = {"class_path": "Sparsity", "init_args": {"frequency": "train", "pos_classes": False}}
+    stream = dataclasses.replace(built, counts=None)
+    assert "needs training frequencies" in a_break(stream, args, in_tmp, counted)
+    headless = f"--model={{class_path: PretrainedLM, init_args: {{name: {a_headless_model(in_tmp)}}}}}"
+    data = [word for word in args if not word.startswith("--model.")]
+    (lacks,) = errors(check_training([*data, headless], "fit")[0])
+    assert "lm_head" in lacks or "headless" in lacks
     with monkeypatch.context() as small:
         small.setattr(finding, "free_memory", lambda device: 1000)
         found = errors(check_training(args, "fit")[0])
@@ -148,10 +164,14 @@ def test_no_frequencies_for_a_stream(in_tmp):
     assert errors(check_replay(built, args, [overlay(in_tmp, counted)], "analyze")) == []
 
 
-def test_a_head_that_the_checkpoint_lacks(in_tmp):
+def a_headless_model(folder):
     sizes = {"vocab_size": 9, "embedding_size": 4, "hidden_size": 4, "intermediate_size": 4}
-    AlbertModel(AlbertConfig(**sizes, num_attention_heads=1)).save_pretrained(in_tmp / "headless")
-    model = f"{{class_path: PretrainedLM, init_args: {{name: {in_tmp / 'headless'}}}}}"
+    AlbertModel(AlbertConfig(**sizes, num_attention_heads=1)).save_pretrained(folder / "headless")
+    return folder / "headless"
+
+
+def test_a_head_that_the_checkpoint_lacks(in_tmp):
+    model = f"{{class_path: PretrainedLM, init_args: {{name: {a_headless_model(in_tmp)}}}}}"
     args = [*quickstart(in_tmp)[:2], *shipped.ON_CPU, f"--model={model}"]
     lines, built = check_training(args, "fit")
     assert built is None
@@ -201,7 +221,7 @@ def test_foreseen_memory_is_what_is_held(in_tmp):
     held = sum(x.numel() * x.element_size() for part in parts for x in part.activations.values())
     assert cost.memory == pytest.approx(2 * held, rel=0.05)
     found = foresee(Similarity(measures=["linear_cka"], jackknife=8, max_tokens=800), built.module, run=run)
-    (cost,) = found.costs
+    cost, _ = found.costs  # and a batch
     compared = found.observer
     sums = compared.accumulator(built.module, 0)
     watch = Watch(sums, compared.sites)
@@ -217,6 +237,42 @@ def test_foreseen_memory_is_what_is_held(in_tmp):
     assert held / 2 <= cost.memory <= 2 * held
 
 
+def test_foreseen_batches_are_what_is_held(in_tmp):
+    """Of a training batch: within a tenth of what all of its rows take."""
+    built = build([*quickstart(in_tmp), "--data.init_args.batch_size=20"])
+    batch = next(iter(ProbeSet(built.data.train_dataloader()).batches()))
+
+    def whole():
+        call_module(built.module, batch).logits.log_softmax(-1).sum().backward()
+
+    before = [p.detach().clone() for p in built.module.parameters()]
+    with observing(built.module):
+        taken = most_allocated(whole) - sum(p.numel() * 4 for p in built.module.parameters())
+    built.module.zero_grad()
+    cost = training_batch(built.module, built.data)
+    assert cost.memory == pytest.approx(taken, rel=0.1)
+    assert all(torch.equal(a, b) for a, b in zip(before, built.module.parameters(), strict=True))
+    assert all(p.grad is None for p in built.module.parameters())
+
+
+def test_a_batch_that_nobody_knows_is_not_checked(in_tmp):
+    """A module without logits: nothing is claimed of its batches."""
+    file = in_tmp / "their_model.py"
+    file.write_text(
+        "import lightning as L, torch\n\n\nclass Odd(L.LightningModule):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.w = torch.nn.Linear(2, 2)\n\n"
+        "    def configure_optimizers(self):\n        return torch.optim.SGD(self.parameters(), lr=0.1)\n"
+    )
+    sys.path.insert(0, str(in_tmp))
+    try:
+        args = [*quickstart(in_tmp)[:2], *shipped.ON_CPU, "--model=their_model.Odd", "--trainer.callbacks=[]"]
+        lines, _ = check_training(args, "fit")
+    finally:
+        sys.path.remove(str(in_tmp))
+    assert any(line.verdict == "not checked" and "training batch" in line.says for line in lines)
+    assert errors(lines) == []
+
+
 def test_commands_of_a_plan():
     plan = (
         'Shell command: ( run=runs/a; if ls "$run"; then last="--ckpt_path last"; fi; LMDYN_COSTS=x /opt/python -m '
@@ -224,10 +280,69 @@ def test_commands_of_a_plan():
         "--ckpt_path $(ls b | tail -n 1) ) > log 2>&1\nlmdyn analyze runs/a --config o.yaml --scheduled > log 2>&1\n"
     )
     fit, test, analyze = commands_of(plan)
-    assert fit == Command("fit", ("--config", "a.yaml", "--seed_everything", "2"))
+    costs = (("LMDYN_COSTS", "x"),)
+    assert fit == Command("fit", ("--config", "a.yaml", "--seed_everything", "2"), costs)
     assert fit.without("--seed_everything") == ("--config", "a.yaml")
     assert test.option("--config") == "a.yaml"
     assert analyze == Command("analyze", ("runs/a", "--config", "o.yaml", "--scheduled"))
+    (within,) = commands_of("Shell command: /opt/python3 -m snakemake --profile 'a b/c' trained > log 2>&1")
+    assert within == Command("snakemake", ("--profile", "a b/c", "trained"))
+
+
+@pytest.fixture
+def planned(monkeypatch, capsys, caplog):
+    """Errors that a chain of these commands is told."""
+
+    def tell(*commands):
+        monkeypatch.setattr(planned_chain, "planned_commands", lambda snakefile, profile: list(commands))
+        with caplog.at_level("INFO", "lmdyn"):
+            planned_chain.check_chain("Snakefile", None)
+        told = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return [line for line in told if line.startswith("error")]
+
+    return tell
+
+
+@pytest.mark.slow
+def test_a_chain_whose_references_are_of_a_seed(in_tmp, planned):
+    """$LMDYN_SEED of a command names the partner that an earlier one trains; of another seed there is none."""
+    words = (
+        *quickstart(in_tmp),
+        "--trainer.logger.init_args.save_dir=runs",
+        "--trainer.logger.init_args.name=null",
+    )
+    own, partner = (
+        Command("fit", (*words, "--trainer.logger.init_args.version", name)) for name in ("lm_2", "partner_2")
+    )
+    reference = {"class_path": "Checkpoint", "init_args": {"path": "runs/partner_${LMDYN_SEED}"}}
+    compared = {"class_path": "Similarity", "init_args": {"reference": reference, "measures": ["linear_cka"]}}
+    replay = ("runs/lm_2", "--config", overlay(in_tmp, compared))
+    assert planned(partner, own, Command("analyze", replay, (("LMDYN_SEED", "2"),))) == []  # the control
+    assert "LMDYN_SEED" not in os.environ
+    (line,) = planned(partner, own, Command("analyze", replay, (("LMDYN_SEED", "3"),)))
+    assert line.startswith("error: analyze runs/lm_2: similarity: no checkpoints: runs/partner_3")
+
+
+@pytest.mark.slow
+def test_a_fork_of_what_will_not_be_kept(in_tmp, planned):
+    saver = {
+        "class_path": "ScheduledCheckpoint",
+        "init_args": {"schedule": {"every": 1}, "weights_only": False, "keep": 2, "folder": "forks"},
+    }
+    words = (*quickstart(in_tmp), f"--trainer.callbacks+={json.dumps(saver)}")
+    words = (*words, "--trainer.logger.init_args.save_dir=runs", "--trainer.logger.init_args.name=null")
+    own = Command("fit", (*words, "--trainer.logger.init_args.version", "lm"))
+    fork = ("runs/lm", "--out", "runs/fork", "--set", "trainer.max_steps=4", "--step")
+    replay = Command("analyze", ("runs/fork", "--config", overlay(in_tmp, {"class_path": "LearningCurves"})))
+    assert planned(own, Command("fork", (*fork, "2")), replay) == []  # the control
+    (line,) = planned(own, Command("fork", (*fork, "0")))
+    assert "expected a full checkpoint of step 0 in runs/lm, got those of steps 1, 2" in line
+    ended = tuple(word.replace("=4", "=2") for word in fork)
+    (line,) = planned(own, Command("fork", (*ended, "2")))
+    assert "expected a training of more than the 2 updates that are done, got 2" in line
+    (line,) = planned(Command("fork", ("runs/nobody", "--out", "runs/fork", "--step", "2")))
+    assert "no runs/nobody" in line
 
 
 @pytest.mark.slow
