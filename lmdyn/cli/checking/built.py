@@ -25,7 +25,7 @@ from lmdyn.callbacks.training.resume import token_counts_of, tokenizer_of
 from lmdyn.cli.checking.preflight import Plan, due
 from lmdyn.cli.fit import LmdynCLI, run_folder
 
-__all__ = ["Built", "NotParsedError", "build", "build_observers", "prepared_tokenizer"]
+__all__ = ["Built", "NotMadeError", "NotParsedError", "build", "build_observers", "prepared_tokenizer"]
 
 _DEVICES: Mapping[str, Any] = {
     "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "plugins": None, "precision": None,
@@ -34,6 +34,10 @@ _DEVICES: Mapping[str, Any] = {
 
 class NotParsedError(ValueError):
     """A configuration that the parser refuses, in its words."""
+
+
+class NotMadeError(ValueError):
+    """What an earlier command of a chain would make could not be made here, for want of a connection."""
 
 
 @dataclass
@@ -127,10 +131,11 @@ def build(args: Sequence[str], tokenizers: Mapping[str, Any] | None = None) -> B
 
     Args:
         args: ``--config FILE … --model.… VALUE``.
-        tokenizers: those of folders that are not there yet, by absolute path.
+        tokenizers: those of folders that are not there yet, by absolute path; None for what could not be made.
 
     Raises:
         NotParsedError: the parser's error.
+        NotMadeError: a tokenizer that could not be made.
         Exception: whatever model or data raise.
     """
     with _one_line():
@@ -140,7 +145,10 @@ def build(args: Sequence[str], tokenizers: Mapping[str, Any] | None = None) -> B
         trainer.loggers = []  # whose folder may be on a server
     trainer.datamodule = data  # type: ignore[attr-defined] # set by its loops
     with silently():
-        made = (tokenizers or {}).get(_path_of_tokenizer(data))
+        path = _path_of_tokenizer(data)
+        made = (tokenizers or {}).get(path)
+        if path in (tokenizers or {}) and made is None:
+            raise NotMadeError(f"its tokenizer, {path}, could not be made here")
         if made is not None and offers(data, HasTokenizer):
             data.tokenizer = made
         data.trainer = trainer

@@ -22,7 +22,7 @@ from lmdyn.callbacks.observing.recording import check_names
 from lmdyn.callbacks.observing.requirements import foresee, silently
 from lmdyn.callbacks.observing.run import Run, split_loader
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
-from lmdyn.cli.checking.built import Built, NotParsedError, build, build_observers
+from lmdyn.cli.checking.built import Built, NotMadeError, NotParsedError, build, build_observers
 from lmdyn.cli.checking.preflight import (
     disk_of_checkpoints,
     foreseen_of_replay,
@@ -32,9 +32,9 @@ from lmdyn.cli.checking.preflight import (
     training_batch,
     training_bytes,
 )
-from lmdyn.cli.mistakes import place_in_users_code
+from lmdyn.cli.mistakes import causes, place_in_users_code
 
-__all__ = ["Line", "Verdict", "check", "check_replay", "check_training", "tell"]
+__all__ = ["Line", "Verdict", "check", "check_replay", "check_training", "failed", "tell"]
 
 log = logging.getLogger(__name__)
 
@@ -97,11 +97,23 @@ def tell(lines: Iterable[Line], *, as_json: bool = False) -> bool:
     return not errors
 
 
+_UNREACHABLE = {"ConnectError", "ConnectTimeout", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
+_UNREACHABLE_SIGNS = (
+    "cannot be reached",
+    "cannot be listed",
+    "couldn't connect",
+    "Couldn't reach",
+    "offline mode",
+    "Name or service not known",
+)
+
+
 def _line(whose: str, finding: Finding) -> Line:
     return Line("error" if finding.stops else "warning", whose, " ".join(str(finding).split()))
 
 
-def _failed(whose: str, error: Exception) -> Line:
+def failed(whose: str, error: Exception) -> Line:
+    """An error as a line: one that is for want of a connection says only that something was not checked."""
     text = " ".join(str(error).split()) or type(error).__name__
     if not isinstance(error, (ValueError, TypeError, OSError)):
         text = f"{type(error).__name__}: {text}"
@@ -109,14 +121,10 @@ def _failed(whose: str, error: Exception) -> Line:
         text += f" (paths are relative to {Path.cwd()})"
     if where := place_in_users_code(error):
         text += f" (raised at {where})"
-    unreachable = (
-        "cannot be reached",
-        "cannot be listed",
-        "couldn't connect",
-        "Couldn't reach",
-        "offline mode",
-    )
-    if any(sign in text for sign in unreachable):
+    if isinstance(error, NotMadeError):
+        return Line("not checked", whose, text)
+    kinds = {type(cause).__name__ for cause in (*causes(error), error.__context__)}
+    if kinds & _UNREACHABLE or any(sign in text for sign in _UNREACHABLE_SIGNS):
         return Line("not checked", whose, f"a download: {text}")
     return Line("error", whose, text)
 
@@ -139,7 +147,7 @@ def check_training(
     except NotParsedError as error:
         return [Line("error", f"{whose}: configuration", " ".join(str(error).split()))], None
     except Exception as error:
-        return [_failed(f"{whose}: model and data", error)], None
+        return [failed(f"{whose}: model and data", error)], None
     lines = [*_of_model_and_data(built, whose)]
     size = sum(p.numel() for p in built.module.parameters())
     length = "training of unknown length" if built.plan.updates is None else f"{built.plan.updates:,} updates"
@@ -192,7 +200,7 @@ def check_replay(
     except NotParsedError as error:
         return [Line("error", f"{whose}: configuration", " ".join(str(error).split()))]
     except Exception as error:
-        return [_failed(f"{whose}: observers", error)]
+        return [failed(f"{whose}: observers", error)]
     replayed = built.with_observers(callbacks)
     if not replayed.observers:
         return [_line(whose, expected("observers under trainer.callbacks", "none", "add one", of="run"))]
@@ -252,7 +260,7 @@ def _of_model_and_data(built: Built, whose: str) -> Iterator[Line]:
             batch = next(iter(ProbeSet(loader).batches()), None)
     except Exception as error:
         if built.observers:
-            yield _failed(f"{whose}: validation data", error)
+            yield failed(f"{whose}: validation data", error)
         return
     if batch is None:
         yield _line(
@@ -305,7 +313,7 @@ def _of_observers(built: Built, run: Run, whose: str) -> tuple[list[Line], dict[
     try:
         check_names(built.observers)
     except ValueError as error:
-        lines.append(_failed(f"{whose}: observers", error))
+        lines.append(failed(f"{whose}: observers", error))
     for observer in built.observers:
         found = foresee(observer, built.module, run=run)
         if found.costs:
@@ -313,8 +321,8 @@ def _of_observers(built: Built, run: Run, whose: str) -> tuple[list[Line], dict[
         own = f"{whose}: {observer.name}"
         for finding in found.findings:
             line = _line(own, finding)
-            if finding.error is not None and _failed(own, finding.error).verdict == "not checked":
-                line = _failed(own, finding.error)
+            if finding.error is not None and failed(own, finding.error).verdict == "not checked":
+                line = failed(own, finding.error)
             lines.append(line)
         if not found.findings:
             largest = max(found.costs, key=lambda c: c.memory, default=None)

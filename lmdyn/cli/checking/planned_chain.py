@@ -18,7 +18,7 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.reference import Checkpoint
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
 from lmdyn.cli.checking.built import Built, build_observers, prepared_tokenizer
-from lmdyn.cli.checking.check import Line, Verdict, check_replay, check_training, tell
+from lmdyn.cli.checking.check import Line, Verdict, check_replay, check_training, failed, tell
 from lmdyn.cli.checking.preflight import due
 
 __all__ = ["Command", "check_chain", "commands_of", "planned_commands"]
@@ -189,7 +189,8 @@ def _prepare(command: Command, chain: _Chain) -> Iterator[Line]:
     try:
         chain.tokenizers[_key(folder)] = made = prepared_tokenizer(command.without("--tokenizer"))
     except Exception as error:
-        yield Line("error", whose, " ".join(str(error).split()))
+        chain.tokenizers[_key(folder)] = None
+        yield failed(whose, error)
         return
     yield Line("ok", whose, f"{len(made):,} tokens")
 

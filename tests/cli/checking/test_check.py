@@ -237,6 +237,7 @@ def test_foreseen_memory_is_what_is_held(in_tmp):
     assert held / 2 <= cost.memory <= 2 * held
 
 
+@pytest.mark.slow
 def test_foreseen_batches_are_what_is_held(in_tmp):
     """Of a training batch: within a tenth of what all of its rows take."""
     built = build([*quickstart(in_tmp), "--data.init_args.batch_size=20"])
@@ -255,6 +256,7 @@ def test_foreseen_batches_are_what_is_held(in_tmp):
     assert all(p.grad is None for p in built.module.parameters())
 
 
+@pytest.mark.slow
 def test_a_batch_that_nobody_knows_is_not_checked(in_tmp):
     """A module without logits: nothing is claimed of its batches."""
     file = in_tmp / "their_model.py"
