@@ -209,7 +209,7 @@ class DepthPerformance(Observer):
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Output layers of each time, and copies that are fine-tuned."""
         parts = self._opened(module)
-        encoder = encoder_of(module)
+        encoder: Any = encoder_of(module)
         size = int(encoder.config.hidden_size)
         yield Cost(
             f"output layers of {len(parts.times)} times for {parts.vocab_size:,} tokens, with gradients and moments",

@@ -201,7 +201,7 @@ class Handwriting(Observer):
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Covariances of the state at each time, of both sets of sentences."""
-        encoder = encoder_of(module)
+        encoder: Any = encoder_of(module)
         _, _, ids, types = self._batch(self.sentences["train"][:1], next(encoder.parameters()).device)
         f = EncoderMap(encoder, {"input_ids": ids, "token_type_ids": types})
         times, width = self._times(f), int(encoder.config.hidden_size)
@@ -222,7 +222,7 @@ class Handwriting(Observer):
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
         """Sum over this process's sentences, bring all processes' sums together, and regress."""
         self.check_module(module)
-        encoder = encoder_of(module)
+        encoder: Any = encoder_of(module)
         device = next(encoder.parameters()).device
         _, _, ids, types = self._batch(self.sentences["train"][:1], device)
         f = EncoderMap(encoder, {"input_ids": ids, "token_type_ids": types})
