@@ -9,7 +9,7 @@ import pytest
 from lmdyn.claims import STUDIES
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.studies import provenance, records
-from lmdyn.cli.verdicts import lists
+from lmdyn.cli.verdicts import lists, page
 from lmdyn.cli.verdicts.markdown import write_markdown
 from lmdyn.cli.verdicts.page import draw_figures, figure_files
 from lmdyn.cli.verdicts.show import judge_profiles
@@ -89,9 +89,7 @@ def repository(tmp_path, monkeypatch):
     main(["records", "runs", "--out", f"docs/records/{NAME}/organism"])
     (root / "docs" / "results").mkdir()
     (root / "docs" / "results" / f"{NAME}_notes.md").write_text("ours")
-    monkeypatch.setattr(
-        "matplotlib.figure.Figure.savefig", lambda figure, path, **_: path.write_bytes(b"a picture")
-    )
+    monkeypatch.setattr(page, "_save", lambda figure, path: path.write_bytes(b"a picture"))
     main(
         [
             "claims",

@@ -164,9 +164,7 @@ def test_which_observer():
         of(At(Rows("Observer", "x")), both)
     with pytest.raises(ValueError, match="several observers"):
         of(At(Rows("Observer", "x", settings=(("pair.n", 3),))), both)
-    with pytest.raises(
-        NotMeasured, match=r"Observer \(variant: 'other'\); there are, run: Observer, Observer"
-    ):
+    with pytest.raises(NotMeasured, match=r"Observer \(variant: 'other'\); there are, run: Observer"):
         of(At(Rows("Observer", "x", settings=(("variant", "other"),))), both)
 
 

@@ -277,11 +277,6 @@ class Sparsity(StreamingObserver):
         return observations["word"].isna()
 
     @staticmethod
-    def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
-        """What a record of a run keeps: no rows of single words, which no claim reads."""
-        return observations[observations["word"].isna()]
-
-    @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """The publication's figures 2 to 5."""
         return sparsity_figures(

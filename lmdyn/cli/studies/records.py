@@ -102,8 +102,8 @@ def write_records(
     """Write ``<out>/runs.json`` and ``<out>/<observer>.parquet``; equal runs give equal bytes.
 
     Kept are, of each observer, the rows that its static method ``record_rows(observations, settings)`` returns; of an
-    observer without one its scalars, and the rows of quantities that the study's claims read. Settings, seeds,
-    configuration, commands, versions, times and fingerprints of claims are kept as texts; absolute paths in them are
+    observer without one its scalars, and of quantities that have none the rows that the study's claims read. Settings,
+    seeds, configuration, commands, versions, times and fingerprints of claims are kept as texts; absolute paths in them are
     shortened to their last part, and neither the name of the machine nor of its user is kept.
 
     Args:
@@ -237,8 +237,12 @@ def _kept(run: ObservedRun, name: str, reads: frozenset[str]) -> tuple[pd.DataFr
     choose = getattr(observer, "record_rows", None)
     if choose is not None:
         return choose(observations, run.settings(name)).reset_index(drop=True), len(observations)
-    quantities = {q for q in observations["quantity"].unique() if f"{observer.__name__}/{q}" in reads}
-    kept = observer.is_scalar(observations) | observations["quantity"].isin(list(quantities))
+    scalar = observer.is_scalar(observations)
+    told = set(observations.loc[scalar, "quantity"])  # claims on these are on the scalars, not on each word
+    quantities = {
+        q for q in observations["quantity"].unique() if q not in told and f"{observer.__name__}/{q}" in reads
+    }
+    kept = scalar | observations["quantity"].isin(list(quantities))
     return observations[kept].reset_index(drop=True), len(observations)
 
 

@@ -35,11 +35,16 @@ def draw_figures(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str]
     folder.mkdir(parents=True, exist_ok=True)
     files = figure_files(judged, folder)
     for one, group, figure in _figures(judged):
-        drawn = BytesIO()
-        figure.savefig(drawn, dpi=_DPI, metadata={"Software": None})
-        with Image.open(drawn) as image:  # a third of the size, and repositories keep every version
-            image.convert("RGB").quantize(_COLOURS).save(files[one.profile.name, group.slug], optimize=True)
+        _save(figure, files[one.profile.name, group.slug])
     return files
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """A third of what matplotlib writes: repositories keep every version."""
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=_DPI, metadata={"Software": None})
+    with Image.open(drawn) as image:
+        image.convert("RGB").quantize(_COLOURS).save(path, optimize=True)
 
 
 def figure_files(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str], Path]:
