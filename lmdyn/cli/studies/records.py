@@ -102,9 +102,9 @@ def write_records(
     """Write ``<out>/runs.json`` and ``<out>/<observer>.parquet``; equal runs give equal bytes.
 
     Kept are, of each observer, the rows that its static method ``record_rows(observations, settings)`` returns; of an
-    observer without one its scalars, and of quantities that have none the rows that the study's claims read. Settings,
-    seeds, configuration, commands, versions, times and fingerprints of claims are kept as texts; absolute paths in them are
-    shortened to their last part, and neither the name of the machine nor of its user is kept.
+    observer without one its scalars, and of quantities that have none the rows that the study's claims read.
+    Settings, seeds, configuration, commands, versions, times and fingerprints of claims are kept as texts; absolute
+    paths in them are shortened to their last part, and neither the name of the machine nor of its user is kept.
 
     Args:
         runs: run folders; runs that are kept already stay as they are.
