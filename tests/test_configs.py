@@ -128,7 +128,9 @@ def from_the_hub(path: Path) -> bool:
 def small_arguments(path: Path) -> list[str]:
     """Arguments that make model and data of a configuration small."""
     arguments = [*SMALL]
-    if base_document(path)["model"]["class_path"] == "MaskedLanguageModel":
+    if base_document(path)["model"]["init_args"].get("pretrained") and path.name != "initial.yaml":
+        pass  # the model that takes its place is small: in_place_of_the_hub
+    elif base_document(path)["model"]["class_path"] == "MaskedLanguageModel":
         family = {**base_document(path), **document(path)}["model"]["init_args"]["family"]
         config = {**SMALL_TRANSFORMER, **({} if family == "bert" else {"embedding_size": 4})}
         arguments.append(f"--model.init_args.config={json.dumps(config)}")
@@ -199,13 +201,15 @@ def test_opens_with_its_origin(path):
     assert f"configs/{name(path)}" in header
 
 
-def in_place_of_the_hub(path: Path, folder: Path) -> list[str]:
+def in_place_of_the_hub(path: Path, folder: Path, vocab_size: int = 9) -> list[str]:
     """A model in a folder instead of the hub's, where a configuration begins with one that others trained."""
     if base_document(path)["model"]["init_args"].get("pretrained") is None or path.name == "initial.yaml":
         return []
-    sizes = {"vocab_size": 9, "embedding_size": 4, "hidden_size": 4, "intermediate_size": 4}
-    AlbertForPreTraining(AlbertConfig(**sizes, num_attention_heads=1)).save_pretrained(folder / "hub")
-    return [f"--model.init_args.pretrained={folder / 'hub'}"]
+    sizes = {"vocab_size": vocab_size, "embedding_size": 4, "hidden_size": 4, "intermediate_size": 4}
+    AlbertForPreTraining(AlbertConfig(**sizes, num_attention_heads=1)).save_pretrained(
+        folder / f"hub_{vocab_size}"
+    )
+    return [f"--model.init_args.pretrained={folder / f'hub_{vocab_size}'}"]
 
 
 LARGE = {"paper", "wikitext2", "english", "scaffold"}

@@ -4,7 +4,10 @@ import dataclasses
 import json
 import os
 import sys
+from collections import Counter
+from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -24,16 +27,19 @@ from lmdyn.cli.checking.built import build
 from lmdyn.cli.checking.check import check_replay, check_training
 from lmdyn.cli.checking.planned_chain import Command, commands_of
 from lmdyn.cli.checking.preflight import training_batch
+from lmdyn.datamodules.corpora.corpus import SPLITS
+from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
 from tests import test_configs as shipped
 
 QUICK = {"quickstart.yaml", "saphra2020_di/organism/lm.yaml", "saphra2019_sparsity/organism/lm.yaml"}
-BASES = [p for p in shipped.EXPERIMENTS if not shipped.streamed(p) and p.name != "initial.yaml"]
+BASES = [p for p in shipped.EXPERIMENTS if p.name != "initial.yaml"]
 NEEDS_DATA = pytest.mark.skipif("LMDYN_DATA" not in os.environ, reason="LMDYN_DATA is not set")
 
 
 def of_its_tier(path):
     marks = [] if shipped.name(path) in QUICK else [pytest.mark.slow]
-    marks += [pytest.mark.realdata, NEEDS_DATA] if shipped.real_text(path) else []
+    real = shipped.real_text(path) or shipped.from_the_hub(path)
+    marks += [pytest.mark.realdata, NEEDS_DATA] if real else []
     return pytest.param(path, marks=marks)
 
 
@@ -55,6 +61,35 @@ def arguments(path, folder, *more):
     ]  # fmt: skip
 
 
+def text_in_place_of_the_hub(path, folder):
+    """Text, tagger and tokenizer in folders instead of the hub's, where a configuration downloads its own."""
+    if not shipped.from_the_hub(path):
+        return []
+    file = Path(os.environ["LMDYN_DATA"]) / "wikitext-2" / "valid.txt"
+    lines = file.read_text(encoding="utf-8").split("\n")
+    text = pd.DataFrame({"text": lines})
+    for split in ("train", "validation", "test"):
+        text.to_parquet(folder / f"{split}.parquet")
+    table = f"{{path: parquet, data_files: {folder}/train.parquet}}"
+    if shipped.streamed(path):
+        counts = Counter(word for line in lines for word in line.split())
+        tokenizer = subword_tokenizer("wordpiece", counts, vocab_size=120)
+        tokenizer.save_pretrained(str(folder / "tokenizer"))
+        stream, corpus = "--data.init_args.stream.init_args", "--data.init_args.corpus.init_args"
+        return [
+            f"{stream}.dataset={table}", f"{stream}.tokenizer={folder}/tokenizer", f"{stream}.epoch_batches=2",
+            f"{corpus}.tokenizer={folder}/tokenizer", f"{corpus}.validation={file}", "--data.init_args.num_workers=0",
+            *shipped.in_place_of_the_hub(path, folder, len(tokenizer)),
+        ]  # fmt: skip
+    whole = f"{{path: parquet, data_files: {{{', '.join(f'{s}: {folder}/{s}.parquet' for s in SPLITS)}}}}}"
+    cut = "cut_articles" in str(shipped.base_document(path)["data"])
+    tagger = "{class_path: LexiconTagger, init_args: {train: $LMDYN_DATA/ud_ewt/en_ewt-ud-train.conllu}}"
+    return [
+        f"--data.init_args.dataset={table if cut else whole}", f"--data.init_args.tagger={tagger}",
+        "--data.init_args.drop_rare_sentences=false",
+    ]  # fmt: skip
+
+
 def overlay(folder, *callbacks):
     file = folder / "overlay.yaml"
     file.write_text(yaml.safe_dump({"trainer": {"callbacks": list(callbacks)}}), encoding="utf-8")
@@ -72,15 +107,18 @@ def a_break(built, args, folder, callback):
     return line
 
 
+@pytest.mark.parametrize("path", [of_its_tier(p) for p in BASES if shipped.from_the_hub(p)], ids=shipped.name)
+def test_text_that_is_on_the_hub_is_said_to_be_unchecked(path, in_tmp):
+    lines, built = check_training(arguments(path, in_tmp), "fit")
+    assert built is None
+    assert [line.verdict for line in lines] == ["not checked"], lines
+
+
 @each
 def test_each_shipped_configuration_passes_and_its_breaks_are_found(path, in_tmp, monkeypatch):
-    args = arguments(path, in_tmp)
+    args = arguments(path, in_tmp, *text_in_place_of_the_hub(path, in_tmp))
     lines, built = check_training(args, "fit")
     assert errors(lines) == []  # the control
-    if shipped.from_the_hub(path):  # which is not there: said, and no more can be
-        assert [line.verdict for line in lines] == ["not checked"]
-        assert built is None
-        return
     assert built is not None
     assert not list(in_tmp.glob("runs"))
     curves = {"class_path": "LearningCurves", "init_args": {"bands": [], "layers": []}}
@@ -118,15 +156,14 @@ def test_each_shipped_configuration_passes_and_its_breaks_are_found(path, in_tmp
         assert any("of memory" in line and "1000 B free on the host" in line for line in found)
 
 
-@pytest.mark.parametrize(
-    "path", [of_its_tier(p) for p in BASES if not shipped.from_the_hub(p)], ids=shipped.name
-)
+@each
 def test_a_schedule_that_never_fires(path, in_tmp):
     late = {
         "class_path": "LearningCurves",
         "init_args": {"bands": [], "layers": [], "schedule": {"at": [9999], "last": False}},
     }
-    args = arguments(path, in_tmp, f"--config={overlay(in_tmp, late)}")
+    text = text_in_place_of_the_hub(path, in_tmp)
+    args = arguments(path, in_tmp, *text, f"--config={overlay(in_tmp, late)}")
     found = [line for line in errors(check_training(args, "fit")[0]) if "9999" in line]
     assert len(found) == 1
     assert "expected steps up to 2, the end of training, in the schedule of learning_curves" in found[0]
