@@ -117,7 +117,7 @@ def _group(group: Group, figure: str | None) -> Iterator[str]:
     yield from _table(head, cells)
     yield ""
     if group.decides:
-        yield f"*What decides:* {_escaped(group.decides)}"
+        yield f"*Of all variants:* {_escaped(group.decides)}"
         yield ""
     for row in group.rows:
         claim = row.claim

@@ -97,7 +97,7 @@ def _section(group: Group, figure: Figure | None, base: Path) -> Iterator[str]:
         ],
     )
     if group.decides:
-        yield f"<p><strong>What decides:</strong> {html.escape(group.decides)}</p>"
+        yield f"<p><strong>Of all variants:</strong> {html.escape(group.decides)}</p>"
     if figure is not None:
         yield picture(figure, base, group.slug)
     yield from map(_details, group.rows)

@@ -254,6 +254,8 @@ def what_decides(verdicts: Sequence[tuple[str, str]]) -> str:
         'What decides is a or b: it holds with a; fails with b, whatever else varies; not measured with c.'
         >>> what_decides([("cca", "holds"), ("svcca", "undecided")])
         'No variant contradicts another: it holds with cca; undecided with svcca.'
+        >>> what_decides([("h1; all, as published", "holds"), ("frequent", "holds"), ("h1; some", "undecided")])
+        'No variant contradicts another: it holds with “h1; all, as published”, “frequent”; undecided with “h1; some”.'
     """
     decided, others = ("holds", "fails", "undecided"), ("void", "not measured")
     measured = [(variant, verdict) for variant, verdict in verdicts if verdict in decided]
@@ -283,10 +285,15 @@ def what_decides(verdicts: Sequence[tuple[str, str]]) -> str:
 def _by_verdict(verdicts: Sequence[tuple[str, str]], which: Sequence[str]) -> list[str]:
     """``holds with a, b`` for each of some verdicts that any variant has; variants that share a part, by that part."""
     return [
-        f"{verdict} with {', '.join(_condensed(dict.fromkeys(names), verdicts))}"
+        f"{verdict} with {', '.join(_told_apart(_condensed(dict.fromkeys(names), verdicts)))}"
         for verdict in which
         if (names := [variant for variant, found in verdicts if found == verdict])
     ]
+
+
+def _told_apart(names: Sequence[str]) -> list[str]:
+    """Names in a list; in quotation marks where one has a comma or a semicolon of its own."""
+    return [f"“{name}”" for name in names] if any({",", ";"} & {*name} for name in names) else [*names]
 
 
 def _condensed(names: Iterable[str], verdicts: Sequence[tuple[str, str]]) -> list[str]:

@@ -184,7 +184,7 @@ def test_markdown_says_all_that_is_known(runs, tmp_path):
         "## organism\n",
         "### Does ρ rise?\n\nρ of the gradient \\| rises (figure 3a).\n",
         "| variant | number | other seeds and texts | other seeds, this text | these models, other texts or words |",
-        "*What decides:* The choice decides: it holds with last layer; fails with first layer.",
+        "*Of all variants:* The choice decides: it holds with last layer; fails with first layer.",
         "  - smallest difference that matters: 0.05, half of what is printed",
         "  - published: 0.4 \\[0.314, 0.479], of n = 400",
         "  - no floor: a change has none",
@@ -232,7 +232,7 @@ def test_the_page_holds_tables_and_figures(runs, tmp_path):
     assert "<nav>" not in text  # there is no report
     assert text.count("<img alt=") == 4  # rises, strong, both, early
     assert "ρ of the gradient | rises" in text
-    assert "<strong>What decides:</strong> The choice decides" in text
+    assert "<strong>Of all variants:</strong> The choice decides" in text
     names = {path.name for path in (tmp_path / "figures").iterdir()}
     assert names == {f"{NAME}_organism_{name}.png" for name in ("rises_h2", "strong", "both", "early")}
     assert len(list((tmp_path / "report").glob("*.svg"))) == 4
