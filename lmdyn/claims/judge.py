@@ -137,7 +137,10 @@ def _judge_claim(
     }
     if void := list(_void(claim, {s: estimates[s] for s in seeds})):
         return ClaimJudgement(claim, "void", "void", reasons=(*void, *lacking), **about)
-    parts = _parts(claim, estimates, confidence)
+    try:
+        parts = _parts(claim, estimates, confidence)
+    except ValueError as error:  # a value beyond the range of its scale
+        raise ValueError(f"claim {claim.name!r}: {error}") from error
     verdict, p = _combined(claim, parts)
     floor, unknown = _floor(claim, {s: groups[s] for s in estimates}, confidence)
     why = [*_undecided(claim, parts, verdict), *unknown, *lacking]
@@ -266,6 +269,8 @@ def _void(claim: Claim, estimates: Mapping[SeedPair, Sequence[Estimate]]) -> Ite
         values = found[: len(claim.parts)]
         if any(math.isnan(e.value) for e in values):
             yield f"seed {seed}: a part has no value (NaN)"
+        elif any(math.isinf(e.value) for e in values):
+            yield f"seed {seed}: a part is infinite"
         for condition, estimate in zip(claim.void_unless, found[len(claim.parts) :], strict=True):
             if estimate.value not in condition.region:  # NaN is in none
                 yield f"seed {seed}: {condition.says}: {estimate.value:.4g} is not {condition.region}"
@@ -281,7 +286,7 @@ def _parts(
     return tuple(
         judge_part(
             part,
-            {seed: found[i] for seed, found in estimates.items() if not math.isnan(found[i].value)},
+            {seed: found[i] for seed, found in estimates.items() if math.isfinite(found[i].value)},
             confidence=confidence,
             holds_confidence=confidence if every else strict,
             fails_confidence=strict if every else confidence,
@@ -315,7 +320,7 @@ def _floor(
     if isinstance(claim.floor, str):
         return None, []
     found, missing = _estimates([claim.floor], groups)
-    values = {seed: e[0] for seed, e in found.items() if not math.isnan(e[0].value)}
+    values = {seed: e[0] for seed, e in found.items() if math.isfinite(e[0].value)}
     lacking = list(dict.fromkeys(missing.values()))[:1]
     told = [f"the floor is not measured: {lacking[0]}"] if lacking else []
     return (summarize(values, claim.parts[0].scale, confidence) if values else None), told

@@ -189,6 +189,16 @@ def test_void_not_measured_and_which_line_would_measure_it():
     # NaN is no number
     row = verdict([Part(X, Above(0))], [*good[:2], run(4, {"x": math.nan})])
     assert row.verdict == "void"
+    # nor is infinity, of either sign, nor does it stop what else is judged
+    infinite = [*good[:2], run(4, {"x": math.inf}), run(5, {"x": -math.inf})]
+    assert verdict([Part(X, Above(0))], infinite).reasons == (
+        "seed 4: a part is infinite",
+        "seed 5: a part is infinite",
+    )
+    crossed = [run(i, {"x": 1.0 if i == j else math.inf}, order=j) for i in (2, 3, 4) for j in (2, 3, 4)]
+    assert verdict([Part(X, Above(0))], crossed, floor=X).verdict == "holds"
+    with pytest.raises(ValueError, match=r"claim 'claim': 2.0 is not on scale 'fisher'"):
+        verdict([Part(X, Above(0), scale="fisher")], runs([0.1, 0.2, 2.0]))
     # nothing there: the line; some there: judged by those, and said
     other = At(Rows("Interdependence", "rho"))
     row = verdict([Part(other, Above(0))], good, measured_by="lmdyn analyze RUN --config configs/x.yaml")

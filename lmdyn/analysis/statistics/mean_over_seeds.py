@@ -9,6 +9,8 @@ from scipy.special import stdtr, stdtrit
 
 __all__ = ["Bounds", "MeanOverSeeds", "mean_over_seeds"]
 
+_MOST_CENSORED = 12  # 4096 corners
+
 
 class MeanOverSeeds(NamedTuple):
     """A mean over seeds with its two variances.
@@ -135,6 +137,9 @@ class Bounds:
     the cases by chance: no p-value is below that of the two-sided sign test, 2¹⁻ⁿ. So a time that was not reached by
     the end decides from seven seeds on. The other end is infinite. Values without a lower bound are treated alike.
 
+    Of more than 12 values between two bounds the corners are too many (the greatest variance is NP-hard to find). Their
+    variance is then taken to be at most that about the mean of the bounds' middles, which is wider.
+
     Args:
         low: least possible value of each seed, which may be minus infinity.
         high: the greatest.
@@ -142,7 +147,7 @@ class Bounds:
         text_df: see :func:`mean_over_seeds`.
 
     Raises:
-        ValueError: fewer than two values, more than 12 between two bounds, or a bound that is not a number.
+        ValueError: fewer than two values, or a bound that is not a number.
 
     Reference: the union over what is not observed: Manski 2003, "Partial identification of probability distributions",
         chapter 1.
@@ -161,16 +166,19 @@ class Bounds:
         text_df: Sequence[float | int | None] | None = None,
     ) -> None:
         bounds = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
-        if any(not a <= b for a, b in bounds) or sum(a < b for a, b in bounds) > 12:
-            raise ValueError(f"expected low <= high of each seed, and at most 12 censored ones; got {bounds}")
+        if any(not a <= b for a, b in bounds):
+            raise ValueError(f"expected low <= high of each seed; got {bounds}")
         self._least = 2.0 ** (1 - len(bounds))
         self._no_low, self._no_high = (any(math.isinf(b[i]) for b in bounds) for i in (0, 1))
         kept = [(b if math.isinf(a) else a, a if math.isinf(b) else b) for a, b in bounds]
-        self._corners = [
-            mean_over_seeds(corner, text_errors, text_df)
-            for corner in product(*(sorted({a, b}) for a, b in kept))
-            if all(map(math.isfinite, corner))
-        ]
+        if sum(a < b for a, b in kept) > _MOST_CENSORED:
+            self._corners = _wider(kept, text_errors, text_df)
+        else:
+            self._corners = [
+                mean_over_seeds(corner, text_errors, text_df)
+                for corner in product(*(sorted({a, b}) for a, b in kept))
+                if all(map(math.isfinite, corner))
+            ]
         if not self._corners:  # nothing is known of a value
             self._no_low = self._no_high = True
 
@@ -216,3 +224,19 @@ class Bounds:
         if unbounded or math.isinf(bound):
             return 1.0
         return max(self._least if truncated else 0.0, *(of(corner, bound) for corner in self._corners))
+
+
+def _wider(
+    bounds: Sequence[tuple[float, float]],
+    text_errors: Sequence[float | int] | None,
+    text_df: Sequence[float | int | None] | None,
+) -> list[MeanOverSeeds]:
+    """The least and the greatest mean, both with a variance that no values between the bounds exceed."""
+    if not all(map(math.isfinite, sum(bounds, ()))):
+        return []
+    n = len(bounds)
+    centre = math.fsum(a + b for a, b in bounds) / (2 * n)
+    most = math.fsum(max(abs(a - centre), abs(b - centre)) ** 2 for a, b in bounds)
+    error = math.sqrt(most / (n - 1) / n)
+    lows, highs = zip(*bounds, strict=True)
+    return [mean_over_seeds(v, text_errors, text_df)._replace(seeds_error=error) for v in (lows, highs)]

@@ -99,5 +99,27 @@ def test_refused():
         mean_over_seeds([1.0, 2.0], [0.1])
     with pytest.raises(ValueError, match="low <= high"):
         Bounds([1.0, math.nan], [1.0, 2.0])
-    with pytest.raises(ValueError, match="at most 12"):
-        Bounds([0.0] * 13, [1.0] * 13)
+
+
+def test_of_many_censored_seeds_the_interval_is_wider_than_of_any_values(monkeypatch):
+    random = np.random.default_rng(5)
+    low = random.normal(size=14)
+    high = low + random.uniform(0.1, 1.0, size=14)
+    found = Bounds(low.tolist(), high.tolist())
+    for share in random.integers(0, 2, size=(200, 14)):
+        values = np.where(share, low, high).tolist()
+        inner = mean_over_seeds(values)
+        a, b = inner.interval()
+        assert found.interval()[0] < a
+        assert found.interval()[1] > b
+        assert found.p_above(-0.5) >= inner.p_above(-0.5)
+    # next to that of all corners, where these can be had
+    few = low[:8].tolist(), high[:8].tolist()
+    exact = Bounds(*few).interval()
+    monkeypatch.setattr("lmdyn.analysis.statistics.mean_over_seeds._MOST_CENSORED", 7)
+    wider = Bounds(*few).interval()
+    assert wider[0] <= exact[0] < exact[1] <= wider[1]
+    assert wider[1] - wider[0] < 1.5 * (exact[1] - exact[0])
+    never = Bounds([*low, 3.0], [*high, np.inf])
+    assert never.interval()[0] > -np.inf
+    assert never.interval()[1] == np.inf
