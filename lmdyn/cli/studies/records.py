@@ -21,6 +21,7 @@ from lmdyn.cli.recorded_observers import UnknownObserverError, recorded_observer
 from lmdyn.cli.studies.made_by import sessions_of
 from lmdyn.cli.studies.provenance import write_json
 from lmdyn.cli.studies.run_folders import find_runs
+from lmdyn.cli.studies.run_lock import FolderLock
 
 __all__ = ["MOST_MB", "keep_records", "study_reads", "without_machine", "write_records"]
 
@@ -120,6 +121,44 @@ def write_records(
     Raises:
         ValueError: a folder that holds something else; more than ``most_mb``; other runs there.
     """
+    lock = FolderLock(out)
+    lock.acquire(wait=True)  # what another process is adding is kept
+    try:
+        _replace(runs, out, study, frozenset(reads), others, most_mb)
+    finally:
+        lock.release()
+    return RecordsFolder(out).runs
+
+
+def without_machine(value: Any) -> Any:
+    """Plain values without absolute paths: of each, the last part is left.
+
+    Example:
+        >>> without_machine({"config": ["--data.path=/home/anna/text/train.txt", "https://a.b/c", "a/b"], "n": 1})
+        {'config': ['--data.path=…/train.txt', 'https://a.b/c', 'a/b'], 'n': 1}
+    """
+    if isinstance(value, Mapping):
+        return {str(k): without_machine(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_machine(v) for v in value]
+    if isinstance(value, PurePath):
+        value = str(value)
+    return _ABSOLUTE.sub(_last_part, value) if isinstance(value, str) else value
+
+
+def _last_part(path: "re.Match[str]") -> str:
+    return "…/" + re.split(r"[/\\]", path[0].rstrip("/\\"))[-1]
+
+
+def _replace(
+    runs: Sequence[ObservedRun],
+    out: Path,
+    study: str | None,
+    reads: frozenset[str],
+    others: str,
+    most_mb: float,
+) -> None:
+    """Write the files under other names, then lay them in the place of those that are there."""
     given = [*runs, *_others(runs, out, others)]
     given.sort(key=lambda run: run.name)
     rows: dict[str, list[pd.DataFrame]] = {}
@@ -128,7 +167,7 @@ def write_records(
     for run in given:
         about[run.name] = one = _about(run, study, environments)
         for name in sorted(run.observers()):
-            kept, of = _kept(run, name, frozenset(reads))
+            kept, of = _kept(run, name, reads)
             one["observers"][name] = {
                 "observer": run.observers()[name],
                 "settings": without_machine(dict(run.settings(name))),
@@ -156,27 +195,6 @@ def write_records(
             path.unlink()
         for path in (*files.values(), Path(temporary, RUNS_FILE)):
             path.replace(out / path.name)
-    return RecordsFolder(out).runs
-
-
-def without_machine(value: Any) -> Any:
-    """Plain values without absolute paths: of each, the last part is left.
-
-    Example:
-        >>> without_machine({"config": ["--data.path=/home/anna/text/train.txt", "https://a.b/c", "a/b"], "n": 1})
-        {'config': ['--data.path=…/train.txt', 'https://a.b/c', 'a/b'], 'n': 1}
-    """
-    if isinstance(value, Mapping):
-        return {str(k): without_machine(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_machine(v) for v in value]
-    if isinstance(value, PurePath):
-        value = str(value)
-    return _ABSOLUTE.sub(_last_part, value) if isinstance(value, str) else value
-
-
-def _last_part(path: "re.Match[str]") -> str:
-    return "…/" + re.split(r"[/\\]", path[0].rstrip("/\\"))[-1]
 
 
 def _others(runs: Sequence[ObservedRun], out: Path, others: str) -> list[ObservedRun]:
@@ -187,6 +205,11 @@ def _others(runs: Sequence[ObservedRun], out: Path, others: str) -> list[Observe
         ]
     ):
         raise ValueError(f"{out} holds {strange[0]}, which is no record: choose a folder of its own")
+    if others == "keep" and not is_records_folder(out) and any(out.glob("*.parquet")):
+        raise ValueError(
+            f"{out} holds half of its records, whose runs cannot be kept: {RUNS_FILE} is missing; take it from the "
+            "repository, or --drop them"
+        )
     if not is_records_folder(out) or others == "drop":
         return []
     there: list[ObservedRun] = [

@@ -4,6 +4,7 @@ import json
 import shutil
 import socket
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from lmdyn.cli.studies import records
 from lmdyn.cli.studies.provenance import begin_session, write_json
 from lmdyn.cli.studies.records import study_reads, without_machine, write_records
 from lmdyn.cli.studies.run_folders import find_profiles, find_runs
+from lmdyn.cli.studies.run_lock import FolderLock
 
 
 class Worded(Observer):
@@ -174,6 +176,28 @@ def test_runs_are_added_to_records_whose_folders_are_gone(runs, tmp_path):
     assert len(write_records(find_runs([runs]), out, others="drop")) == 2
     assert (out / "costs.json").exists()
     assert len(read_records(out)) == 2
+
+
+def test_two_processes_keep_each_others_runs(runs, tmp_path):
+    out = tmp_path / "out"
+    found = find_runs([runs])
+    write_records(found[:1], out)
+    lock = FolderLock(out)  # of another process, which adds a run meanwhile
+    lock.acquire()
+    thread = Thread(target=write_records, args=(found[1:2], out), kwargs={"others": "keep"})
+    thread.start()
+    records._replace(found[2:3], out, None, frozenset(), "keep", 3.0)
+    lock.release()
+    thread.join()
+    assert [run.name for run in read_records(out)] == [run.name for run in found[:3]]
+    assert not list(tmp_path.glob(".*"))
+    # one that was killed between the files: what it held is not known
+    (out / "runs.json").unlink()
+    with pytest.raises(
+        ValueError, match=r"half of its records, whose runs cannot be kept: runs\.json is missing"
+    ):
+        write_records(found[:1], out, others="keep")
+    assert len(write_records(found[:1], out)) == 1
 
 
 def test_what_is_no_records_folder_is_left_alone(runs, tmp_path):
