@@ -139,6 +139,11 @@ class RunFolder:
     def registered(self) -> Mapping[str, Mapping[str, str]]:
         """``claims`` in ``provenance.json``."""
         content = self._json("provenance.json").get("claims", {})
+        if not (isinstance(content, Mapping) and all(isinstance(said, Mapping) for said in content.values())):
+            raise ValueError(
+                f"{self.path / 'provenance.json'} is no provenance of a run: expected `claims`, fingerprints by study "
+                "and claim; remove it; its claims then count as not made before"
+            )
         return {str(study): dict(claims) for study, claims in content.items()}
 
     @cached_property

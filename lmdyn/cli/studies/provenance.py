@@ -115,6 +115,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     if (
         not isinstance(content, dict)
         or not isinstance(content.get("sessions"), list)
+        or not all(isinstance(session, dict) for session in content["sessions"])
         or not isinstance(content.get("claims"), dict)
     ):
         raise ValueError(f"{path} is no provenance of a run: expected `sessions` and `claims`")

@@ -283,6 +283,16 @@ def test_mistakes_are_a_line(runs, tmp_path, capsys):
         main(["claims", NAME, str(runs), "--confidence", "95"])
 
 
+@pytest.mark.parametrize(
+    "content", ['{"claims": []}', '{"claims": {"doe2001_word": 3}}', '{"claims": {}, "sessions": [3]}']
+)
+def test_a_provenance_of_another_shape_is_named(runs, tmp_path, capsys, content):
+    run = next(path for path in sorted(runs.iterdir()) if path.is_dir())
+    (run / "provenance.json").write_text(content)
+    refused(NAME, runs, "--markdown", tmp_path / "m.md")
+    assert f"{run.name}/provenance.json is no provenance of a run: expected" in capsys.readouterr().err
+
+
 def test_observers_of_other_settings_are_refused(runs, capsys):
     store = ObservationStore(runs / "lm_3" / "observations" / "sparsity")
     tables = {step: pd.read_parquet(store.path(step)) for step in store.steps()}
