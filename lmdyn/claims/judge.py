@@ -52,6 +52,15 @@ class ClaimJudgement:
         """Whether the verdict is of this text: of some part, no error over texts is known."""
         return any(part.of_this_text for part in self.parts)
 
+    @property
+    def floor_too(self) -> bool:
+        """Whether the claim holds, and its floor lies in the region of the first part as well: no sign of its cause."""
+        if self.verdict != "holds" or self.floor is None:
+            return False
+        low, high = self.floor.interval or self.floor.range
+        region = self.parts[0].region
+        return region.low <= low and high <= region.high
+
 
 @dataclass(frozen=True)
 class StudyJudgement:
@@ -117,16 +126,16 @@ def _judge_claim(
     conditions = [condition.number for condition in claim.void_unless]
     sources = [source for number in (*numbers, *conditions) for source in parts_of(number)]
     estimates, missing = _estimates([*numbers, *conditions], groups)
+    used = _used(sources, {seed: groups[seed] for seed in estimates}, claim)
     for seed, message in _unfinished(sources, {seed: groups[seed] for seed in estimates}).items():
         del estimates[seed]
         missing[seed] = message
-    lacking = _missing(missing, claim) if missing or not estimates else []
+    lacking = _missing(missing, claim, groups) if missing or not estimates else []
     published = claim.published.resolved() if claim.published is not None else None
     if not estimates:
         return ClaimJudgement(
             claim, "not measured", "not measured", reasons=tuple(lacking), published=published
         )
-    used = _used(sources, {seed: groups[seed] for seed in estimates}, claim)
     seeds = tuple(independent_seeds(estimates))
     judged = {s: used[s] for s in seeds}
     about: dict[str, Any] = {
@@ -183,7 +192,9 @@ def _unfinished(
     return found
 
 
-def _missing(missing: Mapping[SeedPair, str], claim: Claim) -> list[str]:
+def _missing(
+    missing: Mapping[SeedPair, str], claim: Claim, groups: Mapping[SeedPair, Sequence[ObservedRun]]
+) -> list[str]:
     """What is missing, each once, and the line that would measure it."""
     by_message: dict[str, tuple[str, list[str]]] = {}
     for seed, message in missing.items():
@@ -192,13 +203,31 @@ def _missing(missing: Mapping[SeedPair, str], claim: Claim) -> list[str]:
     told = [f"seed {', '.join(seeds)}: {message}" for message, seeds in by_message.values()]
     if len(told) > 3:
         told = [*told[:3], f"… and {len(told) - 3} more"]
+    return [*(told or ["there are no runs"]), f"measured by: {_measured_by(claim, groups)}"]
+
+
+def _measured_by(claim: Claim, groups: Mapping[SeedPair, Sequence[ObservedRun]]) -> str:
+    """The line that would measure a claim: of a chain's observers those that the runs lack."""
     observers = sorted({name.partition("/")[0] for name in claim.reads()} - {"test"})
     line = claim.measured_by or (
         f"lmdyn analyze RUN --config FILE, where FILE has trainer.callbacks: {', '.join(observers)}"
         if observers
         else "lmdyn test --config RUN/config.yaml"
     )
-    return [*(told or ["there are no runs"]), f"measured by: {line}"]
+    there = {
+        name.rpartition(".")[2]
+        for runs in groups.values()
+        for run in runs
+        for name in run.observers().values()
+    }
+    lacking = [name for name in observers if name not in there]
+    if observers and not lacking and " analyze " in line:
+        own = ", ".join(observers)
+        return f"{line}, with a `name` of its own for {own}: these runs have observed other settings or text"
+    if "--config configs/" in line and len(lacking) < len({*there, *lacking}):
+        names = " ".join(f"'{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).lower()}*'" for name in lacking)
+        return re.sub(r"(--config \S+)", rf"\1 --only {names}", line, count=1)
+    return line
 
 
 def _used(

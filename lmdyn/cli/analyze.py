@@ -1,5 +1,6 @@
 """Replay: observers over checkpoints, of our runs and of Hugging Face's."""
 
+import fnmatch
 import logging
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -50,6 +51,7 @@ def analyze(
     checkpoints: str | None = None,
     revisions: str | None = None,
     configs: Sequence[Path] = (),
+    only: Sequence[str] = (),
     out: Path | None = None,
     shard: tuple[int, int] = (0, 1),
     scheduled: bool = False,
@@ -70,6 +72,7 @@ def analyze(
         revisions: of a hub model, see :class:`~lmdyn.callbacks.training.hub_checkpoints.HubCheckpoints`.
         configs: yaml files over the run's own configuration. For checkpoints of Hugging Face's they are all there is:
             observers under ``trainer.callbacks``, each with a ``probe:``, or ``data:`` whose validation set they share.
+        only: names of observers, with ``*`` for any text: these of the configured ones; by default all.
         out: folder that receives ``observations/``; the run's by default.
         shard: (i, n): take every n-th checkpoint from the i-th.
         scheduled: ask each observer at the steps of its schedule only; otherwise all observers at each checkpoint.
@@ -84,8 +87,8 @@ def analyze(
 
     Raises:
         FileNotFoundError: no configuration or no checkpoint.
-        ValueError: a checkpoint that does not fit the model, with the names that do not; no observer; an observation
-            that cannot be read; a hub model that cannot be reached; an unknown logger.
+        ValueError: a checkpoint that does not fit the model, with the names that do not; no such observer; an
+            observation that cannot be read; a hub model that cannot be reached; an unknown logger.
     """
     folder = Path(run)
     paths = _checkpoints(str(run), checkpoints, revisions)
@@ -99,9 +102,7 @@ def analyze(
     settings = _loggers(config, configs, loggers, to)
     cli = _instantiate(config, configs, out)
     module, datamodule = cli.model, cli.datamodule
-    observers = [c for c in callbacks_of(cli.trainer) if isinstance(c, Observer)]
-    if not observers:
-        raise ValueError("no observer is configured: add one under trainer.callbacks, e.g. with --config")
+    observers = _chosen([c for c in callbacks_of(cli.trainer) if isinstance(c, Observer)], only)
     tokenizer = _run_tokenizer(folder) if own else _pretrained_tokenizer(module)
     _attach(observers, folder, out, datamodule, tokenizer, paths)
     module.to(device)
@@ -174,6 +175,17 @@ def _observe(
     about = checkpoint.get("lmdyn", {})
     at = Progress(step, about.get("tokens"), about.get("learning_rate"))
     record(due, module, at, loggers)
+
+
+def _chosen(observers: Sequence[Observer], only: Sequence[str]) -> list[Observer]:
+    """The observers that are asked for, in their order."""
+    if not observers:
+        raise ValueError("no observer is configured: add one under trainer.callbacks, e.g. with --config")
+    names = [observer.name for observer in observers]
+    for pattern in only:
+        if not fnmatch.filter(names, pattern):
+            raise ValueError(f"--only: no observer {pattern!r} is configured, there are {', '.join(names)}")
+    return [o for o in observers if not only or any(fnmatch.fnmatchcase(o.name, p) for p in only)]
 
 
 def _in_schedule(observer: Observer, step: int, last: int) -> bool:

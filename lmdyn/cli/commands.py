@@ -37,7 +37,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def analyze_command(args: Sequence[str]) -> None:
-    """``lmdyn analyze RUN [--checkpoints GLOB] [--config FILE …] [--out DIR] [--shard i/n] [--scheduled]``.
+    """``lmdyn analyze RUN [--checkpoints GLOB] [--config FILE …] [--only NAME …] [--out DIR] [--shard i/n] …``.
 
     RUN may also be a folder of ``checkpoint-*`` that transformers' Trainer wrote, or, with ``--revisions``, the name
     of a hub model; then ``--config`` and ``--out`` are needed.
@@ -61,6 +61,10 @@ def analyze_command(args: Sequence[str]) -> None:
     parser.add_argument(
         "--config", action="append", default=[], type=Path,
         help="yaml over the run's own, e.g. other observers under trainer.callbacks (`callbacks+:` appends)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--only", nargs="+", action="extend", default=[], metavar="NAME",
+        help="of the observers that are configured these, by the names of their folders, with * for any text",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, help="folder that receives observations/; default: RUN")
     parser.add_argument(
@@ -86,6 +90,7 @@ def analyze_command(args: Sequence[str]) -> None:
         checkpoints=options.checkpoints,
         revisions=options.revisions,
         configs=options.config,
+        only=options.only,
         out=options.out,
         shard=shard,
         scheduled=options.scheduled,

@@ -50,7 +50,9 @@ class Parser(LightningArgumentParser):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(
+            *args, **{"allow_abbrev": False, **kwargs}
+        )  # else a mistyped name is another's beginning
         self.raised: list[Exception] = []
 
     def add_instantiator(self, instantiator: Callable[..., Any], class_type: type, **about: Any) -> None:

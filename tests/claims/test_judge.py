@@ -204,13 +204,28 @@ def test_void_not_measured_and_which_line_would_measure_it():
     row = verdict([Part(other, Above(0))], good, measured_by="lmdyn analyze RUN --config configs/x.yaml")
     assert row.verdict == "not measured"
     assert "Interdependence" in row.reasons[0]
-    assert row.reasons[-1] == "measured by: lmdyn analyze RUN --config configs/x.yaml"
+    line = "measured by: lmdyn analyze RUN --config configs/x.yaml"
+    assert row.reasons[-1] == f"{line} --only 'interdependence*'"  # of what is there, settings may differ
+    there = verdict(
+        [Part(At(Rows("Observer", "y")), Above(0))], good, measured_by="lmdyn analyze RUN --config a.yaml"
+    )
+    assert "with a `name` of its own for Observer" in there.reasons[-1]
     assert "Interdependence" in verdict([Part(other, Above(0))], good).reasons[-1]
     assert verdict([Part(other, Above(0))], []).verdict == "not measured"
     some = [*runs([1.0, 1.1, 1.2, 1.3, 1.4]), FakeRun("empty", SeedPair(9, None))]
     row = verdict([Part(X, Above(0))], some)
     assert (row.verdict, row.parts[0].n) == ("holds", 5)
     assert "seed 9: no run has observations of Observer" in row.reasons[0]
+
+
+def test_a_claim_that_its_floor_bears_too():
+    observed = [run(s, {"x": 1.0 + s / 100, "y": 0.5 + s / 100, "z": 0.3 * s - 1}) for s in range(2, 7)]
+    x, y, z = (At(Rows("Observer", q)) for q in "xyz")
+    assert verdict([Part(x, Above(0))], observed, floor=y).floor_too
+    assert not verdict([Part(x, Above(0))], observed, floor=z).floor_too  # partly in the region
+    assert not verdict([Part(x, Above(0.9))], observed, floor=y).floor_too
+    assert not verdict([Part(x, Below(0))], observed, floor=y).floor_too
+    assert not verdict([Part(x, Above(0))], observed).floor_too
 
 
 def test_all_and_any():

@@ -44,7 +44,15 @@ RULES = {
 }
 SHAPLEY = "Shapley"
 TOLD = RULES | {"shapley": SHAPLEY}
-OBSERVE = "python -m lmdyn.cli analyze RUN --config configs/saphra2020_di/{}/observers.yaml"
+OBSERVE = (
+    "python -m lmdyn.cli analyze RUN --config configs/saphra2020_di/organism/observers.yaml (synthetic grammar; of "
+    "English text: configs/saphra2020_di/english/observers.yaml)"
+)
+BY_SHAPLEY = (
+    "lmdyn analyze RUN --config FILE, where FILE has trainer.callbacks: Interdependence {backend: shapley, name: "
+    "interdependence_shapley, controls: true, max_distance: 8}"
+)
+CHAIN = "snakemake --profile configs/saphra2020_di/{}"
 HOW_SLIGHT = "0.1: the authors call a correlation of −0.1 slight (Saphra & Lopez 2019, section 4)"
 HOW_FAST = "10 % of the updates: less is within the spacing of observations"
 HOW_SMALL = "10 % of the norm"
@@ -91,7 +99,7 @@ def falls_with_distance(rule: str) -> Claim:
         tuple(parts), matters="2 % of DI for each word further apart",
         floor=LogRatio(At(di(rule, 8), 0), At(di(rule, 1), 0)), void_unless=(MODEL_LEARNED,),
         question="Does DI fall with sequential distance (figure 3)?", variant=TOLD[rule],
-        measured_by=OBSERVE.format("english"),
+        measured_by=BY_SHAPLEY if rule == "shapley" else OBSERVE,
     )
 
 
@@ -113,7 +121,7 @@ def falls_in_the_tree(rule: str, tree: str, known: bool, held: str) -> Claim:
         variant="; ".join([
             TOLD[rule], OFF_BY_ONE if tree else "the tree", "known words" if known else "all words", HELD[held],
         ]),
-        measured_by=OBSERVE.format("english"),
+        measured_by=BY_SHAPLEY if rule == "shapley" else OBSERVE,
     )
 
 
@@ -128,7 +136,7 @@ def unrelated_to_frequency(rule: str) -> Claim:
         f"frequency_{rule}", "DI has no clear correlation with the frequency of words", "section 3.1", parts,
         matters=HOW_SLIGHT, floor=At(rho(name, rule, word="right"), 0),
         void_unless=(MODEL_LEARNED,), question="Is DI unrelated to word frequency (section 3.1)?", variant=RULES[rule],
-        measured_by=OBSERVE.format("english"),
+        measured_by=OBSERVE,
     )
 
 
@@ -147,7 +155,7 @@ def clearer_further_apart(rule: str) -> Claim:
         "section 3.1, figure 4", tuple(parts), matters=HOW_SLIGHT,
         floor=Mean(tuple(Difference(At(far[kind], 0), At(near[kind], 0)) for kind in near)),
         void_unless=(MODEL_LEARNED,), question="Is the pattern of figure 4 clearer as words are further apart?",
-        variant=RULES[rule], measured_by=OBSERVE.format("english"),
+        variant=RULES[rule], measured_by=OBSERVE,
     )
 
 
@@ -217,7 +225,7 @@ def suffix(k: int, dropout: float) -> str:
     return f"k{k}" + (f"_dropout{dropout:g}" if dropout else "")
 
 
-BY = OBSERVE.format("scaffold")
+BY = CHAIN.format("scaffold_small")
 NOT_FASTER = "none: an untrained model does not reach the level, and two models of one setting differ by 0 on average"
 
 
@@ -343,7 +351,7 @@ def longer_needs_more(n: int, long: int, dropout: float) -> Claim:
         matters=HOW_LIKELY, floor=Difference(At(a, 0), At(b, 0)),
         question="Does a rule across a longer scaffold need more (11)?",
         variant=f"occurrences, n = {n}, k = 2 and {long}, dropout {dropout:g}",
-        measured_by=OBSERVE.format("scaffold_small"),
+        measured_by=BY,
     )
 
 

@@ -38,7 +38,7 @@ class ForestRow:
 
     Attributes:
         label: what the row is called.
-        axis: rows of one axis share a panel: they are of one quantity and unit.
+        axis: rows of one axis and one quantity share a panel.
         quantity: what the curves show.
         low: of the region in which the claim is true.
         high: of the region.
@@ -72,7 +72,8 @@ def claims_figure(title: str, rows: Sequence[ForestRow]) -> Figure:
     """
     axes_of: dict[str, list[ForestRow]] = {}
     for row in rows:
-        axes_of.setdefault(row.axis, []).append(row)
+        axis = row.axis if row.quantity in row.axis else f"{row.axis} of {row.quantity}"
+        axes_of.setdefault(axis, []).append(row)
     curves = [any(len(curve.table) for row in group for curve in row.curves) for group in axes_of.values()]
     wide = not any(curves)
     heights = [

@@ -8,21 +8,10 @@ from urllib.parse import quote
 from lmdyn.claims import Study
 from lmdyn.cli.studies.costs import cost_words
 from lmdyn.cli.studies.made_by import made_by
-from lmdyn.cli.verdicts.tables import Group, Judged, details_of, groups_of, heading, tally
-from lmdyn.cli.verdicts.words import number_words
+from lmdyn.cli.verdicts.tables import Group, Judged, details_of, groups_of, heading, shown, tally
+from lmdyn.cli.verdicts.words import how_words, number_words
 
 __all__ = ["markdown", "write_markdown"]
-
-_HOW = (
-    "Each claim is about one number a run, and is true where that number lies in a region that was said before. The "
-    "verdict is computed: the {confidence:.0%} interval of the mean inside the region: *holds*; disjoint from it: "
-    "*fails*; else *undecided*. With three or four seeds each seed's own interval must lie there too, and below three "
-    "a claim is undecided. That interval is of other seeds and other texts together; beside it stand that of other "
-    "seeds on this text, and that of these models on other texts, or with other words where the number is one over "
-    "words (– where nothing says it: the verdict is then of this text). *After Holm*: corrected for all claims of the "
-    "study that were tested. *Exploratory*: the claim was made, "
-    "or changed, after something of it was measured."
-)
 
 
 def write_markdown(
@@ -63,7 +52,7 @@ def markdown(
         f"{_escaped(study.publication)}. Written by `lmdyn claims {study.name} {' '.join(given)} --markdown …`; "
         f"nothing here is typed by hand{own}.",
         "",
-        _HOW.format(confidence=confidence),
+        how_words(confidence),
         "",
     ]  # fmt: skip
     if study.terms:
@@ -79,7 +68,7 @@ def markdown(
 def _profile(judged: Judged, figures: Mapping[tuple[str, str], str]) -> Iterator[str]:
     yield f"## {_escaped(_name(judged))}"
     yield ""
-    yield f"{_escaped(heading(judged.profile))}: {tally(judged.judgement)}."
+    yield f"{_escaped(heading(judged.profile))}:{shown(judged.judgement)} {tally(judged.judgement)}."
     yield ""
     for line in (*made_by(judged.profile.runs), cost_words(judged.profile.costs)):
         if line:

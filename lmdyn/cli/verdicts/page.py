@@ -2,6 +2,7 @@
 
 import html
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -17,8 +18,8 @@ from lmdyn.cli.page import CLAIMS_PAGE, html_table, link_to_claims, links_betwee
 from lmdyn.cli.studies.costs import cost_words
 from lmdyn.cli.studies.made_by import made_by
 from lmdyn.cli.verdicts.figures import Curve, ForestRow, claims_figure
-from lmdyn.cli.verdicts.tables import Group, Judged, details_of, groups_of, heading, tally
-from lmdyn.cli.verdicts.words import number_words, quantity_words
+from lmdyn.cli.verdicts.tables import Group, Judged, details_of, groups_of, heading, shown, tally
+from lmdyn.cli.verdicts.words import how_words, number_words, quantity_words
 
 __all__ = ["draw_figures", "figure_files", "group_figure", "write_page"]
 
@@ -65,11 +66,16 @@ def write_page(study: Study, judged: Sequence[Judged], out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     drawn = {(id(one), group.slug): figure for one, group, figure in _figures(judged)}
     sections = [f"<h1>{html.escape(study.title)}</h1><p>{html.escape(study.publication)}</p>"]
+    how = html.escape(how_words(judged[0].judgement.confidence)) if judged else ""
+    how = re.sub(r"[*](.+?)[*]", r"<em>\1</em>", how)
+    sections.append(f"<p>{how}</p>")
     if study.terms:
         told = "".join(f"<li><em>{html.escape(t)}</em>: {html.escape(m)}</li>" for t, m in study.terms)
         sections.append(f"<ul>{told}</ul>")
     for one in judged:
-        sections.append(f"<h1>{html.escape(heading(one.profile))}</h1><p>{tally(one.judgement)}.</p>")
+        sections.append(
+            f"<h1>{html.escape(heading(one.profile))}</h1><p>{shown(one.judgement)} {tally(one.judgement)}.</p>"
+        )
         made = [line for line in (*made_by(one.profile.runs), cost_words(one.profile.costs)) if line]
         sections.append(f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in made)}</ul>")
         for group in groups_of(one.judgement):

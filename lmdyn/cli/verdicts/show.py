@@ -18,7 +18,7 @@ from lmdyn.claims.runs import RunFolder
 from lmdyn.cli.studies.costs import cost_words
 from lmdyn.cli.studies.run_folders import Profile, find_profiles
 from lmdyn.cli.verdicts.lists import console, find_study
-from lmdyn.cli.verdicts.tables import Judged, groups_of, heading, reasons_of, tally
+from lmdyn.cli.verdicts.tables import Judged, groups_of, heading, reasons_of, shown, tally
 
 __all__ = ["judge_profiles", "show_claims"]
 
@@ -133,12 +133,7 @@ def _chosen(study: Study, only: Sequence[str]) -> set[str]:
 def _print(judged: Judged) -> None:
     page = console()
     judgement = judged.judgement
-    some = (
-        f" of {len(judgement.study.claims)} claims"
-        if len(judgement.rows) < len(judgement.study.claims)
-        else ""
-    )
-    page.print(f"{judgement.study.name}: {heading(judged.profile)}:{some and f'{some},'} {tally(judgement)}.")
+    page.print(f"{judgement.study.name}: {heading(judged.profile)}:{shown(judgement)} {tally(judgement)}.")
     if cost := cost_words(judged.profile.costs):
         page.print(f"The runs {cost}.")
     page.print()

@@ -12,6 +12,7 @@ from lmdyn.cli.verdicts.words import (
     decimals,
     estimate_words,
     interval_words,
+    number_words,
     published_words,
     region_words,
     rounded,
@@ -26,6 +27,7 @@ __all__ = [
     "groups_of",
     "heading",
     "reasons_of",
+    "shown",
     "tally",
     "verdict_words",
 ]
@@ -155,9 +157,12 @@ def verdict_words(row: ClaimJudgement) -> str:
     words: str = row.verdict
     if row.verdict == "undecided" and _too_few(row):
         n = row.parts[0].n
-        words += f": {n} seed{'s' * (n > 1)}, {'in' if _all_inside(row) else 'outside of'} the region"
+        s, where = "s" * (n > 1), "in" if _all_inside(row) else "not in"
+        words += f": {n} seed{s}, number{s} {where} the region"
     if row.verdict in ("holds", "fails") and row.of_this_text:
         words += " (of this text)"
+    if row.floor_too:
+        words += ", and so does its floor"
     return f"{words}, exploratory" if row.exploratory and row.parts else words
 
 
@@ -180,6 +185,8 @@ def details_of(row: ClaimJudgement) -> Iterator[tuple[str, str]]:
         yield "published", published_words(row.published or claim.published)
     if isinstance(claim.floor, str):
         yield "no floor", claim.floor
+    else:
+        yield "floor", number_words(claim.floor)
     for part, judged in zip(claim.parts, row.parts, strict=False):
         digits = _digits(judged)
         seeds = ", ".join(f"{seed}: {estimate_words(e, digits)}" for seed, e in judged.estimates.items())
@@ -208,12 +215,24 @@ def reasons_of(rows: Sequence[ClaimJudgement], which: str) -> Mapping[str, list[
 
 
 def tally(judgement: StudyJudgement) -> str:
-    """How many claims there are of each verdict.
+    """How many claims there are of each verdict, and of how many it is left after Holm's correction.
 
     Returns:
-        Such as ``3 hold, 1 fails, 2 are undecided, 1 is void, 4 are not measured``.
+        Such as ``3 hold, 1 fails, 2 are undecided, 1 is void, 4 are not measured; after Holm 2 hold, 1 fails``.
     """
-    counts = {verdict: sum(row.verdict == verdict for row in judgement) for verdict in VERDICTS}
+    said = _tally([row.verdict for row in judgement], VERDICTS)
+    tested = [row.after_holm for row in judgement if row.p is not None]
+    return f"{said}; after Holm {_tally(tested, ('holds', 'fails'))}" if tested else said
+
+
+def shown(judgement: StudyJudgement) -> str:
+    """How many claims are shown, where not all are."""
+    n, of = len(judgement.rows), len(judgement.study.claims)
+    return f" {n} of {of} claims are shown:" if n < of else ""
+
+
+def _tally(found: Sequence[str], verdicts: Sequence[str]) -> str:
+    counts = {verdict: found.count(verdict) for verdict in verdicts}
     words = []
     for verdict, n in counts.items():
         if verdict in ("holds", "fails"):

@@ -28,6 +28,7 @@ __all__ = [
     "components_words",
     "decimals",
     "estimate_words",
+    "how_words",
     "interval_words",
     "number_words",
     "published_words",
@@ -37,7 +38,25 @@ __all__ = [
     "what_decides",
 ]
 
+_HOW = (
+    "Each claim is about one number a run, and is true where that number lies in a region that was said before. The "
+    "verdict is computed: the {confidence:.0%} interval of the mean inside the region: *holds*; disjoint from it: "
+    "*fails*; else *undecided*. With three or four seeds each seed's own interval must lie there too, and below three "
+    "a claim is undecided. That interval is of other seeds and other texts together; beside it stand that of other "
+    "seeds on this text, and that of these models on other texts, or with other words where the number is one over "
+    "words (– where nothing says it: the verdict is then of this text). *After Holm*: corrected for all claims of the "
+    "study that were tested. *Floor*: what a model or data scores that has nothing of what is "
+    "claimed, such as an untrained one; it does not enter the verdict, and *holds, and so does its floor* says that "
+    "the number does not tell the two apart. *Void*: what it is judged by is meaningless here. *Exploratory*: the "
+    "claim was made, or changed, after something of it was measured."
+)
+
 _MINUS = "\N{MINUS SIGN}"
+
+
+def how_words(confidence: float) -> str:
+    """How to read a table of verdicts: a paragraph, emphasis between asterisks."""
+    return _HOW.format(confidence=confidence)
 
 
 def decimals(low: float, high: float) -> int:
@@ -267,10 +286,11 @@ def what_decides(verdicts: Sequence[tuple[str, str]]) -> str:
         every = "Both" if len(measured) == 2 else f"All {len(measured)}"
         (verdict,) = found
         return f"{every} variants agree: it {verdict}{rest}." if len(measured) > 1 else f"It {verdict}{rest}."
+    apart = {"holds", "fails"} <= found  # undecided is no other answer, but none
     part = _deciding_part(
         [_parts_of(variant) for variant, _ in measured], [verdict for _, verdict in measured]
     )
-    if part is not None:
+    if apart and part is not None:
         levels = [(_parts_of(variant)[part], verdict) for variant, verdict in measured]
         lacking = [(dict(enumerate(_parts_of(v))).get(part, v), verdict) for v, verdict in verdicts]
         return (
@@ -278,7 +298,7 @@ def what_decides(verdicts: Sequence[tuple[str, str]]) -> str:
             f"{'; '.join(_by_verdict(levels, decided))}, whatever else varies"
             f"{''.join(f'; {told}' for told in _by_verdict(lacking, others))}."
         )
-    agree = "The choice decides" if {"holds", "fails"} <= found else "No variant contradicts another"
+    agree = "The choice decides" if apart else "No variant contradicts another"
     return f"{agree}: it {'; '.join(_by_verdict(measured, decided))}{rest}."
 
 

@@ -111,7 +111,10 @@ def test_some_claims_only(runs, tmp_path, capsys):
     target = tmp_path / "m.md"
     main(["claims", NAME, str(runs), "--only", "strong", "rises_*", "--markdown", str(target)])
     printed = capsys.readouterr().out
-    assert f"{NAME}: organism, 5 runs of seeds 2, 3, 4, 5, 6: of 7 claims, 2 hold, 1 fails, " in printed
+    assert (
+        f"{NAME}: organism, 5 runs of seeds 2, 3, 4, 5, 6: 3 of 7 claims are shown: 2 hold, 1 fails, "
+        in printed
+    )
     for name in ("strong", "last layer", "first layer"):
         assert rows[name] in printed.splitlines()  # the same, corrected for all
     assert "voided" not in printed
@@ -195,7 +198,7 @@ def test_markdown_says_all_that_is_known(runs, tmp_path):
         "  - parts, of which each is to hold: last holds, first holds",
         "All of: rho gradient at h2 (role target), at the last observation; rho gradient at h1 (role target)",
         "### Not measured\n\n| claim |",
-        "; measured by: lmdyn analyze RUN --config attention.yaml |",
+        "; measured by: lmdyn analyze RUN --config attention.yaml, with a \\`name\\` of its own",
         "log₁₀ of the updates until rho gradient at h2 (role target) reaches 0.2",
     ):
         assert part.replace("_", "\\_") in text or part in text, part
