@@ -4,9 +4,11 @@ One file a study (``lmdyn/claims/studies/<study>.py``, with ``STUDY``); :data:`S
 and :func:`lmdyn.claims.judge.judge` gives the verdicts. Importing this package imports neither torch nor lightning.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from lmdyn.claims.claim import (
@@ -68,13 +70,39 @@ __all__ = [
     "by_seed",
     "published_correlation",
     "published_share",
+    "study_of_file",
 ]
+
+
+def study_of_file(path: Path) -> Study:
+    """The study that a file of one's own says, ``STUDY = Study(...)``.
+
+    Raises:
+        ValueError: no such file, or it holds no ``STUDY``.
+    """
+    spec = spec_from_file_location(f"lmdyn_study_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ValueError(f"{path}: expected a file of Python that says STUDY = lmdyn.claims.Study(…)")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    study = getattr(module, "STUDY", None)
+    if not isinstance(study, Study):
+        raise ValueError(f"{path} says no STUDY = lmdyn.claims.Study(…)")
+    return study
+
+
+def _own() -> dict[str, Study]:
+    """Those of the files in the environment's ``LMDYN_STUDIES``."""
+    paths = [Path(text) for text in os.environ.get("LMDYN_STUDIES", "").split(os.pathsep) if text]
+    return {study.name: study for study in map(study_of_file, paths)}
 
 
 class _Studies(Mapping[str, Study]):
     """Studies by name, each imported when it is asked for."""
 
     def __getitem__(self, name: str) -> Study:
+        if name in (own := _own()):
+            return own[name]
         if name not in set(self):
             raise KeyError(name)
         study = import_module(f"{__name__}.studies.{name}").STUDY
@@ -84,14 +112,14 @@ class _Studies(Mapping[str, Study]):
 
     def __iter__(self) -> Iterator[str]:
         files = (path.stem for path in (Path(__file__).parent / "studies").glob("*.py"))
-        return iter(sorted(name for name in files if re.fullmatch(r"[a-z]+\d{4}_\w+", name)))
+        return iter(sorted({*(name for name in files if re.fullmatch(r"[a-z]+\d{4}_\w+", name)), *_own()}))
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return sum(1 for _ in iter(self))
 
     def __repr__(self) -> str:
         return f"STUDIES({', '.join(self)})"
 
 
 STUDIES: Mapping[str, Study] = _Studies()
-"""The studies of lmdyn by name: one for each file ``studies/<author><year>_<word>.py``."""
+"""The studies by name: one for each file ``studies/<author><year>_<word>.py``, and those of ``LMDYN_STUDIES``."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from lmdyn.claims import STUDIES, Study
+from lmdyn.claims import STUDIES, Study, study_of_file
 from lmdyn.cli.verdicts.words import number_words, published_words, region_words
 
 __all__ = ["console", "find_study", "list_claims", "list_studies"]
@@ -14,11 +14,13 @@ _WIDTH = 160  # where the output is no terminal
 
 
 def find_study(name: str) -> Study:
-    """A study of lmdyn's.
+    """A study of lmdyn's, or that of a file of one's own.
 
     Raises:
         ValueError: no such study, with the nearest and the list.
     """
+    if name.endswith(".py"):
+        return study_of_file(Path(name))
     if name in STUDIES:
         return STUDIES[name]
     from lmdyn.analysis.inspection.attributes import did_you_mean  # costs seconds, by what is next to it

@@ -6,12 +6,15 @@ from pathlib import Path
 from urllib.parse import quote
 
 from lmdyn.claims import Study
+from lmdyn.claims.judge import ClaimJudgement
 from lmdyn.cli.studies.costs import cost_words
 from lmdyn.cli.studies.made_by import made_by
 from lmdyn.cli.verdicts.tables import Group, Judged, details_of, groups_of, heading, shown, tally
 from lmdyn.cli.verdicts.words import how_words, number_words
 
 __all__ = ["markdown", "write_markdown"]
+
+_MANY = 5  # claims that lack the same: of more, what each says is left out
 
 
 def write_markdown(
@@ -84,9 +87,24 @@ def _profile(judged: Judged, figures: Mapping[tuple[str, str], str]) -> Iterator
         yield ""
         yield from _table(
             ["claim", "what the publication says", "what is missing, and what would measure it"],
-            [[r.claim.name, f"{r.claim.says} ({r.claim.where})", "; ".join(r.reasons)] for r in missing],
+            _missing(missing),
         )
         yield ""
+
+
+def _missing(rows: Sequence[ClaimJudgement]) -> list[list[str]]:
+    """Claims that lack the same are one row, where they are many."""
+    alike: dict[tuple[str, ...], list[ClaimJudgement]] = {}
+    for row in rows:
+        alike.setdefault(row.reasons, []).append(row)
+    told = []
+    for reasons, found in alike.items():
+        why = "; ".join(reasons)
+        if len(found) > _MANY:
+            told.append([", ".join(r.claim.name for r in found), f"{len(found)} claims", why])
+        else:
+            told += [[r.claim.name, f"{r.claim.says} ({r.claim.where})", why] for r in found]
+    return told
 
 
 def _group(group: Group, figure: str | None) -> Iterator[str]:

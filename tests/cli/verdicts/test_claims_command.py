@@ -318,3 +318,24 @@ def test_the_numbers_do_not_depend_on_last_digits(runs, tmp_path):
         store.write(step, table.assign(value=table["value"] * (1 + 1e-12)))
     main(["claims", NAME, str(runs), "--markdown", str(tmp_path / "b.md")])
     assert (tmp_path / "a.md").read_text() == (tmp_path / "b.md").read_text()
+
+
+OWN = Path(__file__).parents[3] / "examples" / "own_study.py"
+
+
+def test_a_study_of_ones_own(runs, tmp_path, monkeypatch, capsys):
+    main(["claims", str(OWN)])
+    assert "gradients_follow_frequency" in capsys.readouterr().out
+    main(["claims", str(OWN), str(runs)])
+    printed = capsys.readouterr().out
+    assert "me2026_words: organism, 5 runs of seeds 2, 3, 4, 5, 6: 0 hold" in printed
+    assert "no run has observations of LearningCurves" in printed
+    (tmp_path / "empty.py").write_text("STUDIES = 3")
+    refused(tmp_path / "empty.py", runs)
+    assert "says no STUDY = lmdyn.claims.Study(…)" in capsys.readouterr().err
+    refused(tmp_path / "nowhere.py", runs)
+    assert "expected a file of Python" in capsys.readouterr().err
+    assert "me2026_words" not in STUDIES
+    monkeypatch.setenv("LMDYN_STUDIES", str(OWN))
+    assert STUDIES["me2026_words"].claims[0].name == "gradients_follow_frequency"
+    assert len(STUDIES) == len(list(STUDIES))
