@@ -77,6 +77,17 @@ def test_other_observers_by_an_overlay(run, tmp_path):
     assert not any(run.glob(".analyze*"))
 
 
+def test_some_of_the_observers_only(run, tmp_path, capsys):
+    overlay = {"class_path": "Sparsity", "init_args": {"pos_classes": False, "max_tokens": 100}}
+    (tmp_path / "more.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks+": [overlay]}}))
+    command = ["analyze", str(run), "--out", str(tmp_path), "--config", str(tmp_path / "more.yaml"), "--only"]
+    main([*command, "spars*"])
+    assert [p.name for p in (tmp_path / "observations").iterdir()] == ["sparsity"]
+    with pytest.raises(SystemExit, match="1"):
+        main([*command, "svcca"])
+    assert "no observer 'svcca' is configured, there are learning_curves, sparsity" in capsys.readouterr().err
+
+
 class CheckpointCurves(LearningCurves):
     """Learning curves of checkpoints."""
 

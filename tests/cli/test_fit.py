@@ -93,6 +93,7 @@ def test_observations_under_mixed_precision_are_float32(config, tmp_path):
         (["--ckpt_path=/nowhere/step=000000001.ckpt"], "there is no checkpoint /nowhere"),
         (["--weights_only=false"], "weights_only: expected true or null, got false"),
         (["--model.init_args.hiden_size=9"], "'hiden_size' is not accepted, did you mean 'hidden_size'?"),
+        (["--trainer.max_epoch=1"], "max_epoch"),  # not taken for the beginning of max_epochs
         (["--data.init_args.n_train_tokens=many"], "Expected a <class 'int'>. Got value: many"),
         (
             ["--model=LSTMLangageModel"],

@@ -205,9 +205,15 @@ class ScaffoldRule(Observer):
 
     @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
-        """What a record of a run keeps: all of the last observation, and of each what has one value in a domain."""
+        """What a record of a run keeps: all of the last observation, and of each what has one value in a domain.
+
+        Of another rule than the published one only the interdependence: the rest depends on no rule.
+        """
         last = observations["step"].eq(observations["step"].max())
-        return observations[observations["words"].isna() | last]
+        kept = observations["words"].isna() | last
+        if settings.get("variant", "published") != "published":
+            kept &= observations["quantity"].isin(["di", "di_error"])
+        return observations[kept]
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
