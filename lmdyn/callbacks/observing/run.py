@@ -18,6 +18,7 @@ from lmdyn.callbacks.training.observation_schedule import Steps
 __all__ = [
     "Run",
     "announce",
+    "announced",
     "check_arguments",
     "forget_announced",
     "open_data",
@@ -174,6 +175,11 @@ def announce(whose: str, message: str) -> None:
     if line not in _SAID:
         _SAID.add(line)
         rank_zero_info(line)
+
+
+def announced(whose: str) -> list[str]:
+    """What was announced for an observer since it was last attached."""
+    return sorted(line.removeprefix(f"{whose}: ") for line in _SAID if line.startswith(f"{whose}: "))
 
 
 def forget_announced(whose: str) -> None:

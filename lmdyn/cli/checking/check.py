@@ -20,7 +20,7 @@ from lmdyn.callbacks.observing.probe import ProbeSet
 from lmdyn.callbacks.observing.reading import read_module
 from lmdyn.callbacks.observing.recording import check_names
 from lmdyn.callbacks.observing.requirements import foresee, silently
-from lmdyn.callbacks.observing.run import Run, split_loader
+from lmdyn.callbacks.observing.run import Run, announced, split_loader
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
 from lmdyn.cli.checking.built import Built, NotMadeError, NotParsedError, build, build_observers
 from lmdyn.cli.checking.preflight import (
@@ -327,6 +327,7 @@ def _of_observers(built: Built, run: Run, whose: str) -> tuple[list[Line], dict[
         if not found.findings:
             largest = max(found.costs, key=lambda c: c.memory, default=None)
             lines.append(Line("ok", own, "runs" if largest is None else f"runs; {largest}"))
+        lines += [Line("ok", own, said) for said in announced(observer.name) if "left out" in said]
     return lines, costs
 
 

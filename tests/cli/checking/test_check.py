@@ -190,6 +190,15 @@ def test_too_few_rows(in_tmp):
     assert any("expected 1000000 pairs of words at each distance" in str(line) for line in lines)
 
 
+def test_what_is_left_out_by_default_is_said(in_tmp):
+    """As ``fit`` says it."""
+    args = quickstart(in_tmp)
+    sparsity = {"class_path": "Sparsity", "init_args": {"matched_size": 5000}}
+    lines = check_replay(build(args), args, [overlay(in_tmp, sparsity)], "analyze")
+    assert errors(lines) == []
+    assert any("sparsity: the samples matched in frequency are left out" in str(line) for line in lines)
+
+
 def test_no_frequencies_for_a_stream(in_tmp):
     """A stream counts no words: what needs training counts says so, what counts the probe set runs."""
     args = quickstart(in_tmp)
