@@ -107,6 +107,11 @@ def fork(
             resumed = "last"
         else:
             checkpoint = read_checkpoint(origin)
+            if "optimizer_states" not in checkpoint:
+                raise ValueError(
+                    f"{origin} holds weights and no resume state: a fork goes on from a full checkpoint, which a "
+                    "ScheduledCheckpoint of weights_only: false writes"
+                )
             before = _rates(checkpoint)
             _write(path, _configuration(config, out, about))
             _change(checkpoint, config, words, path, out)

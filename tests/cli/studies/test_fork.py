@@ -239,6 +239,15 @@ def test_what_cannot_be(folder, capsys, step, words, message):
     assert sorted(folder.iterdir()) == before
 
 
+def test_weights_are_no_full_checkpoint(folder, tmp_path, capsys):
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    shutil.copy(run / "checkpoints" / "step=000000010.ckpt", run / "resume" / "step=000000010.ckpt")
+    with pytest.raises(SystemExit):
+        main(["fork", str(run), "--step", "10"])
+    assert "step=000000010.ckpt holds weights and no resume state" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
 def test_a_run_that_keeps_the_newest_only_says_so(tmp_path, capsys):
     config = configuration(tmp_path)
     config["trainer"]["callbacks"][1]["init_args"]["keep"] = 1
