@@ -54,8 +54,8 @@ class ClaimJudgement:
 
     @property
     def floor_too(self) -> bool:
-        """Whether the claim holds, and its floor lies in the region of the first part as well: no sign of its cause."""
-        if self.verdict != "holds" or self.floor is None:
+        """Whether the claim holds, and so does its floor: it lies in the region, where all parts have the same."""
+        if self.verdict != "holds" or self.floor is None or len({part.region for part in self.parts}) > 1:
             return False
         low, high = self.floor.interval or self.floor.range
         region = self.parts[0].region

@@ -226,6 +226,7 @@ def test_a_claim_that_its_floor_bears_too():
     assert not verdict([Part(x, Above(0.9))], observed, floor=y).floor_too
     assert not verdict([Part(x, Below(0))], observed, floor=y).floor_too
     assert not verdict([Part(x, Above(0))], observed).floor_too
+    assert not verdict([Part(x, Above(0)), Part(x, Above(0.1))], observed, floor=y).floor_too  # whose is it?
 
 
 def test_all_and_any():
