@@ -7,7 +7,7 @@ from lmdyn.claims.recorded import RecordedRun
 from lmdyn.claims.runs import ObservedRun, RunFolder
 from lmdyn.cli.studies.provenance import read_provenance
 
-__all__ = ["made_by", "sessions_of"]
+__all__ = ["made_by", "not_ended_words", "sessions_of"]
 
 
 def sessions_of(run: ObservedRun) -> Sequence[Mapping[str, Any]]:
@@ -45,6 +45,22 @@ def made_by(runs: Sequence[ObservedRun]) -> Iterator[str]:
     yield from seen
     if without:
         yield f"without provenance: {', '.join(without)}"
+    if not_ended := not_ended_words(runs):
+        yield not_ended
+
+
+def not_ended_words(runs: Sequence[ObservedRun]) -> str:
+    """A sentence about runs that are still trained, or were killed and not gone on with; empty where there are none."""
+    cut = []
+    for run in runs:
+        trained = [s for s in sessions_of(run) if {"fit", "fork"} & {*map(str, s.get("command", ())[:2])}]
+        if trained and "ended" not in trained[-1]:
+            cut.append(run.name)
+    if not cut:
+        return ""
+    return (
+        f"training has not ended of {', '.join(cut)}: what is said of its end is said of the last observation"
+    )
 
 
 def _environment(session: Mapping[str, Any]) -> str:

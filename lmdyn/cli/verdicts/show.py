@@ -16,6 +16,7 @@ from lmdyn.claims import Study
 from lmdyn.claims.judge import ClaimJudgement, StudyJudgement, judge
 from lmdyn.claims.runs import RunFolder
 from lmdyn.cli.studies.costs import cost_words
+from lmdyn.cli.studies.made_by import not_ended_words
 from lmdyn.cli.studies.run_folders import Profile, find_profiles
 from lmdyn.cli.verdicts.lists import console, find_study
 from lmdyn.cli.verdicts.tables import Judged, groups_of, heading, reasons_of, shown, tally
@@ -134,6 +135,8 @@ def _print(judged: Judged) -> None:
     page = console()
     judgement = judged.judgement
     page.print(f"{judgement.study.name}: {heading(judged.profile)}:{shown(judgement)} {tally(judgement)}.")
+    if not_ended := not_ended_words(judged.profile.runs):
+        page.print(f"{not_ended[0].upper()}{not_ended[1:]}.")
     if cost := cost_words(judged.profile.costs):
         page.print(f"The runs {cost}.")
     page.print()

@@ -320,6 +320,25 @@ def test_the_numbers_do_not_depend_on_last_digits(runs, tmp_path):
     assert (tmp_path / "a.md").read_text() == (tmp_path / "b.md").read_text()
 
 
+def test_a_run_whose_training_has_not_ended(runs, tmp_path, capsys):
+    path = runs / "lm_4" / "provenance.json"
+    content = json.loads(path.read_text())
+    content["sessions"] = [
+        {"command": ["lmdyn", "fit"], "began": "2026-01-01"},
+        {"command": ["lmdyn", "fit"], "began": "2026-01-02", "ended": "2026-01-03"},
+        {"command": ["lmdyn", "analyze"], "began": "2026-01-04"},
+    ]
+    path.write_text(json.dumps(content))
+    main(["claims", NAME, str(runs)])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Training has not ended of lm_2, lm_3, lm_5, lm_6: what is said of its end is" in told
+    del content["sessions"][1]["ended"]
+    path.write_text(json.dumps(content))
+    main(["claims", NAME, str(runs), "--markdown", str(tmp_path / "m.md")])
+    assert "not ended of lm_2, lm_3, lm_4, lm_5, lm_6: what" in " ".join(capsys.readouterr().out.split())
+    assert "lm\\_4, lm\\_5, lm\\_6: what is said of its end" in (tmp_path / "m.md").read_text()
+
+
 OWN = Path(__file__).parents[3] / "examples" / "own_study.py"
 
 
