@@ -4,6 +4,10 @@
   on the map of one token, over those of the full map of 32 tokens, for the same sentences. The full map is
   transformers' own layer with its fused attention, under the same loop. Goal: at least 15 times with 64 sentences on
   CPU.
+- ``exponents``: the time of all sentences × 10,000 steps of the map of one token, λ at the end of each window of 10, as
+  measured over ``--windows-of-ten`` windows of a long run. Goal: 64 sentences in at most 15 minutes on two cores.
+- ``spectrum``: the first ten Lyapunov exponents of the map of one token, orthonormalised every ten steps, against the
+  trajectory alone. Goal: at most 12 times its time.
 - ``memory``: growth of the process's peak when a long run has ten times the steps. Goal: no more than the numbers kept
   (one exponent a window and sentence).
 - ``floor``: on a GPU, the time of 1,000 sentences × 100,000 steps from the measured rate, beside the time that its
@@ -23,11 +27,13 @@ from transformers import AlbertConfig, AlbertModel
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.dynamics.long_run import long_run
-from lmdyn.analysis.dynamics.lyapunov import random_perturbation, window
 from lmdyn.analysis.dynamics.synchronized_map import synchronized_map
-from lmdyn.analysis.dynamics.trajectories import exact_products, repeat
+from lmdyn.analysis.orbits.lyapunov import local_lyapunov_exponents, random_perturbation, window
+from lmdyn.analysis.orbits.lyapunov_spectrum import lyapunov_spectrum
+from lmdyn.analysis.orbits.trajectories import exact_products, iterate, repeat
 
-GOAL = 15.0
+GOAL, MINUTES, TRAJECTORIES = 15.0, 15.0, 12.0
+TAU, EXPONENTS, ROWS = 10, 10, 4
 
 
 def main() -> None:
@@ -44,17 +50,19 @@ def main() -> None:
     parser.add_argument(
         "--peak", type=float, default=67.0, help="float32 teraflops of the GPU, without tensor cores"
     )
+    parser.add_argument("--windows-of-ten", type=int, default=50)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, whose numbers mean nothing")
     parser.add_argument("--windows", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.smoke:
         args.sentences, args.tokens, args.hidden_size, args.reps, args.steps = 4, 4, 16, 1, 2
+        args.windows_of_ten = 2
     torch.set_num_threads(args.threads)
     quiet()
     if args.windows:
         print(peak_of_run(args))
         return
-    rows = [*speed(args)]
+    rows = [*speed(args), *exponents_and_spectrum(args)]
     memory = [child(args, windows) for windows in (4, 40)]
     kept = 36 * args.sentences * 8
     rows.append(["memory, ten times the steps", f"{memory[0] / 1e6:.1f} MB", f"{memory[1] / 1e6:.1f} MB",
@@ -109,6 +117,42 @@ def speed(args: argparse.Namespace) -> list[list[str]]:
             ["1,000 sentences × 100,000 steps", f"{least:.0f} s at the peak", f"{needed:.0f} s",
              f"{needed / least:.1f}", "600 s"]
         )  # fmt: skip
+    return rows
+
+
+def exponents_and_spectrum(args: argparse.Namespace) -> list[list[str]]:
+    _, reduced, x = model(args)
+    token, device = x.mean(1), torch.device(args.device)
+    few, steps = token[:ROWS], TAU * max(2, args.windows_of_ten // 5)
+
+    def trajectory() -> None:
+        iterate(reduced, few, steps, {})
+
+    def spectrum() -> None:
+        lyapunov_spectrum(reduced, few, min(EXPONENTS, few.shape[1]), steps, every=TAU, method="perturbation")
+
+    def tangents() -> None:
+        lyapunov_spectrum(reduced, few, min(EXPONENTS, few.shape[1]), steps, every=TAU)
+
+    def exponents() -> None:
+        local_lyapunov_exponents(reduced, token, TAU, TAU * args.windows_of_ten)
+
+    seconds: dict[str, list[float]] = {}
+    with exact_products():
+        for rep in range(args.reps + 1):
+            for work in (trajectory, spectrum, tangents, exponents):
+                before = now(device)
+                work()
+                if rep:
+                    seconds.setdefault(work.__name__, []).append(now(device).since(before).wall)
+    whole = [one * 10_000 / (TAU * args.windows_of_ten) / 60 for one in seconds["exponents"]]
+    what = f"exponents: {args.sentences} sentences × 10,000 steps, d {args.hidden_size}"
+    rows = [[what, "–", spread(whole, "{:.1f} min"), "–", f"{MINUTES:g} min"]]
+    for work, name in (("spectrum", "by perturbations"), ("tangents", "by derivatives")):
+        ratios = [a / b for a, b in zip(seconds[work], seconds["trajectory"], strict=True)]
+        what = f"spectrum {name}: {EXPONENTS} exponents of {len(few)} sentences, against the trajectory"
+        times = [f"{_median(seconds[way]):.2f} s" for way in ("trajectory", work)]
+        rows.append([what, *times, spread(ratios, "{:.1f}"), f"{TRAJECTORIES:g}"])
     return rows
 
 

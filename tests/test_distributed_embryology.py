@@ -26,6 +26,7 @@ from lmdyn.callbacks import (
     EdgeProbe,
     EncoderDynamics,
     Handwriting,
+    LoopConvergence,
     ProbeSet,
     Run,
     TokenLearning,
@@ -59,7 +60,7 @@ SIZES = {
 BATCH = 3
 OBSERVERS = (
     "token_learning", "edge_probe", "world_knowledge", "attention_patterns", "downstream", "tower_preference",
-    "word_clusters", "encoder_dynamics", "depth_performance", "handwriting",
+    "word_clusters", "encoder_dynamics", "depth_performance", "handwriting", "loop_convergence",
 )  # fmt: skip
 BY_NUMBER = (
     "encoder_dynamics",
@@ -111,6 +112,7 @@ def observers():
             times=[0, 2, 3], training=HeadTraining(updates=4), batch_rows=5, tasks=tasks(),
         ),
         Handwriting(starts=6, lengths=12, probe=tasks()),
+        LoopConvergence(horizon=6, times=[0, 1, 3, 6], max_tokens=None),
     ]  # fmt: skip
 
 
@@ -245,7 +247,12 @@ def test_two_ranks_observe_what_one_observes(two, one, name):
     ranks = [pd.read_pickle(two / f"{name}{rank}.pickle") for rank in (0, 1)]
     pd.testing.assert_frame_equal(*ranks, check_exact=True)
     # sums of attention, and gradients of heads, are added in another order; dynamics amplify what rounding differs
-    tolerance = {"attention_patterns": 1e-12, "tower_preference": 1e-9, **dict.fromkeys(BY_NUMBER, 1e-6)}
+    tolerance = {
+        "attention_patterns": 1e-12,
+        "loop_convergence": 1e-12,
+        "tower_preference": 1e-9,
+        **dict.fromkeys(BY_NUMBER, 1e-6),
+    }
     exact = {"rtol": 0, "atol": tolerance.get(name, 0)}
     if name == "handwriting":  # regressions of float32 states, whose condition is far from 1
         exact = {"rtol": 1e-2, "atol": 1e-3}
@@ -253,8 +260,8 @@ def test_two_ranks_observe_what_one_observes(two, one, name):
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in OBSERVERS if n not in ("word_clusters", *BY_NUMBER)]
-)  # reads no text
+    "name", [n for n in OBSERVERS if n not in ("word_clusters", "loop_convergence", *BY_NUMBER)]
+)  # the first reads no text, the second makes its map of the first batch
 def test_every_example_is_seen_once(two, one, name):
     whole = one[name].attrs["served"]
     ranks = [pd.read_pickle(two / f"{name}{rank}.pickle").attrs["served"] for rank in (0, 1)]

@@ -11,6 +11,9 @@ import pytest
 import yaml
 
 from lmdyn.callbacks.observing.run import snake_case
+from lmdyn.claims import STUDIES, RunFolder
+from lmdyn.claims.judge import judge
+from lmdyn.claims.studies.chaos_training import TRAINING
 from lmdyn.cli.__main__ import main
 
 ROOT = Path(__file__).parents[1]
@@ -22,6 +25,7 @@ ATTENTION = ROOT / "configs" / "saphra2021_attention"
 EMBRYOLOGY = ROOT / "configs" / "chiang2020_embryology"
 TWO_TOWERS = ROOT / "configs" / "he2022_twotower"
 CHAOS = ROOT / "configs" / "inoue2022_chaos"
+LOOPS = ROOT / "configs" / "geiping2025_loops"
 SECOND_PHASES = {"bert_512.yaml"}  # laid over a run that has ended, by hand
 TASKS = ("upos", "xpos", "semtag_coarse", "semtag", "topic")
 
@@ -34,7 +38,7 @@ def test_there_are_profiles():
         (ATTENTION, {"organism"}),
         (EMBRYOLOGY, {"organism", "wikitext2", "paper"}),
         (TWO_TOWERS, {"organism", "wikitext2", "paper"}),
-        (CHAOS, {"initial", "organism", "wikitext2", "paper"}),
+        (CHAOS, {"initial", "networks", "organism", "wikitext2", "paper"}),
     ):
         assert {p.parent.name for p in PROFILES if p.parent.parent == study} == names
 
@@ -110,7 +114,8 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
             arguments = (
                 f"--config {profile.parent.relative_to(ROOT)}/observers.yaml {config.get('observe', '')}"
             )
-            assert re.search(rf"analyze \S+/{run} {re.escape(arguments)}", plan)
+            replayed = re.search(rf"analyze \S+/{run} {re.escape(arguments)}", plan)
+            assert bool(replayed) != config.get("live", False)  # observed as it is made
         return
     seeds = len(config["seeds"])
     if (
@@ -325,16 +330,71 @@ def test_the_organism_of_two_towers_in_miniature(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_the_looped_organism_in_miniature(tmp_path, monkeypatch):
+    """Two seeds by the commands of the chain: trained with random depths, observed, and reported together."""
+    monkeypatch.chdir(tmp_path)
+    here, runs = LOOPS / "organism", Path("runs/geiping2025_loops/organism")
+    chain = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]
+    document = yaml.safe_load((here / "observers.yaml").read_text(encoding="utf-8"))
+    small_ones = {
+        "LoopConvergence": {"horizon": 25, "times": [0, 1, 6, 24], "max_tokens": 200},
+        "EncoderDynamics": {"sentences": 3, "lengths": [8], "length": 10, "short_steps": 20, "dimension_times": [0, 20],
+                            "long_steps": 100, "max_period": 4},
+    }  # fmt: skip
+    for callback in document["trainer"]["callbacks"]:
+        callback["init_args"] |= small_ones[callback["class_path"]]
+    observers = tmp_path / "observers.yaml"
+    observers.write_text(yaml.safe_dump(document), encoding="utf-8")
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2,
+             "max_position_embeddings": 64}  # fmt: skip
+    splits = {
+        "n_train_tokens": 4000,
+        "n_validation_tokens": 1000,
+        "n_test_tokens": 100,
+        "sequence_length": 24,
+    }
+    small = [
+        *(argument for argument in SMALL if argument.startswith("--trainer")),
+        *(f"--data.init_args.{k}={v}" for k, v in splits.items()),
+        f"--model.init_args.config={json.dumps(sizes)}", "--model.init_args.depth=2",
+    ]  # fmt: skip
+    for seed in chain["seeds"][:2]:
+        run = f"looped_{seed}"
+        version = [
+            "--trainer.logger.init_args.version",
+            run,
+            f"--seed_everything={seed}",
+            f"--data_seed={seed}",
+        ]
+        main(["fit", "--config", str(here / "lm.yaml"), *small, *version])
+        main(["analyze", str(runs / run), "--config", str(observers), *chain["observe"].split()])
+        found = {path.name: pd.read_parquet(path) for path in (runs / run / "observations").iterdir()}
+        assert set(found) == {"loop_convergence", "encoder_dynamics"}
+        for table in found.values():
+            assert len(set(table["step"])) == 2  # before the first update and after the last
+        assert found["encoder_dynamics"].query("quantity == 'orbit_share'")["value"].sum() == pytest.approx(2)
+    made = [str(runs / f"looped_{seed}") for seed in chain["seeds"][:2]]
+    main(["report", *made, "--out", "report"])
+    assert "loop_convergence of 2 runs" in Path("report/index.html").read_text(encoding="utf-8")
+    judged = judged_as_of_full_size("geiping2025_loops", made, hidden_size=192)
+    assert {name for name, verdict in judged.items() if verdict == "not measured"} == {"settles_earlier"}
+
+
+@pytest.mark.slow
 def test_the_organism_of_chaos_in_miniature(tmp_path, monkeypatch):
-    """A trained and an initial network by the commands of the chain, and the report that compares their dynamics."""
+    """Two seeds by the commands of the chain, the report that compares them, and claims that find what they read."""
     monkeypatch.chdir(tmp_path)
     here, runs = CHAOS / "organism", Path("runs/inoue2022_chaos/organism")
     chain = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]
     document = yaml.safe_load((here / "observers.yaml").read_text(encoding="utf-8"))
     small_ones = {
-        "EncoderDynamics": {"sentences": 4, "lengths": [8], "length": 10, "short_steps": 30, "dimension_times": [0, 20],
-                            "long_steps": 1000, "check_steps": 50, "max_period": 4, "threshold": 1e-3},
-        "DepthPerformance": {"times": [0, 3], "training": {"updates": 2}},
+        "EncoderDynamics": {
+            "sentences": 4, "lengths": [8, 32],
+            "short_term": {"steps": 500, "dimension_times": [0, 25, 100, 500]},
+            "long_term": {"steps": 500, "tau": 10, "check_steps": 50, "max_period": 4},
+            "numerics": {"threshold": 1e-3},
+        },
+        "DepthPerformance": {"training": {"updates": 2}},
         "Handwriting": {"starts": 3, "lengths": 12},
     }  # fmt: skip
     for callback in document["trainer"]["callbacks"]:
@@ -356,16 +416,83 @@ def test_the_organism_of_chaos_in_miniature(tmp_path, monkeypatch):
         *(f"--data.init_args.corpus.init_args.{k}={v}" for k, v in splits.items()),
         f"--model.init_args.config={json.dumps(sizes)}",
     ]  # fmt: skip
-    assert set(chain["runs"]) == {"trained", *(f"initial_{k}" for k in range(2, 6))}
-    for run in ("trained", "initial_3"):
-        overlay = chain["runs"][run].replace("{HERE}", str(here)).split()
-        version = f"--trainer.logger.init_args.version={run}"
-        main(["fit", "--config", str(here / "lm.yaml"), *overlay, *small, version])
-        main(["analyze", str(runs / run), "--config", str(observers), *chain["observe"].split()])
-        tables = [pd.read_parquet(path) for path in (runs / run / "observations").iterdir()]
-        steps = {0, 3} if run == "trained" else {0}
-        assert [set(table["step"]) for table in tables] == [steps] * 3
-    main(["report", str(runs / "trained"), str(runs / "initial_3"), "--out", str(runs / "report")])
+    assert set(chain["runs"]) == {"trained"}
+    made = [str(runs / f"trained_{seed}") for seed in chain["seeds"][:2]]
+    for run in made:
+        seed = run.rsplit("_", 1)[1]
+        change = [
+            "--seed_everything",
+            seed,
+            "--data_seed",
+            seed,
+            f"--trainer.logger.init_args.version=trained_{seed}",
+        ]
+        main(["fit", "--config", str(here / "lm.yaml"), *small, *change])
+        main(["analyze", run, "--config", str(observers), *chain["observe"].split()])
+        tables = [pd.read_parquet(path) for path in (Path(run) / "observations").iterdir()]
+        assert [set(table["step"]) for table in tables] == [{0, 3}] * 3
+    main(["report", *made, "--out", str(runs / "report")])
     page = (runs / "report" / "index.html").read_text(encoding="utf-8")
     for name in ("encoder_dynamics", "depth_performance", "handwriting"):
         assert f"{name} of 2 runs" in page
+    judged = judged_as_of_full_size("inoue2022_chaos", made, hidden_size=128)
+    # what is observed after 300 updates is not there, and the initial networks are other runs
+    training = {claim.name for claim in TRAINING} - {"contracts_first", "born_by_instability"}
+    assert {name for name, verdict in judged.items() if verdict != "not measured"} >= training
+
+
+def judged_as_of_full_size(study, made, **sizes):
+    """The verdicts by claim, of small runs that are said to be of the size that the claims are about."""
+    for run in made:
+        config = yaml.safe_load((Path(run) / "config.yaml").read_text(encoding="utf-8"))
+        config["model"]["init_args"]["config"] |= sizes
+        (Path(run) / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    found = judge(STUDIES[study], [RunFolder(Path(run)) for run in made])
+    return {row.claim.name: row.verdict for row in found}
+
+
+@pytest.mark.slow
+def test_initial_networks_in_miniature(tmp_path, monkeypatch):
+    """Two ways to draw weights, observed as the runs are made; their records; claims that find each network's rows."""
+    monkeypatch.chdir(tmp_path)
+    here, runs = CHAOS / "networks", Path("runs/inoue2022_chaos/networks")
+    chain = yaml.safe_load((here / "config.yaml").read_text(encoding="utf-8"))["config"]
+    corpus = {"class_path": "GrammarCorpus", "init_args": {
+        "n_train_tokens": 4000, "n_validation_tokens": 1000, "n_test_tokens": 100, "vocabulary": "wordpiece",
+        "vocab_size": 300,
+    }}  # fmt: skip
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+             "embedding_size": 8, "max_position_embeddings": 64, "initializer_range": 0.02}  # fmt: skip
+    document = yaml.safe_load((here / "lm.yaml").read_text(encoding="utf-8"))
+    document["data"]["init_args"]["corpus"] = corpus
+    document["trainer"] |= {"accelerator": "cpu"}
+    observer = document["trainer"]["callbacks"][0]["init_args"]
+    observer["long_term"] |= {"steps": 200, "check_steps": 50}
+    observer["short_term"] |= {"steps": 100}
+    document["model"]["init_args"]["config"] = sizes
+    (tmp_path / "lm.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    made = []
+    for way in ("truncated", "clipped"):
+        for seed in chain["seeds"][:2]:
+            made.append(str(runs / f"{way}_{seed}"))
+            changes = [*chain["runs"][way].split(), "--seed_everything", str(seed), "--data_seed", str(seed)]
+            main(["fit", "--config", "lm.yaml", *changes, "--trainer.enable_progress_bar=false",
+                  "--trainer.logger.init_args.version", f"{way}_{seed}"])  # fmt: skip
+            assert not list(Path(made[-1]).rglob("*.ckpt"))
+            table = pd.read_parquet(Path(made[-1]) / "observations" / "encoder_dynamics")
+            assert set(table["step"]) == {0}
+            assert table.loc[table["quantity"] == "orbit_share", "value"].sum() == pytest.approx(1)
+    main(["records", *made, "--out", "records/networks"])
+    kept = pd.read_parquet("records/networks/encoder_dynamics.parquet")
+    assert {"orbit_share", "sentence_orbit_exponent", "restricted_offset", "share_of_ceiling"} <= set(
+        kept["quantity"]
+    )
+    assert "attention" not in set(kept["quantity"])
+    for run in made:  # as if they were of the size that the claims are about
+        config = yaml.safe_load((Path(run) / "config.yaml").read_text(encoding="utf-8"))
+        config["model"]["init_args"]["config"]["hidden_size"] = 1024
+        (Path(run) / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    main(["claims", "inoue2022_chaos", *made, "--markdown", "claims.md", "--only", "scale_clip"])
+    page = Path("claims.md").read_text(encoding="utf-8")
+    assert "scale_clip" in page or "Clipping instead of drawing again" in page
+    assert "not measured" not in page.split("Clipping instead of drawing again")[1].splitlines()[0]

@@ -1,13 +1,10 @@
 """Pure mathematics: tensors in, tensors or frozen dataclasses out. Nothing here knows Lightning."""
 
 from lmdyn.analysis.attention.head_divergence import HeadDivergence, HeadDivergenceSums, head_divergences
+from lmdyn.analysis.dynamics.convergence import LoopSums, relative_change, settling_depth
 from lmdyn.analysis.dynamics.effective_dimension import EffectiveDimension, effective_dimension
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.analysis.dynamics.kaplan_yorke import kaplan_yorke_dimension
 from lmdyn.analysis.dynamics.long_run import LongRun, long_run
-from lmdyn.analysis.dynamics.lyapunov import LocalExponents, local_lyapunov_exponents
-from lmdyn.analysis.dynamics.lyapunov_spectrum import LyapunovSpectrum, lyapunov_spectrum
-from lmdyn.analysis.dynamics.recurrence import Attractors, Recurrence, attractor_types, attractors
 from lmdyn.analysis.dynamics.synchronization import (
     Synchronization,
     deviation,
@@ -16,8 +13,6 @@ from lmdyn.analysis.dynamics.synchronization import (
     synchronize,
 )
 from lmdyn.analysis.dynamics.synchronized_map import SynchronizedMap, synchronized_map, transverse_exponents
-from lmdyn.analysis.dynamics.trajectories import Trajectory, exact_products, iterate
-from lmdyn.analysis.dynamics.transients import Transients, transient_length
 from lmdyn.analysis.inspection.activations import Capture, capture, observing, resolve_sites
 from lmdyn.analysis.inspection.sites import FoundSites, find_sites, match_sites
 from lmdyn.analysis.interdependence.coalition_sums import PairwiseShapley
@@ -32,6 +27,18 @@ from lmdyn.analysis.interdependence.lstm import state_gradients
 from lmdyn.analysis.interdependence.pairwise_shapley import pairwise_shapley_interaction
 from lmdyn.analysis.interdependence.shapley import ShapleyInteraction, shapley_interaction
 from lmdyn.analysis.interdependence.trees import dependency_distances, off_by_one_distances
+from lmdyn.analysis.orbits.correlation_dimension import correlation_dimension
+from lmdyn.analysis.orbits.growth_rate import GrowthRate, growth_rate
+from lmdyn.analysis.orbits.kaplan_yorke import kaplan_yorke_dimension
+from lmdyn.analysis.orbits.lyapunov import LocalExponents, local_lyapunov_exponents
+from lmdyn.analysis.orbits.lyapunov_spectrum import LyapunovSpectrum, lyapunov_spectrum
+from lmdyn.analysis.orbits.orbit_kind import OrbitKinds, orbit_kind
+from lmdyn.analysis.orbits.recurrence import Attractors, Recurrence, attractor_types, attractors
+from lmdyn.analysis.orbits.spectral_lines import SpectralLines, spectral_lines
+from lmdyn.analysis.orbits.survival import Survival, survival
+from lmdyn.analysis.orbits.trajectories import Trajectory, exact_products, iterate
+from lmdyn.analysis.orbits.transients import Transients, transient_length
+from lmdyn.analysis.orbits.zero_one_test import ZeroOne, decorrelation_lag, zero_one_test
 from lmdyn.analysis.preference.independent_components import (
     UnusableEmbeddingsError,
     amari_ica,
@@ -102,22 +109,27 @@ __all__ = [
     "EncoderMap",
     "FoundSites",
     "GroupedMeans",
+    "GrowthRate",
     "HeadDivergence",
     "HeadDivergenceSums",
     "HeadTraining",
     "Jackknifed",
     "LocalExponents",
     "LongRun",
+    "LoopSums",
     "LyapunovSpectrum",
     "MatchedSamples",
     "Membership",
+    "OrbitKinds",
     "PairwiseInterdependence",
     "PairwiseShapley",
     "Predictions",
     "ProbeResult",
     "Recurrence",
     "ShapleyInteraction",
+    "SpectralLines",
     "SplitHalf",
+    "Survival",
     "Synchronization",
     "SynchronizedMap",
     "TowerHead",
@@ -125,6 +137,7 @@ __all__ = [
     "Trajectory",
     "Transients",
     "UnusableEmbeddingsError",
+    "ZeroOne",
     "amari_ica",
     "amari_index",
     "attention_entropy",
@@ -138,8 +151,10 @@ __all__ = [
     "concentration",
     "contextual_decomposition",
     "control_labels",
+    "correlation_dimension",
     "cosine_kernel",
     "decompositional_interdependence",
+    "decorrelation_lag",
     "dependency_distances",
     "description_length",
     "deviation",
@@ -150,6 +165,7 @@ __all__ = [
     "fast_ica",
     "find_sites",
     "frequency_correlation",
+    "growth_rate",
     "head_divergences",
     "iterate",
     "jackknife",
@@ -170,6 +186,7 @@ __all__ = [
     "normalized_attention_entropy",
     "observing",
     "off_by_one_distances",
+    "orbit_kind",
     "pairwise_interdependence",
     "pairwise_shapley_interaction",
     "pearson",
@@ -180,12 +197,16 @@ __all__ = [
     "pwcca",
     "rbf_kernel",
     "reading_of",
+    "relative_change",
     "resolve_sites",
     "rsa",
+    "settling_depth",
     "shapley_interaction",
     "spearman",
+    "spectral_lines",
     "split_half_reliability",
     "state_gradients",
+    "survival",
     "svcca",
     "svcca_ranks",
     "sweep",
@@ -199,4 +220,5 @@ __all__ = [
     "typical_words",
     "word_clusters",
     "word_tags",
+    "zero_one_test",
 ]

@@ -4,7 +4,8 @@ from lmdyn.callbacks.attention.attention_patterns import AttentionPatterns
 from lmdyn.callbacks.dynamics.depth_performance import DepthPerformance
 from lmdyn.callbacks.dynamics.dynamics_settings import DynamicsNumerics, LongTerm, ShortTerm
 from lmdyn.callbacks.dynamics.encoder_dynamics import EncoderDynamics
-from lmdyn.callbacks.dynamics.handwriting import Handwriting
+from lmdyn.callbacks.dynamics.handwriting.handwriting import Handwriting
+from lmdyn.callbacks.dynamics.loops.loop_convergence import LoopConvergence
 from lmdyn.callbacks.interdependence.interdependence import Interdependence
 from lmdyn.callbacks.interdependence.scaffold_rule import ScaffoldRule
 from lmdyn.callbacks.observing.observer import Observer
@@ -61,6 +62,7 @@ __all__ = [
     "Itself",
     "LearningCurves",
     "LongTerm",
+    "LoopConvergence",
     "ObservationStore",
     "ObservedBatch",
     "Observer",

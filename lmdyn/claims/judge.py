@@ -264,7 +264,7 @@ def _different_settings(places: Sequence[tuple[ObservedRun, str]]) -> list[str]:
                 or isinstance(value, (int, float))
                 or (isinstance(value, str) and "/" not in value)
             )
-            if plain and key not in ("probe_set", "seed"):
+            if plain and key not in ("probe_set", "train_set", "seed"):
                 found.setdefault(key, {}).setdefault(repr(value), f"{folder} of {run.name}")
     return [
         f"{key}: " + ", ".join(f"{value} in {where}" for value, where in values.items())

@@ -2,6 +2,7 @@
 
 from lmdyn.models.causal_lm import CausalLanguageModel, CausalOutput, CausalTagger
 from lmdyn.models.lamb import LAMB
+from lmdyn.models.looped.looped_lm import LoopedLanguageModel
 from lmdyn.models.lstm import LSTMLanguageModel
 from lmdyn.models.masked_lm import MaskedLanguageModel
 from lmdyn.models.pretrained import PretrainedLM
@@ -16,6 +17,7 @@ __all__ = [
     "CausalTagger",
     "LSTMLanguageModel",
     "LSTMTagger",
+    "LoopedLanguageModel",
     "MaskedLanguageModel",
     "PretrainedLM",
     "RecurrentOutput",

@@ -137,14 +137,22 @@ class CausalTransformer(LanguageModule):
         Raises:
             ValueError: rows longer than the model has positions for.
         """
-        most = getattr(self.model.config, "max_position_embeddings", None)
-        if most is not None and input_ids.shape[1] > most:
-            raise ValueError(
-                f"rows of {input_ids.shape[1]} tokens are longer than the positions of the model, {most}: take a lower "
-                "sequence_length, or a larger max_position_embeddings (n_positions of GPT-2)"
-            )
+        self.check_positions(input_ids.shape[1])
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return CausalOutput(self.decoder(hidden))
+
+    def check_positions(self, length: int) -> None:
+        """Refuse rows longer than the model has positions for.
+
+        Raises:
+            ValueError: they are.
+        """
+        most = getattr(self.model.config, "max_position_embeddings", None)
+        if most is not None and length > most:
+            raise ValueError(
+                f"rows of {length} tokens are longer than the positions of the model, {most}: take a lower "
+                "sequence_length, or a larger max_position_embeddings (n_positions of GPT-2)"
+            )
 
     # Training and evaluation ------------------------------------------------------------------------------
 
@@ -162,8 +170,14 @@ class CausalTransformer(LanguageModule):
         """Logits, labels and losses in nats; the loss of a token without label is 0."""
         labels = self.labels_of(batch)
         logits = self(batch["input_ids"], batch.get("attention_mask")).logits.float()
-        losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
-        return logits, labels, losses
+        return logits, labels, self.losses_of(logits, labels)
+
+    @staticmethod
+    def losses_of(
+        logits: Float[Tensor, "batch time outputs"], labels: Int[Tensor, "batch time"]
+    ) -> Float[Tensor, "batch time"]:
+        """Cross-entropy in nats; 0 of a token without label."""
+        return F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none", ignore_index=IGNORED)
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
         """Mean cross-entropy over the labelled tokens, in nats; 0 of a batch without any."""

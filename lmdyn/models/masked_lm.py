@@ -28,10 +28,11 @@ from lmdyn.models.learning_rate_schedules import check_schedule, scheduled_optim
 from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
 from lmdyn.models.pretrained import hub_folder, load_model
 from lmdyn.models.pretraining import (
+    Initialization,
     checkpoint_activations,
+    draw_weights,
     gather_labelled,
     labelled_positions,
-    truncated_normal,
 )
 
 __all__ = ["MaskedLMOutput", "MaskedLanguageModel"]
@@ -104,6 +105,9 @@ class MaskedLanguageModel(LanguageModule):
         gradient_clip_val: highest norm of the gradient; None does not clip. The Trainer's own setting wins.
         compile: compile the encoders with ``torch.compile`` for training.
         checkpoint_activations: compute activations again in the backward pass instead of keeping them.
+        initialization: how weights are drawn: ``truncated_normal`` (at two deviations, as published),
+            ``clipped_normal`` at them, ``normal``, or ``normal_everywhere``, gains of norms too; σ is the
+            configuration's ``initializer_range``. One seed draws the same numbers for each.
 
     Raises:
         ValueError: an unknown family; both or neither of ``config`` and ``pretrained``; a configuration that
@@ -134,6 +138,7 @@ class MaskedLanguageModel(LanguageModule):
         gradient_clip_val: float | None = 1.0,
         compile: bool = False,
         checkpoint_activations: bool = False,
+        initialization: Initialization = "truncated_normal",
     ) -> None:
         super().__init__(vocab_size=vocab_size, optimizer=optimizer, gradient_clip_val=gradient_clip_val)
         if family not in get_args(Family):
@@ -142,11 +147,16 @@ class MaskedLanguageModel(LanguageModule):
             raise ValueError("give either a config, to start from scratch, or pretrained weights")
         if "vocab_size" in (config or {}):
             raise ValueError("vocab_size is an argument of its own, not of the config: move it there")
+        if initialization not in get_args(Initialization):
+            raise ValueError(
+                f"initialization is one of {list(get_args(Initialization))}, got {initialization!r}"
+            )
         check_schedule(warmup_steps, decay_power, decay_steps)
         self.save_hyperparameters(ignore=["optimizer"])
         self.family = family
         self.config = config
         self.pretrained = pretrained
+        self.initialization = initialization
         self.generator_size = generator_size
         self.warmup_steps = warmup_steps
         self.decay_power = decay_power
@@ -162,7 +172,7 @@ class MaskedLanguageModel(LanguageModule):
     # Building ---------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Make transformers' models, with truncated normal weights, or load them."""
+        """Make transformers' models, with weights drawn as asked for, or load them."""
         self.model: Any
         if self.family == "electra":
             self.generator, self.model = self._electra()
@@ -177,9 +187,9 @@ class MaskedLanguageModel(LanguageModule):
                 else cls(cast(Any, self._config()))
             )
         if self.pretrained is None:
-            truncated_normal(self.model)
+            draw_weights(self.model, self.initialization)
             if self.family == "electra":
-                truncated_normal(self.generator)
+                draw_weights(self.generator, self.initialization)
         self.vocab_size = int(self.model.config.vocab_size)
         self.hparams["vocab_size"] = self.vocab_size
 

@@ -76,6 +76,7 @@ OBSERVERS = {
         "length": 12, "lengths": [8], "sentences": 6, "short_steps": 40, "dimension_times": [0, 20], "long_steps": 200,
         "long_tau": 10, "check": 1, "check_steps": 60, "max_period": 4, "examples": 2, "threshold": 1e-3,
     },
+    "LoopConvergence": {"horizon": 6, "times": [0, 1, 2, 5], "max_tokens": 200},
     "DepthPerformance": {
         "times": [0, 2, 3], "training": {"updates": 3}, "batch_rows": 4, "fine_tuned_times": [1],
         "budget": {"max_updates": 2},
@@ -99,6 +100,7 @@ LANGUAGE_OF = {
             "AttentionPatterns",
             "Downstream",
             "EncoderDynamics",
+            "LoopConvergence",
             "DepthPerformance",
             "Handwriting",
         ],

@@ -80,6 +80,7 @@ OBSERVERS: dict[str, Callable[[], dict[str, Any]]] = {
     "AttentionPatterns": lambda: {"max_tokens": 200, "size": 8},
     "Downstream": lambda: {"budget": Budget(max_updates=1), "tasks": ["acceptability"], "probe": tasks()},
     "EncoderDynamics": lambda: SMALL_DYNAMICS,
+    "LoopConvergence": lambda: {"horizon": 4, "max_tokens": 100},
     "DepthPerformance": lambda: {"times": [0, 2], "training": HeadTraining(updates=3), "batch_rows": 4},
     "Handwriting": lambda: {"starts": 4, "lengths": 12, "probe": tasks()},
     "TowerPreference": lambda: {
@@ -117,6 +118,10 @@ UNDEFINED = {
     "EncoderDynamics": (
         "full_map_exponent", "reduced_map_exponent", "sentence_offset", "sentence_switched_at",
         "synchronization_offset", "transverse_exponent",
+        # no sentence has a chaotic transient; all start from one state, of which some loops do
+        "mean_exponent", "sentence_exponent", "effective_dimension", "share_of_ceiling",
+        # no transient ended; orbits that nothing had to be looked for in
+        "escape_rate", "sentence_orbit_line_change",
     ),
     "Handwriting": ("nmse",),
 }  # fmt: skip

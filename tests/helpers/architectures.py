@@ -13,8 +13,7 @@ import torch.nn.functional as F
 import transformers
 from torch import nn
 
-VOCABULARY = 256
-HIDDEN = 32
+from tests.helpers.loops import HIDDEN, VOCABULARY, RecurrentDepth, looped_llama
 
 _SIZES = {"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_hidden_layers": 2}
 _HEADS = {"num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 64}
@@ -184,6 +183,7 @@ CAUSAL: dict[str, Callable[[], nn.Module]] = {
     "mixtral": _pretrained(
         "MixtralForCausalLM", "MixtralConfig", **_SIZES, **_GROUPED, **_IDS, num_local_experts=4
     ),
+    "looped_llama": lambda: looped_llama(2),
 }  # fmt: skip
 """Models of transformers that predict the next token: input_ids, attention_mask in, `.logits` out."""
 
@@ -218,6 +218,7 @@ OWN: dict[str, Callable[[], nn.Module]] = {
     "deep_lstm": DeepRNN,
     "deep_gru": lambda: DeepRNN("GRU"),
     "torch_transformer": TorchTransformer,
+    "recurrent_depth": lambda: RecurrentDepth(depth=2),
 }
 """Causal models as users write them, each called and answering in its own way."""
 

@@ -15,7 +15,7 @@ from transformers import (
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.models import LAMB, MaskedLanguageModel
 from lmdyn.models.learning_rate_schedules import decay_groups, warmup_decay
-from lmdyn.models.pretraining import checkpoint_activations, truncated_normal
+from lmdyn.models.pretraining import checkpoint_activations, draw_weights
 
 VOCAB = 50
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
@@ -177,8 +177,55 @@ def test_weights_start_truncated(family):
         for p in control.parameters():
             p.normal_(std=0.02)
     assert any(p.abs().max() > 0.04 for p in control.parameters())
-    truncated_normal(control)
+    draw_weights(control)
     assert all(p.abs().max() <= 0.04 + 1e-7 for p in control.parameters() if p.ndim > 1)
+
+
+class TestInitialization:
+    """One seed, four ways: weights that correspond."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def drawn(cls):
+        sizes = {"embedding_size": 64, "hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 2}
+        found = {}
+        for how in ("truncated_normal", "clipped_normal", "normal", "normal_everywhere"):
+            torch.manual_seed(3)
+            found[how] = MaskedLanguageModel("albert", config=sizes, vocab_size=500, initialization=how).model
+        return found
+
+    @staticmethod
+    def weight(model):
+        return model.albert.encoder.albert_layer_groups[0].albert_layers[0].ffn.weight.detach()
+
+    def test_deviations(self, drawn):
+        """Of a normal cut at two deviations 0.8796, clipped there 0.9594."""
+        share = {how: self.weight(model).std().item() / 0.02 for how, model in drawn.items()}
+        assert share["truncated_normal"] == pytest.approx(0.8796, abs=0.01)
+        assert share["clipped_normal"] == pytest.approx(0.9594, abs=0.01)
+        assert share["normal"] == pytest.approx(1.0, abs=0.01)
+
+    def test_networks_of_one_seed_correspond(self, drawn):
+        plain = self.weight(drawn["normal"])
+        assert torch.equal(self.weight(drawn["clipped_normal"]), plain.clamp(-0.04, 0.04))
+        assert torch.equal(self.weight(drawn["normal_everywhere"]), plain)
+        assert plain.abs().max() > 0.04
+        cut, inside = self.weight(drawn["truncated_normal"]), plain.abs() <= 0.04
+        assert torch.equal(cut[inside], plain[inside])
+        assert 0.03 < (~inside).float().mean() < 0.06
+        assert (cut[~inside].abs() < 0.04).all()
+        assert not torch.equal(cut.flip(0)[inside], plain[inside])
+
+    def test_gains(self, drawn):
+        norm = "albert.encoder.albert_layer_groups.0.albert_layers.0.full_layer_layer_norm.weight"
+        gains = {how: model.get_parameter(norm) for how, model in drawn.items()}
+        assert (gains["normal"] == 1).all()
+        assert gains["normal_everywhere"].abs().max() < 0.12
+        assert gains["normal_everywhere"].std() > 0.01
+
+    def test_unknown(self):
+        with pytest.raises(ValueError, match="initialization is one of"):
+            MaskedLanguageModel("albert", config={}, initialization="xavier")
 
 
 def test_no_decay_of_biases_and_norms():

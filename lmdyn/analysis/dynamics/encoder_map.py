@@ -1,65 +1,81 @@
-"""A transformer's encoder as a dynamical system: its layer as a map of the token vectors, and where sentences start."""
+"""A model as a dynamical system: what it iterates as a map of token vectors, where texts start, what is read out."""
 
 import copy
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.activations import (
-    attention_as,
-    first_tensor,
-    observing,
-    paths_of,
-    resolve_sites,
-)
+from lmdyn.analysis.dynamics.maps.copies import apart, private_copy, same_values
+from lmdyn.analysis.dynamics.maps.core import Core, core_of, order_of, repeated_modules, shorter_units
+from lmdyn.analysis.dynamics.maps.passage import Passage, Recorded
+from lmdyn.analysis.dynamics.maps.steps import CalledLayers, LayerStep, NoMapError, Passages, tolerance
+from lmdyn.analysis.dynamics.maps.texts import repeated, resized, rows_of, some_texts, tokens_of
+from lmdyn.analysis.inspection.activations import first_tensor, paths_of, resolve_sites
 from lmdyn.analysis.inspection.blocks import static_blocks
-from lmdyn.analysis.inspection.forward import Forward, StopForward, call_module
+from lmdyn.analysis.inspection.forward import Forward, call_module, logits_of
 from lmdyn.analysis.inspection.sites import find_sites
 from lmdyn.analysis.inspection.transformer import encoder_of, layer_sites
 
 __all__ = ["EncoderMap"]
 
+Map = Callable[[Tensor], Tensor]
+
 
 class EncoderMap:
-    """The layer that an encoder applies again and again, as a map x ↦ f(x) of all token vectors.
+    """The layers that a model applies again and again, as a map x ↦ f(x) of all token vectors.
 
-    ``x`` is (batch, tokens, hidden). What the map computes is what the module's own layer computes: its layer norms and
-    activation, without dropout, attention over all tokens. The layers are copied when the map is made, in the
-    asked precision and in eval mode; the module is left as it was and may go on training. GELU's tanh approximation is
-    computed by one kernel, equal to rounding.
+    ``x`` is (batch, tokens, hidden). What the map computes is what the module's own forward computes between the end of
+    one iteration and the end of the next: its layers, norms and activation, without dropout; what it adds or
+    concatenates to the state in between; its own positions, and its own mask of the future. A kept cache is never part
+    of it. The module is copied when the map is made, in the asked precision and in eval mode, and may go on training.
+    GELU's tanh approximation is computed by one kernel, equal to rounding. What a model computes in float32 whatever
+    its precision (Llama's norms, the softmax of eager attention) rounds like float32 in float64 too.
 
-    The layers are those of ``layer_sites``, else the blocks that ``find_sites`` finds; of an encoder-decoder, the
-    encoder's. In which order they come is learned by running the module once, and it is checked that each is handed
-    what the one before it answered, and that its copy answers the same. Where the same layers (one, or an
-    inner group of several) come again and again, as ALBERT's, the map is their single pass, and time has no end. Where
-    all layers differ (BERT, GPT), there is no such map: :attr:`maps` are the layers, and time is depth.
+    *The core*, the layers of one iteration, is given by ``sites`` or found: one layer called again and again (ALBERT, a
+    looped Llama), a group of several, or what repeats between a prelude and a coda. The state is what its last layer
+    answers; the state at depth 0 is what leads to the input of its first layer. Where layers hand the state on
+    unchanged, they are called one after the other with the arguments that the model makes for so many rows and tokens.
+    Else the model's own forward is run from one state to the next, and the modules before the core answer what they did
+    for the same batch. In both cases it is measured on the example that the steps are one map: from the same state,
+    each iteration must lead to the same next one.
+
+    *Rows.* Where the step sees the text itself (:attr:`injected`), or masks of it (:attr:`masked`), the map belongs to
+    a batch: ``f.of(batch)`` is that of its rows, once or several times one after the other, as in
+    ``torch.cat([x, x + δ])``. Else ``f`` is applied to any number of rows and tokens.
+
+    Where all layers differ (BERT, GPT), there is no such map: :attr:`maps` are the layers, and time is depth.
 
     Args:
-        module: one of transformers' models, or a module around it; or a model of your own, whose blocks are called as
-            ``block(x, ...)`` with token vectors x.
+        module: one of transformers' models, or a module around it; or a model of your own.
         batch: an example batch; its first row is run. With a mask: the rows that the map will be applied to.
         dtype: float32 or float64.
         masked: attend only where ``attention_mask`` of the batch is 1. The map is then that of the rows of this batch,
             once or several times one after the other. The publication's has no mask.
         forward: see ``call_module``, for modules that are not called in Hugging Face's names.
         attention: transformers' implementation: ``sdpa``, or ``eager``, which forward-mode differentiation needs.
+        sites: display name to module path of the layers of the core, in order. By default those of ``layer_sites``,
+            else the blocks of ``find_sites`` (of an encoder-decoder, the encoder's); else the outermost modules that
+            the forward calls several times.
+        seed: of what the module draws in its forward, as a random state at depth 0.
 
     Attributes:
-        maps: what is applied in a pass through the model, in order: of shared layers the same map again and again.
+        maps: what is applied in a pass through the model, in order: of a core the same map again and again.
         shared: whether they are one.
         layers: the layers of a single application, copies.
+        unit: their paths.
         masked: whether attention leaves padding out.
+        injected: whether the step depends on the text beyond the state.
+        width: size of a token's vector.
 
     Raises:
-        ValueError: no layers found, or recurrent ones; layers that are no map of the token vectors, as the model
-            changes these between two layers, or as the width differs; another precision; a mask without
-            ``attention_mask``.
+        ValueError: no layers found, or recurrent ones; a core whose steps are no one map of the state; layers that are
+            no map of the token vectors, as the model changes these between two layers, or as the width differs; another
+            precision; a mask without ``attention_mask``.
 
-    Reference: Inoue et al. 2022, equations 1 to 4.
+    Reference: Inoue et al. 2022, equations 1 to 4; of loops with an injected input, Geiping et al. 2025.
 
     Example:
         >>> from transformers import AlbertConfig, AlbertModel
@@ -72,6 +88,26 @@ class EncoderMap:
         ...     x = f(x)
         >>> f.shared, len(f.maps), torch.allclose(x.float(), model(**batch).last_hidden_state, atol=1e-5)
         (True, 3, True)
+
+        A loop of your own, with an input that is injected at each step:
+
+        >>> class Loop(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.embed, self.core, self.out = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9)
+        ...     def forward(self, input_ids, depth=6):
+        ...         e = self.embed(input_ids)
+        ...         x = torch.zeros_like(e)
+        ...         for _ in range(depth):
+        ...             x = torch.tanh(self.core(x + e))
+        ...         return self.out(x)
+        >>> loop = Loop()
+        >>> f = EncoderMap(loop, batch)
+        >>> f.injected, f.unit
+        (True, ('core',))
+        >>> g, x = f.of(batch), f.start(batch)
+        >>> torch.allclose(f.finish(batch, g(g(x))), loop(batch["input_ids"], depth=2), atol=1e-6)
+        True
     """
 
     def __init__(
@@ -83,6 +119,8 @@ class EncoderMap:
         masked: bool = False,
         forward: Forward | None = None,
         attention: str = "sdpa",
+        sites: Mapping[str, str] | None = None,
+        seed: int = 0,
     ) -> None:
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(
@@ -92,42 +130,103 @@ class EncoderMap:
             raise ValueError(
                 f"a mask is asked for, and the batch has no attention_mask, only {sorted(batch)}"
             )
-        self._module, self._forward, self._dtype = module, forward, dtype
-        self.masked, self._attention = masked, attention
         configs = [getattr(m, "config", None) for m in module.modules()]
         if forward is None and any(getattr(config, "is_encoder_decoder", False) for config in configs):
-            self._module = module = encoder_of(module)
-        rows = _tensors(batch) if masked else {name: t[:1] for name, t in _tensors(batch).items()}
-        self._layers = self._found_layers(rows)
+            module = encoder_of(module)
+        self.masked, self._forward, self._seed = masked, forward, seed
+        given = self._read(batch)
+        self._example, *self._others = some_texts(given)
+        rows = given if masked else self._example
+        self._sites = dict(sites) if sites is not None else None
         try:
-            calls = self._run(rows)
-        except ValueError:
-            if attention == "eager":
+            self._make(private_copy(module, dtype, attention), rows)
+        except ValueError as error:
+            if attention == "eager" or isinstance(error, NoMapError):
                 raise
-            self._attention = attention = (
-                "eager"  # of a model that has no other (Gemma 2); else the error is raised again
-            )
-            calls = self._run(rows)
-        if not calls:
-            raise ValueError(
-                f"the layers {list(self._layers)} of {type(module).__name__} did not run: is there an encoder?"
-            )
-        _check_chain(calls, type(module).__name__)
-        order = [call.path for call in calls]
-        unit = _unit(order)
-        one_of_albert = len(order) == 1 and _groups_of_albert(module) == 1
-        self.shared = len(order) > len(unit) or one_of_albert
-        copies = _copies(self._layers, list(dict.fromkeys(order)), dtype, attention)
-        self.layers: tuple[nn.Module, ...] = tuple(copies[path] for path in unit)
-        # what the model hands to each layer besides the token vectors: positions, masks
-        arguments = {call.path: call for call in calls}
-        self._n_rows = len(rows["input_ids"]) if masked and "input_ids" in rows else 0
-        self._steps = [_Step(copies[path], arguments[path], dtype, self._n_rows) for path in unit]
-        for step, path in zip(self._steps, unit, strict=True):
-            step.check(arguments[path], type(module).__name__)
-        self.maps: list[Callable[[Tensor], Tensor]] = (
-            [self] * (len(order) // len(unit)) if self.shared else list(self._steps)
+            # of a model that has no other (Gemma 2); else the error is raised again
+            self._make(private_copy(module, dtype, "eager"), rows)
+        self._batch: dict[str, Tensor] | None = rows if masked else None
+        self._bind()
+
+    def _make(self, module: nn.Module, rows: Mapping[str, Tensor]) -> None:
+        self._module = module
+        self._passage, self._steps, example = self._found(rows)
+        self.unit, self._n = self._steps.unit, self._steps.n
+        one_of_albert = len(example.calls) == 1 and _groups_of_albert(module) == 1
+        self.shared = self._n > 1 or one_of_albert
+        self.layers: tuple[nn.Module, ...] = tuple(self._passage.layers[path] for path in self.unit)
+        state = cast(Tensor, example.calls[len(self.unit) - 1].answer)
+        self.width = state.shape[2]
+        self.injected = self._depends_on_text(state[:1])
+        self._ends = False  # whether what follows the core was seen to read the last state alone
+
+    def _bind(self) -> None:
+        self._known: dict[tuple[int, int], list[Map]] = {}
+        self._finished: tuple[Mapping[str, Any], int, Recorded] | None = None
+        self.maps: list[Map] = (
+            [self] * self._n if self.shared else [_Layer(self, i) for i in range(len(self.unit))]
         )
+
+    # ---------------------------------------------------------------- the core
+
+    def _found(self, rows: Mapping[str, Tensor]) -> tuple[Passage, CalledLayers | Passages, Recorded]:
+        def run() -> Any:
+            return call_module(self._module, rows, forward=self._forward)
+
+        model = type(self._module).__name__
+        if self._sites is not None:
+            found = resolve_sites(self._module, self._sites)
+            layers = {self._sites[name]: layer for name, layer in found.items()}
+            _refuse_recurrent(layers, self._module)
+            core = core_of(order_of(self._module, layers, run))
+            if silent := sorted(layers.keys() - {*core.unit}):
+                raise ValueError(
+                    f"sites {silent} of {model} do not run in each iteration, or not at all, but {list(core.unit)}: "
+                    "name the layers of one iteration, in order"
+                )
+            return self._as_steps(layers, core, rows)
+        refused: ValueError | None = None
+        blocks: tuple[dict[str, nn.Module], Core] | None = None
+        try:
+            layers = self._found_layers(rows)
+            order = order_of(self._module, layers, run)
+            if not order:
+                raise ValueError(f"the layers {list(layers)} of {model} did not run: is there an encoder?")
+            blocks = layers, core_of(order)
+            return self._as_steps(*blocks, rows, only_called=True)
+        except ValueError as error:
+            if isinstance(error, RecurrentError):
+                raise
+            refused = error
+        for layers in self._loops(rows, run):
+            core = core_of(order_of(self._module, layers, run))
+            for unit in shorter_units(core.unit) if core.n > 1 else ():
+                try:
+                    return self._as_steps(layers, Core(unit, core.n), rows)
+                except NoMapError as error:
+                    refused = error if not isinstance(refused, NoMapError) or blocks is None else refused
+        if blocks is not None and blocks[1].n > 1:
+            return self._as_steps(*blocks, rows)
+        raise refused
+
+    def _as_steps(
+        self,
+        layers: Mapping[str, nn.Module],
+        core: Core,
+        rows: Mapping[str, Tensor],
+        only_called: bool = False,
+    ) -> tuple[Passage, CalledLayers | Passages, Recorded]:
+        """The core as a map, and what the module did for the example."""
+        passage = Passage(
+            self._module, {path: layers[path] for path in dict.fromkeys(core.unit)}, self._forward, self._seed
+        )
+        example = passage.record(rows)
+        try:
+            return passage, CalledLayers(passage, core.unit, core.n, example), example
+        except NoMapError:
+            if core.n == 1 or only_called:
+                raise
+            return passage, Passages(passage, core.unit, core.n, example), example
 
     def _found_layers(self, rows: Mapping[str, Any]) -> dict[str, nn.Module]:
         try:
@@ -145,114 +244,183 @@ class EncoderMap:
         _refuse_recurrent(layers, self._module)
         return layers
 
+    def _loops(self, rows: Mapping[str, Tensor], run: Callable[[], Any]) -> list[dict[str, nn.Module]]:
+        ids = {name: t for name, t in rows.items() if name == "input_ids"}
+        try:
+            return repeated_modules(self._module, run, ids)
+        except Exception:  # it cannot be run: why its layers are not found is said already
+            return []
+
+    # ---------------------------------------------------------------- rows
+
+    def _depends_on_text(self, state: Tensor) -> bool:
+        """Whether another text of the same length changes the step."""
+        steps = [self._steps.bind(text) for text in (self._example, *self._others)]
+        if isinstance(self._steps, CalledLayers):
+            arguments = [[cast(LayerStep, step).arguments for step in of_text] for of_text in steps]
+            return not all(same_values(arguments[0], other) for other in arguments[1:])
+        noise = torch.randn(state.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        for x in (state, noise.to(state), torch.zeros_like(state)):
+            expected, *found = [step(x) for (step,) in steps]
+            if any(apart(y, expected) > 0 for y in found):
+                return True
+        return not self._others
+
+    def of(self, batch: Mapping[str, Any]) -> "EncoderMap":
+        """The map of the rows of a batch; the map itself where the step sees nothing of the text but the state.
+
+        Args:
+            batch: tensors by name. The map is then applied to states of these rows, in this order, once or several
+                times one after the other.
+        """
+        if not (self.injected or self.masked):
+            return self
+        bound = copy.copy(self)
+        bound._batch = self._read(batch)
+        bound._bind()
+        return bound
+
+    def part(self, rows: Tensor | slice) -> "EncoderMap":
+        """The map of some of the rows that it belongs to; the map itself where it belongs to none.
+
+        Args:
+            rows: their numbers, or a mask of all.
+        """
+        if self._batch is None:
+            return self
+        return self.of({name: t[rows] for name, t in self._batch.items()})
+
+    def _read(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        """What the forward is given."""
+        tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim}
+        return {name: value for name, value in tensors.items() if self.masked or name != "attention_mask"}
+
+    def _applied_to(self, x: Tensor) -> list[Map]:
+        """The layers of an iteration, or the step, for so many rows and tokens."""
+        rows, tokens = x.shape[:2]
+        any_rows = self._steps.any_rows and self._batch is None
+        key = (0 if any_rows else rows, tokens)
+        if key not in self._known:
+            # kept as long as the map is: CUDA graphs of it read these arguments
+            self._known[key] = [*self._steps.bind(self._text(1 if any_rows else rows, tokens))]
+        return self._known[key]
+
+    def _text(self, rows: int, tokens: int) -> dict[str, Tensor]:
+        """The batch of so many rows; of a map that belongs to none, any text of this length."""
+        if self._batch is not None:
+            count, length = rows_of(self._batch), tokens_of(self._batch)
+            if rows % count or (length is not None and length != tokens):
+                what = "masks" if self.masked else "texts"
+                raise ValueError(
+                    f"the map has {what} of {count} rows of {length} tokens, and is applied to {rows} rows of {tokens}"
+                    ": apply it to states of these rows, once or several times one after the other"
+                )
+            return repeated(self._batch, rows // count)
+        if self.injected:
+            raise ValueError(
+                f"the step of {type(self._module).__name__} sees the text itself, not the state alone: apply "
+                "`f.of(batch)`, the map of the rows of a batch, to their states"
+            )
+        return resized(self._example, rows, tokens)
+
+    # ---------------------------------------------------------------- states
+
     def __call__(self, x: Float[Tensor, "batch tokens hidden"]) -> Float[Tensor, "batch tokens hidden"]:
         """The token vectors one step later.
 
         Raises:
-            ValueError: the layers differ.
+            ValueError: the layers differ; the map belongs to other rows.
         """
         if not self.shared:
             raise ValueError(
                 f"the {len(self.maps)} layers of {type(self._module).__name__} differ: time is depth, and there is no "
                 "one map to iterate; take `maps`, a sequence, with at most so many steps"
             )
-        for step in self._steps:
+        if len(x) == 0:  # of a process that has none
+            return x
+        for step in self._applied_to(x):
             x = step(x)
         return x
 
     def start(self, batch: Mapping[str, Any]) -> Float[Tensor, "batch tokens hidden"]:
-        """Where sentences start: the input of the first layer, after embedding and projection to the hidden size.
+        """Where texts start: the state at depth 0, of ALBERT after embedding and projection to the hidden size.
 
         Args:
             batch: ``input_ids`` (batch, tokens), and what else the module's forward names; an ``attention_mask``
                 has no influence here.
         """
-        first = self._run(_tensors(batch), first_only=True)[0].x
-        return first.detach().to(self._dtype)
+        return self._steps.start(self._read(batch)).detach()
 
-    def _run(self, batch: Mapping[str, Tensor], *, first_only: bool = False) -> list["_Call"]:
-        """The calls of layers in a forward pass."""
-        batch = {k: v for k, v in batch.items() if self.masked or k != "attention_mask"}
-        calls: list[_Call] = []
-        handles = []
+    def finish(self, batch: Mapping[str, Any], x: Float[Tensor, "batch tokens hidden"]) -> Any:
+        """What the module answers if ``x`` is the state at the end of its core.
 
-        def before(path: str) -> Any:
-            def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                calls.append(_Call(path, args, kwargs))
-                if first_only:
-                    raise StopForward
+        Args:
+            batch: of the same rows; those of x may be these several times one after the other.
+            x: the state.
 
-            return hook
+        Returns:
+            The output of the module's forward in the map's precision, usually with ``.logits``.
 
-        def after(_: nn.Module, __: Any, output: Any) -> None:
-            calls[-1].answer = first_tensor(output)
+        Raises:
+            NoMapError: it depends on states before the last one as well.
+        """
+        if not self._ends:
+            self._check_ending()
+            self._ends = True
+        times = len(x) // max(1, rows_of(self._read(batch)))
+        if self._finished is None or self._finished[0] is not batch or self._finished[1] != times:
+            rows = repeated(self._read(batch), times)
+            self._finished = (batch, times, self._passage.record(rows, until=len(self.unit)))
+        return self._passage.finish(self._finished[2], x, len(self.unit), self._n)
 
-        # masks are made for one implementation or the other
-        with observing(self._module), torch.no_grad(), attention_as(self._module, self._attention):
-            try:
-                for path, layer in self._layers.items():
-                    handles.append(layer.register_forward_pre_hook(before(path), with_kwargs=True))
-                    handles.append(layer.register_forward_hook(after))
-                call_module(self._module, batch, forward=self._forward)
-            except StopForward:
-                pass
-            finally:
-                for handle in handles:
-                    handle.remove()
-        return calls
+    def _check_ending(self) -> None:
+        """What follows the core must read its last state alone: of others it is not known at another depth."""
+        if self._n == 1:
+            return
+        whole = self._passage.record(self._example)
+        last, unit = cast(Tensor, whole.calls[-1].answer), len(self.unit)
+        expected = _answer(whole.output)
+        # of two iterations the first one's answer is its own, and is changed
+        first = self._passage.record(self._example, until=unit)
+        found = self._passage.finish(first, last, unit, self._n, changed=self._n == 2)
+        off = apart(_answer(found), expected)
+        if off > tolerance(expected.dtype):
+            raise NoMapError(
+                f"what {type(self._module).__name__} makes of the last state of its core depends on states before it, "
+                f"too (without them its answer is apart by {off:.1e} of the largest entry): what it would answer at "
+                "another depth is not known; exponents and kinds of orbits, which read states alone, are"
+            )
+
+
+def _answer(output: Any) -> Tensor:
+    """Logits, or the first tensor."""
+    try:
+        return logits_of(output)
+    except ValueError:
+        return cast(Tensor, first_tensor(output))
+
+
+class _Layer:
+    """One of the layers of a model whose layers differ."""
+
+    def __init__(self, f: EncoderMap, i: int) -> None:
+        self._f, self._i = f, i
+
+    def __call__(self, x: Float[Tensor, "batch tokens hidden"]) -> Float[Tensor, "batch tokens hidden"]:
+        return self._f._applied_to(x)[self._i](x) if len(x) else x
+
+
+class RecurrentError(ValueError):
+    """Layers whose state runs over the tokens."""
 
 
 def _refuse_recurrent(layers: Mapping[str, nn.Module], module: nn.Module) -> None:
     recurrent = [path for path, layer in layers.items() if isinstance(layer, nn.RNNBase)]
     if recurrent:
-        raise ValueError(
+        raise RecurrentError(
             f"{', '.join(recurrent)} of {type(module).__name__}: recurrent layers, whose state runs over the tokens; "
             "expected the blocks of a transformer or of a state-space model"
         )
-
-
-class _Call:
-    """A call of a layer: the token vectors it was given, and by which name; its other arguments; what it answered."""
-
-    def __init__(self, path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self.path, self.kwargs = path, dict(kwargs)
-        self.name: str | None = None
-        if args and _is_vectors(args[0]):
-            self.x: Tensor = args[0]
-            self.args = args[1:]
-        else:
-            names = [name for name, value in kwargs.items() if _is_vectors(value)]
-            if args or not names:
-                raise ValueError(
-                    f"layer {path!r} is called with {[type(a).__name__ for a in args]} and {sorted(kwargs)}: expected "
-                    "token vectors (batch, tokens, hidden) as its first argument"
-                )
-            self.name = "hidden_states" if "hidden_states" in names else names[0]
-            self.x, self.args = self.kwargs.pop(self.name), ()
-        self.answer: Tensor | None = None
-
-
-def _is_vectors(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.ndim == 3 and value.is_floating_point()
-
-
-def _check_chain(calls: list[_Call], model: str) -> None:
-    """Each layer must be handed what the one before it answered, in the same width."""
-    for call in calls:
-        if call.answer is None or call.answer.shape != call.x.shape:
-            raise ValueError(
-                f"layer {call.path!r} of {model} takes {tuple(call.x.shape)} and answers "
-                f"{None if call.answer is None else tuple(call.answer.shape)}: expected the same shape, "
-                "a map of token vectors"
-            )
-    for first, second in pairwise(calls):
-        if first.answer is not second.x and not torch.equal(
-            torch.nan_to_num(cast(Tensor, first.answer)), torch.nan_to_num(second.x)
-        ):
-            raise ValueError(
-                f"{model} changes the token vectors between {first.path!r} and {second.path!r}: its layers alone are "
-                "not what it computes, and there is no map to iterate"
-            )
 
 
 def _groups_of_albert(module: nn.Module) -> Any:
@@ -260,120 +428,3 @@ def _groups_of_albert(module: nn.Module) -> Any:
         return getattr(getattr(encoder_of(module), "config", None), "num_hidden_groups", None)
     except ValueError:  # none of transformers' models
         return None
-
-
-class _Step:
-    """A layer with the arguments that its model hands to it."""
-
-    def __init__(self, layer: nn.Module, call: _Call, dtype: torch.dtype, rows: int) -> None:
-        self._layer, self._rows, self._name = layer, rows, call.name
-        self._args = tuple(None if _is_cache(a) else _cast(a, dtype) for a in call.args)
-        self._kwargs = {
-            name: _cast(value, dtype)
-            for name, value in call.kwargs.items()
-            if name not in _CACHES and not _is_cache(value)
-        }
-
-    def __call__(self, x: Float[Tensor, "batch tokens hidden"]) -> Float[Tensor, "batch tokens hidden"]:
-        if len(x) == 0:  # of a process that has none
-            return x
-        args, kwargs = self._args, self._kwargs
-        if self._rows and len(x) != self._rows:
-            if len(x) % self._rows:
-                raise ValueError(f"the map has masks of {self._rows} rows, and is applied to {len(x)}")
-            times = len(x) // self._rows
-            args = tuple(self._repeat(a, times) for a in args)
-            kwargs = {name: self._repeat(value, times) for name, value in kwargs.items()}
-        output = (
-            self._layer(x, *args, **kwargs)
-            if self._name is None
-            else self._layer(**{self._name: x}, **kwargs)
-        )
-        return cast(Tensor, output if isinstance(output, Tensor) else output[0])
-
-    def _repeat(self, value: Any, times: int) -> Any:
-        if isinstance(value, Tensor) and value.ndim and len(value) == self._rows:
-            return value.repeat(times, *[1] * (value.ndim - 1))
-        return value
-
-    @torch.no_grad()
-    def check(self, call: _Call, model: str) -> None:
-        """Refuse a layer whose copy does not answer what the layer did in the model: it reads more than is known."""
-        twice = torch.cat([call.x, call.x]).to(next(self._layer.parameters()).dtype)
-        try:
-            found = self(twice).double()
-        except Exception as error:
-            raise ValueError(
-                f"layer {call.path!r} of {model} cannot be called alone, or for another number of rows than in the "
-                f"model ({type(error).__name__}: {error}): it is no map of token vectors"
-            ) from error
-        expected = torch.cat([cast(Tensor, call.answer)] * 2).double()
-        finite = expected.isfinite() & found.isfinite()
-        apart = float((found - expected)[finite].abs().amax()) if bool(finite.any()) else 0.0
-        if apart > _SAME * float(expected[finite].abs().amax() if bool(finite.any()) else 1.0):
-            raise ValueError(
-                f"layer {call.path!r} of {model}, called alone, answers something else than in the model (apart by "
-                f"{apart:.1e}): it depends on more than its arguments, and is no map of token vectors"
-            )
-
-
-_SAME = 0.05
-"""Relative to the largest entry: the model may have computed in bfloat16, its copy does in float32."""
-
-_CACHES = (
-    "past_key_value", "past_key_values", "use_cache", "layer_past", "cache_position", "cache_params", "cache", "state",
-)  # fmt: skip
-
-
-def _is_cache(value: Any) -> bool:
-    return hasattr(value, "get_seq_length") or type(value).__name__.endswith("Cache")
-
-
-def _tensors(batch: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {name: value for name, value in batch.items() if isinstance(value, Tensor)}
-
-
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, Tensor) and value.is_floating_point():
-        return value.detach().to(dtype)
-    if isinstance(value, tuple):
-        return tuple(_cast(v, dtype) for v in value)
-    return value
-
-
-def _unit(order: list[str]) -> list[str]:
-    """The shortest beginning of which the whole is a repetition.
-
-    Example:
-        >>> _unit(["a", "b", "a", "b"]), _unit(["a", "a", "b", "b"])
-        (['a', 'b'], ['a', 'a', 'b', 'b'])
-    """
-    for length in range(1, len(order)):
-        if len(order) % length == 0 and order == order[:length] * (len(order) // length):
-            return order[:length]
-    return order
-
-
-def _copies(
-    layers: Mapping[str, nn.Module], paths: list[str], dtype: torch.dtype, attention: str
-) -> dict[str, nn.Module]:
-    originals = nn.ModuleList([layers[path] for path in paths])
-    try:
-        copied = copy.deepcopy(originals).to(dtype).eval().requires_grad_(False)
-    except RuntimeError as error:  # a tensor with a graph, kept from a forward pass
-        raise ValueError(
-            f"the layers {paths} cannot be copied, so there is no map of them: {error}"
-        ) from error
-    for m in copied.modules():
-        config = getattr(m, "config", None)
-        if hasattr(config, "_attn_implementation"):
-            cast(Any, config)._attn_implementation = attention
-        if getattr(config, "_experts_implementation", None) is not None:
-            cast(Any, config)._experts_implementation = "eager"  # the grouped product takes no float64
-        for name, child in m.named_children():
-            if type(child).__name__ in _TANH_GELUS:
-                setattr(m, name, nn.GELU(approximate="tanh"))
-    return dict(zip(paths, copied, strict=True))
-
-
-_TANH_GELUS = ("NewGELUActivation", "GELUTanh")

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.dynamics.recurrence import attractor_types, attractors
-from lmdyn.analysis.dynamics.trajectories import Map
+from lmdyn.analysis.orbits.recurrence import attractor_types, attractors
+from lmdyn.analysis.orbits.trajectories import Map, part_of
 
 __all__ = ["Horizon", "carried_on", "ends", "late_exponents"]
 
@@ -86,7 +86,8 @@ def ends(
 
     Args:
         exponents: (windows, batch) λ, NaN where there is none; on the CPU.
-        parts: a map, (batch, *state) last states under it, and which of the rows (on the CPU) these are for.
+        parts: a map (of all rows, where it belongs to rows), (batch, *state) last states under it, and which of the
+            rows (on the CPU) these are for.
         recurred: (batch,) rows known to have come back to a state.
         max_period: longest period to look for.
         tolerance: relative distance at which states count as the same.
@@ -105,7 +106,7 @@ def ends(
     for f, final, where in parts:
         rows = ((late <= resolution) & where & final.flatten(1).isfinite().all(1).cpu()).nonzero()[:, 0]
         if len(rows):
-            there = attractors(f, final[rows.to(final.device)], max_period, tolerance)
+            there = attractors(part_of(f, rows), final[rows.to(final.device)], max_period, tolerance)
             found = there.label.cpu()
             period[rows] = there.period.cpu()
             label[rows] = torch.where(found >= 0, found + label.max() + 1, -1)

@@ -8,10 +8,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lmdyn.analysis.dynamics.lyapunov import check_windows, random_perturbation, rescaled
-from lmdyn.analysis.dynamics.recurrence import Recurrence
-from lmdyn.analysis.dynamics.synchronization import THRESHOLD, check_floor, deviation, deviation_floor
-from lmdyn.analysis.dynamics.trajectories import Map, check_precision, repeat, state_norm
+from lmdyn.analysis.dynamics.synchronization import (
+    THRESHOLD,
+    DeviationVariant,
+    check_floor,
+    deviation,
+    deviation_floor,
+)
+from lmdyn.analysis.orbits.lyapunov import check_windows, random_perturbation, rescaled
+from lmdyn.analysis.orbits.recurrence import Recurrence
+from lmdyn.analysis.orbits.trajectories import Map, check_precision, part_of, repeat, state_norm
 
 __all__ = ["LongRun", "long_run"]
 
@@ -31,6 +37,7 @@ class LongRun:
         recurred_at: (batch,) step of a state to which the trajectory came back, and back again; −1: none was found.
         ended_at: (batch,) step after which a recurrent trajectory was no longer followed; −1: it was to the end.
         diverged: (batch,) some state, or the perturbed one, was not finite.
+        observed: (windows, batch) first component of the mean token at the end of each window; NaN where none was run.
         final: (batch, d) mean token of the last state.
         final_full: (batch, tokens, d) last state of trajectories on the full map; NaN after the reduced one took over.
         floor: deviation that rounding keeps up among equal tokens; NaN without a reduced map.
@@ -47,6 +54,7 @@ class LongRun:
     recurred_at: Int[Tensor, "batch"]
     ended_at: Int[Tensor, "batch"]
     diverged: Bool[Tensor, "batch"]
+    observed: Float[Tensor, "windows batch"]
     final: Float[Tensor, "batch d"]
     final_full: Float[Tensor, "batch tokens d"]
     floor: float
@@ -71,6 +79,7 @@ def long_run(
     batch_size: int = 16,
     seed: int = 0,
     rows: Sequence[int] | None = None,
+    variant: DeviationVariant = "printed",
 ) -> LongRun:
     """Local Lyapunov exponents along long trajectories, and what happens on the way.
 
@@ -79,10 +88,10 @@ def long_run(
     in which its tokens have synchronized: from their mean token and the mean of their perturbations, whose norm
     ε over N equal tokens is ε/√N of one. That window is marked, its exponent left out.
 
-    Memory does not grow with the steps, but for one number a window (and D(t) while it is kept).
+    Memory does not grow with the steps, but for two numbers a window (and D(t) while it is kept).
 
     Args:
-        f: the map of (batch, tokens, d).
+        f: the map of (batch, tokens, d); of these rows, where it belongs to rows.
         x: where the trajectories start.
         tau: steps of a window.
         steps: steps in all, a multiple of ``tau``.
@@ -96,6 +105,7 @@ def long_run(
         batch_size: rows that the full map is applied to at once, perturbed ones apart; the reduced one takes all.
         seed: of the first perturbations.
         rows: number of each row in the whole set, by which its perturbation is drawn; 0 … batch − 1 by default.
+        variant: of D, see :func:`~lmdyn.analysis.deviation`.
 
     Raises:
         ValueError: a precision that dynamics cannot do with; ``tau`` that does not divide ``steps``; numbers that are
@@ -121,20 +131,20 @@ def long_run(
             "expected epsilon and tolerance above 0, batch_size from 1 and keep from 0, got "
             f"{epsilon}, {tolerance}, {batch_size}, {keep}"
         )
-    state = _State(x, tau, steps, min(keep, steps), epsilon, tolerance)
+    state = _State(x, tau, steps, min(keep, steps), epsilon, tolerance, variant)
     delta = random_perturbation(x, epsilon, seed, rows)
     parts = torch.arange(len(x), device=x.device).split(batch_size)
     if reduced is None:
         for part in parts:
-            _full(state, f, x[part], delta[part], part, None, end_recurrent)
+            _full(state, part_of(f, part), x[part], delta[part], part, None, end_recurrent)
         return state.result(float("nan"))
-    floor = float(deviation_floor(f, x[:batch_size], 64))
+    floor = float(deviation_floor(part_of(f, slice(batch_size)), x[:batch_size], 64, variant))
     check_floor(floor, threshold)
     tokens = math.sqrt(x.shape[1])
     starts = torch.full((len(x), x.shape[2]), float("nan"), dtype=x.dtype, device=x.device)
     perturbed = torch.zeros_like(starts)
     for part in parts:
-        found = _full(state, f, x[part], delta[part], part, threshold, end_recurrent)
+        found = _full(state, part_of(f, part), x[part], delta[part], part, threshold, end_recurrent)
         starts[part], perturbed[part] = found.mean_token, found.mean_delta
     norm = state_norm(perturbed)[:, None].clamp(min=torch.finfo(torch.float64).tiny)
     perturbed = (perturbed * (epsilon / tokens / norm)).to(x.dtype)
@@ -145,7 +155,16 @@ def long_run(
 class _State:
     """Everything that is kept of all trajectories."""
 
-    def __init__(self, x: Tensor, tau: int, steps: int, keep: int, epsilon: float, tolerance: float) -> None:
+    def __init__(
+        self,
+        x: Tensor,
+        tau: int,
+        steps: int,
+        keep: int,
+        epsilon: float,
+        tolerance: float,
+        variant: DeviationVariant,
+    ) -> None:
         n, windows, device = len(x), steps // tau, x.device
         self.tau, self.windows, self.keep, self.epsilon, self.tolerance = (
             tau,
@@ -154,7 +173,7 @@ class _State:
             epsilon,
             tolerance,
         )
-        self.dtype = x.dtype
+        self.dtype, self.variant = x.dtype, variant
         nan = float("nan")
         self.exponents = torch.full((windows, n), nan, dtype=torch.float64, device=device)
         self.saturated = torch.zeros((windows, n), dtype=torch.bool, device=device)
@@ -163,6 +182,7 @@ class _State:
         self.synchronized_at, self.switched_at = never.clone(), never.clone()
         self.recurred_at, self.ended_at = never.clone(), never.clone()
         self.diverged = torch.zeros(n, dtype=torch.bool, device=device)
+        self.observed = torch.full((windows, n), nan, dtype=x.dtype, device=device)
         self.final = torch.full((n, x.shape[-1]), nan, dtype=x.dtype, device=device)
         self.final_full = torch.full_like(x, nan)
 
@@ -180,8 +200,8 @@ class _State:
         """All of it, frozen."""
         return LongRun(
             self.exponents, self.saturated, self.deviations, self.synchronized_at, self.switched_at,
-            self.recurred_at, self.ended_at, self.diverged, self.final, self.final_full, floor, self.tau, self.epsilon,
-            self.dtype,
+            self.recurred_at, self.ended_at, self.diverged, self.observed, self.final, self.final_full, floor,
+            self.tau, self.epsilon, self.dtype,
         )  # fmt: skip
 
 
@@ -216,9 +236,10 @@ def _full(
         if threshold is not None or step <= state.keep:
             _look(state, x, step, rows[here], threshold)
         state.final[rows[here]], state.final_full[rows[here]] = _mean(x), x
+        state.observed[window, rows[here]] = state.final[rows[here], 0]
         over = ~x.flatten(1).isfinite().all(1)
         if threshold is not None:
-            done = (deviation(x) < threshold) & (state.synchronized_at[rows[here]] >= 0)
+            done = (deviation(x, state.variant) < threshold) & (state.synchronized_at[rows[here]] >= 0)
             at = rows[here[done]]
             state.switched_at[at] = step
             state.exponents[window, at], state.final_full[at] = torch.nan, torch.nan
@@ -227,14 +248,14 @@ def _full(
         if returns is not None:
             over |= returns.found(x.flatten(1), here, window)
         if bool(over.any()):  # the only wait for the device in a window
-            x, delta, here = x[~over], delta[~over], here[~over]
+            x, delta, here, f = x[~over], delta[~over], here[~over], part_of(f, ~over)
         if len(here) == 0:
             break
     return found
 
 
 def _look(state: _State, x: Tensor, step: int, rows: Tensor, threshold: float | None) -> None:
-    d = deviation(x)
+    d = deviation(x, state.variant)
     if step <= state.keep:
         state.deviations[step, rows] = d
     if threshold is not None:
@@ -274,7 +295,7 @@ def _reduced(
         both = _run_padded(run, torch.cat([now, now + apart]))
         now, apart = both[: len(now)], both[len(now) :] - both[: len(now)]
         apart = state.grown(now, apart, delta[rows], window, rows, epsilon)
-        state.final[rows] = now
+        state.final[rows], state.observed[window, rows] = now, now[:, 0]
         over = ~now.isfinite().all(1)
         if returns is not None:
             over |= returns.found(now, rows, window)

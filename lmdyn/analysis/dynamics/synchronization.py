@@ -1,14 +1,17 @@
 """When the token vectors of an iterated encoder become one: deviation, synchronization offset, numerical floor."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lmdyn.analysis.orbits.trajectories import part_of
+
 __all__ = [
     "THRESHOLD",
+    "DeviationVariant",
     "Synchronization",
     "check_floor",
     "deviation",
@@ -21,10 +24,26 @@ THRESHOLD = 1e-5
 """Below this deviation token vectors count as synchronized: Inoue et al. 2022, figure 2."""
 
 
-def deviation(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
+DeviationVariant = Literal["printed", "released"]
+"""How far tokens are apart: the publication's equation, or what its code computes."""
+
+
+def deviation(
+    x: Float[Tensor, "*batch tokens d"], variant: DeviationVariant = "printed"
+) -> Float[Tensor, "*batch"]:
     """D = (1/N) Σᵢ ‖xᵢ − x̄‖₂, how far the N token vectors are from their mean; computed and answered in float64.
 
-    0 where all are the same, at least 0, in the units of the state; NaN where the state is.
+    0 where all are the same, at least 0, in the units of the state; NaN where the state is. The variant ``released`` is
+    what the publication's code computes: the standard deviation over tokens of each of the d units, mean over units,
+    (1/d) Σⱼ √((1/N) Σᵢ (xᵢⱼ − x̄ⱼ)²). It is about √d times smaller, so that at one threshold tokens count as
+    synchronized earlier.
+
+    Args:
+        x: (…, tokens, d) token vectors.
+        variant: ``printed`` or ``released``.
+
+    Raises:
+        ValueError: another variant.
 
     Reference: Inoue et al. 2022, equation 5.
 
@@ -32,14 +51,21 @@ def deviation(x: Float[Tensor, "*batch tokens d"]) -> Float[Tensor, "*batch"]:
         >>> deviation(torch.tensor([[3.0, 4.0], [-3.0, -4.0]]))
         tensor(5., dtype=torch.float64)
     """
+    if variant not in get_args(DeviationVariant):
+        raise ValueError(f"variant is one of {list(get_args(DeviationVariant))}, got {variant!r}")
     x = x.double()
+    if variant == "released":
+        return x.std(-2, correction=0).mean(-1)
     apart: Tensor = torch.linalg.vector_norm(x - x.mean(-2, keepdim=True), dim=-1)
     return apart.mean(-1)
 
 
 @torch.no_grad()
 def deviation_floor(
-    f: Callable[[Tensor], Tensor], x: Float[Tensor, "batch tokens d"], steps: int = 32
+    f: Callable[[Tensor], Tensor],
+    x: Float[Tensor, "batch tokens d"],
+    steps: int = 32,
+    variant: DeviationVariant = "printed",
 ) -> Float[Tensor, ""]:
     """The deviation that rounding keeps up: the highest D(t) of states whose tokens were equal but for their last bits.
 
@@ -51,6 +77,7 @@ def deviation_floor(
         f: the map.
         x: states; all tokens start at the mean of theirs, times 1 ± 4 ε, the precision's, at random.
         steps: how long they are followed; the first half counts as settling.
+        variant: of :func:`deviation`.
 
     Returns:
         () float64, the highest over the second half of the steps and the rows that stay finite; NaN if none does,
@@ -72,7 +99,7 @@ def deviation_floor(
     for step in range(steps):
         x = f(x)
         if step >= steps // 2:
-            highest = torch.maximum(highest, deviation(x))  # NaN stays NaN
+            highest = torch.maximum(highest, deviation(x, variant))  # NaN stays NaN
     finite = highest.isfinite()
     if len(x) == 0:
         return highest.sum()
@@ -124,6 +151,7 @@ def synchronize(
     max_steps: int,
     threshold: float = THRESHOLD,
     batch_size: int = 16,
+    variant: DeviationVariant = "printed",
 ) -> Synchronization:
     """Iterate until all token vectors of a row are one, each row for itself.
 
@@ -135,6 +163,7 @@ def synchronize(
         max_steps: at most so many steps.
         threshold: below it tokens count as synchronized.
         batch_size: rows that the map is applied to at once.
+        variant: of :func:`deviation`.
 
     Example:
         >>> halved = lambda x: x.mean(1, keepdim=True) + (x - x.mean(1, keepdim=True)) / 10
@@ -144,16 +173,16 @@ def synchronize(
     offset = torch.full((len(x),), -1, dtype=torch.int64, device=x.device)
     token = x.double().mean(1).to(x.dtype)
     for rows in torch.arange(len(x), device=x.device).split(batch_size):
-        now = x[rows]
+        now, here = x[rows], part_of(f, rows)
         for t in range(max_steps + 1):
-            first = (offset[rows] < 0) & (deviation(now) < threshold)
+            first = (offset[rows] < 0) & (deviation(now, variant) < threshold)
             offset[rows] = torch.where(first, t, offset[rows])
             open_ = (offset[rows] < 0) | first
             token[rows] = torch.where(open_[:, None], now.double().mean(1).to(x.dtype), token[rows])
             if t % 10 == 9 and bool((offset[rows] >= 0).all()):  # waits for the device now and then only
                 break
             if t < max_steps:
-                now = f(now)
+                now = here(now)
     return Synchronization(offset, token)
 
 

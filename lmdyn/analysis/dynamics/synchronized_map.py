@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.analysis.dynamics.lyapunov import check_windows, derivative
-from lmdyn.analysis.dynamics.trajectories import check_precision, state_norm
+from lmdyn.analysis.orbits.lyapunov import check_windows, derivative
+from lmdyn.analysis.orbits.trajectories import check_precision, state_norm
 
 __all__ = ["SynchronizedMap", "synchronized_map", "transverse_exponents"]
 
@@ -84,8 +84,8 @@ def synchronized_map(layer: nn.Module | EncoderMap) -> Callable[[Tensor], Tensor
         (batch, d) to (batch, d), in the layer's precision.
 
     Raises:
-        ValueError: layers that differ; a layer that does not map equal tokens to equal tokens, as where attention looks
-            at positions.
+        ValueError: layers that differ; a step that treats tokens by their places, as causal attention and positions at
+            each step do, or that sees the text itself; one that does not map equal tokens to equal tokens.
 
     Reference: Inoue et al. 2022, section II.A: after synchronization all attention probabilities are identical.
     """
@@ -95,6 +95,11 @@ def synchronized_map(layer: nn.Module | EncoderMap) -> Callable[[Tensor], Tensor
         if not layer.shared:
             raise ValueError(
                 f"the {len(layer.maps)} layers differ: there is no one map to iterate, nor a reduced one"
+            )
+        if layer.injected:
+            raise ValueError(
+                "the step sees the text itself: each token has an input of its own, tokens do not become one, and this "
+                "model has no reduced map; iterate the full map"
             )
         if all(_is_albert(part) for part in layer.layers):
             reduced: Callable[[Tensor], Tensor] = SynchronizedMap(layer.layers)
@@ -120,21 +125,38 @@ def _is_albert(layer: nn.Module) -> bool:
 
 @torch.no_grad()
 def _check(full: EncoderMap, reduced: Callable[[Tensor], Tensor]) -> None:
-    """Compare the two maps on three equal tokens."""
-    weight = next(p for p in full.layers[0].parameters())
-    width = (
-        int(cast(Any, full.layers[0]).config.hidden_size)
-        if hasattr(full.layers[0], "config")
-        else weight.shape[-1]
-    )
-    x = torch.randn(1, width, generator=torch.Generator().manual_seed(0)).to(weight)
+    """Compare the two maps on three equal tokens, and the full one on three tokens in another order."""
+    draw = torch.Generator().manual_seed(0)
+    like = next(full.layers[0].parameters())
+    x = torch.randn(1, full.width, generator=draw).to(like)
     there, expected = reduced(x)[:, None], full(x[:, None].expand(-1, 3, -1))
-    error = float((there - expected).abs().max() / expected.abs().max())
-    if not error < 1e-3:
+    if not (error := _apart(there, expected)) < _EQUAL:
         raise ValueError(
             f"equal tokens are not mapped as one token is (relative difference {error:.1e}): this encoder has no "
             "reduced map, as where attention or layers look at positions; iterate the full map"
         )
+    tokens = torch.randn(1, 3, full.width, generator=draw).to(like)
+    order = torch.tensor([2, 0, 1], device=like.device)
+    after = full(tokens)
+    if (error := _apart(full(tokens[:, order]), after[:, order])) < _EQUAL:
+        return
+    later = torch.cat([tokens[:, :2], -tokens[:, 2:]], 1)
+    if _apart(full(later)[:, :2], after[:, :2]) < _EQUAL:
+        raise ValueError(
+            "attention is causal: a token sees the earlier ones only, perturbations of later tokens do not reach "
+            "earlier ones, and this model has no reduced map; iterate the full map"
+        )
+    raise ValueError(
+        f"tokens in another order are not mapped to the same tokens in that order (relative difference {error:.1e}): "
+        "positions enter at each step, and this model has no reduced map; iterate the full map"
+    )
+
+
+_EQUAL = 1e-3
+
+
+def _apart(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).abs().max() / expected.abs().max())
 
 
 @torch.no_grad()

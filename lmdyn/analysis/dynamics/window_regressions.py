@@ -6,17 +6,30 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.dynamics.window_sums import WindowSums
 
-__all__ = ["AppliedReadout", "Targets", "WindowMap", "apply_readout", "fit_window", "window_regressions"]
+__all__ = [
+    "FIRST_ITERATIONS",
+    "ITERATIONS",
+    "AppliedReadout",
+    "Targets",
+    "WindowMap",
+    "apply_readout",
+    "check_windows",
+    "fit_window",
+    "ridge_unit",
+    "ridged_factor",
+    "solve_windows",
+    "window_regressions",
+]
 
 Targets = Callable[[int], Tensor] | Mapping[int, Tensor]
 """The number of steps ΔT of a window to the target outputs in it, (classes, ΔT, outputs)."""
 
-_FIRST_ITERATIONS, _ITERATIONS = 12, 2  # of the condition's estimate: without and with a neighbour's vectors
+FIRST_ITERATIONS, ITERATIONS = 12, 2  # of the condition's estimate: without and with a neighbour's vectors
 
 
 @dataclass(frozen=True)
@@ -136,9 +149,12 @@ def window_regressions(
                 nth = plan.lengths[at] - 1 - first
                 normals, scatter = normals[nth], scatter[:, nth]
             constant = train.resolution**2 * n.sum() * plan.lengths[at] * means[at].square().sum(1)
-            factor, used[i, at], flat = _factor(normals, ridge, constant)
-            iterations = _ITERATIONS if all(warm[j] for j in here) else _FIRST_ITERATIONS
-            weights, conditions, vectors[at] = _solve(normals, factor, right[at], vectors[at], iterations)
+            unit, flat = ridge_unit(normals, width, ridge, constant)
+            factor, used[i, at] = ridged_factor(normals, ridge, unit)
+            iterations = ITERATIONS if all(warm[j] for j in here) else FIRST_ITERATIONS
+            weights, conditions, vectors[at] = solve_windows(
+                normals, factor, right[at], vectors[at], iterations
+            )
             condition[i, at] = conditions.masked_fill(flat, torch.inf)
             nmse[i, at] = plan.nmse(at, weights, means[at], scatter, development, m, start, steps)
             for j in here:
@@ -172,7 +188,8 @@ def fit_window(
     for _, normals in _normal_matrices(train, n, start, length, at_once=1):
         normal = normals  # the last is that of the whole window
     constant = train.resolution**2 * n.sum() * length * means.square().sum(1)
-    weights = torch.cholesky_solve(right, _factor(normal, ridge, constant)[0])[0]
+    unit, _ = ridge_unit(normal, train.shape[2], ridge, constant)
+    weights = torch.cholesky_solve(right, ridged_factor(normal, ridge, unit)[0])[0]
     return torch.cat([weights, plan.output_means - means @ weights])
 
 
@@ -305,15 +322,28 @@ def _running_sums(terms: Tensor, before: Tensor) -> Tensor:
     return terms
 
 
-def _factor(normal: Tensor, ridge: float, constant: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cholesky factors of matrices to which their ridge is added in place; the relative ridge; what has no variance."""
-    diagonal = normal.diagonal(dim1=-2, dim2=-1)
-    trace = diagonal.sum(-1)
+def ridge_unit(
+    normal: Float[Tensor, "windows m m"], width: int, ridge: float, constant: Float[Tensor, "windows"]
+) -> tuple[Float[Tensor, "windows"], Bool[Tensor, "windows"]]:
+    """What a relative ridge is relative to, the trace divided by ``width``; and which windows have no variance.
+
+    Args:
+        normal: normal or Gram matrices.
+        width: dimensions d of a vector.
+        ridge: relative ridge.
+        constant: a trace of at most this is the rounding of vectors that are all the same.
+    """
+    trace = normal.diagonal(dim1=-2, dim2=-1).sum(-1)
     flat = trace <= constant
-    unit = torch.where(
-        flat, 1 / ridge, trace / normal.shape[-1]
-    )  # of no influence where there is nothing to fit
-    used = torch.full_like(trace, ridge)
+    return torch.where(flat, 1 / ridge, trace / width), flat  # of no influence where there is nothing to fit
+
+
+def ridged_factor(
+    normal: Float[Tensor, "windows m m"], ridge: float, unit: Float[Tensor, "windows"]
+) -> tuple[Float[Tensor, "windows m m"], Float[Tensor, "windows"]]:
+    """Cholesky factors of matrices to which their ridge is added in place, and the relative ridge that it took."""
+    diagonal = normal.diagonal(dim1=-2, dim2=-1)
+    used = torch.full_like(unit, ridge)
     diagonal += (ridge * unit)[:, None]
     factor, failed = torch.linalg.cholesky_ex(normal)
     while bool(failed.any()):
@@ -321,13 +351,13 @@ def _factor(normal: Tensor, ridge: float, constant: Tensor) -> tuple[Tensor, Ten
         diagonal[again] += (9 * used * unit)[again][:, None]
         used[again] *= 10
         factor[again], failed[again] = torch.linalg.cholesky_ex(normal[again])
-    return factor, used, flat
+    return factor, used
 
 
-def _solve(
+def solve_windows(
     normal: Tensor, factor: Tensor, right: Tensor, vectors: Tensor, iterations: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights, the root of the ratio of extreme eigenvalues from below, and the vectors of both, (windows, d, 2)."""
+    """Weights, the root of the ratio of extreme eigenvalues from below, and the vectors of both, (windows, m, 2)."""
     greatest, least = F.normalize(vectors, dim=1).split(1, 2)
     solved = torch.cholesky_solve(torch.cat([right, least], 2), factor)
     weights, least = solved.split([right.shape[2], 1], 2)
@@ -350,6 +380,11 @@ def _check(
     if development is not train and development.pooled:
         raise ValueError("errors need the sums of each class of development sentences: pooled=False")
     n_times = train.shape[1]
+    check_windows(n_times, starts, lengths, ridge)
+
+
+def check_windows(n_times: int, starts: Sequence[int], lengths: Sequence[int], ridge: float) -> None:
+    """Refuse windows that cannot be, and a ridge that is none."""
     if not starts or not lengths or min(starts) < 0 or max(starts) >= n_times or min(lengths) < 1:
         raise ValueError(
             f"expected windows that start at times 0 to {n_times - 1} and have at least 1 step, got starts {starts} "

@@ -91,14 +91,14 @@ def check_positions(module: nn.Module, length: int, what: str, remedy: str, whos
     by ``config.block_size``, as nanoGPT does.
 
     Args:
-        module: see :func:`encoder_of`.
+        module: see :func:`encoder_of`; one that holds no model of transformers stands for itself.
         length: tokens of the longest row.
         what: what these rows are, in the plural.
         remedy: how to have shorter ones.
         whose: who reads them.
 
     Raises:
-        ValueError: the rows are too long, or as :func:`encoder_of`.
+        ValueError: the rows are too long; several models of transformers, as :func:`encoder_of`.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -108,7 +108,8 @@ def check_positions(module: nn.Module, length: int, what: str, remedy: str, whos
         Traceback (most recent call last):
         ValueError: expected sentences of at most 16 tokens, the positions of BertModel, got 20: lower sequence_length
     """
-    encoder = _encoder(module)
+    pretrained = any(_is_pretrained(m) for m in module.modules())
+    encoder = _encoder(module) if pretrained else module
     config = getattr(encoder, "config", None)
     most = next((n for n in (getattr(config, name, None) for name in _POSITIONS) if n is not None), None)
     if most is not None and length > most:

@@ -1,7 +1,6 @@
-"""Predictions from the state of an encoder at some time: by the model's own decoder, and by linear readouts."""
+"""Predictions from the state of an encoder at some time: how good they are, and those of linear readouts."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -9,25 +8,23 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.analysis.inspection.activations import resolve_sites
-from lmdyn.analysis.inspection.forward import Forward, call_module
-from lmdyn.analysis.inspection.predictions import logits_at
-from lmdyn.analysis.inspection.transformer import layer_sites
+from lmdyn.analysis.probing.state_decoder import StateDecoder
 from lmdyn.analysis.probing.task_metrics import regression_metrics
 from lmdyn.analysis.probing.tower_heads import TowerHead
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
+from lmdyn.analysis.statistics.precision import exact_float, scatter_matrix
 
 __all__ = [
     "LinearReadouts",
     "ReadoutTraining",
     "StateDecoder",
-    "head_sums",
+    "head_scores",
     "pooled_states",
-    "prediction_sums",
+    "prediction_scores",
     "readout_correlation",
     "states_at",
     "train_linear_readouts",
@@ -54,163 +51,60 @@ def states_at(
         >>> [(t, tuple(x.shape)) for t, x in states_at(f, batch, [0, 9])]
         [(0, (1, 3, 8)), (9, (1, 3, 8))]
     """
-    x, now = f.start(batch), 0
+    x, now, f = f.start(batch), 0, f.of(batch)
     for t in times:
         with torch.no_grad():
             for i in range(now, t):
-                x = f(x) if f.shared else f.maps[i](x)
+                x = f.maps[i % len(f.maps)](x)
         now = t
         yield t, x
 
 
-class StateDecoder:
-    """All that follows the layers of a module's encoder, applied to a state of the encoder.
+def prediction_scores(logits: Float[Tensor, "n vocab"], labels: Int[Tensor, "n"]) -> Float[Tensor, "n 2"]:
+    """Of each position, whether its label has the highest logit, and −ln p of the label, in nats; float64.
 
-    The module's own forward is run, and its layers return the state instead of computing one. So whatever comes after
-    them (a last norm, a pooler, the projection onto the vocabulary) is the module's, whichever way it is called.
-    The module is left as it was.
-
-    Args:
-        module: any module that holds one of transformers' models.
-
-    Raises:
-        ValueError: no model of transformers, or one whose layers are not found.
+    Where logits are not finite nothing is right, and the second is NaN.
 
     Example:
-        >>> from transformers import AlbertConfig, AlbertForMaskedLM
-        >>> sizes = dict(vocab_size=9, embedding_size=4, hidden_size=8, intermediate_size=8, num_attention_heads=2)
-        >>> model = AlbertForMaskedLM(AlbertConfig(**sizes, num_hidden_layers=3)).eval()
-        >>> batch = {"input_ids": torch.tensor([[1, 5, 7]])}
-        >>> x = model.albert(**batch).last_hidden_state
-        >>> logits = StateDecoder(model).logits(batch, x, torch.tensor([[False, True, True]]))
-        >>> torch.allclose(logits, model(**batch).logits[0, 1:])
-        True
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._layers = list(resolve_sites(module, layer_sites(module)).values())
-        # of each layer, what it returns: the dtype, and how many entries if that is a tuple
-        self._outputs: dict[nn.Module, tuple[torch.dtype, int | None]] = {}
-        self._ran = False
-
-    @torch.no_grad()
-    def logits(
-        self,
-        batch: Mapping[str, Any],
-        state: Float[Tensor, "batch time hidden"],
-        positions: Bool[Tensor, "batch time"],
-        forward: Forward | None = None,
-    ) -> Float[Tensor, "n vocab"]:
-        """The logits at some positions of a batch, read from ``state``.
-
-        Args:
-            batch: tensors by name, on the module's device.
-            state: of this batch.
-            positions: where to predict; n are true.
-            forward: dotted path to ``(module, batch) -> output`` for modules that are not called in Hugging Face's
-                names.
-
-        Raises:
-            ValueError: the logits are not made of the outputs of these layers, as ELECTRA's, which are its generator's.
-        """
-        with self._layers_return(state):
-            found = logits_at(self._module, batch, positions, forward)
-        if not self._ran:
-            raise ValueError(
-                f"the logits of {type(self._module).__name__} do not come from the layers of its encoder: expected a "
-                "masked language model whose decoder reads them (of ELECTRA, that is the generator alone)"
-            )
-        return found
-
-    @torch.no_grad()
-    def pooled(
-        self, batch: Mapping[str, Any], state: Float[Tensor, "batch time hidden"]
-    ) -> Float[Tensor, "batch hidden"]:
-        """The pooled output of an encoder, read from ``state``; its first position where there is no pooler.
-
-        Args:
-            batch: tensors by name, on the module's device; the module is an encoder.
-            state: of this batch.
-        """
-        with self._layers_return(state):
-            found = getattr(call_module(self._module, batch), "pooler_output", None)
-        return found if isinstance(found, Tensor) else state[:, 0]
-
-    @contextmanager
-    def _layers_return(self, state: Tensor) -> Iterator[None]:
-        """Within it, the layers return ``state``."""
-        self._ran = False
-        before = {layer: layer.__dict__.get("forward") for layer in self._layers}
-        try:
-            for layer in self._layers:
-                layer.__dict__["forward"] = self._returning(layer, layer.forward, state)
-            yield
-        finally:
-            for layer, forward in before.items():
-                if forward is None:
-                    layer.__dict__.pop("forward", None)
-                else:
-                    layer.__dict__["forward"] = forward
-
-    def _returning(self, layer: nn.Module, plain: Callable[..., Any], state: Tensor) -> Callable[..., Any]:
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            self._ran = True
-            if layer not in self._outputs:  # once, to see what it returns
-                output = plain(*args, **kwargs)
-                single = isinstance(output, Tensor)
-                self._outputs[layer] = (
-                    (output if single else output[0]).dtype,
-                    None if single else len(output),
-                )
-            dtype, entries = self._outputs[layer]
-            output = state.to(dtype)
-            return output if entries is None else (output, *[None] * (entries - 1))
-
-        return forward
-
-
-def prediction_sums(logits: Float[Tensor, "n vocab"], labels: Int[Tensor, "n"]) -> Float[Tensor, "2"]:
-    """How many labels have the highest logit, and the sum of −ln p of the labels, in nats; float64.
-
-    Where logits are not finite nothing is right; the second sum is then NaN.
-
-    Example:
-        >>> prediction_sums(torch.tensor([[0.0, 0.0], [5.0, 5.0 + 1e-6]]), torch.tensor([0, 1]))
-        tensor([2.0000, 1.3863], dtype=torch.float64)
+        >>> prediction_scores(torch.tensor([[0.0, 0.0], [5.0, 5.0 + 1e-6]]), torch.tensor([0, 1]))
+        tensor([[1.0000, 0.6931],
+                [1.0000, 0.6931]], dtype=torch.float64)
     """
     logits = logits.float() if logits.dtype != torch.float64 else logits
     finite = logits.isfinite().all(1)
-    right = ((logits.argmax(1) == labels) & finite).sum().double()
+    right = ((logits.argmax(1) == labels) & finite).double()
     log_p = logits.log_softmax(1).gather(1, labels[:, None])[:, 0].double()
-    return torch.stack([right, -torch.where(finite, log_p, torch.nan).sum()])
+    return torch.stack([right, -torch.where(finite, log_p, torch.nan)], 1)
 
 
 @torch.no_grad()
-def head_sums(
+def head_scores(
     head: TowerHead, encodings: Float[Tensor, "n d"], labels: Int[Tensor, "n"]
-) -> Float[Tensor, "2"]:
-    """:func:`prediction_sums` of an output layer, a bounded number of positions at a time.
+) -> Float[Tensor, "n 2"]:
+    """:func:`prediction_scores` of an output layer, a bounded number of positions at a time.
 
     Example:
-        >>> head_sums(TowerHead(4, 9, 0.02, 0), torch.ones(3, 4), torch.tensor([1, 2, 3])).shape
-        torch.Size([2])
+        >>> head_scores(TowerHead(4, 9, 0.02, 0), torch.ones(3, 4), torch.tensor([1, 2, 3])).shape
+        torch.Size([3, 2])
     """
-    total = torch.zeros(2, dtype=torch.float64, device=labels.device)
-    for x, y in zip(encodings.split(_LOGITS), labels.split(_LOGITS), strict=True):
-        total += prediction_sums(F.linear(head(x), head.weight, head.bias), y)
-    return total
+    parts = zip(encodings.split(_LOGITS), labels.split(_LOGITS), strict=True)
+    return torch.cat([prediction_scores(F.linear(head(x), head.weight, head.bias), y) for x, y in parts])
 
 
 @dataclass(frozen=True)
 class ReadoutTraining:
-    """How linear readouts are trained: Adam at a constant rate on the mean squared error of each batch.
+    """How linear readouts are trained: Adam at a constant rate on the mean squared error of each batch; or at once.
+
+    A few hundred updates from 0 do not reach what states tell that differ little between examples, as those of initial
+    networks: a low correlation may be the training's. With ``ridge`` the readout is the solution itself.
 
     Attributes:
         epochs: passes over the examples, each in another order.
         learning_rate: of Adam (β 0.9 and 0.999).
         batch_size: examples of an update; the publication does not say how many.
         seed: of the orders. Weights and biases start from 0.
+        ridge: None for Adam, as published; a number above 0 for least squares in closed form with so much of the
+            features' mean variance added to each: the other settings have no influence then.
 
     Raises:
         ValueError: numbers out of range.
@@ -226,8 +120,13 @@ class ReadoutTraining:
     learning_rate: float = 1e-3
     batch_size: int = 16
     seed: int = 0
+    ridge: float | None = None
 
     def __post_init__(self) -> None:
+        if self.ridge is not None and self.ridge <= 0:
+            raise ValueError(
+                f"ridge is {self.ridge}: expected a number above 0, such as 0.001, or null for Adam"
+            )
         if self.epochs < 1 or self.batch_size < 1 or self.learning_rate <= 0:
             raise ValueError(
                 "expected epochs and batch_size from 1 and learning_rate above 0, got "
@@ -282,6 +181,8 @@ def train_linear_readouts(
     times, n, d = features.shape
     if n == 0 or len(targets) != n:
         raise ValueError(f"expected a target for each of at least one example, got {len(targets)} for {n}")
+    if how.ridge is not None:
+        return _least_squares(features, targets, how.ridge)
     device, dtype = features.device, features.dtype
     generator = torch.Generator().manual_seed(how.seed)
     targets = targets.to(device, dtype)
@@ -297,6 +198,32 @@ def train_linear_readouts(
                 errors.square().mean(1).sum().backward()
                 optimizer.step()
     return LinearReadouts(weight.detach(), bias.detach())
+
+
+@torch.no_grad()
+def _least_squares(features: Tensor, targets: Tensor, ridge: float) -> LinearReadouts:
+    """In float64; where nothing varies, the mean of the targets."""
+    weights, biases = [], []
+    y = exact_float(targets).to(features.device)
+    for of_time in features:
+        x = exact_float(of_time)
+        mean = x.mean(0)
+        if not bool(x.isfinite().all()):
+            weights.append(torch.full_like(mean, torch.nan))
+            biases.append(mean.sum())
+            continue
+        covariance = scatter_matrix(x - mean) / len(x)
+        variance = covariance.trace() / len(mean)
+        weight = torch.zeros_like(mean)
+        # below it deviations are the rounding of what they deviate from
+        if float(variance) > (4 * torch.finfo(of_time.dtype).eps) ** 2 * float(mean.square().mean()):
+            covariance.diagonal().add_(ridge * variance)
+            right = (x - mean).T @ (y - y.mean()) / len(x)
+            weight = torch.cholesky_solve(right[:, None], torch.linalg.cholesky(covariance))[:, 0]
+        weights.append(weight)
+        biases.append(y.mean() - mean @ weight)
+    found = torch.stack(weights), torch.stack(biases)
+    return LinearReadouts(*(t.to(features.device, features.dtype) for t in found))
 
 
 def _read(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """An output layer for each tower of a frozen model: what a tower can predict by itself."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -18,7 +18,10 @@ from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
 from lmdyn.analysis.statistics.precision import at_least_float32
 
-__all__ = ["Encoded", "HeadTraining", "TowerHead", "train_tower_heads"]
+__all__ = ["Encoded", "HeadTraining", "TowerHead", "train_heads", "train_tower_heads"]
+
+B = TypeVar("B")
+H = TypeVar("H", bound=nn.Module)
 
 
 class Encoded(NamedTuple):
@@ -169,7 +172,53 @@ def train_tower_heads(
         >>> [round(float(loss), 1) for loss in losses]  # the second tower tells nothing: ln 3
         [0.0, 1.1]
     """
-    heads: dict[str, TowerHead] = {}
+
+    def start(batch: Encoded) -> dict[str, TowerHead]:
+        device = batch.labels.device
+        return {
+            name: TowerHead(x.shape[1], vocab_size, how.init_range, how.seed).to(device, at_least_float32(x))
+            for name, x in batch.encodings.items()
+        }
+
+    def loss(head: TowerHead, name: str, batch: Encoded) -> Tensor:
+        return head.loss(batch.encodings[name], batch.labels)
+
+    return train_heads(batches, start, loss, lambda batch: batch.labels, how)
+
+
+def train_heads(
+    batches: Iterable[B],
+    start: Callable[[B], Mapping[str, H]],
+    loss: Callable[[H, str, B], Float[Tensor, ""]],
+    labels: Callable[[B], Int[Tensor, "n"]],
+    how: HeadTraining,
+) -> tuple[dict[str, H], Float[Tensor, "heads"]]:
+    """Train some output layers that do not depend on each other, from the same batches at once.
+
+    Args:
+        batches: at least ``how.updates`` of them; more are not asked for.
+        start: makes the heads, by name, given the first batch.
+        loss: a head's sum of −ln p over the labelled positions of a batch, in nats.
+        labels: (n,) of a batch; −100 for none.
+        how: see :class:`HeadTraining`.
+
+    Returns:
+        The heads, in eval mode and without gradients; and (heads,) float64 mean −ln p over the last tenth of the
+        updates.
+
+    Raises:
+        ValueError: fewer batches than updates.
+
+    Example:
+        >>> how = HeadTraining(updates=200, learning_rate=0.05)
+        >>> y = torch.tensor([1, 1, 1, 0])
+        >>> heads, losses = train_heads(
+        ...     [y] * 200, lambda y: {"bias": nn.ParameterList([torch.zeros(2)])},
+        ...     lambda head, name, y: -head[0].log_softmax(0)[y].sum(), lambda y: y, how)
+        >>> round(float(losses[0]), 2)  # the entropy of a quarter
+        0.56
+    """
+    heads: dict[str, H] = {}
     optimizer: torch.optim.Optimizer | None = None
     last: list[Tensor] = []
     update = 0
@@ -180,27 +229,22 @@ def train_tower_heads(
             if batch is None:
                 raise ValueError(f"expected {how.updates} batches to train on, got {update}")
             if optimizer is None:
-                device = batch.labels.device
-                heads = {
-                    name: TowerHead(x.shape[1], vocab_size, how.init_range, how.seed).to(
-                        device, at_least_float32(x)
-                    )
-                    for name, x in batch.encodings.items()
-                }
+                heads = dict(start(batch))
                 optimizer = _optimizer(heads, how)
-            losses = torch.stack(
-                [head.loss(batch.encodings[name], batch.labels) for name, head in heads.items()]
-            )
             optimizer.zero_grad(set_to_none=True)
             # a batch may have no labels at all: its gradient is 0
-            count = all_reduce_sum((batch.labels != IGNORED).sum()).clamp(min=1)
-            (losses.sum() / count).backward()
+            count = all_reduce_sum((labels(batch) != IGNORED).sum()).clamp(min=1)
+            losses = []
+            for name, head in heads.items():  # one at a time: what one keeps for its gradient is freed
+                one = loss(head, name, batch)
+                (one / count).backward(inputs=list(head.parameters()))
+                losses.append(one.detach().double())
             for group in optimizer.param_groups:
                 group["lr"] = how.rate(update)
                 for parameter in group["params"]:
                     parameter.grad = all_reduce_sum(parameter.grad)
             optimizer.step()
-            last.append(all_reduce_sum(losses.detach().double()) / count)
+            last.append(all_reduce_sum(torch.stack(losses)) / count)
             last = last[-max(1, how.updates // 10) :]
             update += 1
     for head in heads.values():
@@ -210,7 +254,7 @@ def train_tower_heads(
     return heads, torch.stack(last).mean(0).cpu()
 
 
-def _optimizer(heads: Mapping[str, TowerHead], how: HeadTraining) -> torch.optim.Optimizer:
+def _optimizer(heads: Mapping[str, nn.Module], how: HeadTraining) -> torch.optim.Optimizer:
     parameters = [p for head in heads.values() for p in head.parameters()]
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": how.weight_decay},

@@ -3,34 +3,36 @@
 import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import lightning as L
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.analysis.dynamics.trajectories import exact_products
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import IGNORED, device_of
 from lmdyn.analysis.inspection.transformer import check_positions, encoder_of
+from lmdyn.analysis.orbits.trajectories import exact_products
 from lmdyn.analysis.probing.depth_heads import (
     ReadoutTraining,
-    StateDecoder,
-    head_sums,
+    head_scores,
     pooled_states,
-    prediction_sums,
+    prediction_scores,
     readout_correlation,
     states_at,
     train_linear_readouts,
 )
+from lmdyn.analysis.probing.state_decoder import RetrainedDecoder, StateDecoder, States, retrain_decoders
 from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
-from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather, rank_and_world_size
+from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen
 from lmdyn.callbacks.dynamics.depth_performance_figures import depth_performance_figures
+from lmdyn.callbacks.dynamics.masked_tokens import DepthRow, MaskedTokens
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, TrainingPart, to_device
 from lmdyn.callbacks.observing.protocols import FineTuningTasks, objective_of, require
@@ -54,18 +56,29 @@ class DepthPerformance(Observer):
 
     *Masked tokens.* Of the labelled positions (those that a masked language model is trained to predict), on the
     validation part: the share whose token has the highest logit, and the mean −ln p. ``fixed``: the model's own
-    decoder, applied to x_t. ``retrained``: an output layer trained for each t on the training part, those of all t from
-    the same batches (:func:`~lmdyn.analysis.train_tower_heads`); it starts from fixed random weights, not
-    from the model's decoder. At positions that show another token than the mask, the token may be known at t = 0.
+    decoder, applied to x_t. ``retrained``: a decoder trained for each t on the training part, those of all t from
+    the same batches. With ``start: own`` it is a copy of the model's own decoder, all that follows the layers, and
+    starts from its weights, as published
+    (:class:`~lmdyn.analysis.probing.state_decoder.RetrainedDecoder`): of ALBERT a dense layer, the layer norm after its
+    activation, and the output layer with its bias, whose weights are tied to the word vectors; the copy is not, and the
+    model stays as it is. With ``start: random`` it is another layer, of fixed random weights
+    (:func:`~lmdyn.analysis.train_tower_heads`), which a few hundred updates leave far behind the model's own.
     Padding takes part in attention, as all tokens do: in rows with padding, x_L is not what the model with its mask
     has.
+
+    *Floors.* At t = 0 a decoder sees a token's own embedding and position, and nothing of its context: the accuracy of
+    the decoder retrained there, and the share of the most frequent token among the labels, are what a model scores that
+    has not read. Of the labelled positions some show another token than the mask, and a part of them the token itself,
+    which is known at t = 0: rows ``where`` ``mask`` are of the positions that show the mask token, by the run's
+    tokenizer.
 
     *Similarity.* Pearson's correlation with the scores of the only regression among ``tasks`` (``STS-B``; the
     grammar's ``similarity``), on its development set. ``frozen``: a linear regression from the pooled output (the
     encoder's own pooler of the first token of x_t, or this token's vector where there is no pooler), trained for each
-    t, all at once (:func:`~lmdyn.analysis.probing.depth_heads.train_linear_readouts`). ``fine_tuned``: a copy of
-    the encoder that has t layers is trained with its classifier (``fine_tune``).
-    Examples of one length are read together, so that there is no padding.
+    t, all at once (:func:`~lmdyn.analysis.probing.depth_heads.train_linear_readouts`): as published by ten epochs of
+    Adam from 0, which do not reach what nearly constant states tell, as those of initial networks; in closed form with
+    ``readout: {ridge: 0.001}``. ``fine_tuned``: a copy of the encoder that has t layers is trained with its classifier
+    (``fine_tune``). Examples of one length are read together, so that there is no padding.
 
     Everything trained starts from its own seed, and observations of one model are equal (on a GPU up to the order of
     sums). Where a state is not finite its prediction is wrong; its cross-entropy and Pearson's correlation, and what is
@@ -73,12 +86,16 @@ class DepthPerformance(Observer):
     all sentences have become one, is 0. With several processes each reads its share of the examples; they share the
     fine-tuned t.
 
-    Rows have the columns ``how`` and ``t``.
+    Rows have the columns ``how``, ``where`` and ``t``; ``where`` is ``mask``, or none for all labelled positions.
 
     Args:
         times: times t, rising, from 0; None: :data:`TIMES` and the model's depth, of a model whose layers differ up to
             its depth.
-        training: how the decoders are retrained.
+        training: how the decoders are retrained. At the model's own depth, retraining is to be no worse than the
+            model's decoder: a rate that makes it worse is too high (of ALBERT-mini on the grammar, fixed 0.442: 300
+            updates of 32 rows give 0.446 at 3e-4, 0.436 at 1e-3; from random weights 0.367). Of ``start: own``,
+            ``init_range`` and ``seed`` have no influence.
+        start: what retrained decoders start from, the model's ``own`` decoder or ``random`` weights.
         batch_rows: rows of text of an update, over all ranks; of a PretrainingCorpus. Other data is taken in its own
             batches.
         tasks: datamodule with ``tasks``, of which one is a regression (``GlueTasks``, ``GrammarTasks``); it is given
@@ -96,6 +113,11 @@ class DepthPerformance(Observer):
         ``depth_performance/accuracy/<how>/t=<t>``: share of masked tokens with the highest logit, from 0 to 1; how is
             ``fixed`` or ``retrained``.
         ``depth_performance/cross_entropy/<how>/t=<t>``: their mean −ln p, in nats.
+        ``depth_performance/accuracy/<how>/mask/t=<t>``: the same where the mask token is shown, with a tokenizer.
+        ``depth_performance/cross_entropy/<how>/mask/t=<t>``: the same.
+        ``depth_performance/floor/retrained``: accuracy of the decoder that is retrained at t = 0.
+        ``depth_performance/floor/most_frequent``: share of the most frequent token among the labels.
+        ``depth_performance/floor/<how>/mask``: the same where the mask token is shown.
         ``depth_performance/pearson/<how>/t=<t>``: from −1 to 1, with ``tasks``; how is ``frozen`` or ``fine_tuned``.
         ``depth_performance/depth``: L, how often the model itself applies its layers.
 
@@ -118,12 +140,16 @@ class DepthPerformance(Observer):
     several_runs = True
 
     not_settings = Observer.not_settings | {"tasks"}
+    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {"start": "random", "readout.ridge": None}
+    )
 
     def __init__(
         self,
         *,
         times: Sequence[int] | None = None,
-        training: HeadTraining = HeadTraining(updates=300),  # noqa: B008 (frozen)
+        training: HeadTraining = HeadTraining(updates=300, learning_rate=3e-4),  # noqa: B008 (frozen)
+        start: Literal["own", "random"] = "own",
         batch_rows: int = 32,
         tasks: L.LightningDataModule | None = None,
         readout: ReadoutTraining = ReadoutTraining(),  # noqa: B008 (frozen)
@@ -143,7 +169,10 @@ class DepthPerformance(Observer):
             raise ValueError("fine_tuned_times are given without a task to fine-tune on: give `tasks`")
         if batch_rows < 1:
             raise ValueError(f"batch_rows is {batch_rows}: expected a number from 1")
+        if start not in ("own", "random"):
+            raise ValueError(f"start is {start!r}: expected 'own' or 'random'")
         self.training = training
+        self.start = start
         self.batch_rows = batch_rows
         self.tasks = tasks
         self.readout = readout
@@ -268,7 +297,7 @@ class DepthPerformance(Observer):
         """Masked tokens, then similarity."""
         with exact_products():
             parts = self._opened(module)
-            rows = [_Row("depth", "", None, float(len(parts.f.maps)))]
+            rows = [DepthRow("depth", "", None, None, float(len(parts.f.maps)))]
             rows += self._masked_tokens(module, parts)
             if self._task is not None:
                 rows += self._similarity(encoder_of(module), parts.times)
@@ -278,56 +307,65 @@ class DepthPerformance(Observer):
                 "%s at step %d: states, or what is trained on them, are not finite at t = %s",
                 self.name, step, broken,
             )  # fmt: skip
-        table = pd.DataFrame(rows, columns=list(_Row._fields)).assign(site="")
-        return table[["quantity", "site", "how", "t", "value"]].astype({"t": "Int64", "value": "float64"})
+        table = pd.DataFrame(rows, columns=list(DepthRow._fields)).assign(site="")
+        table = table[["quantity", "site", "how", "where", "t", "value"]]
+        return table.astype({"where": object, "t": "Int64", "value": "float64"})
 
     @torch.no_grad()
-    def _masked_tokens(self, module: nn.Module, parts: "_Parts") -> list["_Row"]:
-        f, times, decoder, _ = parts
+    def _masked_tokens(self, module: nn.Module, parts: "_Parts") -> list[DepthRow]:
+        f, times, decoder, vocab_size = parts
         heads = self._retrained(module, parts)
-        sums = {how: torch.zeros(len(times), 2, dtype=torch.float64) for how in ("fixed", "retrained")}
-        count = 0
+        found = MaskedTokens(parts.with_floor, vocab_size)
         for batch, at in self._batches(self.probe_set, device_of(module)):
+            positions = batch["labels"] != IGNORED
             labels = batch["labels"].flatten()[at]
-            count += len(at)
-            found: dict[str, list[Tensor]] = {how: [] for how in sums}
-            for t, x in states_at(f, batch, times):
-                logits = decoder.logits(batch, x, batch["labels"] != IGNORED, self.forward)
-                found["fixed"].append(prediction_sums(logits, labels))
-                found["retrained"].append(head_sums(heads[str(t)], x.flatten(0, 1)[at], labels))
-            for how, of_times in found.items():
-                sums[how] += torch.stack(of_times).cpu()
-        n = all_reduce_sum(torch.tensor(count))
-        if n == 0:
+            scores: dict[str, list[Tensor]] = {"fixed": [], "retrained": []}
+            for t, x in states_at(f, batch, parts.with_floor):
+                fixed = decoder.logits(batch, x, positions, self.forward)
+                scores["fixed"].append(prediction_scores(fixed, labels))
+                head = heads[str(t)]
+                scores["retrained"].append(
+                    head_scores(head, x.flatten(0, 1)[at], labels)
+                    if isinstance(head, TowerHead)
+                    else prediction_scores(head(batch, x, positions), labels)
+                )
+            found.update(labels, self._masked(batch, at), scores)
+        try:
+            return found.rows(times)
+        except ValueError as error:
             raise ValueError(
-                f"{self.name}: no position of the data is labelled: expected `labels` that are {IGNORED} but where "
-                "tokens are masked"
-            )
-        rows = []
-        for how, of_how in sums.items():
-            means = (all_reduce_sum(of_how) / n).tolist()
-            for t, (accuracy, cross_entropy) in zip(times, means, strict=True):
-                rows += [_Row("accuracy", how, t, accuracy), _Row("cross_entropy", how, t, cross_entropy)]
-        return rows
+                f"{self.name}: {error}: expected `labels` that are {IGNORED} but where tokens are masked"
+            ) from error
 
-    def _retrained(self, module: nn.Module, parts: "_Parts") -> dict[str, TowerHead]:
+    def _masked(self, batch: Mapping[str, Any], at: Int[Tensor, "n"]) -> Bool[Tensor, "n"]:
+        """Which labelled positions show the mask token."""
+        mask: int | None = getattr(self.run.tokenizer, "mask_token_id", None)
+        ids: Tensor | None = batch.get("input_ids")
+        if mask is None or ids is None or ids.shape != batch["labels"].shape:
+            return torch.zeros_like(at, dtype=torch.bool)
+        return ids.flatten()[at] == mask
+
+    def _retrained(self, module: nn.Module, parts: "_Parts") -> Mapping[str, TowerHead | RetrainedDecoder]:
         """The decoder of each time."""
-        f, times, _, vocab_size = parts
         assert self._training_part is not None
         train = self._training_part.open()
         assert train is not None
 
-        def updates() -> Iterator[Encoded]:
+        def updates() -> Iterator[States]:
             some = True
             while some:
                 some = False
                 for batch, at in self._batches(train, device_of(module)):
                     some = True
                     with torch.no_grad():
-                        states = {str(t): x.flatten(0, 1)[at] for t, x in states_at(f, batch, times)}
-                    yield Encoded(states, batch["labels"].flatten()[at])
+                        states = {str(t): x for t, x in states_at(parts.f, batch, parts.with_floor)}
+                    labels = batch["labels"]
+                    yield States(batch, labels != IGNORED, labels.flatten()[at], states)
 
-        return train_tower_heads(updates(), vocab_size, self.training)[0]
+        if self.start == "own":
+            return retrain_decoders(updates(), parts.decoder, self.training, self.forward)[0]
+        encoded = (Encoded({t: x[r.positions] for t, x in r.states.items()}, r.labels) for r in updates())
+        return train_tower_heads(encoded, parts.vocab_size, self.training)[0]
 
     def _batches(
         self, part: ProbeSet, device: torch.device
@@ -339,20 +377,20 @@ class DepthPerformance(Observer):
             )  # before it goes to the device: no wait
             yield to_device(batch, device), at.to(device, non_blocking=True)
 
-    def _similarity(self, encoder: nn.Module, times: Sequence[int]) -> list["_Row"]:
+    def _similarity(self, encoder: nn.Module, times: Sequence[int]) -> list[DepthRow]:
         (development,) = self._task.evaluation.values()
         features, targets = pooled_states(encoder, self._task.train, times), _scores(self._task.train)
         readouts = train_linear_readouts(features, targets, self.readout)
         features, scores = pooled_states(encoder, development, times), _scores(development)
         predictions = readouts(features).double().cpu()
         rows = [
-            _Row("pearson", "frozen", t, readout_correlation(p, scores))
+            DepthRow("pearson", "frozen", None, t, readout_correlation(p, scores))
             for t, p in zip(times, predictions, strict=True)
         ]
         rank, world_size = rank_and_world_size()
         mine = {t: self._fine_tuned(encoder, t) for t in self.fine_tuned_times[rank::world_size]}
         tuned = {t: p for part in gather(mine) for t, p in part.items()}
-        return [*rows, *(_Row("pearson", "fine_tuned", t, tuned[t]) for t in self.fine_tuned_times)]
+        return [*rows, *(DepthRow("pearson", "fine_tuned", None, t, tuned[t]) for t in self.fine_tuned_times)]
 
     def _fine_tuned(self, encoder: nn.Module, t: int) -> float:
         """Pearson's correlation of a fine-tuned copy with t layers."""
@@ -376,12 +414,10 @@ class _Parts(NamedTuple):
     decoder: StateDecoder
     vocab_size: int
 
-
-class _Row(NamedTuple):
-    quantity: str
-    how: str
-    t: int | None
-    value: float
+    @property
+    def with_floor(self) -> tuple[int, ...]:
+        """The times, and 0."""
+        return tuple(sorted({0, *self.times}))
 
 
 def _checked(name: str, times: Sequence[int]) -> tuple[int, ...]:

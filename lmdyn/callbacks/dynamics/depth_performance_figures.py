@@ -18,9 +18,15 @@ _HOW = {
     "frozen": ("frozen encoder", "-"),
     "fine_tuned": ("fine-tuned encoder", "--"),
 }
-_QUANTITIES = {
-    "accuracy": ("masked_tokens", "masked tokens: accuracy"),
-    "pearson": ("similarity", "sentence similarity: Pearson's r"),
+_FLOORS = {
+    "retrained": ("floor: retrained at t = 0", (0, (1, 1))),
+    "most_frequent": ("floor: the most frequent token", (0, (1, 4))),
+}
+_ACCURACY = "accuracy of masked tokens"
+_FIGURES = {  # name to quantity, where, and label
+    "masked_tokens": ("accuracy", None, f"{_ACCURACY},\nall that are predicted"),
+    "mask_positions": ("accuracy", "mask", f"{_ACCURACY},\nwhere the mask is shown"),
+    "similarity": ("pearson", None, "sentence similarity: Pearson's r"),
 }
 
 
@@ -31,17 +37,30 @@ def depth_performance_figures(observations: pd.DataFrame) -> dict[str, Figure]:
         observations: of ``DepthPerformance``.
 
     Returns:
-        ``masked_tokens`` (figure 3A) and, where there is a task, ``similarity`` (3B), of the last step of each run, in
-        pale colours of its first; ``over_training`` of more than one step, at the model's depth and at the best t.
+        ``masked_tokens`` (figure 3A), ``mask_positions``, of those that show the mask token, each with its floors, and,
+        where there is a task, ``similarity`` (3B), of the last step of each run, in pale colours of its first;
+        ``over_training`` of more than one step, at the model's depth and at the best t.
     """
     observations = named_runs(observations)
+    if "where" not in observations:  # of files that were written without
+        observations = observations.assign(where=None)
     figures = {}
-    for quantity, (name, label) in _QUANTITIES.items():
-        if select(observations, quantity=quantity)["value"].notna().any():
-            figures[name] = _over_time(observations, quantity, label)
+    present = []
+    for name, (quantity, where, label) in _FIGURES.items():
+        rows = _of(observations, where)
+        if select(rows, quantity=quantity)["value"].notna().any():
+            figures[name] = _over_time(rows, quantity, label)
+            present.append(name)
     if figures and len(observations["step"].unique()) > 1:
-        figures["over_training"] = _over_training(observations)
+        figures["over_training"] = _over_training(observations, present)
     return figures
+
+
+def _of(observations: pd.DataFrame, where: str | None) -> pd.DataFrame:
+    """The rows of some positions, and those of the model."""
+    rows = observations["where"]
+    chosen = rows.isna() if where is None else rows.eq(where)
+    return observations[chosen | observations["quantity"].eq("depth")]
 
 
 def _over_time(observations: pd.DataFrame, quantity: str, label: str) -> Figure:
@@ -62,6 +81,15 @@ def _over_time(observations: pd.DataFrame, quantity: str, label: str) -> Figure:
                     color=_colour(runs, run, str(how)), alpha=1.0 if last else 0.35,
                     label=", ".join([run] * (len(runs) > 1) + [name] + ([] if len(steps) == 1 else [f"step {step}"])),
                 )  # fmt: skip
+        if quantity == "accuracy":
+            for how, value in select(rows, quantity="floor", step=steps[-1])[["how", "value"]].itertuples(
+                index=False
+            ):
+                name, dots = _FLOORS[how]
+                ax.axhline(
+                    value, color="0.4" if len(runs) == 1 else _colour(runs, run, "fixed"), lw=1.0, ls=dots, zorder=0,
+                    label=", ".join([run] * (len(runs) > 1) + [name]),
+                )  # fmt: skip
     for i, depth in enumerate(sorted(depths)):
         ax.axvline(depth, color="0.5", lw=0.9, ls=":", zorder=0, label=None if i else "the model's depth")
     ax.set_xlabel("time t (applications of the layer)")
@@ -72,19 +100,27 @@ def _over_time(observations: pd.DataFrame, quantity: str, label: str) -> Figure:
     return figure
 
 
-def _over_training(observations: pd.DataFrame) -> Figure:
-    """A panel for each quantity; solid at the depth, dashed at the best t of each step."""
-    present = [q for q in _QUANTITIES if observations["quantity"].eq(q).any()]
+def _over_training(observations: pd.DataFrame, present: Sequence[str]) -> Figure:
+    """A panel for each figure; solid at the depth, dotted at the best t of each step, thin and grey the floor."""
     panels = new_panels(len(present), 8.4, 3.2, most=1, margin=(0, 0.4))
     runs = list(observations["run"].unique())
-    for ax, quantity in zip(panels, present, strict=True):
-        _panel(ax, observations, quantity, runs)
+    for ax, name in zip(panels, present, strict=True):
+        quantity, where, label = _FIGURES[name]
+        _panel(ax, _of(observations, where), quantity, label, runs)
         outer_legend(ax)
     return panels.figure
 
 
-def _panel(ax: Axes, observations: pd.DataFrame, quantity: str, runs: Sequence[str]) -> None:
+def _panel(ax: Axes, observations: pd.DataFrame, quantity: str, label: str, runs: Sequence[str]) -> None:
     rows = select(observations, quantity=quantity)
+    if quantity == "accuracy":
+        floors = select(observations, quantity="floor", how="retrained")
+        for i, (_, floor) in enumerate(floors.groupby("run", sort=False)):
+            floor = floor.sort_values("step")
+            ax.plot(
+                floor["step"], floor["value"], color="0.4", lw=1.0, ls=_FLOORS["retrained"][1], zorder=0,
+                label=None if i else _FLOORS["retrained"][0],
+            )  # fmt: skip
     for run, how in rows[["run", "how"]].drop_duplicates().itertuples(index=False):
         of_how = select(rows, run=run, how=how)
         depth = _depth(select(observations, run=run))
@@ -100,7 +136,7 @@ def _panel(ax: Axes, observations: pd.DataFrame, quantity: str, runs: Sequence[s
                     color=_colour(runs, run, how, both=True),
                     label=", ".join([run] * (len(runs) > 1) + [_HOW[how][0], where]),
                 )  # fmt: skip
-    ax.set_ylabel(_QUANTITIES[quantity][1])
+    ax.set_ylabel(label)
     set_step_axis(ax, rows["step"])
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 
 import torch
 
-from lmdyn.analysis.dynamics.synchronization import THRESHOLD
+from lmdyn.analysis.dynamics.synchronization import THRESHOLD, DeviationVariant
 
 __all__ = ["NOT_GIVEN", "DynamicsNumerics", "LongTerm", "ShortTerm", "flat_settings", "with_flat"]
 
@@ -28,6 +28,7 @@ class ShortTerm:
         tau: steps of a window, a divisor of ``steps``.
         sentences: how many; None: all.
         dimension_times: t at which the effective dimension is measured; None: every 25 steps.
+        dimension_sentences: of how many sentences it is, whose number less one is its ceiling; None: as ``sentences``.
 
     Raises:
         ValueError: numbers out of range, a window that does not divide the horizon.
@@ -37,14 +38,15 @@ class ShortTerm:
     tau: int = 10
     sentences: int | None = None
     dimension_times: Sequence[int] | None = None
+    dimension_sentences: int | None = None
 
     def __post_init__(self) -> None:
         _check_types(self)
         _check_windows("short_term.steps", self.steps, self.tau)
-        if self.sentences is not None and self.sentences < 2:
-            raise ValueError(
-                f"short_term.sentences is {self.sentences}: expected a number from 2, or null for all"
-            )
+        for name in ("sentences", "dimension_sentences"):
+            value = getattr(self, name)
+            if value is not None and value < 2:
+                raise ValueError(f"short_term.{name} is {value}: expected a number from 2, or null for all")
         times = self.times
         if any(t < 0 or t > self.steps for t in times) or sorted(set(times)) != list(times):
             raise ValueError(
@@ -70,7 +72,10 @@ class LongTerm:
         check_steps: a multiple of ``tau``.
         max_period: longest period of an attractor that is looked for.
         tolerance: distance, relative to the state's norm, at which states count as the same.
-        resolution: |λ| that is not told from 0 when trajectories at the horizon are named.
+        resolution: |λ| that is not told from 0 when trajectories at the horizon are named, where ``follow`` is 0.
+        follow: times ``steps`` that trajectories are followed until it is known of what kind they are
+            (:func:`~lmdyn.analysis.orbit_kind`); 1: not beyond; 0: they are named as up to version 0.1, which took
+            every small λ for quasi-periodic.
 
     Raises:
         ValueError: numbers out of range, a window that does not divide a horizon.
@@ -84,12 +89,15 @@ class LongTerm:
     max_period: int = 256
     tolerance: float = 1e-5
     resolution: float = 1e-3
+    follow: int = 4
 
     def __post_init__(self) -> None:
         _check_types(self)
         least_sentences = 1 if self.sentences is None else self.sentences
-        if min(self.steps, self.check) < 0 or min(self.max_period, least_sentences) < 1:
-            raise ValueError(f"expected steps and check from 0, max_period and sentences from 1, got {self}")
+        if min(self.steps, self.check, self.follow) < 0 or min(self.max_period, least_sentences) < 1:
+            raise ValueError(
+                f"expected steps, check and follow from 0, max_period and sentences from 1, got {self}"
+            )
         if self.tolerance <= 0 or self.resolution < 0:
             raise ValueError(f"expected tolerance above 0 and resolution from 0, got {self}")
         _check_windows("long_term.steps", self.steps or self.tau, self.tau)
@@ -107,9 +115,10 @@ class DynamicsNumerics:
         dtype: ``float32`` or ``float64``.
         batch_size: sentences that the full map is applied to at once.
         seed: of the perturbations.
+        deviation: how far tokens are apart: ``printed`` or ``released``, see :func:`~lmdyn.analysis.deviation`.
 
     Raises:
-        ValueError: numbers out of range, another dtype.
+        ValueError: numbers out of range, another dtype or deviation.
     """
 
     epsilon: float = 1.0
@@ -118,9 +127,14 @@ class DynamicsNumerics:
     dtype: Precision = "float32"
     batch_size: int = 16
     seed: int = 0
+    deviation: DeviationVariant = "printed"
 
     def __post_init__(self) -> None:
         _check_types(self)
+        if self.deviation not in get_args(DeviationVariant):
+            raise ValueError(
+                f"deviation is one of {list(get_args(DeviationVariant))}, got {self.deviation!r}"
+            )
         if self.dtype not in get_args(Precision):
             raise ValueError(f"dtype is one of {list(get_args(Precision))}, got {self.dtype!r}")
         if self.epsilon <= 0 or self.threshold <= 0 or self.batch_size < 1:
@@ -147,7 +161,7 @@ def _check_types(group: Any) -> None:
             or (kind.startswith("bool") and isinstance(value, bool))
             or (("int" in kind) and whole)
             or (kind.startswith("float") and isinstance(value, Real) and math.isfinite(value))
-            or name == "dtype"
+            or name in ("dtype", "deviation")
         ):
             raise ValueError(f"{type(group).__name__}.{name} expects {kind}, got {value!r}")
 
@@ -172,7 +186,7 @@ def with_flat(group: G, **flat: Any) -> G:
 
     Example:
         >>> with_flat(ShortTerm(tau=5), steps=20, tau=NOT_GIVEN)
-        ShortTerm(steps=20, tau=5, sentences=None, dimension_times=None)
+        ShortTerm(steps=20, tau=5, sentences=None, dimension_times=None, dimension_sentences=None)
     """
     if (
         isinstance(group, type)
@@ -203,8 +217,9 @@ def flat_settings(prefix: str, group: ShortTerm | LongTerm | DynamicsNumerics) -
     """Settings by the names that files of observations have for them.
 
     Example:
-        >>> flat_settings("short_", ShortTerm(dimension_times=(0, 25)))
-        {'short_steps': 500, 'short_tau': 10, 'short_sentences': None, 'dimension_times': [0, 25]}
+        >>> flat_settings("short_", ShortTerm(dimension_times=(0, 25)))  # doctest: +NORMALIZE_WHITESPACE
+        {'short_steps': 500, 'short_tau': 10, 'short_sentences': None, 'dimension_times': [0, 25],
+         'dimension_sentences': None}
     """
     return {
         f"{prefix}{name}" if name in ("steps", "tau", "sentences") else name: (

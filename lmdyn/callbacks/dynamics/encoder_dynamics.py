@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
@@ -10,9 +11,9 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.analysis.dynamics.trajectories import exact_products
 from lmdyn.analysis.inspection.forward import IGNORED, device_of
 from lmdyn.analysis.inspection.transformer import check_positions
+from lmdyn.analysis.orbits.trajectories import exact_products
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen
 from lmdyn.callbacks.dynamics.dynamics_settings import (
@@ -25,7 +26,8 @@ from lmdyn.callbacks.dynamics.dynamics_settings import (
 )
 from lmdyn.callbacks.dynamics.encoder_dynamics_figures import dynamics_figures
 from lmdyn.callbacks.dynamics.encoder_dynamics_tables import dynamics_tables
-from lmdyn.callbacks.dynamics.encoder_runs import EncoderRuns, Row
+from lmdyn.callbacks.dynamics.encoder_rows import Row
+from lmdyn.callbacks.dynamics.encoder_runs import EncoderRuns
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.protocols import objective_of
@@ -40,10 +42,19 @@ _SCALARS = (
     "synchronization_offset", "synchronized_share", "deviation_floor", "mean_exponent", "chaotic_share",
     "censored_share", "transient_length", "sign_change_length", "sign_change_chaotic_share", "switched_share",
     "attractor_share", "attractors", "largest_attractor_share", "transverse_exponent", "full_map_exponent",
-    "reduced_map_exponent", "peak_effective_dimension",
+    "reduced_map_exponent", "peak_effective_dimension", "orbit_share", "orbit_exponent",
+    "transient_share", "ended_share", "restricted_mean_length", "restricted_offset",
 )  # fmt: skip
 
 
+_CURVES = (
+    "effective_dimension",
+    "share_of_ceiling",
+    "local_exponent",
+    "deviation",
+    "survival",
+    "chaotic_exponent",
+)
 _LENGTH, _LENGTHS, _SENTENCES = 32, (8, 16, 64), 1000
 """By default, as far as the data goes."""
 
@@ -71,8 +82,21 @@ class EncoderDynamics(Observer):
     for the second time are not followed further; in the mean over sentences they go on with the mean λ of their last
     20 windows, and synchronized sentences with D = 0.
 
+    Of what kind a trajectory is, is told by evidence for each kind, and followed further than the horizon for; what
+    cannot be told is undetermined. As a second opinion only, ``sentence_zero_one`` is K of the 0–1 test of the first
+    component of trajectories that were followed to the end, against T (:func:`~lmdyn.analysis.zero_one_test`, at the
+    first lag whose autocorrelation is below 1/e): it names nothing.
+    With ``follow: 0`` in ``long_term`` trajectories are named as in version 0.1, as ``attractor_share``: any λ within
+    ``resolution`` counts as quasi-periodic there.
+
     Where the layers differ (BERT, GPT), time is depth, and there is no long term: D, exponents (τ = 1) and effective
-    dimension over the layers.
+    dimension over the layers; ``stretching`` (the factor by which layer t lengthens a perturbation, its geometric mean
+    over sentences) and ``depth_exponent`` (at t, the mean of its logarithm over the first t layers: an exponent of
+    finite time, which has no limit).
+
+    Of looped models the core is iterated; where it sees the text itself, each sentence has a map of its own. Where
+    attention is causal, positions enter at each step or the text is injected, there is no map of one token
+    (:func:`~lmdyn.analysis.synchronized_map`): the full map is iterated all along, and a message says why.
 
     It runs in full float32 products, or float64, whatever the training's precision. If equal tokens part to more than
     the threshold, by rounding or since synchronization is unstable, there are no offsets, the full map is iterated all
@@ -89,12 +113,16 @@ class EncoderDynamics(Observer):
         short_term: horizon, windows and number of sentences of the short term.
         long_term: those of the long term, the check on the full map, and what counts as an attractor.
         numerics: perturbation, threshold, precision.
+        sites: display name to module path of the layers of a looped model's core; None: found, see
+            :class:`~lmdyn.analysis.EncoderMap`.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`; and, as in version 0.1, each of the settings above by its name
             in the observations' files (``short_steps``, ``long_tau``, ``dtype``, …).
 
     Logged tags:
         ``encoder_dynamics/synchronization_offset/length=<n>``: mean t at which the tokens of a sentence synchronized.
         ``encoder_dynamics/synchronized_share/length=<n>``: share of sentences that did within ``short_steps``.
+        ``encoder_dynamics/restricted_offset/length=<n>``: mean over all sentences of the offset, ``short_steps`` of
+            those that did not synchronize.
         ``encoder_dynamics/deviation_floor``: D that rounding keeps up among equal tokens.
         ``encoder_dynamics/mean_exponent``: mean λ of the long term over the windows of chaotic transients, in sentences
             that have one, nats a step.
@@ -106,15 +134,27 @@ class EncoderDynamics(Observer):
             ``sign_change`` of :func:`~lmdyn.analysis.transient_length`, also for what biases the other.
         ``encoder_dynamics/sign_change_chaotic_share``: share of sentences with a transient by this rule.
         ``encoder_dynamics/switched_share``: share of sentences that went over to the map of one token.
-        ``encoder_dynamics/attractor_share/<kind>``: share of sentences by what they end on, ``fixed point``,
-            ``periodic``, ``quasi-periodic``, ``chaotic`` (at the horizon), ``converging`` or ``undetermined``.
+        ``encoder_dynamics/orbit_share/<kind>``: share of sentences by the kind of their orbit: ``chaotic``, ``torus``,
+            or ``cycle``, ``fixed point`` and ``undetermined``, see :func:`~lmdyn.analysis.orbit_kind`.
+        ``encoder_dynamics/orbit_exponent``: mean λ over sentences of the part of the trajectory that tells its kind,
+            whatever it is, nats a step.
+        ``encoder_dynamics/transient_share``: share of sentences whose λ is that of chaos, at first or all along.
+        ``encoder_dynamics/ended_share``: share whose chaos was seen to end within the horizon.
+        ``encoder_dynamics/restricted_mean_length``: mean steps of the chaotic transient up to the horizon
+            (:func:`~lmdyn.analysis.survival`), 0 where there is none.
         ``encoder_dynamics/attractors``: number of different fixed points and periodic orbits.
         ``encoder_dynamics/largest_attractor_share``: share of all sentences that end on the most frequent one.
         ``encoder_dynamics/transverse_exponent``: mean growth of differences between tokens along synchronized
-            trajectories, nats a step; below 0 they stay synchronized.
+            trajectories, nats a step; below 0 they stay synchronized. Where none of the ``check`` sentences has
+            synchronized within ``check_steps``, along sentences whose tokens are made equal.
         ``encoder_dynamics/full_map_exponent``: mean λ of the ``check`` sentences on the full map, once synchronized.
         ``encoder_dynamics/reduced_map_exponent``: the same windows of the same sentences on the map of one token.
         ``encoder_dynamics/peak_effective_dimension``: highest effective dimension over t.
+
+        Not logged, for figures, tables and claims: ``local_exponent`` (λ of the window at t, mean over sentences, of
+        each term), ``deviation``, ``effective_dimension`` and ``share_of_ceiling`` at t, ``survival``,
+        ``chaotic_exponent`` (mean λ of the sentences whose kind is chaotic, where there is one), and rows of single
+        sentences, ``sentence_…``.
 
     Raises:
         ValueError: numbers out of range, windows that do not divide their horizon; when attached or observing, a probe
@@ -133,6 +173,9 @@ class EncoderDynamics(Observer):
     uses_labels = False
 
     several_runs = True
+    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {"follow": 0, "deviation": "printed", "dimension_sentences": None, "sites": None}
+    )
 
     def __init__(
         self,
@@ -144,6 +187,7 @@ class EncoderDynamics(Observer):
         short_term: ShortTerm = ShortTerm(),  # noqa: B008 (frozen)
         long_term: LongTerm = LongTerm(),  # noqa: B008 (frozen)
         numerics: DynamicsNumerics = DynamicsNumerics(),  # noqa: B008 (frozen)
+        sites: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         # jsonargparse reads from these lines which further arguments there are
@@ -151,17 +195,20 @@ class EncoderDynamics(Observer):
             short_term, steps=kwargs.pop("short_steps", NOT_GIVEN), tau=kwargs.pop("short_tau", NOT_GIVEN),
             sentences=kwargs.pop("short_sentences", NOT_GIVEN),
             dimension_times=kwargs.pop("dimension_times", NOT_GIVEN),
+            dimension_sentences=kwargs.pop("dimension_sentences", NOT_GIVEN),
         )  # fmt: skip
         long_term = with_flat(
             long_term, steps=kwargs.pop("long_steps", NOT_GIVEN), tau=kwargs.pop("long_tau", NOT_GIVEN),
             sentences=kwargs.pop("long_sentences", NOT_GIVEN), check=kwargs.pop("check", NOT_GIVEN),
             check_steps=kwargs.pop("check_steps", NOT_GIVEN), max_period=kwargs.pop("max_period", NOT_GIVEN),
             tolerance=kwargs.pop("tolerance", NOT_GIVEN), resolution=kwargs.pop("resolution", NOT_GIVEN),
+            follow=kwargs.pop("follow", NOT_GIVEN),
         )  # fmt: skip
         numerics = with_flat(
             numerics, epsilon=kwargs.pop("epsilon", NOT_GIVEN), threshold=kwargs.pop("threshold", NOT_GIVEN),
             reduced=kwargs.pop("reduced", NOT_GIVEN), dtype=kwargs.pop("dtype", NOT_GIVEN),
             batch_size=kwargs.pop("batch_size", NOT_GIVEN), seed=kwargs.pop("seed", NOT_GIVEN),
+            deviation=kwargs.pop("deviation", NOT_GIVEN),
         )  # fmt: skip
         super().__init__(**kwargs)
         given = [n for n in (length, sentences, *(lengths or ())) if n is not None]
@@ -172,7 +219,7 @@ class EncoderDynamics(Observer):
             )
         self.length, self.sentences = length or _LENGTH, sentences or _SENTENCES
         self.lengths = tuple(sorted({*(_LENGTHS if lengths is None else lengths), self.length}))
-        self.examples = examples
+        self.examples, self.core = examples, None if sites is None else dict(sites)
         self.short_term, self.long_term, self.numerics = short_term, long_term, numerics
         self._rows: dict[str, Tensor] = {}
 
@@ -182,6 +229,7 @@ class EncoderDynamics(Observer):
         groups = {"short_term", "long_term", "numerics"}
         return {
             **{name: value for name, value in super().settings.items() if name not in groups},
+            "sites": self.core,  # None where it is found: the same in each model of a kind
             **flat_settings("short_", self.short_term),
             **flat_settings("long_", self.long_term),
             **flat_settings("", self.numerics),
@@ -231,7 +279,9 @@ class EncoderDynamics(Observer):
 
     def _map_of(self, module: nn.Module, one: Mapping[str, Tensor]) -> EncoderMap:
         try:
-            return EncoderMap(module, one, dtype=self.numerics.torch_dtype, forward=self.forward)
+            return EncoderMap(
+                module, one, dtype=self.numerics.torch_dtype, forward=self.forward, sites=self.core
+            )
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from error
 
@@ -256,21 +306,29 @@ class EncoderDynamics(Observer):
         one = self._first(rows)
         f = self._map_of(module, one)
         rank, world_size = rank_and_world_size()
-        starts = {n: f.start(self._cut(rows, n, rank, world_size)) for n in self.lengths}
+        texts = {n: self._cut(rows, n, rank, world_size) for n in self.lengths}
         runs = EncoderRuns(
-            f, starts, f.start(one),
+            f, texts, self._cut(rows, self.length, 0, 1),
             length=self.length, sentences=self.sentences, examples=self.examples, short_term=self.short_term,
             long_term=self.long_term, numerics=self.numerics,
         )  # fmt: skip
         if not f.shared:
             return runs.over_depth()
         eager = EncoderMap(
-            module, one, dtype=self.numerics.torch_dtype, forward=self.forward, attention="eager"
-        )
+            module,
+            one,
+            dtype=self.numerics.torch_dtype,
+            forward=self.forward,
+            attention="eager",
+            sites=self.core,
+        ).of(one)
+        if runs.unreduced:
+            announce(self.name, f"the full map is iterated all along: {runs.unreduced}")
         found = runs.example(eager) + runs.short_term()
-        if not runs.resolved:
+        if not runs.resolved and not runs.unreduced:
             unresolved = runs.transverse(eager)
             found.append(unresolved)
+            found += runs.never_together() if unresolved.value > 0 else []
             if rank == 0:
                 log.warning(
                     "%s at step %d: equal token vectors part to a deviation of %.1e, not below the threshold of %.1e: "
@@ -334,6 +392,13 @@ class EncoderDynamics(Observer):
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
         """One number an observation, or one for each length, width or kind."""
         return observations["quantity"].isin(_SCALARS)
+
+    @staticmethod
+    def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
+        """What a record of a run keeps: its scalars, curves over t of all sentences, and the orbit of each."""
+        curves = observations["quantity"].isin(_CURVES) & ~observations["term"].eq("long").fillna(False)
+        orbits = observations["quantity"].str.match("sentence_(orbit|zero_one)")
+        return observations[EncoderDynamics.is_scalar(observations) | curves | orbits]
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:

@@ -26,6 +26,7 @@ from lmdyn.callbacks.dynamics.encoder_dynamics_tables import (
     last_observations,
     sentences,
 )
+from lmdyn.callbacks.dynamics.encoder_orbits_figures import orbits_figure
 from lmdyn.callbacks.observing import figures as fig
 from lmdyn.callbacks.observing.schema import select
 
@@ -52,7 +53,7 @@ def dynamics_figures(
     Returns:
         ``synchronization`` (2A), ``synchronization_offset`` (2B), ``short_term`` (2C, and D(t) below; of one run
         also of earlier steps, eight at most), ``perturbation`` (4A), ``long_term`` (4B), ``attractor_view`` (4C),
-        ``transient_lengths`` (4D) and, of more than one step, ``over_training``.
+        ``transient_lengths`` (4D), ``orbit_kinds`` and, of more than one step, ``over_training``.
     """
     settings = settings or {}
     several = "run" in observations
@@ -72,6 +73,9 @@ def dynamics_figures(
         "long_term": _long_term(last, titles),
         "attractor_view": attractor_figure(last, titles),
         "transient_lengths": _transient_lengths(last, titles, colours, int(settings.get("long_tau", 50))),
+        "orbit_kinds": orbits_figure(
+            _shown(observations, last, titles, colours), int(settings.get("long_steps", 0))
+        ),
         "over_training": _over_training(dynamics_numbers(observations, settings), colours),
     }
     return {name: figure for name, figure in drawn.items() if figure is not None}
@@ -133,6 +137,15 @@ def _box(ax: Axes, values: npt.NDArray[Any], at: float, width: float, colour: st
     )  # fmt: skip
 
 
+def _shown(
+    observations: pd.DataFrame, last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str]
+) -> dict[str, tuple[pd.DataFrame, str]]:
+    """Observations by label, with colours: the last of each run, or several steps of the one run."""
+    if len(last) > 1:
+        return {titles[run]: (rows, colours[run]) for run, rows in last.items()}
+    return _by_step(observations)
+
+
 # ---------------------------------------------------------------- figure 2C
 
 
@@ -140,10 +153,7 @@ def _short_term(
     observations: pd.DataFrame, last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str]
 ) -> Figure | None:
     """λ(t), N_eff(t) and D(t): a line for each run, or for steps of the one run."""
-    if len(last) > 1:
-        shown = {titles[run]: (rows, colours[run]) for run, rows in last.items()}
-    else:
-        shown = _by_step(observations)
+    shown = _shown(observations, last, titles, colours)
     local = {label: curve(rows, "local_exponent", term="short") for label, (rows, _) in shown.items()}
     panels = {
         f"λ(t) (nats a step{_windows(local)})": local,
@@ -228,11 +238,12 @@ def _transient_lengths(
     last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str], tau: int
 ) -> Figure | None:
     """Shares of sentences: without a transient, by its length, and with one that outlasts the horizon."""
-    lengths = {run: sentences(rows, "sentence_transient_length") for run, rows in last.items()}
+    prefix = "sentence_orbit" if _kinds_are_told(last) else "sentence_transient"
+    lengths = {run: sentences(rows, f"{prefix}_length") for run, rows in last.items()}
     lengths = {run: of for run, of in lengths.items() if len(of)}
     if not lengths:
         return None
-    censored = {run: _censored(last[run], of) for run, of in lengths.items()}
+    censored = {run: _censored(last[run], of, prefix) for run, of in lengths.items()}
     over = {run: of[~censored[run] & (of > 0)].to_numpy() for run, of in lengths.items()}
     edges = _edges(np.concatenate(list(over.values())), tau)
     figure, (none, ax, outlast) = fig.new_figure(9.4, 3.8, ncols=3, sharey=True, width_ratios=(1, 6, 1))
@@ -265,8 +276,14 @@ def _transient_lengths(
     return figure
 
 
-def _censored(rows: pd.DataFrame, lengths: "pd.Series[float]") -> "pd.Series[bool]":
-    return sentences(rows, "sentence_censored").reindex(lengths.index).fillna(0).gt(0)
+def _kinds_are_told(last: _Runs) -> bool:
+    """Whether lengths are those up to the arrival on a regular orbit, in all of the runs."""
+    return all(rows["quantity"].eq("sentence_orbit_length").any() for rows in last.values())
+
+
+def _censored(rows: pd.DataFrame, lengths: "pd.Series[float]", prefix: str) -> "pd.Series[bool]":
+    name = "sentence_orbit_censored" if prefix == "sentence_orbit" else "sentence_censored"
+    return sentences(rows, name).reindex(lengths.index).fillna(0).gt(0)
 
 
 def _edges(lengths: npt.NDArray[np.float64], tau: int) -> npt.NDArray[np.float64]:
@@ -279,13 +296,24 @@ def _edges(lengths: npt.NDArray[np.float64], tau: int) -> npt.NDArray[np.float64
 # ---------------------------------------------------------------- over training
 
 
-_OVER_TRAINING = {
-    "synchronization_offset": "synchronization offset\n(steps of the map)",
+_OFFSET = {"synchronization_offset": "synchronization offset\n(steps of the map)"}
+_DIMENSION = {"peak_effective_dimension": "highest effective dimension"}
+_BY_RUNNING_MEANS = {  # of observations in which kinds of orbits are not told
     "mean_exponent": "mean λ in chaotic transients\n(nats a step)",
     "chaotic_share": "share of sentences\nwith a chaotic transient",
     "transient_length": "length of the transient\n(mean, steps of the map)",
-    "peak_effective_dimension": "highest effective dimension",
 }
+_BY_KINDS = {
+    "orbit_exponent": "mean λ, whatever the orbit\n(nats a step)",
+    "transverse_exponent": "λ⊥, growth of differences between\nequal tokens (nats a step)",
+    "transient_share": "share of sentences\nthat are chaotic, or were",
+    "restricted_mean_length": "length of their chaos, up to the\nhorizon (mean, steps of the map)",
+}
+_SIGNED, _SHARES = (
+    ("mean_exponent", "orbit_exponent", "transverse_exponent"),
+    ("chaotic_share", "transient_share"),
+)
+_LENGTHS = ("transient_length", "restricted_mean_length")
 
 
 def _over_training(numbers: pd.DataFrame, colours: Mapping[str, str]) -> Figure | None:
@@ -293,7 +321,9 @@ def _over_training(numbers: pd.DataFrame, colours: Mapping[str, str]) -> Figure 
 
     A run of a single step is a point, and a dashed level through it.
     """
-    there = [name for name in _OVER_TRAINING if numbers[name].notna().any()]
+    told = "orbit_exponent" in numbers
+    panels_of = {**_OFFSET, **(_BY_KINDS if told else _BY_RUNNING_MEANS), **_DIMENSION}
+    there = [name for name in panels_of if numbers[name].notna().any()]
     if not there or numbers.groupby("run")["step"].nunique().max() < 2:
         return None
     panels = fig.new_panels(len(there), 3.6, 2.7, margin=(1.6, 0.3))
@@ -304,14 +334,14 @@ def _over_training(numbers: pd.DataFrame, colours: Mapping[str, str]) -> Figure 
         for run, of in rows.groupby("run", sort=False):
             if len(of) == 1:  # as an untrained control is: a level to hold the others against
                 ax.axhline(of["value"].iloc[0], color=colours[str(run)], lw=1, ls="--", zorder=1)
-        ax.set_title(_OVER_TRAINING[name], fontsize=9, loc="left")
+        ax.set_title(panels_of[name], fontsize=9, loc="left")
         fig.set_step_axis(ax, numbers["step"])
-        if name == "mean_exponent":
+        if name in _SIGNED:
             fig.zero_line(ax)
-        elif name == "chaotic_share":
+        elif name in _SHARES:
             ax.set_ylim(0, 1)
             ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        elif name == "transient_length" and numbers[name].max() > 1000:
+        elif name in _LENGTHS and numbers[name].max() > 1000:
             ax.set_yscale("symlog", linthresh=100)  # decades, and 0
             ax.set_ylim(bottom=0)
         else:

@@ -25,7 +25,10 @@ _NUMBERS = (
     "synchronization_offset", "mean_exponent", "chaotic_share", "transient_length", "censored_share",
     "attractors", "peak_effective_dimension", "transverse_exponent",
 )  # fmt: skip
-_WHERE_RECORDED = ("full_map_exponent", "reduced_map_exponent")
+_WHERE_RECORDED = (
+    "full_map_exponent", "reduced_map_exponent", "orbit_exponent", "transient_share", "ended_share",
+    "restricted_mean_length",
+)  # fmt: skip
 _RUN_AND_STEP = ["run", "step"]
 
 
@@ -44,9 +47,10 @@ def dynamics_tables(
         ``without_chaotic_transient`` and ``censored_share`` (shares of sentences; censored: not over at the horizon),
         ``transient_length`` (mean, steps of the map), ``attractors`` (how many), ``peak_effective_dimension`` and
         ``transverse_exponent`` (nats a step); where there are such, ``full_map_exponent`` and
-        ``reduced_map_exponent`` of the same sentences. ``offsets`` where there are such, of the last step: mean,
-        median and ``synchronized_share`` for each number of tokens. ``attractors`` where their kinds are known: the
-        share of sentences of each, rows as in ``dynamics``. What was not recorded is missing.
+        ``reduced_map_exponent`` of the same sentences, and what is told by kinds of orbits: ``orbit_exponent``,
+        ``transient_share``, ``ended_share`` and ``restricted_mean_length``. ``offsets`` where there are such, of the
+        last step: mean, median and ``synchronized_share`` for each number of tokens. ``attractors`` where their kinds
+        are known: the share of sentences of each, rows as in ``dynamics``. What was not recorded is missing.
     """
     several = "run" in observations
     named = _named(observations)
@@ -55,7 +59,7 @@ def dynamics_tables(
     numbers = numbers.rename(columns={"chaotic_share": "without_chaotic_transient"})
     numbers = numbers.astype({"attractors": "Int64"})
     tables = {"dynamics": numbers}
-    kinds = select(named, quantity="attractor_share")
+    kinds = select(named, quantity=("orbit_share", "attractor_share"))
     if len(kinds):
         shares = wide(kinds, "kind", _RUN_AND_STEP, sort=False, dropna=False)
         tables["attractors"] = numbers[_RUN_AND_STEP].merge(shares.reset_index(), on=_RUN_AND_STEP)

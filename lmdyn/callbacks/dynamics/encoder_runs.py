@@ -1,8 +1,7 @@
 """The trajectories that ``EncoderDynamics`` looks at, and the rows of its records."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -12,7 +11,6 @@ from lmdyn.analysis.dynamics.effective_dimension import effective_dimension
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.dynamics.horizon import carried_on, ends, late_exponents
 from lmdyn.analysis.dynamics.long_run import LongRun, long_run
-from lmdyn.analysis.dynamics.lyapunov import local_lyapunov_exponents, random_perturbation
 from lmdyn.analysis.dynamics.synchronization import (
     Synchronization,
     deviation,
@@ -21,13 +19,16 @@ from lmdyn.analysis.dynamics.synchronization import (
     synchronize,
 )
 from lmdyn.analysis.dynamics.synchronized_map import synchronized_map, transverse_exponents
-from lmdyn.analysis.dynamics.trajectories import Map, iterate
-from lmdyn.analysis.dynamics.transients import transient_length
+from lmdyn.analysis.orbits.lyapunov import local_lyapunov_exponents, random_perturbation
+from lmdyn.analysis.orbits.trajectories import Map, iterate, part_of
+from lmdyn.analysis.orbits.transients import transient_length
 from lmdyn.analysis.preference.independent_components import UnusableEmbeddingsError, principal_components
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.dynamics.dynamics_settings import DynamicsNumerics, LongTerm, ShortTerm
+from lmdyn.callbacks.dynamics.encoder_orbits import orbit_rows
+from lmdyn.callbacks.dynamics.encoder_rows import Row, gathered, gathered_rows, over_t
 
-__all__ = ["EncoderRuns", "Row"]
+__all__ = ["EncoderRuns"]
 
 WIDTHS = (10, 20, 40)
 """Windows of the running mean that determines the end of a transient; the middle one is the rule."""
@@ -35,29 +36,13 @@ WIDTHS = (10, 20, 40)
 _TOKENS, _ATTENTION_EVERY, _PERTURBED_STEPS, _COMPONENT_STEPS, _TRANSVERSE_STEPS = 10, 50, 600, 1000, 200
 
 
-class Row(NamedTuple):
-    """One number, and what it is of."""
-
-    quantity: str
-    length: int | None = None
-    term: str | None = None
-    width: int | None = None
-    kind: str | None = None
-    t: int | None = None
-    sentence: int | None = None
-    token: int | None = None
-    key: int | None = None
-    component: int | None = None
-    value: float = float("nan")
-
-
 class EncoderRuns:
     """All that is asked of one module, from this rank's sentences; the rows are those of all ranks, on each.
 
     Args:
         f: the encoder's map.
-        starts: by number of tokens, (sentences of this rank, tokens, d) where they start.
-        first: (1, tokens, d) where the very first sentence starts, on every rank.
+        texts: by number of tokens, the batch of this rank's sentences.
+        everyone: the batch of all ranks' sentences, of ``length`` tokens; the very first one is the example.
         length: tokens of a sentence, but for the synchronization offset.
         sentences: how many there are, on all ranks.
         examples: sentences whose exponents are recorded one by one.
@@ -69,8 +54,8 @@ class EncoderRuns:
     def __init__(
         self,
         f: EncoderMap,
-        starts: Mapping[int, Float[Tensor, "_ _ d"]],
-        first: Float[Tensor, "1 tokens d"],
+        texts: Mapping[int, Mapping[str, Tensor]],
+        everyone: Mapping[str, Tensor],
         *,
         length: int,
         sentences: int,
@@ -79,21 +64,35 @@ class EncoderRuns:
         long_term: LongTerm,
         numerics: DynamicsNumerics,
     ) -> None:
-        self.f, self.first = f, first
-        self.length, self.examples = length, examples
+        starts = {n: f.start(batch) for n, batch in texts.items()}
+        self.maps = {n: f.of(batch) for n, batch in texts.items()}
+        self.f, self.everyone = self.maps[length], f.of(everyone)
+        self.first, self.one = (
+            f.start({name: t[:1] for name, t in everyone.items()}),
+            self.everyone.part(slice(1)),
+        )
+        self.length, self.sentences, self.examples = length, sentences, examples
         self.short, self.long, self.numerics = short_term, long_term, numerics
         self.x = starts[length]
         self.others = {n: x for n, x in starts.items() if n != length}
         self.short_sentences = min(sentences, short_term.sentences or sentences)
+        self.dimension_sentences = min(sentences, short_term.dimension_sentences or self.short_sentences)
         self.long_sentences = min(sentences, long_term.sentences or sentences)
         rank, world_size = rank_and_world_size()
         self.numbers = range(rank, sentences, world_size)
-        self.floor, self.reduced = float("nan"), None
+        self.floor, self.reduced, self.unreduced = float("nan"), None, ""
         if f.shared:
-            floors = gather(float(deviation_floor(f, self.x[: numerics.batch_size], 64)))
-            self.floor = float(torch.tensor(floors).max())  # NaN if any is
-            if self.resolved and numerics.reduced:
-                self.reduced = synchronized_map(f)
+            if not f.injected:  # else equal tokens part by their texts, not by rounding
+                some = slice(numerics.batch_size)
+                floors = gather(float(deviation_floor(f, self.x[some], 64, numerics.deviation)))
+                self.floor = float(torch.tensor(floors).max())  # NaN if any is
+            if f.injected or self.floor == self.floor:
+                try:
+                    reduced = synchronized_map(f)
+                except ValueError as error:
+                    self.unreduced = str(error)
+                else:
+                    self.reduced = reduced if self.resolved and numerics.reduced else None
 
     @property
     def resolved(self) -> bool:
@@ -105,17 +104,18 @@ class EncoderRuns:
     def over_depth(self) -> list[Row]:
         """Deviation, exponents and effective dimension over the layers."""
         maps, x = self.f.maps, self.x
-        path = iterate(maps, x, len(maps), {"deviation": deviation})
+        path = iterate(maps, x, len(maps), {"deviation": self._deviation})
         found = local_lyapunov_exponents(
             maps, x, 1, len(maps), self.numerics.epsilon, seed=self.numerics.seed, rows=self.numbers
         )
-        rows = _over_t("deviation", _gathered(path.observables["deviation"]).nanmean(1))
-        rows += _over_t("local_exponent", _gathered(found.exponents).nanmean(1), term="short")
+        rows = over_t("deviation", gathered(path.observables["deviation"]).nanmean(1))
+        rows += over_t("local_exponent", gathered(found.exponents).nanmean(1), term="short")
+        rows += _depth_rows(gathered(found.exponents))
         dimensions = [self._dimension(x)]
         for f in maps:
             x = f(x)
             dimensions.append(self._dimension(x))
-        return rows + _dimension_rows(dict(enumerate(dimensions)))
+        return rows + _dimension_rows(dict(enumerate(dimensions)), self.sentences)
 
     # ---------------------------------------------------------------- short term
 
@@ -124,18 +124,26 @@ class EncoderRuns:
         short = self.short
         mine = self._mine(self.short_sentences)
         run = self._long_run(self.x[:mine], short.tau, short.steps, keep=short.steps)
-        d = _gathered(carried_on(run.deviations, torch.zeros(mine), run.switched_at + 1))
-        rows = [Row("deviation_floor", value=self.floor)]
-        rows += _over_t("deviation", d.nanmean(1))
-        rows += _over_t("local_exponent", _gathered(run.exponents).nanmean(1), every=short.tau, term="short")
+        d = gathered(carried_on(run.deviations, torch.zeros(mine), run.switched_at + 1))
+        rows = [] if self.f.injected else [Row("deviation_floor", value=self.floor)]
+        rows += over_t("deviation", d.nanmean(1))
+        rows += over_t("local_exponent", gathered(run.exponents).nanmean(1), every=short.tau, term="short")
         together = -1
         if self.resolved:
             offset = synchronization_offset(d, self.floor, self.numerics.threshold)
-            rows += _offset_rows(self.length, offset)
+            rows += _offset_rows(self.length, offset, short.steps)
             together = int(offset.max()) if bool((offset >= 0).all()) else -1
             for length, x in self.others.items():
-                rows += _offset_rows(length, _gathered(self._synchronize(x[:mine]).offset))
-        return rows + _dimension_rows(self._dimensions(self.x[:mine], together))
+                offset = gathered(self._synchronize(self.maps[length], x[:mine]).offset)
+                rows += _offset_rows(length, offset, short.steps)
+        of = self.dimension_sentences
+        together = together if of <= self.short_sentences else -1  # of others it is not known
+        return rows + _dimension_rows(self._dimensions(self.x[: self._mine(of)], together), of)
+
+    def never_together(self) -> list[Row]:
+        """What is known of the offsets where synchronization is unstable: there are none up to the horizon."""
+        steps = float(self.short.steps)
+        return [Row("restricted_offset", length=n, value=steps) for n in (self.length, *self.others)]
 
     def _dimensions(self, x: Tensor, together: int) -> dict[int, float]:
         """N_eff at each asked t; from ``together`` on all tokens of all sentences are equal, and one is enough."""
@@ -149,11 +157,15 @@ class EncoderRuns:
             found[time] = self._dimension(x)
         return found
 
+    def _deviation(self, x: Tensor) -> Tensor:
+        return deviation(x, self.numerics.deviation)
+
     def _step(self, x: Tensor) -> Tensor:
-        return torch.cat([self.f(part) for part in x.split(self.numerics.batch_size)])
+        rows = torch.arange(len(x), device=x.device).split(self.numerics.batch_size)
+        return torch.cat([part_of(self.f, part)(x[part]) for part in rows])
 
     def _dimension(self, x: Tensor) -> float:
-        return float(effective_dimension(_gathered_rows(x.flatten(1))))
+        return float(effective_dimension(gathered_rows(x.flatten(1))))
 
     # ---------------------------------------------------------------- long term
 
@@ -163,13 +175,13 @@ class EncoderRuns:
         run = self._long_run(
             self.x[: self._mine(self.long_sentences)], tau, self.long.steps, end_recurrent=True
         )
-        exponents = _gathered(run.exponents).cpu()
-        recurred_at = _gathered(run.recurred_at).cpu()
+        exponents = gathered(run.exponents).cpu()
+        recurred_at = gathered(run.recurred_at).cpu()
         # a trajectory that is no longer followed goes on as it was: else the mean would be of those that are not closed
-        followed = carried_on(exponents, late_exponents(exponents), _gathered(run.ended_at).cpu() // tau)
-        rows = _over_t("local_exponent", followed.nanmean(1), every=tau, term="long")
+        followed = carried_on(exponents, late_exponents(exponents), gathered(run.ended_at).cpu() // tau)
+        rows = over_t("local_exponent", followed.nanmean(1), every=tau, term="long")
         for i in range(min(self.examples, self.long_sentences)):
-            rows += _over_t("sentence_local_exponent", exponents[:, i], every=tau, term="long", sentence=i)
+            rows += over_t("sentence_local_exponent", exponents[:, i], every=tau, term="long", sentence=i)
         widths = [w for w in WIDTHS if w <= len(exponents)] or [len(exponents)]
         for width in widths:
             ends = transient_length(exponents, tau, width, recurred_at)
@@ -177,7 +189,7 @@ class EncoderRuns:
         ends = transient_length(exponents, tau, min(20, len(exponents)), recurred_at)
         by_sign = transient_length(exponents, tau, widths[0], recurred_at, "sign_change")
         chaotic = ends.length > 0
-        switched_at = _gathered(run.switched_at).cpu()
+        switched_at = gathered(run.switched_at).cpu()
         rows += [
             Row("mean_exponent", value=float(ends.mean_exponent[chaotic].nanmean())),
             Row("chaotic_share", value=float(chaotic.double().mean())),
@@ -193,14 +205,16 @@ class EncoderRuns:
             ("sentence_switched_at", torch.where(switched_at >= 0, switched_at.double(), torch.nan)),
         ):
             rows += [Row(quantity, sentence=i, value=float(v)) for i, v in enumerate(values)]
+        if self.long.follow:
+            rows += orbit_rows(self.f, self.reduced, run, self.long, self.numerics, self.numbers)
         rows += self._attractors(run, exponents, recurred_at >= 0)
         return rows + (self._checked(eager) if self.reduced is not None else [])
 
     def _attractors(self, run: LongRun, exponents: Tensor, recurred: Tensor) -> list[Row]:
-        switched = _gathered(run.switched_at).cpu() >= 0
-        parts: list[tuple[Map, Tensor, Tensor]] = [(self.f, _gathered_rows(run.final_full), ~switched)]
+        switched = gathered(run.switched_at).cpu() >= 0
+        parts: list[tuple[Map, Tensor, Tensor]] = [(self.everyone, gathered_rows(run.final_full), ~switched)]
         if self.reduced is not None:
-            parts.append((self.reduced, _gathered_rows(run.final), switched))
+            parts.append((self.reduced, gathered_rows(run.final), switched))
         found = ends(
             exponents,
             parts,
@@ -209,11 +223,10 @@ class EncoderRuns:
             tolerance=self.long.tolerance,
             resolution=self.long.resolution,
         )
+        # kinds by the rule before 0.3, where they are asked for; otherwise those of `_orbits`
+        kinds = [] if self.long.follow else sorted(set(found.kinds))
         return [
-            *(
-                Row("attractor_share", kind=kind, value=found.share(kind))
-                for kind in sorted(set(found.kinds))
-            ),
+            *(Row("attractor_share", kind=kind, value=found.share(kind)) for kind in kinds),
             Row("attractors", value=found.attractors),
             Row("largest_attractor_share", value=found.largest_share),
         ]
@@ -230,12 +243,13 @@ class EncoderRuns:
         )  # fmt: skip
         windows = torch.arange(len(there.exponents), device=x.device)[:, None]
         after = (there.switched_at >= 0) & (windows * tau >= there.switched_at)
-        on_both = [_gathered(run.exponents.where(after, torch.nan)) for run in (full, there)]
+        on_both = [gathered(run.exponents.where(after, torch.nan)) for run in (full, there)]
         synchronized = torch.where((there.switched_at >= 0)[:, None], there.final, torch.nan)
         return [
             Row("full_map_exponent", value=float(on_both[0].nanmean())),
             Row("reduced_map_exponent", value=float(on_both[1].nanmean())),
-            self.transverse(eager, synchronized),
+            # where none has synchronized so soon, along equal tokens that settle by themselves
+            self.transverse(eager, synchronized if bool(on_both[1].isfinite().any()) else None),
         ]
 
     def transverse(self, eager: EncoderMap, tokens: Float[Tensor, "some d"] | None = None) -> Row:
@@ -243,24 +257,25 @@ class EncoderRuns:
         tau = self.long.tau
         steps = max(tau, _TRANSVERSE_STEPS // tau * tau)
         if tokens is None:
-            settled = iterate(self.f, _equal(self.x[:4]), _TRANSVERSE_STEPS, {})
+            settled = iterate(part_of(self.f, slice(4)), _equal(self.x[:4]), _TRANSVERSE_STEPS, {})
             tokens = settled.final.double().mean(1).to(settled.dtype)
         found = transverse_exponents(eager, tokens, tau, steps, self.numerics.seed)
-        return Row("transverse_exponent", value=float(_gathered(found).nanmean()))
+        return Row("transverse_exponent", value=float(gathered(found).nanmean()))
 
     def _long_run(
         self, x: Tensor, tau: int, steps: int, *, keep: int = 0, end_recurrent: bool = False
     ) -> LongRun:
         of = self.numerics
         return long_run(
-            self.f, x, tau, steps, reduced=self.reduced, epsilon=of.epsilon, threshold=of.threshold, keep=keep,
-            end_recurrent=end_recurrent, tolerance=self.long.tolerance, batch_size=of.batch_size, seed=of.seed,
-            rows=self.numbers[: len(x)],
+            part_of(self.f, slice(len(x))), x, tau, steps, reduced=self.reduced, epsilon=of.epsilon,
+            threshold=of.threshold, keep=keep, end_recurrent=end_recurrent, tolerance=self.long.tolerance,
+            batch_size=of.batch_size, seed=of.seed, rows=self.numbers[: len(x)], variant=of.deviation,
         )  # fmt: skip
 
-    def _synchronize(self, x: Tensor) -> Synchronization:
+    def _synchronize(self, f: Map, x: Tensor) -> Synchronization:
         of = self.numerics
-        return synchronize(self.f, x, self.short.steps, of.threshold, of.batch_size)
+        mine = part_of(f, slice(len(x)))
+        return synchronize(mine, x, self.short.steps, of.threshold, of.batch_size, of.deviation)
 
     def _mine(self, sentences: int) -> int:
         """How many of the first sentences are this rank's."""
@@ -271,13 +286,15 @@ class EncoderRuns:
     def example(self, eager: EncoderMap) -> list[Row]:
         """The first sentence's tokens, deviations and attention on the way; perturbed, and in principal components."""
         x, steps = self.first, self.short.steps
-        path = iterate(self.f, x, steps, {"first": lambda x: x[:, :_TOKENS, 0], "deviation": deviation})
+        path = iterate(
+            self.one, x, steps, {"first": lambda x: x[:, :_TOKENS, 0], "deviation": self._deviation}
+        )
         rows = [
             row
             for token in range(min(_TOKENS, x.shape[1]))
-            for row in _over_t("first_element", path.observables["first"][:, 0, token], token=token)
+            for row in over_t("first_element", path.observables["first"][:, 0, token], token=token)
         ]
-        rows += _over_t("example_deviation", path.observables["deviation"][:, 0])
+        rows += over_t("example_deviation", path.observables["deviation"][:, 0])
         for t in range(0, steps + 1, _ATTENTION_EVERY):
             weights = _attention(eager, x)
             if weights is None:
@@ -288,12 +305,12 @@ class EncoderRuns:
                 for k, value in enumerate(row)
             ]
             for _ in range(_ATTENTION_EVERY if t < steps else 0):
-                x = self.f(x)
+                x = self.one(x)
         return rows + (self._example_after(self.reduced) if self.reduced is not None else [])
 
     def _example_after(self, reduced: Map) -> list[Row]:
         """The first sentence's token after synchronization."""
-        start = self._synchronize(self.first)
+        start = self._synchronize(self.one, self.first)
         if int(start.offset[0]) < 0:
             return []
         token = start.token
@@ -305,13 +322,13 @@ class EncoderRuns:
             _PERTURBED_STEPS,
             {"first": lambda x: x[:, :, 0], "apart": lambda x: (x[:, 1] - x[:, 0]).double().norm(dim=1)},
         ).observables
-        rows = _over_t("trajectory", path["first"][:, 0, 0], kind="original")
-        rows += _over_t("trajectory", path["first"][:, 0, 1], kind="perturbed")
-        rows += _over_t("trajectory_difference", path["apart"][:, 0])
+        rows = over_t("trajectory", path["first"][:, 0, 0], kind="original")
+        rows += over_t("trajectory", path["first"][:, 0, 1], kind="perturbed")
+        rows += over_t("trajectory_difference", path["apart"][:, 0])
         states = iterate(reduced, token, _COMPONENT_STEPS, {"x": lambda x: x}).observables["x"][:, 0]
         with suppress(UnusableEmbeddingsError):  # a diverged model
             for i, along in enumerate(principal_components(states, min(3, states.shape[1]), whiten=None).T):
-                rows += _over_t("principal_component", along, component=i + 1)
+                rows += over_t("principal_component", along, component=i + 1)
         return rows
 
 
@@ -337,23 +354,29 @@ def _attention(eager: EncoderMap, x: Float[Tensor, "1 tokens d"]) -> Float[Tenso
     return seen[0][0].mean(0) if seen else None
 
 
-def _over_t(
-    quantity: str, values: Float[Tensor, "times"], *, every: int = 1, term: str | None = None, kind: str | None = None,
-    sentence: int | None = None, token: int | None = None, component: int | None = None,
-) -> list[Row]:  # fmt: skip
-    where = {"term": term, "kind": kind, "sentence": sentence, "token": token, "component": component}
-    return [
-        Row(quantity, t=i * every, value=value, **where)  # type: ignore[arg-type]
-        for i, value in enumerate(values.tolist())
-        if value == value
+def _depth_rows(exponents: Float[Tensor, "layers batch"]) -> list[Row]:
+    """How much each layer stretches a perturbation, and the finite-time exponent over the layers up to each depth.
+
+    ``stretching`` of layer t: the geometric mean over sentences of ‖δ_{t+1}‖/‖δ_t‖; ``depth_exponent`` at t: the mean
+    over sentences and over the first t layers of its logarithm, nats a layer.
+    """
+    depths = torch.arange(1, len(exponents) + 1, device=exponents.device)
+    rows = over_t("stretching", exponents.nanmean(1).exp())
+    cumulative = (exponents.cumsum(0) / depths[:, None]).nanmean(1)
+    return rows + [
+        Row("depth_exponent", t=t, value=value)
+        for t, value in zip(depths.tolist(), cumulative.tolist(), strict=True)
     ]
 
 
-def _offset_rows(length: int, offset: Tensor) -> list[Row]:
+def _offset_rows(length: int, offset: Tensor, steps: int) -> list[Row]:
     there = offset >= 0
     rows = [
         Row("synchronization_offset", length=length, value=float(offset[there].double().mean())),
         Row("synchronized_share", length=length, value=float(there.double().mean())),
+        Row(
+            "restricted_offset", length=length, value=float(torch.where(there, offset, steps).double().mean())
+        ),
     ]
     return rows + [
         Row("sentence_offset", length=length, sentence=i, value=float(v) if v >= 0 else float("nan"))
@@ -361,23 +384,9 @@ def _offset_rows(length: int, offset: Tensor) -> list[Row]:
     ]
 
 
-def _dimension_rows(dimensions: Mapping[int, float]) -> list[Row]:
+def _dimension_rows(dimensions: Mapping[int, float], sentences: int) -> list[Row]:
     rows = [Row("effective_dimension", t=t, value=value) for t, value in dimensions.items()]
+    # of n sentences it is n − 1 at most: what comes near to that is a number of sentences
+    rows += [Row("share_of_ceiling", t=t, value=value / (sentences - 1)) for t, value in dimensions.items()]
     known = [value for value in dimensions.values() if value == value]
     return [*rows, Row("peak_effective_dimension", value=max(known, default=float("nan")))]
-
-
-def _gathered(mine: Tensor) -> Tensor:
-    """The last axis, sentences, of all ranks in order: rank r has the numbers r, r + world size and so on."""
-    parts: Sequence[Tensor] = gather(mine.cpu()) if rank_and_world_size()[1] > 1 else [mine]
-    if len(parts) == 1:
-        return mine
-    whole = torch.empty(*mine.shape[:-1], sum(p.shape[-1] for p in parts), dtype=mine.dtype)
-    for rank, part in enumerate(parts):
-        whole[..., rank :: len(parts)] = part
-    return whole
-
-
-def _gathered_rows(mine: Tensor) -> Tensor:
-    """As :func:`_gathered`, of the first axis, where this rank's are."""
-    return _gathered(mine.movedim(0, -1)).movedim(-1, 0).to(mine.device)

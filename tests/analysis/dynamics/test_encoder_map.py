@@ -137,11 +137,13 @@ def test_errors():
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", [n for n in ARCHITECTURES if "lstm" not in n and "gru" not in n])
+@pytest.mark.parametrize(
+    "name", [n for n in ARCHITECTURES if not any(other in n for other in ("lstm", "gru", "recurrent_depth"))]
+)
 def test_layers_of_each_architecture_iterated_are_the_model(name, attention):
     model, b = ARCHITECTURES[name](), {"input_ids": example_batch(name)["input_ids"]}
     f = EncoderMap(model, b, dtype=torch.float64, attention=attention)
-    assert f.shared == (name == "albert")
+    assert f.shared == (name in ("albert", "looped_llama"))
     assert len(f.maps) == 2
     x = iterated(f, f.start(b))
     called = model.encoder if name == "t5" else model
@@ -228,5 +230,7 @@ def test_models_that_compute_attention_in_their_own_way():
     gemma.model.norm.float()
     torch.testing.assert_close(x.float(), gemma.model(**batch()).last_hidden_state, rtol=1e-5, atol=1e-5)
     sizes = {"vocab_size": 20, "hidden_size": 8, "n_layer": 2, "n_head": 2}
-    with pytest.raises(ValueError, match="cannot be called alone, or for another number of rows"):
-        EncoderMap(BloomForCausalLM(BloomConfig(**sizes)).eval(), batch())  # positions of each row and head
+    bloom = BloomForCausalLM(BloomConfig(**sizes)).double().eval()  # positions of each row and head
+    f = EncoderMap(bloom, batch(), dtype=torch.float64)
+    x = bloom.transformer.ln_f(iterated(f, f.start(batch(5, 9))))
+    torch.testing.assert_close(x, bloom.transformer(**batch(5, 9)).last_hidden_state, rtol=0, atol=1e-10)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lmdyn.analysis.dynamics.long_run import long_run
-from lmdyn.analysis.dynamics.lyapunov import random_perturbation
 from lmdyn.analysis.dynamics.synchronization import deviation
+from lmdyn.analysis.orbits.lyapunov import random_perturbation
 
 
 def logistic(r):

@@ -8,7 +8,6 @@ from transformers import AlbertConfig, AlbertModel, BertConfig, BertModel
 from transformers.models.albert.modeling_albert import AlbertLayer
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
-from lmdyn.analysis.dynamics.lyapunov import local_lyapunov_exponents
 from lmdyn.analysis.dynamics.synchronization import (
     deviation,
     deviation_floor,
@@ -16,7 +15,8 @@ from lmdyn.analysis.dynamics.synchronization import (
     synchronize,
 )
 from lmdyn.analysis.dynamics.synchronized_map import SynchronizedMap, synchronized_map, transverse_exponents
-from lmdyn.analysis.dynamics.trajectories import iterate
+from lmdyn.analysis.orbits.lyapunov import local_lyapunov_exponents
+from lmdyn.analysis.orbits.trajectories import iterate
 
 
 def encoder(scale=0.3, attention="sdpa", dtype=torch.float64, **changes):
@@ -211,3 +211,23 @@ def test_joint_perturbations_on_the_manifold_have_the_exponents_of_one_token():
     one = local_lyapunov_exponents(reduced, x, 4, 40, 1e-6)
     # directions differ at first, and become the same
     torch.testing.assert_close(full.exponents[-3:], one.exponents[-3:], rtol=0, atol=0.05)
+
+
+class TestReleasedDeviation:
+    def test_per_unit(self):
+        """The standard deviation over tokens, mean over units; the printed one is the mean distance."""
+        x = torch.randn(3, 7, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        expected = torch.stack([
+            torch.stack([((row[:, j] - row[:, j].mean()) ** 2).mean().sqrt() for j in range(5)]).mean() for row in x
+        ])  # fmt: skip
+        torch.testing.assert_close(deviation(x, "released"), expected)
+        assert (deviation(x) > 1.5 * deviation(x, "released")).all()  # by about √5
+
+    def test_synchronizes_earlier(self):
+        def halved(x):
+            return x.mean(1, keepdim=True) + (x - x.mean(1, keepdim=True)) / 2
+
+        x = torch.randn(4, 6, 64, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        printed = synchronize(halved, x, 100).offset
+        released = synchronize(halved, x, 100, variant="released").offset
+        assert ((printed - released) == 3).all()  # a factor of √64

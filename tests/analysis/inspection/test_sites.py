@@ -65,7 +65,10 @@ def said(found):
     return " | ".join(found.left_out)
 
 
-@pytest.mark.parametrize("name", [*(n for n in CAUSAL), *(n for n in MASKED if n != "albert")])
+SHARED = ("albert", "looped_llama")  # one block that runs several times
+
+
+@pytest.mark.parametrize("name", [n for n in (*CAUSAL, *MASKED) if n not in SHARED])
 def test_the_blocks_of_transformers_answer_its_hidden_states_and_attentions(name):
     model, batch = ARCHITECTURES[name](), example_batch(name)
     found = find_sites(model, batch)
@@ -187,17 +190,18 @@ def test_modules_as_users_write_them(name):
         "deep_lstm": ["embedding", "block_01", "logits"],
         "deep_gru": ["embedding", "block_01", "logits"],
         "torch_transformer": ["embedding", "block_00", "block_01", "norm", "logits"],
-    }
+        "recurrent_depth": [
+            "embedding", "prelude_block_00", "core_block_00", "core_block_01", "coda_block_00", "coda_norm", "logits",
+        ],
+    }  # fmt: skip
     assert list(found.sites) == expected[name]
     activations, attentions, output = captured(model, found, batch)
     torch.testing.assert_close(activations["logits"], logits_of(output))
-    if "norm" in found.sites:
-        norm, head = (resolve_sites(model, found.sites)[n] for n in ("norm", "logits"))
-        torch.testing.assert_close(head(norm(activations["block_01"])), activations["logits"])
-    else:
-        torch.testing.assert_close(
-            resolve_sites(model, found.sites)["logits"](activations["block_01"]), activations["logits"]
-        )
+    last = "coda_block_00" if name == "recurrent_depth" else "block_01"
+    norm = next((n for n in found.sites if n.endswith("norm")), None)
+    parts = resolve_sites(model, found.sites)
+    state = activations[last] if norm is None else parts[norm](activations[last])
+    torch.testing.assert_close(parts["logits"](state), activations["logits"])
     if name.startswith("deep"):
         assert any("2 layers" in sentence for sentence in found.left_out)
     if name == "nanogpt_slow":
@@ -205,6 +209,9 @@ def test_modules_as_users_write_them(name):
         weights = attentions["block_01"]
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 12))
         assert weights.triu(1).abs().max() == 0 < weights[..., -1, 0].min()
+    elif name == "recurrent_depth":
+        assert list(found.attention) == [n for n in found.sites if "block" in n]
+        assert {"core_block_00@0", "core_block_00@1"} <= activations.keys()  # iterated twice
     else:
         assert found.attention == {}
 

@@ -90,8 +90,10 @@ def test_rows_longer_than_an_encoder_reads():
         check_positions(model, 17, "texts", "cut them", "me")
     del model.config.max_position_embeddings  # relative positions have no limit
     check_positions(model, 17, "texts", "cut them")
-    with pytest.raises(ValueError, match="0 models of transformers"):
-        check_positions(nn.Linear(2, 2), 17, "texts", "cut them")
+    check_positions(nn.Linear(2, 2), 17, "texts", "cut them")  # nothing says that it has one
+    two = nn.ModuleDict({name: BertForMaskedLM(BertConfig(**SIZES)) for name in "ab"})
+    with pytest.raises(ValueError, match="2 models of transformers"):
+        check_positions(two, 17, "texts", "cut them")
 
 
 @pytest.mark.parametrize(

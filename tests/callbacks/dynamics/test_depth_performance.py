@@ -19,6 +19,7 @@ from lmdyn.analysis.probing.tower_heads import HeadTraining
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.dynamics.depth_performance import TIMES, DepthPerformance
 from lmdyn.callbacks.observing.loggers import scalar_tags
+from lmdyn.callbacks.observing.store import canonical_settings
 from lmdyn.callbacks.training.fine_tuning import Budget, fine_tune, predict
 from lmdyn.datamodules import GrammarCorpus, GrammarTasks, PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel
@@ -73,8 +74,9 @@ def attached(folder, data, tasks=None, **settings):
     return observer
 
 
-def values(table: pd.DataFrame, quantity: str, how: str) -> "pd.Series[float]":
-    rows = table[table["quantity"].eq(quantity) & table["how"].eq(how)]
+def values(table: pd.DataFrame, quantity: str, how: str, where: str | None = None) -> "pd.Series[float]":
+    there = table["where"].isna() if where is None else table["where"].eq(where)
+    rows = table[table["quantity"].eq(quantity) & table["how"].eq(how) & there]
     return rows.set_index(rows["t"].astype(int))["value"]
 
 
@@ -129,7 +131,7 @@ def test_a_decoder_is_trained_on_what_the_state_contains(tmp_path, data):
     module = KnowsTheToken("albert", config=config, vocab_size=len(data.tokenizer))
     for p in module.encoder.embeddings.parameters():
         nn.init.normal_(p)
-    observer = attached(tmp_path, data, times=[0, 1], training=how, batch_rows=32)
+    observer = attached(tmp_path, data, times=[0, 1], training=how, batch_rows=32, start="random")
     table = observer.observe(module, 0)
     labels = torch.cat([b["labels"][b["labels"] >= 0] for b in data.val_dataloader()])
     chance = float(labels.bincount().max() / len(labels))
@@ -137,6 +139,82 @@ def test_a_decoder_is_trained_on_what_the_state_contains(tmp_path, data):
     assert retrained[0] > max(0.35, 2 * chance)
     assert values(table, "cross_entropy", "retrained")[0] < 0.7 * math.log(len(data.tokenizer))
     assert values(table, "cross_entropy", "fixed")[0] == pytest.approx(math.log(len(data.tokenizer)))
+
+
+def test_positions_that_show_the_mask_token(tmp_path, data):
+    """Fixed accuracy of these alone, and both floors, counted one by one; the other positions are left out."""
+    module = model(data)
+    table = attached(tmp_path, data, times=[DEPTH]).observe(module, 0)
+    module.eval()
+    right, labels, masked = [], [], []
+    for batch in data.val_dataloader():
+        logits = module(batch["input_ids"], token_type_ids=batch.get("token_type_ids")).logits
+        for row, at in (batch["labels"] != -100).nonzero().tolist():
+            labels.append(int(batch["labels"][row, at]))
+            right.append(int(logits[row, at].argmax()) == labels[-1])
+            masked.append(int(batch["input_ids"][row, at]) == data.tokenizer.mask_token_id)
+    assert 0 < sum(masked) < len(masked)
+    shown = [y for y, m in zip(labels, masked, strict=True) if m]
+    expected = np.mean([r for r, m in zip(right, masked, strict=True) if m])
+    assert values(table, "accuracy", "fixed", "mask")[DEPTH] == pytest.approx(expected, abs=3e-3)
+    assert values(table, "accuracy", "fixed")[DEPTH] == pytest.approx(np.mean(right), abs=3e-3)
+    floors = table[table["quantity"].eq("floor")].set_index(["how", "where"])["value"]
+    for where, of in ((None, labels), ("mask", shown)):
+        assert floors["most_frequent", where] == pytest.approx(max(map(of.count, of)) / len(of))
+    assert floors["most_frequent", None] != floors["most_frequent", "mask"]
+
+
+def test_the_floor_is_the_decoder_retrained_at_0(tmp_path, data):
+    """Also where t = 0 is none of the times."""
+    module = model(data)
+    floors = {}
+    for times in ([0, 2], [2]):
+        table = attached(tmp_path / str(len(times)), data, times=times).observe(module, 0)
+        floors[len(times)] = table[table["quantity"].eq("floor")].set_index(["how", "where"])["value"]
+        assert values(table, "accuracy", "retrained").index.tolist() == times
+        if 0 in times:
+            for where in (None, "mask"):
+                accuracy = values(table, "accuracy", "retrained", where)[0]
+                assert floors[2]["retrained", where] == accuracy
+    assert floors[1].to_dict() == floors[2].to_dict()
+
+
+def test_without_a_tokenizer_there_are_no_mask_positions(tmp_path, data):
+    observer = DepthPerformance(times=[1], training=HeadTraining(updates=1))
+    observer.probe = list(data.val_dataloader())[:2]
+    observer.attach(Run(tmp_path))
+    table = observer.observe(model(data), 0)
+    assert table["where"].isna().all()
+    assert set(table["quantity"]) == {"accuracy", "cross_entropy", "floor", "depth"}
+
+
+def test_retraining_starts_from_the_models_decoder(tmp_path, data):
+    """A decoder that was trained at the depth stays as good there; one from random weights is far behind."""
+    module = model(data)
+    parameters = list(module.model.predictions.parameters())
+    optimizer = torch.optim.Adam(parameters, lr=0.01)
+    for _ in range(4):
+        for batch in data.train_dataloader():
+            optimizer.zero_grad()
+            module.losses(batch)["mlm"].backward()
+            optimizer.step()
+    loss = {}
+    for start in ("own", "random"):
+        how = HeadTraining(updates=12, learning_rate=1e-3)
+        observer = attached(tmp_path / start, data, times=[0, DEPTH], start=start, training=how)
+        table = observer.observe(module, 0)
+        loss[start] = values(table, "cross_entropy", "retrained")
+        fixed = values(table, "cross_entropy", "fixed")
+    assert loss["own"][DEPTH] == pytest.approx(fixed[DEPTH], abs=0.03)
+    assert loss["random"][DEPTH] > fixed[DEPTH] + 0.2
+
+
+def test_files_without_a_start_are_of_random_weights(tmp_path, data):
+    old = attached(tmp_path, data).settings
+    assert old.pop("start") == "own"
+    assert canonical_settings(DepthPerformance, old)["start"] == "random"
+    written = {"class": "ReadoutTraining", "epochs": 3}
+    assert canonical_settings(DepthPerformance, {"readout": written})["readout"]["ridge"] is None
 
 
 def test_default_times(tmp_path, data):
@@ -214,6 +292,38 @@ def test_fine_tuned_copies_have_t_layers(tmp_path, data, tasks):
     assert published.updates == math.ceil(10 * 60 / 16)
 
 
+def with_drawn_gains(module, deviation=0.02):
+    """Every parameter from N(0, 0.02²), gains of layer norms too, as for the published figure 3B; or gains of 0."""
+    g = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, p in module.named_parameters():
+            p.normal_(0, 0.02, generator=g)
+            if deviation == 0 and "norm" in name.lower():
+                p.zero_()
+    return module
+
+
+def test_readouts_of_networks_whose_gains_are_drawn(tmp_path, data, tasks):
+    """States are small and nearly the same in all sentences: a correlation is there, and no NaN passes in silence."""
+    table = attached(tmp_path, data, tasks).observe(with_drawn_gains(model(data)), 0)
+    assert table["value"].notna().all()
+    found = values(table, "pearson", "frozen")
+    assert found.abs().max() <= 1
+    encoder = encoder_of(with_drawn_gains(model(data))).eval()
+    states = pooled_states(encoder, tasks.tasks["similarity"].train, [3])[0]
+    assert states.abs().max() < 0.05  # the control: a network of gains 1 has states of about 1
+    assert states.std(0).max() < 0.05 * states.abs().max()
+
+
+def test_readouts_of_states_that_are_all_the_same(tmp_path, data, tasks):
+    """Gains and biases of 0: nothing is left of the sentences, and the correlation is 0 by definition, not NaN."""
+    table = attached(tmp_path, data, tasks, times=[1, 3]).observe(with_drawn_gains(model(data), 0), 0)
+    assert values(table, "pearson", "frozen").tolist() == [0, 0]
+    accuracy = table[table["quantity"].eq("accuracy") & table["how"].eq("fixed") & table["where"].isna()]
+    assert len(set(accuracy["value"])) == 1  # the same token everywhere
+    assert values(table, "cross_entropy", "retrained").notna().all()
+
+
 def test_pooled_states_do_not_depend_on_batches_or_ranks(data, tasks):
     encoder = encoder_of(model(data)).eval()
     examples = tasks.tasks["similarity"].train
@@ -231,6 +341,7 @@ def test_pooled_states_do_not_depend_on_batches_or_ranks(data, tasks):
 
 def test_ranks_add_up_to_one(tmp_path, data, monkeypatch):
     """Sums of each rank's share are those of one process: all_reduce_sum is caught, its parts added."""
+    torch.manual_seed(0)
     observer, module = attached(tmp_path, data, times=[0, 3]), model(data)
     monkeypatch.setattr(DepthPerformance, "_retrained", lambda self, module, parts: _heads(parts))
     whole = observer.observe(module, 0)
@@ -238,18 +349,19 @@ def test_ranks_add_up_to_one(tmp_path, data, monkeypatch):
     for rank in range(3):
         with as_rank(rank, 3, all_reduce_sum=lambda x: seen.append(x) or x):
             observer.observe(module, 0)
-    n = sum(seen[i] for i in (0, 3, 6))
-    for i, how in enumerate(("fixed", "retrained"), start=1):
-        mean = sum(seen[i + 3 * rank] for rank in range(3)) / n
-        for t, (accuracy, cross_entropy) in zip((0, 3), mean.tolist(), strict=True):
-            assert values(whole, "accuracy", how)[t] == pytest.approx(accuracy, abs=2e-3)
-            assert values(whole, "cross_entropy", how)[t] == pytest.approx(cross_entropy, rel=1e-5)
+    counts, sums = sum(seen[0::2]), sum(seen[1::2])  # (where, vocabulary), (how, where, times, 2)
+    for i, how in enumerate(("fixed", "retrained")):
+        for j, where in enumerate((None, "mask")):
+            mean = sums[i, j] / counts[j].sum()
+            for t, (accuracy, cross_entropy) in zip((0, 3), mean.tolist(), strict=True):
+                assert values(whole, "accuracy", how, where)[t] == pytest.approx(accuracy, abs=2e-3)
+                assert values(whole, "cross_entropy", how, where)[t] == pytest.approx(cross_entropy, rel=1e-5)
 
 
 def _heads(parts):
     from lmdyn.analysis.probing.tower_heads import TowerHead
 
-    return {str(t): TowerHead(16, parts.vocab_size, 0.5, t) for t in parts.times}
+    return {str(t): TowerHead(16, parts.vocab_size, 0.5, t) for t in parts.with_floor}
 
 
 def test_leaves_no_trace_and_is_repeatable(tmp_path, data, tasks):
@@ -259,7 +371,11 @@ def test_leaves_no_trace_and_is_repeatable(tmp_path, data, tasks):
     tags = scalar_tags("depth_performance", table)
     assert {"depth_performance/depth", "depth_performance/accuracy/fixed/t=0"} <= set(tags)
     assert {"depth_performance/pearson/frozen/t=5", "depth_performance/pearson/fine_tuned/t=2"} <= set(tags)
-    assert len(tags) == 1 + 4 * 4 + 4 + 1
+    assert {"depth_performance/accuracy/retrained/mask/t=3", "depth_performance/floor/retrained/mask"} <= set(
+        tags
+    )
+    assert "depth_performance/floor/most_frequent" in tags
+    assert len(tags) == 1 + 2 * (4 * 4 + 2) + 4 + 1
 
 
 def test_settings_know_both_datamodules(tmp_path, data, tasks):
@@ -300,6 +416,7 @@ def test_states_that_diverged(tmp_path, data, tasks, caplog):
         ({"times": [0.5]}, "rising whole numbers"),
         ({"fine_tuned_times": [1]}, "without a task"),
         ({"batch_rows": 0}, "batch_rows is 0"),
+        ({"start": "zero"}, "start is 'zero': expected 'own' or 'random'"),
     ],
 )
 def test_settings_that_make_no_sense(settings, message):
@@ -349,7 +466,7 @@ def test_data_that_is_refused(tmp_path, data):
 # ------------------------------------------------------------------------------------------ figures
 
 
-def observations(runs=("runs/a", "runs/b"), steps=(0, 100, 1000), task=True):
+def observations(runs=("runs/a", "runs/b"), steps=(0, 100, 1000), task=True, where=None):
     rows = []
     for r, run in enumerate(runs):
         for s, step in enumerate(steps):
@@ -364,7 +481,20 @@ def observations(runs=("runs/a", "runs/b"), steps=(0, 100, 1000), task=True):
                     if t in (4, 12):
                         rows.append((run, step, "pearson", "fine_tuned", t, 0.2 + 1.5 * peak))
     table = pd.DataFrame(rows, columns=["run", "step", "quantity", "how", "t", "value"])
-    return table.astype({"t": "Int64"}).assign(site="")
+    table = table.astype({"t": "Int64"}).assign(site="")
+    if where is None:  # as files were written at first
+        return table
+    parts = [table.assign(where=None)]
+    for i, name in enumerate((None, where)):
+        if name is not None:
+            accuracy = table[table["quantity"].eq("accuracy")]
+            parts.append(accuracy.assign(where=name, value=accuracy["value"] - 0.1))
+        floors = pd.DataFrame([(r, s) for r in runs for s in steps], columns=["run", "step"])
+        for how, value in (("retrained", 0.2), ("most_frequent", 0.1)):
+            parts.append(
+                floors.assign(quantity="floor", how=how, where=name, value=value - 0.05 * i, site="")
+            )
+    return pd.concat(parts, ignore_index=True).astype({"t": "Int64"})
 
 
 def test_figures():
@@ -378,4 +508,24 @@ def test_figures():
     assert set(DepthPerformance.figures(one, {})) == {"masked_tokens"}
     assert DepthPerformance.figures(one.iloc[:0], {}) == {}
     for figure in figures.values():
+        figure.canvas.draw()
+
+
+def test_figures_show_the_floors():
+    one = observations(["x"], [0, 100], task=False, where="mask").drop(columns="run")
+    figures = DepthPerformance.figures(one, {})
+    assert set(figures) == {"masked_tokens", "mask_positions", "over_training"}
+    for name, floor, accuracy in (("masked_tokens", 0.2, 0.05), ("mask_positions", 0.15, -0.05)):
+        lines = {line.get_label(): line.get_ydata() for line in figures[name].axes[0].get_lines()}
+        assert lines["floor: retrained at t = 0"][0] == pytest.approx(floor)
+        assert lines["floor: the most frequent token"][0] == pytest.approx(floor - 0.1)
+        assert lines["the model's decoder, step 0"][0] == pytest.approx(accuracy)
+    panels = figures["over_training"].axes
+    assert [ax.get_lines()[0].get_ydata().tolist() for ax in panels] == [
+        [0.2, 0.2],
+        [pytest.approx(0.15)] * 2,
+    ]
+    several = DepthPerformance.figures(observations(where="mask"), {})
+    assert set(several) == {"masked_tokens", "mask_positions", "similarity", "over_training"}
+    for figure in (*figures.values(), *several.values()):
         figure.canvas.draw()

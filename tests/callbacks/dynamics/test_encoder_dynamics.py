@@ -17,9 +17,12 @@ from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.dynamics.long_run import long_run
 from lmdyn.analysis.dynamics.synchronization import deviation, synchronize
 from lmdyn.analysis.dynamics.synchronized_map import synchronized_map
-from lmdyn.analysis.dynamics.trajectories import iterate
-from lmdyn.analysis.dynamics.transients import transient_length
+from lmdyn.analysis.orbits.orbit_kind import orbit_kind
+from lmdyn.analysis.orbits.trajectories import iterate
+from lmdyn.analysis.orbits.transients import transient_length
 from lmdyn.callbacks import DynamicsNumerics, EncoderDynamics, LongTerm, Run, ShortTerm
+from lmdyn.callbacks.dynamics.encoder_orbits import _second_opinion
+from lmdyn.callbacks.observing.store import canonical_settings
 from lmdyn.cli.fit import LmdynCLI
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel
@@ -137,6 +140,38 @@ def test_short_term_is_what_the_functions_say(data, observed):
                 )
 
 
+def test_dimension_of_more_sentences_than_are_followed(data, observed, tmp_path):
+    model, whole = observed
+    few = observer(data, tmp_path, short_sentences=3, dimension_sentences=7, long_steps=0).observe(model, 5)
+    np.testing.assert_allclose(
+        values(few, "effective_dimension"), values(whole, "effective_dimension"), rtol=1e-6
+    )
+    np.testing.assert_allclose(values(few, "share_of_ceiling"), values(few, "effective_dimension") / 6)
+    assert len(values(few, "sentence_offset", length=12)) == 3
+
+
+def test_transverse_exponent_where_none_has_synchronized_so_soon(data, observed, tmp_path):
+    model, whole = observed
+    soon = observer(data, tmp_path, check_steps=10).observe(model, 5)  # tokens need some 20 steps
+    assert np.isnan(values(soon, "reduced_map_exponent")).all()
+    assert values(soon, "transverse_exponent") == pytest.approx(values(whole, "transverse_exponent"), rel=0.3)
+
+
+def test_second_opinion_of_what_was_followed():
+    rates, x, seen = torch.tensor([3.55, 4.0, 3.9], dtype=torch.float64), 0.3, []
+    for _ in range(400):
+        x = rates * x * (1 - x)
+        seen.append(x)
+    observed = torch.stack(seen)
+    observed[300:, 2] = torch.nan  # it recurred, and was no longer followed
+    rows = _second_opinion(observed, ["cycle", "chaotic", "cycle"], 10)
+    assert {(row.sentence, row.kind) for row in rows} == {(0, "cycle"), (1, "chaotic")}
+    last = {row.sentence: row for row in rows if row.t == 4000}
+    assert abs(last[0].value) < 0.2
+    assert last[1].value > 0.9
+    assert _second_opinion(observed[:99, :2], ["cycle", "chaotic"], 10) == []  # too few values
+
+
 def test_long_term_is_what_the_functions_say(data, observed):
     model, table = observed
     ids = sentences(data)
@@ -147,6 +182,10 @@ def test_long_term_is_what_the_functions_say(data, observed):
     ends = transient_length(run.exponents, 10, 20, run.recurred_at)
     np.testing.assert_array_equal(values(table, "sentence_transient_length"), ends.length)
     np.testing.assert_allclose(values(table, "sentence_exponent"), ends.mean_exponent, rtol=1e-9)
+    for i, end in enumerate(run.ended_at.where(run.ended_at >= 0, 400).tolist()):
+        assert float(run.observed[end // 10 - 1, i]) == float(run.final[i, 0])
+        assert bool(run.observed[: end // 10, i].isfinite().all())
+        assert bool(run.observed[end // 10 :, i].isnan().all())
     mean = run.exponents.nanmean(1)
     followed = int(run.ended_at.where(run.ended_at >= 0, 400).min()) // 10
     first = int(run.switched_at.max()) // 10
@@ -156,7 +195,10 @@ def test_long_term_is_what_the_functions_say(data, observed):
     np.testing.assert_allclose(found[there], mean[[t // 10 for t in there]], rtol=1e-9)
     chaotic = (ends.length > 0).double().mean()
     assert values(table, "chaotic_share") == [float(chaotic)]
-    assert values(table, "attractor_share").sum() == pytest.approx(1.0)
+    assert values(table, "orbit_share").sum() == pytest.approx(1.0)
+    kinds = orbit_kind(reduced, run.final, 0, tau=10, earlier=run.exponents, tolerance=1e-5, max_period=8)
+    np.testing.assert_allclose(values(table, "sentence_orbit_exponent"), kinds.exponent, rtol=1e-9)
+    assert table.loc[table["quantity"] == "sentence_orbit_exponent", "kind"].tolist() == kinds.kinds
     for width in (10, 20, 40):
         assert len(values(table, "transient_length", width=width)) == 1
     assert values(table, "transverse_exponent") < 0
@@ -229,7 +271,7 @@ def test_unstable_synchronization_is_said(data, tmp_path, caplog):
     assert "Synchronization is unstable in this model" in caplog.text
     assert "synchronization_offset" not in set(table["quantity"])
     assert len(values(table, "mean_exponent")) == 1
-    assert values(table, "attractor_share").sum() == pytest.approx(1.0)
+    assert values(table, "orbit_share").sum() == pytest.approx(1.0)
 
 
 def test_diverged_models_leave_nan(data, tmp_path):
@@ -251,6 +293,7 @@ def test_diverged_models_leave_nan(data, tmp_path):
         ({"epsilon": 0.0}, "above 0"),
         ({"dimension_times": (0, 170)}, "rise from 0"),
         ({"short_sentences": 1}, "short_term.sentences is 1"),
+        ({"dimension_sentences": 1}, "short_term.dimension_sentences is 1"),
         ({"long_sentences": 0}, "sentences from 1"),
         ({"examples": -1}, "examples from 0"),
         ({"tolerance": 0.0}, "tolerance above 0"),
@@ -302,9 +345,15 @@ FLAT = yaml.safe_load((HEADERS / "registry.yaml").read_text())["observers"]["Enc
 GROUPED = {
     "length": 12, "lengths": [8], "sentences": 6, "examples": 2,
     "short_term": {"steps": 40, "dimension_times": [0, 20]},
-    "long_term": {"steps": 200, "tau": 10, "check": 1, "check_steps": 60, "max_period": 4},
+    "long_term": {"steps": 200, "tau": 10, "check": 1, "check_steps": 60, "max_period": 4, "follow": 0},
     "numerics": {"threshold": 0.001},
 }  # fmt: skip
+
+
+def as_today(header):
+    """The settings of a file of version 0.1, with what the absence of newer ones stands for."""
+    today = canonical_settings(EncoderDynamics, header)
+    return {name: value for name, value in today.items() if name != "labels"}  # it looks at none
 
 
 def from_yaml(folder, *arguments):
@@ -336,7 +385,7 @@ def test_grouped_and_flat_settings_are_those_of_files_of_version_0_1(tmp_path):
     }  # fmt: skip
     observers, saved = from_yaml(tmp_path, FLAT, GROUPED)
     for one in (EncoderDynamics(**FLAT), EncoderDynamics(**grouped), *observers):
-        assert {**one.settings, "probe_set": header["probe_set"]} == header
+        assert {**one.settings, "probe_set": header["probe_set"]} == as_today(header)
         assert (one.short_term, one.long_term, one.numerics) == tuple(
             grouped[n] for n in ("short_term", "long_term", "numerics")
         )
@@ -353,8 +402,9 @@ def test_a_configuration_that_version_0_1_saved_reads(tmp_path):
     header = json.loads(pq.read_schema(HEADERS / "encoder_dynamics.parquet").metadata[b"lmdyn"])["settings"]
     arguments = {name: value for name, value in header.items() if name != "probe_set"}
     assert {"short_sentences", "dtype", "seed", "forward"} < arguments.keys()
-    ((one,), _) = from_yaml(tmp_path, arguments)
-    assert {**one.settings, "probe_set": header["probe_set"]} == header
+    ((one, as_before), _) = from_yaml(tmp_path, arguments, {**arguments, "follow": 0})
+    assert {**as_before.settings, "probe_set": header["probe_set"]} == as_today(header)
+    assert one.settings == {**as_before.settings, "follow": 4}  # its kinds of orbits are others
 
 
 def test_a_subclass_keeps_its_own_arguments():

@@ -24,11 +24,13 @@ QUANTITIES = {  # what each figure needs
     "long_term": ["sentence_local_exponent"],
     "attractor_view": ["principal_component"],
     "transient_lengths": ["sentence_transient_length"],
+    "orbit_kinds": ["orbit_share"],
 }
 OVER_TRAINING = [
     "synchronization_offset", "mean_exponent", "chaotic_share", "transient_length", "peak_effective_dimension",
 ]  # fmt: skip
 T, TAU, HORIZON, TOKENS = 100, 50, 2000, 4
+KIND_SHARES = {"chaotic": 0.5, "torus": 0.25, "cycle": 0.0, "fixed point": 0.0, "undetermined": 0.25}
 LENGTHS = [0.0, 0.0, 100.0, 150.0, 150.0, 400.0, HORIZON, HORIZON]  # of transients; the last two are censored
 EXPONENT = np.round(np.sin(np.arange(0, T, 10)), 3)
 DIMENSION = np.linspace(9, 2, 5)
@@ -77,8 +79,10 @@ def observed(step=100, scale=1.0, lengths=LENGTHS):
         ("deviation_floor", 6e-6), ("learning_rate", 0.001),
     ):  # fmt: skip
         add(quantity, value)
-    add("attractor_share", 0.75, kind="periodic")
-    add("attractor_share", 0.25, kind="chaotic")
+    for kind, value in KIND_SHARES.items():
+        add("orbit_share", value, kind=kind)
+    for t, value in ((0, 1.0), (300, 0.75), (450, 0.5)):
+        add("survival", value, t=t)
     for i, value in enumerate(EXPONENT):
         add("local_exponent", scale * value, term="short", t=10 * i)
     for i, value in enumerate(DIMENSION):
@@ -398,7 +402,7 @@ def test_tables_of_one_run():
     assert numbers["peak_effective_dimension"].tolist() == [4.5, 18]
     assert numbers["transverse_exponent"].tolist() == [-0.3, -0.3]
     assert "full_map_exponent" not in numbers
-    assert tables["attractors"][["periodic", "chaotic"]].to_numpy().tolist() == [[0.75, 0.25]] * 2
+    assert tables["attractors"][["torus", "chaotic"]].to_numpy().tolist() == [[0.25, 0.5]] * 2
     offsets = tables["offsets"].set_index("tokens")
     assert offsets["mean"].to_dict() == pytest.approx({8: 2 * offset, 32: 2 * (offset + 24)})
     assert offsets["median"].to_dict() == {8: 24.0, 32: 72.0}
@@ -416,6 +420,65 @@ def test_tables_of_several_runs(several):
     assert tables["offsets"][["run", "tokens"]].to_numpy().tolist() == [
         ["trained", 8], ["trained", 32], ["initial", 8], ["initial", 32]
     ]  # fmt: skip
+
+
+def test_kinds_of_version_0_1(one):
+    """Named by another rule, and under another quantity."""
+    old = one[one["quantity"].ne("orbit_share")]
+    old = pd.concat([old, table([("attractor_share", 1.0, {"kind": "quasi-periodic"})], step=100)])
+    assert dynamics_tables(old)["attractors"]["quasi-periodic"].dropna().tolist() == [1.0]
+    assert "orbit_kinds" not in dynamics_figures(old)
+
+
+def test_orbit_kinds(several):
+    figure = dynamics_figures(several, {"long_steps": 500})["orbit_kinds"]
+    bars, curves = figure.axes[:2]
+    widths = [[patch.get_width() for patch in container] for container in bars.containers]
+    assert widths == [[share] * 2 for share in KIND_SHARES.values()]
+    assert [text.get_text() for text in bars.get_legend().get_texts()] == list(KIND_SHARES)
+    for line in curves.lines:
+        assert line.get_xdata().tolist() == [0, 300, 450, 500]  # on to the horizon
+        assert line.get_ydata().tolist() == [1.0, 0.75, 0.5, 0.5]
+
+
+def test_where_kinds_are_told_no_other_rule_is_shown(one):
+    """Running means of λ call a wandering λ of 0 a chaotic transient."""
+
+    def told(step):
+        one_of = [
+            ("orbit_exponent", -2e-4, {}),
+            ("transient_share", 0.0, {}),
+            ("restricted_mean_length", 0.0, {}),
+        ]
+        of = [(f"sentence_orbit_{name}", value, {"sentence": i}) for i in range(3) for name, value in
+              (("length", 0.0), ("censored", 0.0))]  # fmt: skip
+        return pd.concat([one.assign(step=step), table([*one_of, *of], step=step)])
+
+    both = pd.concat([told(0), told(100)], ignore_index=True)
+    figures = dynamics_figures(both, {"long_tau": TAU})
+    titles = [ax.get_title(loc="left") for ax in figures["over_training"].axes if ax.lines]
+    assert any("whatever the orbit" in title for title in titles)
+    assert not any("chaotic transient" in title for title in titles)
+    share = next(ax for ax in figures["over_training"].axes if "or were" in ax.get_title(loc="left"))
+    assert share.lines[0].get_ydata().tolist() == [0, 0]
+    none, _, outlast = figures["transient_lengths"].axes
+    assert [text.get_text() for ax in (none, outlast) for text in ax.texts] == ["100.0%", "0.0%"]
+    assert dynamics_tables(both)["dynamics"]["orbit_exponent"].tolist() == [-2e-4] * 2
+
+
+def test_second_opinion(one):
+    k = [
+        ("sentence_zero_one", value, {"sentence": i, "t": t})
+        for i in (0, 1)
+        for t, value in ((400, 0.5), (200, 0.1))
+    ]
+    figure = dynamics_figures(pd.concat([one, table(k, step=100)]), {"long_steps": 500})["orbit_kinds"]
+    lines = [
+        line for line in figure.axes[2].lines if len(line.get_xdata()) == 2 and max(line.get_xdata()) > 1
+    ]
+    assert [line.get_xdata().tolist() for line in lines] == [[200, 400]] * 2
+    assert "0–1 test" in figure.axes[2].get_ylabel()
+    assert len(dynamics_figures(one, {"long_steps": 500})["orbit_kinds"].axes) == 2
 
 
 def test_length_and_width_that_were_not_recorded(one):

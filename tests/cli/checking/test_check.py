@@ -54,7 +54,9 @@ def in_tmp(tmp_path, monkeypatch):
 
 
 def arguments(path, folder, *more):
-    """The arguments of ``fit`` for a small copy."""
+    """The arguments of ``fit`` for a small copy, one that keeps weights for a replay to look at."""
+    kept = ["--trainer.enable_checkpointing=true", "--trainer.callbacks+=ScheduledCheckpoint"]
+    more = (*more, *(kept if shipped.live(path) else []))
     return [
         *shipped.small_files_of(path, folder), *shipped.small_arguments(path), *shipped.own_vocabulary(path),
         *shipped.in_place_of_the_hub(path, folder), *more,

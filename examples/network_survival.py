@@ -1,0 +1,112 @@
+"""How long does the chaos of untrained networks last? Survival over networks, from records.
+
+Sentences of one network are alike, so every interval is over networks: the delete-one-network jackknife. Chaos that was
+not seen to end within the horizon is censored there, and no mean is of the ended ones alone.
+
+    python examples/network_survival.py docs/records/inoue2022_chaos/networks --figure survival.png
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+
+from lmdyn.analysis import Survival, survival
+from lmdyn.claims.recorded import read_records
+
+HORIZON, DETECTED = 10_000, 1_000  # steps; chaos of λ = 1e-2 is told from none after ten times its inverse
+WAYS = ["truncated_normal 0.02", "clipped_normal 0.02", "normal 0.02", "normal 0.0192", "normal 0.0176"]
+
+
+def orbits(folder: Path) -> pd.DataFrame:
+    """A row for each sentence: its network, how that was drawn, the length of its chaos, whether its end was seen."""
+    found = []
+    for run in read_records(folder):
+        table = run.read("encoder_dynamics")
+        of = table[(table["step"] == 0) & table["quantity"].str.startswith("sentence_orbit_")]
+        of = of.pivot_table(index="sentence", columns="quantity", values="value")
+        drawn = {key.rsplit(".", 1)[-1]: value for key, value in run.condition.items()}
+        beyond = of["sentence_orbit_length"] > HORIZON
+        found.append(
+            pd.DataFrame(
+                {
+                    "way": f"{drawn['initialization']} {drawn['initializer_range']:g}",
+                    "network": run.seeds.init,
+                    "length": of["sentence_orbit_length"].clip(upper=HORIZON),
+                    "censored": (of["sentence_orbit_censored"] > 0) | beyond,
+                    "exponent": of["sentence_orbit_exponent"],
+                }
+            )
+        )
+    return pd.concat(found, ignore_index=True)
+
+
+def of_networks(rows: pd.DataFrame) -> Survival:
+    """Kaplan and Meier's curve, the escape rate and the restricted mean, with intervals over the networks."""
+    return survival(
+        torch.tensor(rows["length"].to_numpy(float)),
+        torch.tensor(rows["censored"].to_numpy(bool)),
+        groups=rows["network"].tolist(),
+        horizon=float(HORIZON) if rows["censored"].any() else None,
+        detected=float(DETECTED),
+    )
+
+
+def line(way: str, rows: pd.DataFrame) -> str:
+    """A line of the table."""
+    found, chaotic = of_networks(rows), rows[rows["length"] > 0]
+    rate = f"{found.escape_rate:.1e} ({found.escape_interval[0]:.1e} to {found.escape_interval[1]:.1e})"
+    if chaotic["censored"].all():  # no end, or no chaos, of which there is no rate
+        rate = "–"
+    mean = f"{found.restricted_mean:,.0f} ({found.restricted_interval[0]:,.0f} to {found.restricted_interval[1]:,.0f})"
+    ended = len(chaotic) - int(chaotic["censored"].sum())
+    return f"| {way} | {found.n_groups} | {found.n} | {len(chaotic)} | {ended} | {rate} | {mean} |"
+
+
+def draw(ways: dict[str, pd.DataFrame], path: Path) -> None:
+    """Survival against steps, a curve and its band for each way."""
+    figure, ax = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
+    for i, (way, rows) in enumerate(ways.items()):
+        found = of_networks(rows)
+        times = [*found.times.tolist(), HORIZON]
+        curves = [[*curve.tolist(), float(curve[-1])] for curve in (found.survival, found.low, found.high)]
+        ax.step(times, curves[0], where="post", color=f"C{i}", label=f"{way}, {found.n_groups} networks")
+        ax.fill_between(times, curves[1], curves[2], step="post", color=f"C{i}", alpha=0.15, lw=0)
+    ax.set_xlim(0, HORIZON)
+    ax.set_ylim(0, 1.02)
+    ax.set_xlabel("steps of the map")
+    ax.set_ylabel("share of sentences whose chaos lasts longer\n(95 % over networks)")
+    ax.legend(fontsize=8, title="weights drawn from", title_fontsize=8)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def main() -> None:
+    """The table, and the figure where one is asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("records", type=Path)
+    parser.add_argument("--figure", type=Path)
+    args = parser.parse_args()
+    rows = orbits(args.records)
+    known = {way: rows[rows["way"] == way] for way in WAYS}
+    ways = {way: of for way, of in known.items() if len(set(of["network"])) > 1}
+    if not ways:
+        sys.exit(f"{args.records} has no two networks drawn in one way, and intervals are over networks")
+    lines = [
+        "| weights drawn from | networks | sentences | chaotic | of these seen to end | escape rate, a step "
+        "| mean length to 10,000 steps |",
+        "|---|---|---|---|---|---|---|",
+        *(line(way, of) for way, of in ways.items()),
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+    if args.figure:
+        draw(ways, args.figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""How a looped model converges with depth: its state, its prediction, and its loss beyond the trained depth."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.inspection.forward import IGNORED, logits_of
+from lmdyn.analysis.statistics.distributed import all_reduce_sum
+
+__all__ = ["RULES", "LoopSums", "relative_change", "settling_depth"]
+
+RULES = ("argmax", "divergence")
+"""By what a prediction counts as settled."""
+
+
+def relative_change(
+    before: Float[Tensor, "*batch d"], after: Float[Tensor, "*batch d"]
+) -> Float[Tensor, "*batch"]:
+    """‖after − before‖ / ‖before‖ of each vector, in float64; infinite where only ``before`` is 0, NaN where both are.
+
+    Example:
+        >>> relative_change(torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 4.5]]))
+        tensor([0.1000], dtype=torch.float64)
+    """
+    before, after = before.double(), after.double()
+    change: Tensor = (after - before).norm(dim=-1) / before.norm(dim=-1)
+    return change
+
+
+def settling_depth(same: Bool[Tensor, "times *n"]) -> Int[Tensor, "*n"]:
+    """The first t from which something is the same as at the last time, at that time and all later ones.
+
+    At the last time, the horizon, it is by definition; a depth that equals the horizon is therefore right-censored:
+    when it would settle, or whether, was not seen.
+
+    Args:
+        same: for t = 0, 1, …, the horizon.
+
+    Example:
+        >>> settling_depth(torch.tensor([[True, False, True], [False, False, True], [True, True, True]]))
+        tensor([2, 2, 0])
+    """
+    times = torch.arange(1, len(same) + 1, device=same.device).reshape(-1, *[1] * (same.ndim - 1))
+    return torch.where(same, 0, times).amax(0).clamp(max=len(same) - 1)
+
+
+class LoopSums:
+    """Sums over tokens of what is measured at each depth t from 0 to the horizon T.
+
+    The map is iterated to T, where the prediction is what others are compared with, and then again: memory does not
+    grow with T.
+
+    Args:
+        horizon: T, at least 1.
+        positions: tokens of the longest row.
+        tolerance: KL(p_T ‖ p_t) up to which a prediction counts as that of T, nats.
+
+    Attributes:
+        horizon: T.
+
+    Example:
+        >>> from torch import nn
+        >>> class Loop(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.embed, self.core, self.out = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9)
+        ...     def forward(self, input_ids):
+        ...         x = self.embed(input_ids)
+        ...         for _ in range(6):
+        ...             x = self.core(x)
+        ...         return self.out(x)
+        >>> batch = {"input_ids": torch.tensor([[1, 2, 3]])}
+        >>> loop = Loop()
+        >>> sums = LoopSums(horizon=12, positions=3)
+        >>> sums.update(EncoderMap(loop, batch), batch, torch.ones(1, 3, dtype=torch.bool))
+        >>> found = sums.means()
+        >>> found["residual"].shape, float(found["divergence"][12])
+        (torch.Size([13]), 0.0)
+    """
+
+    def __init__(self, horizon: int, positions: int, tolerance: float = 0.01) -> None:
+        if horizon < 1 or tolerance <= 0:
+            raise ValueError(f"expected a horizon from 1 and a tolerance above 0, got {horizon}, {tolerance}")
+        self.horizon, self._positions, self._tolerance = horizon, positions, tolerance
+        shapes = {
+            "residual": (horizon + 1, positions), "norm": (horizon + 1,), "divergence": (horizon + 1,),
+            "right": (horizon + 1,), "loss": (horizon + 1,), "tokens": (positions,), "predicted": (positions,),
+            "labelled": (), **{f"settled_{rule}": (horizon + 1, positions) for rule in RULES},
+        }  # fmt: skip
+        self._sums = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+
+    @torch.no_grad()
+    def update(
+        self,
+        f: EncoderMap,
+        batch: Mapping[str, Any],
+        tokens: Bool[Tensor, "batch time"],
+        labels: Int[Tensor, "batch time"] | None = None,
+    ) -> None:
+        """Add a batch.
+
+        Args:
+            f: the map of the module.
+            batch: tensors by name, on its device.
+            tokens: which positions hold a token of the text.
+            labels: ``logits[b, t]`` is the prediction for ``labels[b, t]``; −100 where nothing is to be predicted.
+                Predictions at labelled positions are looked at, without labels those at all tokens.
+        """
+        g, start = f.of(batch), f.start(batch)
+        at = tokens if labels is None else tokens & (labels != IGNORED)
+        x = start
+        for _ in range(self.horizon):
+            x = g(x)
+        last = self._log_p(g, batch, x, at)
+        best, p = last.argmax(-1), last.exp()
+        place = at.nonzero()[:, 1]
+        settled = {rule: torch.zeros_like(place) for rule in RULES}
+        x = start
+        for t in range(self.horizon + 1):
+            log_p = self._log_p(g, batch, x, at) if t < self.horizon else last
+            away = (p * (last - log_p)).sum(-1).double().clamp(min=0)
+            self._sums["divergence"][t] += away.sum().cpu()
+            same = {"argmax": log_p.argmax(-1) == best, "divergence": away <= self._tolerance}
+            for rule, kept in same.items():
+                settled[rule] = torch.where(kept, settled[rule], min(t + 1, self.horizon))
+            if labels is not None:
+                wanted = labels[at]
+                self._sums["right"][t] += (log_p.argmax(-1) == wanted).sum().double().cpu()
+                self._sums["loss"][t] -= log_p.gather(1, wanted[:, None]).double().sum().cpu()
+            self._sums["norm"][t] += x[tokens].double().square().mean(-1).sqrt().sum().cpu()
+            after = g(x) if t < self.horizon else x
+            self._sums["residual"][t] += self._by_place(relative_change(x, after), tokens)
+            x = after
+        self._sums["tokens"] += self._by_place(tokens.double(), tokens)
+        self._sums["predicted"] += self._by_place(at.double(), at)
+        self._sums["labelled"] += float(at.sum()) if labels is not None else 0.0
+        for rule, depth in settled.items():
+            where = depth * self._positions + place
+            counts = torch.bincount(where, minlength=(self.horizon + 1) * self._positions)
+            self._sums[f"settled_{rule}"] += counts.reshape(self.horizon + 1, -1).double().cpu()
+
+    def _log_p(
+        self, g: EncoderMap, batch: Mapping[str, Any], x: Tensor, at: Tensor
+    ) -> Float[Tensor, "n classes"]:
+        logits = logits_of(g.finish(batch, x))
+        return logits[at].log_softmax(-1)
+
+    def _by_place(self, values: Tensor, where: Tensor) -> Tensor:
+        """Sums over rows, at each position."""
+        found = torch.zeros(self._positions, dtype=torch.float64)
+        found[: values.shape[1]] = torch.where(where, values, 0.0).sum(0).cpu()
+        return found
+
+    def means(self) -> dict[str, Tensor]:
+        """Means over all tokens of all ranks; every rank enters.
+
+        Returns:
+            By name, float64. Of depth t, (T + 1,): ``residual`` ‖x_{t+1} − x_t‖ / ‖x_t‖, NaN at T; ``norm``, the root
+            mean square of a state's entries; ``divergence`` KL(p_T ‖ p_t), nats; with labels ``accuracy`` and
+            ``cross_entropy``, nats; ``settled_<rule>``, the share of predictions that have settled by t, below T of
+            which the others are censored. Of depth and position, (T + 1, positions): ``residual_at``. Of the position:
+            ``depth_<rule>``, the mean settling depth, restricted to T; NaN where there is no token.
+        """
+        sums = {name: all_reduce_sum(value) for name, value in self._sums.items()}
+        tokens, predicted, labelled = sums["tokens"], sums["predicted"], sums["labelled"]
+        residual = sums["residual"] / tokens
+        residual[-1] = torch.nan
+        found = {
+            "residual": sums["residual"].sum(1) / tokens.sum(),
+            "residual_at": residual,
+            "norm": sums["norm"] / tokens.sum(),
+            "divergence": sums["divergence"] / predicted.sum(),
+        }
+        found["residual"][-1] = torch.nan
+        if labelled > 0:
+            found |= {"accuracy": sums["right"] / labelled, "cross_entropy": sums["loss"] / labelled}
+        depths = torch.arange(self.horizon + 1, dtype=torch.float64)
+        for rule in RULES:
+            counts = sums[f"settled_{rule}"]
+            found[f"settled_{rule}"] = counts.sum(1).cumsum(0) / predicted.sum()
+            found[f"depth_{rule}"] = (depths[:, None] * counts).sum(0) / predicted
+        return found

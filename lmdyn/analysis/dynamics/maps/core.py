@@ -1,0 +1,130 @@
+"""Which modules a model iterates: the layers of its core, in order, and how often they run."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmdyn.analysis.inspection.activations import observing, paths_of
+from lmdyn.analysis.inspection.blocks import is_leaf
+from lmdyn.analysis.inspection.forward_trace import Call, trace_forward, within
+
+__all__ = ["Core", "core_of", "order_of", "repeated_modules", "shortest_unit"]
+
+
+@dataclass(frozen=True)
+class Core:
+    """What is iterated.
+
+    Attributes:
+        unit: the paths of the layers of one iteration, in order; of a model that iterates nothing, all layers.
+        n: how often the model itself iterates them.
+    """
+
+    unit: tuple[str, ...]
+    n: int
+
+
+def shortest_unit(order: list[str]) -> list[str]:
+    """The shortest beginning of which the whole is a repetition.
+
+    Example:
+        >>> shortest_unit(["a", "b", "a", "b"]), shortest_unit(["a", "a", "b", "b"])
+        (['a', 'b'], ['a', 'a', 'b', 'b'])
+    """
+    for length in range(1, len(order)):
+        if len(order) % length == 0 and order == order[:length] * (len(order) // length):
+            return order[:length]
+    return order
+
+
+def core_of(order: list[str]) -> Core:
+    """The core, by the order in which layers ran: all of them, or what repeats between a prelude and a coda.
+
+    Layers that repeat in no common period (two groups one after the other) have no iteration: time is depth.
+
+    Example:
+        >>> core_of(["p", "a", "b", "a", "b", "c"]), core_of(["a", "a", "b", "b"])
+        (Core(unit=('a', 'b'), n=2), Core(unit=('a', 'a', 'b', 'b'), n=1))
+    """
+    unit = shortest_unit(order)
+    if len(unit) < len(order):
+        return Core(tuple(unit), len(order) // len(unit))
+    again = [i for i, path in enumerate(order) if order.count(path) > 1]
+    middle = order[again[0] : again[-1] + 1] if again else []
+    unit = shortest_unit(middle)
+    if middle and len(unit) < len(middle) and len(middle) == len(again):
+        return Core(tuple(unit), len(middle) // len(unit))
+    return Core(tuple(order), 1)
+
+
+def order_of(module: nn.Module, layers: Mapping[str, nn.Module], run: Callable[[], Any]) -> list[str]:
+    """The paths of layers in the order in which a forward pass calls them."""
+    order: list[str] = []
+
+    def enter(path: str) -> Callable[..., None]:
+        return lambda *_: order.append(path)
+
+    with ExitStack() as stack, observing(module), torch.no_grad():
+        for path, layer in layers.items():
+            stack.callback(layer.register_forward_pre_hook(enter(path)).remove)
+        run()
+    return order
+
+
+def repeated_modules(
+    module: nn.Module, run: Callable[[], Any], ids: Mapping[str, Tensor]
+) -> list[dict[str, nn.Module]]:
+    """Candidates for the layers of a core: the outermost modules that a forward pass calls again and again.
+
+    Each has parameters, and is given and answers (batch, tokens, width) vectors that differ from call to call. Those
+    that are called equally often belong together; torch's own layers are taken only where there are no others.
+
+    Args:
+        module: any module.
+        run: makes the forward pass.
+        ids: of the batch, see ``trace_forward``.
+
+    Returns:
+        Groups of path to module, those with the most parameters first.
+    """
+    with observing(module), torch.no_grad():
+        trace = trace_forward(module, run, ids)
+    paths = paths_of(module)
+    found = [
+        (path, m)
+        for path, m in paths.items()
+        if path and len(trace.of(m)) > 1 and next(m.parameters(), None) is not None and _moves(trace.of(m))
+    ]
+    found = [(p, m) for p, m in found if not any(n is not m and within(m, n) for _, n in found)]
+    whole = [(p, m) for p, m in found if not is_leaf(m)] or found
+    groups: dict[int, dict[str, nn.Module]] = {}
+    for path, m in whole:
+        groups.setdefault(len(trace.of(m)), {})[path] = m
+    return sorted(groups.values(), key=lambda g: -_size(g.values()))
+
+
+def _moves(calls: list[Call]) -> bool:
+    vectors = all(
+        c.x_shape is not None and c.shape is not None and len(c.shape) == 3 and c.floating for c in calls
+    )
+    written = any(c.number == c.x_number for c in calls)  # in place
+    return vectors and (written or len({c.x_number for c in calls}) > 1)
+
+
+def _size(modules: Iterable[nn.Module]) -> int:
+    return sum(p.numel() for m in modules for p in m.parameters())
+
+
+def shorter_units(unit: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """A unit, and what is left of it without its last layers: these may read the state and not carry it.
+
+    Example:
+        >>> list(shorter_units(("a", "norm")))
+        [('a', 'norm'), ('a',)]
+    """
+    for end in range(len(unit), 0, -1):
+        yield unit[:end]

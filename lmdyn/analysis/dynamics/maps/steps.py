@@ -1,0 +1,340 @@
+"""One iteration as a function of the state: layers called with the arguments that their model hands to them."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lmdyn.analysis.dynamics.maps.copies import apart, same_values
+from lmdyn.analysis.dynamics.maps.passage import Call, Passage, Recorded
+from lmdyn.analysis.inspection.activations import first_tensor
+
+__all__ = ["CalledLayers", "LayerStep", "NoMapError", "Passages", "tolerance"]
+
+log = logging.getLogger(__name__)
+
+State = Float[Tensor, "batch tokens hidden"]
+
+
+class NoMapError(ValueError):
+    """What a module computes between two states is no map of the state; the message says why."""
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """How far, relative to the largest entry, two ways of computing a step may lie apart by rounding."""
+    return {torch.float64: 1e-8}.get(dtype, 1e-4)
+
+
+class LayerStep:
+    """A layer with the arguments that its model hands to it, but for a cache.
+
+    Args:
+        layer: a copy.
+        call: in its model.
+        writes: whether it writes into the state that it is given, and is given a copy.
+    """
+
+    def __init__(self, layer: nn.Module, call: Call, writes: bool = False) -> None:
+        self._layer, self._name, self._writes = layer, call.name, writes
+        self._args = tuple(None if _is_cache(a) else a for a in call.args)
+        self._kwargs = {n: v for n, v in call.kwargs.items() if n not in _CACHES and not _is_cache(v)}
+
+    def __call__(self, x: State) -> State:
+        """What the layer answers."""
+        if self._writes:
+            x = x.clone()
+        output = (
+            self._layer(x, *self._args, **self._kwargs)
+            if self._name is None
+            else self._layer(**{self._name: x}, **self._kwargs)
+        )
+        return cast(Tensor, output if isinstance(output, Tensor) else first_tensor(output))
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What it hands to the layer besides the state."""
+        return self._args, self._kwargs
+
+
+_CACHES = (
+    "past_key_value", "past_key_values", "use_cache", "layer_past", "cache_position", "cache_params", "cache", "state",
+)  # fmt: skip
+
+
+def _is_cache(value: Any) -> bool:
+    return hasattr(value, "get_seq_length") or type(value).__name__.endswith("Cache")
+
+
+class CalledLayers:
+    """Layers that hand the state on unchanged: an iteration calls one after the other.
+
+    Args:
+        passage: of the module.
+        unit: paths of the layers of an iteration.
+        n: how often the module iterates them.
+
+    Raises:
+        NoMapError: for the example, the state is changed between layers, arguments change from one iteration to
+            another, or a layer called alone answers something else than in the module.
+    """
+
+    def __init__(self, passage: Passage, unit: Sequence[str], n: int, example: Recorded) -> None:
+        self._passage, self.unit, self.n = passage, tuple(unit), n
+        model = type(passage.module).__name__
+        _check_chain(example.calls, model)
+        calls = example.calls
+        for i, call in enumerate(calls):
+            first = calls[i % len(unit)]
+            if not same_values((call.name, call.args, call.kwargs), (first.name, first.args, first.kwargs)):
+                raise NoMapError(
+                    f"{model} calls layer {call.path!r} with other arguments in iteration {i // len(unit)} than "
+                    "in the first"
+                )
+        self._writes: set[str] = set()
+        self.any_rows = self._answers_alone(calls, model)
+
+    def bind(self, batch: Mapping[str, Tensor]) -> list[LayerStep]:
+        """The layers of one iteration, with the arguments for rows of a batch."""
+        return self._steps(self._passage.record(batch, until=len(self.unit)).calls)
+
+    def start(self, batch: Mapping[str, Tensor]) -> State:
+        """The input of the first layer."""
+        return cast(Tensor, self._passage.record(batch, until=1, entered=True).calls[0].x)
+
+    def _steps(self, calls: Sequence[Call]) -> list[LayerStep]:
+        layers = self._passage.layers
+        return [
+            LayerStep(layers[path], call, path in self._writes)
+            for path, call in zip(self.unit, calls, strict=False)
+        ]
+
+    @torch.no_grad()
+    def _answers_alone(self, calls: Sequence[Call], model: str) -> bool:
+        """Whether the arguments of one row do for others, of layers that answer alone what they do in the module."""
+        steps, any_rows = self._steps(calls), True
+        for i, call in enumerate(calls):
+            step = steps[i % len(steps)]
+            for times in (1, 2)[: 2 if i < len(steps) else 1]:
+                x = torch.cat([cast(Tensor, call.x)] * times)
+                written = x._version
+                try:
+                    found = step(x)
+                except Exception as error:
+                    if times == 2:
+                        any_rows = False
+                        continue
+                    raise NoMapError(
+                        f"layer {call.path!r} of {model} cannot be called alone ({type(error).__name__}: {error}): it "
+                        "is no map of token vectors"
+                    ) from error
+                if x._version != written:
+                    self._writes.add(call.path)
+                off = apart(found, torch.cat([cast(Tensor, call.answer)] * times))
+                if off > tolerance(found.dtype):
+                    raise NoMapError(
+                        f"layer {call.path!r} of {model}, called alone, answers something else than in the model "
+                        f"(apart by {off:.1e}): it depends on more than its arguments, and is no map of token vectors"
+                    )
+        return any_rows
+
+
+def _check_chain(calls: Sequence[Call], model: str) -> None:
+    """Each layer must be handed what the one before it answered, in the same width."""
+    for call in calls:
+        if call.x is None:
+            raise NoMapError(
+                f"layer {call.path!r} is called with {[type(a).__name__ for a in call.args]} and {sorted(call.kwargs)}"
+                ": expected token vectors (batch, tokens, hidden) as its first argument"
+            )
+        if call.answer is None or call.answer.shape != call.x.shape:
+            raise NoMapError(
+                f"layer {call.path!r} of {model} takes {tuple(call.x.shape)} and answers "
+                f"{None if call.answer is None else tuple(call.answer.shape)}: expected the same shape, "
+                "a map of token vectors"
+            )
+    for first, second in pairwise(calls):
+        if not same_values(first.answer, second.x):
+            raise NoMapError(
+                f"{model} changes the token vectors between {first.path!r} and {second.path!r}: its layers alone are "
+                "not what it computes, and there is no map to iterate"
+            )
+
+
+class Passages:
+    """The module's own forward from the end of one iteration to the end of the next, whatever it does between.
+
+    The state is what the last layer of an iteration answers. The state at depth 0 is found: of all tensors that the
+    module makes before its first iteration, the one which leads to what the first layer was given; or zeros; or what
+    does if the input is added to the state.
+
+    Args:
+        passage: of the module.
+        unit: paths of the layers of an iteration.
+        n: how often the module iterates them, at least 2.
+        example: all that the forward of one example did.
+
+    Raises:
+        NoMapError: the step depends on the number of the iteration or on more than the state; or the layers do not
+            carry the state.
+    """
+
+    any_rows = False
+
+    def __init__(self, passage: Passage, unit: Sequence[str], n: int, example: Recorded) -> None:
+        self._passage, self.unit, self.n = passage, tuple(unit), n
+        self._model = type(passage.module).__name__
+        ends = [cast(Tensor, call.answer) for call in example.calls[len(unit) - 1 :: len(unit)]]
+        shapes = {None if end is None else tuple(end.shape) for end in ends}
+        if len(shapes) != 1 or any(end is None or end.ndim != 3 for end in ends):
+            raise NoMapError(
+                f"the last layer of an iteration, {unit[-1]!r} of {self._model}, answers {shapes}: expected token "
+                "vectors (batch, tokens, hidden) of one shape, the state"
+            )
+        self._check(example, ends)
+        self._initial = self._found_start(example, ends)
+        if n == 2:
+            _warn_of_two(self._model)
+
+    # ---------------------------------------------------------------- the step
+
+    def bind(self, batch: Mapping[str, Tensor]) -> list[Callable[[Tensor], Tensor]]:
+        """The step of rows of a batch."""
+        seen = self._passage.record(batch, until=len(self.unit))
+        return [lambda x: self._after(seen, x)]
+
+    def _after(self, seen: Recorded, x: Tensor, i: int = 0) -> Tensor:
+        return cast(Tensor, self._passage.through(seen, x, len(self.unit), i))
+
+    @torch.no_grad()
+    def _check(self, example: Recorded, ends: list[Tensor]) -> None:
+        """Steps from one state must not depend on the number of the iteration, and must depend on the state."""
+        some = ends[0]
+        noise = torch.randn(some.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        scale = float(some.double().square().mean().sqrt()) or 1.0
+        other = some + (scale * noise).to(some)
+        first = self._after(example, other)
+        again = self._after(example, other)
+        if apart(again, first) > 0:
+            raise NoMapError(
+                f"two passes of {self._model} from one state lead to different ones: something is drawn in each "
+                "iteration, and there is no map to iterate"
+            )
+        if apart(self._after(example, some), first) == 0:
+            raise NoMapError(
+                f"what {self.unit[-1]!r} of {self._model} answers is not what the next iteration begins with: name the "
+                "layers of the core in order by `sites`, the last of which answers the state"
+            )
+        for i in _some_of(range(1, self.n - 1)):
+            off = apart(self._after(example, other, i), first)
+            if off > tolerance(other.dtype):
+                raise NoMapError(
+                    f"the step of {self._model} depends on the number of the iteration, or on more than what "
+                    f"{self.unit[-1]!r} answers: from one state, iterations 1 and {i + 1} lead apart by {off:.1e} of "
+                    "its largest entry (a number or embedding of the depth, different layers, a memory beside the "
+                    "state): there is no map to iterate; name by `sites` a core that carries the whole state, or leave "
+                    "the number out"
+                )
+
+    # ---------------------------------------------------------------- the state at depth 0
+
+    def start(self, batch: Mapping[str, Tensor]) -> State:
+        """The state at depth 0.
+
+        Raises:
+            ValueError: it was found for the example, and is not for this batch.
+        """
+        seen = self._passage.record(batch, until=len(self.unit))
+        if self._initial is None:
+            return self._added(seen)
+        state = cast(Tensor, seen.calls[-1].answer)
+        made = [torch.zeros_like(state)]
+        if self._initial:
+            made += self._passage.tensors_before(batch, tuple(state.shape), self._initial)
+        if len(made) <= self._initial or not self._leads_to(seen, made[-self._initial]):
+            raise ValueError(
+                f"the state at depth 0 of {self._model} was found for the example, and is not for this batch: make the "
+                "map with an example of its kind"
+            )
+        return made[-self._initial]
+
+    @torch.no_grad()
+    def _found_start(self, example: Recorded, ends: list[Tensor]) -> int | None:
+        """Which of the tensors made before the first iteration it is, from the end; 0: zeros; None: by subtraction."""
+        made = [torch.zeros_like(ends[0]), *self._passage.tensors_before(example.batch, tuple(ends[0].shape))]
+        back = next((i for i in (*range(1, len(made)), 0) if self._leads_to(example, made[-i])), None)
+        x = self._added(example) if back is None else made[-back]
+        off = apart(self._after(example, x), ends[0])
+        if off > tolerance(x.dtype):
+            raise NoMapError(
+                f"the first iteration of {self._model} is not like the others: from the state that leads to the same "
+                f"input of {self.unit[0]!r} it ends apart by {off:.1e} of the largest entry: the step depends on the "
+                "number of the iteration, and there is no map to iterate"
+            )
+        return back
+
+    def _leads_to(self, seen: Recorded, state: Tensor) -> bool:
+        """Whether a state leads to what the first layer was given first."""
+        return _same_input(self._entered(seen, state).given, seen.calls[0].given)
+
+    def _entered(self, seen: Recorded, state: Tensor) -> Call:
+        return cast(Call, self._passage.through(seen, state, len(self.unit), entered=True))
+
+    @torch.no_grad()
+    def _added(self, seen: Recorded) -> State:
+        """The state at depth 0 where the model adds to the state what the batch says: what it adds, subtracted."""
+        shape = cast(Tensor, seen.calls[-1].answer)
+        noise = torch.randn(shape.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        noise = noise.to(shape)
+        added, moved = (self._entered(seen, x).x for x in (torch.zeros_like(shape), noise))
+        first = seen.calls[0].x
+        if (
+            first is None
+            or added is None
+            or moved is None
+            or first.shape != shape.shape
+            or apart(moved, noise + added) > tolerance(shape.dtype)
+        ):
+            raise NoMapError(
+                f"the state at depth 0 of {self._model} is not found: no tensor {tuple(shape.shape)} made before "
+                f"{self.unit[0]!r} leads to what this layer is given first, nor do zeros, and nothing is added to the "
+                "state, so the first iteration is not like the others; name by `sites` a core whose last layer answers "
+                "what the next iteration begins with"
+            )
+        return first - added
+
+
+@cache
+def _warn_of_two(model: str) -> None:
+    log.warning(
+        "%s iterates its core twice: whether its step depends on the number of the iteration, or on more than the "
+        "state, is measured from three iterations on, and is taken not to be so; let it run once more to measure it",
+        model,
+    )
+
+
+def _some_of(numbers: range) -> list[int]:
+    """At most 16 of them, the first and the last among these.
+
+    Example:
+        >>> _some_of(range(1, 4)), len(_some_of(range(100)))
+        ([1, 2, 3], 16)
+    """
+    if len(numbers) <= 16:
+        return list(numbers)
+    return [numbers[round(i * (len(numbers) - 1) / 15)] for i in range(16)]
+
+
+def _same_input(found: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Whether tensors that were given are the same, but for the last digits."""
+    pairs = [(a, b) for a, b in zip(found, expected, strict=False) if isinstance(b, Tensor)]
+    return all(
+        isinstance(a, Tensor)
+        and a.shape == b.shape
+        and (same_values(a, b) if not b.is_floating_point() else apart(a, b) <= tolerance(b.dtype) / 100)
+        for a, b in pairs
+    )

@@ -1,0 +1,347 @@
+"""How fast neighbouring trajectories of a map part: local Lyapunov exponents.
+
+The first exponents at once are in ``lyapunov_spectrum.py``, the dimension they give in ``kaplan_yorke.py``.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from lmdyn.analysis.orbits.trajectories import (
+    Map,
+    check_precision,
+    check_steps,
+    power_at,
+    repeat,
+    state_norm,
+)
+from lmdyn.analysis.statistics.hashing import splitmix64
+
+__all__ = [
+    "LocalExponents",
+    "check_windows",
+    "derivative",
+    "local_lyapunov_exponents",
+    "random_perturbation",
+    "rescaled",
+    "tangent_window",
+    "window",
+]
+
+Method = Literal["perturbation", "tangent"]
+
+
+@dataclass(frozen=True)
+class LocalExponents:
+    """Local Lyapunov exponents of a batch of trajectories.
+
+    Attributes:
+        exponents: (windows, batch) float64 λ of each window, nats a step; NaN from that on in which the row diverged.
+        saturated: (windows, batch) the perturbation shrank below what the precision resolves: the exponent is an
+            upper bound; never with the method "tangent".
+        diverged: (batch,) the state, or the perturbed one, was not finite at the end of a window.
+        final: (batch, *state) state after the last window.
+        tau: steps in a window.
+        epsilon: norm of the perturbation at the start of each window.
+        method: "perturbation" or "tangent".
+        dtype: precision of the state.
+    """
+
+    exponents: Float[Tensor, "windows batch"]
+    saturated: Bool[Tensor, "windows batch"]
+    diverged: Bool[Tensor, "batch"]
+    final: Float[Tensor, "batch *state"]
+    tau: int
+    epsilon: float
+    method: str
+    dtype: torch.dtype
+
+
+def random_perturbation(
+    x: Float[Tensor, "batch *state"], epsilon: float = 1.0, seed: int = 0, rows: Sequence[int] | None = None
+) -> Float[Tensor, "batch *state"]:
+    """A Gaussian direction for each row, scaled to norm ε over its whole state.
+
+    A row's direction is drawn on the CPU by a generator of its own, seeded with a hash of ``seed`` and the row's
+    number: it depends on neither the batch, the device nor the number of ranks.
+
+    Args:
+        x: (batch, *state) whose shape, dtype and device the perturbation has.
+        epsilon: its norm.
+        seed: of all rows.
+        rows: number of each row in the whole set, where the batch is a part of it; 0 … batch − 1 by default.
+
+    Raises:
+        ValueError: another number of ``rows`` than the batch has.
+
+    Example:
+        >>> one = random_perturbation(torch.zeros(3, 2, 8), epsilon=0.5)
+        >>> float(one[2].norm()), bool((one[2:] == random_perturbation(torch.zeros(1, 2, 8), 0.5, rows=[2])).all())
+        (0.5, True)
+    """
+    rows = range(len(x)) if rows is None else rows
+    if len(rows) != len(x):
+        raise ValueError(f"{len(rows)} row numbers for a batch of {len(x)}: give each row its own")
+    keys = splitmix64(splitmix64(torch.tensor(seed)) + torch.tensor(list(rows), dtype=torch.int64))
+    out = torch.empty(x.shape, dtype=x.dtype)
+    for row, key in zip(out, keys.tolist(), strict=True):
+        generator = torch.Generator().manual_seed(key)
+        v = torch.randn(row.shape, generator=generator, dtype=torch.float64)
+        row.copy_(v * (epsilon / v.norm()))
+    return out.to(x.device)
+
+
+def check_windows(tau: int, steps: int) -> None:
+    """Refuse steps that are no whole number of windows of τ.
+
+    Raises:
+        ValueError: these.
+
+    Example:
+        >>> check_windows(50, 120)
+        Traceback (most recent call last):
+        ValueError: 120 steps are no whole number of windows of tau=50: ask for 100 or 150 steps
+    """
+    if tau < 1 or steps < tau or steps % tau:
+        near = [s for s in (steps - steps % tau, steps - steps % tau + tau) if s > 0] if tau > 0 else []
+        raise ValueError(
+            f"{steps} steps are no whole number of windows of tau={tau}: "
+            + (f"ask for {' or '.join(map(str, near))} steps" if near else "tau is 1 or more")
+        )
+
+
+def rescaled(
+    x: Float[Tensor, "batch *state"],
+    delta: Float[Tensor, "batch *state"],
+    first: Float[Tensor, "batch *state"],
+    epsilon: float,
+) -> tuple[
+    Float[Tensor, "batch *state"], Float[Tensor, "batch"], Bool[Tensor, "batch"], Bool[Tensor, "batch"]
+]:
+    """The end of a window of algorithm A1: the perturbation is measured, and scaled back to norm ε.
+
+    Args:
+        x: (batch, *state) state.
+        delta: what the perturbation, of norm ε at the start of the window, has become.
+        first: what replaces it where it is lost: the row's first perturbation, of norm ε.
+        epsilon: ε.
+
+    Returns:
+        The next window's perturbation; ln(‖δ‖/ε), float64; where ‖δ‖ fell to what the precision resolves beside x,
+        ‖δ‖ ≤ eps·‖x‖ (the logarithm is then that of this bound); and where all of it is finite.
+
+    Example:
+        >>> x, small = torch.ones(1, 2), torch.tensor([[1e-9, 0.0]])
+        >>> rescaled(x, small, torch.tensor([[0.0, 1.0]]), 1.0)[0]
+        tensor([[0., 1.]])
+    """
+    norm, size = state_norm(delta), state_norm(x)
+    finite = norm.isfinite() & size.isfinite()
+    # the smallest normal number where even the state is 0
+    floor = (torch.finfo(x.dtype).eps * size).clamp(min=torch.finfo(x.dtype).tiny)
+    lost = (norm <= floor) & finite
+    growth = (torch.where(lost, floor, norm) / epsilon).log()
+    return torch.where(_like(lost, x), first, _scaled(delta, epsilon, norm)), growth, lost, finite
+
+
+@torch.no_grad()
+def window(
+    f: Map, x: Float[Tensor, "batch *state"], delta: Float[Tensor, "batch *state"], tau: int
+) -> tuple[Float[Tensor, "batch *state"], Float[Tensor, "batch *state"], Float[Tensor, "batch"]]:
+    """One window of the publication's algorithm: x and x + δ, τ steps on, in one batch of twice the rows.
+
+    δ is finite: nothing is linearised, and nothing rescaled here. A loop over windows passes ``repeat(f, tau)``,
+    made once, and ``tau=1``, so that its CUDA graph is used again.
+
+    Args:
+        f: map of (batch, *state) to the same.
+        x: (batch, *state) state.
+        delta: (batch, *state) perturbation of it.
+        tau: steps, at least 1.
+
+    Returns:
+        x' = f^τ(x); δ' = f^τ(x + δ) − f^τ(x); the log growth ln(‖δ'‖/‖δ‖), (batch,) float64, of norms over the joint
+        state: −∞ where nothing of δ is left.
+
+    Reference: Inoue et al. 2022, algorithm A1.
+
+    Example:
+        >>> x, delta, growth = window(lambda x: 2 * x, torch.ones(1, 2), torch.tensor([[0.1, 0.0]]), 3)
+        >>> x, growth / 3
+        (tensor([[8., 8.]]), tensor([0.6931], dtype=torch.float64))
+    """
+    check_precision(x)
+    if tau < 1:
+        raise ValueError(f"a window has 1 step or more, got tau={tau}")
+    return _perturbed(f if tau == 1 else repeat(f, tau), x, delta)
+
+
+@torch.no_grad()
+def tangent_window(
+    f: Map, x: Float[Tensor, "batch *state"], v: Float[Tensor, "batch *state"], tau: int
+) -> tuple[Float[Tensor, "batch *state"], Float[Tensor, "batch *state"], Float[Tensor, "batch"]]:
+    """As :func:`window` for an infinitesimal perturbation: v goes through the derivative of f at each state.
+
+    Args:
+        f: differentiable map of (batch, *state) to the same; its operations need forward-mode derivatives (attention
+            in its eager form, not the fused one), and it must not disable gradients itself, as :func:`repeat`
+            does: its derivative would be 0.
+        x: (batch, *state) state.
+        v: (batch, *state) tangent vector of any norm but 0.
+        tau: steps, at least 1.
+
+    Returns:
+        x' = f^τ(x); the tangent vector of norm 1 then; the log growth ln ‖D f^τ(x) v‖/‖v‖, (batch,) float64, summed
+        over the steps, after each of which v is scaled to norm 1. Where f loses v altogether the growth is −∞ and v
+        keeps the direction that it had.
+
+    Reference: Benettin et al. 1980.
+
+    Example:
+        >>> logistic = lambda x: 4 * x * (1 - x)
+        >>> x = torch.full((1, 1), 0.75, dtype=torch.float64)  # a fixed point of slope -2
+        >>> tangent_window(logistic, x, torch.ones_like(x), 5)[2] / 5
+        tensor([0.6931], dtype=torch.float64)
+    """
+    check_precision(x)
+    if tau < 1:
+        raise ValueError(f"a window has 1 step or more, got tau={tau}")
+    return _tangent([f] * tau, x, v)
+
+
+@torch.no_grad()
+def local_lyapunov_exponents(
+    f: Map | Sequence[Map],
+    x: Float[Tensor, "batch *state"],
+    tau: int,
+    steps: int,
+    epsilon: float = 1.0,
+    method: Method = "perturbation",
+    seed: int = 0,
+    rows: Sequence[int] | None = None,
+) -> LocalExponents:
+    """Local Lyapunov exponents λ = ln(‖δ‖/ε)/τ of each window of τ steps.
+
+    The perturbation is random at first (:func:`random_perturbation`); after each window it is rescaled to norm ε and
+    keeps its direction. With the publication's ε = 1 it is finite, and λ differs from the exponent of the linearised
+    map, which the method "tangent" computes. Rows of f must not see each other.
+
+    Where the perturbation falls to ‖δ‖ ≤ eps(dtype)·‖x‖, rounding is all that is left of it: λ is then the upper
+    bound ln(eps·‖x‖/ε)/τ, marked ``saturated``, and the next window starts from the row's first random direction
+    (rescaled noise, or a δ of 0, would say nothing).
+
+    Args:
+        f: map of (batch, *state) to the same; or a sequence of maps for models whose layers differ (time is depth).
+        x: (batch, *state) state at t = 0, float32 or float64.
+        tau: steps in a window.
+        steps: all steps, a multiple of τ.
+        epsilon: norm of the perturbation over the joint state of a row; for "tangent" it has no influence.
+        method: "perturbation", the publication's, or "tangent", with forward-mode derivatives.
+        seed: of the first perturbation.
+        rows: number of each row in the whole set, by which its perturbation is drawn; 0 … batch − 1 by default.
+
+    Raises:
+        ValueError: τ that does not divide the steps, precision below float32, more steps than a sequence has maps.
+
+    Reference: Inoue et al. 2022, algorithm A1 (there k = ε); Wolf et al. 1985.
+
+    Example:
+        >>> spiral = torch.tensor([[0.3, -0.4], [0.4, 0.3]])  # scales by 0.5
+        >>> local_lyapunov_exponents(lambda x: x @ spiral, torch.zeros(1, 2), tau=10, steps=20).exponents
+        tensor([[-0.6931], [-0.6931]], dtype=torch.float64)
+    """
+    check_precision(x)
+    check_steps(f, steps)
+    check_windows(tau, steps)
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon is the norm of the perturbation, above 0 and finite: got {epsilon}")
+    if method not in ("perturbation", "tangent"):
+        raise ValueError(f"method is 'perturbation' or 'tangent': got {method!r}")
+    dtype, windows = x.dtype, steps // tau
+    step = _window_at(f, tau, method)
+    scale = epsilon if method == "perturbation" else 1.0
+    first = delta = random_perturbation(x, scale, seed, rows)
+    exponents = torch.empty(windows, len(x), dtype=torch.float64, device=x.device)
+    saturated = torch.zeros(windows, len(x), dtype=torch.bool, device=x.device)
+    diverged = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    for w in range(windows):
+        x, delta, growth = step(x, delta, w * tau)
+        finite = state_norm(delta).isfinite() & state_norm(x).isfinite()
+        if method == "perturbation":
+            delta, growth, saturated[w], finite = rescaled(x, delta, first, epsilon)
+        diverged = diverged | ~finite
+        exponents[w] = torch.where(diverged, torch.nan, growth / tau)
+    return LocalExponents(exponents, saturated, diverged, x, tau, epsilon, method, dtype)
+
+
+def _window_at(
+    f: Map | Sequence[Map], tau: int, method: Method
+) -> Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]:
+    """The window that starts at time t, as a function of state, perturbation and t."""
+    if method == "perturbation":
+        power = power_at(f, tau)
+        return lambda x, delta, t: _perturbed(lambda both: power(both, t), x, delta)
+    if isinstance(f, Sequence):
+        maps = f
+        return lambda x, v, t: _tangent(maps[t : t + tau], x, v)
+    same = [f] * tau
+    return lambda x, v, t: _tangent(same, x, v)
+
+
+def _perturbed(power: Map, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    before = state_norm(delta)
+    x, moved = power(torch.cat([x, x + delta])).chunk(2)
+    delta = moved - x
+    return x, delta, (state_norm(delta) / before).log()
+
+
+def _tangent(maps: Sequence[Map], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    norm = state_norm(v)
+    v, total = _scaled(v, 1.0, norm), torch.zeros_like(norm)
+    for f in maps:
+        x, moved = derivative(f, x, v)
+        norm = state_norm(moved)
+        total = total + norm.log()
+        v = torch.where(_like(norm == 0, v), v, _scaled(moved, 1.0, norm))
+    return x, v, total
+
+
+def derivative(f: Map, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """f(x) and the derivative of f at x along v, by forward-mode differentiation.
+
+    Raises:
+        ValueError: an operation of f has no forward-mode derivative.
+    """
+    _load_forward_mode()
+    try:
+        both: Any = torch.func.jvp(f, (x,), (v,))
+    except NotImplementedError as error:
+        raise ValueError(
+            "the map has an operation without forward-mode derivative, as fused attention: make the map with "
+            f"EncoderMap(…, attention='eager') ({str(error).splitlines()[0]})"
+        ) from error
+    return both[0], both[1]
+
+
+@cache
+def _load_forward_mode() -> None:
+    """Let torch load its forward-mode decompositions, which it does with a deprecated function of its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.func.jvp(torch.neg, (torch.zeros(1),), (torch.zeros(1),))
+
+
+def _scaled(v: Tensor, length: float, norm: Tensor) -> Tensor:
+    return v * _like(length / norm, v).to(v.dtype)
+
+
+def _like(row_values: Tensor, x: Tensor) -> Tensor:
+    """(batch,) as (batch, 1, …), to go with (batch, *state)."""
+    return row_values.reshape(-1, *[1] * (x.ndim - 1))

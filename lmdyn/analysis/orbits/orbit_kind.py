@@ -1,0 +1,397 @@
+"""What kind of orbit a map ends on: chaos, a torus, a cycle, a fixed point, or one that cannot be told."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lmdyn.analysis.orbits.correlation_dimension import correlation_dimension
+from lmdyn.analysis.orbits.growth_rate import GrowthRate, arrival, growth_rate
+from lmdyn.analysis.orbits.lyapunov import check_windows, random_perturbation, rescaled
+from lmdyn.analysis.orbits.lyapunov_spectrum import ResolutionError, lyapunov_spectrum
+from lmdyn.analysis.orbits.recurrence import Recurrence
+from lmdyn.analysis.orbits.spectral_lines import spectral_lines
+from lmdyn.analysis.orbits.trajectories import Map, check_precision, repeat, state_norm
+
+__all__ = ["KINDS", "OrbitKinds", "orbit_kind"]
+
+KINDS: Final = ("chaotic", "torus", "cycle", "fixed point", "undetermined")
+"""What an orbit may be."""
+
+_DIMENSIONS = 3  # of tori that are looked for
+_KEPT, _FELL = 0.5, 0.5  # of λ at T, what is left at a multiple of T: of chaos more, of a regular orbit less
+_CHANGE, _SHARE = 2e-3, 0.999  # of a spectrum of lines
+_DIMENSION = 0.7  # correlation dimension of a curve, but for what few points leave of it
+_APART = 3.0  # standard errors between the means before and after a change of kind
+_ENOUGH = 0.25  # of all windows, for chaos after a change: shorter parts are picked from slow swings about 0
+_ROUNDING, _LEAST_RATE = 1 / 16, 1e-4  # eps of 64, the tolerance's; the slowest approach that is allowed for
+_OBSERVABLES, _LOOKS = 3, 8192  # numbers of a state whose spectrum is looked at, and how often at most
+
+
+@dataclass(frozen=True)
+class OrbitKinds:
+    """What orbits are.
+
+    Attributes:
+        kinds: one of :data:`KINDS` for each row.
+        exponent: (batch,) float64 mean λ of the windows that decided (those after an arrival), nats a step.
+        error: (batch,) its block standard error.
+        resolution: (batch,) |λ| that these windows do not tell from 0.
+        steps: (batch,) how far each was followed.
+        period: (batch,) of fixed points and cycles; 0 of others, and of cycles longer than was looked for.
+        length: (batch,) steps of the chaotic transient: up to the arrival on a regular kind; 0 where there is none;
+            all steps where the end was not seen.
+        censored: (batch,) the end of the transient was not seen: chaotic, or undetermined after chaos.
+        zero_exponents: (batch,) dimensions of a torus; 0 of others.
+        line_change: (batch,) what :func:`spectral_lines` found of those that were looked at; NaN of others.
+        final: (batch, *state) last state.
+    """
+
+    kinds: list[str]
+    exponent: Float[Tensor, "batch"]
+    error: Float[Tensor, "batch"]
+    resolution: Float[Tensor, "batch"]
+    steps: Int[Tensor, "batch"]
+    period: Int[Tensor, "batch"]
+    length: Int[Tensor, "batch"]
+    censored: Bool[Tensor, "batch"]
+    zero_exponents: Int[Tensor, "batch"]
+    line_change: Float[Tensor, "batch"]
+    final: Float[Tensor, "batch *state"]
+
+    def share(self, kind: str) -> float:
+        """Share of the orbits that are of this kind.
+
+        Raises:
+            ValueError: no such kind.
+        """
+        if kind not in KINDS:
+            raise ValueError(f"kind is one of {list(KINDS)}, got {kind!r}")
+        return self.kinds.count(kind) / len(self.kinds) if self.kinds else math.nan
+
+
+@torch.no_grad()
+def orbit_kind(
+    f: Map,
+    x: Float[Tensor, "batch *state"],
+    steps: int = 10_000,
+    *,
+    tau: int = 10,
+    follow: int = 4,
+    earlier: Float[Tensor, "windows batch"] | None = None,
+    max_period: int = 256,
+    tolerance: float | None = None,
+    seed: int = 0,
+    rows: Sequence[int] | None = None,
+) -> OrbitKinds:
+    """Follow orbits until it is known of what kind they are, or say that it is not.
+
+    - *Chaotic*: the interval of λ lies above its resolution max(ln T / T, block standard error), and λT ≥ 10
+      (:func:`~lmdyn.analysis.growth_rate`). What is not at T = ``steps`` is followed to ``follow`` · T, where λ must
+      in addition have kept its value: growth by a power of time, as on a regular orbit, leaves 0.3 of it.
+    - *Fixed point* and *cycle*: the state recurs to the precision, twice (:class:`~lmdyn.analysis.Recurrence`).
+    - *Torus*: neither, and each of four kinds of evidence at ``follow`` · T, more than once T: λ is not told from 0;
+      of the first exponents one to three are 0, and those after them below 0; the power spectrum is made of lines that
+      do not change (:func:`~lmdyn.analysis.spectral_lines`: by less than 0.2 %, 99.9 % of the power in 40 lines); the
+      orbit fills a curve at least (:func:`~lmdyn.analysis.correlation_dimension` of 0.7 or more).
+    - *Undetermined*: all others, as orbits that are still on their way, diverged ones, chaos too weak for T, and
+      any orbit of fewer than five windows that does not recur.
+
+    If the mean of λ changes on the way (by 3 standard errors), what counts is the part after it, of which chaos needs
+    a quarter of all windows, and the part before is the transient: chaotic if it is by the same rule. A transient with
+    λ·length below 10 is therefore not told from none. Perturbations are finite, √eps of the norm of the largest state
+    on the way, so that any map will do; λ has a relative error of this order, and is a lower bound where λ·tau >
+    ½·|ln eps| − 3 (15 in float64, 5 in float32).
+
+    Limits, stated since nothing else is known of the map: in float32, chaos in bands narrower than the tolerance is
+    taken for a cycle; a torus whose slowest period, or beat, is longer than about a tenth of T stays undetermined;
+    chaos with λ below 10 / (``follow`` · T) whose spectrum is of lines to 0.2 % is taken for a torus, and so is a
+    spiral into a fixed point that shrinks by less than this in T / 2 steps, and a cycle longer than a fifth of all.
+
+    Args:
+        f: map of (batch, *state) to the same, rows of which do not see each other; it is also applied to some of the
+            rows, and to several copies of them.
+        x: (batch, *state) where orbits start, float32 or float64.
+        steps: T, a multiple of ``tau``.
+        tau: steps of a window.
+        follow: how many times T undecided orbits are followed; 1: none is.
+        earlier: (windows, batch) exponents of the same orbits before ``x``, in windows of ``tau``, which count as well:
+            T is then their number and ``steps``, which may be 0, together. NaN at the end of those that were no longer
+            followed, since they recurred.
+        max_period: longest period of cycles that is told.
+        tolerance: distance at which states are the same, relative to the largest on the way; None: 64 eps.
+        seed: of first perturbations and observables.
+        rows: number of each row in the whole set, by which its perturbation is drawn; 0 … batch − 1 by default.
+
+    Raises:
+        ValueError: precision below float32, windows that do not divide the steps, ``follow`` below 1.
+
+    Reference: Inoue et al. 2022, section II.B (by eye there); Eckmann & Ruelle 1985; Skokos 2010.
+
+    Example:
+        >>> rates = torch.tensor([[2.8], [3.2], [4.0]], dtype=torch.float64)
+        >>> x = torch.cat([rates, torch.full_like(rates, 0.3)], 1)  # the logistic map, its parameter in the state
+        >>> logistic = lambda x: torch.stack([x[:, 0], x[:, 0] * x[:, 1] * (1 - x[:, 1])], 1)
+        >>> orbit_kind(lambda x: x * (3.8 * (1 - x)), x[:, 1:], steps=1000).kinds
+        ['chaotic', 'chaotic', 'chaotic']
+        >>> orbit_kind(logistic, x, steps=1000).kinds  # λ is 0 in the direction of the parameter, 0.69 in the third row
+        ['fixed point', 'cycle', 'chaotic']
+    """
+    check_precision(x)
+    before = 0 if earlier is None else len(earlier)
+    if steps or not before:
+        check_windows(tau, steps)
+    if follow < 1:
+        raise ValueError(f"expected follow from 1, got {follow}")
+    orbits = _Orbits(f, x, tau, tolerance, seed, rows, earlier)
+    orbits.advance(steps // tau)
+    found = _decided(orbits, None)
+    if follow > 1:
+        at_first = growth_rate(orbits.exponents, tau).exponent
+        orbits.rest = orbits.rest[[found.kinds[i] == "undetermined" for i in orbits.rest.tolist()]]
+        orbits.followed[orbits.rest] = True
+        orbits.advance((follow - 1) * (before + steps // tau), look=True)
+        found = _decided(orbits, at_first)
+        _find_tori(f, orbits, found, before * tau + steps, seed)
+    _find_periods(f, orbits, found, max_period)
+    length, censored = _transients(orbits, found)
+    rate = found.rate
+    return OrbitKinds(
+        found.kinds, rate.exponent, rate.error, rate.resolution, orbits.steps.cpu(), found.period, length, censored,
+        found.zero_exponents, found.line_change, orbits.x,
+    )  # fmt: skip
+
+
+class _Orbits:
+    """Orbits with their perturbations: exponents of all windows so far, recurrences, and which are still followed."""
+
+    def __init__(
+        self,
+        f: Map,
+        x: Tensor,
+        tau: int,
+        tolerance: float | None,
+        seed: int,
+        rows: Sequence[int] | None,
+        earlier: Tensor | None,
+    ) -> None:
+        n, self.tau = len(x), tau
+        eps = torch.finfo(x.dtype).eps
+        self.x, self.power = x.clone(), repeat(f, tau)
+        self.tolerance = 64 * eps if tolerance is None else tolerance
+        self.scale = state_norm(x)
+        self.first = random_perturbation(x, 1.0, seed, rows)
+        self._share = math.sqrt(eps)
+        self.delta = self.first * self._epsilon()
+        nothing = torch.empty(0, n, dtype=torch.float64, device=x.device)
+        self.exponents = nothing if earlier is None else earlier.to(nothing)
+        self.earlier = len(self.exponents)
+        self.recurrence = Recurrence(self.tolerance, largest=True)
+        self.recurrence.update(x)
+        self.rest = torch.arange(n, device=x.device)
+        self.followed = torch.zeros(n, dtype=torch.bool, device=x.device)
+        self.along = torch.randn(
+            math.prod(x.shape[1:]),
+            _OBSERVABLES,
+            generator=torch.Generator().manual_seed(seed + 1),
+            dtype=torch.float64,
+        ).to(x)
+        self.looks = torch.empty(0, n, _OBSERVABLES, dtype=torch.float64, device=x.device)
+        self.steps = torch.full((n,), self.earlier * tau, dtype=torch.int64, device=x.device)
+
+    def _epsilon(self) -> Tensor:
+        """Norms of the perturbations, to go with the states."""
+        size = self._share * torch.where(self.scale > 0, self.scale, 1.0)
+        return size.reshape(-1, *[1] * (self.x.ndim - 1)).to(self.x.dtype)
+
+    def advance(self, windows: int, *, look: bool = False) -> None:
+        """So many more windows of the rows that are still followed; those that closed are not."""
+        n = len(self.x)
+        if look:
+            self.looks = self.looks.new_full((windows, n, _OBSERVABLES), torch.nan)
+        more = torch.full((windows, n), torch.nan, dtype=torch.float64, device=self.x.device)
+        for window in range(windows):
+            rows = self.rest
+            if len(rows) == 0:
+                break
+            x, epsilon = self.x[rows], self._epsilon()[rows]
+            both = self.power(torch.cat([x, x + self.delta[rows]]))
+            x, moved = both.chunk(2)
+            # measured beside the row's own ε: a norm of 1 that was ε
+            delta, growth, _, finite = rescaled(x / epsilon, (moved - x) / epsilon, self.first[rows], 1.0)
+            more[window, rows] = torch.where(finite, growth / self.tau, torch.nan)
+            self.x[rows] = x
+            if look:
+                self.looks[window, rows] = (x.flatten(1) @ self.along).double()
+            norm = state_norm(x)
+            self.scale[rows] = torch.maximum(self.scale[rows], torch.where(norm.isfinite(), norm, 0))
+            self.delta[rows] = delta * self._epsilon()[rows]
+            self.steps[rows] += self.tau
+            seen = torch.full_like(self.x, torch.nan)
+            seen[rows] = x
+            self.recurrence.update(seen)
+            ends = (self.recurrence.recurred_at[rows] >= 0) | ~finite
+            if bool(ends.any()):  # the only wait for the device in a window
+                self.rest = rows[~ends]
+        self.exponents = torch.cat([self.exponents, more])
+
+    @property
+    def recurred_at(self) -> Int[Tensor, "batch"]:
+        """(batch,) window of a state that came back; −1 if there is none."""
+        at = self.recurrence.recurred_at
+        return torch.where(at >= 0, at + self.earlier, at)
+
+
+@dataclass
+class _Found:
+    kinds: list[str]
+    rate: GrowthRate
+    arrived: Int[Tensor, "batch"]
+    period: Int[Tensor, "batch"] = field(init=False)
+    zero_exponents: Int[Tensor, "batch"] = field(init=False)
+    line_change: Float[Tensor, "batch"] = field(init=False)
+
+    def __post_init__(self) -> None:
+        n = len(self.kinds)
+        self.period, self.zero_exponents = (
+            torch.zeros(n, dtype=torch.int64),
+            torch.zeros(n, dtype=torch.int64),
+        )
+        self.line_change = torch.full((n,), torch.nan, dtype=torch.float64)
+
+
+def _decided(orbits: _Orbits, at_first: Tensor | None) -> _Found:
+    """Chaotic, closed ("cycle", for now) or undetermined; with λ at T, chaos must have kept it."""
+    exponents, tau = orbits.exponents.cpu(), orbits.tau
+    closed = orbits.recurred_at.cpu() >= 0
+    n = exponents.shape[1]
+    at = arrival(exponents, torch.where(closed, orbits.recurred_at.cpu().clamp(min=1), len(exponents)))
+    early, late = growth_rate(exponents, tau, stop=at), growth_rate(exponents, tau, start=at)
+    whole = growth_rate(exponents, tau)
+    apart = (late.exponent - early.exponent).abs() > _APART * (early.error**2 + late.error**2).sqrt()
+    # a closed orbit is not followed, so that few windows are of it alone: too few for an error
+    at = torch.where(apart | closed, at, 0)
+    after = growth_rate(exponents, tau, start=at)
+    chaotic = after.chaotic & ((at == 0) | (after.steps >= _ENOUGH * whole.steps))
+    if at_first is not None:
+        kept = whole.exponent >= _KEPT * at_first.cpu()
+        chaotic = chaotic & (kept | apart | ~orbits.followed.cpu())
+    else:
+        # what was followed no longer has a reason that is to be found
+        chaotic = chaotic & (closed | ~exponents[-1].isnan())
+    chaotic = chaotic & orbits.x.flatten(1).isfinite().all(1).cpu()
+    kinds = ["chaotic" if chaotic[i] else "cycle" if closed[i] else "undetermined" for i in range(n)]
+    return _Found(kinds, after, at)
+
+
+def _find_tori(f: Map, orbits: _Orbits, found: _Found, steps: int, seed: int) -> None:
+    """Name the tori among those that are not known."""
+    zero = found.rate.zero & orbits.x.flatten(1).isfinite().all(1).cpu()
+    rows = torch.tensor(
+        [i for i, kind in enumerate(found.kinds) if kind == "undetermined" and zero[i]], dtype=torch.int64
+    )
+    if len(rows) == 0:
+        return
+    at = rows.to(orbits.x.device)
+    x = orbits.x[at]
+    size = math.prod(x.shape[1:])
+    k, every = min(_DIMENSIONS + 1, size), max(1, orbits.tau // 5)
+    times = max(20, steps // every)
+    skip = steps // 10 // every * every
+    try:
+        spectrum = lyapunov_spectrum(f, x, k, times * every, skip, seed, every=every, method="perturbation")
+    except ResolutionError:  # they stay undetermined
+        return
+    error = spectrum.errors.clamp(min=math.log(times * every) / (times * every))
+    none = spectrum.exponents.abs() <= error
+    q = none.sum(1)
+    below = torch.arange(k, device=x.device) >= q[:, None]
+    split = (
+        torch.where(below, spectrum.exponents < -2 * error, none).all(1) & (q >= 1) & ((q < k) | (k == size))
+    )
+    # what was seen on the way is enough for slow lines; where it is not, fast ones are looked at more often
+    series = orbits.looks[:, at]
+    discrete, change, dimension = _discrete(series)
+    again = split & ~discrete
+    if bool(again.any()):
+        fine = _series(f, x[again], orbits.along, max(256, min(_LOOKS, times)), every)
+        discrete[again], change[again], dimension[again] = _discrete(fine)
+    torus = (split & discrete & (dimension > _DIMENSION)).cpu()
+    found.line_change[rows] = change.cpu()
+    for i, is_torus, zeros in zip(rows.tolist(), torus.tolist(), q.tolist(), strict=True):
+        if is_torus:
+            found.kinds[i], found.zero_exponents[i] = "torus", zeros
+
+
+def _discrete(
+    series: Float[Tensor, "times batch observables"],
+) -> tuple[Bool[Tensor, "batch"], Float[Tensor, "batch"], Float[Tensor, "batch"]]:
+    """Whether a spectrum is of lines that stay, how much it changes, and what dimension the points have."""
+    if len(series) < 256:
+        unknown = torch.full_like(series[0, :, 0], torch.nan)
+        return unknown > 0, unknown, unknown.clone()
+    lines = spectral_lines(series)
+    return (lines.change < _CHANGE) & (lines.share > _SHARE), lines.change, correlation_dimension(series)
+
+
+def _series(
+    f: Map, x: Tensor, along: Float[Tensor, "size observables"], times: int, every: int
+) -> Float[Tensor, "times batch observables"]:
+    """Numbers along some directions of the state, every so many steps."""
+    power, kept = repeat(f, every), []
+    for _ in range(times):
+        kept.append((x.flatten(1) @ along).double())
+        x = power(x)
+    return torch.stack(kept)
+
+
+def _find_periods(f: Map, orbits: _Orbits, found: _Found, most: int) -> None:
+    """Tell fixed points from cycles, and the periods of these.
+
+    States are the same up to the tolerance, and up to what an approach by e^λ a step makes of rounding,
+    eps / (1 − e^λ). An approach in oscillations looks like a cycle until it has ended: what is not a fixed point is
+    looked at again after as many steps as it was followed before.
+    """
+    rows = torch.tensor([i for i, kind in enumerate(found.kinds) if kind == "cycle"], dtype=torch.int64)
+    if len(rows) == 0:
+        return
+    left = (-torch.expm1(found.rate.exponent[rows].clamp(max=0))).clamp(min=_LEAST_RATE)
+    wide = torch.where(left.isnan(), 1.0, (_ROUNDING / left).clamp(min=1.0))
+    at = rows.to(orbits.x.device)
+    near = orbits.tolerance * orbits.scale[at] * wide.to(at.device)
+    x = orbits.x[at]
+    period = _least_period(f, x, near, most)
+    if bool((again := period != 1).any()):
+        x = x[again]
+        for _ in range(int(orbits.steps[at[again]].max()) // orbits.tau):
+            x = orbits.power(x)
+        period[again] = _least_period(f, x, near[again], most)
+    found.period[rows] = period.cpu()
+    for i, p in zip(rows.tolist(), period.tolist(), strict=True):
+        found.kinds[i] = "fixed point" if p == 1 else "cycle"
+
+
+def _least_period(f: Map, start: Tensor, near: Tensor, most: int) -> Int[Tensor, "batch"]:
+    """After how many steps states are back; 0: after more than ``most``."""
+    x, step = start, repeat(f, 1)
+    period = torch.zeros(len(start), dtype=torch.int64, device=start.device)
+    for t in range(1, most + 1):
+        x = step(x)
+        back = (state_norm(x - start) <= near) & (period == 0)
+        period = torch.where(back, t, period)
+    return period
+
+
+def _transients(orbits: _Orbits, found: _Found) -> tuple[Int[Tensor, "batch"], Bool[Tensor, "batch"]]:
+    """Lengths of chaotic transients, and whether their ends were not seen."""
+    tau, exponents = orbits.tau, orbits.exponents.cpu()
+    early = growth_rate(exponents, tau, stop=found.arrived).chaotic & (found.arrived > 0)
+    chaotic = torch.tensor([kind == "chaotic" for kind in found.kinds], dtype=torch.bool)
+    unknown = torch.tensor([kind == "undetermined" for kind in found.kinds], dtype=torch.bool)
+    steps = orbits.steps.cpu()
+    length = torch.where(chaotic, steps, torch.where(early, found.arrived * tau, 0))
+    return length, chaotic | (unknown & early)

@@ -1,0 +1,121 @@
+"""Of what kind the trajectories of a long run are, and how long their chaos lasts: rows of ``EncoderDynamics``."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lmdyn.analysis.dynamics.long_run import LongRun
+from lmdyn.analysis.orbits.orbit_kind import KINDS, orbit_kind
+from lmdyn.analysis.orbits.survival import survival
+from lmdyn.analysis.orbits.trajectories import Map, part_of
+from lmdyn.analysis.orbits.zero_one_test import decorrelation_lag, zero_one_test
+from lmdyn.callbacks.dynamics.dynamics_settings import DynamicsNumerics, LongTerm
+from lmdyn.callbacks.dynamics.encoder_rows import Row, gathered, gathered_rows
+
+__all__ = ["orbit_rows"]
+
+
+class _Orbit(NamedTuple):
+    """What is known of one sentence's orbit; see :class:`~lmdyn.analysis.OrbitKinds`."""
+
+    kind: float
+    exponent: float
+    error: float
+    resolution: float
+    steps: float
+    length: float
+    censored: float
+    line_change: float
+
+
+def orbit_rows(
+    f: Map,
+    reduced: Map | None,
+    run: LongRun,
+    long: LongTerm,
+    numerics: DynamicsNumerics,
+    numbers: Sequence[int],
+) -> list[Row]:
+    """Of what kind each trajectory is, how well λ is known, and how long its chaos lasts."""
+    switched = run.switched_at >= 0
+    found = torch.full((len(run.switched_at), len(_Orbit._fields)), torch.nan, dtype=torch.float64)
+    parts: list[tuple[Map, Tensor, Tensor]] = [(f, run.final_full, ~switched)]
+    if reduced is not None:
+        parts.append((reduced, run.final, switched))
+    # a map that belongs to rows is applied to copies of one, not to some of several
+    size = 1 if getattr(f, "injected", False) else numerics.batch_size
+    some = [
+        (of, final, rows)
+        for of, final, where in parts
+        for rows in where.nonzero()[:, 0].split(size if of is f else max(1, len(where)))
+        if len(rows)
+    ]
+    for of, final, rows in some:
+        orbits = orbit_kind(
+            part_of(of, rows), final[rows], 0, tau=long.tau, follow=long.follow, earlier=run.exponents[:, rows],
+            max_period=long.max_period, tolerance=long.tolerance, seed=numerics.seed,
+            rows=[numbers[i] for i in rows.tolist()],
+        )  # fmt: skip
+        kind = torch.tensor([KINDS.index(kind) for kind in orbits.kinds])
+        columns = (
+            kind, orbits.exponent, orbits.error, orbits.resolution, orbits.steps, orbits.length, orbits.censored,
+            orbits.line_change,
+        )  # fmt: skip
+        found[rows.cpu()] = torch.stack([column.double().cpu() for column in columns], 1)
+    every = [_Orbit(*row) for row in gathered_rows(found).tolist()]
+    kinds = [KINDS[int(orbit.kind)] for orbit in every]
+    rows_ = [Row("orbit_share", kind=kind, value=kinds.count(kind) / len(kinds)) for kind in KINDS]
+    for i, (kind_name, orbit) in enumerate(zip(kinds, every, strict=True)):
+        rows_ += [
+            Row(f"sentence_orbit_{name}", kind=kind_name, sentence=i, value=getattr(orbit, name))
+            for name in _Orbit._fields[1:]
+        ]
+    rows_.append(Row("orbit_exponent", value=_mean([orbit.exponent for orbit in every])))
+    chaotic = [orbit.exponent for orbit, kind in zip(every, kinds, strict=True) if kind == "chaotic"]
+    if chaotic:
+        rows_.append(Row("chaotic_exponent", value=_mean(chaotic)))
+    length = torch.tensor([orbit.length for orbit in every], dtype=torch.float64)
+    unseen = torch.tensor([orbit.censored > 0 for orbit in every]) | (length > long.steps)
+    length = length.clamp(max=float(long.steps))
+    lasts = survival(length, unseen, horizon=float(length.max()))
+    transient = length > 0
+    rows_ += [
+        Row("transient_share", value=float(transient.double().mean())),
+        Row("ended_share", value=float((transient & ~unseen).double().mean())),
+        *(
+            Row("survival", t=int(t), value=value)
+            for t, value in zip(lasts.times.tolist(), lasts.survival.tolist(), strict=True)
+        ),
+        Row("escape_rate", value=lasts.escape_rate),
+        Row("restricted_mean_length", value=lasts.restricted_mean),
+    ]
+    return rows_ + _second_opinion(gathered(run.observed).cpu(), kinds, long.tau)
+
+
+def _second_opinion(observed: Tensor, kinds: Sequence[str], tau: int) -> list[Row]:
+    """K of the 0–1 test against T, of trajectories that were followed to the end, at lags that decorrelate them."""
+    rows = []
+    for i, (series, kind) in enumerate(zip(observed.T, kinds, strict=True)):
+        if not bool(series.isfinite().all()):
+            continue
+        every = decorrelation_lag(series)
+        if len(series) < _LEAST * every:
+            continue
+        found = zero_one_test(series[:, None], every=every)
+        rows += [
+            Row("sentence_zero_one", kind=kind, sentence=i, t=min(m * every, len(series)) * tau, value=k)
+            for m, k in zip(found.lengths.tolist(), found.k[:, 0].tolist(), strict=True)
+            if k == k
+        ]
+    return rows
+
+
+_LEAST = 100
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Mean of the values that are there; NaN of none."""
+    known = [value for value in values if value == value]
+    return sum(known) / len(known) if known else float("nan")

@@ -1,0 +1,1 @@
+"""Letters that are written by readouts of an encoder's transient."""

@@ -1,0 +1,397 @@
+"""Handwriting: letters that a linear readout of the encoder's transient writes, by the similarity of two sentences."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.dynamics.window_readouts import (
+    WindowsAsked,
+    by_products,
+    by_sums,
+    bytes_of_products,
+    bytes_of_sums,
+)
+from lmdyn.analysis.dynamics.window_regressions import WindowMap, apply_readout
+from lmdyn.analysis.inspection.transformer import check_positions, encoder_of
+from lmdyn.analysis.orbits.trajectories import exact_products
+from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
+from lmdyn.callbacks.conditions.finding import Cost, Foreseen
+from lmdyn.callbacks.dynamics.handwriting.handwriting_figures import handwriting_figures
+from lmdyn.callbacks.dynamics.handwriting.handwriting_tables import PUBLISHED_WINDOW, HandwritingRows
+from lmdyn.callbacks.dynamics.handwriting.letter_paths import pen_velocity
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.protocols import FineTuningTasks
+
+__all__ = ["PUBLISHED_WINDOW", "Handwriting"]
+
+log = logging.getLogger(__name__)
+
+StateVector = Literal["first_token", "mean_token", "all_tokens"]
+
+
+class Handwriting(Observer):
+    """How well linear readouts of the encoder's state write a letter, over every window of the encoder's time.
+
+    The encoder's layer is applied again and again, beyond the number of layers too. In each window [t₀, t₀ + ΔT) one
+    linear readout with bias, shared by all steps, predicts the velocity of a pen: along the first letter for pairs
+    of sentences that are scored at most ``low``, along the second for those scored at least ``high``; what lies between
+    is left out. It is fitted by least squares to all training sentences and steps; the NMSE of a sentence of the
+    development set is Σ error² / Σ target², and the mean over sentences is recorded.
+
+    *The state vector.* The publication reads "the state vector dynamics x_t". Its section I.B calls all N_w × N_h
+    numbers so, and a row of them a token vector; of the task of similarity it says "state vector x_t" too, and means
+    the usual classifier, which reads the first token. ``first_token`` is what is taken to be meant, and the default:
+    the task is that of similarity with another decoder, on the same sentences; these have different numbers of tokens,
+    and nothing is said of how a readout of all of them would be made one; and the map of 100 × 100 windows could hardly
+    have been made of all tokens: 128 of 1,024 units are 131,072 dimensions, of about 2,500 sentences at 200 times
+    260 GB of states, and at the published window 70,000 rows, so that each training target is met exactly.
+    ``all_tokens`` is the printed definition, of sentences padded to one length; ``mean_token`` the mean of their
+    tokens, padding among them. Readouts of all tokens are fitted from inner products of the rows
+    (:class:`~lmdyn.analysis.dynamics.window_kernels.WindowKernels`) where that takes less memory than covariances; the
+    time of a window then grows with the cube of sentences × steps: give ``max_sentences``.
+
+    As published there is no attention mask: all sentences are padded to one length, and padding is part of the state.
+    x₀ is the embedding output after its projection to the hidden size. Dynamics run in float32 with exact products,
+    sums and regressions in float64. One pass over the sentences serves all windows; a second one over the development
+    sentences up to the end of the best window writes the letters. Several processes share the sentences.
+
+    Of encoders whose layers differ (BERT), time is depth: windows end with the last layer, others are left out, which
+    a warning says and ``times`` records. Sentences whose states are not finite are left out, with a warning; where
+    none of a letter is left, there are no values. Windows of one step have none either: the path is closed.
+
+    Args:
+        task: the probe's task, a regression; None for its only one.
+        state: what a readout reads at a time, see above: the vector of the ``first_token``, the ``mean_token``, or
+            those of ``all_tokens``.
+        letters: the first is written where sentences differ, the second where they are alike.
+        low: highest score of the first letter.
+        high: lowest score of the second letter.
+        starts: windows start at 0 … starts − 1.
+        lengths: they have 1 … lengths steps.
+        ridge: see :func:`~lmdyn.analysis.dynamics.window_regressions.window_regressions`.
+        font: of the letters; the publication's is Arial, which is not free.
+        max_length: tokens that sentences are padded to; None: as many as the longest of the task has.
+        max_sentences: so many of each letter, the first ones, in the training and in the development set; None: all.
+        batch_tokens: tokens that are computed at a time, padding included.
+        shortest: steps of the shortest window that may be the best: with fewer, a letter is a few strokes.
+        n_written: how many paths are kept of each letter: those of least NMSE at the best window.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`; ``probe`` is needed, a datamodule with ``tasks``.
+
+    Logged tags:
+        ``handwriting/best_nmse``: least NMSE of all windows of ``shortest`` steps or more; 0 is perfect, a pen that
+            does not move has 1.
+        ``handwriting/best_start``: t₀ of that window.
+        ``handwriting/best_length``: its ΔT.
+        ``handwriting/best_condition``: estimate of its condition number; near 1e6 the ridge decides.
+        ``handwriting/published_window_nmse``: NMSE at t₀ = 7, ΔT = 28, where it is among the windows.
+        ``handwriting/raised_ridge``: number of windows that needed more than ``ridge``.
+        ``handwriting/times``: number of times at which states were read.
+        ``handwriting/n_train/<letter>``: training sentences of a letter.
+        ``handwriting/n_development/<letter>``: development sentences of a letter.
+
+    Recorded but not logged are ``nmse`` by ``start`` and ``length``, and at the best window ``path`` by ``letter``,
+    ``sentence`` (its number in the development set), ``k`` (0 … ΔT) and ``axis``, with the ``target_path`` of each.
+
+    Raises:
+        ValueError: a probe without such a task, no sentence of a letter, sentences longer than ``max_length`` or than
+            the model reads, letters that cannot be written.
+
+    Reference: Inoue et al. 2022, section III C, appendix E and figure 3C.
+    """
+
+    uses_labels = False
+
+    several_runs = True
+    needs = (FineTuningTasks,)
+    not_settings = Observer.not_settings | {"batch_tokens"}
+    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"state": "first_token"})
+
+    def __init__(
+        self,
+        *,
+        task: str | None = None,
+        state: StateVector = "first_token",
+        letters: Sequence[str] = ("U", "S"),
+        low: float = 1.0,
+        high: float = 4.0,
+        starts: int = 100,
+        lengths: int = 100,
+        shortest: int = 10,
+        ridge: float = 1e-12,
+        font: str = "DejaVu Sans",
+        max_length: int | None = None,
+        max_sentences: int | None = None,
+        batch_tokens: int = 4096,
+        n_written: int = 5,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if self.max_tokens is not None or self.forward is not None or self.split != "validation":
+            raise ValueError(
+                f"{self.name} calls the encoder itself and reads training and development sets: leave max_tokens, "
+                "forward and split as they are; max_sentences says how many sentences"
+            )
+        least = {
+            "starts": starts,
+            "lengths": lengths,
+            "shortest": shortest,
+            "batch_tokens": batch_tokens,
+            "n_written": n_written,
+        }
+        if min(least.values()) < 1 or (max_sentences is not None and max_sentences < 1):
+            raise ValueError(
+                f"{self.name}: expected numbers from 1, got {least}, max_sentences {max_sentences}"
+            )
+        if len(letters) != 2 or letters[0] == letters[1] or not low < high or not ridge > 0:
+            raise ValueError(
+                f"{self.name}: expected two letters, low < high and a ridge above 0, got {list(letters)}, {low}, "
+                f"{high} and {ridge}"
+            )
+        if state not in get_args(StateVector):
+            raise ValueError(
+                f"{self.name}: state is {state!r}: expected one of {list(get_args(StateVector))}"
+            )
+        self.state = state
+        self.task_name, self.letters, self.low, self.high = task, tuple(letters), low, high
+        self.starts, self.lengths, self.ridge, self.font = starts, lengths, ridge, font
+        self.shortest = min(shortest, lengths)
+        self.max_length, self.max_sentences = max_length, max_sentences
+        self.batch_tokens, self.n_written = batch_tokens, n_written
+        self.task: Any = None
+        self.sentences: dict[str, list[tuple[int, int, Mapping[str, Any]]]] = {}
+        self.length = 0
+
+    def prepare(self) -> None:
+        """Find the task and its sentences of each letter: their number in the set, the letter, and the tokens."""
+        tasks = cast(FineTuningTasks, self.data).tasks
+        regressions = [name for name, task in tasks.items() if task.kind == "regression"]
+        name = regressions[0] if self.task_name is None and len(regressions) == 1 else self.task_name
+        if name not in regressions:
+            raise ValueError(
+                f"{self.name} needs a task of scored pairs of sentences: expected `probe:` a datamodule with `tasks`, "
+                f"such as GlueTasks (STS-B) or GrammarTasks (similarity), and `task` one of {regressions}, got "
+                f"{self.task_name!r}"
+            )
+        self.task = tasks[name]
+        for letter in self.letters:
+            pen_velocity(letter, 1, self.font)
+        development = [e for examples in self.task.evaluation.values() for e in examples]
+        train = [self.task.train[i] for i in range(len(self.task.train))]
+        self.sentences = {"train": self._of_letters(train), "development": self._of_letters(development)}
+        for part, found in self.sentences.items():
+            numbers = [sum(c == letter for _, c, _ in found) for letter in (0, 1)]
+            if min(numbers) == 0:
+                raise ValueError(
+                    f"{self.name}: the {part} set of {name} has {numbers[0]} pairs scored at most {self.low} and "
+                    f"{numbers[1]} scored at least {self.high}, expected some of both: change low and high, or the data"
+                )
+        longest = max(len(e["input_ids"]) for e in (*train, *development))
+        self.length = longest if self.max_length is None else self.max_length
+        if longest > self.length:
+            raise ValueError(
+                f"{self.name}: {name} has sentences of {longest} tokens, expected at most max_length = {self.length}: "
+                "raise it, or lower the probe's max_sequence_length"
+            )
+
+    def _of_letters(self, examples: Sequence[Mapping[str, Any]]) -> list[tuple[int, int, Mapping[str, Any]]]:
+        found: list[tuple[int, int, Mapping[str, Any]]] = []
+        left = [self.max_sentences or len(examples)] * 2
+        for i, e in enumerate(examples):
+            letter = 0 if e["label"] <= self.low else 1 if e["label"] >= self.high else None
+            if letter is not None and left[letter]:
+                left[letter] -= 1
+                found.append((i, letter, e))
+        return found
+
+    def check_module(self, module: nn.Module) -> None:
+        """Refuse a module without an encoder, or one that cannot read sentences as long as the task's."""
+        try:
+            encoder_of(module)
+        except ValueError as error:
+            raise ValueError(f"{self.name} iterates an encoder of transformers: {error}") from error
+        check_positions(
+            module, self.length, "pairs of sentences", "lower the probe's max_sequence_length", self.name
+        )
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Covariances of the state at each time, of both sets of sentences."""
+        encoder: Any = encoder_of(module)
+        _, _, ids, types = self._batch(self.sentences["train"][:1], next(encoder.parameters()).device)
+        f = EncoderMap(encoder, {"input_ids": ids, "token_type_ids": types})
+        times, width = self._times(f), self._width(f.width)
+        if self._of_products(times, f.width):
+            n, m = len(self.sentences["train"]), len(self.sentences["development"])
+            yield Cost(
+                f"inner products of {n} training sentences with {n} and {m} others at {times} times, and their vectors "
+                f"of {width} numbers",
+                self._bytes(True, times, f.width),
+                "lower `max_sentences`, `starts` and `lengths`, or take `state: first_token`",
+            )
+            return
+        less = "" if self.state != "all_tokens" else ", or `max_sentences`, or take `state: first_token`"
+        yield Cost(
+            f"covariances of {width}² numbers at {times} times, of both letters for the development set",
+            self._bytes(False, times, f.width),
+            f"lower `starts` and `lengths`{less}",
+        )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments, and the content of the task."""
+        return {**super().settings, "max_length": self.length, "probe_set": self.task.fingerprint}
+
+    # ---------------------------------------------------------------- measuring
+
+    @torch.no_grad()
+    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+        """Sum over this process's sentences, bring all processes' sums together, and regress."""
+        self.check_module(module)
+        encoder: Any = encoder_of(module)
+        device = next(encoder.parameters()).device
+        _, _, ids, types = self._batch(self.sentences["train"][:1], device)
+        f = EncoderMap(encoder, {"input_ids": ids, "token_type_ids": types})
+        times = self._times(f)
+        if times < self.starts + self.lengths - 1:
+            self._warn(
+                f"step {step}: the layers of {type(encoder).__name__} differ: time is depth, windows end at {times - 1}"
+            )
+        starts, lengths = range(min(self.starts, times)), range(1, min(self.lengths, times) + 1)
+        targets = {k: self._targets(k).to(device) for k in lengths}
+        read = by_products if self._of_products(times, f.width) else by_sums
+        rows = HandwritingRows()
+        with exact_products():
+
+            def vectors(part: str) -> Iterator[tuple[Tensor, Tensor]]:
+                return ((letters, x) for _, letters, x in self._trajectories(f, part, times, device))
+
+            found, fit, numbers, dropped = read(
+                vectors,
+                WindowsAsked(targets, starts, lengths, self.ridge),
+                (times, self._width(f.width)),
+                device,
+            )
+            if dropped:
+                self._warn(f"step {step}: left out {dropped} sentences whose states are not finite")
+            best = self._best_window(found)
+            rows.add_map(found, best, starts, lengths, times, self.ridge)
+            rows.add("times", times)
+            for part, n in numbers.items():
+                for letter, number in zip(self.letters, n, strict=True):
+                    rows.add(f"n_{part}", number, letter=letter)
+            if best is not None:
+                self._path_rows(rows, f, fit(*best), *best)
+        return rows.table()
+
+    def _width(self, hidden: int) -> int:
+        """Dimensions of what is read at a time."""
+        return hidden * self.length if self.state == "all_tokens" else hidden
+
+    def _of_products(self, times: int, hidden: int) -> bool:
+        """Whether inner products of rows take less memory than covariances; only where all tokens are read."""
+        return self.state == "all_tokens" and self._bytes(True, times, hidden) < self._bytes(
+            False, times, hidden
+        )
+
+    def _bytes(self, products: bool, times: int, hidden: int) -> int:
+        n, m = len(self.sentences["train"]), len(self.sentences["development"])
+        width = self._width(hidden)
+        if self.state != "all_tokens":
+            return bytes_of_sums(times, width)
+        fit = bytes_of_sums(times, width)
+        if products:
+            fit = bytes_of_products(n, m, times, width, min(self.lengths, times))
+        return fit + 4 * times * max(self.batch_tokens, self.length) * hidden  # and a batch
+
+    def _times(self, f: EncoderMap) -> int:
+        """Times that windows need, as far as the layers go where they differ."""
+        asked = self.starts + self.lengths - 1
+        return asked if f.shared else min(asked, len(f.maps) + 1)
+
+    def _best_window(self, found: WindowMap | None) -> tuple[int, int] | None:
+        if found is None:
+            return None
+        at_least = min(self.shortest, found.lengths[-1])
+        counted = [i for i, length in enumerate(found.lengths) if length >= at_least]
+        return None if bool(found.nmse[:, counted].isnan().all()) else found.best(at_least)
+
+    def _warn(self, message: str) -> None:
+        if rank_and_world_size()[0] == 0:
+            log.warning("%s at %s", self.name, message)
+
+    def _targets(self, length: int) -> Tensor:
+        return torch.stack([pen_velocity(letter, length, self.font) for letter in self.letters])
+
+    def _batch(
+        self, sentences: Sequence[tuple[int, int, Mapping[str, Any]]], device: torch.device
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Numbers, letters, ids and types, all of one length."""
+        ids = np.full((len(sentences), self.length), self.task.pad_id, np.int64)
+        types = np.zeros_like(ids)
+        for i, (_, _, e) in enumerate(sentences):
+            ids[i, : len(e["input_ids"])] = e["input_ids"]
+            types[i, : len(e["token_type_ids"])] = e["token_type_ids"]
+        letters: npt.NDArray[np.int64] = np.array([letter for _, letter, _ in sentences])
+        numbers: npt.NDArray[np.int64] = np.array([i for i, _, _ in sentences])
+        parts = (torch.from_numpy(a).to(device) for a in (letters, ids, types))
+        return torch.from_numpy(numbers), *parts  # type: ignore[return-value]
+
+    def _trajectories(
+        self, f: EncoderMap, part: str, times: int, device: torch.device
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Of this process's sentences, some at a time: numbers, letters, and (times, sentences, d) vectors."""
+        rank, world_size = rank_and_world_size()
+        mine = self.sentences[part][rank::world_size]
+        size = max(1, self.batch_tokens // self.length)
+        for first in range(0, len(mine), size):
+            numbers, letters, ids, types = self._batch(mine[first : first + size], device)
+            batch = {"input_ids": ids, "token_type_ids": types}
+            x, g = f.start(batch), f.of(batch)
+            kept = x.new_empty(times, len(x), self._width(x.shape[2]))
+            kept[0] = self._read(x)
+            for t in range(1, times):
+                x = g.maps[(t - 1) % len(g.maps)](x)
+                kept[t] = self._read(x)
+            yield numbers, letters, kept
+
+    def _path_rows(
+        self, rows: HandwritingRows, f: EncoderMap, weights: Tensor, start: int, length: int
+    ) -> None:
+        """The paths of the sentences that are written best, and the letters as they should be."""
+        targets = self._targets(length).to(weights)
+        best: list[tuple[float, int, int, Tensor]] = []
+        for numbers, letters, x in self._trajectories(f, "development", start + length, weights.device):
+            velocity, nmse = apply_readout(weights, x[start:], targets[letters])
+            paths = velocity.cumsum(0).transpose(0, 1).cpu()
+            best += zip(nmse.tolist(), numbers.tolist(), letters.tolist(), paths, strict=True)
+            best = self._best(best)
+        best = self._best([one for part in gather(best) for one in part])
+        rows.add_paths(start, targets, self.letters, best)
+
+    def _best(self, readouts: list[tuple[float, int, int, Tensor]]) -> list[tuple[float, int, int, Tensor]]:
+        ordered = sorted((one for one in readouts if one[0] == one[0]), key=lambda one: one[:2])
+        return [one for i in (0, 1) for one in [o for o in ordered if o[2] == i][: self.n_written]]
+
+    def _read(self, x: Float[Tensor, "batch tokens hidden"]) -> Float[Tensor, "batch d"]:
+        if self.state == "all_tokens":
+            return x.flatten(1)
+        return x.mean(1) if self.state == "mean_token" else x[:, 0]
+
+    @staticmethod
+    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
+        """All but the map and the paths."""
+        return ~observations["quantity"].isin(["nmse", "path", "target_path"])
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """The map of NMSE and the letters at the last step, of each run, and the best NMSE over steps."""
+        return handwriting_figures(observations)

@@ -1,0 +1,1 @@
+"""Observers of models that iterate a core."""

@@ -1,0 +1,215 @@
+"""A looped model at each depth: convergence of its state, depth at which its prediction settles, its loss."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from lmdyn.analysis.dynamics.convergence import RULES, LoopSums
+from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.inspection.forward import device_of, logits_of
+from lmdyn.analysis.orbits.trajectories import exact_products
+from lmdyn.analysis.statistics.distributed import rank_and_world_size
+from lmdyn.callbacks.conditions.finding import Cost, Foreseen
+from lmdyn.callbacks.dynamics.loops.loop_convergence_figures import loop_convergence_figures
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.probe import text_of, to_device
+
+__all__ = ["LoopConvergence"]
+
+log = logging.getLogger(__name__)
+
+_TIMES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+
+class LoopConvergence(Observer):
+    """What becomes of state and prediction when a looped model iterates its core, below and beyond its own depth.
+
+    The core is iterated as a map (:class:`~lmdyn.analysis.EncoderMap`) to a horizon T, each text with what the model
+    injects of it, in float32 without tf32 or autocast; x_t is the state of a token at depth t, p_t the prediction that
+    the model makes of x_t by all that follows its core. A model whose layers are not shared has no such depth and is
+    refused.
+
+    *State.* ``residual``, the mean over tokens of ‖x_{t+1} − x_t‖ / ‖x_t‖: 0 at a fixed point, near 1 or above where
+    states keep moving. *Prediction.* ``divergence``, the mean of KL(p_T ‖ p_t); a prediction has settled at the first t
+    from which, up to T, its most probable class is that of T (rule ``argmax``), or KL(p_T ‖ p_t) at most the tolerance
+    (``divergence``). What changes up to the horizon itself is right-censored: ``censored_share`` says how much, and
+    ``settling_depth`` is the mean restricted to T, a lower bound of the mean. *Loss.* ``cross_entropy`` and
+    ``accuracy`` of the labels at each depth, beyond that of training too.
+
+    Predictions are looked at where there are labels, without labels at all tokens of the text. Where rows have padding,
+    attention leaves it out, as in training. With several processes each reads its share of the batches.
+
+    Rows have the columns ``rule``, ``t`` and ``position``; rows with a position, ``residual`` and ``settling_depth`` at
+    this place of the text from 0, are for figures and tables, not for loggers.
+
+    Args:
+        horizon: T; None: four times the model's own depth, 16 at least.
+        times: depths t that are recorded, rising from 0 to T; None: some up to T, with the model's own depth and T.
+        tolerance: of the rule ``divergence``, nats.
+        sites: display name to module path of the layers of the core; None: found, see :class:`EncoderMap`.
+        max_tokens: look at about this many tokens only.
+        **kwargs: see :class:`~lmdyn.callbacks.Observer`.
+
+    Logged tags:
+        ``loop_convergence/residual/t=<t>``: relative change of the state in the next iteration.
+        ``loop_convergence/norm/t=<t>``: root mean square of a state's entries.
+        ``loop_convergence/divergence/t=<t>``: mean KL(p_T ‖ p_t), nats.
+        ``loop_convergence/cross_entropy/t=<t>``: mean −ln p_t of the labels, nats.
+        ``loop_convergence/accuracy/t=<t>``: share of labels that are most probable at t.
+        ``loop_convergence/settled_share/<rule>/t=<t>``: share of predictions settled by t; rule is ``argmax`` or
+            ``divergence``.
+        ``loop_convergence/settling_depth/<rule>``: mean settling depth, restricted to T.
+        ``loop_convergence/censored_share/<rule>``: share of predictions that changed up to T.
+        ``loop_convergence/depth``: how often the model itself iterates.
+        ``loop_convergence/horizon``: T.
+
+    Raises:
+        ValueError: numbers out of range; when it meets the module, one that does not iterate one map.
+
+    Reference: Geiping et al. 2025, sections 5 and 6; of early exits by such rules, Schuster et al. 2022.
+
+    Example:
+        >>> LoopConvergence(horizon=64).tolerance
+        0.01
+    """
+
+    uses_labels = None
+
+    several_runs = True
+
+    def __init__(
+        self,
+        *,
+        horizon: int | None = None,
+        times: Sequence[int] | None = None,
+        tolerance: float = 0.01,
+        sites: Mapping[str, str] | None = None,
+        max_tokens: int | None = 4096,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(max_tokens=max_tokens, **kwargs)
+        if tolerance <= 0 or (horizon is not None and horizon < 1):
+            raise ValueError(f"expected tolerance above 0 and horizon from 1, got {tolerance} and {horizon}")
+        if times is not None and (not times or times[0] < 0 or list(times) != sorted(set(times))):
+            raise ValueError(f"times is {list(times)}: expected rising whole numbers from 0")
+        if times is not None and horizon is not None and times[-1] > horizon:
+            raise ValueError(f"times go to {times[-1]}, beyond the horizon, {horizon}: raise `horizon`")
+        self.horizon, self.times, self.tolerance = horizon, times, tolerance
+        self.core = None if sites is None else dict(sites)
+        self._positions, self._padded = 0, False
+
+    def prepare(self) -> None:
+        """How long rows are, and whether they have padding."""
+        for batch in self.probe_set.batches():
+            self._positions = max(self._positions, text_of(batch).shape[1])
+            mask = batch.get("attention_mask")
+            self._padded |= isinstance(mask, Tensor) and not bool(mask.bool().all())
+
+    def check_module(self, module: nn.Module) -> None:
+        """Refuse a module that does not iterate one map, or answers no logits."""
+        f, batch = self._map_of(module)
+        depth = len(f.maps)
+        self.horizon = int(self.found("horizon", lambda: max(16, 4 * depth)))
+        least = [t for t in {*_TIMES, depth, self.horizon} if t <= self.horizon]
+        self.times = tuple(self.found("times", lambda: sorted(least)))
+        if self.times[-1] > self.horizon:
+            raise ValueError(
+                f"{self.name}: times go to {self.times[-1]}, beyond the horizon, {self.horizon}: raise `horizon`"
+            )
+        self._found["sites"] = self.core or {f"layer{i}": path for i, path in enumerate(f.unit, start=1)}
+        logits_of(f.finish(batch, f.start(batch)))
+
+    def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
+        """Logits of a batch at two depths."""
+        f, batch = self._map_of(module)
+        logits = logits_of(f.finish(batch, f.start(batch)))
+        yield Cost(
+            f"logits of a batch, {' × '.join(map(str, logits.shape))}, at two depths and their differences",
+            4 * 4 * logits.numel(),
+            "give a `probe` with smaller batches",
+        )
+
+    def _map_of(self, module: nn.Module) -> tuple[EncoderMap, dict[str, Any]]:
+        """The core as a map, and the first batch."""
+        batch = to_device(next(iter(self.probe_set.batches())), device_of(module))
+        try:
+            f = EncoderMap(module, batch, forward=self.forward, masked=self._padded, sites=self.core)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from error
+        if not f.shared:
+            raise ValueError(
+                f"{self.name} looks at models that iterate a core, and the {len(f.maps)} layers of this one differ: "
+                "EncoderDynamics looks at them as depth; if there is a core, name its layers by `sites`"
+            )
+        return f, batch
+
+    def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
+        """Iterate this rank's batches, and bring all ranks' sums together."""
+        assert self.horizon is not None
+        assert self.times is not None
+        device, sums = device_of(module), LoopSums(self.horizon, self._positions, self.tolerance)
+        with exact_products():
+            f, _ = self._map_of(module)
+            for batch in self.probe_set.batches(*rank_and_world_size()):
+                batch = to_device(batch, device)
+                text = text_of(batch)
+                mask = batch.get("attention_mask")
+                tokens = torch.ones_like(text, dtype=torch.bool) if mask is None else mask.bool()
+                sums.update(f, batch, tokens, batch.get("labels"))
+        rows = self._rows(sums.means(), len(f.maps))
+        table = pd.DataFrame(rows, columns=list(_Row._fields)).assign(site="")
+        broken = sorted(set(table.loc[table["value"].isna(), "quantity"]))
+        if broken and rank_and_world_size()[0] == 0:
+            log.warning("%s at step %d: %s are not finite", self.name, step, ", ".join(broken))
+        types: dict[str, Any] = {"t": "Int64", "position": "Int64", "rule": object, "value": "float64"}
+        return table[["quantity", "site", "rule", "t", "position", "value"]].astype(types)
+
+    def _rows(self, means: Mapping[str, Tensor], depth: int) -> list["_Row"]:
+        assert self.horizon is not None
+        assert self.times is not None
+        rows = [_Row("depth", value=float(depth)), _Row("horizon", value=float(self.horizon))]
+        here = [t for t in self.times if 0 < t < self.horizon]
+        rows += [_Row("residual", t=t, value=float(means["residual"][t])) for t in here]
+        for name in ("norm", "divergence", "cross_entropy", "accuracy"):
+            if name in means:
+                rows += [_Row(name, t=t, value=float(means[name][t])) for t in self.times]
+        for rule in RULES:
+            share, at = means[f"settled_{rule}"], means[f"depth_{rule}"]
+            before = [t for t in self.times if t < self.horizon]
+            rows += [_Row("settled_share", rule, t, value=float(share[t])) for t in before]
+            censored = 1 - float(share[self.horizon - 1])
+            mean = float((1 - share[:-1]).sum())  # of a number from 0 to T
+            rows += [_Row("censored_share", rule, value=censored), _Row("settling_depth", rule, value=mean)]
+            rows += [
+                _Row("settling_depth", rule, position=i, value=v) for i, v in enumerate(at.tolist()) if v == v
+            ]
+        for t in here:
+            rows += [
+                _Row("residual", t=t, position=i, value=v)
+                for i, v in enumerate(means["residual_at"][t].tolist())
+                if v == v
+            ]
+        return rows
+
+    @staticmethod
+    def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
+        """All but what is of one position."""
+        return observations["position"].isna()
+
+    @staticmethod
+    def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
+        """State, prediction and loss over depth; by position; over training."""
+        return loop_convergence_figures(observations)
+
+
+class _Row(NamedTuple):
+    quantity: str
+    rule: str | None = None
+    t: int | None = None
+    position: int | None = None
+    value: float = float("nan")

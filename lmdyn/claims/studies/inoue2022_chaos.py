@@ -1,0 +1,189 @@
+"""What Inoue et al. 2022, "Transient chaos in BERT", claims of initial networks and of training, as numbers of a run.
+
+Two kinds of runs are asked: initial networks of ALBERT-large's size (``networks``), of which there are many with a few
+sentences each, and small models that are trained (``organism``). A sentence is no unit here: within a network its
+sentences do much the same: estimates are means over the sentences of a network, intervals are over networks.
+
+How much is much was chosen before any of these runs was made; five networks of seeds 1 to 5 and one organism had been
+looked at by an earlier version, which took every small λ for quasi-periodic:
+
+- *λ.* 1e-3 nats a step: the resolution of 10,000 steps, max(ln T / T, block standard error).
+- *Shares of sentences.* 0.1.
+- *Times.* A factor of 1.5.
+- *Accuracies.* 0.05.
+
+Networks whose weights are drawn in another way have the same seeds, and the same numbers but for those beyond two
+deviations: differences are paired.
+"""
+
+from lmdyn.claims.claim import Above, Below, Claim, Part, Published, Study, Within
+from lmdyn.claims.numbers import At, Difference, Rows
+from lmdyn.claims.studies.chaos_training import TRAINING
+from lmdyn.claims.studies.sparsity_numbers import LogRatio
+
+__all__ = ["STUDY"]
+
+SMALL = 1e-3
+SHARE = 0.1
+RUN = "LMDYN_DATA=… snakemake --profile configs/inoue2022_chaos/networks"
+HOW_SMALL = "1e-3 nats a step: what 10,000 steps resolve"
+HOW_SHARE = "a tenth of the sentences"
+# fmt: off
+
+NETWORKS = {
+    "truncated": ("truncated_normal", 0.02, "cut at two deviations and drawn again, as printed and released"),
+    "clipped": ("clipped_normal", 0.02, "clipped at two deviations"),
+    "normal": ("normal", 0.02, "not cut"),
+    "normal_088": ("normal", 0.0176, "not cut, 0.88 of the deviation: that of weights cut and drawn again"),
+    "normal_096": ("normal", 0.0192, "not cut, 0.96 of the deviation: that of clipped weights"),
+}
+
+
+def rows(quantity: str, network: str = "truncated", **where: object) -> Rows:
+    """A quantity of initial networks whose weights are drawn in one of the ways."""
+    how, deviation, _ = NETWORKS[network]
+    run = (("hidden_size", 1024), ("initialization", how), ("initializer_range", deviation))
+    return Rows("EncoderDynamics", quantity, where=tuple(where.items()), run=run)
+
+
+def at(quantity: str, network: str = "truncated", **where: object) -> At:
+    """Its value before any update."""
+    return At(rows(quantity, network, **where), 0)
+
+
+# ------------------------------------------------------------------------------------------ section II.A
+
+
+def synchronizes(network: str) -> tuple[Claim, ...]:
+    """All token vectors become one, and stay so."""
+    how = NETWORKS[network][2]
+    return (
+        Claim(
+            f"synchronizes_{network}", "All token vectors synchronize, in all observed cases", "section II.A",
+            (Part(at("synchronized_share", network, length=32), Above(0.99), "share of sentences within 300 steps"),),
+            matters="one sentence in a hundred", floor="none: that maps contract is what is asked",
+            question="Do token vectors synchronize?", variant=how, measured_by=RUN,
+        ),
+        Claim(
+            f"stays_synchronized_{network}", "… and synchronization is stable", "section II.A (not measured there)",
+            (Part(at("transverse_exponent", network), Below(-0.01), "λ⊥, nats a step"),),
+            matters="1 % a step", floor="0: tokens that keep their distance",
+            question="Do token vectors synchronize?", variant=f"λ⊥; {how}", measured_by=RUN,
+        ),
+    )
+
+
+SHORT = (
+    *(claim for network in ("truncated", "clipped", "normal") for claim in synchronizes(network)),
+    Claim(
+        "offset_length", "The offset hardly depends on the number of tokens (of initial networks)", "figure 2B",
+        (Part(LogRatio(at("restricted_offset", length=32), at("restricted_offset", length=8)),
+              Within(-SHARE, SHARE), "ln of the offset, 32 / 8 tokens"),),
+        matters="a tenth of the offset", floor="0: no dependence is what is claimed",
+        question="Does the offset depend on the number of tokens?", measured_by=RUN,
+    ),
+    Claim(
+        "full_map", "The map of one token has the exponents of the full map once tokens are one",
+        "section II.A, of what we compute",
+        (Part(Difference(at("full_map_exponent"), at("reduced_map_exponent")), Within(-SMALL, SMALL),
+              "λ of the full map − λ of one token, same sentence and steps"),),
+        matters=HOW_SMALL, floor="0: the same map", question="Is the map of one token the full map?", measured_by=RUN,
+    ),
+)
+
+# ------------------------------------------------------------------------------------------ section II.B
+
+
+def exponent(network: str) -> Claim:
+    """λ of initial networks is close to 0."""
+    return Claim(
+        f"exponent_{network}", "λ is close to zero in initial networks: a fifth of the pre-trained one's at most",
+        "section II.B: 6.41e-3 against 9.54e-2",
+        (Part(at("orbit_exponent", network), Within(-0.019, 0.019), "mean λ over sentences, whatever their kind"),),
+        matters="a fifth of 9.54e-2", floor="0: an orbit that is not chaotic", published=Published(6.41e-3),
+        question="Is λ of initial networks close to 0?", variant=NETWORKS[network][2], measured_by=RUN,
+    )
+
+
+def chaotic_exponent(network: str) -> Claim:
+    """The printed number."""
+    return Claim(
+        f"chaotic_exponent_{network}", "Mean λ of chaotic trajectories is 6.41e-3, to a factor of two",
+        "section II.B",
+        (Part(at("chaotic_exponent", network), Within(3.2e-3, 12.8e-3), "mean λ, of networks with a chaotic sentence",
+              "log"),),
+        matters="a factor of two", floor="none: λ of what is not chaotic is left out by choice",
+        question="Is λ of chaotic trajectories as printed?", variant=NETWORKS[network][2], measured_by=RUN,
+    )
+
+
+def without(network: str) -> Claim:
+    """The printed share."""
+    return Claim(
+        f"without_transient_{network}", "38.5 % of sentences have no chaotic transient, to a tenth", "section II.B",
+        (Part(at("transient_share", network), Within(0.515, 0.715), "share of sentences with one"),),
+        matters=HOW_SHARE, floor="none: of two networks of five the share lies between 0.15 and 0.95",
+        published=Published(0.615, 0.15, 0.95, "networks, not sentences: 3 of 5"),
+        question="How many sentences have a chaotic transient?", variant=NETWORKS[network][2], measured_by=RUN,
+    )
+
+
+def transient(network: str) -> Claim:
+    """Transient chaos, in networks that have learned nothing."""
+    return Claim(
+        f"transient_chaos_{network}", "Chaos that ends, within 10,000 steps, is seen in initial networks",
+        "section II.B: ALBERT intrinsically shows transient chaos",
+        (Part(at("ended_share", network), Above(0.05), "share of sentences whose chaos was seen to end"),),
+        matters="one sentence in twenty", floor="0: regular from the start, or chaotic to the horizon",
+        question="Is chaos transient in initial networks?", variant=NETWORKS[network][2], measured_by=RUN,
+    )
+
+
+def scale(name: str, says: str, a: str, b: str, region: Above | Below | Within, matters: str) -> Claim:
+    """What another distribution of the weights does to λ, network by network."""
+    return Claim(
+        f"scale_{name}", says, "section II of what they draw; ours",
+        (Part(Difference(at("orbit_exponent", a), at("orbit_exponent", b)), region, f"λ, {a} − {b}, paired"),),
+        matters=matters, floor="0: the same weights", question="Does the scale of the weights decide about chaos?",
+        variant=f"{a} against {b}", measured_by=RUN,
+    )
+
+
+def undetermined(network: str) -> Claim:
+    """What the method leaves open."""
+    return Claim(
+        f"undetermined_{network}", "The kind of the orbit is told for all but a tenth of the sentences",
+        "section II.B, of what we compute",
+        (Part(at("orbit_share", network, kind="undetermined"), Below(SHARE), "share of undetermined orbits"),),
+        matters=HOW_SHARE, floor="none", question="Are kinds told?", variant=NETWORKS[network][2], measured_by=RUN,
+    )
+
+
+LONG = (
+    *(exponent(network) for network in NETWORKS),
+    *(chaotic_exponent(network) for network in NETWORKS),
+    *(without(network) for network in NETWORKS),
+    *(transient(network) for network in ("truncated", "clipped", "normal")),
+    scale("cut", "Weights that are not cut make λ larger", "normal", "truncated", Above(SMALL), HOW_SMALL),
+    scale("clip", "Clipping instead of drawing again makes λ larger", "clipped", "truncated", Above(SMALL), HOW_SMALL),
+    scale("deviation", "λ is larger at 0.02 than at 0.88 of it", "normal", "normal_088", Above(SMALL), HOW_SMALL),
+    scale("shape_088", "At the same deviation the cut makes no difference", "normal_088", "truncated",
+          Within(-SMALL, SMALL), HOW_SMALL),
+    scale("shape_096", "At the same deviation clipping makes no difference", "normal_096", "clipped",
+          Within(-SMALL, SMALL), HOW_SMALL),
+    *(undetermined(network) for network in NETWORKS),
+)
+
+STUDY = Study(
+    "inoue2022_chaos",
+    "Transient chaos in BERT",
+    "Inoue, Ohara, Kuniyoshi & Nakajima 2022",
+    SHORT + LONG + TRAINING,
+    seen=(1, 2, 3, 4, 5),
+    terms=(
+        ("chaotic, torus, cycle, fixed point, undetermined",
+         "kinds of orbits, each by evidence of its own; else undetermined (`lmdyn.analysis.orbit_kind`)"),
+        ("transient", "the part of a trajectory whose λ is that of chaos, before it arrives on a regular orbit"),
+        ("λ⊥", "growth of differences between tokens beside a trajectory of equal ones; below 0 they stay together"),
+    ),
+)

@@ -1,0 +1,199 @@
+"""A causal language model that iterates its core: prelude, core × depth, coda; trained with random depths."""
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from lmdyn.models.causal_lm import CausalLanguageModel, CausalOutput, CausalTransformer
+from lmdyn.models.looped.looped_transformer import Initial, Injection, LoopedTransformer
+from lmdyn.models.looped.training_depth import Distribution, training_depth
+from lmdyn.models.module import IGNORED
+
+__all__ = ["LoopedLanguageModel"]
+
+
+class LoopedLanguageModel(CausalLanguageModel):
+    """A causal language model of recurrent depth, trained from scratch with a random number of iterations each update.
+
+    Layers of a prelude read the text once; those of the core are iterated, and see the prelude's output at each
+    iteration; those of the coda read the last state. All are transformers' own layers of a family; with
+    ``injection: none``, ``prelude_layers: 0``, ``coda_layers: 0`` and ``norms: false`` it is a Llama whose layers are
+    the same, again and again (of state 0 the words, ``initial: prelude``).
+
+    Each update has one depth, drawn by :func:`training_depth` of the number of updates done; accumulated batches share
+    it. Evaluation is at ``evaluation_depth``; ``forward(…, depth=n)``, or another value of the attribute
+    ``evaluation_depth``, evaluates at other depths, beyond those of training too.
+
+    Batches: ``input_ids``, ``labels``, ``attention_mask`` where there is padding.
+
+    Logged: ``train_loss``, ``train_depth``, ``val_loss``, ``val_perplexity``, ``test_loss``, ``test_perplexity``, in
+    nats a token.
+
+    Args:
+        family: ``model_type`` of a causal model of transformers whose layers are called as Llama's.
+        config: arguments of the family's configuration, but ``vocab_size`` and ``num_hidden_layers``.
+        prelude_layers: layers before the core, from 0.
+        core_layers: layers of an iteration, from 1.
+        coda_layers: layers after the core, from 0.
+        injection: how the prelude's output enters each iteration: ``concat``, ``add`` or ``none``.
+        initial: the state at depth 0: ``zeros``, ``prelude`` (its output), or ``random``: in training new standard
+            normal numbers for each batch, a pure function of seed, update, batch and rank; else the same for all rows,
+            drawn by the seed for each position.
+        norms: norms after the prelude and after each iteration.
+        depth: expected depth of training.
+        depth_distribution: ``poisson_lognormal``, ``uniform`` or ``fixed``.
+        depth_sigma: of the log-normal distribution.
+        depth_seed: of depths and random states; the same for all of a profile's runs unless it is given.
+        evaluation_depth: None: ``depth``.
+        backprop_depth: gradients go through the last so many iterations of an update only; None: through all.
+        vocab_size: number of token types; None takes the datamodule's tokenizer's, which is then recorded.
+        optimizer: see :class:`CausalLanguageModel`, as the other arguments.
+        warmup_steps: updates of the warmup.
+        decay_power: of the decay.
+        decay_steps: updates until the rate is 0.
+        gradient_clip_val: highest norm of the gradient.
+
+    Attributes:
+        model: the layers, a :class:`LoopedTransformer`.
+        evaluation_depth: iterations of a forward that is not told another number.
+
+    Raises:
+        ValueError: numbers out of range, names that do not exist, a family of other layers; rows longer than its
+            positions.
+
+    Reference: Geiping et al. 2025 (recurrent depth); Dehghani et al. 2019 (universal transformers).
+
+    Example:
+        >>> sizes = dict(hidden_size=8, num_attention_heads=2, intermediate_size=16, max_position_embeddings=16)
+        >>> model = LoopedLanguageModel(config=sizes, vocab_size=20, depth=4)
+        >>> model(torch.tensor([[1, 2, 3]])).logits.shape, model(torch.tensor([[1, 2, 3]]), depth=9).logits.shape
+        (torch.Size([1, 3, 20]), torch.Size([1, 3, 20]))
+    """
+
+    model: LoopedTransformer  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        family: str = "llama",
+        config: dict[str, Any] | None = None,
+        prelude_layers: int = 1,
+        core_layers: int = 2,
+        coda_layers: int = 1,
+        injection: Injection = "concat",
+        initial: Initial = "zeros",
+        norms: bool = True,
+        depth: int = 8,
+        depth_distribution: Distribution = "poisson_lognormal",
+        depth_sigma: float = 0.5,
+        depth_seed: int = 0,
+        evaluation_depth: int | None = None,
+        backprop_depth: int | None = None,
+        vocab_size: int | None = None,
+        optimizer: OptimizerCallable = lambda params: torch.optim.AdamW(params, lr=1e-3),
+        warmup_steps: int = 0,
+        decay_power: float | None = None,
+        decay_steps: int | None = None,
+        gradient_clip_val: float | None = 1.0,
+    ) -> None:
+        # the layers can be built when all that they are built of is known
+        CausalTransformer.__init__(
+            self, family, config, vocab_size, optimizer, warmup_steps, decay_power, decay_steps, gradient_clip_val
+        )  # fmt: skip
+        least = {"prelude_layers": 0, "core_layers": 1, "coda_layers": 0, "depth": 1}
+        least |= {"evaluation_depth": 1, "backprop_depth": 1}
+        values = {name: value for name, value in locals().items() if name in least and value is not None}
+        if low := {name: value for name, value in values.items() if value < least[name]}:
+            raise ValueError(f"expected numbers from {least}, got {low}")
+        for name, value, known in (
+            ("injection", injection, get_args(Injection)),
+            ("initial", initial, get_args(Initial)),
+            ("depth_distribution", depth_distribution, get_args(Distribution)),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} is one of {list(known)}, got {value!r}")
+        if "num_hidden_layers" in self.config:
+            raise ValueError(
+                "num_hidden_layers is of the config: give prelude_layers, core_layers and coda_layers in its place"
+            )
+        self.save_hyperparameters(ignore=["optimizer"])
+        self.parts = (prelude_layers, core_layers, coda_layers)
+        self.injection, self.initial, self.norms = injection, initial, norms
+        self.depth, self.depth_distribution, self.depth_sigma = depth, depth_distribution, depth_sigma
+        self.depth_seed, self.backprop_depth = depth_seed, backprop_depth
+        self.evaluation_depth = depth if evaluation_depth is None else evaluation_depth
+        if vocab_size is not None:
+            self.build()
+
+    def build(self) -> None:
+        """Make the layers, with the weights that transformers' own initialisation draws."""
+        layers = self.transformer()
+        self.model = LoopedTransformer(
+            layers, self.parts, self.injection, self.initial, self.norms, self.depth_seed
+        )
+        self.decoder = self.head(int(layers.config.hidden_size))
+
+    def configuration(self) -> PreTrainedConfig:
+        """The family's configuration, with as many layers as there are in all."""
+        config = super().configuration()
+        config.num_hidden_layers = sum(self.parts)
+        if getattr(config, "layer_types", None) is not None:
+            config.layer_types = ["full_attention"] * sum(self.parts)
+        return config
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch time"],
+        attention_mask: Int[Tensor, "batch time"] | None = None,
+        depth: int | None = None,
+        with_gradients: int | None = None,
+        draw: torch.Generator | None = None,
+    ) -> CausalOutput:
+        """Logits at each position, which sees the tokens up to it.
+
+        Args:
+            input_ids: tokens.
+            attention_mask: 1, 0 on padding; None: there is none.
+            depth: iterations of the core, from 0; None: :attr:`evaluation_depth`.
+            with_gradients: the last so many iterations have gradients; None: all.
+            draw: of a random state at depth 0.
+
+        Raises:
+            ValueError: rows longer than the model has positions for.
+        """
+        self.check_positions(input_ids.shape[1])
+        hidden = self.model(
+            input_ids,
+            attention_mask,
+            depth=self.evaluation_depth if depth is None else depth,
+            with_gradients=with_gradients,
+            draw=draw,
+        )
+        return CausalOutput(self.decoder(hidden))
+
+    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
+        """Mean cross-entropy over the labelled tokens, in nats, at this update's depth; 0 of a batch without any."""
+        step = self.trainer.global_step
+        depth = training_depth(
+            step, self.depth, self.depth_distribution, sigma=self.depth_sigma, seed=self.depth_seed
+        )
+        draw = None
+        if self.initial == "random":
+            number = np.random.SeedSequence([self.depth_seed, step, batch_idx, self.global_rank, 1])
+            draw = torch.Generator().manual_seed(int(number.generate_state(1)[0]))
+        logits = self(
+            batch["input_ids"], batch.get("attention_mask"), depth, self.backprop_depth, draw
+        ).logits
+        labels = self.labels_of(batch)
+        losses = self.losses_of(logits, labels)
+        loss = losses.sum() / (labels != IGNORED).sum().clamp(min=1)
+        self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
+        self.log_periodically(
+            {"train_loss": loss.detach(), "train_depth": torch.tensor(float(depth))}, batch_idx
+        )
+        return loss

@@ -1,0 +1,42 @@
+"""How often a core is iterated in an update of training."""
+
+from typing import Literal
+
+import numpy as np
+
+__all__ = ["Distribution", "training_depth"]
+
+Distribution = Literal["fixed", "uniform", "poisson_lognormal"]
+
+
+def training_depth(
+    step: int, mean: int, distribution: Distribution, *, sigma: float = 0.5, seed: int = 0
+) -> int:
+    """How often the core is iterated in an update, a pure function of seed and step: equal on all ranks, resumable.
+
+    ``uniform``: each of 1 … 2·mean − 1 alike. ``poisson_lognormal``: 1 + Poisson(exp τ) with τ normal of mean
+    ln(mean − 1) − σ²/2 and standard deviation σ: heavy to the right, so that depths far beyond the mean occur. The
+    expectation is ``mean`` in each case (in the publication, mean + 1).
+
+    Args:
+        step: updates done.
+        mean: expected depth, at least 1.
+        distribution: see above; ``fixed`` is the mean itself.
+        sigma: of the log-normal distribution.
+        seed: of all updates.
+
+    Reference: Geiping et al. 2025, section 3.3.
+
+    Example:
+        >>> [training_depth(step, 4, "uniform") for step in range(8)]
+        [6, 4, 7, 4, 4, 5, 4, 6]
+    """
+    if distribution == "fixed":
+        return mean
+    draw = np.random.default_rng([seed, step])
+    if distribution == "uniform":
+        return int(draw.integers(1, 2 * mean))
+    if mean == 1:
+        return 1
+    rate = np.exp(draw.normal(np.log(mean - 1) - sigma**2 / 2, sigma))
+    return 1 + int(draw.poisson(rate))

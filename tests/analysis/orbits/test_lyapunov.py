@@ -1,0 +1,363 @@
+"""Lyapunov exponents of systems in which they are known, and algorithm A1 in numpy as oracle."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lmdyn.analysis.orbits.lyapunov import (
+    local_lyapunov_exponents,
+    random_perturbation,
+    tangent_window,
+    window,
+)
+from lmdyn.analysis.orbits.lyapunov_spectrum import lyapunov_spectrum
+from lmdyn.analysis.orbits.orbit_kind import orbit_kind
+from lmdyn.analysis.orbits.trajectories import repeat
+
+F64 = torch.float64
+
+
+def logistic(x):
+    return 4 * x * (1 - x)
+
+
+def henon(x):
+    return torch.stack([1 - 1.4 * x[:, 0] ** 2 + x[:, 1], 0.3 * x[:, 0]], 1)
+
+
+def linear(matrix):
+    return lambda x: x @ matrix.T.to(x.dtype)
+
+
+def start(n, d, seed=0, dtype=F64):
+    return torch.rand(n, d, generator=torch.Generator().manual_seed(seed), dtype=F64).to(dtype) * 0.8 + 0.1
+
+
+@pytest.fixture(scope="module")
+def network():
+    g = torch.Generator().manual_seed(3)
+    weight = 1.5 * torch.randn(20, 20, generator=g, dtype=F64) / 20**0.5
+    return weight, torch.randn(4, 5, 4, generator=g, dtype=F64)
+
+
+def tanh_map(weight):
+    return lambda x: torch.tanh(x.flatten(1) @ weight.to(x.dtype)).reshape(x.shape)
+
+
+class TestLocalExponents:
+    def test_logistic_map(self):
+        x = start(1500, 1)
+        tangent = local_lyapunov_exponents(logistic, x, 20, 60, method="tangent")
+        small = local_lyapunov_exponents(logistic, x, 1, 50, epsilon=1e-9)
+        # from 20 steps on rows follow the invariant measure; of these some 50,000 the standard error is 2e-3
+        for found, skip in ((tangent, 1), (small, 20)):
+            assert found.exponents[skip:].mean().item() == pytest.approx(math.log(2), abs=1e-2)
+            assert not found.diverged.any()
+        assert tangent.exponents.shape == (3, 1500)
+        assert tangent.exponents.dtype == F64
+
+    @pytest.mark.parametrize("dtype", [torch.float32, F64])
+    @pytest.mark.parametrize("epsilon", [1.0, 1e-2])
+    def test_algorithm_a1_in_numpy(self, network, dtype, epsilon):
+        weight, x = network
+        tau, steps = 5, 40
+        found = local_lyapunov_exponents(tanh_map(weight), x.to(dtype), tau, steps, epsilon)
+        W, deltas = weight.numpy(), random_perturbation(x, epsilon).numpy()
+        for row in range(len(x)):
+            x_t, delta = x[row].numpy().flatten(), deltas[row].flatten()
+            for w in range(steps // tau):
+                moved = x_t + delta
+                for _ in range(tau):
+                    x_t, moved = np.tanh(x_t @ W), np.tanh(moved @ W)
+                delta = moved - x_t
+                norm = np.sqrt((delta**2).sum())
+                tolerance = 1e-10 if dtype == F64 else 2e-3
+                assert found.exponents[w, row].item() == pytest.approx(
+                    np.log(norm / epsilon) / tau, abs=tolerance
+                )
+                delta *= epsilon / norm
+        assert (found.dtype, found.tau, found.epsilon, found.method) == (dtype, tau, epsilon, "perturbation")
+        assert (found.exponents.max() - found.exponents.min()) > 0.1
+
+    @pytest.mark.parametrize("dtype", [torch.float32, F64])
+    @pytest.mark.parametrize("method", ["perturbation", "tangent"])
+    def test_rotations_neither_grow_nor_shrink(self, method, dtype):
+        q = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(0), dtype=F64)).Q
+        for scale in (1.0, 0.5, 2.0):
+            found = local_lyapunov_exponents(
+                linear(scale * q), torch.zeros(3, 6, dtype=dtype), 4, 12, method=method
+            )
+            expected = torch.full((3, 3), math.log(scale), dtype=F64)
+            torch.testing.assert_close(
+                found.exponents, expected, atol=2e-6 if dtype != F64 else 1e-13, rtol=0
+            )
+
+    def test_finite_perturbations_tend_to_the_tangent(self, network):
+        weight, x = network
+        f = tanh_map(weight)
+        tangent = local_lyapunov_exponents(f, x, 5, 20, method="tangent").exponents
+        errors = [
+            (local_lyapunov_exponents(f, x, 5, 20, epsilon).exponents - tangent).abs().max().item()
+            for epsilon in (1.0, 1e-3, 1e-6)
+        ]
+        assert errors[0] > 1e-2 > 1e-3 > errors[1] > 1e-6 > errors[2]
+
+    def test_a_periodic_orbit_is_negative(self):
+        cycle = local_lyapunov_exponents(lambda x: 3.2 * x * (1 - x), start(4, 1), 10, 100, method="tangent")
+        # f' over the orbit of period 2 is 4 + 2r − r²
+        assert cycle.exponents[-5:].mean().item() == pytest.approx(
+            math.log(abs(4 + 6.4 - 3.2**2)) / 2, abs=1e-6
+        )
+
+    def test_a_sequence_of_maps(self, network):
+        weight, x = network
+        maps = [tanh_map(weight * (1 + i / 10)) for i in range(6)]
+        for method in ("perturbation", "tangent"):
+            found = local_lyapunov_exponents(maps, x, 2, 6, method=method)
+            one = local_lyapunov_exponents(lambda x: maps[1](maps[0](x)), x, 1, 1, method=method)
+            torch.testing.assert_close(found.exponents[0], one.exponents[0] / 2)
+            with pytest.raises(ValueError, match="at most 6 steps"):
+                local_lyapunov_exponents(maps, x, 2, 8, method=method)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, F64])
+    def test_below_the_precision_there_is_a_bound(self, dtype):
+        f = lambda x: 3 + 1e-3 * (x - 3)  # noqa: E731
+        x = torch.full((2, 4), 3.0, dtype=dtype)
+        found = local_lyapunov_exponents(f, x, 20, 60)
+        eps = torch.finfo(dtype).eps
+        assert found.saturated.all()
+        bound = torch.full((3, 2), math.log(eps * 6) / 20, dtype=F64)  # ‖x‖ = 3 · 2
+        torch.testing.assert_close(found.exponents, bound)
+        assert bound[0, 0] > math.log(1e-3)  # above the truth
+        assert not local_lyapunov_exponents(f, x, 1, 3).saturated.any()
+        lost = local_lyapunov_exponents(lambda x: 0 * x, x, 1, 2)
+        assert lost.saturated.all()
+        assert lost.exponents.isfinite().all()
+
+    def test_saturation_does_not_spoil_what_follows(self):
+        """A state on which the map first loses all, and then doubles."""
+
+        def f(x):
+            clock, rest = x[:, :1], x[:, 1:]
+            return torch.cat([clock + 1, torch.where(clock.round() % 2 == 0, 0 * rest, 2 * rest)], 1)
+
+        found = local_lyapunov_exponents(
+            f, torch.zeros(1, 3, dtype=F64), 1, 4, epsilon=1e-3, method="tangent"
+        )
+        assert found.exponents.isfinite().all()  # the clock's own direction stays
+
+    def test_divergence_is_recorded(self):
+        x = torch.tensor([[0.5], [3.0], [0.2]], dtype=F64)
+        for method, epsilon in (("perturbation", 1e-6), ("tangent", 1.0)):
+            found = local_lyapunov_exponents(logistic, x, 2, 40, epsilon, method)
+            assert found.diverged.tolist() == [False, True, False]
+            gone = found.exponents[:, 1].isnan()
+            first = int(gone.int().argmax())
+            assert 0 < first < 10
+            assert gone[first:].all()
+            assert not gone[:first].any()
+            assert not found.exponents[:, 2].isnan().any()
+
+    def test_rows_do_not_depend_on_the_batch(self):
+        x = start(5, 6).reshape(5, 2, 3)
+        every = random_perturbation(x, 0.1, seed=4)
+        assert torch.equal(random_perturbation(x[:2], 0.1, seed=4), every[:2])
+        assert torch.equal(random_perturbation(x[3:], 0.1, seed=4, rows=[3, 4]), every[3:])
+        torch.testing.assert_close(every.flatten(1).norm(dim=1), torch.full((5,), 0.1, dtype=F64))
+        shifted = random_perturbation(x, 0.1, seed=5)
+        assert not any(
+            torch.equal(a, b) for a in every for b in shifted
+        )  # row i + 1 is not row i of the next seed
+        with pytest.raises(ValueError, match="2 row numbers for a batch of 5"):
+            random_perturbation(x, rows=[0, 1])
+        f = tanh_map(torch.eye(6, dtype=F64) * 1.3)
+        part = local_lyapunov_exponents(f, x[3:], 2, 6, rows=[3, 4]).exponents
+        torch.testing.assert_close(part, local_lyapunov_exponents(f, x, 2, 6).exponents[:, 3:])
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ((10, 25), "ask for 20 or 30 steps"),
+            ((10, 5), "ask for 10 steps"),
+            ((0, 5), "tau is 1 or more"),
+            ((5, 10, 0.0), "epsilon"),
+        ],
+    )
+    def test_errors(self, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            local_lyapunov_exponents(logistic, start(2, 1), *arguments)
+
+    def test_precision(self):
+        with pytest.raises(ValueError, match="float32 or float64"):
+            local_lyapunov_exponents(logistic, start(2, 1).bfloat16(), 1, 2)
+        with torch.autocast("cpu"), pytest.raises(ValueError, match="autocast"):
+            lyapunov_spectrum(henon, start(2, 2), 1, 2)
+
+    def test_an_empty_batch(self):
+        assert local_lyapunov_exponents(henon, torch.zeros(0, 2), 5, 10).exponents.shape == (2, 0)
+        assert lyapunov_spectrum(henon, torch.zeros(0, 2), 2, 3).exponents.shape == (0, 2)
+
+
+class TestWindows:
+    def test_both_windows_are_one_of_the_loop(self, network):
+        weight, x = network
+        f = tanh_map(weight)
+        delta = random_perturbation(x)
+        loop = local_lyapunov_exponents(f, x, 5, 10)
+        power = repeat(f, 5)
+        state, moved, growth = window(f, x, delta, 5)
+        torch.testing.assert_close(growth / 5, loop.exponents[0])
+        again = window(power, state, moved / moved.flatten(1).norm(dim=1)[:, None, None], 1)
+        torch.testing.assert_close(again[2] / 5, loop.exponents[1])
+        torch.testing.assert_close(again[0], loop.final)
+        tangent = local_lyapunov_exponents(f, x, 5, 5, method="tangent")
+        state, v, growth = tangent_window(f, x, 7 * delta, 5)
+        torch.testing.assert_close(growth / 5, tangent.exponents[0])
+        torch.testing.assert_close(v.flatten(1).norm(dim=1), torch.ones(4, dtype=F64))
+
+    def test_the_tangent_is_the_jacobian(self, network):
+        weight, x = network
+        f = tanh_map(weight)
+        v = random_perturbation(x)
+        jacobian = torch.autograd.functional.jacobian(lambda s: f(f(s[None]))[0], x[1]).reshape(20, 20)
+        expected = (jacobian @ v[1].flatten()).norm().log()
+        torch.testing.assert_close(tangent_window(f, x, v, 2)[2][1], expected)
+
+    def test_a_direction_that_is_lost(self):
+        v = torch.tensor([[0.0, 1.0], [1.0, 1.0]])
+        _, after, growth = tangent_window(lambda x: x * torch.tensor([1.0, 0.0]), torch.ones(2, 2), v, 2)
+        assert growth[0] == -torch.inf
+        assert after[0].tolist() == [0, 1]
+        assert growth[1].item() == pytest.approx(-math.log(2) / 2)
+
+
+class TestSpectrum:
+    def test_henon(self):
+        found = lyapunov_spectrum(henon, start(2000, 2) / 10, 2, 60, skip=40)
+        torch.testing.assert_close(
+            found.exponents.sum(1), torch.full((2000,), math.log(0.3), dtype=F64), atol=1e-10, rtol=0
+        )
+        assert found.exponents[:, 0].mean().item() == pytest.approx(0.4192, abs=5e-3)
+        assert found.exponents[:, 1].mean().item() == pytest.approx(-1.6232, abs=5e-3)
+        assert found.kaplan_yorke.mean().item() == pytest.approx(1.258, abs=4e-3)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, F64])
+    def test_linear_maps_exactly(self, dtype):
+        """A triangular map, its eigenvalues in no order, as seen through a rotation."""
+        values = torch.tensor([0.5, -2.0, 0.1, 1.2], dtype=F64)
+        g = torch.Generator().manual_seed(1)
+        triangular = torch.diag(values) + torch.randn(4, 4, generator=g, dtype=F64).triu(1)
+        q = torch.linalg.qr(torch.randn(4, 4, generator=g, dtype=F64)).Q
+        expected = values.abs().log().sort(descending=True).values
+        for k in (1, 2, 4):
+            found = lyapunov_spectrum(
+                linear(q @ triangular @ q.T), torch.zeros(2, 4, dtype=dtype), k, 20, skip=100
+            )
+            tolerance = 1e-10 if dtype == F64 else 1e-5
+            torch.testing.assert_close(found.exponents, expected[:k].expand(2, k), atol=tolerance, rtol=0)
+            assert found.dtype == dtype
+
+    def test_k_of_them_are_the_first_of_all(self, network):
+        weight, x = network
+        f = tanh_map(weight)
+        every = lyapunov_spectrum(f, x, 20, 100, skip=60)
+        some = lyapunov_spectrum(f, x, 3, 100, skip=60)
+        torch.testing.assert_close(some.exponents, every.exponents[:, :3], atol=3e-2, rtol=0)
+        assert (every.exponents.diff(dim=1) <= 0).all()
+        maximal = local_lyapunov_exponents(f, x, 20, 160, method="tangent").exponents[3:].mean(0)
+        torch.testing.assert_close(some.exponents[:, 0], maximal, atol=3e-2, rtol=0)
+
+    def test_the_state_is_computed_once(self):
+        shapes = []
+
+        def f(x):
+            shapes.append(tuple(x.shape))
+            return henon(x)
+
+        lyapunov_spectrum(f, start(3, 2) / 10, 2, 4)
+        assert shapes == [(3, 2)] * 4
+
+    def test_lost_directions_and_diverged_rows(self):
+        lost = lyapunov_spectrum(linear(torch.diag(torch.tensor([2.0, 0.0]))), torch.ones(1, 2), 2, 5, skip=5)
+        assert lost.exponents[0, 0].item() == pytest.approx(math.log(2), abs=1e-6)
+        assert lost.exponents[0, 1] < -5
+        gone = lyapunov_spectrum(henon, torch.tensor([[0.1, 0.1], [50.0, 0.0]], dtype=F64), 2, 40)
+        assert gone.exponents[1].isnan().all()
+        assert gone.kaplan_yorke[1].isnan()
+        assert gone.exponents[0].sum().item() == pytest.approx(math.log(0.3))
+
+    def test_a_sequence_of_maps_and_errors(self):
+        maps = [linear(torch.diag(torch.tensor([2.0, 0.5]))), linear(torch.diag(torch.tensor([4.0, 0.5])))]
+        found = lyapunov_spectrum(maps, torch.ones(1, 2), 2, 2)
+        torch.testing.assert_close(
+            found.exponents.sum(1), torch.tensor([math.log(2) / 2]).double(), atol=1e-6, rtol=0
+        )
+        with pytest.raises(ValueError, match="at most 2 steps"):
+            lyapunov_spectrum(maps, torch.ones(1, 2), 2, 2, skip=1)
+        with pytest.raises(ValueError, match="ask for 1 to 2"):
+            lyapunov_spectrum(henon, torch.ones(1, 2), 3, 2)
+        with pytest.raises(ValueError, match="steps is 1 or more"):
+            lyapunov_spectrum(henon, torch.ones(1, 2), 2, 0)
+
+
+class TestSpectrumInSteps:
+    """Fewer factorizations, and perturbed copies instead of derivatives, give the same exponents."""
+
+    @staticmethod
+    def henon(x):
+        return torch.stack([1 - 1.4 * x[:, 0] ** 2 + x[:, 1], 0.3 * x[:, 0]], 1)
+
+    def test_every_few_steps(self):
+        x = torch.tensor([[0.1, 0.1], [0.2, 0.0]], dtype=torch.float64)
+        each = lyapunov_spectrum(self.henon, x, 2, 1000, skip=100)
+        fifth = lyapunov_spectrum(self.henon, x, 2, 1000, skip=100, every=5)
+        torch.testing.assert_close(each.exponents, fifth.exponents, rtol=0, atol=1e-8)
+        assert torch.equal(each.final, fifth.final)
+        # their sum is ln 0.3 whatever is done
+        torch.testing.assert_close(
+            fifth.exponents.sum(1), torch.full((2,), math.log(0.3), dtype=torch.float64)
+        )
+
+    def test_by_perturbations(self):
+        x = torch.tensor([[0.1, 0.1]], dtype=torch.float64)
+        exact = lyapunov_spectrum(self.henon, x, 2, 2000, skip=100)
+        finite = lyapunov_spectrum(self.henon, x, 2, 2000, skip=100, every=2, method="perturbation")
+        torch.testing.assert_close(exact.exponents, finite.exponents, rtol=0, atol=1e-4)
+        linear = torch.tensor([[0.5, 1.0], [0.0, 0.9]], dtype=torch.float64)
+        found = lyapunov_spectrum(lambda x: x @ linear, x, 2, 100, skip=100, every=5, method="perturbation")
+        expected = torch.tensor([[math.log(0.9), math.log(0.5)]], dtype=torch.float64)
+        torch.testing.assert_close(found.exponents, expected, rtol=0, atol=1e-5)
+
+    def test_errors_are_those_of_blocks(self):
+        x = torch.tensor([[0.1, 0.1]], dtype=torch.float64)
+        found = lyapunov_spectrum(self.henon, x, 1, 4000, skip=100)
+        assert 0 < found.errors.item() < 0.05
+        assert abs(found.exponents.item() - 0.4192) < 4 * found.errors.item()
+        assert lyapunov_spectrum(self.henon, x, 1, 4).errors.isnan().all()  # too few blocks
+
+    @pytest.mark.parametrize("options", [{"every": 3}, {"every": 0}, {"skip": 5, "every": 2}])
+    def test_refused(self, options):
+        with pytest.raises(ValueError, match="every divides both"):
+            lyapunov_spectrum(self.henon, torch.zeros(1, 2), 1, 10, **options)
+
+    @pytest.mark.parametrize(("constant", "told"), [(0.0, True), (100.0, True), (1e4, False), (1e6, False)])
+    def test_perturbations_that_are_not_small_are_refused(self, constant, told):
+        """Chaos of size 1 beside a constant: √eps of the norm is no small part of it any more."""
+
+        def beside(x):
+            return torch.cat([self.henon(x[:, :2]), constant + 0.5 * (x[:, 2:] - constant)], 1)
+
+        x = torch.tensor([[0.1, 0.1, constant], [0.2, 0.0, constant]])
+        if told:
+            found = lyapunov_spectrum(beside, x, 2, 1000, skip=100, every=2, method="perturbation")
+            assert (found.exponents[:, 0] - 0.4192).abs().max() < 0.03
+            return
+        with pytest.raises(
+            ValueError, match=r"are not small in torch.float32, for 2 of 2 rows.* take float64"
+        ):
+            lyapunov_spectrum(beside, x, 2, 1000, skip=100, every=2, method="perturbation")
+        assert "torus" not in orbit_kind(beside, x, steps=400).kinds
+        double = lyapunov_spectrum(beside, x.double(), 2, 1000, skip=100, every=2, method="perturbation")
+        assert (double.exponents[:, 0] - 0.4192).abs().max() < 0.03

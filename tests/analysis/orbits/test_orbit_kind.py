@@ -1,0 +1,333 @@
+"""Kinds of orbits of maps for which they are known, from random starts."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+from lmdyn.analysis.orbits.orbit_kind import KINDS, orbit_kind
+from lmdyn.analysis.orbits.survival import survival
+
+F64 = torch.float64
+
+
+def uniform(n, d, low=0.0, high=1.0, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return torch.rand(n, d, generator=g, dtype=F64) * (high - low) + low
+
+
+def logistic(r):
+    return lambda x: r * x * (1 - x)
+
+
+def henon(x):
+    return torch.stack([1 - 1.4 * x[:, 0] ** 2 + x[:, 1], 0.3 * x[:, 0]], 1)
+
+
+def lorenz(x, h=0.01):
+    def v(x):
+        return torch.stack(
+            [
+                10 * (x[:, 1] - x[:, 0]),
+                x[:, 0] * (28 - x[:, 2]) - x[:, 1],
+                x[:, 0] * x[:, 1] - 8 / 3 * x[:, 2],
+            ],
+            1,
+        )
+
+    for _ in range(2):
+        a = v(x)
+        b = v(x + h / 2 * a)
+        c = v(x + h / 2 * b)
+        x = x + h / 6 * (a + 2 * b + 2 * c + v(x + h * c))
+    return x
+
+
+def circle(omega, k):
+    """The circle map in the plane, its circle attracting."""
+
+    def f(x):
+        radius, angle = x.norm(dim=1, keepdim=True), torch.atan2(x[:, 1:], x[:, :1])
+        angle = angle + 2 * math.pi * omega + k * angle.sin()
+        return (1 + 0.5 * (radius - 1)) * torch.cat([angle.cos(), angle.sin()], 1)
+
+    return f
+
+
+def product(f, g, d):
+    return lambda x: torch.cat([f(x[:, :d]), g(x[:, d:])], 1)
+
+
+def spiral(rate, angle=0.01, centre=0.0):
+    turn = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]], dtype=F64)
+    return lambda x: centre + math.exp(-rate) * (x - centre) @ turn
+
+
+def embedded(f, d, more=100):
+    """Drives 100 contracting dimensions."""
+    g = torch.Generator().manual_seed(1)
+    rotation = 0.7 * torch.linalg.qr(torch.randn(more, more, generator=g, dtype=F64)).Q
+    into = 0.3 * torch.randn(d, more, generator=g, dtype=F64)
+    return lambda x: torch.cat([f(x[:, :d]), x[:, d:] @ rotation + x[:, :d] @ into], 1)
+
+
+def contraction(rate, d=40):
+    """A linear map of many directions, turning and flipping, to one point."""
+    g = torch.Generator().manual_seed(3)
+    a = torch.randn(d, d, generator=g, dtype=F64)
+    a, c = a / torch.linalg.eigvals(a).abs().max() * rate, torch.randn(d, generator=g, dtype=F64)
+    return lambda x: x @ a.T.to(x.dtype) + c.to(x.dtype)
+
+
+def swinging(period, depth=0.08, mean=-0.01):
+    """A number that grows and shrinks in turn with a slow angle: a torus, of long and strong growth on the way."""
+
+    def f(x):
+        angle = torch.atan2(x[:, 2:], x[:, 1:2])
+        y = torch.exp(depth * angle.cos() + mean) * x[:, :1] + 0.01 * torch.sin(2 * angle) + 0.01
+        angle = angle + 2 * math.pi / period * (1 + 1e-3 * GOLDEN)
+        return torch.cat([y, angle.cos(), angle.sin()], 1)
+
+    return f
+
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+MAPS = {  # the map, dimensions and range of starts, whether it is embedded, its kind, whether T tells it
+    "logistic map at full chaos": (logistic(4.0), 1, 0, 1, False, "chaotic", True),
+    "logistic map at r = 3.57, λ = 0.011": (logistic(3.57), 1, 0, 1, True, "chaotic", True),
+    "Hénon": (henon, 2, -0.1, 0.1, False, "chaotic", True),
+    "Lorenz": (lorenz, 3, -10, 10, False, "chaotic", True),
+    "circle map": (circle(GOLDEN, 0.8), 2, -1, 1, True, "torus", True),
+    "slow torus of two frequencies": (
+        product(circle(0.003, 0.001), circle(0.003 * math.sqrt(2), 0.001), 2), 4, -1, 1, True, "torus", True,
+    ),
+    "a torus too slow for T": (
+        product(circle(0.0005, 2e-4), circle(0.0005 * math.sqrt(2), 2e-4), 2), 4, -1, 1, False, "torus", False,
+    ),
+    "locked circle map": (circle(0.5, 0.9), 2, -1, 1, False, "cycle", True),
+    "cycle of 4": (logistic(3.5), 1, 0, 1, True, "cycle", True),
+    "cycle of 3 after intermittency": (logistic(3.83), 1, 0, 1, False, "cycle", True),
+    "cycle of 128": (logistic(3.5699), 1, 0, 1, False, "cycle", True),
+    "end of the period doublings": (logistic(3.569945672), 1, 0, 1, False, "none of them", False),
+    "marginal fixed point": (logistic(3.0), 1, 0, 1, False, "fixed point", False),
+    "spiral": (spiral(1e-2), 2, -1, 1, False, "fixed point", True),
+    "slow spiral": (spiral(1e-3), 2, -1, 1, True, "fixed point", True),
+    "slow spiral beside 0": (spiral(1e-3, centre=1.0), 2, -1, 1, False, "fixed point", True),
+    "flips before a period doubling": (logistic(2.995), 1, 0, 1, False, "fixed point", True),
+    "flips of a cycle of 2": (logistic(3.44), 1, 0, 1, False, "cycle", True),
+    "turns of a tenth": (spiral(1e-2, 2 * math.pi / 10, 1.0), 2, -1, 1, False, "fixed point", True),
+    "contraction of 40 dimensions": (contraction(0.995), 40, -1, 1, False, "fixed point", True),
+    "slow swings": (swinging(600), 3, -1, 1, False, "torus", False),
+    "swings as long as half T": (swinging(5000, 0.01, -0.002), 3, -1, 1, False, "torus", False),
+    "spiral too slow for T": (spiral(1e-4), 2, -1, 1, False, "fixed point", False),
+    "spiral far too slow for T": (spiral(1e-6), 2, -1, 1, False, "fixed point", False),
+}  # fmt: skip
+QUICK = (
+    "flips before a period doubling", "contraction of 40 dimensions", "slow swings",
+    "logistic map at full chaos", "Hénon", "locked circle map", "cycle of 4", "spiral",
+)  # fmt: skip
+
+
+def orbits(name, starts, seed=0, **options):
+    f, d, low, high, embed, _, _ = MAPS[name]
+    x = uniform(starts, d, low, high, seed)
+    if embed:
+        f, x = embedded(f, d), torch.cat([x, uniform(starts, 100, -1, 1, seed + 1)], 1)
+    return orbit_kind(f, x, **options)
+
+
+def check(name, found):
+    """At most 2 % are of a wrong kind; where T is long enough, hardly any are undetermined."""
+    *_, kind, told = MAPS[name]
+    counts = Counter(found.kinds)
+    right, unknown = counts[kind], counts["undetermined"]
+    assert len(found.kinds) - right - unknown <= 0.02 * len(found.kinds), counts
+    if told:
+        assert right >= 0.95 * len(found.kinds), counts
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_few_starts(name):
+    check(name, orbits(name, 10, steps=4000))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MAPS)
+def test_a_hundred_starts(name):
+    check(name, orbits(name, 100))
+
+
+def test_a_torus_has_its_evidence():
+    f, x = circle(GOLDEN, 0.5), uniform(3, 2, -1, 1)
+    found = orbit_kind(f, x, steps=3000)
+    assert found.kinds == ["torus"] * 3
+    assert found.zero_exponents.tolist() == [1, 1, 1]
+    assert (found.line_change < 1e-3).all()
+    assert found.steps.tolist() == [12_000] * 3  # never on the first look
+    assert orbit_kind(f, x, steps=3000, follow=1).kinds == ["undetermined"] * 3
+
+
+@pytest.mark.slow
+def test_dimensions_of_a_torus():
+    f = product(circle(0.1 * math.sqrt(2), 0.3), circle(0.1 * math.sqrt(3), 0.3), 2)
+    found = orbit_kind(f, uniform(3, 4, -1, 1))
+    assert found.kinds == ["torus"] * 3
+    assert found.zero_exponents.tolist() == [2, 2, 2]
+
+
+@pytest.mark.slow
+def test_growth_like_a_power_of_time_is_no_chaos():
+    """A shear: perturbations grow in proportion to time, and λT passes 10 without chaos."""
+
+    def shear(x):
+        angle = (x[:, :1] + x[:, 1:]) % 1
+        return torch.cat([angle, x[:, 1:]], 1)
+
+    found = orbit_kind(shear, uniform(10, 2), tau=50, steps=20_000)
+    assert "chaotic" not in found.kinds
+    assert ((found.exponent > 0) & (found.exponent <= 2 * math.log(80_000) / 80_000)).all()
+
+
+def test_periods_and_exponents():
+    found = orbits("cycle of 4", 5)
+    assert found.period.tolist() == [4] * 5
+    assert found.length.tolist() == [0] * 5
+    assert not found.censored.any()
+    chaos = orbits("logistic map at full chaos", 5)
+    assert (chaos.exponent - math.log(2)).abs().max() < 0.01
+    assert ((chaos.exponent - math.log(2)).abs() < 5 * chaos.error).all()
+    assert chaos.length.tolist() == [10_000] * 5
+    assert chaos.censored.all()
+
+
+def open_tent(slope):
+    """Chaos on [0, 1] that ends at a fixed point once an orbit has left."""
+
+    def f(x):
+        inside = torch.where(x < 0.5, slope * x, slope * (1 - x))
+        return torch.where((x < 0) | (x > 1), 3 + 0.5 * (x - 3), inside)
+
+    return f
+
+
+@pytest.fixture(scope="module")
+def escapes():
+    """Starts, the step at which each has left, and what is found of them."""
+    slope, x = 2.02, uniform(300, 1)
+    left, y, f = torch.full((300,), -1), x, open_tent(2.02)
+    for t in range(1, 3001):
+        y = f(y)
+        left = torch.where((left < 0) & ((y[:, 0] < 0) | (y[:, 0] > 1)), t, left)
+    assert (left > 0).all()
+    return slope, left, orbit_kind(f, x, steps=1000)
+
+
+class TestTransients:
+    def test_all_end_on_the_fixed_point(self, escapes):
+        _, _, found = escapes
+        assert found.kinds == ["fixed point"] * 300
+        assert not found.censored.any()
+
+    def test_lengths(self, escapes):
+        """Of transients long enough for chaos to be told, to the window."""
+        _, left, found = escapes
+        told = left > 60
+        assert (found.length[told] - left[told]).abs().max() <= 10
+        assert (found.length[left < 40] == 0).all()
+
+    def test_escape_rate(self, escapes):
+        slope, left, found = escapes
+        kappa = math.log(slope / 2)
+        seen = survival(found.length, found.censored, detected=60.0)
+        assert seen.escape_interval[0] < kappa < seen.escape_interval[1]
+        low, high = survival(left, torch.zeros(300, dtype=torch.bool), unit=1.0).escape_interval
+        assert low < kappa < high
+
+    def test_the_horizon_censors(self, escapes):
+        _, left, _ = escapes
+        found = orbit_kind(open_tent(2.02), uniform(300, 1), steps=100, follow=1)
+        still = left > 120
+        assert found.censored[still].all()
+        assert (found.length[still] == 100).all()
+
+    def test_no_transient_before_a_regular_orbit(self):
+        found = orbits("spiral", 5)
+        assert found.length.tolist() == [0] * 5
+        assert not found.censored.any()
+
+
+def test_earlier_windows_count():
+    """The same orbit, its first half given as exponents."""
+    f, x = logistic(4.0), uniform(4, 1)
+    first = orbit_kind(f, x, steps=2000, follow=1)
+    earlier = torch.full((200, 4), 0.6)
+    found = orbit_kind(f, first.final, steps=0, earlier=earlier)
+    assert found.kinds == ["chaotic"] * 4
+    assert found.exponent.tolist() == pytest.approx([0.6] * 4)
+    closed = orbit_kind(logistic(3.2), uniform(4, 1), steps=0, earlier=torch.full((200, 4), -0.2))
+    assert closed.kinds == ["cycle"] * 4  # looked for where the earlier windows left off
+
+
+def test_diverged_orbits_are_undetermined():
+    x = torch.tensor([[0.3], [2.0]], dtype=F64)
+    found = orbit_kind(logistic(4.0), x, steps=1000)
+    assert found.kinds == ["chaotic", "undetermined"]
+    assert found.length.tolist()[1] == 0
+
+
+def test_few_windows_tell_nothing():
+    assert orbit_kind(logistic(4.0), uniform(2, 1), steps=40, follow=1).kinds == ["undetermined"] * 2
+
+
+def test_no_rows():
+    found = orbit_kind(logistic(4.0), torch.empty(0, 1, dtype=F64), steps=1000)
+    assert found.kinds == []
+    assert math.isnan(found.share("chaotic"))
+
+
+def test_float32_tells_wide_attractors():
+    x = uniform(5, 2, -0.1, 0.1).float()
+    assert orbit_kind(henon, x, steps=2000).kinds == ["chaotic"] * 5
+    assert orbit_kind(circle(GOLDEN, 0.5), uniform(5, 2, -1, 1).float(), steps=2000).kinds == ["torus"] * 5
+
+
+@pytest.mark.parametrize(("f", "d"), [(logistic(2.99), 1), (logistic(2.97), 1), (contraction(0.995), 40)])
+def test_float32_tells_slow_approaches(f, d):
+    x = uniform(10, d).float()
+    assert orbit_kind(f, x, steps=4000).kinds == ["fixed point"] * 10
+
+
+def test_float32_takes_no_drift_for_an_end():
+    """Beside a tangency the logistic map moves by less than the tolerance a step, for a thousand steps."""
+    found = orbit_kind(logistic(1 + math.sqrt(8) - 1e-6), uniform(20, 1).float(), steps=4000)
+    assert not {"cycle", "fixed point"} & set(found.kinds)
+
+
+def test_rows_do_not_depend_on_each_other():
+    x = uniform(6, 1)
+    whole, one = (
+        orbit_kind(logistic(3.9), x, steps=2000),
+        orbit_kind(logistic(3.9), x[3:4], steps=2000, rows=[3]),
+    )
+    assert torch.equal(whole.exponent[3:4], one.exponent)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 105}, "no whole number of windows"),
+        ({"follow": 0}, "follow from 1"),
+    ],
+)
+def test_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        orbit_kind(logistic(4.0), uniform(2, 1), **options)
+    with pytest.raises(ValueError, match="float32 or float64"):
+        orbit_kind(logistic(4.0), uniform(2, 1).half())
+    with pytest.raises(ValueError, match="kind is one of"):
+        orbits("spiral", 2).share("strange")
+
+
+def test_kinds_are_these():
+    assert KINDS == ("chaotic", "torus", "cycle", "fixed point", "undetermined")

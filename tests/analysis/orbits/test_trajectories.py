@@ -1,0 +1,204 @@
+"""iterate and repeat: what is kept, how much is held, and that reduced precision is refused."""
+
+import subprocess
+import sys
+import weakref
+
+import pytest
+import torch
+
+from lmdyn.analysis.orbits.trajectories import check_precision, exact_products, iterate, power_at, repeat
+
+
+def logistic(x):
+    return 3.9 * x * (1 - x)
+
+
+def start(dtype=torch.float64):
+    return torch.tensor([[0.2, 0.3], [0.6, 0.7], [0.1, 0.9]], dtype=dtype)
+
+
+class TestIterate:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize(("steps", "every"), [(0, 1), (7, 1), (7, 3), (6, 3), (2, 5)])
+    def test_it_is_a_loop(self, steps, every, dtype):
+        states = [start(dtype)]
+        for _ in range(steps):
+            states.append(logistic(states[-1]))
+        found = iterate(logistic, start(dtype), steps, {"x": lambda x: x, "mean": lambda x: x.mean(1)}, every)
+        times = list(range(0, steps + 1, every))
+        assert found.times.tolist() == times
+        assert torch.equal(found.observables["x"], torch.stack([states[t] for t in times]))
+        assert torch.equal(found.observables["mean"], torch.stack([states[t].mean(1) for t in times]))
+        assert torch.equal(found.final, states[-1])
+        assert found.dtype == dtype
+        assert found.diverged.tolist() == [-1] * 3
+
+    def test_time_is_depth_in_a_sequence_of_maps(self):
+        layers = [lambda x, i=i: x * i + 1 for i in range(5)]
+        found = iterate(layers, start(), 5, {"x": lambda x: x}, every=2)
+        x = start()
+        for t, layer in enumerate(layers):
+            if t % 2 == 0:
+                assert torch.equal(found.observables["x"][t // 2], x)
+            x = layer(x)
+        assert torch.equal(found.final, x)
+        with pytest.raises(ValueError, match="ask for at most 5 steps"):
+            iterate(layers, start(), 6, {})
+
+    def test_the_first_time_that_is_not_finite(self):
+        x = torch.tensor([[2.0], [0.5], [1e30]])
+        found = iterate(lambda x: x * x, x, 12, {}, every=1)
+        expected = [next((t for t in range(13) if 2.0 ** (2**t) > 3.4e38), -1), -1, 1]
+        assert found.diverged.tolist() == expected
+        assert found.final[1].isfinite().all()
+        assert iterate(lambda x: x * x, x, 12, {}, every=5).diverged.tolist() == [10, -1, 5]
+        assert iterate(lambda x: x * x, x.log() * torch.nan, 0, {}).diverged.tolist() == [0, 0, 0]
+
+    @pytest.mark.parametrize("every", [1, 10])
+    def test_states_do_not_pile_up(self, every):
+        live, most = weakref.WeakSet(), []
+
+        def watched(x):
+            y = logistic(x)
+            live.add(y)
+            most.append(len(live))
+            return y
+
+        iterate(
+            watched, start(), 400, {"first": lambda x: x[:, 0]}, every
+        )  # a view, which would hold its state
+        assert max(most) <= 3
+        most.clear()
+        keep = []
+        iterate(watched, start(), 40, {"first": lambda x: keep.append(x) or x[:, 0]}, 1)
+        assert max(most) > 30  # the watch sees what is kept
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match="every=0"):
+            iterate(logistic, start(), 3, {}, every=0)
+        with pytest.raises(ValueError, match="steps must be 0 or more"):
+            iterate(logistic, start(), -1, {})
+        with pytest.raises(ValueError, match="'mean' gives"):
+            iterate(logistic, start(), 3, {"mean": lambda x: x.mean()})
+        with pytest.raises(ValueError, match="a map of the state to itself"):
+            iterate(lambda x: x[:, :1], start(), 3, {})
+
+    def test_no_graph_is_kept_and_the_input_left_alone(self):
+        weight, x = torch.eye(2, dtype=torch.float64).requires_grad_(), start()
+        assert not iterate(lambda x: x @ weight, x, 3, {}).final.requires_grad
+        assert torch.equal(x, start())
+
+
+class TestRepeat:
+    def test_it_is_the_power(self):
+        x = start()
+        for _ in range(6):
+            x = logistic(x)
+        assert torch.equal(repeat(logistic, 6)(start()), x)
+        assert torch.equal(power_at([logistic] * 9, 6)(start(), 2), x)
+        assert not torch.equal(repeat(logistic, 5)(start()), x)
+        with pytest.raises(ValueError, match="n=0"):
+            repeat(logistic, 0)
+
+    @pytest.mark.gpu
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    def test_as_a_cuda_graph(self):
+        weight = torch.randn(64, 64, device="cuda") / 8
+        calls = []
+
+        def f(x):
+            calls.append(1)
+            return torch.tanh(x @ weight)
+
+        with exact_products():
+            power = repeat(f, 20)
+            for rows in (3, 5, 3, 3):
+                x = torch.randn(rows, 64, device="cuda")
+                y = x.clone()
+                for _ in range(20):
+                    y = torch.tanh(y @ weight)
+                first = power(x)
+                torch.testing.assert_close(first, y)
+                power(torch.zeros_like(x))
+                torch.testing.assert_close(first, y)  # the result is not overwritten
+        assert len(calls) == 2 * 23  # one capture a shape
+
+
+SETTINGS = [
+    "torch.set_float32_matmul_precision('high')",
+    "torch.set_float32_matmul_precision('medium')",
+    "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'",
+    "torch.backends.fp32_precision = 'tf32'",
+    "torch.backends.cuda.matmul.allow_tf32 = True",
+    "torch.set_float32_matmul_precision('high'); torch.backends.mkldnn.matmul.fp32_precision = 'bf16'",
+]
+SCRIPT = """
+import torch
+from lmdyn.analysis.orbits.trajectories import check_precision, exact_products
+def refused(x):
+    try: check_precision(x)
+    except ValueError as error: return "exact_products" in str(error)
+    return False
+def settings():
+    names = ("mkldnn.matmul", "mkldnn.conv", "cuda.matmul", "cudnn.conv", "cudnn.rnn")
+    found = []
+    for name in names:
+        backend, op = name.split(".")
+        found.append(getattr(getattr(torch.backends, backend), op).fp32_precision)
+    for read in (torch.get_float32_matmul_precision, lambda: torch.backends.cudnn.allow_tf32):
+        try: found.append(read())
+        except RuntimeError: found.append("contradictory")
+    return found
+x = torch.zeros(1, 1)
+check_precision(x)
+for setting in SETTINGS:
+    exec(setting)
+    before = settings()
+    assert refused(x), setting
+    check_precision(x.double())
+    with exact_products():
+        check_precision(x)
+        assert not set(settings()[:-2]) & {"tf32", "bf16"}, setting
+    assert settings() == before, setting
+    assert refused(x), setting
+    torch.backends.fp32_precision = "none"
+    for op in (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul):
+        op.fp32_precision = "none"
+    torch.backends.mkldnn.conv.fp32_precision = torch.backends.mkldnn.rnn.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+    check_precision(x)
+"""
+
+
+class TestPrecision:
+    @pytest.mark.skipif(
+        not hasattr(torch.backends, "fp32_precision"), reason="settings of torch 2.9 and later"
+    )
+    def test_each_reduced_setting_is_refused_exact_inside_and_put_back(self):
+        code = SCRIPT.replace("SETTINGS", repr(SETTINGS))  # in a process of its own: the settings are global
+        result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+
+    def test_autocast(self):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            with pytest.raises(ValueError, match="autocast is on for cpu"):
+                iterate(logistic, start(torch.float32), 3, {})
+            with exact_products():
+                assert (start(torch.float32) @ torch.ones(2, 2)).dtype == torch.float32
+                check_precision(start(torch.float32))
+            assert torch.is_autocast_enabled("cpu")
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+    def test_other_dtypes(self, dtype):
+        with pytest.raises(ValueError, match="float32 or float64"):
+            check_precision(torch.zeros(2, 2, dtype=dtype))
+
+    def test_settings_are_put_back_after_an_error(self):
+        torch.set_float32_matmul_precision("high")
+        try:
+            with pytest.raises(KeyError), exact_products():
+                raise KeyError
+            assert torch.get_float32_matmul_precision() == "high"
+        finally:
+            torch.set_float32_matmul_precision("highest")

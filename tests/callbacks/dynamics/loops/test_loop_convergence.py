@@ -1,0 +1,158 @@
+"""``LoopConvergence``: its numbers are those of the sums, what it finds is a setting, what it refuses, its figures."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM
+
+from lmdyn.analysis.dynamics.convergence import LoopSums
+from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.callbacks import LoopConvergence, Run
+from tests.helpers.architectures import VOCABULARY
+from tests.helpers.loops import RecurrentDepth, looped_llama
+from tests.helpers.observing import assert_leaves_alone
+
+
+def batches(padded=False):
+    draw = torch.Generator().manual_seed(1)
+    found = []
+    for rows, tokens in ((3, 8), (2, 6)):
+        ids = torch.randint(4, VOCABULARY, (rows, tokens), generator=draw)
+        mask = torch.ones_like(ids)
+        if padded:
+            mask[0, tokens - 2 :] = 0
+        labels = ids.roll(-1, 1)
+        labels[:, -1] = -100
+        found.append(
+            {"input_ids": ids, "attention_mask": mask, "labels": labels.masked_fill(mask == 0, -100)}
+        )
+    return found
+
+
+def observer(tmp_path, data=None, **changes):
+    found = LoopConvergence(
+        **{"horizon": 9, "labels": "aligned", "log_figures": False, **changes}, probe=data or batches()
+    )
+    found.attach(Run(tmp_path))
+    return found
+
+
+def model(build=RecurrentDepth, **changes):
+    torch.manual_seed(0)
+    return build(**changes).eval()
+
+
+def values(table, quantity, **where):
+    rows = table[table["quantity"] == quantity]
+    rows = rows[rows["position"].isna()] if "position" not in where else rows
+    for column, value in where.items():
+        rows = rows[rows[column] == value]
+    return rows["value"].to_numpy()
+
+
+def test_numbers_are_those_of_the_sums_and_it_leaves_no_trace(tmp_path):
+    module = model(depth=3).train()
+    table = assert_leaves_alone(observer(tmp_path, times=[0, 1, 4, 9]), module)
+    module.eval()
+    f, sums = EncoderMap(module, batches()[0]), LoopSums(9, 8)
+    for batch in batches():
+        sums.update(f, batch, batch["attention_mask"].bool(), batch["labels"])
+    means = sums.means()
+    for name in ("cross_entropy", "accuracy", "divergence", "norm"):
+        np.testing.assert_allclose(values(table, name), means[name][[0, 1, 4, 9]], rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(values(table, "residual"), means["residual"][[1, 4]])
+    for rule in ("argmax", "divergence"):
+        np.testing.assert_allclose(
+            values(table, "settled_share", rule=rule), means[f"settled_{rule}"][[0, 1, 4]]
+        )
+        censored, depth = (
+            values(table, "censored_share", rule=rule),
+            values(table, "settling_depth", rule=rule),
+        )
+        np.testing.assert_allclose(censored, 1 - means[f"settled_{rule}"][8])
+        assert 0 <= float(depth[0]) <= 9
+    assert values(table, "depth") == 3
+    assert values(table, "horizon") == 9
+    assert len(values(table, "residual", position=7, t=4)) == 1
+
+
+def test_settling_depth_is_the_mean_over_predictions(tmp_path):
+    module = model()
+    table = observer(tmp_path).observe(module, 0)
+    (whole,) = values(table, "settling_depth", rule="argmax")
+    at = table[
+        (table["quantity"] == "settling_depth") & (table["rule"] == "argmax") & table["position"].notna()
+    ]
+    labelled = np.zeros(8)
+    for batch in batches():
+        counts = (batch["labels"] != -100).sum(0).numpy()
+        labelled[: len(counts)] += counts
+    weights = labelled[at["position"].to_numpy(dtype=int)]
+    np.testing.assert_allclose(whole, np.average(at["value"], weights=weights), rtol=1e-9)
+
+
+def test_what_is_found_is_a_setting(tmp_path):
+    found = observer(tmp_path, horizon=None)
+    found.observe(model(depth=5), 0)
+    assert found.settings["horizon"] == 20
+    assert found.settings["times"] == [0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 20]
+    assert found.settings["sites"] == {"layer1": "core.0", "layer2": "core.1"}
+    named = observer(tmp_path / "named", sites={"a": "adapter", "b": "core.0", "c": "core.1"})
+    named.observe(model(), 0)
+    assert named.settings["sites"] == {"a": "adapter", "b": "core.0", "c": "core.1"}
+
+
+def test_padding_is_left_out(tmp_path):
+    """Right padding does not reach earlier tokens of a causal model: numbers are those of the rows without it."""
+    module = model(looped_llama, depth=3)
+    whole = observer(tmp_path, batches(padded=True)).observe(module, 0)
+    alone = []
+    for batch in batches(padded=True):
+        for i, length in enumerate(batch["attention_mask"].sum(1).tolist()):
+            alone.append({name: t[i : i + 1, :length] for name, t in batch.items()})
+    apart = observer(tmp_path / "alone", alone).observe(module, 0)
+    for quantity in ("residual", "cross_entropy", "norm"):
+        np.testing.assert_allclose(values(whole, quantity), values(apart, quantity), rtol=2e-4)
+
+
+def test_what_is_refused(tmp_path):
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 2}
+    bert = BertForMaskedLM(BertConfig(vocab_size=VOCABULARY, **sizes)).eval()
+    with pytest.raises(ValueError, match="the 2 layers of this one differ"):
+        observer(tmp_path).meet(bert)
+    with pytest.raises(ValueError, match="depends on the number of the iteration"):
+        observer(tmp_path).meet(model(depth_embedding=True))
+    for arguments, message in (
+        ({"tolerance": 0.0}, "tolerance above 0"),
+        ({"times": [3, 1]}, "expected rising whole numbers"),
+        ({"times": [3, 10]}, "beyond the horizon, 9"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            LoopConvergence(**{"horizon": 9, **arguments})
+    with pytest.raises(ValueError, match="times go to 99, beyond the horizon, 16"):
+        observer(tmp_path, horizon=None, times=[0, 99]).meet(model())
+
+
+def test_figures_have_labels_and_units(tmp_path):
+    module, found = model(depth=3), observer(tmp_path)
+    first = found.observe(module, 0)
+    with torch.no_grad():
+        for p in module.core.parameters():
+            p.mul_(1.2)
+    both = pd.concat([first, found.observe(module, 100)], ignore_index=True)
+    runs = pd.concat([both.assign(run="a"), both.assign(run="b")], ignore_index=True)
+    for table, names in (
+        (first, {"over_depth", "settled", "by_position"}),
+        (both, {"over_depth", "settled", "by_position", "over_training"}),
+        (runs, {"over_depth", "settled", "by_position", "over_training"}),
+    ):
+        figures = LoopConvergence.figures(table, {})
+        assert figures.keys() == names
+        for figure in figures.values():
+            for ax in figure.axes:
+                assert ax.get_xlabel()
+                assert ax.get_ylabel()
+                assert ax.lines
+    labels = {ax.get_ylabel() for ax in LoopConvergence.figures(first, {})["over_depth"].axes}
+    assert "cross-entropy, nats a token" in labels
