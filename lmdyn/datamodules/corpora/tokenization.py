@@ -14,17 +14,26 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from lmdyn.datamodules.corpora.vocabulary import train_unigram, train_wordpieces
 
 __all__ = [
+    "Punctuation",
     "Subwords",
     "digest",
     "end_id",
     "load_tokenizer",
     "plain_backend",
+    "punctuation_of",
     "subword_tokenizer",
     "tokenizer_digest",
     "word_tokenizer",
 ]
 
 _PAD, _UNK, _EOS = "<pad>", "<unk>", "<eos>"
+
+Punctuation = Literal["attached", "apart"]
+
+_FREQUENT = 100
+"""No more pieces that begin a word are as frequent as one word in thirty: 30 first letters at most, since their shares
+sum to one, 30 of two letters, and so on. GPT-2's " ." is about the 300th; of tokenized text it is among the first ten.
+"""
 
 
 def digest(value: object) -> str:
@@ -190,6 +199,41 @@ def plain_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     backend.no_truncation()
     backend.encode_special_tokens = bool(getattr(tokenizer, "split_special_tokens", False))
     return backend
+
+
+def punctuation_of(tokenizer: PreTrainedTokenizerFast) -> Punctuation:
+    """How the text that a tokenizer was trained on has its full stops, as far as its pieces tell.
+
+    ``attached``: right after a word, as in raw text (``is Paris.``); ``apart``: as words of their own, as in WikiText
+    and in treebanks (``is Paris .``). The form of fewer pieces, or without unknown ones, is the tokenizer's. Where both
+    have as many, the piece of a stop after a space is a frequent one where stops stand apart: of Unigram models
+    likelier than that without a space, of others among the first hundred that begin a word. ``attached`` where both
+    forms have the same pieces, as BERT's.
+
+    Example:
+        >>> punctuation_of(word_tokenizer({"is": 2, "Paris": 1, ".": 3}))
+        'apart'
+    """
+    backend = plain_backend(tokenizer)
+    forms = {"apart": ["a", "a", "."], "attached": ["a", "a."]}
+    found = {
+        f: backend.encode(words, is_pretokenized=True, add_special_tokens=False) for f, words in forms.items()
+    }
+    apart, attached = found["apart"], found["attached"]
+    if apart.tokens == attached.tokens:
+        return "attached"
+    if not any("." in token for token in attached.tokens):  # words only: what is attached is unknown
+        return "apart"
+    if len(apart.ids) != len(attached.ids):
+        return "apart" if len(apart.ids) < len(attached.ids) else "attached"
+    model = json.loads(backend.to_str())["model"]
+    if model["type"] == "Unigram":
+        scores = dict(map(tuple, model["vocab"]))
+        return "apart" if scores[apart.tokens[-1]] > scores[attached.tokens[-1]] else "attached"
+    begins = apart.tokens[-1][0]  # Ġ or ▁
+    pieces = sorted((i, piece) for piece, i in backend.get_vocab().items() if piece.startswith(begins))
+    rank = [piece for _, piece in pieces].index(apart.tokens[-1])
+    return "apart" if rank < _FREQUENT else "attached"
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:

@@ -12,7 +12,12 @@ from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.examples import Example, ExampleLoader
-from lmdyn.datamodules.corpora.tokenization import load_tokenizer, plain_backend
+from lmdyn.datamodules.corpora.tokenization import (
+    Punctuation,
+    load_tokenizer,
+    plain_backend,
+    punctuation_of,
+)
 from lmdyn.datamodules.facts.fact_sources import Cloze, FactSource, GrammarFacts, TrexFacts
 
 __all__ = ["Cloze", "FactCorpus", "FactSource", "GrammarFacts", "TrexFacts"]
@@ -20,6 +25,7 @@ __all__ = ["Cloze", "FactCorpus", "FactSource", "GrammarFacts", "TrexFacts"]
 logger = logging.getLogger(__name__)
 
 _CHUNK = 1000  # facts that are encoded together
+_CLOSING = (".", ",", ";", ":", "!", "?")
 
 
 class FactCorpus(L.LightningDataModule):
@@ -47,8 +53,12 @@ class FactCorpus(L.LightningDataModule):
         tokenizer: folder, hub name or ``tokenizer.json``; not needed where an observer hands over its run's.
         batch_tokens: positions of a batch, padding included.
         lowercase: lowercase all words, for models of lower-cased text whose tokenizer does not do it by itself.
+        punctuation: ``attached`` (``is [MASK].``) or ``apart`` (``is [MASK] .``); by default what the tokenizer was
+            made for (:func:`~lmdyn.datamodules.corpora.tokenization.punctuation_of`), which the log says. A model that
+            was trained on the one knows little in the other.
 
     Raises:
+        ValueError: another ``punctuation``.
         ValueError: in ``setup``: a tokenizer without mask, a malformed file, no fact left, no candidate left.
         FileNotFoundError: in ``setup``, a missing file.
         RuntimeError: neither a tokenizer given nor one assigned.
@@ -64,13 +74,19 @@ class FactCorpus(L.LightningDataModule):
         tokenizer: str | None = None,
         batch_tokens: int = 4096,
         lowercase: bool = False,
+        punctuation: Punctuation | None = None,
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=["source"], logger=False)
         if batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
+        if punctuation not in (None, "attached", "apart"):
+            raise ValueError(
+                f"punctuation is {punctuation!r}: expected 'attached', 'apart' or none, to find it"
+            )
         self.source = source
         self.batch_tokens = batch_tokens
+        self.punctuation = punctuation
         self.lowercase = lowercase
         self._tokenizer_name = tokenizer
         self._tokenizer: PreTrainedTokenizerFast | None = None
@@ -104,7 +120,14 @@ class FactCorpus(L.LightningDataModule):
                 "facts are asked for by a mask, and the tokenizer has none: expected a mask_token, got "
                 f"{sorted(tokenizer.special_tokens_map)}; causal models cannot be asked so"
             )
-        encoder = _Encoder(tokenizer, self.lowercase)
+        punctuation = self.punctuation
+        if punctuation is None:
+            punctuation = punctuation_of(tokenizer)
+            logger.info(
+                "full stops are %s, as the tokenizer's training text seems to have them (`punctuation`)",
+                {"attached": "attached to the word before them", "apart": "words of their own"}[punctuation],
+            )
+        encoder = _Encoder(tokenizer, self.lowercase, punctuation)
         kinds = self.source.relation_kinds()
         relations = list(kinds)
         examples: list[Example] = []
@@ -197,7 +220,8 @@ class FactCorpus(L.LightningDataModule):
 class _Encoder:
     """Words to pieces, and which piece is the object."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, lowercase: bool) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, lowercase: bool, punctuation: Punctuation) -> None:
+        self._attached = punctuation == "attached"
         self._backend: Tokenizer = plain_backend(tokenizer)
         self._lowercase = lowercase
         self._unk = tokenizer.unk_token_id
@@ -208,21 +232,37 @@ class _Encoder:
     def _encode(self, sentences: list[list[str]]) -> list[Encoding]:
         return list(self._backend.encode_batch(sentences, is_pretokenized=True, add_special_tokens=False))
 
-    def _single(self, encoding: Encoding, word: int, n_words: int) -> int | None:
-        """The position of the only piece of words ``word`` … ``word + n_words - 1``, if it is known."""
-        positions = [
-            i for i, w in enumerate(encoding.word_ids) if w is not None and word <= w < word + n_words
-        ]
+    def _single(self, encoding: Encoding, word: int, lengths: Sequence[int]) -> int | None:
+        """The position of the only piece of the words from ``word`` on, if it is known.
+
+        Args:
+            encoding: of a sentence.
+            word: the first one.
+            lengths: characters of each of the words; a full stop that is attached follows them.
+        """
+        positions = []
+        for i, (w, (start, end)) in enumerate(zip(encoding.word_ids, encoding.offsets, strict=True)):
+            if w is not None and word <= w < word + len(lengths) and start < lengths[w - word]:
+                if end > lengths[w - word]:  # a piece of the object and what follows
+                    return None
+                positions.append(i)
         if len(positions) != 1 or encoding.ids[positions[0]] == self._unk:
             return None
         return positions[0]
 
     def questions(self, facts: Sequence[Cloze]) -> list[dict[str, np.ndarray[Any, Any]] | None]:
         """The arrays of each fact, None where the object is not one known piece."""
-        sentences, at = zip(*(fact.words(self._lowercase) for fact in facts), strict=True)
+        asked = [fact.words(self._lowercase) for fact in facts]
+        lengths = [
+            [len(w) for w in ws[at : at + len(f.object.split())]]
+            for f, (ws, at) in zip(facts, asked, strict=True)
+        ]
+        if self._attached:
+            asked = [_attached(*sentence) for sentence in asked]
+        sentences, at = zip(*asked, strict=True)
         found: list[dict[str, np.ndarray[Any, Any]] | None] = []
-        for fact, encoding, word in zip(facts, self._encode(list(sentences)), at, strict=True):
-            position = self._single(encoding, word, len(fact.object.split()))
+        for encoding, word, letters in zip(self._encode(list(sentences)), at, lengths, strict=True):
+            position = self._single(encoding, word, letters)
             if position is None:
                 found.append(None)
                 continue
@@ -238,5 +278,23 @@ class _Encoder:
         words = [word.lower() if self._lowercase else word for word in words]
         # after another word: byte-level tokenizers write the first of a text without a space
         encodings = self._encode([["a", word] for word in words])
-        positions = [self._single(encoding, 1, 1) for encoding in encodings]
+        positions = [self._single(e, 1, [len(word)]) for e, word in zip(encodings, words, strict=True)]
         return [None if p is None else e.ids[p] for e, p in zip(encodings, positions, strict=True)]
+
+
+def _attached(words: Sequence[str], at: int) -> tuple[list[str], int]:
+    """Words with closing punctuation at the end of the word before it, and where word ``at`` is then.
+
+    Example:
+        >>> _attached(["Paris", ",", "of", "France", "."], 3)
+        (['Paris,', 'of', 'France.'], 2)
+    """
+    joined: list[str] = []
+    for i, word in enumerate(words):
+        if i == at:
+            moved = len(joined)
+        if joined and i != at and word.startswith(_CLOSING):
+            joined[-1] += word
+        else:
+            joined.append(word)
+    return joined, moved

@@ -1,9 +1,14 @@
+import re
+from collections import Counter
+from pathlib import Path
+
 import pytest
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.tokenization import (
     load_tokenizer,
+    punctuation_of,
     subword_tokenizer,
     tokenizer_digest,
     word_tokenizer,
@@ -90,3 +95,51 @@ def test_word_pieces_of_each_kind(kind, tmp_path):
 def test_other_kinds_of_pieces_are_refused():
     with pytest.raises(ValueError, match="kind is one of"):
         subword_tokenizer("bpe", COUNTS)
+
+
+# ---------------------------------------------------------------- how the training text has its full stops
+
+
+RAW = (Path(__file__).parents[3] / "LICENSE").read_text().split("\n\n")  # some English
+APART = [re.sub(r"([.,;:])", r" \1", paragraph) for paragraph in RAW]
+
+
+def trained(kind, text):
+    """A tokenizer as its library makes it of a text."""
+    if kind == "unigram":
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(
+            vocab_size=300, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
+        )
+    else:
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        trainer = trainers.BpeTrainer(
+            vocab_size=600, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        )
+    tokenizer.train_from_iterator(text, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "byte-level"])
+@pytest.mark.parametrize(("text", "expected"), [(RAW, "attached"), (APART, "apart")])
+def test_how_full_stops_stand(kind, text, expected):
+    assert punctuation_of(trained(kind, text)) == expected
+
+
+def test_how_full_stops_stand_where_both_forms_are_in_the_vocabulary():
+    def of(with_space, without):
+        pieces = [("<unk>", 0.0), ("▁a", -2.0), ("▁.", with_space), (".", without)]
+        tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0))
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        return punctuation_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+
+    assert (of(-3.0, -9.0), of(-9.0, -3.0)) == ("apart", "attached")
+
+
+def test_how_full_stops_stand_of_own_tokenizers():
+    counts = Counter(" ".join(APART).split())
+    assert punctuation_of(word_tokenizer(counts)) == "apart"
+    assert punctuation_of(subword_tokenizer("unigram", counts, 300)) == "apart"
+    assert punctuation_of(subword_tokenizer("wordpiece", counts, 300)) == "attached"  # the same pieces

@@ -2,12 +2,14 @@
 
 import json
 import os
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-from transformers import BertTokenizerFast, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from transformers import AlbertConfig, AlbertForMaskedLM, BertTokenizerFast, PreTrainedTokenizerFast
 
 from lmdyn.datamodules.facts.fact_sources import PUBLICATION
 from lmdyn.datamodules.facts.facts import Cloze, FactCorpus, FactSource, GrammarFacts, TrexFacts
@@ -174,10 +176,18 @@ def test_unigram_pieces():
         def candidates(self):
             return ["Paris", "France", "frances"]
 
-    loader = corpus_of(One(), tokenizer).loader()
-    (example,) = loader.examples
-    expected = ["[CLS]", "▁the", "▁capital", "▁of", "▁france", "▁is", "[MASK]", "▁", ".", "[SEP]"]
-    assert tokenizer.convert_ids_to_tokens(example["input_ids"].tolist()) == expected
+    start = ["[CLS]", "▁the", "▁capital", "▁of", "▁france", "▁is", "[MASK]"]
+    for settings, end in (
+        ({}, ["."]),  # the pieces are those of raw text: "▁." is none
+        ({"punctuation": "attached"}, ["."]),
+        ({"punctuation": "apart"}, ["▁", "."]),
+    ):
+        loader = corpus_of(One(), tokenizer, **settings).loader()
+        (example,) = loader.examples
+        assert tokenizer.convert_ids_to_tokens(example["input_ids"].tolist()) == [*start, *end, "[SEP]"]
+        assert tokenizer.convert_ids_to_tokens(example["labels"][example["labels"] >= 0].tolist()) == [
+            "▁paris"
+        ]
     assert tokenizer.convert_ids_to_tokens(loader.candidates) == ["▁france", "▁paris"]
 
 
@@ -270,3 +280,84 @@ def test_trex(monkeypatch):
     batch = next(iter(loader))
     assert ((batch["labels"] >= 0).sum(1) == 1).all()
     assert torch.equal(batch["input_ids"] == tokenizer.mask_token_id, batch["labels"] >= 0)
+
+
+@pytest.mark.slow
+def test_a_model_of_raw_sentences_is_asked_in_raw_text(tmp_path):
+    """A small ALBERT learns facts by heart from sentences with `.` right after the last word."""
+    torch.manual_seed(0)
+    draw = random.Random(0)
+    objects = "Paris Rome Oslo Bonn Lima Kiev".split()  # noqa: SIM905
+    facts = [
+        Cloze(relation, f"Land{i}", draw.choice(objects), f"The {noun} of [X] is [Y] .")
+        for relation, noun in (("P1", "capital"), ("P2", "harbour"), ("P3", "founder"))
+        for i in range(20)
+    ]
+
+    class Taught(FactSource):
+        def facts(self):
+            yield from facts
+
+        def relation_kinds(self):
+            return dict.fromkeys(("P1", "P2", "P3"), "N-1")
+
+        def candidates(self):
+            return objects
+
+    filler = [f"{a} is near {b}." for a in objects for b in objects]  # so that names are pieces
+    raw = [f.query.replace("[MASK]", f.object).replace(" .", ".") for f in facts]
+    backend = Tokenizer(models.Unigram())
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    backend.train_from_iterator(
+        raw + 5 * filler,
+        trainers.UnigramTrainer(
+            vocab_size=160, special_tokens=special, unk_token="<unk>", show_progress=False
+        ),
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>", cls_token="[CLS]", sep_token="[SEP]",
+        mask_token="[MASK]",
+    )  # fmt: skip
+    loaders = {
+        form: corpus_of(Taught(), tokenizer, punctuation=form).loader()
+        for form in (None, "attached", "apart")
+    }
+    for example, sentence in zip(
+        loaders["attached"].examples, raw, strict=True
+    ):  # just as the text is encoded
+        filled = np.where(example["labels"] >= 0, example["labels"], example["input_ids"])
+        assert filled.tolist()[1:-1] == tokenizer(sentence, add_special_tokens=False)["input_ids"]
+
+    model = AlbertForMaskedLM(
+        AlbertConfig(
+            vocab_size=len(tokenizer), embedding_size=64, hidden_size=64, intermediate_size=256, num_hidden_layers=2,
+            num_attention_heads=4, initializer_range=0.1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        )
+    )  # fmt: skip
+    text = tokenizer(raw, padding=True, return_tensors="pt")
+    assert len(text["input_ids"]) == len(facts)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    start = torch.full((len(raw), 1), tokenizer.cls_token_id)
+    ids = torch.cat([start, text["input_ids"]], dim=1)
+    attention = (ids != tokenizer.pad_token_id).long()
+    rows, last = torch.arange(len(raw)), attention.sum(1) - 2  # the object, before the full stop
+    for _ in range(250):
+        masked = (torch.rand(ids.shape) < 0.15) & (attention == 1)
+        masked[rows, last] |= torch.rand(len(raw)) < 0.5
+        labels = torch.where(masked, ids, -100)
+        given = torch.where(masked, tokenizer.mask_token_id, ids)
+        optimizer.zero_grad()
+        model(input_ids=given, attention_mask=attention, labels=labels).loss.backward()
+        optimizer.step()
+    model.eval()
+
+    def p_at_1(loader):
+        (batch,) = loader
+        with torch.no_grad():
+            logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        asked = batch["labels"] >= 0
+        return float((logits[asked].argmax(-1) == batch["labels"][asked]).float().mean())
+
+    scores = {form: p_at_1(loader) for form, loader in loaders.items()}
+    assert scores[None] == scores["attached"] > scores["apart"] + 0.2
