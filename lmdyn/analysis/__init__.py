@@ -94,6 +94,7 @@ from lmdyn.analysis.words.sparsity import (
     normalized_attention_entropy,
     word_tags,
 )
+from lmdyn.analysis.words.surprisal import surprisals, word_surprisals
 
 __all__ = [
     "Agreement",
@@ -206,6 +207,7 @@ __all__ = [
     "spectral_lines",
     "split_half_reliability",
     "state_gradients",
+    "surprisals",
     "survival",
     "svcca",
     "svcca_ranks",
@@ -219,6 +221,7 @@ __all__ = [
     "transverse_exponents",
     "typical_words",
     "word_clusters",
+    "word_surprisals",
     "word_tags",
     "zero_one_test",
 ]

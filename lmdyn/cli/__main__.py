@@ -13,6 +13,7 @@ from lmdyn.cli.commands import (
     inspect_command,
     prepare_command,
     report_command,
+    surprisal_command,
 )
 from lmdyn.cli.mistakes import of_users_code
 from lmdyn.cli.studies.commands import check_command, claims_command, fork_command, records_command
@@ -79,7 +80,18 @@ def _of_jsonargparse(error: BaseException) -> bool:
 
 
 _OF_TRAINER = ("fit", "validate", "test", "predict")
-_COMMANDS = (*_OF_TRAINER, "prepare", "analyze", "report", "inspect", "check", "fork", "claims", "records")
+_COMMANDS = (
+    *_OF_TRAINER,
+    "prepare",
+    "analyze",
+    "report",
+    "inspect",
+    "check",
+    "fork",
+    "claims",
+    "records",
+    "surprisal",
+)
 
 _USAGE = """usage: lmdyn COMMAND …
 
@@ -92,6 +104,7 @@ predict    /
 prepare    encode the data ahead of a run            prepare --config FILE [--tokenizer DIR]
 analyze    replay observers over checkpoints         analyze RUN [--config OVERLAY] [--shard i/n] [--logger NAME]
 report     draw the figures of a run                 report RUN
+surprisal  how surprising words are to a model       surprisal MODEL TEXT [--out DIR]
 fork       train on under other settings             fork RUN --step K [--set KEY=VALUE …] [--data-seed N]
 claims     judge a publication's claims by runs      claims STUDY RUN … [--markdown FILE] [--out DIR]
 records    keep what claims need of runs             records RUN … --out docs/records/STUDY/PROFILE
@@ -122,6 +135,8 @@ def _run(args: list[str]) -> None:
         claims_command(args[1:])
     elif command == "records":
         records_command(args[1:])
+    elif command == "surprisal":
+        surprisal_command(args[1:])
     elif command not in _OF_TRAINER and not str(command).startswith("-"):
         from lmdyn.analysis.inspection.attributes import did_you_mean  # costs seconds, by what is next to it
 

@@ -16,6 +16,7 @@ __all__ = [
     "parse_shard",
     "prepare_command",
     "report_command",
+    "surprisal_command",
 ]
 
 log = logging.getLogger(__name__)
@@ -254,6 +255,51 @@ def inspect_command(args: Sequence[str]) -> None:
         write=options.write,
         device=options.device or ("cuda" if torch.cuda.is_available() else "cpu"),
     )
+
+
+def surprisal_command(args: Sequence[str]) -> None:
+    """``lmdyn surprisal MODEL TEXT [--out DIR] …``."""
+    parser = CommandParser(
+        "lmdyn surprisal",
+        usage="lmdyn surprisal MODEL TEXT [--out DIR] [--pseudo rest_of_word] [--model.revision step3000] …",
+        description="How surprising each word and each piece of a text is to a model: log-probability (nats), "
+        "surprisal (bits), rank and entropy (nats), in words.parquet and pieces.parquet. Masked models give "
+        "pseudo-log-likelihoods.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "model", metavar="MODEL",
+        help="the folder of a run, one of its checkpoints, a folder that save_pretrained wrote, or a hub name",
+    )  # fmt: skip
+    parser.add_argument(
+        "text", metavar="TEXT", help="file of UTF-8 text, a text a line; - reads standard input"
+    )
+    parser.add_argument("--out", type=Path, help="folder of the tables; default: <TEXT>.surprisal")
+    parser.add_argument("--tokenizer", help="folder, hub name or tokenizer.json; default: the model's own")
+    parser.add_argument(
+        "--pseudo", choices=["piece", "rest_of_word"], default="piece",
+        help="what masked models do not see: the piece that is asked for (Salazar et al. 2020), or with it the rest of "
+        "its word (Kauf & Ivanova 2023)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--start", help="token before the first piece, for causal models; '' for none; default: bos, else eos"
+    )
+    parser.add_argument("--context", type=int, help="most tokens of an input; default: the model's")
+    parser.add_argument("--objective", choices=["causal", "masked"], help="default: measured")
+    parser.add_argument(
+        "--batch_tokens", type=int, default=1024, help="most tokens of a batch; default: 1024"
+    )
+    parser.add_argument("--forward", metavar="PACKAGE.FUNCTION", help="a function (module, batch) -> logits")
+    parser.add_argument("--device", help="cpu, cuda, …; default: cuda where there is one")
+    if not args:
+        parser.print_help()
+        return
+    of_classes, own = _of_classes(args)
+    options = vars(parser.parse_args(own))
+    device = _device(options.pop("device"))
+    from lmdyn.cli.surprisal import write_surprisals
+
+    log.info("written: %s", write_surprisals(**options, device=device, arguments=of_classes))
 
 
 def _of_classes(args: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -26,7 +26,7 @@ from transformers import (
 from lmdyn.models.allocator import keep_freed_memory
 from lmdyn.models.learning_rate_schedules import check_schedule, scheduled_optimizer
 from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
-from lmdyn.models.pretrained import hub_folder, load_model
+from lmdyn.models.pretrained import PAIR_HEAD, hub_folder, load_model
 from lmdyn.models.pretraining import (
     Initialization,
     checkpoint_activations,
@@ -182,7 +182,7 @@ class MaskedLanguageModel(LanguageModule):
         else:
             cls = AlbertForPreTraining if self.family == "albert" else BertForPreTraining
             self.model = (
-                load_model(cls, hub_folder(self.pretrained), self.pretrained)
+                load_model(cls, hub_folder(self.pretrained), self.pretrained, optional=PAIR_HEAD)
                 if self.pretrained
                 else cls(cast(Any, self._config()))
             )

@@ -1,7 +1,7 @@
 """Language models of the Hugging Face hub, causal and masked, as a thin LightningModule."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +32,9 @@ __all__ = ["PretrainedLM", "PretrainedOutput", "hub_folder", "load_model", "obje
 log = logging.getLogger(__name__)
 
 Objective = Literal["causal", "masked"]
+
+PAIR_HEAD = ("pooler", "sop_classifier", "seq_relationship")
+"""Parts of ALBERT and BERT that tell pairs of sentences, which published weights may lack (ALBERT v2's do)."""
 
 _TEXT = ["*.json", "*.txt", "*.model"]
 _WEIGHTS = (["*.safetensors"], ["pytorch_model*.bin"])
@@ -193,6 +196,15 @@ class PretrainedLM(LanguageModule):
         self.log_periodically({"train_loss": loss.detach()}, batch_idx)
         return loss
 
+    def predict_step(
+        self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
+    ) -> Float[Tensor, "batch time"]:
+        """Surprisal of each token to be predicted, −log p(labels), in nats; NaN where there is none."""
+        logits, labels = self._predict_labels(batch)
+        surprisal = torch.full(batch["labels"].shape, torch.nan, device=logits.device)
+        surprisal[batch["labels"] != IGNORED] = F.cross_entropy(logits, labels, reduction="none")
+        return surprisal
+
     def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
         """Add a batch to the sums."""
         logits, labels = self._predict_labels(batch)
@@ -269,8 +281,8 @@ def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Object
         )
     auto: Any = AutoModelForCausalLM if objective == "causal" else AutoModelForMaskedLM
     if objective == "masked" and architecture is not None and architecture.endswith("ForPreTraining"):
-        auto = AutoModelForPreTraining  # with its second head
-    model = load_model(auto, folder, label, config=config)
+        auto = AutoModelForPreTraining  # with its second head, where the files have it
+    model = load_model(auto, folder, label, optional=PAIR_HEAD, config=config)
     if model.get_output_embeddings() is None:
         raise ValueError(
             f"{label} is a {architecture}, which predicts no tokens (ELECTRA's discriminator): take the generator"
@@ -278,13 +290,15 @@ def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Object
     return objective, model
 
 
-def load_model(cls: Any, folder: Path, label: str, **kwargs: Any) -> Any:
+def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = (), **kwargs: Any) -> Any:
     """A model of transformers' from a folder, in float32 and in train mode; observers set eval.
 
     Args:
         cls: one of transformers' classes.
         folder: what ``save_pretrained`` wrote.
         label: what to call it in messages.
+        optional: parts of the model, as parts of the names of its weights, that the files may lack: they stay as they
+            are drawn, and a warning says so.
         **kwargs: of ``from_pretrained``.
 
     Raises:
@@ -298,11 +312,16 @@ def load_model(cls: Any, folder: Path, label: str, **kwargs: Any) -> Any:
             )  # fmt: skip
     except Exception as error:  # as the tokenizer's
         raise ValueError(f"{label} cannot be loaded by {cls.__name__} ({error})") from error
-    if info["missing_keys"]:
+    lacking = {key: set(optional) & set(key.split(".")) for key in info["missing_keys"]}
+    if needed := sorted(key for key, parts in lacking.items() if not parts):
         raise ValueError(
-            f"{label} lacks weights of {type(model).__name__}: {sorted(info['missing_keys'])}: was it saved as another "
-            "kind of model?"
+            f"{label} lacks weights of {type(model).__name__}: {needed}: was it saved as another kind of model?"
         )
+    if lacking:
+        log.warning(
+            "%s has no weights of %s, as published models often: these stay untrained, and predict no tokens",
+            label, ", ".join(sorted(set().union(*lacking.values()))),
+        )  # fmt: skip
     return model.train()
 
 

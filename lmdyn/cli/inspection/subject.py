@@ -81,7 +81,8 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
     """The model that a name stands for.
 
     Args:
-        name: yaml, run folder, folder or hub name of transformers, ``package.Class``, or a class of ``lmdyn.models``.
+        name: yaml, run folder, checkpoint of a run, folder or hub name of transformers, ``package.Class``, or a class
+            of ``lmdyn.models``.
         arguments: ``--model.ARG VALUE …``, over those of a configuration.
 
     Raises:
@@ -89,6 +90,8 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
         ValueError: a name that stands for nothing, a yaml without ``model``, a class that needs arguments.
     """
     path = Path(name).expanduser()
+    if path.suffix == ".ckpt":
+        return _of_checkpoint(path, arguments)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return _of_yaml(path, arguments)
     if path.is_dir():
@@ -139,7 +142,18 @@ def _of_yaml(path: Path, arguments: Sequence[str]) -> Subject:
     return Subject("configuration", str(path), says, module, model, configuration, observers=observers)
 
 
-def _of_run(path: Path, arguments: Sequence[str]) -> Subject:
+def _of_checkpoint(path: Path, arguments: Sequence[str]) -> Subject:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {path}")
+    for folder in list(path.absolute().parents)[:3]:
+        if (folder / "config.yaml").is_file():
+            return _of_run(folder, arguments, path)
+    raise ValueError(
+        f"{path}: no config.yaml in the folders above says what it is of: expected RUN/checkpoints/….ckpt, of `fit`"
+    )
+
+
+def _of_run(path: Path, arguments: Sequence[str], checkpoint: Path | None = None) -> Subject:
     configuration = read_yaml(path / "config.yaml")
     if not isinstance(configuration, dict) or not configuration.get("model"):
         raise ValueError(
@@ -147,12 +161,12 @@ def _of_run(path: Path, arguments: Sequence[str]) -> Subject:
         )
     weights, state = "untrained: the run has no checkpoint", None
     try:
-        checkpoint = newest_checkpoint(str(path))
+        found = checkpoint or newest_checkpoint(str(path))
     except FileNotFoundError:
         pass
     else:
-        state = read_checkpoint(checkpoint)
-        weights = f"of {checkpoint}"
+        state = read_checkpoint(found)
+        weights = f"of {found}"
         saved = state.get("hyper_parameters", {})
         given = configuration["model"].setdefault("init_args", {})
         # what was found in training, such as the size of the vocabulary; numbers only, texts could name classes
@@ -162,7 +176,7 @@ def _of_run(path: Path, arguments: Sequence[str]) -> Subject:
     module, observers, model = _configured(configuration, arguments)
     if isinstance(module, L.LightningModule) and state is not None:
         module.configure_model()
-        load_weights(module, state["state_dict"], checkpoint)
+        load_weights(module, state["state_dict"], found)
     folder = path / "tokenizer"
     tokenizer = AutoTokenizer.from_pretrained(str(folder)) if folder.is_dir() else None
     says = f"{type(module).__name__} of the run {path}"

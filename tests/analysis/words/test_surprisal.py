@@ -1,0 +1,225 @@
+"""Surprisals: by the definition, one piece at a time, and what the loss of transformers says."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from torch import nn
+from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from lmdyn.analysis import surprisals, word_surprisals
+from lmdyn.models import LSTMLanguageModel
+
+TEXTS = [
+    "The cats sat on the mat, unbelievably.",
+    "  Naïve  Élan — 日本 sat.",
+    "Cats",
+    "the mat on the cats sat on the mat on the cats sat on the mat",
+]
+
+
+def byte_level(**special):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=list(special.values()), show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    tokenizer.train_from_iterator(TEXTS * 5, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+
+
+def albert_like():
+    tokenizer = byte_level(
+        pad_token="<pad>", unk_token="<unk>", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]"
+    )
+    ids = [("[CLS]", tokenizer.cls_token_id), ("[SEP]", tokenizer.sep_token_id)]
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=ids
+    )
+    return tokenizer
+
+
+@pytest.fixture
+def causal():
+    torch.manual_seed(0)
+    tokenizer = byte_level(bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    config = GPT2Config(
+        vocab_size=len(tokenizer) + 9, n_embd=16, n_layer=2, n_head=2, n_positions=64, initializer_range=0.5
+    )
+    return GPT2LMHeadModel(config).train(), tokenizer
+
+
+@pytest.fixture
+def masked():
+    torch.manual_seed(0)
+    tokenizer = albert_like()
+    config = AlbertConfig(
+        vocab_size=len(tokenizer), embedding_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=64, initializer_range=0.5,
+    )  # fmt: skip
+    return AlbertForMaskedLM(config).train(), tokenizer
+
+
+def test_causal_models_agree_with_the_loss_of_transformers(causal):
+    model, tokenizer = causal
+    found = surprisals(model, tokenizer, TEXTS, batch_tokens=40)
+    assert model.training  # as it was, and measured without dropout
+    model.eval()
+    for number, text in enumerate(TEXTS):
+        ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(text)["input_ids"]]])
+        with torch.no_grad():
+            answer = model(input_ids=ids, labels=ids)
+        of_text = found[found["text"] == number]
+        assert -of_text["log_probability"].mean() == pytest.approx(float(answer.loss), abs=1e-5)
+        logits = answer.logits[0, :-1].double()
+        p = logits.softmax(-1)
+        entropy = -(p * p.log()).sum(-1)
+        rank = [1 + int((row > row[i]).sum()) for row, i in zip(logits, ids[0, 1:].tolist(), strict=True)]
+        np.testing.assert_allclose(of_text["entropy"], entropy, atol=1e-5)
+        assert of_text["rank"].tolist() == rank
+        assert of_text["piece"].tolist() == tokenizer.convert_ids_to_tokens(ids[0, 1:].tolist())
+        np.testing.assert_allclose(of_text["surprisal"], -of_text["log_probability"] / math.log(2))
+
+
+def test_words_are_what_white_space_separates(causal):
+    found = surprisals(*causal, TEXTS)
+    words = word_surprisals(found)
+    for number, text in enumerate(TEXTS):
+        of_text = words[words["text"] == number]
+        assert of_text["word"].tolist() == text.split()
+        assert of_text["word_index"].tolist() == list(range(len(text.split())))
+    assert words["pieces"].sum() == len(found)
+    assert words["log_probability"].sum() == pytest.approx(found["log_probability"].sum())
+    first = found.groupby(["text", "word_index"])[["rank", "entropy"]].first()
+    np.testing.assert_array_equal(words["rank"], first["rank"])
+    np.testing.assert_array_equal(words["entropy"], first["entropy"])
+
+
+def test_without_a_token_that_starts_a_text(causal, caplog):
+    model, tokenizer = causal
+    whole = surprisals(model, tokenizer, TEXTS)
+    without = surprisals(model, tokenizer, TEXTS, start="")
+    first = without.groupby("text").head(1).index
+    assert without.loc[first, "log_probability"].isna().all()
+    assert without.loc[first, "rank"].isna().all()
+    assert without["log_probability"].isna().sum() == len(TEXTS)
+    assert word_surprisals(without)["log_probability"].isna().sum() == len(TEXTS)  # no sum over what is left
+    assert whole["log_probability"].notna().all()
+    with pytest.raises(ValueError, match=r"start is '<s>', which is no token"):
+        surprisals(model, tokenizer, TEXTS, start="<s>")
+
+
+def test_texts_longer_than_the_context(causal):
+    model, tokenizer = causal
+    text = " ".join(TEXTS * 4)
+    ids = [tokenizer.bos_token_id, *tokenizer(text)["input_ids"]]
+    assert len(ids) > 2 * 64
+    found = surprisals(model, tokenizer, [text])["log_probability"].to_numpy(float)
+    model.eval()
+    done, begin = 1, 0
+    while done < len(ids):
+        window = torch.tensor([ids[begin : begin + 64]])
+        with torch.no_grad():
+            log_p = model(input_ids=window).logits[0].log_softmax(-1)
+        for i in range(done, min(begin + 65, len(ids))):
+            assert found[i - 1] == pytest.approx(float(log_p[i - begin - 1, ids[i]]), abs=1e-5)
+            assert i - begin >= 32 or begin == 0  # half a context at least
+        done = begin + 65
+        begin += 32
+    short = surprisals(model, tokenizer, [text], context=8)["log_probability"]
+    assert short.notna().all()
+    assert not np.allclose(short, found)
+
+
+def pseudo_log_likelihoods(model, tokenizer, text, pseudo):
+    """By the definition, a piece at a time."""
+    encoding = tokenizer(text, return_offsets_mapping=True)
+    ids, offsets = encoding["input_ids"], encoding["offset_mapping"]
+    word_of = []
+    for begin, _ in offsets:
+        letter = next((k for k in range(begin, len(text)) if text[k] != " "), 0)  # its first, or the next
+        word_of.append(len(text[: letter + 1].split()) - 1)
+    found = []
+    for i in range(1, len(ids) - 1):
+        hidden = list(ids)
+        hidden[i] = tokenizer.mask_token_id
+        if pseudo == "rest_of_word":
+            for j in range(i + 1, len(ids) - 1):
+                if word_of[j] == word_of[i]:
+                    hidden[j] = tokenizer.mask_token_id
+        with torch.no_grad():
+            log_p = model(input_ids=torch.tensor([hidden])).logits[0, i].log_softmax(-1)
+        found.append(float(log_p[ids[i]]))
+    return found
+
+
+@pytest.mark.parametrize("pseudo", ["piece", "rest_of_word"])
+def test_masked_models(masked, pseudo):
+    model, tokenizer = masked
+    found = surprisals(model, tokenizer, TEXTS, pseudo=pseudo, batch_tokens=50)
+    model.eval()
+    for number, text in enumerate(TEXTS):
+        expected = pseudo_log_likelihoods(model, tokenizer, text, pseudo)
+        np.testing.assert_allclose(found["log_probability"][found["text"] == number], expected, atol=1e-5)
+
+
+def test_masked_models_see_a_context_around_each_piece(masked):
+    model, tokenizer = masked
+    text = " ".join(TEXTS * 4)
+    found = surprisals(model, tokenizer, [text])["log_probability"].to_numpy(float)
+    model.eval()
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    for i in (0, 5, 31, 80, len(ids) - 1):
+        begin = max(0, min(i - 31, len(ids) - 62))
+        window = ids[begin : begin + 62]
+        window[i - begin] = tokenizer.mask_token_id
+        row = torch.tensor([[tokenizer.cls_token_id, *window, tokenizer.sep_token_id]])
+        with torch.no_grad():
+            log_p = model(input_ids=row).logits[0, i - begin + 1].log_softmax(-1)
+        assert found[i] == pytest.approx(float(log_p[ids[i]]), abs=1e-5)
+
+
+def test_recurrent_models():
+    torch.manual_seed(0)
+    tokenizer = byte_level(eos_token="<eos>")
+    model = LSTMLanguageModel(vocab_size=len(tokenizer), hidden_size=8, num_layers=1)
+    model.configure_model()
+    found = surprisals(model, tokenizer, TEXTS[:1])
+    ids = tokenizer(TEXTS[0])["input_ids"]
+    model.eval()
+    with torch.no_grad():
+        log_p = model(torch.tensor([[tokenizer.eos_token_id, *ids[:-1]]])).logits[0].log_softmax(-1)
+    expected = log_p.gather(1, torch.tensor(ids)[:, None])[:, 0]
+    np.testing.assert_allclose(found["log_probability"], expected, atol=1e-5)
+
+
+def test_what_is_refused(causal, masked, caplog):
+    model, tokenizer = causal
+    with pytest.raises(ValueError, match="none of 2 texts has a word"):
+        surprisals(model, tokenizer, ["", "  "])
+    with pytest.raises(ValueError, match="its tokenizer has no mask_token"):
+        surprisals(masked[0], tokenizer, TEXTS)
+    with pytest.raises(ValueError, match=r"the tokenizer has a piece \d+, the model predicts 20"):
+        surprisals(nn.Sequential(nn.Embedding(400, 4), nn.Linear(4, 20)), tokenizer, TEXTS)
+    with pytest.raises(ValueError, match="context must be at least 4"):
+        surprisals(model, tokenizer, TEXTS, context=2)
+    bigrams = nn.Sequential(nn.Embedding(400, 4), nn.Linear(4, 400))
+    with pytest.raises(ValueError, match="cannot be measured: give `objective`"):
+        surprisals(bigrams, masked[1], TEXTS)
+    assert len(surprisals(bigrams, masked[1], TEXTS, objective="causal", start="[CLS]"))
+    small = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    with pytest.raises(ValueError, match="this is an encoder-decoder"):
+        surprisals(T5ForConditionalGeneration(T5Config(vocab_size=400, **small)), tokenizer, TEXTS)
+    some = surprisals(model, tokenizer, ["", "Cats sat"])
+    assert set(some["text"]) == {1}

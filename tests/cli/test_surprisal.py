@@ -1,0 +1,136 @@
+"""``lmdyn surprisal``: tables of a text, by a run, a checkpoint, a folder; and what is refused."""
+
+import io
+import json
+
+import pandas as pd
+import pytest
+import torch
+from transformers import AlbertConfig, AlbertForMaskedLM, GPT2Config, GPT2LMHeadModel
+
+from lmdyn.cli.__main__ import main
+from lmdyn.models import MaskedLanguageModel, PretrainedLM
+from tests.analysis.words.test_surprisal import TEXTS, albert_like, byte_level
+
+FIT = [
+    "fit", "--model=LSTMLanguageModel", "--model.hidden_size=8", "--trainer.accelerator=cpu", "--trainer.max_steps=2",
+    "--trainer.logger=TensorBoardLogger", "--trainer.logger.save_dir=.", "--trainer.logger.name=runs",
+    "--trainer.logger.version=lm", "--trainer.limit_val_batches=0", "--trainer.enable_progress_bar=false",
+    "--trainer.callbacks+=lmdyn.callbacks.ScheduledCheckpoint", "--trainer.callbacks.schedule.every=1",
+    "--data=GrammarCorpus", "--data.n_train_tokens=500", "--data.n_validation_tokens=100", "--data.n_test_tokens=100",
+    "--data.cache_dir=cache",
+]  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("\n".join(["", *TEXTS, " ", ""]), encoding="utf-8")
+    tokenizer = byte_level(eos_token="<|endoftext|>")
+    tokenizer.save_pretrained("gpt")
+    torch.manual_seed(0)
+    GPT2LMHeadModel(
+        GPT2Config(vocab_size=len(tokenizer), n_embd=8, n_layer=1, n_head=1, n_positions=64)
+    ).save_pretrained("gpt")
+    return tmp_path
+
+
+def test_of_a_folder(here, capsys, caplog):
+    main(["surprisal", "gpt", "text.txt"])
+    pieces, words = (pd.read_parquet(f"text.surprisal/{n}.parquet") for n in ("pieces", "words"))
+    assert words["line"].unique().tolist() == [2, 3, 4, 5]  # as an editor numbers them
+    assert words["word"].tolist() == " ".join(TEXTS).split()
+    assert list(words.columns) == [
+        "line", "word_index", "word", "pieces", "log_probability", "surprisal", "rank", "entropy"
+    ]  # fmt: skip
+    model = PretrainedLM("gpt").eval()
+    ids = torch.tensor([[0, *model.tokenizer(TEXTS[0])["input_ids"]]])
+    with torch.no_grad():
+        loss = model.model(input_ids=ids, labels=ids).loss
+    assert -pieces["log_probability"][pieces["line"] == 2].mean() == pytest.approx(float(loss), abs=1e-5)
+    settings = json.loads((here / "text.surprisal" / "settings.json").read_text())
+    assert settings["model"] == "gpt"
+    assert settings["pseudo"] == "piece"
+    with pytest.raises(SystemExit):
+        main(["surprisal", "gpt", "text.txt"])
+    assert "text.surprisal holds surprisals already: give another --out" in capsys.readouterr().err
+
+
+def test_of_standard_input(here, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("Cats sat\n"))
+    main(["surprisal", "gpt", "-", "--out", "found"])
+    assert pd.read_parquet("found/words.parquet")["word"].tolist() == ["Cats", "sat"]
+
+
+def test_of_a_run_and_of_its_checkpoints(here):
+    main(FIT)
+    (here / "text.txt").write_text("the dog\n")
+    folder = here / "runs" / "lm"
+    for name, model in (("run", folder), ("last", folder / "checkpoints" / "step=000000002.ckpt"),
+                        ("first", folder / "checkpoints" / "step=000000001.ckpt")):  # fmt: skip
+        main(["surprisal", str(model), "text.txt", "--out", name])
+    run, last, first = (pd.read_parquet(f"{n}/words.parquet")["surprisal"] for n in ("run", "last", "first"))
+    assert run.equals(last)
+    assert not run.equals(first)
+
+
+def test_of_published_weights_of_albert(here, capsys):
+    """They have no pooler and no head for pairs of sentences, though their configuration names them."""
+    tokenizer = albert_like()
+    config = AlbertConfig(
+        vocab_size=len(tokenizer), embedding_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    saved = AlbertForMaskedLM(config)
+    saved.save_pretrained("albert")
+    tokenizer.save_pretrained("albert")
+    file = here / "albert" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"architectures": ["AlbertForPreTraining"]}))
+    main(["surprisal", "albert", "text.txt", "--pseudo", "rest_of_word"])
+    assert pd.read_parquet("text.surprisal/words.parquet")["surprisal"].notna().all()
+    assert "albert has no weights of pooler, sop_classifier" in capsys.readouterr().err
+    module = PretrainedLM("albert").eval()
+    ids = torch.tensor([[2, 7, 8, 3]])
+    torch.testing.assert_close(module(ids).logits, saved.eval()(ids).logits)
+    trained_on = MaskedLanguageModel(family="albert", pretrained="albert")
+    trained_on.configure_model()
+    # a model that really is another kind stays refused
+    file.write_text(
+        json.dumps(json.loads(file.read_text()) | {"num_hidden_groups": 2, "num_hidden_layers": 2})
+    )
+    with pytest.raises(ValueError, match="lacks weights of AlbertForPreTraining"):
+        PretrainedLM("albert")
+
+
+def test_predict_of_a_pretrained_model(here):
+    module = PretrainedLM("gpt").eval()
+    ids = torch.tensor([[5, 6, 7]])
+    labels = torch.tensor([[6, -100, 8]])
+    with torch.no_grad():
+        found = module.predict_step({"input_ids": ids, "labels": labels}, 0)
+        log_p = module(ids).logits[0].log_softmax(-1)
+    assert found[0, 0] == pytest.approx(-float(log_p[0, 6]))
+    assert found[0, 1].isnan()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["gpt", "none.txt"], "there is no file none.txt: give one, or -"),
+        (["gpt", "latin.txt"], "latin.txt is not UTF-8"),
+        (["gpt", "empty.txt"], "empty.txt holds no text"),
+        (["gpt/x.ckpt", "text.txt"], "there is no checkpoint gpt/x.ckpt"),
+        (["lone.ckpt", "text.txt"], "no config.yaml in the folders above"),
+        (["bare", "text.txt"], "bare has no tokenizer next to it: give --tokenizer FOLDER"),
+        (["gpt", "text.txt", "--pseudo", "word"], "invalid choice: 'word'"),
+    ],
+)
+def test_what_is_refused(here, capsys, args, message):
+    (here / "latin.txt").write_bytes("Élan".encode("latin-1"))
+    (here / "empty.txt").write_text("\n \n")
+    (here / "lone.ckpt").write_text("")
+    GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=1)).save_pretrained("bare")
+    with pytest.raises(SystemExit):
+        main(["surprisal", *args])
+    assert message in capsys.readouterr().err
