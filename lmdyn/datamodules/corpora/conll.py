@@ -64,9 +64,10 @@ def read_conll(path: Path, layout: ConllLayout = "conll2012", lowercase: bool = 
 
     Layouts:
 
-    - ``conll2012``: white space between columns: document, part, word number, word, tag, parse, lemma, frameset,
-      sense, speaker, named entity, a column for each predicate, coreference. A document is a part, named
-      ``<document>/<part>``. Brackets as words are unescaped (``-LRB-`` is ``(``); ``/.`` and the like are not.
+    - ``conll2012``: white space between columns, or tabs, between which a cell may be empty: document, part, word
+      number, word, tag, parse, lemma, frameset, sense, speaker, named entity, a column for each predicate,
+      coreference. A document is a part, named ``<document>/<part>``. Brackets as words are unescaped (``-LRB-`` is
+      ``(``); ``/.`` and the like are not.
     - ``gum``: the same with tabs and without predicates.
     - ``ewt_propbank``: tabs: document, sentence id, word number, word, tag, parse, lemma, frameset, a column for
       each predicate. A document ends where its name does; there is no coreference.
@@ -125,10 +126,13 @@ class _Block:
         return f"{self.path}:{self.first + row}"
 
     def add(self, number: int, line: str, form: _Layout) -> None:
-        columns = line.split("\t") if form.tabs else line.split()
-        where = f"{self.path}:{number}"
         least = form.fixed + form.coreference
-        separator = "tabs" if form.tabs else "white space"
+        columns, separator = line.split("\t"), "tabs"
+        if not form.tabs and len(columns) < least:
+            columns, separator = line.split(), "white space"
+        # between tabs a cell may be empty where others have a hyphen
+        columns = [cell.strip() or ("" if i == form.word else "-") for i, cell in enumerate(columns)]
+        where = f"{self.path}:{number}"
         if len(columns) < least or (not form.predicates and len(columns) > least):
             more = " or more" if form.predicates else ""
             raise ValueError(

@@ -52,6 +52,22 @@ def write(tmp_path: Path, text: str, name: str = "x.v4_gold_conll") -> Path:
     return path
 
 
+def test_empty_cells_between_tabs(tmp_path):
+    """As some conversions write them: nothing instead of a hyphen, in the last column too."""
+    lines = [line if line.startswith("#") else "\t".join(line.split()) for line in ONTONOTES.splitlines()]
+    tabs = "\n".join("\t".join("" if cell in "-*" else cell for cell in line.split("\t")) for line in lines)
+    assert "\t\n" in tabs
+    assert list(read_conll(write(tmp_path, tabs))) == list(read_conll(write(tmp_path, ONTONOTES, "y.conll")))
+    short = tabs.replace("said\tVBD", "said VBD")
+    with pytest.raises(
+        ValueError, match=r":3: expected 14 columns as in the sentence's first line \(2\), got 13"
+    ):
+        list(read_conll(write(tmp_path, short)))
+    wordless = tabs.replace("\tsaid\t", "\t\t")
+    with pytest.raises(ValueError, match=r":3: the word \(column 4\) is empty"):
+        list(read_conll(write(tmp_path, wordless)))
+
+
 def test_ontonotes(tmp_path):
     first, second = read_conll(write(tmp_path, ONTONOTES))
     assert first.name == "bc/cctv/00/cctv_0000/000"

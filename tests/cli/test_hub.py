@@ -1,0 +1,169 @@
+"""Models and datasets by hub name, as a process finds them: on a stand-in hub, with the layouts of published ones."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    BertConfig,
+    BertForPreTraining,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+)
+
+from tests.analysis.words.test_surprisal import TEXTS, albert_like, byte_level
+from tests.helpers.hub import Hub
+
+pytestmark = pytest.mark.slow
+
+SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+OBSERVERS = {
+    "trainer": {
+        "callbacks": [
+            {
+                "class_path": "LearningCurves",
+                "init_args": {"schedule": {"at": [0]}, "probe": {
+                    "class_path": "TextCorpus",
+                    "init_args": {
+                        "train": "text.txt", "validation": "text.txt", "test": "text.txt", "lowercase": False,
+                        "drop_rare_sentences": False,
+                    },
+                }},
+            }
+        ]
+    }
+}  # fmt: skip
+
+
+def lmdyn(hub, folder, *args, fails=False):
+    """A command in a process of its own, on this hub."""
+    done = subprocess.run(
+        [sys.executable, "-m", "lmdyn.cli", *args],
+        env={**os.environ, **hub.environment(folder / "cache")},
+        cwd=folder, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode != 0) == fails, done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def hub(tmp_path):
+    with Hub(tmp_path / "hub").serve() as served:
+        yield served
+
+
+@pytest.fixture
+def here(tmp_path):
+    (tmp_path / "text.txt").write_text("\n".join(TEXTS * 3) + "\n")
+    (tmp_path / "observers.yaml").write_text(yaml.safe_dump(OBSERVERS))
+    return tmp_path
+
+
+def pythia(folder, seed):
+    torch.manual_seed(seed)
+    tokenizer = byte_level(bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    config = GPTNeoXConfig(vocab_size=len(tokenizer), **SIZES, max_position_embeddings=64)
+    GPTNeoXForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def test_revisions_of_a_model(hub, here):
+    for seed, revision in enumerate(["main", "step0", "step1000", "step143000"]):
+        pythia(hub.folder("models", "EleutherAI/pythia-14m", revision), seed)
+    hub.fail(r"resolve/.*safetensors")  # once; the libraries try again
+    hub.latency = 0.01
+    lmdyn(hub, here, "analyze", "EleutherAI/pythia-14m", "--revisions", "step*", "--config", "observers.yaml",
+          "--out", "found")  # fmt: skip
+    assert any("/refs" in path for path in hub.asked)
+    seen = pd.read_parquet(here / "found" / "observations" / "learning_curves")
+    assert sorted(seen["step"].unique()) == [0, 1000, 143000]
+    hub.asked.clear()
+    lmdyn(hub, here, "surprisal", "EleutherAI/pythia-14m", "text.txt", "--model.revision", "step1000")
+    assert not any("GET" in path and "safetensors" in path for path in hub.asked)  # it is in the cache
+    words = pd.read_parquet(here / "text.surprisal" / "words.parquet")
+    assert words["surprisal"].notna().all()
+    said = lmdyn(hub, here, "analyze", "EleutherAI/pythia-14m", "--revisions", "step7", "--config", "observers.yaml",
+                 "--out", "found", fails=True)  # fmt: skip
+    assert "at revision 'step7' cannot be reached" in said
+
+
+def test_models_of_their_own_for_each_step(hub, here):
+    """MultiBERTs: https://huggingface.co/google/multiberts-seed_0-step_20k and so on."""
+    tokenizer = albert_like()
+    for seed, step in enumerate(("0k", "20k")):
+        torch.manual_seed(seed)
+        folder = hub.folder("models", f"google/multiberts-seed_0-step_{step}")
+        BertForPreTraining(BertConfig(vocab_size=len(tokenizer), **SIZES)).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    masked = {"class_path": "PretrainingCorpus", "init_args": {
+        "sequence_length": 16, "corpus": OBSERVERS["trainer"]["callbacks"][0]["init_args"]["probe"]}}  # fmt: skip
+    config = json.loads(json.dumps(OBSERVERS))
+    config["trainer"]["callbacks"][0]["init_args"]["probe"] = masked
+    (here / "observers.yaml").write_text(yaml.safe_dump(config))
+    lmdyn(hub, here, "analyze", "google/multiberts-seed_0-step_{}", "--revisions", "0k,20k", "--config",
+          "observers.yaml", "--out", "found")  # fmt: skip
+    seen = pd.read_parquet(here / "found" / "observations" / "learning_curves")
+    assert sorted(seen["step"].unique()) == [0, 20000]
+
+
+def test_published_weights_of_albert(hub, here):
+    """albert/albert-base-v2 says AlbertForMaskedLM, and its file has neither pooler nor head for pairs."""
+    tokenizer = albert_like()
+    folder = hub.folder("models", "albert/albert-base-v2")
+    AlbertForMaskedLM(AlbertConfig(vocab_size=len(tokenizer), **SIZES, embedding_size=8)).save_pretrained(
+        folder
+    )
+    tokenizer.save_pretrained(folder)
+    lmdyn(hub, here, "surprisal", "albert/albert-base-v2", "text.txt")
+    config = {
+        "model": {
+            "class_path": "MaskedLanguageModel",
+            "init_args": {"family": "albert", "pretrained": "albert/albert-base-v2"},
+        },
+        "data": {"class_path": "PretrainingCorpus", "init_args": {
+            "sequence_length": 16, "batch_size": 2, "pairs": "order",
+            "corpus": {"class_path": "TextCorpus", "init_args": {
+                "train": "text.txt", "validation": "text.txt", "test": "text.txt", "drop_rare_sentences": False,
+                "tokenizer": "albert/albert-base-v2", "lowercase": False, "cache_dir": "texts"}}}},
+        "trainer": {"max_steps": 1, "accelerator": "cpu", "logger": False, "limit_val_batches": 0},
+    }  # fmt: skip
+    (here / "fit.yaml").write_text(yaml.safe_dump(config))
+    said = lmdyn(hub, here, "fit", "--config", "fit.yaml")
+    assert "albert/albert-base-v2 has no weights of pooler, sop_classifier" in said
+
+
+def test_datasets_are_streamed_from_the_hub(hub, here):
+    """OpenWebText: parquet files in the branch that the hub converts to."""
+    tokenizer = albert_like()
+    tokenizer.save_pretrained(here / "tokenizer")
+    folder = hub.folder("datasets", "Skylion007/openwebtext", "refs/convert/parquet") / "plain_text" / "train"
+    folder.mkdir(parents=True)
+    for i in range(2):
+        rows = {"text": [f"{text} {text}\n\n{text}" for text in TEXTS * 20]}
+        pq.write_table(pa.table(rows), folder / f"{i:04d}.parquet")
+    hub.fail(r"0000\.parquet")
+    config = {
+        "model": {"class_path": "CausalLanguageModel", "init_args": {
+            "family": "gpt2", "config": {"n_embd": 8, "n_layer": 1, "n_head": 1, "n_positions": 64}}},
+        "data": {"class_path": "PretrainingCorpus", "init_args": {
+            "sequence_length": 16, "batch_size": 2, "objective": "causal",
+            "stream": {"class_path": "StreamedText", "init_args": {
+                "dataset": {"path": "Skylion007/openwebtext", "revision": "refs/convert/parquet", "split": "train",
+                            "data_files": "plain_text/train/*.parquet"}, "epoch_batches": 4}},
+            "corpus": {"class_path": "TextCorpus", "init_args": {
+                "train": "text.txt", "validation": "text.txt", "test": "text.txt", "drop_rare_sentences": False,
+                "tokenizer": "tokenizer", "lowercase": False, "cache_dir": "texts"}}}},
+        "trainer": {"max_steps": 2, "accelerator": "cpu", "logger": False, "limit_val_batches": 0},
+    }  # fmt: skip
+    (here / "fit.yaml").write_text(yaml.safe_dump(config))
+    lmdyn(hub, here, "fit", "--config", "fit.yaml")
+    assert any("datasets/Skylion007/openwebtext" in path for path in hub.asked)
