@@ -1,18 +1,24 @@
 """The benchmarks run, with sizes so small that their numbers mean nothing."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
-SCRIPTS = sorted(p for p in FOLDER.glob("*.py") if p.name != "common.py")
+SCRIPTS = sorted(p for p in FOLDER.glob("*.py") if p.name not in ("common.py", "gpu_kit.py"))
+IN_KIT = {
+    "pretraining", "observers_device", "long_term", "dynamics", "two_tower", "sweep_precision", "token_learning"
+}  # fmt: skip
+ALONE = [p for p in SCRIPTS if p.stem not in IN_KIT]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS, ids=[p.stem for p in SCRIPTS])
+@pytest.mark.parametrize("script", ALONE, ids=[p.stem for p in ALONE])
 def test_runs_and_prints_a_table(script, tmp_path):
     if script.stem == "memory" and not Path("/proc/self/status").exists():
         pytest.skip("memory is read from /proc")
@@ -26,3 +32,42 @@ def test_runs_and_prints_a_table(script, tmp_path):
 def test_each_benchmark_is_in_the_readme():
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert [p.name for p in SCRIPTS if f"benchmarks/{p.name}" not in text] == []
+
+
+def kit(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """benchmarks/gpu.sh with tiny sizes."""
+    command = ["bash", str(FOLDER / "gpu.sh"), "--smoke", "--out", str(out), *arguments]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=900, check=False)
+
+
+@pytest.mark.slow
+def test_the_kit_for_a_gpu(tmp_path):
+    """All steps, each with its table; run again it has nothing to do, and a step that failed is tried again."""
+    done = kit(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "results.json").read_text())
+    steps = {step["name"]: step for step in found["steps"]}
+    assert set(steps) == IN_KIT | {"tests"}
+    assert {step["status"] for step in steps.values()} == {"done"}
+    assert all(steps[name]["tables"] and all(steps[name]["tables"]) for name in IN_KIT)
+    assert found["about"]["sizes"] == "tiny"
+    page = (tmp_path / "results.md").read_text()
+    assert all(f"## {name}" in page for name in steps)
+    steps["sweep_precision"]["status"] = "failed: exit status 1"
+    (tmp_path / "results.json").write_text(json.dumps(found))
+    again = kit(tmp_path)
+    assert again.returncode == 0
+    assert again.stdout.count("done before") == len(steps) - 1
+    assert "sweep_precision: done, " in again.stdout
+
+
+def test_the_kit_needs_a_card_but_for_tiny_sizes(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    command = ["bash", str(FOLDER / "gpu.sh"), "--out", str(tmp_path)]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "no CUDA device is here: --smoke" in done.stderr
