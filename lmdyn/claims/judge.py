@@ -352,7 +352,8 @@ def _floor(
     values = {seed: e[0] for seed, e in found.items() if math.isfinite(e[0].value)}
     lacking = list(dict.fromkeys(missing.values()))[:1]
     told = [f"the floor is not measured: {lacking[0]}"] if lacking else []
-    return (summarize(values, claim.parts[0].scale, confidence) if values else None), told
+    scale, between = claim.parts[0].scale, claim.floor.between()
+    return (summarize(values, scale, confidence, between) if values else None), told
 
 
 def _undecided(claim: Claim, parts: Sequence[PartJudgement], verdict: Verdict) -> Iterator[str]:

@@ -82,6 +82,10 @@ class Number(ABC):
             ValueError: several observers, runs or rows could be meant.
         """
 
+    def between(self) -> tuple[float, float] | None:
+        """The least and the greatest value that the number can have, where there are such: 0 and 1 of a share."""
+        return None
+
     def reads(self) -> frozenset[str]:
         """What it is computed from: ``Observer/quantity``."""
         return frozenset(name for part in parts_of(self) for name in part.names())
@@ -128,6 +132,10 @@ class At(Number):
         value, error = float(table["value"].iloc[at]), float(table["error"].iloc[at])
         return Estimate(value, None if math.isnan(error) else error, df=self.rows.df)
 
+    def between(self) -> tuple[float, float] | None:
+        """0 and 1 of shares and accuracies."""
+        return _range_of(self.rows.quantity)
+
     def _position(self, steps: list[int]) -> int:
         if self.step == "first":
             return 0
@@ -164,6 +172,11 @@ class Difference(Number):
         low, high = (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
         return Estimate(_middle(low, high, a.value - b.value), error, low, high, df)
 
+    def between(self) -> tuple[float, float] | None:
+        """The differences of the ends, where both have such."""
+        a, b = self.a.between(), self.b.between()
+        return None if a is None or b is None else (a[0] - b[1], a[1] - b[0])
+
 
 @dataclass(frozen=True)
 class Change(Number):
@@ -180,12 +193,19 @@ class Change(Number):
             NotMeasured: there is only one observation.
         """
         steps = self.rows.table(runs)["step"].to_list()
-        a, b = At(self.rows, self.until), At(self.rows, self.since)
+        a, b = self._ends()
         if a._position(steps) == b._position(steps):
             raise NotMeasured(
                 f"{self.rows.observer} observed one step only ({steps}): there is no change over steps"
             )
         return Difference(a, b).of(runs)
+
+    def between(self) -> tuple[float, float] | None:
+        """-1 and 1 of shares and accuracies."""
+        return Difference(*self._ends()).between()
+
+    def _ends(self) -> tuple[At, At]:
+        return At(self.rows, self.until), At(self.rows, self.since)
 
 
 @dataclass(frozen=True)
@@ -197,6 +217,11 @@ class _Several(Number):
             raise ValueError(
                 f"{type(self).__name__} expects a tuple of numbers, one or more; got {self.numbers!r}"
             )
+
+    def between(self) -> tuple[float, float] | None:
+        """The outermost ends, where all have such."""
+        ends = [end for n in self.numbers if (end := n.between()) is not None]
+        return (min(e[0] for e in ends), max(e[1] for e in ends)) if len(ends) == len(self.numbers) else None
 
     def _extreme(self, runs: Sequence[ObservedRun], choose: Callable[..., Any]) -> Estimate:
         """The number that ``max`` or ``min`` chooses, with its own error, between the extremes of the bounds."""
@@ -321,6 +346,10 @@ class Tested(Number, Source):
             )
         return found[0], "test"
 
+    def between(self) -> tuple[float, float] | None:
+        """0 and 1 of an accuracy."""
+        return _range_of(self.metric)
+
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """The metric; its error over texts is not known."""
         return Estimate(float(self.locate(runs)[0].tested[self.metric]))
@@ -344,3 +373,7 @@ def _combined(estimates: Sequence[Estimate], weights: Sequence[float]) -> tuple[
     total = math.fsum(variances)
     spread = math.fsum(v**2 / e.df for v, e in zip(variances, estimates, strict=True) if e.df)
     return math.sqrt(total), total**2 / spread if spread else None
+
+
+def _range_of(quantity: str) -> tuple[float, float] | None:
+    return (0.0, 1.0) if quantity.endswith(("share", "accuracy")) else None

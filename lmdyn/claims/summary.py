@@ -11,7 +11,7 @@ from lmdyn.claims.numbers import Estimate
 from lmdyn.claims.runs import SeedPair, independent_seeds
 
 if TYPE_CHECKING:
-    from lmdyn.analysis.statistics.mean_over_seeds import Bounds
+    from lmdyn.analysis.statistics.mean_over_seeds import Bounds, EqualSeeds
     from lmdyn.analysis.statistics.variance_components import VarianceComponents
 
 __all__ = ["ENOUGH", "FEWEST", "Interval", "PartJudgement", "Summary", "Verdict", "judge_part", "summarize"]
@@ -92,7 +92,10 @@ class PartJudgement(Summary):
 
 
 def summarize(
-    estimates: Mapping[SeedPair, Estimate], scale: Scale = "plain", confidence: float = 0.95
+    estimates: Mapping[SeedPair, Estimate],
+    scale: Scale = "plain",
+    confidence: float = 0.95,
+    between: Interval | None = None,
 ) -> Summary:
     """Mean and intervals of a number over seeds.
 
@@ -100,8 +103,9 @@ def summarize(
         estimates: one a seed, none of them NaN.
         scale: where the mean is taken; ``plain`` where a value lies at the end of the range of another scale.
         confidence: of the intervals.
+        between: the least and the greatest value that the number can have, where there are such.
     """
-    return _Scaled(estimates, scale).summary(confidence)
+    return _Scaled(estimates, scale, between).summary(confidence)
 
 
 def judge_part(
@@ -129,7 +133,7 @@ def judge_part(
     """
     from lmdyn.analysis.statistics.scales import to_scale
 
-    scaled = _Scaled(estimates, part.scale)
+    scaled = _Scaled(estimates, part.scale, part.number.between())
     summary = scaled.summary(shown_confidence or confidence)
     low, high = (to_scale(end, scaled.scale) for end in (part.region.low, part.region.high))
     holds_confidence, fails_confidence = holds_confidence or confidence, fails_confidence or confidence
@@ -169,13 +173,19 @@ def judge_part(
 class _Scaled:
     """Estimates on a scale."""
 
-    def __init__(self, estimates: Mapping[SeedPair, Estimate], scale: Scale) -> None:
+    def __init__(
+        self, estimates: Mapping[SeedPair, Estimate], scale: Scale, between: Interval | None = None
+    ) -> None:
         from lmdyn.analysis.statistics.scales import to_scale
 
         ends = [end for e in estimates.values() for end in (e.low, e.high) if math.isfinite(end)]
-        self.scale: Scale = scale if all(math.isfinite(to_scale(end, scale)) for end in ends) else "plain"
-        self.estimates = estimates
         self.seeds = tuple(independent_seeds(estimates))
+        values = {end for s in self.seeds for end in (estimates[s].low, estimates[s].high)}
+        # all seeds have one value of a number that has a range
+        self.equal = (*between, *values) if between is not None and len(values) == 1 else None
+        inside = self.equal is None and all(math.isfinite(to_scale(end, scale)) for end in ends)
+        self.scale: Scale = scale if inside else "plain"
+        self.estimates = estimates
         self.bounds = {s: (self.to(e.low), self.to(e.high)) for s, e in estimates.items()}
         self.errors = {s: self._error(e) for s, e in estimates.items()}
 
@@ -190,12 +200,16 @@ class _Scaled:
         return None if estimate.error is None else error_on_scale(estimate.value, estimate.error, self.scale)
 
     @cached_property
-    def mean(self) -> "Bounds":
-        from lmdyn.analysis.statistics.mean_over_seeds import Bounds
+    def mean(self) -> "Bounds | EqualSeeds":
+        from lmdyn.analysis.statistics.mean_over_seeds import Bounds, EqualSeeds
 
         low, high = zip(*(self.bounds[s] for s in self.seeds), strict=True)
         errors = [self.errors[s] or 0.0 for s in self.seeds]
-        return Bounds(low, high, errors, [self.estimates[s].df for s in self.seeds])
+        mean = Bounds(low, high, errors, [self.estimates[s].df for s in self.seeds])
+        if self.equal is None:
+            return mean
+        least, greatest, value = self.equal
+        return EqualSeeds(mean, value, len(self.seeds), least, greatest)
 
     def own(self, seed: SeedPair, confidence: float) -> Interval:
         """A seed's own interval: this model, another text."""

@@ -297,7 +297,7 @@ def surprisal_command(args: Sequence[str]) -> None:
     of_classes, own = _of_classes(args)
     options = vars(parser.parse_args(own))
     device = _device(options.pop("device"))
-    from lmdyn.cli.surprisal import write_surprisals
+    from lmdyn.cli.inspection.surprisal import write_surprisals
 
     log.info("written: %s", write_surprisals(**options, device=device, arguments=of_classes))
 

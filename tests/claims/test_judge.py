@@ -117,6 +117,32 @@ def test_below_three_nothing_is_decided(n):
     assert (row.parts[0].interval is None) == (n == 1)
 
 
+def test_equal_shares_have_a_width():
+    """Three networks without chaos do not say that there is none; of other numbers equal values stay what they were."""
+    part = Part(At(Rows("Observer", "ended_share")), Above(0.05))
+
+    def of(n, value=0.0, name="ended_share"):
+        return [run(s, {name: value}) for s in range(2, 2 + n)]
+
+    row = verdict([part], of(3))
+    assert row.verdict == "undecided"
+    assert row.parts[0].interval == pytest.approx((0.0, 1 - 0.025 ** (1 / 3)))
+    assert verdict([part], of(40)).verdict == "undecided"  # 0.95^40 = 0.13
+    assert verdict([part], of(75)).verdict == "fails"  # 0.95^75 = 0.02
+    half = [Part(At(Rows("Observer", "ended_share")), Below(0.5))]
+    assert verdict(half, of(5)).verdict == "undecided"
+    assert verdict(half, of(6)).verdict == "holds"  # 2^-6 = 0.016
+    apart = Difference(At(Rows("Observer", "ended_share")), At(Rows("Observer", "a_share")))
+    paired = [run(s, {"ended_share": 1.0, "a_share": 1.0}) for s in (2, 3, 4, 5, 6)]
+    rest = 1 - 0.025**0.2
+    assert verdict([Part(apart, Below(0.9))], paired).parts[0].interval == pytest.approx((-rest, rest))
+    assert verdict([Part(X, Above(0.0))], of(3, 0.5, "x")).verdict == "holds"
+    logit = Part(At(Rows("Observer", "ended_share")), Below(0.99), scale="logit")
+    assert verdict([logit], of(3, 0.5)).parts[0].interval[1] == pytest.approx(
+        0.5 + 0.5 * (1 - 0.025 ** (1 / 3))
+    )
+
+
 def test_differences_are_paired_by_seed():
     base = np.array([0.0, 5.0, -3.0, 9.0, 2.0])  # what a seed's runs have in common
     noise = np.array([0.02, -0.01, 0.03, 0.0, -0.02])

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from scipy.special import stdtr, stdtrit
 
-__all__ = ["Bounds", "MeanOverSeeds", "mean_over_seeds"]
+__all__ = ["Bounds", "EqualSeeds", "MeanOverSeeds", "mean_over_seeds"]
 
 _MOST_CENSORED = 12  # 4096 corners
 
@@ -224,6 +224,64 @@ class Bounds:
         if unbounded or math.isinf(bound):
             return 1.0
         return max(self._least if truncated else 0.0, *(of(corner, bound) for corner in self._corners))
+
+
+class EqualSeeds:
+    """A mean over seeds that all have one value, of a number that lies between two others, such as a share.
+
+    Equal values have no variance, and Student's interval no width: that three networks of three are not chaotic does
+    not say that none is. What n equal values tell is that another seed has this value with a probability of at least
+    α^(1/n) (Clopper & Pearson 1934); the rest of the mean may lie at either end of the range.
+
+    Args:
+        mean: the same mean, for the error over texts.
+        value: of each seed.
+        n: seeds.
+        low: least value that the number can have.
+        high: the greatest.
+
+    Reference: Clopper & Pearson 1934, "The use of confidence or fiducial limits illustrated in the case of the
+        binomial".
+
+    Example:
+        >>> zeros = EqualSeeds(Bounds([0, 0, 0], [0, 0, 0]), 0.0, 3, 0.0, 1.0)
+        >>> [round(end, 3) for end in zeros.interval()], round(zeros.p_below(0.5), 3)
+        ([0.0, 0.708], 0.125)
+    """
+
+    def __init__(
+        self, mean: Bounds, value: float | int, n: int, low: float | int = 0.0, high: float | int = 1.0
+    ) -> None:
+        if not low <= value <= high or n < 2:
+            raise ValueError(f"expected two values or more between {low} and {high}, got {n} of {value}")
+        self._mean, self._value, self._n, self._low, self._high = mean, value, n, low, high
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """The wider of that of equal values and Student's, which may have an error over texts."""
+        ends = self.seeds_interval(confidence), self._mean.interval(confidence)
+        return min(e[0] for e in ends), max(e[1] for e in ends)
+
+    def seeds_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Another seed, this text."""
+        rest = 1 - ((1 - confidence) / 2) ** (1 / self._n)
+        v = self._value
+        return v - (v - self._low) * rest, v + (self._high - v) * rest
+
+    def text_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """These models, another text."""
+        return self._mean.text_interval(confidence)
+
+    def p_above(self, bound: float | int) -> float:
+        """One-sided p of "the mean is not above the bound"."""
+        return max(self._p(bound - self._low, self._value - self._low), self._mean.p_above(bound))
+
+    def p_below(self, bound: float | int) -> float:
+        """One-sided p of "the mean is not below the bound"."""
+        return max(self._p(self._high - bound, self._high - self._value), self._mean.p_below(bound))
+
+    def _p(self, allowed: float | int, taken: float | int) -> float:
+        """All n have the value, where at most allowed / taken of all seeds can."""
+        return 0.0 if allowed < 0 else 1.0 if allowed >= taken else (allowed / taken) ** self._n
 
 
 def _wider(

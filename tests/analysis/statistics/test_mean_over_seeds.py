@@ -6,8 +6,9 @@ from itertools import product
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.stats import binomtest
 
-from lmdyn.analysis.statistics.mean_over_seeds import Bounds, mean_over_seeds
+from lmdyn.analysis.statistics.mean_over_seeds import Bounds, EqualSeeds, mean_over_seeds
 
 X = [0.3, 0.1, 0.25, 0.4, 0.2]
 
@@ -123,3 +124,39 @@ def test_of_many_censored_seeds_the_interval_is_wider_than_of_any_values(monkeyp
     never = Bounds([*low, 3.0], [*high, np.inf])
     assert never.interval()[0] > -np.inf
     assert never.interval()[1] == np.inf
+
+
+# ---------------------------------------------------------------- equal values of a share
+
+
+@pytest.mark.parametrize("n", [3, 5, 20])
+def test_equal_values_of_a_share_are_as_the_binomial_has_them(n):
+    """Clopper and Pearson's interval of 0 of n, and the p-values of that many zeros."""
+    zeros, ones = (EqualSeeds(Bounds([v] * n, [v] * n), v, n) for v in (0.0, 1.0))
+    exact = binomtest(0, n).proportion_ci(0.95, "exact")
+    assert zeros.interval() == pytest.approx((0.0, exact.high))
+    assert ones.interval() == pytest.approx((1 - exact.high, 1.0))
+    assert zeros.p_below(0.3) == pytest.approx(binomtest(0, n, 0.3, alternative="less").pvalue)
+    assert ones.p_above(0.6) == pytest.approx(binomtest(n, n, 0.6, alternative="greater").pvalue)
+    assert (zeros.p_above(0.3), zeros.p_above(-0.1), zeros.p_above(-math.inf)) == (1.0, 0.0, 0.0)
+    assert (ones.p_below(1.0), ones.p_below(1.5), ones.p_below(math.inf)) == (1.0, 0.0, 0.0)
+
+
+def test_equal_values_within_the_range_leave_room_on_both_sides():
+    half = EqualSeeds(Bounds([0.5] * 4, [0.5] * 4), 0.5, 4, -1.0, 1.0)
+    low, high = half.interval()
+    rest = 1 - 0.025**0.25
+    assert (low, high) == pytest.approx((0.5 - 1.5 * rest, 0.5 + 0.5 * rest))
+    # at the end of the interval the p-value is what is left of the confidence
+    assert half.p_above(low) == pytest.approx(0.025)
+    assert half.p_below(high) == pytest.approx(0.025)
+
+
+def test_equal_values_keep_their_error_over_texts():
+    mean = Bounds([0.9] * 30, [0.9] * 30, [0.2] * 30)
+    both = EqualSeeds(mean, 0.9, 30)
+    assert both.interval()[0] == pytest.approx(mean.interval()[0])  # wider than that of 30 equal seeds
+    assert both.seeds_interval()[0] > both.interval()[0]
+    assert both.text_interval() == mean.text_interval()
+    with pytest.raises(ValueError, match="expected two values or more between 0"):
+        EqualSeeds(mean, 1.5, 30)
