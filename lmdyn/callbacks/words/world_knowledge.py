@@ -32,7 +32,8 @@ class WorldKnowledge(Observer):
 
     The probe set is a ``FactCorpus``: questions with one mask. A fact is known where its object has the highest
     logit at the mask, of the whole vocabulary (``p_at_1``) or of the candidates only (``p_at_1_candidates``; facts
-    whose object is no candidate are left out). Means are over facts within a relation and over relations above it,
+    whose object is no candidate are left out). Beside them stands what the relation's most frequent object would score
+    (``majority``). Means are over facts within a relation and over relations above it,
     each relation weighing the same. Logits that are not finite are no hit.
 
     For each fact the records hold a row ``hit`` (1 or 0) with the ``prediction``, the piece of the whole vocabulary
@@ -51,6 +52,10 @@ class WorldKnowledge(Observer):
         ``world_knowledge/p_at_1_candidates``: the same, where only candidates compete.
         ``world_knowledge/p_at_1_candidates/<kind>``: by kind.
         ``world_knowledge/p_at_1_candidates/<relation>``: by relation.
+        ``world_knowledge/majority``: what the most frequent object of each relation scores, mean over relations: a
+            model that has learnt what answers a relation has, and no fact.
+        ``world_knowledge/majority/<kind>``: by kind.
+        ``world_knowledge/majority/<relation>``: by relation.
         ``world_knowledge/facts``: number of facts asked.
         ``world_knowledge/facts/<relation>``: number asked of each relation.
         ``world_knowledge/known``: number of facts known, of the whole vocabulary.
@@ -156,12 +161,12 @@ class WorldKnowledge(Observer):
                         batch["example"], batch["relation"], batch["fact"], highest.indices,
                         (highest.indices == objects) & finite,
                         torch.where(candidate, ((among == objects) & finite).long(), -1),
-                        ~finite,
+                        ~finite, objects,
                     ],
                     dim=1,
                 ).cpu()
             )  # fmt: skip
-        mine = torch.cat(parts) if parts else torch.zeros(0, 7, dtype=torch.int64)
+        mine = torch.cat(parts) if parts else torch.zeros(0, 8, dtype=torch.int64)
         return _Answers(torch.cat(gather(mine)))
 
     def _table(self, asked: "_Answers", kinds: Mapping[str, str]) -> pd.DataFrame:
@@ -181,9 +186,11 @@ class WorldKnowledge(Observer):
             ("facts", "", "", len(facts)),
             ("known", "", "", float(asked.hit.sum())),
         ]
+        often = pd.Series(asked.object).groupby(relations).transform(lambda objects: objects.mode().iloc[0])
         for quantity, hits in (
             ("p_at_1", asked.hit.astype(float)),
             ("p_at_1_candidates", np.where(asked.candidate_hit < 0, np.nan, asked.candidate_hit)),
+            ("majority", (asked.object == often.to_numpy()).astype(float)),
         ):
             # pandas' mean leaves out NaN, the facts that have no part in it
             by_relation = pd.Series(hits).groupby(relations, sort=False).mean().dropna()
@@ -223,6 +230,7 @@ class _Answers:
         self.hit = columns[4].astype(bool)
         self.candidate_hit = columns[5]
         self.broken = columns[6][columns[6] > 0]
+        self.object = columns[7]
 
 
 def _spread(names: Sequence[str], n: int) -> list[str]:

@@ -66,6 +66,10 @@ def _mean(observations: pd.DataFrame) -> Figure:
             look = {"lw": 1.0 if kind else 1.8, "label": f"{name}, {kind or 'all'}", "ls": dash}
             of = select(rows, quantity=quantity)
             draw_lines(ax, of, "kind", {kind: look}, color=f"C{colour}", ms=4)
+    majority = select(rows, quantity="majority", kind="")
+    if len(majority):  # not in older observations
+        level = majority["value"].iloc[-1]
+        ax.axhline(level, color="0.5", ls=":", lw=1, label="most frequent object of each relation")
     ax.set_ylabel("P@1, mean over relations")
     ax.set_ylim(bottom=0)
     set_step_axis(ax, rows["step"])

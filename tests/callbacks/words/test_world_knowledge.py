@@ -1,5 +1,7 @@
 """WorldKnowledge against one question at a time, and what its figures say of facts gained and lost."""
 
+from collections import Counter
+
 import lightning as L
 import numpy as np
 import pandas as pd
@@ -130,6 +132,20 @@ def test_values_are_those_of_one_question_at_a_time(observer, kind):
     assert tags["world_knowledge/facts"] == 22
     assert [tags[f"world_knowledge/facts/{r}"] for r in KINDS] == [9, 9, 4]
     assert tags["world_knowledge/known"] == expected["hit"].sum()
+
+
+def test_what_the_most_frequent_object_scores(observer):
+    observations = observer.observe(Model(len(tokenizer())), 0)
+    loader = observer.probe_set.loader
+    objects = {}
+    for example in loader.examples:
+        relation = loader.label_names["relation"][int(example["relation"])]
+        objects.setdefault(relation, []).append(int(example["labels"].max()))
+    shares = {r: Counter(found).most_common(1)[0][1] / len(found) for r, found in objects.items()}
+    rows = observations[observations["quantity"] == "majority"].set_index("relation")["value"]
+    assert {r: rows[r] for r in shares} == pytest.approx(shares)
+    overall = observations[(observations["quantity"] == "majority") & (observations["relation"] == "")]
+    assert overall.set_index("kind")["value"][""] == pytest.approx(np.mean(list(shares.values())))
 
 
 def test_objects_that_are_no_candidates(observer):
