@@ -181,8 +181,11 @@ class _Scaled:
         ends = [end for e in estimates.values() for end in (e.low, e.high) if math.isfinite(end)]
         self.seeds = tuple(independent_seeds(estimates))
         values = {end for s in self.seeds for end in (estimates[s].low, estimates[s].high)}
+        # of a user's own quantity the name may say another thing than a share
+        outside = between is None or any(not between[0] <= v <= between[1] for v in values)
+        self.between = None if outside else between
         # all seeds have one value of a number that has a range
-        self.equal = (*between, *values) if between is not None and len(values) == 1 else None
+        self.equal = (*self.between, *values) if self.between is not None and len(values) == 1 else None
         inside = self.equal is None and all(math.isfinite(to_scale(end, scale)) for end in ends)
         self.scale: Scale = scale if inside else "plain"
         self.estimates = estimates
@@ -223,8 +226,11 @@ class _Scaled:
     def summary(self, confidence: float) -> Summary:
         from lmdyn.analysis.statistics.scales import from_scale
 
+        least, greatest = self.between or (-math.inf, math.inf)
+
         def back(interval: Interval) -> Interval:
-            return from_scale(interval[0], self.scale), from_scale(interval[1], self.scale)
+            low, high = (from_scale(end, self.scale) for end in interval)
+            return max(low, least), min(high, greatest)
 
         known = all(self.errors[s] is not None for s in self.seeds)
         used = [self.estimates[s] for s in self.seeds]

@@ -137,6 +137,10 @@ def test_equal_shares_have_a_width():
     rest = 1 - 0.025**0.2
     assert verdict([Part(apart, Below(0.9))], paired).parts[0].interval == pytest.approx((-rest, rest))
     assert verdict([Part(X, Above(0.0))], of(3, 0.5, "x")).verdict == "holds"
+    mixed = [run(s, {"ended_share": v}) for s, v in zip((2, 3, 4), (0.0, 0.1, 0.6), strict=True)]
+    assert verdict([part], mixed).parts[0].interval[0] == 0.0  # a share ends there
+    percent = [run(s, {"ended_share": 38.5}) for s in (2, 3, 4)]
+    assert verdict([part], percent).verdict == "holds"  # whatever it is, it is no share
     logit = Part(At(Rows("Observer", "ended_share")), Below(0.99), scale="logit")
     assert verdict([logit], of(3, 0.5)).parts[0].interval[1] == pytest.approx(
         0.5 + 0.5 * (1 - 0.025 ** (1 / 3))
