@@ -52,6 +52,10 @@ class WorldKnowledge(Observer):
         ``world_knowledge/p_at_1_candidates``: the same, where only candidates compete.
         ``world_knowledge/p_at_1_candidates/<kind>``: by kind.
         ``world_knowledge/p_at_1_candidates/<relation>``: by relation.
+        ``world_knowledge/p_at_1_lowest``: where facts are asked in several wordings, the mean over relations of the
+            wording with the lowest precision (whole vocabulary); ``p_at_1`` is the mean over wordings.
+        ``world_knowledge/p_at_1_lowest/<relation>``: by relation.
+        ``world_knowledge/p_at_1_highest``: of that with the highest; so by relation.
         ``world_knowledge/majority``: what the most frequent object of each relation scores, mean over relations: a
             model that has learnt what answers a relation has, and no fact.
         ``world_knowledge/majority/<kind>``: by kind.
@@ -161,12 +165,12 @@ class WorldKnowledge(Observer):
                         batch["example"], batch["relation"], batch["fact"], highest.indices,
                         (highest.indices == objects) & finite,
                         torch.where(candidate, ((among == objects) & finite).long(), -1),
-                        ~finite, objects,
+                        ~finite, objects, batch.get("wording", torch.zeros_like(batch["fact"])),
                     ],
                     dim=1,
                 ).cpu()
             )  # fmt: skip
-        mine = torch.cat(parts) if parts else torch.zeros(0, 8, dtype=torch.int64)
+        mine = torch.cat(parts) if parts else torch.zeros(0, 9, dtype=torch.int64)
         return _Answers(torch.cat(gather(mine)))
 
     def _table(self, asked: "_Answers", kinds: Mapping[str, str]) -> pd.DataFrame:
@@ -201,6 +205,16 @@ class WorldKnowledge(Observer):
                 rows.append((quantity, kind, "", float(np.mean(of_kind))))
             if order:
                 rows.append((quantity, "", "", float(by_relation.mean())))
+        if asked.wording.any():
+            of_wordings = (
+                pd.Series(asked.hit.astype(float)).groupby([relations, asked.wording], sort=False).mean()
+            )
+            for quantity, ends in (
+                ("p_at_1_lowest", of_wordings.groupby(level=0).min()),
+                ("p_at_1_highest", of_wordings.groupby(level=0).max()),
+            ):
+                rows += [(quantity, "", r, float(ends[r])) for r in names["relation"] if r in ends.index]
+                rows.append((quantity, "", "", float(ends.mean())))
         counts = pd.Series(relations).value_counts()
         rows += [("facts", "", r, float(counts[r])) for r in names["relation"] if r in counts]
         means = pd.DataFrame(rows, columns=["quantity", "kind", "relation", "value"])
@@ -230,7 +244,7 @@ class _Answers:
         self.hit = columns[4].astype(bool)
         self.candidate_hit = columns[5]
         self.broken = columns[6][columns[6] > 0]
-        self.object = columns[7]
+        self.object, self.wording = columns[7:]
 
 
 def _spread(names: Sequence[str], n: int) -> list[str]:

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,6 +133,9 @@ class TrexFacts(FactSource):
         templates: those of table 8 (``publication``; its 1-1 relations are P1376 and P36, all others N-1), or those
             of ``LAMA_relations.jsonl`` in the folder, with its kinds (``lama``). The two agree on the 25 relations.
         common_vocabulary: path of the candidates, a word a line; ``common_vocab_cased.txt`` in the folder by default.
+        paraphrases: further wordings, in which each fact is asked too: a file with ``{"relation": …, "template": …}`` a
+            line, or a folder with ``<relation>.jsonl`` and a ``pattern`` a line, as ParaRel has them (Elazar et al.
+            2021). Those that a relation has already are left out.
 
     Raises:
         FileNotFoundError: a missing file.
@@ -145,6 +150,7 @@ class TrexFacts(FactSource):
         relations: Sequence[str] | None = None,
         templates: Literal["publication", "lama"] = "publication",
         common_vocabulary: str | None = None,
+        paraphrases: str | None = None,
     ) -> None:
         if templates not in ("publication", "lama"):
             raise ValueError(f"templates is {templates!r}: expected 'publication' or 'lama'")
@@ -152,6 +158,7 @@ class TrexFacts(FactSource):
         self.relations = list(PUBLICATION if relations is None else relations)
         self.templates = templates
         self.common_vocabulary = common_vocabulary
+        self.paraphrases = paraphrases
         if templates == "publication":
             self._check_relations(PUBLICATION)
 
@@ -178,7 +185,9 @@ class TrexFacts(FactSource):
         else:
             templates = {relation: PUBLICATION[relation] for relation in self.relations}
         again = 0
+        paraphrases = self._paraphrases()
         for relation, template in templates.items():
+            wordings = list(dict.fromkeys([template, *paraphrases.get(relation, [])]))
             (path,) = expand_paths(f"{self.folder}/trex_lms_vocab/{relation}.jsonl")
             seen: set[tuple[str, str]] = set()
             for number, entry in _read_json_lines(path, ("sub_label", "obj_label")):
@@ -187,12 +196,36 @@ class TrexFacts(FactSource):
                     again += 1
                     continue
                 seen.add((subject, answer))
-                try:
-                    yield Cloze(relation, subject, answer, template)
-                except ValueError as error:
-                    raise ValueError(f"{path}:{number}: {error}") from error
+                for wording in wordings:
+                    try:
+                        yield Cloze(relation, subject, answer, wording)
+                    except ValueError as error:
+                        raise ValueError(f"{path}:{number}: {error}") from error
         if again:
             logger.warning("T-REx: %d facts are there twice, with the same words: asked once", again)
+
+    def _paraphrases(self) -> dict[str, list[str]]:
+        """Further templates of each relation, in the form of table 8: the object and the full stop between spaces."""
+        if self.paraphrases is None:
+            return {}
+        path = Path(os.path.expandvars(self.paraphrases)).expanduser()
+        if not path.is_dir():
+            (path,) = expand_paths(self.paraphrases)
+        found: dict[str, list[str]] = {}
+        if not path.is_dir():
+            for _, entry in _read_json_lines(path, ("relation", "template")):
+                found.setdefault(entry["relation"], []).append(_apart(entry["template"]))
+        for relation in self.relations if path.is_dir() else ():
+            file = path / f"{relation}.jsonl"
+            patterns = (
+                (entry["pattern"] for _, entry in _read_json_lines(file, ("pattern",)))
+                if file.is_file()
+                else ()
+            )
+            found[relation] = [_apart(pattern) for pattern in patterns]
+        if not any(found.get(relation) for relation in self.relations):
+            raise ValueError(f"{path} has no paraphrase of {self.relations}: expected those of some relation")
+        return found
 
     def relation_kinds(self) -> dict[str, str]:
         """Kinds by the publication, or by LAMA."""
@@ -213,7 +246,7 @@ class GrammarFacts(FactSource):
 
     Args:
         corpus: the corpus that the model is trained on; only its grammar is used.
-        template: which of the two statements of each relation to ask, 0 or 1.
+        template: which of the two statements of each relation to ask, 0 or 1, or ``both``.
 
     Raises:
         ValueError: another template.
@@ -224,17 +257,18 @@ class GrammarFacts(FactSource):
         'the capital of [X] is [Y] .'
     """
 
-    def __init__(self, corpus: GrammarCorpus, template: Literal[0, 1] = 0) -> None:
-        if template not in (0, 1):
-            raise ValueError(f"template is {template!r}: each relation has two statements, 0 and 1")
+    def __init__(self, corpus: GrammarCorpus, template: Literal[0, 1, "both"] = 0) -> None:
+        if template not in (0, 1, "both"):
+            raise ValueError(f"template is {template!r}: each relation has two statements, 0 and 1, or both")
         self.corpus = corpus
         self.template = template
 
     def facts(self) -> Iterator[Cloze]:
         """The knowledge base, relation by relation."""
         for fact in sorted(self.corpus.grammar.facts, key=lambda f: list(RELATIONS).index(f.relation)):
-            template = fact.templates[self.template].format(subject="[X]", object="[Y]")
-            yield Cloze(fact.relation, fact.subject, fact.object, template)
+            for number in (0, 1) if self.template == "both" else (self.template,):
+                template = fact.templates[number].format(subject="[X]", object="[Y]")
+                yield Cloze(fact.relation, fact.subject, fact.object, template)
 
     def relation_kinds(self) -> dict[str, str]:
         """N-1 for all."""
@@ -244,6 +278,17 @@ class GrammarFacts(FactSource):
     def candidates(self) -> list[str]:
         """All names of the lexicon."""
         return [lexeme.lemma for lexeme in self.corpus.grammar.lexemes["PROPN"]]
+
+
+def _apart(template: str) -> str:
+    """A template with spaces about the object and before a full stop at its end.
+
+    Example:
+        >>> _apart("The capital of [X] is [Y].")
+        'The capital of [X] is [Y] .'
+    """
+    spaced = template.replace("[Y]", " [Y] ").strip()
+    return " ".join(re.sub(r"([.!?])$", r" \1", spaced).split())
 
 
 def _read_json_lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:

@@ -38,15 +38,18 @@ class FactCorpus(L.LightningDataModule):
 
     Batches hold, besides what :class:`~lmdyn.datamodules.corpora.examples.ExampleLoader` adds:
 
-    ============== ======= ==================================================================
+    ============== ======= ======================================================================
     ``input_ids``  (B, T)  the question
     ``labels``     (B, T)  id of the object at the mask, -100 elsewhere
     ``relation``   (B,)    index into ``label_names["relation"]``
     ``fact``       (B,)    index into ``label_names["fact"]`` (subject → object) and ``queries``
-    ============== ======= ==================================================================
+    ``wording``    (B,)    which of its relation's wordings it is, from 0, where there are several
+    ============== ======= ======================================================================
 
-    The loader has the attributes ``queries`` (texts), ``templates`` and ``relation_kinds`` (by relation), and
-    ``candidates``, the sorted ids of the source's candidates that are one piece.
+    The loader has the attributes ``queries`` (texts), ``templates`` (the first of each relation), ``wordings`` (all of
+    each relation) and ``relation_kinds``, and ``candidates``, the sorted ids of the source's candidates that are one
+    piece. A source that asks a fact in several wordings makes as many questions of it; those after the first bear their
+    number behind their names.
 
     Args:
         source: where the facts come from.
@@ -132,24 +135,31 @@ class FactCorpus(L.LightningDataModule):
         relations = list(kinds)
         examples: list[Example] = []
         names: list[str] = []
+        numbers: list[int] = []
         queries: list[str] = []
-        templates: dict[str, str] = {}
+        wordings: dict[str, list[str]] = {}
         asked: Counter[str] = Counter()
         skipped: Counter[str] = Counter()
         facts = self.source.facts()
         while chunk := list(islice(facts, _CHUNK)):
             for fact, question in zip(chunk, encoder.questions(chunk), strict=True):
                 asked[fact.relation] += 1
-                templates[fact.relation] = fact.template
+                known = wordings.setdefault(fact.relation, [])
+                if fact.template not in known:
+                    known.append(fact.template)
                 if question is None:
                     skipped[fact.relation] += 1
                     continue
                 question["relation"] = np.array(relations.index(fact.relation))
                 question["fact"] = np.array(len(examples))
+                number = known.index(fact.template)
                 examples.append(question)
-                names.append(fact.name)
+                numbers.append(number)
+                names.append(fact.name if number == 0 else f"{fact.name} ({number + 1})")
                 queries.append(fact.query)
         self._report_skipped(asked, skipped)
+        if any(numbers):
+            examples = [{**e, "wording": np.array(n)} for e, n in zip(examples, numbers, strict=True)]
         return ExampleLoader(
             examples,
             batch_tokens=self.batch_tokens,
@@ -157,7 +167,8 @@ class FactCorpus(L.LightningDataModule):
             label_names={"relation": relations, "fact": names},
             attributes={
                 "queries": queries,
-                "templates": templates,
+                "templates": {relation: known[0] for relation, known in wordings.items()},
+                "wordings": wordings,
                 "relation_kinds": kinds,
                 "candidates": self._candidates(encoder, examples),
             },

@@ -1,6 +1,7 @@
 """WorldKnowledge against one question at a time, and what its figures say of facts gained and lost."""
 
 from collections import Counter
+from dataclasses import replace
 
 import lightning as L
 import numpy as np
@@ -146,6 +147,32 @@ def test_what_the_most_frequent_object_scores(observer):
     assert {r: rows[r] for r in shares} == pytest.approx(shares)
     overall = observations[(observations["quantity"] == "majority") & (observations["relation"] == "")]
     assert overall.set_index("kind")["value"][""] == pytest.approx(np.mean(list(shares.values())))
+
+
+def test_wordings_are_told_as_a_spread(tmp_path):
+    class Reworded(Facts):
+        def facts(self):
+            for fact in super().facts():
+                yield fact
+                if fact.relation == "in":
+                    yield replace(fact, template="in the [Y] is [X]")
+
+    observer = WorldKnowledge(probe=FactCorpus(Reworded()))
+    observer.attach(Run(tmp_path, tokenizer()))
+    table = observer.observe(Model(len(tokenizer())), 0)
+    names = observer.probe_set.label_names
+    wording = {names["fact"][int(e["fact"])]: int(e["wording"]) for e in observer.probe_set.loader.examples}
+    hits = table[(table["quantity"] == "hit") & (table["relation"] == "in")]
+    means = hits.groupby(hits["fact"].map(wording))["value"].mean()
+    assert len(means) == 2
+    value = table.set_index(["quantity", "relation", "kind"])["value"]
+    assert value["p_at_1_lowest", "in", ""] == pytest.approx(means.min())
+    assert value["p_at_1_highest", "in", ""] == pytest.approx(means.max())
+    assert value["p_at_1", "in", ""] == pytest.approx(means.mean())
+    for relation in ("by", "twin"):  # in one wording
+        assert value["p_at_1_lowest", relation, ""] == value["p_at_1", relation, ""]
+    ends = [value["p_at_1_lowest", r, ""] for r in KINDS]
+    assert value["p_at_1_lowest", "", ""] == pytest.approx(np.mean(ends))
 
 
 def test_objects_that_are_no_candidates(observer):

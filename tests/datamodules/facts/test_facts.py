@@ -115,6 +115,46 @@ def test_templates_of_lama(folder, tokenizer):
     assert loader.relation_kinds == {"P17": "N-M"}
 
 
+@pytest.mark.parametrize("layout", ["file", "folder"])
+def test_paraphrases(folder, tokenizer, layout):
+    """A file of relations and templates, or ParaRel's folder of patterns."""
+    patterns = ["Of [X] the capital is [Y].", "The capital of [X] is [Y].", "[Y] is of [X]"]
+    if layout == "file":
+        path = folder / "more.jsonl"
+        lines = [{"relation": "P36", "template": pattern} for pattern in patterns]
+    else:
+        (folder / "pararel").mkdir()
+        path = folder / "pararel" / "P36.jsonl"
+        lines = [{"pattern": pattern, "lemma": "x"} for pattern in patterns]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    given = str(path if layout == "file" else path.parent)
+    loader = corpus_of(TrexFacts(str(folder), ["P36", "P17"], paraphrases=given), tokenizer).loader()
+    assert loader.wordings["P36"] == [
+        "The capital of [X] is [Y] .", "Of [X] the capital is [Y] .", "[Y] is of [X]"
+    ]  # fmt: skip
+    assert loader.wordings["P17"] == [loader.templates["P17"]]
+    found = [(loader.queries[int(e["fact"])], int(e["wording"])) for e in loader.examples]
+    assert found[:3] == [
+        ("The capital of France is [MASK] .", 0), ("Of France the capital is [MASK] .", 1), ("[MASK] is of France", 2)
+    ]  # fmt: skip
+    assert loader.label_names["fact"][:3] == ["France → Paris", "France → Paris (2)", "France → Paris (3)"]
+    with pytest.raises(ValueError, match="has no paraphrase of"):
+        corpus_of(TrexFacts(str(folder), ["P17"], paraphrases=given), tokenizer)
+
+
+def test_questions_in_one_wording_are_those_of_earlier_versions(folder, tokenizer):
+    loader = corpus_of(TrexFacts(str(folder), ["P36"]), tokenizer).loader()
+    assert all("wording" not in example for example in loader.examples)  # the probe keeps its fingerprint
+
+
+def test_both_statements_of_the_grammar():
+    data = GrammarCorpus(2000, 100, 100, n_facts=6, n_names=20)
+    data.prepare_data()
+    one, both = (list(GrammarFacts(data, t).facts()) for t in (0, "both"))
+    assert [f.template for f in both[::2]] == [f.template for f in one]
+    assert len({f.template for f in both}) == 2 * len({f.template for f in one})
+
+
 def test_the_relations_of_the_publication():
     assert len(PUBLICATION) == 25
     kinds = TrexFacts().relation_kinds()
