@@ -13,7 +13,25 @@ PROFILE = config["profile"]
 STUDY = os.path.basename(workflow.basedir)
 HERE = f"{workflow.basedir}/{PROFILE}"
 RUNS = f"runs/{STUDY}/{PROFILE}"
-LMDYN = f"LMDYN_COSTS={RUNS}/costs {sys.executable} -m lmdyn.cli"
+COSTS = f"LMDYN_COSTS={RUNS}/costs"
+LMDYN = f"{COSTS} {sys.executable} -m lmdyn.cli"
+# A profile's `gpus` are the cards of one training, 1 but where its lm.yaml says `devices` for DDP; an observation has one. On
+# a machine jobs wait for free cards, whatever Snakemake starts at once; on a cluster the rules' resources ask for them.
+GPUS = int(config.get("gpus", 0))
+HOURS = int(config.get("hours", 0)) # at most, of one job: what a cluster is asked for
+
+
+def on_cards(n):
+    """The command line, on cards of its own where the profile asks for some."""
+    return f"{COSTS} {sys.executable} -m lmdyn.cli.studies.cards {n} {sys.executable} -m lmdyn.cli" if n else LMDYN
+
+
+def resources_of(n):
+    """What a job of the profile takes."""
+    asked = {"gpu": n} if n else {}
+    return asked | ({"runtime": 60 * HOURS} if HOURS else {}) | ({"mem_mb": 1000 * config["memory_gb"]} if "memory_gb" in config else {})
+
+
 QUIET = "--trainer.enable_progress_bar false --trainer.enable_model_summary false"
 
 
@@ -49,5 +67,5 @@ def fit(run, arguments):
     return (
         f'run={RUNS}/{run}; if ls "$run"/resume/step=*.ckpt >/dev/null 2>&1; then last="--ckpt_path last"; '
         f'else rm -rf "$run"; last=""; fi; '
-        f"{LMDYN} fit {arguments} {QUIET} --trainer.logger.init_args.version {run.rpartition('/')[2]} $last"
+        f"{on_cards(GPUS)} fit {arguments} {QUIET} --trainer.logger.init_args.version {run.rpartition('/')[2]} $last"
     )

@@ -26,6 +26,8 @@ else:
             f"{RUNS}/logs/{{run}}.log",
         params:
             fit=lambda w: fit(w.run, f"--config {HERE}/lm.yaml {CHANGES[w.run]}"),
+        resources:
+            **resources_of(GPUS),
         priority: 1 # the longest jobs first
         shell:
             "( {params.fit} ) > {log} 2>&1"
@@ -56,8 +58,10 @@ else:
             touch(f"{RUNS}/done/observed_{{run}}"),
         log:
             f"{RUNS}/logs/observe_{{run}}.log",
+        resources:
+            **resources_of(min(1, GPUS)),
         shell:
-            f"{LMDYN} analyze {RUNS}/{{wildcards.run}} --config {OBSERVERS} {OBSERVE} > {{log}} 2>&1"
+            f"{on_cards(min(1, GPUS))} analyze {RUNS}/{{wildcards.run}} --config {OBSERVERS} {OBSERVE} > {{log}} 2>&1"
 
 
 rule report:

@@ -96,6 +96,11 @@ class FolderLock:
             os.close(self._file)
             self._file = None
 
+    def bequeath(self) -> None:
+        """Leave it to the program that this process becomes (``exec``), which holds it until it ends."""
+        if self._file is not None:
+            os.set_inheritable(self._file, True)
+
     def _holder(self) -> str:
         try:
             about = json.loads(self.path.read_text(encoding="utf-8"))
