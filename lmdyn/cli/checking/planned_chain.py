@@ -76,7 +76,7 @@ def commands_of(plan: str) -> list[Command]:
         [('fit', ('--config', 'a.yaml')), ('test', ('--config', 'a.yaml'))]
     """
     found = []
-    variables = r"((?:[A-Za-z_]\w*=[^\s$]*[ \t]+)*)"
+    variables = r"((?:[A-Za-z_]\w*=[^\s$]*[ \t]+)*)(?:\S*python[\w.]* -m lmdyn\.cli\.studies\.cards \d+ )?"
     program = r"(?:\S*python[\w.]* -m lmdyn\.cli |(?<![\w./-])lmdyn |\S*python[\w.]* -m (?=snakemake ))"
     for match in re.finditer(variables + program + r"([a-z]+)(?=\s|$)", plan):
         rest = plan[match.end() :].replace("\\\n", " ").partition("\n")[0]

@@ -337,6 +337,9 @@ def test_commands_of_a_plan():
     assert analyze == Command("analyze", ("runs/a", "--config", "o.yaml", "--scheduled"))
     (within,) = commands_of("Shell command: /opt/python3 -m snakemake --profile 'a b/c' trained > log 2>&1")
     assert within == Command("snakemake", ("--profile", "a b/c", "trained"))
+    card = "/opt/python -m lmdyn.cli.studies.cards 1"
+    (fit,) = commands_of(f"( LMDYN_SEED=2 LMDYN_COSTS=x {card} /opt/python -m lmdyn.cli fit --a b ) > log")
+    assert fit == Command("fit", ("--a", "b"), (("LMDYN_SEED", "2"), *costs))
 
 
 @pytest.fixture
