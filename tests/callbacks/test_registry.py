@@ -66,7 +66,9 @@ OBSERVERS = {
         "classifier": {"max_updates": 20, "evaluate_every": 10},
         "probe": probe("SpanCorpus", corpus=PROBED),
     },
-    "WorldKnowledge": {"probe": probe("FactCorpus", source=probe("GrammarFacts", corpus=PROBED))},
+    "WorldKnowledge": {
+        "probe": probe("FactCorpus", source=probe("GrammarFacts", corpus=PROBED, template="both")),
+    },
     "AttentionPatterns": {"max_tokens": 600, "size": 8},
     "Downstream": {
         "budget": {"max_updates": 2},

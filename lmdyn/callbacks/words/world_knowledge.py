@@ -55,7 +55,8 @@ class WorldKnowledge(Observer):
         ``world_knowledge/p_at_1_lowest``: where facts are asked in several wordings, the mean over relations of the
             wording with the lowest precision (whole vocabulary); ``p_at_1`` is the mean over wordings.
         ``world_knowledge/p_at_1_lowest/<relation>``: by relation.
-        ``world_knowledge/p_at_1_highest``: of that with the highest; so by relation.
+        ``world_knowledge/p_at_1_highest``: of that with the highest.
+        ``world_knowledge/p_at_1_highest/<relation>``: by relation.
         ``world_knowledge/majority``: what the most frequent object of each relation scores, mean over relations: a
             model that has learnt what answers a relation has, and no fact.
         ``world_knowledge/majority/<kind>``: by kind.
