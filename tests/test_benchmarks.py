@@ -62,6 +62,7 @@ def test_the_kit_for_a_gpu(tmp_path):
     assert "sweep_precision: done, " in again.stdout
 
 
+@pytest.mark.slow
 def test_the_kit_needs_a_card_but_for_tiny_sizes(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is one")

@@ -26,7 +26,7 @@ from lmdyn.datamodules import GrammarCorpus
 from lmdyn.models import LSTMLanguageModel
 from tests.helpers.ranks import TORCHRUN, run_ranks
 
-pytestmark = pytest.mark.filterwarnings("ignore:GPU available but not used")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:GPU available but not used")]
 
 CORPUS = {
     "n_train_tokens": 300, "n_validation_tokens": 200, "n_test_tokens": 50, "sequence_length": 12, "batch_size": 3,

@@ -59,9 +59,10 @@ def run_example(name: str, folder: Path, text: object) -> Path:
     ("name", "text"),
     [
         ("hugging_face", "the cat sat on the mat and the dog did not\n" * 40),
-        pytest.param("nanogpt", b"the cat sat on the mat, the dog did not. " * 60, marks=pytest.mark.slow),
+        ("nanogpt", b"the cat sat on the mat, the dog did not. " * 60),
     ],
 )
+@pytest.mark.slow
 def test_example_runs(name, text, tmp_path):
     found = run_example(name, tmp_path, text)
     curves = pd.read_parquet(found / "learning_curves")

@@ -57,7 +57,7 @@ def check(study, root, tmp_path):
 @pytest.mark.parametrize(  # the smallest in the fast tier
     "name",
     [
-        name if name == "saphra2019_sparsity" else pytest.param(name, marks=pytest.mark.slow)
+        name if name == "geiping2025_loops" else pytest.param(name, marks=pytest.mark.slow)
         for name in RECORDED
     ],
 )

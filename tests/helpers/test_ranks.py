@@ -32,6 +32,7 @@ def waits_for_ever():
         ("ends", 300, []),
     ],
 )
+@pytest.mark.slow
 def test_ends_with_the_stacks_of_each(name, timeout, said, tmp_path, monkeypatch):
     monkeypatch.setattr("tests.helpers.ranks.GRACE", 2.0)
     folder = tmp_path / name

@@ -107,6 +107,7 @@ def test_corpus(tmp_path):
     assert {"deprels", "target_deprels", "target_upos"} <= set(batch)
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_english_web_treebank(tmp_path):
     root = os.environ.get("LMDYN_DATA")

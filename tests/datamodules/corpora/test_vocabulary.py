@@ -38,6 +38,7 @@ def trained(tmp_path_factory):
     return here, fresh
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["word", "unigram", "wordpiece"])
 def test_another_process_gives_equal_files(trained, kind):
     """The text has many ties: most pieces are as frequent as others."""
