@@ -49,6 +49,11 @@ class EdgeProbe(Observer):
 
     Where the activations of a site are NaN or infinite at a step, its values are NaN, with a warning.
 
+    Defaults of the classifier are not those of the released code of Tenney et al. (Adam at 1e-3 and batches of 256 on
+    standardised activations, for 1e-4 and 32 on the activations as they are), nor is the amount of text: numbers
+    compare among observations, and with printed ones where both are set alike
+    (:class:`~lmdyn.analysis.EdgeClassifier`).
+
     Args:
         tasks: such as ``pos``, ``constituents``, ``roles``, ``coreference``; null for all that the data has.
         sites: display name to module path, a pattern of paths, or ``auto``; null for all layers of the model of

@@ -43,8 +43,8 @@ class LearningCurves(StreamingObserver):
             where it has it.
         bands: first frequency ranks of the bands after the first: (10, 100, 1000) gives the ranks 1-9, 10-99,
             100-999 and 1000+; empty for no bands. Special tokens (end of sentence, unknown) are in no band.
-        frequency: count words in the training data (``train``) or in the probe set (``probe``); by default in the
-            training data where its counts are known.
+        frequency: count words in the training data (``train``) or targets in the probe set (``probe``); by default in
+            the training data where its counts are known.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags:

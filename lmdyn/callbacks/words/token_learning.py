@@ -93,7 +93,7 @@ class TokenLearning(Observer):
         by: groupings; by default ``pos`` and ``verb_form``, or ``upos`` where the probe set has no ``xpos``, and
             ``rank`` unless ``bands`` is empty. Overall accuracy is always there.
         bands: first and last rank of each band, rising.
-        frequency: count tokens in the training data (``train``) or in the probe set (``probe``); by default
+        frequency: count tokens in the training data (``train``) or targets in the probe set (``probe``); by default
             in the training data where its counts are known.
         max_words: mask at most so many words, drawn by ``seed``; None masks each. Reconstruction has all. Words with
             the unknown token take part in the draw, and are then left out.
