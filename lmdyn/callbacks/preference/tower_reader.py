@@ -1,6 +1,7 @@
 """What each tower of a frozen model predicts by itself, from text: what ``TowerPreference`` compares."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -64,42 +65,40 @@ class TowerReader:
         Raises:
             ValueError: nothing to train on.
         """
+        held_out = []
+        if training.patience is not None:  # the batches are kept, which are small, and encoded anew
+            held_out = [b for b in islice(_numbered(train), _MOST * _EVERY) if _is_held_out(b[0])]
         heads, losses = train_tower_heads(
-            self._updates(module, train, _trained_on if training.patience is not None else _all),
-            self.vocab_size, training,
-            lambda: (_flat(encoded) for encoded, _ in self._encoded(module, train, _held_out)),
+            self._updates(module, train, all_of_it=not held_out), self.vocab_size, training,
+            lambda: (_flat(encoded) for encoded, _ in self._encoded(module, train, held_out)),
         )  # fmt: skip
         if not bool(losses.isfinite().all()):
             return None
         sums = TowerPredictions(self.vocab_size, len(self.sites))
-        for encoded, rows in self._encoded(module, test, _all):
+        for encoded, rows in self._encoded(module, test, _numbered(test)):
             half = (splitmix64(rows + (self.seed << 32)) >> 17) & 1  # a row of text is in one half as a whole
             _add(sums, heads, encoded, half, printed=printed)
         return sums.reduce()
 
-    def _updates(self, module: nn.Module, train: ProbeSet, which: Callable[[int], bool]) -> Iterator[Encoded]:
+    def _updates(self, module: nn.Module, train: ProbeSet, *, all_of_it: bool) -> Iterator[Encoded]:
         """This rank's share of the batches to train on, over and over."""
         some = True
         while some:
             some = False
-            for encoded, _ in self._encoded(module, train, which):
+            batches = (b for b in _numbered(train) if all_of_it or not _is_held_out(b[0]))
+            for encoded, _ in self._encoded(module, train, batches):
                 some = True
                 yield _flat(encoded)
 
     @torch.no_grad()
     def _encoded(
-        self, module: nn.Module, part: ProbeSet, which: Callable[[int], bool]
+        self, module: nn.Module, part: ProbeSet, batches: Iterable[tuple[int, dict[str, Any]]]
     ) -> Iterator[tuple[Encoded, Int[Tensor, "rows"]]]:
-        """Encodings (rows, positions, d) and labels (rows, positions) of this rank's batches, and the rows' numbers.
-
-        Only of batches whose numbers are asked for: ``which``.
-        """
+        """Encodings (rows, positions, d) and labels (rows, positions) of this rank's batches, and the rows' numbers."""
         device = device_of(module)
         rank, world_size = rank_and_world_size()
         first = True
-        for number, batch in enumerate(part.batches(rank, world_size)):
-            if not which(number):
-                continue
+        for number, batch in batches:
             batch = to_device(batch, device)
             labels = batch["labels"]
             if self.mask_id is not None:  # what the model reads it could copy
@@ -138,16 +137,13 @@ def _add(
         sums.update_all(torch.stack(over_all), (encoded.labels >= 0).sum())
 
 
-def _all(number: int) -> bool:
-    return True
+def _numbered(part: ProbeSet) -> Iterator[tuple[int, dict[str, Any]]]:
+    """This rank's batches."""
+    return enumerate(part.batches(*rank_and_world_size()))
 
 
-def _held_out(number: int) -> bool:
+def _is_held_out(number: int) -> bool:
     return number % _EVERY == 0 and number < _MOST * _EVERY
-
-
-def _trained_on(number: int) -> bool:
-    return not _held_out(number)
 
 
 def _flat(rows: Encoded) -> Encoded:
