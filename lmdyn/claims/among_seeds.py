@@ -71,12 +71,14 @@ class AmongSeeds(Number):
             few = NotMeasured(
                 f"{len(found)} models have it: {FEWEST_MODELS} or more are compared, each with each"
             )
-            return answer | dict.fromkeys(found, few)
+            answer |= dict.fromkeys(found, few)
+            return {seed: answer[seed] for seed in groups}
         table, every = self.table(list(found.values())), np.arange(len(found))
         whole = self.statistic(table, every)
         without = np.array([self.statistic(table, np.delete(every, i)) for i in every])
         values = pseudo_values(whole, without)
-        return answer | {seed: Estimate(float(v)) for seed, v in zip(found, values, strict=True)}
+        answer |= {seed: Estimate(float(v)) for seed, v in zip(found, values, strict=True)}
+        return {seed: answer[seed] for seed in groups}
 
     def curve(self, runs: Sequence[ObservedRun]) -> pd.DataFrame | None:
         """None: one seed has no curve of it."""

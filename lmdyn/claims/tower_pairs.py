@@ -11,7 +11,7 @@ import pandas as pd
 
 from lmdyn.claims.among_seeds import AmongSeeds
 from lmdyn.claims.numbers import Estimate, Number
-from lmdyn.claims.rows import Rows
+from lmdyn.claims.rows import Rows, tables_of
 from lmdyn.claims.runs import NotMeasured, ObservedRun
 
 __all__ = [
@@ -48,6 +48,16 @@ def preferences_of(rows: Rows, runs: Sequence[ObservedRun], step: str | int = "l
     Raises:
         NotMeasured: no such rows.
     """
+    known = tables_of(runs)
+    if known is None:
+        return _preferences(rows, runs, step)
+    key = f"preferences of {rows!r} at {step}"
+    if key not in known:
+        known[key] = _preferences(rows, runs, step)
+    return known[key].copy()
+
+
+def _preferences(rows: Rows, runs: Sequence[ObservedRun], step: str | int) -> pd.DataFrame:
     table = rows.frame(runs).dropna(subset="value")
     if table.empty:
         raise NotMeasured(f"{rows.observer} found no preference: encodings or output layers are not finite")
@@ -55,21 +65,39 @@ def preferences_of(rows: Rows, runs: Sequence[ObservedRun], step: str | int = "l
     table = table[table["step"].eq(at)].set_index("group")
     if table.empty:
         raise NotMeasured(f"{rows.observer} has no preference of words at step {step}")
-    return table[["value", "upos"]].fillna({"upos": ""}).astype({"value": "float64"})
+    return table[["value", "upos"]].astype({"value": "float64", "upos": object}).fillna({"upos": ""})
 
 
-def _both(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """``value``, ``upos`` and ``value_other`` of the types that both have, at most the 5,000 most frequent."""
-    return one.join(other["value"].rename("value_other"), how="inner").head(TOP)
+@dataclass(frozen=True)
+class _Aligned:
+    """Preferences of several models, a row for each type that one has, the most frequent first; NaN where it lacks."""
+
+    values: FloatArray
+    upos: npt.NDArray[Any]
+
+    @classmethod
+    def of(cls, tables: Sequence[pd.DataFrame]) -> "_Aligned":
+        places = [pd.Series(np.arange(len(table)), index=table.index) for table in tables]
+        order = pd.concat(places).groupby(level=0, sort=False).min().sort_values(kind="stable").index
+        tags = pd.concat([table["upos"] for table in tables])
+        tags = tags[~tags.index.duplicated()].reindex(order)
+        values = np.column_stack([table["value"].reindex(order).to_numpy() for table in tables])
+        return cls(values, tags.to_numpy(dtype=object))
+
+    def pair(self, i: int, j: int) -> tuple[FloatArray, FloatArray, npt.NDArray[Any]]:
+        """Preferences and parts of speech of the types that both have, at most the 5,000 most frequent."""
+        both = np.flatnonzero(np.isfinite(self.values[:, [i, j]]).all(1))[:TOP]
+        return self.values[both, i], self.values[both, j], self.upos[both]
 
 
-def _strata(both: pd.DataFrame, by: Sequence[Stratum]) -> npt.NDArray[np.int64]:
-    keys = pd.DataFrame(index=both.index)
+def _strata(upos: npt.NDArray[Any], by: Sequence[Stratum]) -> npt.NDArray[np.int64]:
+    n = len(upos)
+    found = np.zeros(n, dtype=np.int64)
     if "frequency" in by:
-        keys["frequency"] = np.arange(len(both)) * _BINS // max(1, len(both))
+        found += np.arange(n) * _BINS // max(1, n)
     if "upos" in by:
-        keys["upos"] = both["upos"]
-    return keys.groupby(list(keys.columns), sort=False).ngroup().to_numpy(dtype=np.int64)
+        found += _BINS * pd.factorize(upos)[0]
+    return found
 
 
 @dataclass(frozen=True)
@@ -137,30 +165,30 @@ class AgreementOfPairs(AmongSeeds):
     def table(self, found: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> FloatArray:
         """(n, n) of the first model of seed i and the second of seed j; NaN of one seed."""
         n = len(found)
+        aligned = _Aligned.of([one for one, _ in found] + [other for _, other in found if self.b is not None])
         matrix = np.full((n, n), np.nan)
         for i in range(n):
             for j in range(n):
                 if i > j and self.b is None:
-                    matrix[i, j] = matrix[j, i]  # up to rounding: types and strata are the same
+                    matrix[i, j] = matrix[j, i]
                 elif i != j:
-                    matrix[i, j] = self._pair(_both(found[i][0], found[j][1]))
+                    matrix[i, j] = self._pair(*aligned.pair(i, j if self.b is None else n + j))
         return matrix
 
     def statistic(self, table: FloatArray, kept: npt.NDArray[np.int64]) -> float:
         """The mean over pairs of two seeds."""
         return float(table[np.ix_(kept, kept)][~np.eye(len(kept), dtype=bool)].mean())
 
-    def _pair(self, both: pd.DataFrame) -> float:
+    def _pair(self, x: FloatArray, y: FloatArray, upos: npt.NDArray[Any]) -> float:
         from lmdyn.analysis.preference.preference_agreement import shuffled_within
         from lmdyn.analysis.statistics.correlation import pearson
 
-        x, y = both["value"].to_numpy(), both["value_other"].to_numpy()
         r = pearson(x, y)
         if self.of_pair == "size":
             return abs(r)
         if self.of_pair == "signed":
             return r
-        chance = shuffled_within(x, y, _strata(both, self.by)) if len(x) else math.nan
+        chance = shuffled_within(x, y, _strata(upos, self.by))
         return chance if self.of_pair == "chance" else r - chance
 
 
@@ -229,9 +257,10 @@ class AgreementOfClusters(AmongSeeds):
         matrix = np.full((n, n), np.nan)
         for i, j in ((i, j) for i in range(n) for j in range(n) if i != j):
             members, one, other = found[i][0], found[i][1], found[j][2]
-            of_words = members.join(_both(one, other), on="token", how="inner").groupby("group")
-            means = of_words[["value", "value_other"]].mean()[of_words.size().ge(_WORDS)]
-            matrix[i, j] = pearson(means["value"].to_numpy(), means["value_other"].to_numpy())
+            both = pd.DataFrame({"one": one["value"], "other": other["value"]}).dropna()
+            of_words = members.join(both, on="token", how="inner").groupby("group")
+            means = of_words[["one", "other"]].mean()[of_words.size().ge(_WORDS)]
+            matrix[i, j] = pearson(means["one"].to_numpy(), means["other"].to_numpy())
         return matrix
 
     def statistic(self, table: FloatArray, kept: npt.NDArray[np.int64]) -> float:

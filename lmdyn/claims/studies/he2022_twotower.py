@@ -16,6 +16,7 @@ looked at, one head training each, without second heads):
 - *Sign.* Signs agree where |r| exceeds r by less than 0.05 on average.
 - *Frequency.* Spearman's ρ between −0.3 and 0.3 (table 4: 0.16 to 0.22), and r beyond strata of 0.1 and more.
 - *Parts of speech.* 0.1 nats; a class is spread over both towers where a quarter to three quarters of it go to one.
+- *Learned.* 0.1 nats: output layers of a tower are better by that than those of the untrained model.
 - *Reliability.* 0.9 of heads, of which the second ones start elsewhere; 0.8 of the text.
 - *Clusters.* 0.1 of shares, a quarter of a cluster in the mean; a correlation of 0.5 over clusters.
 """
@@ -85,8 +86,8 @@ def learned(kind: str) -> Condition:
     """The towers have learned something."""
     losses = [rows(kind, "head_loss", by="tower", group=tower) for tower in ("1", "2")]
     return Condition(
-        f"{KINDS[kind][1]}: each tower's own output layer is better by 0.3 nats than of the untrained model",
-        Smallest(tuple(Difference(At(loss, 0), At(loss)) for loss in losses)), Above(0.3),
+        f"{KINDS[kind][1]}: each tower's own output layer is better by 0.1 nats than of the untrained model",
+        Smallest(tuple(Difference(At(loss, 0), At(loss)) for loss in losses)), Above(0.1),
     )
 
 
