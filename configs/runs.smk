@@ -46,13 +46,14 @@ def with_seeds(runs):
     """Runs by name with their arguments, once for each of the profile's `seeds`.
 
     `seeds: [2, 3]` makes <run>_2 and <run>_3, with one seed for initialisation and order of data; pairs
-    `{init: 2, order: 3}` make <run>_2_3. Without seeds names and arguments are those of `runs`. A run of
-    `seeds_of: {<run>: [2, 3, 4]}` has those seeds instead.
+    `{init: 2, order: 3}` make <run>_2_3. Without seeds names and arguments are those of `runs`. A run with seeds of its own
+    is `{with: arguments, seeds: [2, 3]}`.
     """
     made = {}
     for run, arguments in runs.items():
-        arguments = (arguments or "").replace("{HERE}", HERE)
-        for seed in config.get("seeds_of", {}).get(run) or config.get("seeds", [None]):
+        own = arguments if isinstance(arguments, dict) else {"with": arguments}
+        arguments = (own["with"] or "").replace("{HERE}", HERE)
+        for seed in own.get("seeds", config.get("seeds", [None])):
             if seed is None:
                 made[run] = arguments
             elif isinstance(seed, dict):

@@ -55,7 +55,7 @@ from lmdyn.analysis.preference.preference import (
     split_half_reliability,
     token_preference,
 )
-from lmdyn.analysis.preference.preference_agreement import Agreement, compare_preferences
+from lmdyn.analysis.preference.preference_agreement import Agreement, compare_preferences, shuffled_within
 from lmdyn.analysis.preference.tower_predictions import Predictions, TowerPredictions
 from lmdyn.analysis.preference.word_clusters import (
     ClusteredWords,
@@ -203,6 +203,7 @@ __all__ = [
     "rsa",
     "settling_depth",
     "shapley_interaction",
+    "shuffled_within",
     "spearman",
     "spectral_lines",
     "split_half_reliability",

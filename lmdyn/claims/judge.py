@@ -127,9 +127,11 @@ def _judge_claim(
     sources = [source for number in (*numbers, *conditions) for source in parts_of(number)]
     estimates, missing = _estimates([*numbers, *conditions], groups)
     used = _used(sources, {seed: groups[seed] for seed in estimates}, claim)
-    for seed, message in _unfinished(sources, {seed: groups[seed] for seed in estimates}).items():
-        del estimates[seed]
-        missing[seed] = message
+    if unfinished := _unfinished(sources, {seed: groups[seed] for seed in estimates}):
+        estimates, more = _estimates(
+            [*numbers, *conditions], {s: groups[s] for s in estimates if s not in unfinished}
+        )
+        missing |= unfinished | more
     lacking = _missing(missing, claim, groups) if missing or not estimates else []
     published = claim.published.resolved() if claim.published is not None else None
     if not estimates:
@@ -159,14 +161,24 @@ def _judge_claim(
 def _estimates(
     numbers: Sequence[Number], groups: Mapping[SeedPair, Sequence[ObservedRun]]
 ) -> tuple[dict[SeedPair, list[Estimate]], dict[SeedPair, str]]:
-    """All numbers of the seeds that have all of them, and what the others lack."""
-    found, missing = {}, {}
-    for seed, runs in groups.items():
-        try:
-            found[seed] = [number.of(runs) for number in numbers]
-        except NotMeasured as error:
-            missing[seed] = str(error)
-    return found, missing
+    """All numbers of the seeds that have all of them, and what the others lack.
+
+    A number of several seeds at once is of those alone that have all numbers: it is found again where some lack one.
+    """
+    missing: dict[SeedPair, str] = {}
+    every = list(groups)
+    while True:
+        found: dict[SeedPair, list[Estimate]] = {seed: [] for seed in groups}
+        for number in numbers:
+            for seed, one in number.of_seeds({s: groups[s] for s in found}).items():
+                if isinstance(one, NotMeasured):
+                    missing[seed] = str(one)
+                    del found[seed]
+                else:
+                    found[seed].append(one)
+        if len(found) in (0, len(groups)):
+            return found, {seed: missing[seed] for seed in every if seed in missing}
+        groups = {seed: groups[seed] for seed in found}
 
 
 def _unfinished(

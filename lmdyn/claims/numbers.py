@@ -2,14 +2,14 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import pandas as pd
 
 from lmdyn.claims.rows import Layer, Pairs, Rows, Source, is_of_condition, parts_of
-from lmdyn.claims.runs import NotMeasured, ObservedRun, differences
+from lmdyn.claims.runs import NotMeasured, ObservedRun, SeedPair, differences
 
 __all__ = [
     "At",
@@ -81,6 +81,18 @@ class Number(ABC):
             NotMeasured: no run holds what it is computed from.
             ValueError: several observers, runs or rows could be meant.
         """
+
+    def of_seeds(
+        self, groups: Mapping[SeedPair, Sequence[ObservedRun]]
+    ) -> "dict[SeedPair, Estimate | NotMeasured]":
+        """The number of each seed, or what it lacks; see :class:`~lmdyn.claims.among_seeds.AmongSeeds`."""
+        found: dict[SeedPair, Estimate | NotMeasured] = {}
+        for seed, runs in groups.items():
+            try:
+                found[seed] = self.of(runs)
+            except NotMeasured as error:
+                found[seed] = error
+        return found
 
     def between(self) -> tuple[float, float] | None:
         """The least and the greatest value that the number can have, where there are such: 0 and 1 of a share."""
@@ -166,7 +178,22 @@ class Difference(Number):
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
         """The difference, within the differences of bounds where one is censored."""
-        a, b = self.a.of(runs), self.b.of(runs)
+        return self._minus(self.a.of(runs), self.b.of(runs))
+
+    def of_seeds(
+        self, groups: Mapping[SeedPair, Sequence[ObservedRun]]
+    ) -> "dict[SeedPair, Estimate | NotMeasured]":
+        """Of each seed; where both are of several seeds at once, the difference of both is, too."""
+        a = self.a.of_seeds(groups)
+        b = self.b.of_seeds({s: runs for s, runs in groups.items() if not isinstance(a[s], NotMeasured)})
+        return {
+            seed: one if isinstance(one, NotMeasured) else other if isinstance(other := b[seed], NotMeasured)
+            else self._minus(one, other)
+            for seed, one in a.items()
+        }  # fmt: skip
+
+    @staticmethod
+    def _minus(a: Estimate, b: Estimate) -> Estimate:
         error, df = _combined([a, b], [1.0, 1.0])
         low, high = a.low - b.high, a.high - b.low
         low, high = (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from lmdyn.claims.runs import NotMeasured, ObservedRun, differences, is_fork
 
-__all__ = ["Layer", "Pairs", "Rows", "Source", "is_of_condition", "parts_of"]
+__all__ = ["Layer", "Pairs", "Rows", "Source", "is_of_condition", "parts_of", "tables_of"]
 
 Pairs = tuple[tuple[str, Any], ...]
 """Names and the values that are wanted of them."""
@@ -189,7 +189,7 @@ class Rows(Source):
             NotMeasured: there are no such rows.
             ValueError: several rows a step; the message says which columns tell them apart.
         """
-        known = _tables_of(runs)
+        known = tables_of(runs)
         if known is None:
             return self._table(runs)
         key = repr(self)
@@ -239,7 +239,7 @@ _Tables = dict[tuple[int, ...], tuple[Sequence[ObservedRun], dict[str, pd.DataFr
 _TABLES: "WeakKeyDictionary[Any, _Tables]" = WeakKeyDictionary()
 
 
-def _tables_of(runs: Sequence[ObservedRun]) -> dict[str, pd.DataFrame] | None:
+def tables_of(runs: Sequence[ObservedRun]) -> dict[str, pd.DataFrame] | None:
     """Tables of the runs of one seed that were made before: hundreds of claims read the same ones.
 
     They are kept as long as the first run is, and so are the other runs, whose places in memory name them; None for

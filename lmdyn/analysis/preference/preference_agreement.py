@@ -1,5 +1,6 @@
 """How far two instances of a model agree on what their towers prefer, and what of it word frequency tells."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from scipy.stats import rankdata
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.statistics.correlation import FloatArray, pearson, spearman, weighted_pearson
 
-__all__ = ["Agreement", "compare_preferences"]
+__all__ = ["Agreement", "compare_preferences", "shuffled_within"]
 
 _ONE = 1 - 1e-12  # a correlation beyond is 1 but for rounding; Fisher's z of it is finite
 
@@ -123,6 +124,45 @@ def compare_preferences(
         float(chance.mean()) if resamplings else nan,
         float(np.quantile(chance, confidence)) if resamplings else nan,
     )
+
+
+def shuffled_within(first: npt.NDArray[Any], second: npt.NDArray[Any], strata: npt.NDArray[Any]) -> float:
+    """Mean of Pearson's correlation over all permutations of the second's types within strata.
+
+    What two preferences have in common because each depends on what the strata are made of (a word's frequency, its
+    part of speech) is left by such a permutation, and nothing else. A permutation leaves means and variances as they
+    are, so that the mean over all of them is known: Σₛ nₛ (x̄ₛ − x̄)(ȳₛ − ȳ) / (n σₓ σᵧ), the covariance of the strata's
+    means over the deviations of the types.
+
+    Args:
+        first: (n,) preferences of one instance.
+        second: (n,) preferences of the other, of the same types.
+        strata: (n,) whole numbers: the stratum of each type.
+
+    Returns:
+        A number from -1 to 1; NaN of fewer than 3 types, or where a preference is constant or not finite.
+
+    Raises:
+        ValueError: different lengths.
+
+    Reference: Good 2005, "Permutation, parametric and bootstrap tests", section 3.6 (restricted permutations).
+
+    Example:
+        >>> x, y = np.array([1.0, 2.0, 5.0, 6.0]), np.array([2.0, 1.0, 6.0, 5.0])
+        >>> round(shuffled_within(x, y, np.array([0, 0, 1, 1])), 4), shuffled_within(x, y, np.zeros(4, dtype=int))
+        (0.9412, 0.0)
+    """
+    if not (first.ndim == 1 and first.shape == second.shape == strata.shape):
+        raise ValueError(
+            f"expected a preference of both and a stratum for each type, got {first.shape}, {second.shape} and "
+            f"{strata.shape}"
+        )
+    if math.isnan(pearson(first, second)):
+        return float("nan")
+    x, y = (v.astype(np.float64) - v.mean(dtype=np.float64) for v in (first, second))
+    _, at, sizes = np.unique(strata, return_inverse=True, return_counts=True)
+    sums = [np.bincount(at, weights=v) for v in (x, y)]
+    return float((sums[0] * sums[1] / sizes).sum() / np.sqrt((x @ x) * (y @ y)))
 
 
 def _interval(value: float, resampled: FloatArray, confidence: float) -> tuple[float, float]:

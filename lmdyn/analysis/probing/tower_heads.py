@@ -1,6 +1,7 @@
 """An output layer for each tower of a frozen model: what a tower can predict by itself."""
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar, cast
 
@@ -18,7 +19,12 @@ from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
 from lmdyn.analysis.statistics.distributed import all_reduce_sum
 from lmdyn.analysis.statistics.precision import at_least_float32
 
-__all__ = ["Encoded", "HeadTraining", "TowerHead", "train_heads", "train_tower_heads"]
+__all__ = ["CHECK_EVERY", "Encoded", "HeadTraining", "TowerHead", "train_heads", "train_tower_heads"]
+
+CHECK_EVERY = 100
+"""Updates between two looks at the held-out text, of heads that are trained until they stop improving."""
+
+_IMPROVES = 1e-3  # nats
 
 B = TypeVar("B")
 H = TypeVar("H", bound=nn.Module)
@@ -43,13 +49,19 @@ class HeadTraining:
     Adam with decoupled weight decay of the weight matrices on the mean −ln p of the labelled positions of each batch;
     the learning rate rises linearly over the first tenth of the updates and falls linearly to 0 with the last.
 
+    With ``patience`` heads are trained until they stop improving: the rate rises over the first 100 updates and stays;
+    every 100 updates the loss on held-out batches of the training text is looked at, and the rate of a head that is not
+    better by 0.001 nats than ever before is halved. The training ends where each head's rate was halved ``patience``
+    times, or after ``updates``; each head is then what it was where its held-out loss was lowest.
+
     Attributes:
-        updates: batches to train on; those of the text come again where they are fewer.
+        updates: batches to train on; those of the text come again where they are fewer. With ``patience`` at most.
         learning_rate: highest rate.
         betas: of Adam.
         weight_decay: of matrices.
         init_range: deviation of the first weights, normal; biases are 0. Every head starts from the same weights.
         seed: of the first weights.
+        patience: how often the rate is halved, from 1; None for a training of ``updates``.
 
     Raises:
         ValueError: numbers out of range.
@@ -67,8 +79,11 @@ class HeadTraining:
     weight_decay: float = 0.01
     init_range: float = 0.02
     seed: int = 0
+    patience: int | None = None
 
     def __post_init__(self) -> None:
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"patience is a number from 1, or null, got {self.patience}")
         if self.updates < 1 or self.learning_rate <= 0 or self.weight_decay < 0 or self.init_range <= 0:
             raise ValueError(
                 "updates are at least 1, weight_decay at least 0, learning_rate and init_range above 0: got "
@@ -76,12 +91,14 @@ class HeadTraining:
             )
 
     def rate(self, update: int) -> float:
-        """The learning rate of an update, counted from 0.
+        """The learning rate of an update, counted from 0; with ``patience`` before it is halved.
 
         Example:
             >>> [round(HeadTraining(updates=20, learning_rate=1.0).rate(u), 3) for u in (0, 1, 2, 11, 19)]
             [0.5, 1.0, 0.944, 0.444, 0.0]
         """
+        if self.patience is not None:
+            return self.learning_rate * min(1.0, (update + 1) / CHECK_EVERY)
         warmup = max(1, self.updates // 10)
         return self.learning_rate * warmup_decay_factor((update + 1) / self.updates, warmup / self.updates)
 
@@ -144,7 +161,10 @@ class TowerHead(nn.Module):
 
 
 def train_tower_heads(
-    batches: Iterable[Encoded], vocab_size: int, how: HeadTraining
+    batches: Iterable[Encoded],
+    vocab_size: int,
+    how: HeadTraining,
+    held_out: Callable[[], Iterable[Encoded]] | None = None,
 ) -> tuple[dict[str, TowerHead], Float[Tensor, "towers"]]:
     """Train a head for each tower, from the same batches at once.
 
@@ -157,13 +177,14 @@ def train_tower_heads(
             more are not asked for. Detached.
         vocab_size: number of token types.
         how: see :class:`HeadTraining`.
+        held_out: batches of text that is not trained on, anew at each call; for ``how.patience``.
 
     Returns:
         The heads, by tower, in eval mode and without gradients; and (towers,) float64 mean −ln p over the last tenth
         of the updates, in nats, in the order of the towers.
 
     Raises:
-        ValueError: fewer batches than updates.
+        ValueError: fewer batches than updates; ``patience`` without held-out batches.
 
     Example:
         >>> x = torch.eye(3).repeat(5, 1)
@@ -183,7 +204,7 @@ def train_tower_heads(
     def loss(head: TowerHead, name: str, batch: Encoded) -> Tensor:
         return head.loss(batch.encodings[name], batch.labels)
 
-    return train_heads(batches, start, loss, lambda batch: batch.labels, how)
+    return train_heads(batches, start, loss, lambda batch: batch.labels, how, held_out)
 
 
 def train_heads(
@@ -192,6 +213,7 @@ def train_heads(
     loss: Callable[[H, str, B], Float[Tensor, ""]],
     labels: Callable[[B], Int[Tensor, "n"]],
     how: HeadTraining,
+    held_out: Callable[[], Iterable[B]] | None = None,
 ) -> tuple[dict[str, H], Float[Tensor, "heads"]]:
     """Train some output layers that do not depend on each other, from the same batches at once.
 
@@ -201,13 +223,14 @@ def train_heads(
         loss: a head's sum of −ln p over the labelled positions of a batch, in nats.
         labels: (n,) of a batch; −100 for none.
         how: see :class:`HeadTraining`.
+        held_out: batches that are not trained on, anew at each call; for ``how.patience``.
 
     Returns:
         The heads, in eval mode and without gradients; and (heads,) float64 mean −ln p over the last tenth of the
-        updates.
+        updates (with ``patience`` over the last 100).
 
     Raises:
-        ValueError: fewer batches than updates.
+        ValueError: fewer batches than updates; ``patience`` without held-out batches.
 
     Example:
         >>> how = HeadTraining(updates=200, learning_rate=0.05)
@@ -221,10 +244,16 @@ def train_heads(
     heads: dict[str, H] = {}
     optimizer: torch.optim.Optimizer | None = None
     last: list[Tensor] = []
+    window = max(1, how.updates // 10) if how.patience is None else CHECK_EVERY
+    course = _Course(how.patience)
     update = 0
     source = iter(batches)
+    if how.patience is not None and held_out is None:
+        raise ValueError(
+            "patience needs text that is held out, and this training has none: give patience: null"
+        )
     with torch.enable_grad():
-        while update < how.updates:
+        while update < how.updates and not course.ended:
             batch = next(source, None)
             if batch is None:
                 raise ValueError(f"expected {how.updates} batches to train on, got {update}")
@@ -240,13 +269,16 @@ def train_heads(
                 (one / count).backward(inputs=list(head.parameters()))
                 losses.append(one.detach().double())
             for group in optimizer.param_groups:
-                group["lr"] = how.rate(update)
+                group["lr"] = how.rate(update) * course.factor(group["head"])
                 for parameter in group["params"]:
                     parameter.grad = all_reduce_sum(parameter.grad)
             optimizer.step()
             last.append(all_reduce_sum(torch.stack(losses)) / count)
-            last = last[-max(1, how.updates // 10) :]
+            last = last[-window:]
             update += 1
+            if held_out is not None and how.patience is not None and update % CHECK_EVERY == 0:
+                course.look(heads, _held_out_losses(heads, held_out(), loss, labels))
+    course.restore(heads)
     for head in heads.values():
         head.eval().requires_grad_(False)
         for parameter in head.parameters():
@@ -254,12 +286,66 @@ def train_heads(
     return heads, torch.stack(last).mean(0).cpu()
 
 
+class _Course:
+    """Held-out losses of heads over a training, and what they say of the rates."""
+
+    def __init__(self, patience: int | None) -> None:
+        self._patience = patience
+        self._best: dict[str, float] = {}
+        self._weights: dict[str, dict[str, Tensor]] = {}
+        self._halved: dict[str, int] = {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether each head's rate was halved as often as it may."""
+        return bool(self._halved) and min(self._halved.values()) >= (self._patience or 0)
+
+    def factor(self, name: str) -> float:
+        return 0.5 ** self._halved.get(name, 0)
+
+    def look(self, heads: Mapping[str, nn.Module], losses: Sequence[float]) -> None:
+        for (name, head), value in zip(heads.items(), losses, strict=True):
+            best = self._best.get(name, math.inf)
+            self._halved[name] = self._halved.get(name, 0) + int(not value < best - _IMPROVES)
+            if value < best:
+                self._best[name] = value
+                self._weights[name] = {k: v.detach().clone() for k, v in head.state_dict().items()}
+
+    def restore(self, heads: Mapping[str, nn.Module]) -> None:
+        """The weights of the lowest held-out loss."""
+        for name, weights in self._weights.items():
+            heads[name].load_state_dict(weights)
+
+
+@torch.no_grad()
+def _held_out_losses(
+    heads: Mapping[str, H],
+    batches: Iterable[B],
+    loss: Callable[[H, str, B], Tensor],
+    labels: Callable[[B], Tensor],
+) -> list[float]:
+    """Mean −ln p of each head over all ranks' batches, in nats; NaN where they have no labels."""
+    sums: Tensor | None = None
+    for batch in batches:
+        there = (labels(batch) != IGNORED).sum().double()
+        one = torch.stack([*(loss(head, name, batch).double() for name, head in heads.items()), there])
+        sums = one if sums is None else sums + one
+    if sums is None:
+        return [math.nan] * len(heads)
+    sums = all_reduce_sum(sums)
+    return [float(v) for v in sums[:-1] / sums[-1]]
+
+
 def _optimizer(heads: Mapping[str, nn.Module], how: HeadTraining) -> torch.optim.Optimizer:
-    parameters = [p for head in heads.values() for p in head.parameters()]
     groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": how.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        {
+            "params": [p for p in head.parameters() if (p.ndim > 1) == decays],
+            "head": name,
+            "weight_decay": decay,
+        }
+        for name, head in heads.items()
+        for decays, decay in ((True, how.weight_decay), (False, 0.0))
     ]
-    return torch.optim.AdamW(
-        groups, lr=how.learning_rate, betas=how.betas, fused=parameters[0].device.type in ("cpu", "cuda")
-    )
+    device = next(p for head in heads.values() for p in head.parameters()).device.type
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=how.learning_rate, betas=how.betas, fused=device in ("cpu", "cuda"))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Jackknifed", "jackknife"]
+__all__ = ["Jackknifed", "jackknife", "pseudo_values"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -78,3 +78,30 @@ def jackknife(
     pseudo = theta / share - (1 / share - 1) * without
     variance = ((pseudo - value) ** 2 / (1 / share - 1)).mean(0)
     return Jackknifed(value, np.sqrt(variance), blocks - 1, theta - value)
+
+
+def pseudo_values(whole: float, left_out: npt.NDArray[Any]) -> FloatArray:
+    """Tukey's pseudo-values nθ − (n − 1)θ₍ᵢ₎ of a statistic of n independent units.
+
+    Of a mean they are the values themselves. Of a mean over pairs of units, where each unit is in several pairs, they
+    are nearly independent, their mean is the statistic, and Student's t over them is its interval.
+
+    Args:
+        whole: the statistic θ of all units.
+        left_out: (n,) the statistic θ₍ᵢ₎ without each unit.
+
+    Raises:
+        ValueError: fewer than two units.
+
+    Reference: Tukey 1958; Arvesen 1969, "Jackknifing U-statistics".
+
+    Example:
+        >>> x = np.array([1.0, 2.0, 6.0])
+        >>> pseudo_values(x.mean(), np.array([np.delete(x, i).mean() for i in range(3)])).round(6).tolist()
+        [1.0, 2.0, 6.0]
+    """
+    without = np.asarray(left_out, dtype=np.float64)
+    if without.ndim != 1 or len(without) < 2:
+        raise ValueError(f"expected the statistic without each of two units or more, got {without.shape}")
+    n = len(without)
+    return n * whole - (n - 1) * without

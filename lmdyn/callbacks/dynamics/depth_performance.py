@@ -141,7 +141,7 @@ class DepthPerformance(Observer):
 
     not_settings = Observer.not_settings | {"tasks"}
     legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {"start": "random", "readout.ridge": None}
+        {"start": "random", "readout.ridge": None, "training.patience": None}
     )
 
     def __init__(
@@ -171,6 +171,8 @@ class DepthPerformance(Observer):
             raise ValueError(f"batch_rows is {batch_rows}: expected a number from 1")
         if start not in ("own", "random"):
             raise ValueError(f"start is {start!r}: expected 'own' or 'random'")
+        if training.patience is not None:
+            raise ValueError("decoders are trained for a number of updates: leave training.patience out")
         self.training = training
         self.start = start
         self.batch_rows = batch_rows

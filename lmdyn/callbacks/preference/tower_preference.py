@@ -3,8 +3,10 @@
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -18,7 +20,6 @@ from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.preference.preference import (
     PreferenceVariant,
     leading_towers,
-    most_frequent_tag,
     preference_standard_error,
     split_half_reliability,
     token_preference,
@@ -42,7 +43,7 @@ from lmdyn.callbacks.observing.token_groups import (
 )
 from lmdyn.callbacks.preference.tower_preference_figures import preference_figures
 from lmdyn.callbacks.preference.tower_preference_tables import preference_tables
-from lmdyn.callbacks.preference.tower_reader import TowerReader
+from lmdyn.callbacks.preference.tower_reader import TowerReader, tags_of
 from lmdyn.callbacks.training.checkpoint_files import weights_digest
 
 __all__ = ["TowerPreference"]
@@ -79,7 +80,8 @@ class TowerPreference(Observer):
     Args:
         sites: the towers' encodings: name to module path, two or more.
         training: how the output layers are trained. Short trainings suffice to see when a preference emerges; for
-            the numbers of a trained model train longer, by another observer under another name.
+            the numbers of a trained model train until they stop improving (``patience``), or longer, by another
+            observer under another name.
         batch_rows: rows of text of an update, over all ranks; of a PretrainingCorpus. Other data is taken in its own
             batches, and of a DataLoader or a stream, whose first batches are taken, every rank takes others.
         variant: what is averaged: see :func:`~lmdyn.analysis.token_preference`.
@@ -92,6 +94,7 @@ class TowerPreference(Observer):
             order of the sites. Needs a ``ScheduledCheckpoint``.
         references: folders of other runs, by name; correlate with the last preference that each recorded.
         seed: halves of the text, for the reliability, are drawn by it.
+        second_seed: train the output layers once more, from first weights of this seed; None does not.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags:
@@ -102,6 +105,8 @@ class TowerPreference(Observer):
         ``tower_preference/spread``: standard deviation of the preference over words, in nats.
         ``tower_preference/reliability``: of the preference, from two halves of the text (Spearman–Brown). It measures
             the noise of the text alone, not that of the output layers' training: an untrained model's may be near 1.
+        ``tower_preference/head_reliability``: with ``second_seed``, Pearson's correlation of the preferences by output
+            layers of two seeds: the noise of their first weights alone, the batches being the same.
         ``tower_preference/frequency_rank_correlation``: Spearman's, of the preference with the frequency rank (1 is the
             most frequent word).
         ``tower_preference/preference/upos/<tag>``: mean preference of words by their most frequent tag, in nats.
@@ -109,8 +114,9 @@ class TowerPreference(Observer):
         ``tower_preference/rank_correlation/reference/<name>``: Spearman's.
 
     Raises:
-        ValueError: fewer than two sites; numbers out of range; when attached, data without a training part, a tokenizer
-            or counts; references that recorded nothing, ``previous`` without scheduled checkpoints.
+        ValueError: fewer than two sites; numbers out of range; a ``second_seed`` that is the first; when attached, data
+            without a training part, a tokenizer or counts; references that recorded nothing, ``previous`` without
+            scheduled checkpoints.
 
     Reference: He & Toyoizumi 2022, section 3.2, equations 2 to 4; figures 3, 4 and 8, tables 2 and 4.
 
@@ -123,6 +129,10 @@ class TowerPreference(Observer):
     uses_labels = True
 
     several_runs = True
+
+    legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {"second_seed": None, "training.patience": None}
+    )
 
     def __init__(
         self,
@@ -137,6 +147,7 @@ class TowerPreference(Observer):
         previous: bool = False,
         references: Mapping[str, str] | None = None,
         seed: int = 0,
+        second_seed: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -152,6 +163,10 @@ class TowerPreference(Observer):
                 "expected batch_rows, min_count and training.updates from 1 and top from 3, got "
                 f"{batch_rows}, {min_count}, {training.updates}, {top}"
             )
+        if second_seed == training.seed:
+            raise ValueError(
+                f"second_seed is {second_seed}, and so is training.seed: the same output layers twice; give another"
+            )
         if "previous" in (references or {}):
             raise ValueError(
                 "a reference cannot be called 'previous': that is the run's preceding checkpoint"
@@ -165,6 +180,7 @@ class TowerPreference(Observer):
         self.previous = Previous() if previous else None
         self.references = dict(references or {})
         self.seed = seed
+        self.second_seed = second_seed
         self._training_part: TrainingPart | None = None
         self._reader: TowerReader | None = None
         self._recorded: dict[str, pd.Series[float]] = {}
@@ -197,7 +213,7 @@ class TowerPreference(Observer):
         self._words = np.array(
             self.run.tokenizer.convert_ids_to_tokens(list(range(len(counts)))), dtype=object
         )
-        self._tags = _tags(self.run.token_counts, len(counts))
+        self._tags = tags_of(self.run.token_counts, len(counts))
         mask_id = self.run.tokenizer.mask_token_id if objective == "masked" else None
         self._reader = TowerReader(self.sites, self.forward, mask_id, len(counts), self.seed)
         for name, folder in self.references.items():
@@ -288,6 +304,8 @@ class TowerPreference(Observer):
         preference = token_preference(found, self.variant, **pair)
         values = preference[chosen].numpy()
         rows += self._overall(found, pair, chosen, values)
+        if self.second_seed is not None:
+            rows.append(self._head_reliability(module, pair, chosen, values))
         for name, recorded in self._recorded.items():
             theirs = recorded.reindex(self._words[chosen]).to_numpy(dtype="float64")
             rows += _correlations(name, values, theirs)
@@ -327,6 +345,19 @@ class TowerPreference(Observer):
             rows += [_Row("preference", "upos", str(tag), float(mean)) for tag, mean in by_tag.items()]
         return rows
 
+    def _head_reliability(
+        self, module: nn.Module, pair: Mapping[str, int], chosen: Int[Tensor, "n"], values: Any
+    ) -> "_Row":
+        """How the preference correlates with that by output layers of another seed, the towers in the same order."""
+        assert self.second_seed is not None
+        again = self._trained(module, replace(self.training, seed=self.second_seed))
+        r = float("nan")
+        if again is not None:
+            theirs = token_preference(again, self.variant, **pair)[chosen].numpy()
+            both = np.isfinite(values) & np.isfinite(theirs)
+            r = pearson(values[both], theirs[both])
+        return _Row("head_reliability", "", "", r)
+
     def _with_previous(self, found: Predictions, module: nn.Module, step: int) -> list["_Row"]:
         assert self.previous is not None
         rows: list[_Row] = []
@@ -350,15 +381,17 @@ class TowerPreference(Observer):
         key = weights_digest(module.state_dict()) if self.previous is not None else ""
         if key in self._known:
             return self._known[key]
-        assert self._reader is not None
-        assert self._training_part is not None
-        train_set = self._training_part.open()
-        found = self._reader.predictions(
-            module, train_set, self.probe_set, self.training, printed=self.variant == "printed"
-        )
+        found = self._trained(module, self.training)
         if key and found is not None:
             self._known = {**dict(list(self._known.items())[-1:]), key: found}
         return found
+
+    def _trained(self, module: nn.Module, training: HeadTraining) -> Predictions | None:
+        assert self._reader is not None
+        assert self._training_part is not None
+        return self._reader.predictions(
+            module, self._training_part.open(), self.probe_set, training, printed=self.variant == "printed"
+        )
 
     # ---------------------------------------------------------------- what is shown of it
 
@@ -366,6 +399,20 @@ class TowerPreference(Observer):
     def is_scalar(observations: pd.DataFrame) -> "pd.Series[bool]":
         """All but the rows by word."""
         return observations["by"].ne("token")
+
+    @staticmethod
+    def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
+        """What a record of a run keeps: its scalars, and of the first and the last step each word's preference.
+
+        Words stand in the order of their frequency. Their preferences are rounded to float32, which is a third of the
+        space.
+        """
+        words = observations["by"].eq("token") & observations["quantity"].eq("preference")
+        ends = observations["step"].isin([observations["step"].min(), observations["step"].max()])
+        kept = observations[TowerPreference.is_scalar(observations) | (words & ends)].copy()
+        of_words = kept["by"].eq("token")
+        kept.loc[of_words, "value"] = kept.loc[of_words, "value"].astype("float32").astype("float64")
+        return kept
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
@@ -399,14 +446,3 @@ def _correlations(name: str, ours: Any, theirs: Any) -> list[_Row]:
     found = {"correlation": pearson, "rank_correlation": spearman}
     values = {quantity: f(ours[both], theirs[both]) for quantity, f in found.items()}
     return [_Row(quantity, "reference", name, value) for quantity, value in values.items()]
-
-
-def _tags(token_counts: pd.DataFrame | None, size: int) -> Any:
-    """The most frequent tag of each token, None where it has none; None where tags were not counted."""
-    names = [
-        c for c in (token_counts.columns if token_counts is not None else []) if c not in ("token", "count")
-    ]
-    if token_counts is None or not names or len(token_counts) < size:
-        return None
-    best = most_frequent_tag(torch.from_numpy(token_counts[names].to_numpy(dtype="int64")[:size].copy()))
-    return np.array([*names, None], dtype=object)[best.numpy()]

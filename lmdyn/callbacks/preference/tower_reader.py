@@ -1,20 +1,28 @@
 """What each tower of a frozen model predicts by itself, from text: what ``TowerPreference`` compares."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.forward import IGNORED, Forward, device_of
 from lmdyn.analysis.inspection.predictions import activations_at
+from lmdyn.analysis.preference.preference import most_frequent_tag
 from lmdyn.analysis.preference.tower_predictions import Predictions, TowerPredictions
 from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.hashing import splitmix64
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device, token_vectors
 
-__all__ = ["TowerReader"]
+__all__ = ["TowerReader", "tags_of"]
+
+_EVERY, _MOST = 20, 16
+"""Every 20th batch of the training text, 16 at most, is held out where heads are trained until they stop improving."""
 
 
 class TowerReader:
@@ -48,7 +56,8 @@ class TowerReader:
 
         Args:
             module: in eval mode; frozen.
-            train: what the output layers are trained on; its batches come again when they end.
+            train: what the output layers are trained on; its batches come again when they end. With
+                ``training.patience`` every 20th of the first 320 is held out.
             test: what they are averaged over.
             training: how they are trained.
             printed: also average over all positions, which the variant ``printed`` needs.
@@ -56,35 +65,46 @@ class TowerReader:
         Raises:
             ValueError: nothing to train on.
         """
-        heads, losses = train_tower_heads(self._updates(module, train), self.vocab_size, training)
+        held_out = []
+        if training.patience is not None:  # the batches are kept, which are small, and encoded anew
+            held_out = [b for b in islice(_numbered(train), _MOST * _EVERY) if _is_held_out(b[0])]
+        heads, losses = train_tower_heads(
+            self._updates(module, train, all_of_it=not held_out), self.vocab_size, training,
+            lambda: (_flat(encoded) for encoded, _ in self._encoded(module, train, held_out)),
+        )  # fmt: skip
         if not bool(losses.isfinite().all()):
             return None
         sums = TowerPredictions(self.vocab_size, len(self.sites))
-        for encoded, rows in self._encoded(module, test):
+        for encoded, rows in self._encoded(module, test, _numbered(test)):
             half = (splitmix64(rows + (self.seed << 32)) >> 17) & 1  # a row of text is in one half as a whole
             _add(sums, heads, encoded, half, printed=printed)
         return sums.reduce()
 
-    def _updates(self, module: nn.Module, train: ProbeSet) -> Iterator[Encoded]:
-        """This rank's share of the batches to train on."""
+    def _updates(self, module: nn.Module, train: ProbeSet, *, all_of_it: bool) -> Iterator[Encoded]:
+        """This rank's share of the batches to train on, over and over."""
         some = True
         while some:
             some = False
-            for encoded, _ in self._encoded(module, train):
+            batches = (b for b in _numbered(train) if all_of_it or not _is_held_out(b[0]))
+            for encoded, _ in self._encoded(module, train, batches):
                 some = True
                 yield _flat(encoded)
 
     @torch.no_grad()
-    def _encoded(self, module: nn.Module, part: ProbeSet) -> Iterator[tuple[Encoded, Int[Tensor, "rows"]]]:
+    def _encoded(
+        self, module: nn.Module, part: ProbeSet, batches: Iterable[tuple[int, dict[str, Any]]]
+    ) -> Iterator[tuple[Encoded, Int[Tensor, "rows"]]]:
         """Encodings (rows, positions, d) and labels (rows, positions) of this rank's batches, and the rows' numbers."""
         device = device_of(module)
         rank, world_size = rank_and_world_size()
-        for number, batch in enumerate(part.batches(rank, world_size)):
+        first = True
+        for number, batch in batches:
             batch = to_device(batch, device)
             labels = batch["labels"]
             if self.mask_id is not None:  # what the model reads it could copy
                 labels = labels.masked_fill(batch["input_ids"] != self.mask_id, IGNORED)
-            found = activations_at(module, batch, self.sites, self.forward, whole=number == 0)
+            found = activations_at(module, batch, self.sites, self.forward, whole=first)
+            first = False
             encodings = {site: token_vectors(site, x, labels != IGNORED) for site, x in found.items()}
             positions = batch.get("masked_positions")
             if positions is not None:
@@ -117,5 +137,25 @@ def _add(
         sums.update_all(torch.stack(over_all), (encoded.labels >= 0).sum())
 
 
+def _numbered(part: ProbeSet) -> Iterator[tuple[int, dict[str, Any]]]:
+    """This rank's batches."""
+    return enumerate(part.batches(*rank_and_world_size()))
+
+
+def _is_held_out(number: int) -> bool:
+    return number % _EVERY == 0 and number < _MOST * _EVERY
+
+
 def _flat(rows: Encoded) -> Encoded:
     return Encoded({name: x.flatten(0, 1) for name, x in rows.encodings.items()}, rows.labels.flatten())
+
+
+def tags_of(token_counts: pd.DataFrame | None, size: int) -> Any:
+    """The most frequent tag of each token type, None where it has none; None where tags were not counted."""
+    names = [
+        c for c in (token_counts.columns if token_counts is not None else []) if c not in ("token", "count")
+    ]
+    if token_counts is None or not names or len(token_counts) < size:
+        return None
+    best = most_frequent_tag(torch.from_numpy(token_counts[names].to_numpy(dtype="int64")[:size].copy()))
+    return np.array([*names, None], dtype=object)[best.numpy()]

@@ -312,6 +312,19 @@ class WordClusters(Observer):
         return ~observations["quantity"].isin(_BY_WORD)
 
     @staticmethod
+    def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
+        """What a record of a run keeps: its scalars, and which words belong to which clusters at the last step.
+
+        Of the value of a membership the sign is kept, which the cluster's name has too.
+        """
+        members = observations["quantity"].eq("membership")
+        last = observations["step"].eq(observations["step"].max())
+        kept = observations[WordClusters.is_scalar(observations) | (members & last)].copy()
+        of_words = kept["quantity"].eq("membership")
+        kept.loc[of_words, "value"] = kept.loc[of_words, "value"].transform("sign")
+        return kept
+
+    @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Figures 5 to 7 of the publication at the last step; over training; several runs side by side."""
         return cluster_figures(observations)

@@ -24,8 +24,7 @@ from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study, With
 from lmdyn.claims.numbers import At, Change, Difference, Layer, Mean, Number, Rows
 from lmdyn.claims.studies.seen import GRAMMAR, WIKITEXT
 from lmdyn.claims.studies.sparsity_forks import OF_FORKS, OF_THE_FIRST_REDUCTION, REDUCTION
-from lmdyn.claims.studies.sparsity_numbers import LogRatio, OtherSites, SinceReduction, Tokens
-from lmdyn.claims.studies.sparsity_rows import (
+from lmdyn.claims.studies.sparsity_numbers import (
     CONCENTRATED,
     ENTROPY,
     FIRST,
@@ -39,6 +38,10 @@ from lmdyn.claims.studies.sparsity_rows import (
     SAMPLES,
     SLIGHT,
     STRONG,
+    LogRatio,
+    OtherSites,
+    SinceReduction,
+    Tokens,
     chi,
     rho,
     suffix,

@@ -11,7 +11,7 @@ was trained. What makes a fork is in its condition: ``forked.run``, ``forked.ste
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part
 from lmdyn.claims.forks import ForkEffect, RateAtFork, SinceFork, at_rate
 from lmdyn.claims.numbers import At, Difference, Layer, Number, Rows
-from lmdyn.claims.studies.sparsity_rows import (
+from lmdyn.claims.studies.sparsity_numbers import (
     CONCENTRATED,
     ENTROPY,
     FIRST,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 
-from lmdyn.analysis import compare_preferences
+from lmdyn.analysis import compare_preferences, shuffled_within
 
 
 def normal(seed, n=300, rho=0.6):
@@ -165,3 +165,33 @@ class TestControls:
         # agreement beyond frequency stays
         beyond = compare_preferences(first + 2 * noise[2], second + 2 * noise[2], counts, resamplings=10)
         assert beyond.spearman_given_frequency > 0.5
+
+
+class TestShuffledWithin:
+    def test_it_is_the_mean_over_permutations(self):
+        x, y, _ = normal(12, n=60, rho=0.5)
+        strata = np.arange(60) // 10
+        x, y = x + strata, y + 0.5 * strata
+        random, found = np.random.default_rng(0), []
+        for _ in range(4000):
+            shuffled = y.copy()
+            for s in range(6):
+                shuffled[strata == s] = random.permutation(y[strata == s])
+            found.append(np.corrcoef(x, shuffled)[0, 1])
+        assert shuffled_within(x, y, strata) == pytest.approx(np.mean(found), abs=4 * np.std(found) / 60)
+        # the control: without the strata chance has nothing in common
+        assert np.mean(found) > 0.2
+        assert abs(shuffled_within(x, y, np.zeros(60, dtype=int))) < 1e-12
+
+    def test_strata_of_one_type_leave_the_correlation(self):
+        x, y, _ = normal(13, n=30, rho=0.7)
+        order = np.random.default_rng(1).permutation(30)
+        assert shuffled_within(x, y, order) == pytest.approx(np.corrcoef(x, y)[0, 1])
+
+    def test_what_is_undefined(self):
+        x, strata = np.arange(5.0), np.zeros(5, dtype=int)
+        assert math.isnan(shuffled_within(x, np.ones(5), strata))
+        assert math.isnan(shuffled_within(x[:2], x[:2], strata[:2]))
+        assert math.isnan(shuffled_within(x, np.where(x > 3, np.inf, x), strata))
+        with pytest.raises(ValueError, match="a stratum for each type"):
+            shuffled_within(x, x, strata[:3])

@@ -122,3 +122,73 @@ def test_too_few_batches_and_bad_numbers():
         train_tower_heads(batches(number=3), V, HOW)
     with pytest.raises(ValueError, match="learning_rate"):
         HeadTraining(learning_rate=0.0)
+
+
+def mean_loss(head: TowerHead, name: str, held: list[Encoded]) -> float:
+    total = sum(float(head.loss(b.encodings[name], b.labels)) for b in held)
+    return total / sum(int((b.labels != -100).sum()) for b in held)
+
+
+PATIENT = HeadTraining(updates=5000, learning_rate=0.02, patience=2)
+
+
+def test_heads_are_trained_until_they_stop_improving():
+    text, asked = batches(number=40), 0
+    held = batches(number=48)[40:]  # of the same maps, after those that are trained on
+
+    def counted():
+        nonlocal asked
+        while True:
+            for batch in text:
+                asked += 1
+                yield batch
+
+    heads, _ = train_tower_heads(counted(), V, PATIENT, lambda: held)
+    assert 300 <= asked < 5000  # two halvings after a first look, and long before the bound
+    assert asked % 100 == 0
+    for name in ("one", "two"):
+        # more of the same at this rate makes it worse: 40 batches are learned by heart
+        longer, _ = train_tower_heads(text * 50, V, HeadTraining(updates=2000, learning_rate=0.02))
+        assert mean_loss(heads[name], name, held) < mean_loss(longer[name], name, held)
+        assert not any(p.requires_grad for p in heads[name].parameters())
+
+
+def test_the_weights_are_those_of_the_lowest_held_out_loss():
+    text, held, seen = batches(number=40), batches(number=48)[40:], []
+    how = HeadTraining(updates=600, learning_rate=0.05, patience=100)
+
+    def looked():
+        seen.append(None)
+        return held
+
+    heads, _ = train_tower_heads(text * 15, V, how, looked)
+    assert len(seen) == 6
+    every = []
+    for updates in range(100, 700, 100):  # the same training, stopped at each look
+        short = HeadTraining(updates=updates, learning_rate=0.05, patience=100)
+        stopped, _ = train_tower_heads(text * 15, V, short, lambda: held)
+        every.append(mean_loss(stopped["one"], "one", held))
+    assert mean_loss(heads["one"], "one", held) == pytest.approx(min(every), abs=1e-9)
+    assert every == sorted(every, reverse=True)  # each stop has the best until then
+
+
+def test_patience_treats_towers_alike():
+    text, held = batches(number=40), batches(number=48)[40:]
+
+    def swapped(some):
+        return [Encoded({"one": b.encodings["two"], "two": b.encodings["one"]}, b.labels) for b in some]
+
+    plain, _ = train_tower_heads(text * 100, V, PATIENT, lambda: held)
+    other, _ = train_tower_heads(swapped(text) * 100, V, PATIENT, lambda: swapped(held))
+    for mine, theirs in (("one", "two"), ("two", "one")):
+        a, b = plain[mine].state_dict(), other[theirs].state_dict()
+        assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_patience_needs_text_that_is_held_out():
+    with pytest.raises(ValueError, match="held out"):
+        train_tower_heads(batches(), V, HeadTraining(updates=30, patience=1))
+    with pytest.raises(ValueError, match="patience"):
+        HeadTraining(patience=0)
+    nothing, _ = train_tower_heads(batches(number=40) * 10, V, HeadTraining(updates=400, patience=1), list)
+    assert nothing["one"].weight.isfinite().all()  # no labels are held out: it ends at the first look

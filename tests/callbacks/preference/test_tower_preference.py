@@ -1,5 +1,6 @@
 """TowerPreference: what it records against a direct computation, exchanged and identical towers, references, errors."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import lightning as L
@@ -11,6 +12,7 @@ from scipy.stats import pearsonr
 
 from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, train_tower_heads
 from lmdyn.callbacks import Run, TowerPreference
+from lmdyn.callbacks.observing.store import canonical_settings
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus, StreamedText
 from lmdyn.models import TwoTowerLanguageModel
 from tests.helpers.observing import assert_leaves_alone
@@ -235,6 +237,62 @@ def test_not_finite_encodings_are_told(data, tmp_path, caplog):
     assert "not finite" in caplog.text
 
 
+def test_output_layers_of_a_second_seed(data, tmp_path):
+    corpus, module = data["causal"], model(data)
+    table = attached(tmp_path / "a", corpus, second_seed=5).observe(module, 0)
+    plain = attached(tmp_path / "b", corpus).observe(module, 0)
+    other = attached(tmp_path / "c", corpus, training=replace(HOW, seed=5)).observe(module, 0)
+    r = value(table, "head_reliability")
+    # the towers in one order, whichever is primary
+    sign = 1 if value(plain, "primary_tower") == value(other, "primary_tower") else -1
+    x, y = by_token(plain), by_token(other)
+    assert r == pytest.approx(sign * pearsonr(x, y[x.index]).statistic, rel=1e-6)
+    assert abs(r) < 1
+    rest = table[table["quantity"].ne("head_reliability")].reset_index(drop=True)
+    pd.testing.assert_frame_equal(rest, plain, check_exact=True)  # an option that is off changes nothing
+
+
+def test_output_layers_until_they_stop_improving(data, tmp_path):
+    """The batches that are held out are not trained on, and the bound is not reached."""
+    corpus, module = data["causal"], model(data)
+    seen = []
+    how = HeadTraining(updates=2000, learning_rate=0.02, patience=1)
+    observer = attached(tmp_path, corpus, training=how)
+    train = observer._training_part.open()
+    held = [b["input_ids"] for i, b in enumerate(train.batches()) if i % 20 == 0]
+    assert 0 < len(held) < sum(1 for _ in train.batches())
+    rest = [b["input_ids"] for i, b in enumerate(train.batches()) if i % 20]
+    updates = observer._reader._updates(module.eval(), train, all_of_it=False)
+    for ids, encoded in zip(rest + rest[:2], updates, strict=False):
+        assert len(encoded.labels) == ids.numel()
+        seen.append(encoded.labels)
+    assert torch.equal(seen[0], seen[len(rest)])  # the text comes again, without what is held out
+    table = observer.observe(module, 0)
+    fixed = attached(tmp_path / "fixed", corpus).observe(module, 0)
+    for tower in ("1", "2"):
+        assert value(table, "head_loss", "tower", tower) < value(fixed, "head_loss", "tower", tower)
+
+
+def test_settings_of_before_are_those_of_today():
+    """Observations that were made without these options are gone on with."""
+    found = canonical_settings(TowerPreference, {"training": {"updates": 12, "seed": 0}})
+    assert found["second_seed"] is None
+    assert found["training"] == {"patience": None, "updates": 12, "seed": 0}
+
+
+def test_what_a_record_keeps(data, tmp_path):
+    observer, module = attached(tmp_path, data["causal"]), model(data)
+    tables = [observer.observe(module, 0).assign(step=step) for step in (0, 5, 9)]
+    kept = TowerPreference.record_rows(pd.concat(tables, ignore_index=True), {})
+    words = kept[kept["by"].eq("token")]
+    assert set(words["step"]) == {0, 9}
+    assert set(words["quantity"]) == {"preference"}
+    assert set(kept[kept["by"].ne("token")]["step"]) == {0, 5, 9}
+    whole = by_token(tables[0])
+    assert list(words[words["step"].eq(9)]["group"]) == list(whole.index)  # by frequency
+    assert np.allclose(words[words["step"].eq(9)]["value"], whole, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -242,6 +300,7 @@ def test_not_finite_encodings_are_told(data, tmp_path, caplog):
         ({"variant": "median"}, "variant"),
         ({"batch_rows": 0}, "batch_rows"),
         ({"references": {"previous": "x"}}, "previous"),
+        ({"second_seed": 0}, "the same output layers twice"),
     ],
 )
 def test_bad_arguments(arguments, message):

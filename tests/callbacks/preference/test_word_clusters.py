@@ -325,3 +325,17 @@ def test_table_of_preferences_of_several_runs(observations):
     ]  # fmt: skip
     assert table["preference two"].tolist() == pytest.approx((-table["preference one"]).tolist())
     assert table["rank two"].tolist() == table["rank one"].tolist()[::-1]
+
+
+def test_what_a_record_keeps(tmp_path):
+    table = attach(tmp_path).observe(Model(), 7)
+    kept = WordClusters.record_rows(pd.concat([table.assign(step=s) for s in (0, 7)], ignore_index=True), {})
+    members = rows(kept, "membership")
+    assert set(members["step"]) == {7}
+    assert sorted(zip(members["group"], members["token"], strict=True)) == sorted(
+        zip(rows(table, "membership")["group"], rows(table, "membership")["token"], strict=True)
+    )
+    assert set(members["value"]) == {-1.0, 1.0}
+    assert (members["group"].str.endswith("+") == members["value"].gt(0)).all()
+    assert rows(kept, "component_value").empty
+    assert len(rows(kept, "mean_clusters")) == 2

@@ -1,0 +1,298 @@
+"""The claims on two towers: numbers of pairs of models against naive ones, verdicts on records with a known answer."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lmdyn.callbacks import TowerPreference, WordClusters
+from lmdyn.claims import (
+    STUDIES,
+    Above,
+    At,
+    Claim,
+    Difference,
+    NotMeasured,
+    Part,
+    Rows,
+    SeedPair,
+    Study,
+    by_seed,
+)
+from lmdyn.claims.judge import judge
+from lmdyn.claims.tower_pairs import (
+    AgreementOfClusters,
+    AgreementOfPairs,
+    AgreementWithLead,
+    Lead,
+    ShareToPrimary,
+    preferences_of,
+)
+from tests.helpers.observed_runs import FakeRun
+
+STUDY = STUDIES["he2022_twotower"]
+OBSERVERS = {cls.__name__: cls for cls in (TowerPreference, WordClusters)}
+WORDS = [f"w{i}" for i in range(200)]
+TAGS = np.array(["VERB", "PROPN", "NOUN", "ADJ", "ADP", "ADV", "AUX", "DET"])[np.arange(200) % 8]
+PREFERENCE = Rows("TowerPreference", "preference", where=(("by", "token"),))
+LEAD = Lead(
+    *(Rows("TowerPreference", "mean_probability", where=(("by", "tower"), ("group", t))) for t in ("1", "2"))
+)
+
+
+def rows_of(values, step, **about):
+    """What ``TowerPreference`` writes of a model at a step."""
+    quantities = {
+        "mean_probability": (0.1 * math.exp(about.get("lead", 0.2)), 0.1),
+        "head_loss": (about.get("loss", 4.0),) * 2,
+    }
+    rows = [(q, "tower", str(k + 1), None, v) for q, both in quantities.items() for k, v in enumerate(both)]
+    for quantity in ("head_reliability", "reliability"):
+        rows.append((quantity, "", "", None, about.get("reliability", 0.99)))
+    rows.append(("frequency_rank_correlation", "", "", None, 0.01))
+    rows += [("preference", "upos", tag, None, values[tag == TAGS].mean()) for tag in dict.fromkeys(TAGS)]
+    rows += [("preference", "token", w, t, v) for w, t, v in zip(WORDS, TAGS, values, strict=True)]
+    table = pd.DataFrame(rows, columns=["quantity", "by", "group", "upos", "value"])
+    return table.assign(step=step, tokens=step, site="")
+
+
+def clusters_of(seed):
+    """Ten clusters of twenty words, alike in all models, under other names."""
+    scalars = [("within_one", "", "", "", 0.8), ("mean_clusters", "", "", "", 1.4)]
+    scalars += [("share_of_words", "clusters", g, "", v) for g, v in (("0", 0.13), ("1", 0.45), ("2", 0.42))]
+    members = [("membership", "cluster", f"{(i // 20 + seed) % 10}+", w, 1.0) for i, w in enumerate(WORDS)]
+    table = pd.DataFrame([*scalars, *members], columns=["quantity", "by", "group", "token", "value"])
+    return table.assign(step=100, tokens=100, site="")
+
+
+def model(seed, values, *, tower="gpt", output="standard", size=64, **about):
+    random = np.random.default_rng(seed + 1000)
+    untrained = rows_of(random.normal(size=200), 0, loss=6.0, lead=0.001)
+    observed = {
+        "tower_preference": ("TowerPreference", {}, pd.concat([untrained, rows_of(values, 100, **about)])),
+        "word_clusters": ("WordClusters", {}, clusters_of(seed)),
+    }
+    condition = {"model": "TwoTowerLanguageModel", "model.tower": tower, "model.output": output}
+    condition["model.hidden_size"] = size
+    return FakeRun(f"{tower}_{output}_{size}_{seed}", SeedPair(seed), condition, observed)
+
+
+def shared(n, rho, *, signs=None, seed=0, common=None, **about):
+    """Models whose preferences correlate by ρ, and by its negative where signs differ."""
+    random = np.random.default_rng(seed)
+    common = random.normal(size=200) if common is None else common
+    signs = [1] * n if signs is None else signs
+    own = random.normal(size=(n, 200))
+    values = [s * (math.sqrt(rho) * common + math.sqrt(1 - rho) * own[i]) for i, s in enumerate(signs)]
+    return [model(11 + i, v, **about) for i, v in enumerate(values)], np.array(values)
+
+
+def values_of(number, runs):
+    return {seed: e.value for seed, e in number.of_seeds(by_seed(runs)).items()}
+
+
+# ------------------------------------------------------------------------------------------ the numbers
+
+
+def test_a_mean_over_pairs_and_its_jackknife():
+    runs, values = shared(6, 0.5)
+    r = {(i, j): np.corrcoef(values[i], values[j])[0, 1] for i, j in itertools.combinations(range(6), 2)}
+    whole = np.mean(list(r.values()))
+    found = values_of(AgreementOfPairs(PREFERENCE), runs)
+    assert np.mean(list(found.values())) == pytest.approx(whole)
+    for i in range(6):
+        without = np.mean([v for pair, v in r.items() if i not in pair])
+        assert found[SeedPair(11 + i)] == pytest.approx(6 * whole - 5 * without)
+    # the error is that of resampled models, which pairs as such do not have
+    pseudo = np.std(list(found.values()), ddof=1) / math.sqrt(6)
+    assert pseudo > np.std(list(r.values()), ddof=1) / math.sqrt(15)
+
+
+def test_signs_of_pairs():
+    runs, values = shared(6, 0.6, signs=[1, 1, 1, -1, -1, 1])
+    signed, size = AgreementOfPairs(PREFERENCE), AgreementOfPairs(PREFERENCE, of_pair="size")
+    r = np.corrcoef(values)[~np.eye(6, dtype=bool)]
+    found = [np.mean(list(values_of(n, runs).values())) for n in (signed, size, Difference(size, signed))]
+    assert found == pytest.approx([r.mean(), np.abs(r).mean(), (np.abs(r) - r).mean()])
+    assert found[2] > 0.3
+
+
+def test_two_kinds_never_share_a_seed():
+    common = np.random.default_rng(3).normal(size=200)
+    gpt, x = shared(4, 0.7, common=common)
+    elmo, y = shared(4, 0.7, common=common, seed=1, tower="elmo")
+    a, b = (
+        Rows("TowerPreference", "preference", where=PREFERENCE.where, run=(("tower", t),))
+        for t in ("gpt", "elmo")
+    )
+    found = values_of(AgreementOfPairs(a, b), [*gpt, *elmo])
+    r = np.array([[np.corrcoef(x[i], y[j])[0, 1] for j in range(4)] for i in range(4)])
+    assert np.mean(list(found.values())) == pytest.approx(r[~np.eye(4, dtype=bool)].mean())
+    few = AgreementOfPairs(a, b).of_seeds(by_seed([*gpt, *elmo[:2]]))
+    assert all(isinstance(one, NotMeasured) for one in few.values())
+    assert "2 models have it" in str(few[SeedPair(11)])
+
+
+def test_what_frequency_and_parts_of_speech_tell():
+    """Preferences that are the tag's and the frequency's alone have nothing in common beyond."""
+    random = np.random.default_rng(4)
+    level = np.array([random.normal() for _ in range(8)])[np.arange(200) % 8] + np.arange(200) // 20 * 0.3
+    noise = random.normal(size=(5, 200))
+    runs = [model(11 + i, level + noise[i]) for i in range(5)]
+    by = ("frequency", "upos")
+    chance, beyond = (AgreementOfPairs(PREFERENCE, of_pair=o, by=by) for o in ("chance", "beyond"))
+    signed = np.mean(list(values_of(AgreementOfPairs(PREFERENCE), runs).values()))
+    assert signed > 0.4
+    assert np.mean(list(values_of(chance, runs).values())) == pytest.approx(signed, abs=0.05)
+    assert np.mean(list(values_of(beyond, runs).values())) == pytest.approx(0, abs=0.05)
+    frequency = AgreementOfPairs(PREFERENCE, of_pair="beyond", by=("frequency",))
+    assert (
+        np.mean(list(values_of(frequency, runs).values())) > 0.1
+    )  # the control: what the tag tells is beyond it
+    with pytest.raises(ValueError, match="need strata"):
+        AgreementOfPairs(PREFERENCE, of_pair="chance")
+    with pytest.raises(ValueError, match="need strata"):
+        AgreementOfPairs(PREFERENCE, by=by)
+
+
+def test_leads():
+    leads = [0.02, 0.3, 0.2, 0.4, 0.05]
+    _, values = shared(5, 0.6)
+    runs = [model(11 + i, v, lead=lead) for i, (v, lead) in enumerate(zip(values, leads, strict=True))]
+    assert [LEAD.of([run]).value for run in runs] == pytest.approx(leads)
+    found = AgreementOfPairs(PREFERENCE, lead=LEAD, least=0.1).of_seeds(by_seed(runs))
+    assert [isinstance(one, NotMeasured) for one in found.values()] == [True, False, False, False, True]
+    r = np.corrcoef(values[1:4])[~np.eye(3, dtype=bool)]
+    assert np.mean([found[SeedPair(s)].value for s in (12, 13, 14)]) == pytest.approx(r.mean())
+    pairs = list(itertools.combinations(range(5), 2))
+    expected = np.corrcoef(
+        [np.corrcoef(values[i], values[j])[0, 1] for i, j in pairs],
+        [min(leads[i], leads[j]) for i, j in pairs],
+    )[0, 1]
+    number = AgreementWithLead(PREFERENCE, LEAD)
+    table = number.table([number.read([run]) for run in runs])
+    assert number.statistic(table, np.arange(5)) == pytest.approx(expected)
+
+
+def test_clusters_agree_whatever_they_are_called():
+    level = np.repeat(np.linspace(-1, 1, 10), 20)
+    random = np.random.default_rng(5)
+    runs = [model(11 + i, level + random.normal(size=200)) for i in range(4)]
+    members = Rows("WordClusters", "membership", where=(("by", "cluster"),))
+    found = values_of(AgreementOfClusters(members, PREFERENCE), runs)
+    assert np.mean(list(found.values())) > 0.85
+    unrelated = [model(11 + i, random.normal(size=200)) for i in range(4)]
+    assert abs(np.mean(list(values_of(AgreementOfClusters(members, PREFERENCE), unrelated).values()))) < 0.5
+
+
+def test_shares_of_a_part_of_speech():
+    values = np.where(TAGS == "NOUN", np.where(np.arange(200) < 80, 1.0, -1.0), 0.5)
+    found = ShareToPrimary(PREFERENCE, "NOUN").of([model(11, values)])
+    share = np.mean(np.arange(200)[TAGS == "NOUN"] < 80)
+    assert found.value == pytest.approx(share)
+    assert found.error == pytest.approx(math.sqrt(share * (1 - share) / (TAGS == "NOUN").sum()))
+    with pytest.raises(NotMeasured, match="part of speech X"):
+        ShareToPrimary(PREFERENCE, "X").of([model(11, values)])
+
+
+def test_what_lacks_is_told():
+    runs, _ = shared(3, 0.5)
+    with pytest.raises(NotMeasured, match="at step 7"):
+        preferences_of(PREFERENCE, [runs[0]], 7)
+    with pytest.raises(NotMeasured, match="several seeds at once"):
+        AgreementOfPairs(PREFERENCE).of([runs[0]])
+    broken = model(11, np.full(200, np.nan))
+    broken.observed["tower_preference"][2]["value"] = math.nan
+    with pytest.raises(NotMeasured, match="found no preference"):
+        preferences_of(PREFERENCE, [broken])
+
+
+def test_the_interval_covers_the_mean_over_models():
+    """Of many draws of eight models with signs by chance the 95 % interval has the true mean in about as many."""
+    number, covered = AgreementOfPairs(PREFERENCE), 0
+    random, draws = np.random.default_rng(6), 300
+    for _ in range(draws):
+        weights = random.uniform(0.2, 1.0, size=8)  # how much of the common preference a model has
+        r = np.outer(weights, weights)
+        without = [number.statistic(r, np.delete(np.arange(8), i)) for i in range(8)]
+        pseudo = 8 * number.statistic(r, np.arange(8)) - 7 * np.array(without)
+        half = 2.365 * pseudo.std(ddof=1) / math.sqrt(8)
+        covered += abs(pseudo.mean() - 0.6**2) <= half
+    assert 0.9 < covered / draws <= 0.99
+
+
+# ------------------------------------------------------------------------------------------ the study
+
+
+@pytest.mark.parametrize("claim", STUDY.claims, ids=lambda claim: claim.name)
+def test_what_a_claim_reads(claim):
+    assert claim.floor
+    for name in (name for part in claim.parts for name in part.number.reads()):
+        observer, quantity = name.split("/")
+        told = str(OBSERVERS[observer].__doc__)
+        assert f"/{quantity}" in told or f"``{quantity}``" in told
+    assert claim.void_unless
+    assert claim.measured_by.startswith("snakemake")
+
+
+def test_each_claim_is_said_once():
+    assert len({claim.fingerprint for claim in STUDY.claims}) == len(STUDY.claims)
+
+
+def verdicts(runs):
+    return {row.claim.name: row for row in judge(STUDY, runs)}
+
+
+def test_verdicts_where_all_is_as_published():
+    level = dict(zip(dict.fromkeys(TAGS), (0.5, -0.5, 0.0, 0.0, 0.5, 0.6, 0.7, 0.0), strict=True))
+    common = np.random.default_rng(7).normal(size=200) + 2 * np.array([level[t] for t in TAGS])
+    runs, _ = shared(6, 0.95, common=common)
+    found = verdicts(runs)
+    for name in ("same_gpt", "same_size_gpt", "same_leading_gpt", "some_gpt", "sign_gpt", "head_reliability_gpt",
+                 "beyond_frequency_upos_gpt", "to_primary_gpt", "to_secondary_gpt", "order_gpt", "mean_clusters_gpt",
+                 "not_frequency_gpt"):  # fmt: skip
+        assert found[name].verdict in ("holds", "undecided"), (name, found[name].reasons)
+    assert found["same_gpt"].verdict == "holds"
+    assert 0 < found["same_gpt"].floor.mean < found["same_gpt"].parts[0].mean
+    assert found["same_elmo"].verdict == "not measured"
+    assert found["kinds_elmo_gpt"].verdict == "not measured"
+
+
+def test_verdicts_where_signs_are_by_chance():
+    runs, _ = shared(10, 0.95, signs=[1, -1] * 5, lead=0.01)
+    found = verdicts(runs)
+    assert found["same_gpt"].verdict == "fails"
+    assert found["sign_gpt"].verdict == "fails"
+    assert found["same_size_gpt"].verdict == "holds"
+    assert found["same_leading_gpt"].verdict == "not measured"
+    assert any("lead is 0.010" in reason for reason in found["same_leading_gpt"].reasons)
+
+
+def test_models_that_have_not_learned_void_a_claim():
+    runs, _ = shared(6, 0.95, loss=5.95)
+    found = verdicts(runs)
+    assert found["same_gpt"].verdict == "void"
+    assert any("better by 0.1 nats" in reason for reason in found["same_gpt"].reasons)
+
+
+def test_seeds_that_lack_a_part_are_in_no_pair():
+    """A number of all seeds is of those alone that have every number of the claim."""
+    runs, values = shared(6, 0.5)
+    name, settings, table = runs[0].observed["tower_preference"]
+    kept = table[table["quantity"].ne("head_reliability")].reset_index(drop=True)
+    runs[0] = replace(runs[0], observed={"tower_preference": (name, settings, kept)})
+    other = Rows("TowerPreference", "head_reliability")
+    claim = Claim(
+        "both",
+        "",
+        "",
+        (Part(AgreementOfPairs(PREFERENCE), Above(0.0)), Part(At(other), Above(0.0))),
+        floor="none",
+    )
+    (row,) = judge(Study("he2022_twotower", "", "", (claim,)), runs)
+    assert [s.init for s in row.seeds] == [12, 13, 14, 15, 16]
+    expected = np.corrcoef(values[1:])[~np.eye(5, dtype=bool)].mean()
+    assert row.parts[0].mean == pytest.approx(expected)
