@@ -74,7 +74,8 @@ def probes(arguments, noise):
             for site in SITES:
                 for step in STEPS:
                     for quantity, value in {**values, **ends}.items():
-                        rows.append((step, 10 * step, quantity, site, task, target, value + noise))
+                        drift = noise * step / STEPS[-1]  # no two seeds alike
+                        rows.append((step, 10 * step, quantity, site, task, target, value + noise + drift))
     return pd.DataFrame(rows, columns=["step", "tokens", "quantity", "site", "task", "target", "value"])
 
 
