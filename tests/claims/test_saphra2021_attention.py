@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lmdyn.claims import STUDIES, Rows
-from lmdyn.claims.studies.attention_numbers import HalfWay
+from lmdyn.claims.learning import HalfWay
 from tests.helpers.observed_runs import FakeRun, rows
 
 A = Rows("Observer", "a", "h1")

@@ -1,4 +1,4 @@
-"""Pearson's and Spearman's correlation, with weights and with other variables held."""
+"""Pearson's and Spearman's correlation, with weights and with other variables held; Somers' D."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-__all__ = ["pearson", "spearman", "weighted_pearson"]
+__all__ = ["pearson", "somers_d", "spearman", "weighted_pearson"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -88,3 +88,39 @@ def spearman(x: npt.NDArray[Any], y: npt.NDArray[Any], given: Sequence[npt.NDArr
     if any(n <= 1e-9 * np.linalg.norm(r) for n, r in zip(norms, ranks, strict=True)):
         return float("nan")
     return float(np.clip(left[0] @ left[1] / (norms[0] * norms[1]), -1, 1))
+
+
+def somers_d(given: npt.NDArray[Any], found: npt.NDArray[Any]) -> float:
+    """Somers' D of ``found`` with respect to ``given``: how well an order that was found agrees with a given one.
+
+    Of the pairs that differ in ``given``, the share that is ordered alike in ``found``, less the share that is ordered
+    the other way round. Pairs that are equal in ``found`` count as neither. Without equal values it is Kendall's τ.
+
+    Args:
+        given: (n,) values.
+        found: (n,) values, infinite ones too.
+
+    Returns:
+        A number from -1 to 1; NaN where ``given`` is constant, or a value is NaN.
+
+    Raises:
+        ValueError: other numbers of values.
+
+    Reference: Somers 1962, "A new asymmetric measure of association for ordinal variables".
+
+    Example:
+        >>> somers_d(np.array([1, 1, 2, 3]), np.array([5.0, 4.0, 6.0, np.inf]))  # the first two are not ordered
+        1.0
+        >>> somers_d(np.array([1, 2, 3]), np.array([1.0, 3.0, 2.0])).__round__(6)
+        0.333333
+    """
+    if given.shape != found.shape or given.ndim != 1:
+        raise ValueError(f"expected two rows of as many values, got shapes {given.shape} and {found.shape}")
+    if np.isnan(given.astype(np.float64)).any() or np.isnan(found.astype(np.float64)).any():
+        return float("nan")
+    later = given[:, None] > given[None, :]
+    if not later.any():
+        return float("nan")
+    alike = (found[:, None] > found[None, :])[later].sum()
+    reversed_ = (found[:, None] < found[None, :])[later].sum()
+    return float((int(alike) - int(reversed_)) / later.sum())

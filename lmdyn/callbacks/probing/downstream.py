@@ -1,6 +1,7 @@
 """What fine-tuning would make of the model as it is: GLUE, SQuAD 2.0 and other tasks, as it is trained."""
 
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast, get_args
 
@@ -32,6 +33,7 @@ PUBLISHED_INIT: Mapping[str, str] = {"RTE": "MNLI", "STS-B": "MNLI", "MRPC": "MN
 """Tasks that start from the encoder that was fine-tuned on another: Chiang, Huang & Lee 2020, appendix E.2."""
 
 _NOT_AVERAGED = ("WNLI",)
+_RESAMPLES = 200
 
 
 class Downstream(Observer):
@@ -50,7 +52,11 @@ class Downstream(Observer):
     The score of a task is the publication's, or GLUE's own; see ``task_score``. The
     average is over all tasks but WNLI and those of spans (SQuAD 2.0), and names the tasks. ``baseline`` is the score of
     predicting without reading: the most frequent of the training labels, their mean, or, of spans, "no answer". Scores
-    are NaN, with a warning, where an output of a fine-tuned model is not finite.
+    are NaN, with a warning, where an output of a fine-tuned model is not finite. Errors are those of other development
+    examples (the standard deviation over 200 resamples of them); of another seed of fine-tuning they say nothing.
+
+    Published rates and lengths are those of models of 12 M parameters and more. Small models hardly move by them: say
+    others by ``fine_tuning``.
 
     Args:
         tasks: some of the probe's; None for all.
@@ -65,8 +71,10 @@ class Downstream(Observer):
 
     Logged tags:
         ``downstream/score/<task>``: the score, on the development set.
+        ``downstream/score_error/<task>``: its standard error over development examples.
         ``downstream/baseline/<task>``: the same without any model.
         ``downstream/average/<tasks>``: mean score of these tasks, joined by +.
+        ``downstream/average_error/<tasks>``: its standard error, tasks taken as independent.
         ``downstream/average_baseline/<tasks>``: mean of their baselines.
         ``downstream/<metric>/<task>``: each metric (``accuracy``, ``f1``, ``matthews``, ``pearson``, ``spearman``,
             ``exact_match``); of MNLI, by set: ``MNLI-matched``, ``MNLI-mismatched``.
@@ -258,23 +266,29 @@ class Downstream(Observer):
             start = encoder if parent is None else tuned[parent]
             model, loss = fine_tune(start, task, self.fine_tuning_of(name), self.seed)
             tuned[name] = model.encoder
-            metrics = {}
-            for part, examples in task.evaluation.items():
-                values, texts = predict(model, task, examples)
-                metrics[part] = _metrics(task, examples, values, texts)
-            found[name] = {"train_loss": loss, "metrics": metrics}
+            answers = {part: _Answers(e, *predict(model, task, e)) for part, e in task.evaluation.items()}
+            found[name] = {
+                "train_loss": loss,
+                "metrics": {part: given.metrics(task) for part, given in answers.items()},
+                "error": _error(task, answers, self.metrics),
+            }
             needed = {self.init_from.get(later) for later in names[i + 1 :]}
             tuned = {name: kept for name, kept in tuned.items() if name in needed}
         return found
 
     def _table(self, found: Mapping[str, Any], step: int) -> pd.DataFrame:
         rows: list[tuple[str, str, float]] = []
-        scores, baselines = {}, {}
+        scores, baselines, errors = {}, {}, {}
         for name, task in self.tasks.items():
             metrics = found[name]["metrics"]
             scores[name] = task_score(name, task.kind, metrics, self.metrics)
             baselines[name] = task_score(name, task.kind, _baseline(task), self.metrics)
-            rows += [("score", name, scores[name]), ("baseline", name, baselines[name])]
+            errors[name] = found[name]["error"]
+            rows += [
+                ("score", name, scores[name]),
+                ("score_error", name, errors[name]),
+                ("baseline", name, baselines[name]),
+            ]
             rows += [
                 (metric, f"{name}-{part}" if part else name, value)
                 for part, values in metrics.items()
@@ -294,30 +308,58 @@ class Downstream(Observer):
             together = "+".join(averaged)
             for quantity, values in (("average", scores), ("average_baseline", baselines)):
                 rows.append((quantity, together, sum(values[n] for n in averaged) / len(averaged)))
+            variance = sum(errors[n] ** 2 for n in averaged)
+            rows.append(("average_error", together, math.sqrt(variance) / len(averaged)))
         table = pd.DataFrame(rows, columns=["quantity", "task", "value"]).assign(site="")
         return table[["quantity", "site", "task", "value"]].astype({"value": "float64"})
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """Scores and their average over steps, the best point of each marked; of several runs, one line each."""
+        """Scores and their average over steps, with their errors; of several runs, one line each."""
         return downstream_figures(observations)
 
 
-def _metrics(task: Any, examples: Any, values: torch.Tensor, texts: Sequence[str]) -> dict[str, float]:
-    """The metrics of one set; NaN, all of them, where a prediction is not finite."""
-    finite = bool(values.isfinite().all())
-    if not finite:
-        values = values.nan_to_num(0.0)
-    if task.kind == "span":
-        metrics = span_metrics(texts, examples.answers)
-    else:
-        labels = torch.tensor([float(e["label"]) for e in examples], dtype=torch.float64)
-        metrics = (
-            regression_metrics(values, labels)
-            if task.kind == "regression"
-            else classification_metrics(values.long(), labels.long(), task.num_labels)
-        )
-    return metrics if finite else dict.fromkeys(metrics, float("nan"))
+class _Answers:
+    """What a model, or whom knows the training labels only, answers to the examples of one set."""
+
+    def __init__(self, examples: Any, values: torch.Tensor, texts: Sequence[str]) -> None:
+        self.examples, self.values, self.texts = examples, values, texts
+        self._labels: torch.Tensor | None = None
+
+    def metrics(self, task: Any, chosen: torch.Tensor | None = None) -> dict[str, float]:
+        """The metrics, of some of the examples or all; NaN, all of them, where a prediction is not finite."""
+        finite = bool(self.values.isfinite().all())
+        values = self.values if finite else self.values.nan_to_num(0.0)
+        some = torch.arange(len(values)) if chosen is None else chosen
+        if task.kind == "span":
+            metrics = span_metrics(
+                [self.texts[i] for i in some.tolist()], [self.examples.answers[i] for i in some.tolist()]
+            )
+        else:
+            if self._labels is None:
+                self._labels = torch.tensor([float(e["label"]) for e in self.examples], dtype=torch.float64)
+            labels = self._labels[some]
+            metrics = (
+                regression_metrics(values[some], labels)
+                if task.kind == "regression"
+                else classification_metrics(values[some].long(), labels.long(), task.num_labels)
+            )
+        return metrics if finite else dict.fromkeys(metrics, float("nan"))
+
+
+def _error(task: Any, answers: Mapping[str, _Answers], metrics: Metrics) -> float:
+    """The standard deviation of the score over resamples of the examples of each set."""
+    random = torch.Generator().manual_seed(0)
+    scores = []
+    for _ in range(_RESAMPLES):
+        drawn = {
+            part: given.metrics(
+                task, torch.randint(len(given.values), (len(given.values),), generator=random)
+            )
+            for part, given in answers.items()
+        }
+        scores.append(task_score(task.name, task.kind, drawn, metrics))
+    return float(torch.tensor(scores, dtype=torch.float64).std())
 
 
 def _baseline(task: Any) -> dict[str, dict[str, float]]:
@@ -329,8 +371,9 @@ def _baseline(task: Any) -> dict[str, dict[str, float]]:
     found = {}
     for part, examples in task.evaluation.items():
         n = len(examples.contexts) if task.kind == "span" else len(examples)
-        values = torch.full((n,), constant, dtype=torch.float64)
-        found[part] = _metrics(task, examples, values, [""] * n)
+        found[part] = _Answers(examples, torch.full((n,), constant, dtype=torch.float64), [""] * n).metrics(
+            task
+        )
     return found
 
 

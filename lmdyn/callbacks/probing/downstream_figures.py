@@ -31,7 +31,13 @@ def _tasks(observations: pd.DataFrame) -> Figure:
     scores = select(observations, quantity="score")
     for i, task in enumerate(scores["task"].unique()):
         style = fig.line_style(i)
-        _line(ax, select(scores, task=task), task, style)
+        _line(
+            ax,
+            select(scores, task=task),
+            select(observations, quantity="score_error", task=task),
+            task,
+            style,
+        )
         for value in select(observations, quantity="baseline", task=task)["value"].tolist()[-1:]:
             ax.axhline(value, color=style["color"], lw=0.8, ls=":", alpha=0.7, zorder=0)
     _legend_of_marks(ax)
@@ -61,8 +67,9 @@ def _runs(
 ) -> None:
     """A line for each run, and the baselines: one, unless the runs' data differ."""
     scores, baselines = (select(observations, quantity=q, task=task) for q in quantities)
+    errors = select(observations, quantity=f"{quantities[0]}_error", task=task)
     for i, run in enumerate(runs):
-        _line(ax, select(scores, run=run), run, fig.line_style(i))
+        _line(ax, select(scores, run=run), select(errors, run=run), run, fig.line_style(i))
     for value in baselines["value"].unique():
         ax.axhline(float(value), color="0.4", lw=0.8, ls=":", zorder=0)
     fig.set_step_axis(ax, scores["step"])
@@ -84,21 +91,20 @@ def _averages(observations: pd.DataFrame, several: bool) -> Figure:
     return panels.figure
 
 
-def _line(ax: Axes, rows: pd.DataFrame, label: str, style: Mapping[str, str]) -> None:
-    """Scores over steps, and a cross at the best."""
+def _line(ax: Axes, rows: pd.DataFrame, errors: pd.DataFrame, label: str, style: Mapping[str, str]) -> None:
+    """Scores over steps with two standard errors; the best is not marked: of noisy scores some one is the highest."""
     rows = rows.sort_values("step")
     if not len(rows):
         return
     steps, values, colour = rows["step"].to_numpy(), rows["value"].to_numpy(), style["color"]
     # marks at the ends of the axis are whole: not clipped
     ax.plot(steps, values, color=colour, ls=style["ls"], marker=".", ms=4, lw=1.3, label=label, clip_on=False)
-    if not np.isnan(values).all():
-        i = int(np.nanargmax(values))
-        ax.plot([steps[i]], [values[i]], ls="", marker="x", ms=8, mew=1.8, color=colour, clip_on=False)
+    error = errors.set_index("step")["value"].reindex(steps).to_numpy(dtype="float64")
+    if not np.isnan(error).all():
+        ax.errorbar(steps, values, 2 * error, fmt="none", ecolor=colour, elinewidth=0.8, alpha=0.6)
 
 
 def _legend_of_marks(ax: Axes) -> None:
-    ax.plot([], [], ls="", marker="x", ms=7, mew=1.6, color="0.3", label="best")
     ax.plot([], [], ls=":", lw=0.8, color="0.4", label="baseline")
 
 

@@ -18,8 +18,8 @@ first token of a row, which can attend to itself only, does not count. Errors ar
 import math
 
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Study
+from lmdyn.claims.learning import HalfWay
 from lmdyn.claims.numbers import At, Change, Difference, Layer, Mean, Number, Rows, Tested
-from lmdyn.claims.studies.attention_numbers import HalfWay
 from lmdyn.claims.studies.sparsity_numbers import LogRatio
 
 __all__ = ["STUDY"]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lmdyn.claims.claim import Published, Region
+from lmdyn.claims.learning import Over
 from lmdyn.claims.numbers import (
     At,
     Change,
@@ -207,6 +208,8 @@ def _rows_words(rows: Rows, brief: bool) -> str:
         words += f" at the {rows.site.which} hidden layer"
     elif rows.site:
         words += f" at {rows.site}"
+    if isinstance(rows, Over):
+        words += f" ({'largest' if rows.how == 'max' else 'mean'} over {rows.over}s)"
     groups = ", ".join(
         f"{name.replace('_', ' ')} {value}" for name, value in rows.where if value not in (None, "")
     )

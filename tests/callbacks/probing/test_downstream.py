@@ -512,15 +512,9 @@ def test_figures_of_a_run():
     figures = downstream_figures(table)
     assert list(figures) == ["tasks", "average"]
     ax = figures["tasks"].axes[0]
-    assert {t.get_text() for t in ax.get_legend().get_texts()} == {*GLUE, "best", "baseline"}
-    scores = table[table["quantity"].eq("score")]
-    best = {
-        (r["step"], r["value"])
-        for _, g in scores.groupby("task")
-        for _, r in g.nlargest(1, "value").iterrows()
-    }
-    crosses = [line for line in ax.lines if line.get_marker() == "x" and len(line.get_xdata())]
-    assert {(line.get_xdata()[0], line.get_ydata()[0]) for line in crosses} == best
+    assert {t.get_text() for t in ax.get_legend().get_texts()} == {*GLUE, "baseline"}
+    assert not [line for line in ax.lines if line.get_marker() == "x"]  # no best of noisy scores
+    assert not ax.containers  # observations of before there were errors
     assert list(downstream_figures(table[table["step"].eq(0)])) == ["tasks", "average"]
     assert downstream_figures(table[table["quantity"].eq("baseline")]) == {}
 
@@ -538,9 +532,19 @@ def test_figures_of_several_runs():
     one, other = figures["average"].axes
     labels = [{t.get_text() for t in ax.get_legend().get_texts()} for ax in (one, other)]
     # averages over different tasks are never in one panel
-    assert labels == [{"albert", "bert", "best", "baseline"}, {"electra", "best", "baseline"}]
+    assert labels == [{"albert", "bert", "baseline"}, {"electra", "baseline"}]
     assert "QQP" in one.get_title(loc="left")
     assert "QQP" not in other.get_title(loc="left")
     assert [ax.get_title(loc="left") for ax in figures["tasks"].axes[:8]] == list(GLUE)
     missing = tables[0].assign(value=np.nan)
-    assert downstream_figures(missing)["tasks"].axes  # nothing that is best
+    assert downstream_figures(missing)["tasks"].axes
+
+
+def test_figures_show_errors():
+    table = observations(("CoLA",))
+    errors = table[table["quantity"].eq("score")].assign(quantity="score_error", value=0.02)
+    (bars,) = downstream_figures(pd.concat([table, errors]))["tasks"].axes[0].containers
+    segments = bars.lines[2][0].get_segments()
+    assert [high[1] - low[1] for low, high in segments] == pytest.approx(
+        [0.08] * 6
+    )  # two errors to each side

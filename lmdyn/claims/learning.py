@@ -1,0 +1,301 @@
+"""Numbers of when something is learned: half way times, the order of several, what is lost again; layers together."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+import numpy as np
+import pandas as pd
+
+from lmdyn.claims.numbers import Estimate, Number, Reaches
+from lmdyn.claims.rows import Rows
+from lmdyn.claims.runs import NotMeasured, ObservedRun
+
+__all__ = ["FromPeak", "HalfWay", "LearnedAt", "LostShare", "OrderAgreement", "Over", "SameOrder"]
+
+Rule = Literal["half", "area", "largest"]
+
+LEAST = 0.01
+"""A group of which no more is right at the last step was not learned: its curve is noise over next to nothing."""
+
+
+@dataclass(frozen=True)
+class Over(Rows):
+    """The mean or the maximum of several rows a step: over all sites, or over the values of a group column.
+
+    Attributes:
+        over: ``site``, or a group column such as ``head``.
+        how: ``mean``, or ``max``; NaN where one of them is.
+
+    Example:
+        >>> sorted(Over("EdgeProbe", "f1", where=(("task", "pos"),)).names())
+        ['EdgeProbe/f1']
+    """
+
+    over: str = "site"
+    how: Literal["mean", "max"] = "mean"
+
+    def __post_init__(self) -> None:
+        if self.how not in ("mean", "max"):
+            raise ValueError(f"how is {self.how!r}: expected 'mean' or 'max'")
+        if self.over == "site" and self.site:
+            raise ValueError(f"over all sites, or at {self.site!r}: give one of them")
+
+    def _table(self, runs: Sequence[ObservedRun]) -> pd.DataFrame:
+        """One value a step; see :meth:`Rows.table`."""
+        found = pd.concat([rows.frame(runs) for rows in self._single_sites(runs)])
+        found = found[found["quantity"].eq(self.quantity)].astype({"value": "float64"})
+        if self.over != "site" and self.over not in found:
+            raise NotMeasured(f"{self.observer} has no column {self.over!r}: {', '.join(found.columns)}")
+        several = found.duplicated(["step", self.over])
+        if several.any():
+            raise ValueError(
+                f"{self.observer} has several rows of {self.quantity!r} a step and {self.over}: name more in `where`"
+            )
+        steps = found.groupby("step")
+        values = steps["value"].agg(lambda v: getattr(np, self.how)(v.to_numpy()))
+        tokens = steps["tokens"].first() if "tokens" in found else None
+        table = pd.DataFrame({"step": values.index, "value": values.to_numpy()})
+        table.insert(1, "tokens", None if tokens is None else tokens.to_numpy())
+        return table.assign(error=math.nan)
+
+    def _single_sites(self, runs: Sequence[ObservedRun]) -> list[Rows]:
+        """Itself at each site, as plain rows."""
+        own = {f.name: getattr(self, f.name) for f in fields(Rows)}
+        if self.over != "site":
+            return [Rows(**own)]
+        run, folder = Rows(**own).locate(runs)
+        table = run.read(folder, quantities=[self.quantity])
+        if table.empty:
+            raise NotMeasured(f"{folder} of {run.name} holds no rows of {self.quantity!r}")
+        return [Rows(**{**own, "site": str(site)}) for site in table["site"].fillna("").unique()]
+
+
+@dataclass(frozen=True)
+class HalfWay(Number):
+    """When a curve has gone half of the way from its first value, for good: log10 of the updates, between observations.
+
+    Curves that begin and end at other heights are comparable so.
+
+    Attributes:
+        rows: of which rows.
+        end: where the way ends; by default at the last value.
+    """
+
+    rows: Rows
+    end: float | None = None
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The bounds of log10 of the updates; NaN of a curve that is no way."""
+        values = self.rows.table(runs)["value"]
+        first, last = float(values.iloc[0]), float(values.iloc[-1]) if self.end is None else self.end
+        if math.isnan(first + last) or first == last:
+            return Estimate(math.nan)
+        return Reaches(self.rows, (first + last) / 2, falling=last < first, stays=True).of(runs)
+
+
+@dataclass(frozen=True)
+class LearnedAt(Number):
+    """log10 of 1 + the step at which an accuracy first is half of its last value, between observations interpolated.
+
+    See :func:`~lmdyn.analysis.words.learning_order.learning_order`. The grid of observations is coarser than the
+    differences that are asked of many groups; :class:`HalfWay` has bounds instead.
+
+    Attributes:
+        rows: of which rows.
+        from_first: half of the way from the first value instead.
+    """
+
+    rows: Rows
+    from_first: bool = False
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The time; NaN where it was not learned."""
+        table = self.rows.table(runs)
+        values = table["value"].to_numpy(dtype="float64")
+        if self.from_first:
+            values = (values - values[0]) * np.sign(values[-1] - values[0])
+        (time,) = _times(table["step"].to_numpy(dtype="int64"), values[:, None])
+        return Estimate(math.log10(1 + time) if math.isfinite(time) else math.nan)
+
+
+@dataclass(frozen=True)
+class OrderAgreement(Number):
+    """Rank correlation of the order in which groups are learned with a given one: Somers' D, from −1 to 1.
+
+    Of the pairs of groups that the given order tells apart, the share that was learned in this order, less the share
+    in the reversed one: 1 for the order itself, 0 on average for any order. Groups that were not learned come after
+    all others, at one time; pairs of one time count as neither.
+
+    Rules for when a group is learned: ``half``, its accuracy first is half of its last
+    (:func:`~lmdyn.analysis.words.learning_order.learning_order`); ``area``, the larger its accuracy over its last one
+    is on average over log(1 + step), the earlier; ``largest``, the larger the value itself is at the last step, the
+    earlier: of numbers of words, the order that frequency alone would give.
+
+    Attributes:
+        rows: of all groups.
+        groups: earliest first; groups that stand together are not ordered.
+        rule: see above.
+        column: that names the groups.
+    """
+
+    rows: Rows
+    groups: tuple[tuple[str, ...], ...]
+    rule: Rule = "half"
+    column: str = "group"
+
+    def __post_init__(self) -> None:
+        names = [name for together in self.groups for name in together]
+        if len(self.groups) < 2 or len(set(names)) != len(names) or not all(self.groups):
+            raise ValueError(f"expected groups in two places or more, each group once: got {self.groups}")
+        if self.rule not in get_args(Rule):
+            raise ValueError(f"rule is {self.rule!r}: expected one of {list(get_args(Rule))}")
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The correlation; NaN where fewer than two groups were learned.
+
+        Raises:
+            NotMeasured: a group was not observed.
+        """
+        from lmdyn.analysis.statistics.correlation import somers_d
+
+        names = [name for together in self.groups for name in together]
+        places = [place for place, together in enumerate(self.groups) for _ in together]
+        times = _group_times(self.rows, self.column, names, self.rule, runs)
+        if np.isfinite(times).sum() < 2:
+            return Estimate(math.nan)
+        return Estimate(somers_d(np.array(places, dtype="float64"), times))
+
+    def between(self) -> tuple[float, float]:
+        """-1 and 1."""
+        return -1.0, 1.0
+
+    def curve(self, runs: Sequence[ObservedRun]) -> None:
+        """None: there is one number a run."""
+
+
+@dataclass(frozen=True)
+class SameOrder(Number):
+    """Rank correlation (Somers' D) of the order of some groups with their own order in other rows, such as other words.
+
+    Attributes:
+        rows: of all groups.
+        as_in: whose order is the given one.
+        groups: names of the groups.
+        column: that names them.
+    """
+
+    rows: Rows
+    as_in: Rows
+    groups: tuple[str, ...]
+    column: str = "group"
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The correlation; NaN where fewer than two groups were learned in either."""
+        from lmdyn.analysis.statistics.correlation import somers_d
+
+        times, given = (
+            _group_times(r, self.column, self.groups, "half", runs) for r in (self.rows, self.as_in)
+        )
+        if min(np.isfinite(times).sum(), np.isfinite(given).sum()) < 2:
+            return Estimate(math.nan)
+        return Estimate(somers_d(given, times))
+
+    def between(self) -> tuple[float, float]:
+        """-1 and 1."""
+        return -1.0, 1.0
+
+    def curve(self, runs: Sequence[ObservedRun]) -> None:
+        """None: there is one number a run."""
+
+
+@dataclass(frozen=True)
+class FromPeak(Number):
+    """The last value less the largest of all, at most 0: of a noisy curve it is below 0 by choice.
+
+    Attributes:
+        rows: of which rows.
+    """
+
+    rows: Rows
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The difference; NaN where a value is."""
+        values = self.rows.table(runs)["value"].to_numpy(dtype="float64")
+        return Estimate(float(values[-1] - values.max()))
+
+
+@dataclass(frozen=True)
+class LostShare(Number):
+    """Of the facts that were known at some observation, the share that is not known at the last.
+
+    Attributes:
+        rows: ``hit`` of single facts, 1 or 0.
+        at_random: what it would be if as many facts were known at each observation, each time others at random.
+        column: that names the facts.
+    """
+
+    rows: Rows
+    at_random: bool = False
+    column: str = "fact"
+
+    def of(self, runs: Sequence[ObservedRun]) -> Estimate:
+        """The share; NaN where no fact ever was known."""
+        hits = self.rows.frame(runs)
+        hits = hits[hits["quantity"].eq(self.rows.quantity)]
+        keys = [c for c in ("relation", self.column) if c in hits]
+        known = hits.pivot_table(index=keys, columns="step", values="value", aggfunc="max").to_numpy() > 0
+        ever = float(known.any(1).sum())
+        if self.at_random:  # expected number of facts that are drawn at least once
+            ever = len(known) * (1 - float(np.prod(1 - known.mean(0))))
+        return Estimate(1 - float(known[:, -1].sum()) / ever if ever else math.nan)
+
+    def between(self) -> tuple[float, float]:
+        """0 and 1."""
+        return 0.0, 1.0
+
+    def curve(self, runs: Sequence[ObservedRun]) -> None:
+        """None: there is one number a run."""
+
+
+# ------------------------------------------------------------------------------------------ what they share
+
+
+def _times(
+    steps: "np.ndarray[tuple[int], np.dtype[np.int64]]",
+    values: "np.ndarray[tuple[int, int], np.dtype[np.float64]]",
+) -> list[float]:
+    import torch
+
+    from lmdyn.analysis.words.learning_order import learning_order
+
+    return [
+        float(t)
+        for t in learning_order(torch.from_numpy(steps.copy()), torch.from_numpy(values.copy()), least=LEAST)
+    ]
+
+
+def _group_times(
+    rows: Rows, column: str, names: Sequence[str], rule: Rule, runs: Sequence[ObservedRun]
+) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """When each group is learned, in any unit in which earlier is less; infinite where it is not."""
+    found = rows.frame(runs)
+    found = found[found["quantity"].eq(rows.quantity)]
+    table = found.pivot_table(index="step", columns=column, values="value", dropna=False)
+    if missing := [name for name in names if name not in table]:
+        raise NotMeasured(
+            f"{rows.observer} has no rows of {rows.quantity!r} for {column} {', '.join(missing)}"
+        )
+    table = table[list(names)].astype("float64")
+    last = table.iloc[-1].to_numpy()
+    if rule == "largest":
+        return np.where(np.isnan(last), math.inf, -last)
+    steps = table.index.to_numpy(dtype="int64")
+    if rule == "half":
+        times = np.array(_times(steps, table.to_numpy()))
+    else:
+        place = np.log1p(steps.astype("float64"))
+        share = table.to_numpy() / np.where(last > LEAST, last, math.nan)
+        times = -np.trapezoid(share, place, axis=0) / (place[-1] - place[0])
+    return np.where(np.isnan(times), math.inf, times)

@@ -1,0 +1,420 @@
+"""Chiang, Huang & Lee 2020, "Pretrained language model embryology: the birth of ALBERT", as numbers of a run.
+
+Orders of learning are rank correlations (Somers' D) with the published order, of pairs that the publication tells
+apart: it says "function words, then verb, adverb, adjective, noun, proper noun", and nothing of the order among
+function words. A group is learned where its accuracy is half of its last one, what figure 1 rescales by; beside it
+stands a rule that looks at the whole curve. The floor of a correlation is the one that the numbers of words alone would
+give, since the publication says (appendix C.2) that orders are those of occurrence.
+
+How much is much was said from the publication, before any of these runs; of seed 1 an earlier version, with other
+downstream settings, had been looked at:
+
+- *Orders.* D of 0.5: three quarters of the pairs are in the published order. Of random orders of the eight parts of
+  speech (25 pairs) 7 % reach it, of function before content words (15 pairs) 13 %, of five verb forms (10 pairs)
+  12 %: one run is no evidence. Seeds share their text, and so an order that is the text's and not the model's.
+- *Times.* 0.1 in log10 of the updates: a quarter more. "Together": within a factor of two.
+- *F1.* 0.02; 0.05 for a rise over the untrained model.
+- *Accuracies.* 0.1 of words, 0.05 of facts and of downstream scores, 0.02 for "no more after".
+
+Fractions of training are the publication's: 100 k, 150 k and 250 k of 1 M updates.
+"""
+
+from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Region, Study, Within
+from lmdyn.claims.learning import FromPeak, HalfWay, LearnedAt, LostShare, OrderAgreement, Over, SameOrder
+from lmdyn.claims.numbers import At, Change, Difference, Largest, Mean, Number, Rows, Smallest
+
+__all__ = ["CONTENT", "FUNCTION", "STUDY", "VERB_FORMS"]
+
+FUNCTION = ("determiner", "preposition", "conjunction")
+CONTENT = ("verb", "adverb", "adjective", "noun", "proper_noun")
+VERB_FORMS = ("VBZ", "VBD", "VB", "VBN", "VBG")
+TASKS = ("pos", "constituents", "roles", "coreference")
+LEVELS = {"reconstruction": "1a", "prediction": "1b"}
+
+ORDERED, TIME, TOGETHER, F1, RISE = 0.5, 0.1, 0.3, 0.02, 0.05
+RUN = "snakemake --profile configs/chiang2020_embryology/organism"
+HOW_ORDERED = "0.5: three quarters of the pairs"
+HOW_TIME = "0.1: a quarter more updates"
+HOW_RISE = "0.05"
+HOW_F1 = "0.02"
+UNTRAINED = "0: the untrained model, from which it is counted"
+# fmt: off
+
+
+def of(family: str) -> tuple[tuple[str, str], ...]:
+    """The run of a family."""
+    return (("family", family),)
+
+
+def words(quantity: str, by: str = "", group: str | None = None, family: str = "albert") -> Rows:
+    """A quantity of ``TokenLearning``: of all words, of all groups of a grouping, or of one group."""
+    where = (*([("by", by)] if by else []), *([("group", group)] if group else []))
+    return Rows("TokenLearning", quantity, where=where, run=of(family))
+
+
+def learned(family: str) -> Condition:
+    """A model that predicts what it reads."""
+    accuracy = Rows("LearningCurves", "accuracy", run=of(family))
+    return Condition(
+        "a tenth more of the masked tokens is predicted than by the untrained model", Change(accuracy, 0, "last"),
+        Above(0.1),
+    )
+
+
+# ------------------------------------------------------------------------------------------ section 3: orders
+
+ORDERS = {
+    "function_first": ("pos", (FUNCTION, CONTENT), "Function words before content words", "Which words come first?"),
+    "parts_of_speech": (
+        "pos", (FUNCTION, *((group,) for group in CONTENT)),
+        "Function words, then verb, adverb, adjective, noun, proper noun",
+        "In which order are parts of speech learned?",
+    ),
+    "content_words": (
+        "pos", tuple((group,) for group in CONTENT), "Verb before adverb, adjective, noun, proper noun, in this order",
+        "In which order are content words learned?",
+    ),
+    "verb_forms": (
+        "verb_form", tuple((form,) for form in VERB_FORMS), "VBZ, VBD, VB, VBN, VBG: in this order",
+        "In which order are verb forms learned?",
+    ),
+}
+
+
+def order(name: str, quantity: str, family: str = "albert", rule: str = "half") -> Claim:
+    """One published order."""
+    by, groups, says, question = ORDERS[name]
+    figure = "figure 7" if by == "verb_form" else f"figure {LEVELS[quantity]}"
+    figure = "figure 9, appendix C.4" if family == "bert" else figure
+    variant = f"{quantity}, {family}" + (", by the whole curve" if rule == "area" else "")
+    counted = "words" if quantity == "reconstruction" else "masked_words"
+    return Claim(
+        f"{name}_{quantity}_{family}{'' if rule == 'half' else f'_{rule}'}", says, f"section 3, {figure}",
+        (Part(OrderAgreement(words(quantity, by, family=family), groups, rule), Above(ORDERED),  # type: ignore[arg-type]
+              f"Somers' D, {quantity}"),),
+        matters=HOW_ORDERED, floor=OrderAgreement(words(counted, by, family=family), groups, "largest"),
+        void_unless=(learned(family),), question=question, variant=variant, measured_by=RUN,
+    )
+
+
+def faster(quantity: str) -> Claim:
+    """BERT against ALBERT, seed by seed."""
+    groups = (*FUNCTION, *CONTENT) if quantity == "reconstruction" else FUNCTION
+    return Claim(
+        f"bert_faster_{quantity}", "BERT learns faster than ALBERT", "appendix C.4, figure 9",
+        (Part(Mean(tuple(
+            Difference(LearnedAt(words(quantity, "pos", g, "bert")), LearnedAt(words(quantity, "pos", g)))
+            for g in groups)), Below(-TIME), f"log10 of updates, BERT − ALBERT, mean of {len(groups)} groups"),),
+        matters=HOW_TIME, floor="0: at the same time", void_unless=(learned("albert"), learned("bert")),
+        question="Does BERT learn faster than ALBERT?",
+        variant=f"{quantity}{', function words' * (quantity == 'prediction')}", measured_by=RUN,
+    )
+
+
+def slower(variant: str, by: str, group: str | None) -> Claim:
+    """Prediction after reconstruction."""
+    return Claim(
+        f"prediction_later_{group or 'all'}", "Predicting masked words is learned later than reconstructing words",
+        "section 3, figure 1",
+        (Part(Difference(LearnedAt(words("prediction", by, group)), LearnedAt(words("reconstruction", by, group))),
+              Above(TIME), "log10 of updates, prediction − reconstruction"),),
+        matters=HOW_TIME, floor="0: at the same time", void_unless=(learned("albert"),),
+        question="Is prediction learned later than reconstruction?", variant=variant, measured_by=RUN,
+    )
+
+
+BANDS = ("20-39", "100-149", "400-599")
+
+
+def bands(quantity: str) -> Claim:
+    """Figure 8, with the bands of a vocabulary of 3,000."""
+    return Claim(
+        f"frequent_first_{quantity}", "The most frequent of three bands is learned before both others",
+        "appendix C.3, figure 8",
+        (Part(OrderAgreement(words(quantity, "rank"), ((BANDS[0],), BANDS[1:])), Above(ORDERED),
+              "Somers' D, two pairs"),),
+        matters=HOW_ORDERED, floor="0: a random order", void_unless=(learned("albert"),),
+        question="Are frequent words learned first?",
+        variant="mask prediction, as figure 8" if quantity == "prediction" else "reconstruction: not in figure 8",
+        measured_by=RUN,
+    )
+
+
+WORDS = (
+    *(order(name, quantity) for name in ORDERS for quantity in LEVELS),
+    *(order(name, quantity, rule="area") for name in ("parts_of_speech", "verb_forms") for quantity in LEVELS),
+    *(order(name, quantity, "bert") for name in ("function_first", "parts_of_speech") for quantity in LEVELS),
+    Claim(
+        "same_order", "Words are predicted in the order in which they are reconstructed", "section 3, figure 1b",
+        (Part(SameOrder(words("prediction", "pos"), words("reconstruction", "pos"), (*FUNCTION, *CONTENT)),
+              Above(ORDERED), "Somers' D of the orders of eight parts of speech"),),
+        matters=HOW_ORDERED, floor="0: a random order", void_unless=(learned("albert"),),
+        question="Is the order of prediction that of reconstruction?", measured_by=RUN,
+    ),
+    Claim(
+        "prediction_harder", "Predicting masked words is harder than reconstructing words", "section 3, figure 1",
+        (Part(Difference(At(words("reconstruction")), At(words("prediction"))), Above(0.1),
+              "share of words, reconstruction − prediction"),),
+        matters="a tenth of the words", floor=Difference(At(words("reconstruction"), 0), At(words("prediction"), 0)),
+        void_unless=(learned("albert"),), question="Is prediction harder than reconstruction?", measured_by=RUN,
+    ),
+    slower("all words", "", None),
+    slower("determiners", "pos", "determiner"),
+    *(bands(quantity) for quantity in ("prediction", "reconstruction")),
+    *(faster(quantity) for quantity in LEVELS),
+)
+
+# ------------------------------------------------------------------------------------------ section 4: probes
+
+LAYER_8, ALL = "layer 8, as published", "mean over layers"
+
+
+def probed(task: str, layer: int | None, family: str = "albert", quantity: str = "f1") -> Rows:
+    """F1 of a task at a layer, counted from 1, or the mean over layers."""
+    where, run = (("task", task),), of(family)
+    if layer is None:
+        return Over("EdgeProbe", quantity, where=where, run=run)
+    site = f"layer@{layer - 1}" if family == "albert" else f"layer{layer}"
+    return Rows("EdgeProbe", quantity, site, where=where, run=run)
+
+
+def above_majority(task: str, layer: int | None, step: str | int = "last") -> Number:
+    """F1 less that of the most frequent label."""
+    majority = Rows("EdgeProbe", "majority", where=(("task", task),), run=of("albert"))
+    return Difference(At(probed(task, layer), step), At(majority, step))
+
+
+def known(tasks: tuple[str, ...], layer: int | None) -> Condition:
+    """Tasks whose probes learn anything that the untrained model's do not."""
+    return Condition(
+        "development F1 of each task rises by 0.03 over the untrained model's",
+        Smallest(tuple(Change(probed(t, layer, quantity="validation_f1"), 0, "last") for t in tasks)), Above(0.03),
+    )
+
+
+def rises(task: str, layer: int | None, family: str = "albert") -> Claim:
+    """Figure 2b, task by task."""
+    place = LAYER_8 if layer else ALL
+    name = "layer8" if layer else "mean"
+    return Claim(
+        f"probe_rises_{task}_{name}_{family}", f"F1 of {task} rises over pretraining", "section 4, figure 2b"
+        if family == "albert" else "appendix D.4, figure 11",
+        (Part(Change(probed(task, layer, family), 0, "last"), Above(RISE), f"F1 of {task}, end − untrained"),),
+        matters=HOW_RISE, floor=UNTRAINED, question=f"Do probes of {task} rise?",
+        variant=f"{place}, {family}", measured_by=RUN,
+    )
+
+
+def beyond_majority(task: str) -> Claim:
+    """Whether a probe is one of anything."""
+    return Claim(
+        f"probe_beyond_majority_{task}", f"F1 of {task} is above that of the most frequent label",
+        "section 4, figure 2b",
+        (Part(above_majority(task, 8), Above(RISE), f"F1 of {task} − most frequent label, layer 8"),),
+        matters=HOW_RISE, floor=above_majority(task, 8, 0),
+        question="Do probes read more than the most frequent label?", variant=task, measured_by=RUN,
+    )
+
+
+def together(tasks: tuple[str, ...], layer: int | None) -> Claim:
+    """When each task is half way."""
+    half = tuple(HalfWay(probed(t, layer)) for t in tasks)
+    name = f"{'layer8' if layer else 'mean'}_{len(tasks)}"
+    return Claim(
+        f"probes_together_{name}", "Syntactic and semantic knowledge develop simultaneously", "section 4, figure 2b",
+        (Part(Difference(Largest(half), Smallest(half)), Below(TOGETHER),
+              "log10 of updates to half way, last − first task"),),
+        matters="0.3: a factor of two", floor="0: at the same time, which is what is claimed",
+        void_unless=(known(tasks, layer),), question="Do probes of all tasks rise together?",
+        variant=f"{LAYER_8 if layer else ALL}; {'all four tasks' if len(tasks) == 4 else 'without coreference'}",
+        measured_by=RUN,
+    )
+
+
+def early(layer: int | None) -> Claim:
+    """Nothing after the first tenth."""
+    return Claim(
+        f"probes_level_early_{'layer8' if layer else 'mean'}",
+        "Tags and constituents gain in the first tenth of pretraining and nothing afterwards", "section 4, figure 2b",
+        tuple(Part(Change(probed(t, layer), 0.1, "last"), Within(-F1, F1), f"F1 of {t}, end − a tenth of training")
+              for t in ("pos", "constituents")),
+        matters=HOW_F1, floor="0: no change is what is claimed", void_unless=(known(("pos", "constituents"), layer),),
+        question="Is syntax learned in the first tenth?", variant=LAYER_8 if layer else ALL, measured_by=RUN,
+    )
+
+
+def decays(layer: int | None) -> Claim:
+    """Semantic roles."""
+    return Claim(
+        f"roles_decay_{'layer8' if layer else 'mean'}", "Semantic roles decay from 0.15 of pretraining on",
+        "section 4, figure 2b",
+        (Part(Change(probed("roles", layer), 0.15, "last"), Below(-0.005), "F1 of roles, end − 0.15 of training"),),
+        matters="0.005: slightly", floor="0: no change", void_unless=(known(("roles",), layer),),
+        question="Do semantic roles decay?", variant=LAYER_8 if layer else ALL, measured_by=RUN,
+    )
+
+
+def deep(name: str, says: str, layer: int, number: Number, region: Region, label: str, floor: Number | str) -> Claim:
+    """Layers near the output against layer 2."""
+    return Claim(
+        f"{name}_{layer}", says, "section 4, figure 3", (Part(number, region, label),), matters=HOW_F1, floor=floor,
+        void_unless=(known(("pos",), layer),), question="How do layers near the output learn tags?",
+        variant=f"{name.replace('_', ' ')}, layer {layer} against 2", measured_by=RUN,
+    )
+
+
+def layers(layer: int) -> tuple[Claim, ...]:
+    """The three sentences on figure 3."""
+    far, near = probed("pos", layer), probed("pos", 2)
+    return (
+        deep("starts_lower", "At first, layers near the output have lower F1 than layers near the input", layer,
+             Difference(At(far, 0), At(near, 0)), Below(-F1), f"F1, layer {layer} − 2, untrained", "0: as high"),
+        deep("surpasses", "… then they rise, and surpass these", layer,
+             Difference(At(far), At(near)), Above(F1), f"F1, layer {layer} − 2, at the end",
+             Difference(At(far, 0), At(near, 0))),
+        deep("decays", "… and decay after their best", layer, FromPeak(far), Below(-F1),
+             f"F1 at layer {layer}, end − best", FromPeak(near)),
+    )
+
+
+def falls(family: str, layer: int) -> Claim:
+    """Appendix D.4; a peak is one of noise too, and the floor shows that of a layer near the input."""
+    says = "ELECTRA's layers close to the output lose F1 over pretraining"
+    return Claim(
+        f"output_falls_{family}_{layer}", says if family == "electra" else "… as BERT's do not",
+        "appendix D.4, figure 11",
+        tuple(Part(FromPeak(probed(t, layer, family)), Below(-RISE) if family == "electra" else Above(-RISE),
+                   f"F1 of {t}, end − best, layer {layer}") for t in TASKS[:3]),
+        matters=HOW_RISE, floor=FromPeak(probed("pos", 2, family)),
+        question="Do layers close to the output fall?", variant=f"{family}, layer {layer}", measured_by=RUN,
+    )
+
+
+def diagonal(layer: int) -> Rows:
+    """The most diagonal head of a layer: ALBERT's heads are the same in all layers, and turn diagonal in some."""
+    return Over("AttentionPatterns", "diagonal", f"layer@{layer - 1}", run=of("albert"), over="head", how="max")
+
+
+PROBES = (
+    *(rises(task, layer) for task in TASKS for layer in (8, None)),
+    *(rises(task, None, family) for family in ("bert", "electra") for task in TASKS[:3]),
+    *(beyond_majority(task) for task in TASKS),
+    *(together(tasks, layer) for tasks in (TASKS, TASKS[:3]) for layer in (8, None)),
+    *(early(layer) for layer in (8, None)),
+    *(decays(layer) for layer in (8, None)),
+    *(claim for layer in (12, 8) for claim in layers(layer)),
+    falls("electra", 12), falls("electra", 9), falls("bert", 12),
+    Claim(
+        "diagonal_from_output", "The diagonal pattern emerges in layer 8, then 2, and last in layer 1",
+        "section 4, figure 4",
+        tuple(Part(Difference(LearnedAt(diagonal(later), from_first=True),
+                              LearnedAt(diagonal(sooner), from_first=True)),
+                   Above(TIME), f"log10 of updates to half way, layer {later} − {sooner}")
+              for later, sooner in ((2, 8), (1, 2))),
+        matters=HOW_TIME, floor="0: at the same time",
+        void_unless=(learned("albert"),), question="In which layer does attention become diagonal first?",
+        measured_by=RUN,
+    ),
+)
+
+# ------------------------------------------------------------------------------------------ sections 5 and 6
+
+
+def scores(quantity: str = "average", family: str = "albert", task: str | None = None) -> Rows:
+    """A score of fine-tuned copies, with its error over development examples."""
+    where = () if task is None else (("task", task),)
+    return Rows("Downstream", quantity, where=where, run=of(family), error=f"{quantity}_error")
+
+
+def fine_tuned(family: str, task: str | None = None) -> tuple[Claim, ...]:
+    """Figures 5 and 13."""
+    quantity = "average" if task is None else "score"
+    rows = scores(quantity, family, task)
+    baseline = Rows("Downstream", "average_baseline" if task is None else "baseline", where=rows.where, run=rows.run)
+    variant = f"{family}, {task or 'mean of tasks'}"
+    name = f"{family}_{task or 'mean'}"
+    figure = "section 5, figure 5" if family == "albert" else "appendix E.4, figure 13"
+    return (
+        Claim(
+            f"downstream_rises_{name}", "Pretraining makes downstream scores rise", figure,
+            (Part(Change(rows, 0, "last"), Above(RISE), "score, end − untrained"),), matters=HOW_RISE,
+            floor=Difference(At(rows, 0), At(baseline, 0)), question="Do downstream scores rise?", variant=variant,
+            measured_by=RUN,
+        ),
+        Claim(
+            f"downstream_early_{name}", "… by a quarter of pretraining, and hardly afterwards (80.23 against 81.50)",
+            f"{figure}; ALBERT's numbers",
+            (Part(Difference(At(rows, 0.25), At(rows, 0)), Above(RISE), "score, a quarter − untrained"),
+             Part(Change(rows, 0.25, "last"), Below(F1), "score, end − a quarter")),
+            matters="0.05, and 0.02 for hardly", floor="0: no rise, and none afterwards: the first part asks for one",
+            question="Do downstream scores rise early?", variant=variant, measured_by=RUN,
+        ),
+    )
+
+
+def facts(quantity: str, family: str) -> Rows:
+    """A mean over relations."""
+    return Rows("WorldKnowledge", quantity, run=of(family))
+
+
+def knowledge(family: str) -> tuple[Claim, ...]:
+    """Figure 6."""
+    p, hits = facts("p_at_1", family), facts("hit", family)
+    majority = facts("majority", family)
+    where = "section 6, figure 6" if family == "albert" else "ours, of another family"
+    return (
+        Claim(
+            f"facts_built_{family}", "World knowledge is built up during pretraining", where,
+            (Part(Change(p, 0, "last"), Above(RISE), "precision at 1, end − untrained"),), matters=HOW_RISE,
+            floor=UNTRAINED, void_unless=(learned(family),), question="Is world knowledge built up?", variant=family,
+            measured_by=RUN,
+        ),
+        Claim(
+            f"facts_beyond_majority_{family}", "… of facts, not of what answers a relation has", where,
+            (Part(Difference(At(p), At(majority)), Above(F1), "precision at 1 − the relation's most frequent object"),),
+            matters=HOW_F1, floor=Difference(At(p, 0), At(majority, 0)), void_unless=(learned(family),),
+            question="Are facts known beyond the most frequent object?", variant=family, measured_by=RUN,
+        ),
+        Claim(
+            f"facts_lost_{family}", "Facts that were known are lost again", where,
+            (Part(LostShare(hits), Above(0.1), "share of the facts ever known that is not known at the end"),),
+            matters="a tenth of the facts", floor=LostShare(hits, at_random=True), void_unless=(learned(family),),
+            question="Are facts lost again?", variant=family, measured_by=RUN,
+        ),
+        Claim(
+            f"facts_best_before_end_{family}", "The fully pretrained model does not know most", where,
+            (Part(FromPeak(p), Below(-F1), "precision at 1, end − best"),), matters=HOW_F1,
+            floor="none: of noisy numbers the best is above the last by choice", void_unless=(learned(family),),
+            question="Does the last model know most?", variant=family, measured_by=RUN,
+        ),
+    )
+
+
+USES = (
+    *fine_tuned("albert"), *fine_tuned("albert", "acceptability"), *fine_tuned("albert", "similarity"),
+    *fine_tuned("bert"), *fine_tuned("electra"),
+    Claim(
+        "albert_plateaus_first", "Of the three, ALBERT's downstream scores level off the earliest",
+        "appendix E.4, figure 13c",
+        tuple(Part(Difference(Change(scores(), 0.33, "last"), Change(scores(family=f), 0.33, "last")), Below(-F1),
+                   f"gain of the mean score after a third, ALBERT − {f}") for f in ("bert", "electra")),
+        matters=HOW_F1, floor="0: as late", question="Which family levels off first?", measured_by=RUN,
+    ),
+    *knowledge("albert"), *knowledge("bert"),
+)
+
+STUDY = Study(
+    "chiang2020_embryology",
+    "Pretrained language model embryology: the birth of ALBERT",
+    "Chiang, Huang & Lee 2020, EMNLP",
+    WORDS + PROBES + USES,
+    seen=(1,),
+    terms=(
+        ("Somers' D",
+         "rank correlation of the order in which groups are learned with the published one, of pairs that it tells "
+         "apart: 1 that order, −1 the reversed one"),
+        ("order agreement of words", "floor of an order: D of the order that the numbers of words alone would give"),
+        ("by the whole curve", "the time of a group is the mean of its rescaled accuracy over log(1 + step), not the "
+         "step of half of it"),
+    ),
+)
