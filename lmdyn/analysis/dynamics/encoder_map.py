@@ -73,7 +73,7 @@ class EncoderMap:
     Raises:
         ValueError: no layers found, or recurrent ones; a core whose steps are no one map of the state; layers that are
             no map of the token vectors, as the model changes these between two layers, or as the width differs; another
-            precision; a mask without ``attention_mask``.
+            precision; a mask without ``attention_mask``; a batch without tokens.
 
     Reference: Inoue et al. 2022, equations 1 to 4; of loops with an injected input, Geiping et al. 2025.
 
@@ -135,6 +135,11 @@ class EncoderMap:
             module = encoder_of(module)
         self.masked, self._forward, self._seed = masked, forward, seed
         given = self._read(batch)
+        if not any(value.numel() for value in given.values()):
+            raise ValueError(
+                "the batch has no tokens: expected what the model's forward is given, such as input_ids (rows, "
+                f"tokens), got {({name: tuple(value.shape) for name, value in given.items()}) or sorted(batch)}"
+            )
         self._example, *self._others = some_texts(given)
         rows = given if masked else self._example
         self._sites = dict(sites) if sites is not None else None
@@ -332,9 +337,11 @@ class EncoderMap:
             ValueError: the layers differ; the map belongs to other rows.
         """
         if not self.shared:
+            n, name = len(self.maps), type(self._module).__name__
+            what = f"the {n} layers of {name} differ" if n > 1 else f"{name} passes its one layer once"
             raise ValueError(
-                f"the {len(self.maps)} layers of {type(self._module).__name__} differ: time is depth, and there is no "
-                "one map to iterate; take `maps`, a sequence, with at most so many steps"
+                f"{what}: time is depth, and there is no one map to iterate; take `maps`, a sequence, with at most so "
+                "many steps"
             )
         if len(x) == 0:  # of a process that has none
             return x

@@ -51,13 +51,18 @@ def check_precision(x: Tensor) -> None:
         x: (batch, *state) the state, of which dtype and device are looked at.
 
     Raises:
-        ValueError: a state that is neither float32 nor float64, autocast, or reduced products.
+        ValueError: a state without batch, or neither float32 nor float64; autocast, or reduced products.
 
     Example:
         >>> check_precision(torch.zeros(1, 2, dtype=torch.bfloat16))
         Traceback (most recent call last):
         ValueError: a state of dtype torch.bfloat16: dynamics run in float32 or float64, convert it (and the map)
     """
+    if x.ndim < 2:
+        raise ValueError(
+            f"states are (batch, *state), and these have the shape {tuple(x.shape)}: starts of a map of one number are "
+            "(batch, 1)"
+        )
     if x.dtype not in (torch.float32, torch.float64):
         raise ValueError(
             f"a state of dtype {x.dtype}: dynamics run in float32 or float64, convert it (and the map)"

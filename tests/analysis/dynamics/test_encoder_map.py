@@ -130,6 +130,11 @@ def test_the_model_is_left_as_it_was():
 def test_errors():
     with pytest.raises(ValueError, match="float32 or float64"):
         EncoderMap(albert(), batch(), dtype=torch.bfloat16)
+    for nothing in ({}, {"input_ids": torch.zeros(2, 0, dtype=torch.int64)}, {"text": ["a"]}):
+        with pytest.raises(
+            ValueError, match="the batch has no tokens: expected what the model's forward is given"
+        ):
+            EncoderMap(albert(), nothing)
     with pytest.raises(ValueError, match="no attention_mask"):
         EncoderMap(albert(), batch(), masked=True)
     with pytest.raises(ValueError, match="models of transformers"):

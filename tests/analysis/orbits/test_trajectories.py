@@ -180,6 +180,12 @@ class TestPrecision:
         result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
 
+    def test_states_without_a_batch(self):
+        with pytest.raises(
+            ValueError, match=r"have the shape \(4,\): starts of a map of one number are \(batch, 1\)"
+        ):
+            iterate(logistic, torch.rand(4, dtype=torch.float64), 3, {})
+
     def test_autocast(self):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             with pytest.raises(ValueError, match="autocast is on for cpu"):
