@@ -1,6 +1,7 @@
 """The claims on the embryology: made-up runs whose verdicts are known, and what each claim reads."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -29,6 +30,11 @@ OBSERVERS = {
 }
 STEPS = (0, 100, 200, 300, 450, 600, 1000, 1500, 2200, 3000)
 TASKS = ("pos", "constituents", "roles", "coreference")
+
+
+@dataclass(eq=False)
+class Run(FakeRun):
+    """One whose tables are read once."""
 
 
 def sigmoid(at, last=1.0, first=0.0):
@@ -92,7 +98,7 @@ def knowledge(*, loses):
 def downstream(seed, *, early):
     """Rows of ``Downstream``."""
     noise = 0.005 * np.random.default_rng(seed).normal()
-    curve = {0: 0.5, 1000: 0.7 if early else 0.52, 3000: 0.705 + noise}
+    curve = {0: 0.5, 1000: 0.7 if early else 0.52, 3000: 0.7 + noise}
     task = "acceptability+similarity"
     tables = [
         rows("average", curve, task=task),
@@ -125,7 +131,7 @@ def runs(
 
     said = {STUDY.name: {claim.name: claim.fingerprint for claim in STUDY.claims}}
     return [
-        FakeRun(f"albert_{s}", SeedPair(s, s), {"model.family": "albert"}, observed(s), registered=said)
+        Run(f"albert_{s}", SeedPair(s, s), {"model.family": "albert"}, observed(s), registered=said)
         for s in seeds
     ]
 
@@ -138,7 +144,7 @@ TRUE = (
     "function_first_reconstruction_albert", "parts_of_speech_reconstruction_albert",
     "parts_of_speech_prediction_albert", "parts_of_speech_reconstruction_albert_area",
     "content_words_reconstruction_albert", "verb_forms_reconstruction_albert", "same_order", "prediction_harder",
-    "prediction_later_all", "frequent_first_prediction", "probe_rises_pos_layer8_albert",
+    "prediction_later_all", "probe_rises_pos_layer8_albert",
     "probe_rises_roles_mean_albert", "probes_together_layer8_4", "probes_together_mean_3", "starts_lower_12",
     "diagonal_from_output", "downstream_rises_albert_mean", "downstream_early_albert_mean", "facts_built_albert",
     "facts_beyond_majority_albert", "facts_lost_albert",
@@ -152,6 +158,10 @@ def test_runs_that_are_as_published():
     order = found["parts_of_speech_reconstruction_albert"]
     assert order.parts[0].mean == 1
     assert order.floor.mean == -1  # of the numbers of words, which say the reversed order
+    assert (
+        found["frequent_first_prediction"].verdict == "undecided"
+    )  # two pairs, five equal seeds: as of a share
+    assert found["frequent_first_prediction"].parts[0].mean == 1
     assert found["bert_faster_reconstruction"].verdict == "not measured"
     assert "configs/chiang2020_embryology/organism" in " ".join(found["bert_faster_reconstruction"].reasons)
     # what these runs are not
@@ -164,7 +174,7 @@ def test_runs_that_are_the_other_way_round():
     wrong = (
         "function_first_reconstruction_albert", "parts_of_speech_reconstruction_albert",
         "parts_of_speech_reconstruction_albert_area", "content_words_prediction_albert",
-        "verb_forms_prediction_albert", "prediction_later_all", "frequent_first_prediction",
+        "verb_forms_prediction_albert", "prediction_later_all",
         "probes_together_layer8_4", "probes_together_mean_4", "downstream_early_albert_mean", "facts_lost_albert",
     )  # fmt: skip
     assert {name: found[name].verdict for name in wrong} == dict.fromkeys(wrong, "fails")
@@ -180,7 +190,8 @@ def test_a_model_that_learned_nothing_is_no_evidence():
 
 
 def test_two_seeds_decide_nothing():
-    assert {verdicts(seeds=(2, 3))[name].verdict for name in TRUE} == {"undecided"}
+    found = verdicts(seeds=(2, 3))
+    assert {found[name].verdict for name in TRUE} == {"undecided"}
 
 
 def test_seed_1_was_seen():

@@ -32,7 +32,7 @@ def pairs_by_hand(given, times):
             continue
         first, second = (a, b) if given[a] < given[b] else (b, a)
         count += 1
-        agree += (times[first] < times[second]) - (times[first] > times[second])
+        agree += int(times[first] < times[second]) - int(times[first] > times[second])
     return agree / count
 
 
@@ -90,7 +90,8 @@ def test_agreement_of_numbers_of_words():
         Rows("Observer", "words", where=(("by", "pos"),)), (("b",), ("c",), ("a",)), "largest"
     )
     assert number.of(run(*counts)).value == 1
-    assert number.between() == (-1, 1)
+    assert number.between() == (-1, 1)  # three pairs
+    assert OrderAgreement(number.rows, tuple((g,) for g in "abcde")).between() is None  # ten
     assert number.reads() == {"Observer/words"}
 
 
