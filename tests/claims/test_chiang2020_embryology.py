@@ -1,7 +1,7 @@
 """The claims on the embryology: made-up runs whose verdicts are known, and what each claim reads."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -71,7 +71,7 @@ def probes(*, together):
     """Rows of ``EdgeProbe``: all layers rise, and tasks are half way at one time or not."""
     tables = []
     for i, task in enumerate(TASKS):
-        at = 200 if together else 100 * 2**i
+        at = 200 if together else 150 * 2**i
         tables.append(rows("majority", dict.fromkeys(STEPS, 0.3), task=task))
         for layer in range(12):
             for quantity in ("f1", "validation_f1"):
@@ -136,8 +136,10 @@ def runs(
     ]
 
 
-def verdicts(*given, **about):
-    return {row.claim.name: row for row in judge(STUDY, given or runs(**about))}
+def verdicts(names=None, **about):
+    """Verdicts on made-up runs, of some claims."""
+    some = tuple(claim for claim in STUDY.claims if names is None or claim.name in names)
+    return {row.claim.name: row for row in judge(replace(STUDY, claims=some), runs(**about))}
 
 
 TRUE = (
@@ -152,7 +154,11 @@ TRUE = (
 
 
 def test_runs_that_are_as_published():
-    found = verdicts()
+    others = (
+        "frequent_first_prediction", "bert_faster_reconstruction", "decays_12", "roles_decay_layer8",
+        "facts_best_before_end_albert",
+    )  # fmt: skip
+    found = verdicts((*TRUE, *others))
     assert {name: found[name].verdict for name in TRUE} == dict.fromkeys(TRUE, "holds")
     assert not found["same_order"].exploratory
     order = found["parts_of_speech_reconstruction_albert"]
@@ -170,19 +176,21 @@ def test_runs_that_are_as_published():
 
 
 def test_runs_that_are_the_other_way_round():
-    found = verdicts(follows=False, together=False, loses=False, early=False, later=0.5)
     wrong = (
         "function_first_reconstruction_albert", "parts_of_speech_reconstruction_albert",
         "parts_of_speech_reconstruction_albert_area", "content_words_prediction_albert",
         "verb_forms_prediction_albert", "prediction_later_all",
-        "probes_together_layer8_4", "probes_together_mean_4", "downstream_early_albert_mean", "facts_lost_albert",
+        "probes_together_layer8_4", "probes_together_mean_4", "downstream_early_albert_mean",
     )  # fmt: skip
+    about = {"follows": False, "together": False, "loses": False, "early": False, "later": 0.5}
+    found = verdicts((*wrong, "facts_lost_albert"), **about)
     assert {name: found[name].verdict for name in wrong} == dict.fromkeys(wrong, "fails")
     assert found["parts_of_speech_reconstruction_albert"].parts[0].mean == -1
+    assert found["facts_lost_albert"].parts[0].mean == 0  # five equal shares decide nothing
 
 
 def test_a_model_that_learned_nothing_is_no_evidence():
-    found = verdicts(learned=0.05)
+    found = verdicts(TRUE, learned=0.05)
     for name in TRUE:
         needs = any("LearningCurves/accuracy" in c.number.reads() for c in found[name].claim.void_unless)
         assert found[name].verdict == ("void" if needs else "holds"), name
@@ -190,12 +198,12 @@ def test_a_model_that_learned_nothing_is_no_evidence():
 
 
 def test_two_seeds_decide_nothing():
-    found = verdicts(seeds=(2, 3))
+    found = verdicts(TRUE, seeds=(2, 3))
     assert {found[name].verdict for name in TRUE} == {"undecided"}
 
 
 def test_seed_1_was_seen():
-    assert verdicts(seeds=(1, 2, 3, 4, 5))["same_order"].exploratory
+    assert verdicts(("same_order",), seeds=(1, 2, 3, 4, 5))["same_order"].exploratory
 
 
 @pytest.mark.parametrize("claim", STUDY.claims, ids=lambda claim: claim.name)

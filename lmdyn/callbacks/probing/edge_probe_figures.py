@@ -25,7 +25,7 @@ def task_figure(observations: pd.DataFrame) -> Figure:
     site = shown_site(observations)
     every = select(observations, quantity="f1")
     rows = select(every, site=site)
-    means = every.groupby(["step", "task"], sort=False, as_index=False)["value"].mean()
+    means = every.groupby(["step", "task"], sort=False)["value"].mean().reset_index()
     figure, axes = fig.new_figure(7.2, 3.8)
     looks = {task: {"color": fig.line_style(i)["color"]} for i, task in enumerate(_tasks(rows))}
     for task, look in looks.items():
