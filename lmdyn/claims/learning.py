@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -44,32 +44,35 @@ class Over(Rows):
 
     def _table(self, runs: Sequence[ObservedRun]) -> pd.DataFrame:
         """One value a step; see :meth:`Rows.table`."""
-        found = pd.concat([rows.frame(runs) for rows in self._single_sites(runs)])
-        found = found[found["quantity"].eq(self.quantity)].astype({"value": "float64"})
-        if self.over != "site" and self.over not in found:
+        found = self.frame(runs).astype({"value": "float64"})
+        if self.over not in found:
             raise NotMeasured(f"{self.observer} has no column {self.over!r}: {', '.join(found.columns)}")
-        several = found.duplicated(["step", self.over])
-        if several.any():
+        if found.duplicated(["step", self.over]).any():
             raise ValueError(
                 f"{self.observer} has several rows of {self.quantity!r} a step and {self.over}: name more in `where`"
             )
         steps = found.groupby("step")
         values = steps["value"].agg(lambda v: getattr(np, self.how)(v.to_numpy()))
-        tokens = steps["tokens"].first() if "tokens" in found else None
-        table = pd.DataFrame({"step": values.index, "value": values.to_numpy()})
-        table.insert(1, "tokens", None if tokens is None else tokens.to_numpy())
-        return table.assign(error=math.nan)
+        table = pd.DataFrame({"step": values.index, "value": values.to_numpy(), "error": math.nan})
+        table.insert(1, "tokens", steps["tokens"].first().to_numpy() if "tokens" in found else None)
+        return table
 
-    def _single_sites(self, runs: Sequence[ObservedRun]) -> list[Rows]:
-        """Itself at each site, as plain rows."""
-        own = {f.name: getattr(self, f.name) for f in fields(Rows)}
+    def frame(self, runs: Sequence[ObservedRun], *quantities: str) -> pd.DataFrame:
+        """The rows; over sites, those of all sites. See :meth:`Rows.frame`."""
         if self.over != "site":
-            return [Rows(**own)]
-        run, folder = Rows(**own).locate(runs)
-        table = run.read(folder, quantities=[self.quantity])
-        if table.empty:
-            raise NotMeasured(f"{folder} of {run.name} holds no rows of {self.quantity!r}")
-        return [Rows(**{**own, "site": str(site)}) for site in table["site"].fillna("").unique()]
+            return super().frame(runs, *quantities)
+        run, folder = self.locate(runs)
+        found = run.read(folder, quantities={self.quantity, *quantities})
+        for column, value in self.where:
+            if column not in found:
+                raise NotMeasured(
+                    f"{folder} of {run.name} has no column {column!r}: {', '.join(found.columns)}"
+                )
+            found = found[found[column].eq(value).fillna(False).astype(bool)]
+        if found.empty:
+            told = "".join(f", {c} = {v!r}" for c, v in self.where)
+            raise NotMeasured(f"{folder} of {run.name} holds no rows of {self.quantity!r}{told}")
+        return found
 
 
 @dataclass(frozen=True)
@@ -167,9 +170,11 @@ class OrderAgreement(Number):
             return Estimate(math.nan)
         return Estimate(somers_d(np.array(places, dtype="float64"), times))
 
-    def between(self) -> tuple[float, float]:
-        """-1 and 1."""
-        return -1.0, 1.0
+    def between(self) -> tuple[float, float] | None:
+        """-1 and 1 of fewer than ten pairs, which is next to a yes or no: equal seeds are then judged as of a share."""
+        sizes = [len(together) for together in self.groups]
+        pairs = (sum(sizes) ** 2 - sum(n * n for n in sizes)) // 2
+        return (-1.0, 1.0) if pairs < 10 else None
 
     def curve(self, runs: Sequence[ObservedRun]) -> None:
         """None: there is one number a run."""
@@ -201,10 +206,6 @@ class SameOrder(Number):
         if min(np.isfinite(times).sum(), np.isfinite(given).sum()) < 2:
             return Estimate(math.nan)
         return Estimate(somers_d(given, times))
-
-    def between(self) -> tuple[float, float]:
-        """-1 and 1."""
-        return -1.0, 1.0
 
     def curve(self, runs: Sequence[ObservedRun]) -> None:
         """None: there is one number a run."""

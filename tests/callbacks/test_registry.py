@@ -88,7 +88,9 @@ OBSERVERS = {
         "starts": 8, "lengths": 30,
         "probe": probe("GrammarTasks", n_train=60, n_evaluation=40, max_sequence_length=64, corpus=PROBED),
     },
-    "TowerPreference": {"training": {"updates": 5}, "batch_rows": 4, "min_count": 1, "previous": True},
+    "TowerPreference": {
+        "training": {"updates": 5}, "batch_rows": 4, "min_count": 1, "previous": True, "second_seed": 1,
+    },
     "WordClusters": {"words": 60, "components": 4, "max_iterations": 100, "matrix_words": 20},
 }  # fmt: skip
 # What they look at, where it is not the LSTM on the grammar.

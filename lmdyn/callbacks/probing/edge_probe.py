@@ -237,7 +237,7 @@ class EdgeProbe(Observer):
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
-        """F1 by task at the best layer, and by layer for each task, over steps."""
+        """F1 by task at two thirds of the depth and in the mean, and by layer for each task, over steps."""
         rows = observations[observations["quantity"].eq("f1") & observations["value"].notna()]
         if rows.empty:
             return {}

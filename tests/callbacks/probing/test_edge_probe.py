@@ -12,7 +12,7 @@ from lmdyn.analysis.probing.edge_probe_training import EdgeClassifier
 from lmdyn.analysis.probing.edge_probes import EdgeData, edge_probes
 from lmdyn.callbacks import Run
 from lmdyn.callbacks.probing.edge_probe import EdgeProbe
-from lmdyn.callbacks.probing.edge_probe_figures import best_site
+from lmdyn.callbacks.probing.edge_probe_figures import shown_site
 from lmdyn.datamodules import GrammarCorpus
 from lmdyn.datamodules.spans.spans import SpanCorpus
 from tests.helpers.observing import assert_leaves_alone
@@ -225,13 +225,21 @@ def curves():
 
 def test_figures():
     table = curves()
-    assert best_site(table) == "layer@1"
+    assert shown_site(table) == "layer@1"
     figures = EdgeProbe.figures(table, {})
     (axes,) = figures["tasks"].axes
-    assert axes.get_title(loc="left") == "layer 2: highest mean over tasks at step 1,000"
+    assert axes.get_title(loc="left") == "layer 2, of 3: two thirds of the depth"
     lines = {line.get_label(): line for line in axes.lines}
     assert list(lines["roles"].get_xdata()) == [0, 10, 100, 1000]
     assert list(lines["roles"].get_ydata()) == pytest.approx([0.4, 0.4, 0.5, 0.5])
+    (mean,) = [
+        line
+        for line in axes.lines
+        if line.get_linestyle() == "--" and line.get_color() == lines["roles"].get_color()
+    ]
+    assert list(mean.get_ydata()) == pytest.approx([0.4, 0.4, 0.45, 0.45])
+    twelve = pd.concat([table.assign(site=f"layer{i}") for i in range(1, 13)])
+    assert shown_site(twelve[twelve["quantity"].eq("f1")]) == "layer8"  # whatever its values
     panels = figures["layers"].axes
     assert [ax.get_title(loc="left") for ax in panels[:3]] == ["pos", "roles", "coreference"]
     assert [line.get_label() for line in panels[0].lines][:3] == ["layer 1", "layer 2", "layer 3"]
