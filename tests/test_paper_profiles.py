@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from tests.helpers.hub import Hub
-from tests.helpers.published import publish_albert, publish_glue, publish_wikipedia
+from tests.helpers.published import publish_albert, publish_glue, publish_wikipedia, raw_articles
 from tests.helpers.tiny import tiny_configs
 
 pytestmark = [
@@ -30,18 +30,7 @@ def hub(tmp_path):
 
 @pytest.fixture
 def documents():
-    """Raw text: WikiText's articles, with the marks of its tokenization taken out."""
-    text = Path(os.environ["LMDYN_DATA"], "wikitext-2", "valid.txt").read_text(encoding="utf-8")
-    for mark, plain in (
-        (" @-@ ", "-"),
-        (" @,@ ", ","),
-        (" @.@ ", "."),
-        (" ,", ","),
-        (" .", "."),
-        (" <unk>", " Smith"),
-    ):
-        text = text.replace(mark, plain)
-    return [f"{part.strip()}\n" for part in text.split("\n = ") if len(part) > 200]
+    return raw_articles()
 
 
 def chain(hub, folder, profile):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,29 @@ from transformers import AlbertConfig, AlbertForMaskedLM, PreTrainedTokenizerFas
 
 from tests.helpers.hub import Hub
 
-__all__ = ["publish_albert", "publish_glue", "publish_wikipedia"]
+__all__ = [
+    "publish_albert",
+    "publish_glue",
+    "publish_wikipedia",
+    "publish_wikitext",
+    "raw_articles",
+    "sentencepiece_like",
+]
+
+
+def raw_articles() -> list[str]:
+    """Raw text: articles of ``LMDYN_DATA``'s WikiText-2, with the marks of its tokenization taken out."""
+    text = Path(os.environ["LMDYN_DATA"], "wikitext-2", "valid.txt").read_text(encoding="utf-8")
+    for mark, plain in (
+        (" @-@ ", "-"),
+        (" @,@ ", ","),
+        (" @.@ ", "."),
+        (" ,", ","),
+        (" .", "."),
+        (" <unk>", " Smith"),
+    ):
+        text = text.replace(mark, plain)
+    return [f"{part.strip()}\n" for part in text.split("\n = ") if len(part) > 200]
 
 
 def sentencepiece_like(text: Sequence[str], vocab_size: int = 600) -> PreTrainedTokenizerFast:
@@ -66,6 +89,18 @@ def publish_wikipedia(hub: Hub, documents: Sequence[str]) -> None:
         }
         _write(folder / "20231101.en" / f"train-{i:05d}-of-00002.parquet", columns)
     _card(folder, {"20231101.en": ["train"]})
+
+
+def publish_wikitext(hub: Hub, documents: Sequence[str]) -> None:
+    """``Salesforce/wikitext``, ``wikitext-2-raw-v1``: a line a row, in three splits."""
+    folder = hub.folder("datasets", "Salesforce/wikitext")
+    third = len(documents) // 3
+    for i, split in enumerate(("train", "validation", "test")):
+        lines = [
+            line for part in documents[i * third : (i + 1) * third] for line in part.splitlines(keepends=True)
+        ]
+        _write(folder / "wikitext-2-raw-v1" / f"{split}-00000-of-00001.parquet", {"text": lines})
+    _card(folder, {"wikitext-2-raw-v1": ["train", "validation", "test"]})
 
 
 _FEATURES = {
