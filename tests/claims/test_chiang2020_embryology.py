@@ -153,6 +153,7 @@ TRUE = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_runs_that_are_as_published():
     others = (
         "frequent_first_prediction", "bert_faster_reconstruction", "decays_12", "roles_decay_layer8",
@@ -175,6 +176,7 @@ def test_runs_that_are_as_published():
     assert found["facts_best_before_end_albert"].verdict == "holds"  # ten facts more at step 1,500
 
 
+@pytest.mark.slow
 def test_runs_that_are_the_other_way_round():
     wrong = (
         "function_first_reconstruction_albert", "parts_of_speech_reconstruction_albert",
@@ -189,6 +191,7 @@ def test_runs_that_are_the_other_way_round():
     assert found["facts_lost_albert"].parts[0].mean == 0  # five equal shares decide nothing
 
 
+@pytest.mark.slow
 def test_a_model_that_learned_nothing_is_no_evidence():
     found = verdicts(TRUE, learned=0.05)
     for name in TRUE:

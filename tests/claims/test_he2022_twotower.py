@@ -246,6 +246,7 @@ def verdicts(runs):
     return {row.claim.name: row for row in judge(STUDY, runs)}
 
 
+@pytest.mark.slow
 def test_verdicts_where_all_is_as_published():
     level = dict(zip(dict.fromkeys(TAGS), (0.5, -0.5, 0.0, 0.0, 0.5, 0.6, 0.7, 0.0), strict=True))
     common = np.random.default_rng(7).normal(size=200) + 2 * np.array([level[t] for t in TAGS])
@@ -261,6 +262,7 @@ def test_verdicts_where_all_is_as_published():
     assert found["kinds_elmo_gpt"].verdict == "not measured"
 
 
+@pytest.mark.slow
 def test_verdicts_where_signs_are_by_chance():
     runs, _ = shared(10, 0.95, signs=[1, -1] * 5, lead=0.01)
     found = verdicts(runs)
@@ -271,6 +273,7 @@ def test_verdicts_where_signs_are_by_chance():
     assert any("lead is 0.010" in reason for reason in found["same_leading_gpt"].reasons)
 
 
+@pytest.mark.slow
 def test_models_that_have_not_learned_void_a_claim():
     runs, _ = shared(6, 0.95, loss=5.95)
     found = verdicts(runs)

@@ -438,6 +438,7 @@ def rank_main(folder):
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_means_of_one(tmp_path):
     run_ranks(__file__, tmp_path, tmp_path / "cache", timeout=120)
     expected = stream(*toy()).reduce()

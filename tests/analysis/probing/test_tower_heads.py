@@ -132,6 +132,7 @@ def mean_loss(head: TowerHead, name: str, held: list[Encoded]) -> float:
 PATIENT = HeadTraining(updates=5000, learning_rate=0.02, patience=2)
 
 
+@pytest.mark.slow
 def test_heads_are_trained_until_they_stop_improving():
     text, asked = batches(number=40), 0
     held = batches(number=48)[40:]  # of the same maps, after those that are trained on
@@ -174,6 +175,7 @@ def test_the_weights_are_those_of_the_lowest_held_out_loss():
     assert every == sorted(every, reverse=True)  # each stop has the best until then
 
 
+@pytest.mark.slow
 def test_patience_treats_towers_alike():
     text, held = batches(number=40), batches(number=48)[40:]
 

@@ -252,6 +252,7 @@ def test_output_layers_of_a_second_seed(data, tmp_path):
     pd.testing.assert_frame_equal(rest, plain, check_exact=True)  # an option that is off changes nothing
 
 
+@pytest.mark.slow
 def test_output_layers_until_they_stop_improving(data, tmp_path):
     """The batches that are held out are not trained on, and the bound is not reached."""
     corpus, module = data["causal"], model(data)

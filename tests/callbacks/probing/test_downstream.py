@@ -404,6 +404,7 @@ def test_processes_share_the_tasks(tmp_path):
         assert len(set(ranks.values())) == min(world_size, 3)
 
 
+@pytest.mark.slow
 def test_two_ranks_answer_as_one(tmp_path):
     """Each process fine-tunes on its own tasks; together they have the numbers of one."""
     names = ("RTE", "MNLI", "CoLA", "STS-B")

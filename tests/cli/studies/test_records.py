@@ -206,7 +206,7 @@ def test_what_is_no_records_folder_is_left_alone(runs, tmp_path):
     with pytest.raises(ValueError, match=r"holds mine\.md, which is no record"):
         write_records(find_runs([runs]), tmp_path / "notes")
     with pytest.raises(
-        ValueError, match=r"would take 0\.0 MB, and 0\.001 are allowed \(the largest: .*record_rows"
+        ValueError, match=r"would take 0\.\d MB, and 0\.001 are allowed \(the largest: .*record_rows"
     ):
         write_records(find_runs([runs]), tmp_path / "out", most_mb=0.001)
     assert not (tmp_path / "out").exists()
