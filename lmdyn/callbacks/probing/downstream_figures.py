@@ -101,7 +101,9 @@ def _line(ax: Axes, rows: pd.DataFrame, errors: pd.DataFrame, label: str, style:
     ax.plot(steps, values, color=colour, ls=style["ls"], marker=".", ms=4, lw=1.3, label=label, clip_on=False)
     error = errors.set_index("step")["value"].reindex(steps).to_numpy(dtype="float64")
     if not np.isnan(error).all():
-        ax.errorbar(steps, values, 2 * error, fmt="none", ecolor=colour, elinewidth=0.8, alpha=0.6)
+        ax.errorbar(
+            steps, values, 2 * error, fmt="none", ecolor=colour, elinewidth=0.8, alpha=0.6, clip_on=False
+        )
 
 
 def _legend_of_marks(ax: Axes) -> None:
