@@ -22,6 +22,7 @@ from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import FineTuningTasks
+from lmdyn.callbacks.observing.run import announce
 from lmdyn.callbacks.probing.downstream_figures import downstream_figures
 from lmdyn.callbacks.training.fine_tuning import Budget, FineTuning, fine_tune, predict, settings_of
 
@@ -62,7 +63,7 @@ class Downstream(Observer):
         tasks: some of the probe's; None for all.
         fine_tuning: changes to the published settings: attributes of
             :class:`~lmdyn.callbacks.training.fine_tuning.FineTuning`, by the name of the task, or ``all``.
-        budget: less training than published.
+        budget: less training than published; what it leaves out is said when the observer is attached.
         metrics: ``chiang2020`` or ``glue``.
         init_from: task to the task whose encoder it starts from; None: as published, where both are there.
         seed: of heads, orders and dropout.
@@ -133,8 +134,15 @@ class Downstream(Observer):
                 f"{self.name}: fine_tuning is by name of the task, or 'all', got {unknown}; there are {list(there)}"
             )
         self.init_from = self._checked_init()
-        for name in self.tasks:
-            self.fine_tuning_of(name)
+        within = {name: self.fine_tuning_of(name).updates for name in self.tasks}
+        whole = {
+            name: settings_of(name, task.kind, self.fine_tuning).updates for name, task in self.tasks.items()
+        }
+        if left_out := [name for name in self.tasks if within[name] < whole[name]]:
+            cut = ", ".join(f"{name} {within[name]:,} of {whole[name]:,}" for name in left_out)
+            announce(
+                self.name, f"within the budget tasks are fine-tuned with fewer updates than published: {cut}"
+            )
 
     def _checked_init(self) -> dict[str, str]:
         if self.asked_init is None:

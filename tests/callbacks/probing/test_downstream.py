@@ -159,6 +159,19 @@ def test_table_7():
         assert how == FineTuning(float(rate), int(size), int(updates), int(warmup), 0.0, 0.1, 512, 0.0, 1.0)
 
 
+def test_what_a_budget_leaves_out_is_said(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(
+        "lmdyn.callbacks.probing.downstream.announce", lambda name, message: said.append(message)
+    )
+    attach(tmp_path, ("CoLA", "STS-B"), budget=Budget(max_updates=4000), fine_tuning=None)
+    assert said == [
+        "within the budget tasks are fine-tuned with fewer updates than published: CoLA 4,000 of 5,336"
+    ]
+    attach(tmp_path / "whole", ("CoLA", "STS-B"), fine_tuning=None)
+    assert len(said) == 1
+
+
 def test_budgets_shorten_the_warmup_in_proportion():
     rte = PUBLISHED["RTE"]
     assert Budget().of(rte, 2490) == rte
