@@ -62,6 +62,9 @@ class EdgeProbe(Observer):
         train_tokens: train on sentences of about so many pieces; null for all.
         validation_tokens: stop by sentences of about so many; null for all.
         test_tokens: test on sentences of about so many; null for all.
+        memory_gb: what features may take, twice while they are put together. Where those of all sites take more, the
+            text is passed again for each group of sites that fits, at the least one by one: sites do not depend on each
+            other, so the numbers are the same. None for one pass.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
     Logged tags:
@@ -79,6 +82,8 @@ class EdgeProbe(Observer):
 
     needs = (HasTrainingPart, HasValidationPart, HasTestPart)
 
+    not_settings = Observer.not_settings | {"memory_gb"}
+
     def __init__(
         self,
         *,
@@ -88,9 +93,13 @@ class EdgeProbe(Observer):
         train_tokens: int | None = 50_000,
         validation_tokens: int | None = 20_000,
         test_tokens: int | None = 20_000,
+        memory_gb: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(split="test", max_tokens=test_tokens, **kwargs)
+        if memory_gb is not None and memory_gb <= 0:
+            raise ValueError(f"memory_gb is above 0, or null for no limit: got {memory_gb}")
+        self.memory_gb = memory_gb
         if tasks is not None and not tasks:
             raise ValueError("expected tasks, or null for all that the data has, got none")
         self.sites = given_sites(sites, {})
@@ -99,11 +108,13 @@ class EdgeProbe(Observer):
         self.tasks: tuple[str, ...] = tuple(tasks or ())
         self._all_tasks = tasks is None
         self._parts: dict[str, ProbeSet] = {}
+        self._counted: int | None = None
 
     def prepare(self) -> None:
         """Find the parts, and the tasks in all of them."""
         self._parts = {split: self.part(split, self.limits[split]) for split in ("train", "validation")}
         self._parts["test"] = self.probe_set
+        self._counted = None
         there = {split: _tasks_of(part) for split, part in self._parts.items()}
         if self._all_tasks:
             self.tasks = tuple(t for t in there["train"] if all(t in tasks for tasks in there.values()))
@@ -126,11 +137,9 @@ class EdgeProbe(Observer):
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
         """Parts without spans of a task, or with one label only; features of all parts."""
-        pieces = 0
         for split, part in self._parts.items():
             labels: dict[str, Counter[int]] = {task: Counter() for task in self.tasks}
             for batch in part.batches():
-                pieces += int((batch["labels"] >= 0).sum())
                 for task, found in labels.items():
                     if (spans := batch.get(f"{_SPANS}{task}")) is not None:
                         found.update(spans[..., 4][spans[..., 4] >= 0].tolist())
@@ -142,14 +151,38 @@ class EdgeProbe(Observer):
                         f"{found.total()} spans of {len(found)} labels",
                         f"raise `{split}_tokens`, give more text, or choose other `tasks`",
                     )
+        groups, widths = self._at_once(module)
+        size = max(sum(widths[name] for name in names) for names in groups)
+        passes = f", in {len(groups)} passes over the text" if len(groups) > 1 else ""
+        pieces = self._pieces()
+        yield Cost(
+            f"features of {pieces:,} pieces of words, {size:,} numbers each, twice while they are put together{passes}",
+            2 * 4 * pieces * size,
+            "lower `memory_gb`, `train_tokens`, `validation_tokens` or `test_tokens`, or look at fewer `sites`",
+        )
+
+    def _pieces(self) -> int:
+        """Pieces of words in all parts."""
+        if self._counted is None:
+            self._counted = sum(
+                int((batch["labels"] >= 0).sum()) for part in self._parts.values() for batch in part.batches()
+            )
+        return self._counted
+
+    def _at_once(self, module: nn.Module) -> tuple[list[list[str]], dict[str, int]]:
+        """Sites whose features are held together, all or as many as ``memory_gb`` has room for; the width of each."""
         read = module if self.forward is not None else _without_heads(module, self.sites)
         widths = site_widths(module, self.probe_set, self.sites, self.forward, read=read)
-        size = sum(widths.values())
-        yield Cost(
-            f"features of {pieces:,} pieces of words, {size:,} numbers each, twice while they are put together",
-            2 * 4 * pieces * size,
-            "lower `train_tokens`, `validation_tokens` or `test_tokens`, or look at fewer `sites`",
-        )
+        if self.memory_gb is None:
+            return [list(widths)], widths
+        room = self.memory_gb * 1e9 / (2 * 4 * max(1, self._pieces()))
+        groups: list[list[str]] = []
+        for name, width in widths.items():
+            if groups and sum(widths[other] for other in groups[-1]) + width <= room:
+                groups[-1].append(name)
+            else:
+                groups.append([name])
+        return groups, widths
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -158,46 +191,59 @@ class EdgeProbe(Observer):
         return {**super().settings, "parts": {split: parts.get(split) for split in _PARTS}}
 
     def measure(self, module: nn.Module, step: int) -> pd.DataFrame:
-        """A pass over each part, then all classifiers at once."""
-        data = {split: self._features(module, self._parts[split]) for split in _PARTS}
-        sites = list(data["train"].activations)
-        finite = [
-            site
-            for site in sites
-            if all(bool(part.activations[site].isfinite().all()) for part in data.values())
-        ]
-        broken = [site for site in sites if site not in finite]
+        """A pass over each part, then all classifiers at once; for some sites at a time with ``memory_gb``."""
+        scores: dict[tuple[str, str, str], float] = {}
+        groups, widths = self._at_once(module)
+        for names in groups:
+            data = {split: self._features(module, self._parts[split], names) for split in _PARTS}
+            finite = [
+                name
+                for name in names
+                if all(bool(x.activations[name].isfinite().all()) for x in data.values())
+            ]
+            if finite:
+                scores |= self._scores(data, finite, step)
+        trained = [name for name in widths if any(name == site for _, site, _ in scores)]
+        broken = [name for name in widths if name not in trained]
         if broken and rank_and_world_size()[0] == 0:
             log.warning("%s at step %d: activations of %s are not finite: no value", self.name, step, broken)
         rows: list[tuple[str, str, str, float]] = []
-        if finite:
-            train, validation, test = (
-                EdgeData({site: data[s].activations[site] for site in finite}, data[s].spans, data[s].labels)
-                for s in _PARTS
-            )
-            names = self.probe_set.label_names
-            classes = {task: max(2, len(names[task])) for task in self.tasks}
-            try:
-                result = edge_probes(train, validation, test, classes, classifier=self.classifier)
-            except ValueError as error:
-                raise ValueError(f"{self.name} at step {step}: {error}") from error
-            for j, task in enumerate(result.tasks):
-                rows.append(("majority", "", task, float(result.majority[j])))
-                for quantity, values in (("f1", result.f1), ("validation_f1", result.validation_f1)):
-                    rows += [
-                        (quantity, site, task, float(values[i, j])) for i, site in enumerate(result.sites)
-                    ]
+        for task in self.tasks if trained else ():
+            rows.append(("majority", "", task, scores["majority", "", task]))
+            for quantity in ("f1", "validation_f1"):
+                rows += [(quantity, name, task, scores[quantity, name, task]) for name in trained]
         rows += [
-            (quantity, site, task, float("nan"))
+            (quantity, name, task, float("nan"))
             for task in self.tasks
             for quantity in ("f1", "validation_f1")
-            for site in broken
+            for name in broken
         ]
         table = pd.DataFrame(rows, columns=["quantity", "site", "task", "value"])
         return table.astype({"value": "float64"})
 
-    def _features(self, module: nn.Module, part: ProbeSet) -> EdgeData:
-        """Activations of all pieces of words of a part, and the spans over them, in the order of the examples."""
+    def _scores(
+        self, data: Mapping[str, EdgeData], names: Sequence[str], step: int
+    ) -> dict[tuple[str, str, str], float]:
+        """By quantity, site and task, of classifiers of some sites."""
+        train, validation, test = (
+            EdgeData({name: data[s].activations[name] for name in names}, data[s].spans, data[s].labels)
+            for s in _PARTS
+        )
+        labels = self.probe_set.label_names
+        classes = {task: max(2, len(labels[task])) for task in self.tasks}
+        try:
+            result = edge_probes(train, validation, test, classes, classifier=self.classifier)
+        except ValueError as error:
+            raise ValueError(f"{self.name} at step {step}: {error}") from error
+        found = {}
+        for j, task in enumerate(result.tasks):
+            found["majority", "", task] = float(result.majority[j])
+            for quantity, values in (("f1", result.f1), ("validation_f1", result.validation_f1)):
+                found |= {(quantity, name, task): float(values[i, j]) for i, name in enumerate(result.sites)}
+        return found
+
+    def _features(self, module: nn.Module, part: ProbeSet, names: Sequence[str] | None = None) -> EdgeData:
+        """Activations of all pieces of words of a part at some sites, and the spans, in the order of the examples."""
         sites = self.sites
         device = device_of(module)
         read = module if self.forward is not None else _without_heads(module, sites)
@@ -207,7 +253,8 @@ class EdgeProbe(Observer):
                 batch = to_device(batch, device)
                 seen.clear()
                 call_module(read, batch, forward=self.forward)
-                collected.append(self._collect(batch, seen.activations))
+                there = seen.activations
+                collected.append(self._collect(batch, {name: there[name] for name in names or there}))
         if rank_and_world_size()[1] > 1:
             mine = [{k: v.cpu() for k, v in found.items()} for found in collected]
             collected = [found for rank in gather(mine) for found in rank]

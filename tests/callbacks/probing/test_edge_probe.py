@@ -112,6 +112,28 @@ def test_values_are_those_of_the_function(tmp_path, spans):
     assert expected.f1[0, 0] > expected.majority[0] + 0.1  # 16 random dimensions tell some of the words apart
 
 
+@pytest.mark.parametrize(("room", "groups"), [(1, [1, 1, 1]), (2, [2, 1]), (3, [3])])
+def test_features_of_some_sites_at_a_time_give_the_same(tmp_path, spans, room, groups, monkeypatch):
+    """``memory_gb`` for so many of three sites: equal numbers, and no more features at once."""
+    module = Model(len(spans.tokenizer))
+    whole = attach(tmp_path / "whole", spans, tasks=["pos", "roles"])
+    pieces, width = whole._pieces(), module.model.albert.config.hidden_size
+    gigabytes = 2 * 4 * pieces * width * (room + 0.5) / 1e9
+    some = attach(tmp_path / "some", spans, tasks=["pos", "roles"], memory_gb=gigabytes)
+    held = []
+    features = some._features
+
+    def counted(*arguments):
+        found = features(*arguments)
+        held.append(len(found.activations))
+        return found
+
+    monkeypatch.setattr(some, "_features", counted)
+    pd.testing.assert_frame_equal(some.observe(module, 4), whole.observe(module, 4))
+    assert held == [n for n in groups for _ in range(3)]
+    assert some.settings == whole.settings
+
+
 def features_of(observer, module):
     """What the classifiers are fitted to, of the probe set."""
     observer.check_module(module)
@@ -190,6 +212,8 @@ def test_a_broken_site_is_nan_with_a_warning(tmp_path, spans, caplog):
 
 
 def test_bad_settings(tmp_path, spans):
+    with pytest.raises(ValueError, match="memory_gb is above 0, or null"):
+        EdgeProbe(memory_gb=0)
     with pytest.raises(ValueError, match=r"has no tasks \['parse'\], it has \['pos', 'constituents'"):
         attach(tmp_path, spans, tasks=["parse"])
     with pytest.raises(ValueError, match="expected tasks"):
