@@ -19,7 +19,8 @@ from lmdyn.datamodules.grammar.grammar import Grammar
 
 ROOT = Path(__file__).parents[1]
 PROFILES = sorted((ROOT / "configs").rglob("config.yaml"))  # Snakemake's settings, see test_workflows.py
-CONFIGS = sorted(set((ROOT / "configs").rglob("*.yaml")) - set(PROFILES))
+PUBLISHED = sorted((ROOT / "configs" / "published").glob("*.yaml"))  # see tests/cli/test_published.py
+CONFIGS = sorted(set((ROOT / "configs").rglob("*.yaml")) - {*PROFILES, *PUBLISHED})
 OVERLAYS = [
     path
     for path in CONFIGS
@@ -209,7 +210,7 @@ def test_there_are_configs():
     assert OVERLAYS
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=name)
+@pytest.mark.parametrize("path", [*CONFIGS, *PUBLISHED], ids=name)
 def test_opens_with_its_origin(path):
     header = "".join(line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#"))
     for field in ("Publication:", "Command:", "Expected:", "Measured:"):

@@ -21,6 +21,7 @@ from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import FineTuningTasks
+from lmdyn.callbacks.observing.run import announce
 from lmdyn.callbacks.probing.downstream_figures import downstream_figures
 from lmdyn.callbacks.training.fine_tuning import Budget, FineTuning, fine_tune, predict, settings_of
 
@@ -56,7 +57,7 @@ class Downstream(Observer):
         tasks: some of the probe's; None for all.
         fine_tuning: changes to the published settings: attributes of
             :class:`~lmdyn.callbacks.training.fine_tuning.FineTuning`, by the name of the task, or ``all``.
-        budget: less training than published.
+        budget: less training than published; the log has the updates that it leaves out.
         metrics: ``chiang2020`` or ``glue``.
         init_from: task to the task whose encoder it starts from; None: as published, where both are there.
         seed: of heads, orders and dropout.
@@ -125,8 +126,14 @@ class Downstream(Observer):
                 f"{self.name}: fine_tuning is by name of the task, or 'all', got {unknown}; there are {list(there)}"
             )
         self.init_from = self._checked_init()
-        for name in self.tasks:
-            self.fine_tuning_of(name)
+        shortened = []
+        for name, task in self.tasks.items():
+            updates = self.fine_tuning_of(name).updates
+            whole = settings_of(name, task.kind, self.fine_tuning).updates
+            if updates < whole:
+                shortened.append(f"{name} {whole - updates:,} of {whole:,}")
+        if shortened:
+            announce(self.name, f"updates left out by the budget: {', '.join(shortened)}")
 
     def _checked_init(self) -> dict[str, str]:
         if self.asked_init is None:
