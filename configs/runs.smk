@@ -64,10 +64,21 @@ def with_seeds(runs):
     return made
 
 
-def fit(run, arguments):
-    """Shell commands that resume a run, or start it anew where there is nothing to resume from."""
-    return (
-        f'run={RUNS}/{run}; if ls "$run"/resume/step=*.ckpt >/dev/null 2>&1; then last="--ckpt_path last"; '
+def fit(run, *phases):
+    """Shell commands that resume a run, or start it anew where there is nothing to resume from.
+
+    Args:
+        run: its name.
+        phases: arguments of `lmdyn fit`; those after the first go on in the same run with what they change, once those
+            before have ended. The run's folder remembers which have.
+    """
+    folder = f"{RUNS}/{run}"
+    version = f"--trainer.logger.init_args.version {run.rpartition('/')[2]}"
+    commands = [f"{on_cards(GPUS)} fit {arguments} {QUIET} {version}" for arguments in phases]
+    first = (
+        f'run={folder}; if ls "$run"/resume/step=*.ckpt >/dev/null 2>&1; then last="--ckpt_path last"; '
         f'else rm -rf "$run"; last=""; fi; '
-        f"{on_cards(GPUS)} fit {arguments} {QUIET} --trainer.logger.init_args.version {run.rpartition('/')[2]} $last"
     )
+    for number, command in enumerate(commands[:-1], start=1):
+        first += f'if [ ! -e "$run"/phase_{number} ]; then {command} $last && touch "$run"/phase_{number} || exit 1; fi; last="--ckpt_path last"; '
+    return f"{first}{commands[-1]} $last"

@@ -1,7 +1,8 @@
 # A chain that studies with one kind of model share: train each run → observe its checkpoints → one report of all → results.
 #
 # A profile's config.yaml names its `runs` and what each lays over lm.yaml ("{HERE}" is the profile's folder), and the
-# `seeds` that each is trained with; observers.yaml says what is observed of them. A chain that was interrupted, killed
+# `seeds` that each is trained with, `then` what a second phase lays over instead, which goes on where the first has ended;
+# observers.yaml says what is observed of them. A chain that was interrupted, killed
 # too, is started again by the same command. When observers.yaml has changed, runs are observed again and none is
 # trained again: a run whose lm.yaml is to change needs another name, or its folder removed. On a cluster: --executor
 # slurm (snakemake-executor-plugin-slurm) with --default-resources.
@@ -18,6 +19,7 @@ if "forks" in config:
 
 else:
     CHANGES = with_seeds(config["runs"])
+    THEN = with_seeds(config.get("then", {})) # by run: the arguments of a second phase, in the same run
 
     rule language_model:
         output:
@@ -25,7 +27,7 @@ else:
         log:
             f"{RUNS}/logs/{{run}}.log",
         params:
-            fit=lambda w: fit(w.run, f"--config {HERE}/lm.yaml {CHANGES[w.run]}"),
+            fit=lambda w: fit(w.run, *(f"--config {HERE}/lm.yaml {of[w.run]}" for of in (CHANGES, THEN) if w.run in of)),
         resources:
             **resources_of(GPUS),
         priority: 1 # the longest jobs first

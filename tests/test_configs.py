@@ -19,9 +19,7 @@ from lmdyn.datamodules.grammar.grammar import Grammar
 
 ROOT = Path(__file__).parents[1]
 PROFILES = sorted((ROOT / "configs").rglob("config.yaml"))  # Snakemake's settings, see test_workflows.py
-PUBLISHED = sorted(
-    (ROOT / "configs" / "published").glob("*.yaml")
-)  # of models that others trained: test_published.py
+PUBLISHED = sorted((ROOT / "configs" / "published").glob("*.yaml"))  # see tests/cli/test_published.py
 CONFIGS = sorted(set((ROOT / "configs").rglob("*.yaml")) - {*PROFILES, *PUBLISHED})
 OVERLAYS = [
     path

@@ -1,5 +1,6 @@
 """Full-size profiles from the first job to claims, by their one command: made tiny, on a stand-in of the hub."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,55 +10,161 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.helpers.excerpts import excerpt_data, plain_documents, stand_in_spacy
 from tests.helpers.hub import Hub
-from tests.helpers.published import publish_albert, publish_glue, publish_wikipedia, raw_articles
+from tests.helpers.published import (
+    publish_albert,
+    publish_books,
+    publish_glue,
+    publish_gutenberg,
+    publish_openwebtext,
+    publish_squad,
+    publish_tokenizers,
+    publish_wikipedia,
+    publish_wikitext,
+)
 from tests.helpers.tiny import tiny_configs
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.realdata,
     pytest.mark.skipif("LMDYN_DATA" not in os.environ, reason="LMDYN_DATA is not set"),
+    pytest.mark.skipif(
+        shutil.which("snakemake", path=Path(sys.executable).parent) is None, reason="no snakemake"
+    ),
 ]
 
 ROOT = Path(__file__).parents[1]
 
 
+class Place:
+    """A folder with tiny configurations, excerpts of the data, and a hub that has all that they name."""
+
+    def __init__(self, folder: Path, hub: Hub) -> None:
+        whole = Path(os.environ["LMDYN_DATA"])
+        self.folder, self.hub = folder, hub
+        data = excerpt_data(whole, folder / "data")
+        documents = plain_documents(whole / "wikitext-2" / "valid.txt")
+        publish_albert(hub, "albert/albert-large-v2", documents)
+        publish_tokenizers(hub, whole / "vocab")
+        publish_wikipedia(hub, documents)
+        for publish in (publish_gutenberg, publish_openwebtext, publish_books, publish_squad):
+            publish(hub, documents)
+        publish_wikitext(
+            hub,
+            {
+                s: data / "wikitext-2" / f"{f}.txt"
+                for s, f in zip(SPLITS, ("train", "valid", "test"), strict=True)
+            },
+        )
+        publish_glue(hub, whole / "glue")
+        packages = stand_in_spacy(folder / "packages", data / "ud_ewt" / "en_ewt-ud-train.conllu")
+        tiny_configs(ROOT / "configs", folder)
+        self.environment = {
+            **os.environ, **hub.environment(folder / "home"), "PYTHONPATH": f"{packages}:{ROOT}",
+            "LMDYN_DATA": str(data), "LMDYN_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+
+    def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            command,
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=1200,
+            check=False,
+        )
+
+    def chain(self, profile: str) -> Path:
+        """The profile's command; answers the folder of its runs."""
+        cores = str(min(2, len(os.sched_getaffinity(0))))
+        snakemake = str(Path(sys.executable).with_name("snakemake"))
+        done = self.run(snakemake, "--profile", f"configs/{profile}", "--cores", cores)
+        runs = self.folder / "runs" / profile
+        logs = {path.name: path.read_text() for path in runs.rglob("logs/*.log")}
+        assert done.returncode == 0, done.stderr[-2000:] + "\n".join(
+            f"{name}: {log[-1500:]}" for name, log in logs.items() if "rror" in log
+        )
+        assert (runs / "report" / "index.html").exists()
+        return runs
+
+    def check(self, profile: str) -> list[dict[str, str]]:
+        """Lines of ``lmdyn check`` that are not ok; none is an error."""
+        done = self.run(
+            sys.executable, "-m", "lmdyn.cli", "check", "--profile", f"configs/{profile}", "--json"
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+        return [line for line in json.loads(done.stdout) if line["verdict"] != "ok"]
+
+
+SPLITS = ("train", "validation", "test")
+
+
 @pytest.fixture
-def hub(tmp_path):
+def place(tmp_path):
     with Hub(tmp_path / "hub").serve() as served:
-        yield served
+        yield Place(tmp_path, served)
 
 
-@pytest.fixture
-def documents():
-    return raw_articles()
+def observed(run: Path) -> set[str]:
+    return {path.name for path in (run / "observations").iterdir()}
 
 
-def chain(hub, folder, profile):
-    """The profile's command, in a folder that has the tiny configurations."""
-    tiny_configs(ROOT / "configs", folder)
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("snakemake")), "--profile", f"configs/{profile}", "--cores", "2"],
-        env={**os.environ, **hub.environment(folder / "home"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        cwd=folder, capture_output=True, text=True, timeout=1200,
-    )  # fmt: skip
-    logs = {path.name: path.read_text() for path in (folder / "runs").rglob("logs/*.log")}
-    assert done.returncode == 0, done.stderr[-2000:] + "\n".join(
-        f"{name}: {log[-1500:]}" for name, log in logs.items() if "rror" in log
-    )
+def rows(run: Path, observer: str) -> pd.DataFrame:
+    return pd.read_parquet(run / "observations" / observer)
 
 
-@pytest.mark.skipif(
-    shutil.which("snakemake", path=Path(sys.executable).parent) is None, reason="no snakemake"
+def test_transient_chaos(place):
+    runs = place.chain("inoue2022_chaos/paper")
+    assert observed(runs / "pretrained") == {
+        "encoder_dynamics", "encoder_dynamics_stsb", "depth_performance", "handwriting",
+    }  # fmt: skip
+    kinds = rows(runs / "pretrained", "encoder_dynamics")
+    assert kinds.loc[kinds["quantity"] == "orbit_share", "value"].sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "profile", ["saphra2019_sparsity/paper", "saphra2020_di/english", "saphra2020_di/scaffold"]
 )
-def test_transient_chaos(hub, documents, tmp_path):
-    publish_albert(hub, "albert/albert-large-v2", documents)
-    publish_wikipedia(hub, documents)
-    publish_glue(hub, Path(os.environ["LMDYN_DATA"], "glue"))
-    chain(hub, tmp_path, "inoue2022_chaos/paper")
-    runs = tmp_path / "runs" / "inoue2022_chaos" / "paper"
-    observed = {path.name for path in (runs / "pretrained" / "observations").iterdir()}
-    assert observed == {"encoder_dynamics", "encoder_dynamics_stsb", "depth_performance", "handwriting"}
-    rows = pd.read_parquet(runs / "pretrained" / "observations" / "encoder_dynamics")
-    assert rows.loc[rows["quantity"] == "orbit_share", "value"].sum() == pytest.approx(1)
-    assert (runs / "report" / "index.html").exists()
+def test_language_models_of_the_thesis(place, profile):
+    runs = place.chain(profile)
+    made = [path for path in runs.iterdir() if (path / "observations").is_dir()]
+    assert made
+    assert all(rows(run, name)["step"].drop_duplicates().size > 1 for run in made for name in observed(run))
+    assert "| " in (runs / "claims.md").read_text()
+    assert (place.folder / "docs" / "records" / profile / "runs.json").exists()
+
+
+def test_svcca(place):
+    runs = place.chain("saphra2019_svcca/paper")
+    assert {"own_end", "other_seed", "taggers_next", "in_domain_sem_current", "probes_sem"} <= observed(
+        runs / "lm_2"
+    )
+    assert "| " in (runs / "claims.md").read_text()
+
+
+def test_embryology(place):
+    """To the report; claims are another matter."""
+    runs = place.chain("chiang2020_embryology/paper")
+    everything = {
+        "reconstruction", "prediction", "edge_probe", "world_knowledge", "attention_patterns", "downstream",
+    }  # fmt: skip
+    assert {run: observed(runs / run) for run in ("albert", "bert", "electra")} == dict.fromkeys(
+        ("albert", "bert", "electra"), everything
+    )
+    assert {"pos", "constituents", "roles", "coreference"} == set(rows(runs / "albert", "edge_probe")["task"])
+    said = (runs / "logs" / "observe_albert.log").read_text()
+    assert "fewer updates than published: CoLA 2 of 5,336" in said
+    # the second phase of BERT has gone on where the first had ended, in longer rows
+    assert sorted(rows(runs / "bert", "reconstruction")["step"].unique())[-1] == 5
+    assert sorted(path.name for path in (runs / "bert").glob("phase_*")) == ["phase_1"]
+
+
+def test_two_towers(place):
+    """To the report; claims are another matter."""
+    runs = place.chain("he2022_twotower/paper")
+    for run in ("bert_base", "bert_large_1", "elmo", "gpt"):
+        assert observed(runs / run) == {"tower_preference", "word_clusters"}
+        by = rows(runs / run, "tower_preference")["by"]
+        assert {"token", "upos"} <= set(by)

@@ -20,6 +20,7 @@ __all__ = [
     "flat_configuration",
     "independent_seeds",
     "is_fork",
+    "name_seed",
     "seeds_of",
 ]
 
@@ -127,8 +128,16 @@ class RunFolder:
 
     @cached_property
     def seeds(self) -> SeedPair:
-        """Those of ``config.yaml``."""
-        return seeds_of(self._config)
+        """Those of ``config.yaml``; without one, of a published model, the seed that its name tells."""
+        return seeds_of(self._config) if self._config else SeedPair(self._published_seed())
+
+    def _published_seed(self) -> int | None:
+        """Of the model that was analyzed, by ``provenance.json``; None where its sessions tell none, or several."""
+        sessions = self._json("provenance.json").get("sessions")
+        commands = [s.get("command") for s in sessions or () if isinstance(s, Mapping)]
+        models = {str(c[2]) for c in commands if isinstance(c, list) and len(c) > 2 and c[1] == "analyze"}
+        seeds = {name_seed(model) for model in models}
+        return seeds.pop() if len(seeds) == 1 else None
 
     @cached_property
     def condition(self) -> Mapping[str, Any]:
@@ -243,6 +252,17 @@ def seeds_of(config: Mapping[str, Any]) -> SeedPair:
     arguments = data.get("init_args") if isinstance(data, Mapping) else None
     order = arguments.get("order_seed") if isinstance(arguments, Mapping) else None
     return SeedPair(_whole(config.get("seed_everything")), _whole(order))
+
+
+def name_seed(name: str) -> int | None:
+    """The seed that a published model's name tells: the number after ``seed``.
+
+    Example:
+        >>> name_seed("EleutherAI/pythia-70m-seed3"), name_seed("google/multiberts-seed_0-step_{}")
+        (3, 0)
+    """
+    found = re.search(r"seed[_-]?(\d+)", name)
+    return int(found[1]) if found else None
 
 
 def _whole(value: Any) -> int | None:

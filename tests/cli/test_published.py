@@ -1,6 +1,10 @@
-"""Configurations for published models, each by its one command: models of their layout, on a stand-in of the hub."""
+"""configs/published, each by the command of its header: on a stand-in hub, with the layouts of published models."""
 
 import os
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -16,15 +20,9 @@ from transformers import (
 )
 
 from tests.analysis.words.test_surprisal import byte_level
-from tests.cli.test_hub import lmdyn
+from tests.helpers.excerpts import excerpt_data, plain_documents, stand_in_spacy
 from tests.helpers.hub import Hub
-from tests.helpers.published import (
-    publish_albert,
-    publish_glue,
-    publish_wikitext,
-    raw_articles,
-    sentencepiece_like,
-)
+from tests.helpers.published import publish_albert, publish_glue, publish_wikipedia, publish_wikitext
 from tests.helpers.tiny import tiny_configs
 
 pytestmark = [
@@ -34,80 +32,127 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
 
 
-@pytest.fixture
-def hub(tmp_path):
-    with Hub(tmp_path / "hub").serve() as served:
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    """A hub with the datasets, tiny configurations beside it."""
+    folder = tmp_path_factory.mktemp("published")
+    whole = Path(os.environ["LMDYN_DATA"])
+    data = excerpt_data(whole, folder / "data")
+    tiny_configs(ROOT / "configs", folder)
+    stand_in_spacy(folder / "packages", data / "ud_ewt" / "en_ewt-ud-train.conllu")
+    with Hub(folder / "hub").serve() as served:
+        files = {"train": "train", "validation": "valid", "test": "test"}
+        publish_wikitext(served, {s: data / "wikitext-2" / f"{f}.txt" for s, f in files.items()})
+        documents = plain_documents(whole / "wikitext-2" / "valid.txt")
+        publish_wikipedia(served, documents)
+        publish_albert(served, "albert/albert-large-v2", documents)
+        publish_glue(served, whole / "glue", tasks=["stsb"])
         yield served
 
 
-def shipped(folder, name):
-    """A tiny copy of a shipped configuration; what its header says of steps and revisions is not in it."""
-    return str(tiny_configs(ROOT / "configs" / "published", folder) / name)
-
-
-def analyzed(hub, folder, model, config, *options):
-    """The steps that each observer saw."""
-    lmdyn(hub, folder, "analyze", model, *options, "--config", shipped(folder, config), "--out", "found")
-    observations = folder / "found" / "observations"
-    return {path.name: pd.read_parquet(path) for path in observations.iterdir() if path.is_dir()}
-
-
-@pytest.mark.parametrize(
-    ("model", "revisions", "asked", "steps", "kind"),
-    [
-        ("EleutherAI/pythia-160m", ("step0", "step512", "step143000"), "step*", [0, 512, 143000], "neox"),
-        ("EleutherAI/pythia-160m-seed3", ("step0", "step1"), "step*", [0, 1], "neox"),
-        (
-            "allenai/OLMo-2-0425-1B",
-            ("stage1-step0-tokens0B", "stage1-step10000-tokens21B", "stage2-ingredient1-step1000-tokens3B"),
-            "stage1-step*", [0, 10000], "olmo2",
-        ),
-    ],
-)  # fmt: skip
-def test_causal(hub, tmp_path, model, revisions, asked, steps, kind):
-    tokenizer = byte_level(bos_token="<|endoftext|>", eos_token="<|endoftext|>")
-    for seed, revision in enumerate(["main", *revisions]):
-        torch.manual_seed(seed)
-        folder = hub.folder("models", model, revision)
-        made = {
-            "neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=len(tokenizer), **SIZES)),
-            "olmo2": lambda: Olmo2ForCausalLM(
-                Olmo2Config(vocab_size=len(tokenizer), pad_token_id=None, **SIZES)
-            ),
-        }[kind]()
-        made.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-    found = analyzed(hub, tmp_path, model, "causal.yaml", "--revisions", asked)
-    assert {"learning_curves", "similarity", "diagnostic_probe", "attention_patterns"} == set(found)
-    for name, table in found.items():
-        there = sorted(table["step"].unique())
-        assert there == (steps[1:] if name == "similarity" else steps), name
-    loss = found["learning_curves"].query("quantity == 'loss'")
-    assert loss["value"].notna().all()
-
-
-def test_masked(hub, tmp_path):
-    tokenizer = sentencepiece_like(raw_articles())
-    for seed, step in enumerate(("0k", "20k")):
-        torch.manual_seed(seed)
-        folder = hub.folder("models", f"google/multiberts-seed_0-step_{step}")
-        BertForPreTraining(BertConfig(vocab_size=len(tokenizer), **SIZES)).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-    found = analyzed(
-        hub, tmp_path, "google/multiberts-seed_0-step_{}", "masked.yaml", "--revisions", "0k,20k"
+def commands(name: str) -> list[list[str]]:
+    """Those of a configuration's header."""
+    header = (
+        (ROOT / "configs" / "published" / f"{name}.yaml").read_text(encoding="utf-8").split("\ntrainer:")[0]
     )
-    assert {"token_learning", "edge_probe", "world_knowledge", "attention_patterns"} == set(found)
-    assert all(sorted(table["step"].unique()) == [0, 20000] for table in found.values())
+    text = header.replace("#", "").replace("\\\n", " ")
+    return [
+        match.replace("'", "").split()
+        for match in re.findall(r"lmdyn\.cli (analyze .*? --out \S+?)(?=[;\n])", text)
+    ]
 
 
-def test_dynamics(hub, tmp_path):
-    publish_albert(hub, "albert/albert-large-v2", raw_articles())
-    publish_wikitext(hub, raw_articles())
-    publish_glue(hub, Path(os.environ["LMDYN_DATA"], "glue"))
-    found = analyzed(hub, tmp_path, "albert/albert-large-v2", "albert_dynamics.yaml")
-    assert {"encoder_dynamics", "depth_performance", "handwriting"} == set(found)
-    shares = found["encoder_dynamics"].query("quantity == 'orbit_share'")
-    assert shares["value"].sum() == pytest.approx(1)
+def lmdyn(hub: Hub, *words: str) -> str:
+    folder = hub.root.parent
+    done = subprocess.run(
+        [sys.executable, "-m", "lmdyn.cli", *words],
+        env={
+            **os.environ, **hub.environment(folder / "home"), "PYTHONPATH": f"{folder / 'packages'}:{ROOT}",
+            "LMDYN_DATA": str(folder / "data"), "LMDYN_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1",
+        },
+        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+def observed(hub: Hub, out: str) -> dict[str, set[int]]:
+    folders = (hub.root.parent / out / "observations").iterdir()
+    return {f.name: set(pd.read_parquet(f)["step"]) for f in folders}
+
+
+def seen_at(steps: set[int], *observers: str) -> dict[str, set[int]]:
+    return dict.fromkeys(observers, steps)
+
+
+def gpt_neox(folder: Path) -> None:
+    tokenizer = byte_level(bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    config = GPTNeoXConfig(vocab_size=len(tokenizer), **SIZES, max_position_embeddings=2048)
+    GPTNeoXForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def test_seeds_of_pythia(hub):
+    """PolyPythias: a model for each seed, a revision for each step; claims know the seeds by the names."""
+    _, words, _ = commands("causal")
+    out = [words[words.index("--out") + 1].replace("$s", str(seed)) for seed in (1, 2, 3)]
+    for seed, folder in zip((1, 2, 3), out, strict=True):
+        name = f"EleutherAI/pythia-70m-seed{seed}"
+        for step in ("main", "step0", "step1000"):
+            torch.manual_seed(10 * seed + len(step))
+            gpt_neox(hub.folder("models", name, step))
+        said = lmdyn(hub, *(word.replace("$s", str(seed)) for word in words))
+        assert "revisions that tell no step are left out: main" in said
+        assert observed(hub, folder) == seen_at({0, 1000}, "learning_curves", "sparsity", "own_end")
+    table = lmdyn(hub, "claims", "saphra2019_sparsity", *out)
+    assert "3 runs of seeds 1, 2, 3" in " ".join(table.split())
+
+
+def test_revisions_of_olmo(hub):
+    *_, words = commands("causal")
+    name = words[1]
+    for step in (
+        "stage1-step1000-tokens3B",
+        "stage1-step20000-tokens42B",
+        "stage2-ingredient1-step1000-tokens3B",
+        "main",
+    ):
+        tokenizer = byte_level(eos_token="<|endoftext|>", pad_token="<|pad|>")
+        torch.manual_seed(len(step))
+        config = Olmo2Config(
+            vocab_size=len(tokenizer), **SIZES, max_position_embeddings=4096, pad_token_id=None
+        )
+        Olmo2ForCausalLM(config).save_pretrained(hub.folder("models", name, step))
+        tokenizer.save_pretrained(hub.folder("models", name, step))
+    lmdyn(hub, *words)
+    assert observed(hub, words[-1])["sparsity"] == {1000, 20000}
+
+
+def test_checkpoints_of_multiberts(hub):
+    """Models of their own, whose files are pytorch_model.bin and vocab.txt."""
+    (words,) = commands("masked")
+    steps = words[words.index("--revisions") + 1].split(",")
+    assert (len(steps), steps[-1]) == (29, "2000k")
+    for i, step in enumerate(("0k", "20k")):
+        torch.manual_seed(i)
+        folder = hub.folder("models", words[1].replace("{}", step))
+        model = BertForPreTraining(BertConfig(vocab_size=30522, **SIZES))
+        model.config.architectures = ["BertForPreTraining"]
+        model.config.save_pretrained(folder)
+        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+        shutil.copy(
+            Path(os.environ["LMDYN_DATA"], "vocab", "bert-base-uncased-vocab.txt"), folder / "vocab.txt"
+        )
+    lmdyn(hub, *("0k,20k" if word.startswith("0k,") else word for word in words))
+    assert observed(hub, words[-1]) == seen_at(
+        {0, 20000}, "learning_curves", "token_learning", "attention_patterns"
+    )
+
+
+def test_a_published_albert_as_a_dynamical_system(hub):
+    (words,) = commands("chaos")
+    lmdyn(hub, *words)
+    assert observed(hub, words[-1]) == seen_at({0}, "encoder_dynamics", "depth_performance", "handwriting")

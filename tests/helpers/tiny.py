@@ -1,4 +1,4 @@
-"""Full-size configurations made tiny: other sizes and fewer steps, and nothing else."""
+"""Full-size configurations made tiny: other sizes, fewer steps, runs and seeds, and nothing else."""
 
 import shutil
 from collections.abc import Mapping
@@ -10,26 +10,47 @@ import yaml
 __all__ = ["tiny_configs"]
 
 TINY: Mapping[str, Any] = yaml.safe_load((Path(__file__).with_name("tiny.yaml")).read_text(encoding="utf-8"))
+LISTS = ("current", "shuffled", "names")  # of taggers
+MAPPINGS = ("runs", "taggers")
 
 
 def tiny_configs(configs: Path, folder: Path) -> Path:
     """A copy of the folder ``configs`` with the sizes and steps of tiny.yaml; what a file does not set stays unset."""
     copy = Path(shutil.copytree(configs, folder / "configs"))
     for path in copy.rglob("*.yaml"):
-        if path.name != "config.yaml":
-            document = yaml.safe_load(path.read_text(encoding="utf-8"))
-            path.write_text(yaml.safe_dump(_tiny(document), sort_keys=False), encoding="utf-8")
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        made = _profile(document) if path.name == "config.yaml" else _tiny(document)
+        made = _laid_over(made, TINY["files"].get(path.name, {}))
+        path.write_text(yaml.safe_dump(made, sort_keys=False), encoding="utf-8")
     return copy
+
+
+def _profile(document: dict[str, Any]) -> dict[str, Any]:
+    """Fewer seeds and runs; one core is all that a job may have."""
+    made = {key: _fewer(value, key) for key, value in document["config"].items()}
+    for name, number in TINY["profile"].items():
+        if name in made:
+            made[name] = made[name][:number] if isinstance(made[name], list) else number
+    return {**document, "config": made}
+
+
+def _fewer(value: Any, key: str) -> Any:
+    """Without those of the names that are left out."""
+    if key in LISTS:
+        return [name for name in value if name not in TINY["without"]]
+    if key in MAPPINGS:
+        return {name: words for name, words in value.items() if name not in TINY["without"]}
+    return value
 
 
 def _tiny(value: Any, key: str = "") -> Any:
     if isinstance(value, list):
-        return [_tiny(item) for item in value]
+        return [_tiny(item) for item in _fewer(value, key)]
     if not isinstance(value, dict):
         return value
     made = {name: _tiny(item, name) for name, item in value.items()}
     for name, size in TINY["keys"].get(key, {}).items():
-        if name in made:
+        if made.get(name) is not None:
             made[name] = size
     arguments = TINY["classes"].get(str(made.get("class_path", "")).rpartition(".")[2])
     if arguments:

@@ -20,6 +20,7 @@ from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.preference.preference import (
     PreferenceVariant,
     leading_towers,
+    most_frequent_tag,
     preference_standard_error,
     split_half_reliability,
     token_preference,
@@ -34,6 +35,7 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import TrainingPart
 from lmdyn.callbacks.observing.protocols import objective_of
 from lmdyn.callbacks.observing.reference import Previous
+from lmdyn.callbacks.observing.run import announce
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
@@ -73,8 +75,9 @@ class TowerPreference(Observer):
     With more than two towers, the primary is compared with the one that has the next highest mean probability.
 
     Rows by word (``by`` is ``token``) are stored and not logged, of the ``top`` most frequent words that occur at least
-    ``min_count`` times in the validation text: ``preference`` (the column ``upos`` has the word's most frequent tag),
-    ``count``, the word's frequency, and ``standard_error`` of the variant ``mean_probability``. Two instances are
+    ``min_count`` times in the validation text: ``preference`` (the column ``upos`` has the word's most frequent tag, of
+    the training data, else of a probe set that serves ``target_upos``), ``count``, the word's frequency, and
+    ``standard_error`` of the variant ``mean_probability``. Two instances are
     compared by a report of both runs: ``lmdyn report RUN1 RUN2 --out FOLDER``.
 
     Args:
@@ -214,10 +217,28 @@ class TowerPreference(Observer):
             self.run.tokenizer.convert_ids_to_tokens(list(range(len(counts)))), dtype=object
         )
         self._tags = tags_of(self.run.token_counts, len(counts))
+        if self._tags is None:
+            self._tags = self._tags_of_probe(len(counts))
         mask_id = self.run.tokenizer.mask_token_id if objective == "masked" else None
         self._reader = TowerReader(self.sites, self.forward, mask_id, len(counts), self.seed)
         for name, folder in self.references.items():
             self._recorded[name], self._digests[name] = self._read(name, Path(folder).expanduser())
+
+    def _tags_of_probe(self, size: int) -> Any:
+        """The most frequent tag of each token in the probe set; None where its batches have none."""
+        names = self.probe_set.label_names.get("upos")
+        if not names:
+            return None
+        counts = torch.zeros(size * len(names), dtype=torch.int64)
+        for batch in self.probe_set.batches():
+            if "target_upos" not in batch:
+                return None
+            labels, tags = batch["labels"].cpu(), batch["target_upos"].cpu()
+            known = (labels >= 0) & (labels < size) & (tags >= 0)
+            counts += torch.bincount(labels[known] * len(names) + tags[known], minlength=len(counts))
+        announce(self.name, "there are no training counts of tags: they are counted in the probe set")
+        best = most_frequent_tag(counts.view(size, len(names)))
+        return np.array([*names, None], dtype=object)[best.numpy()]
 
     def _read(self, name: str, folder: Path) -> "tuple[pd.Series[float], str]":
         """The last preference that another run recorded, by word, and a hash of it."""

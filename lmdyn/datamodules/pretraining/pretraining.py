@@ -259,6 +259,7 @@ class PretrainingCorpus(SplitLoaders):
         masking: which tokens are to be predicted; ``masked`` only.
         short_share: share of rows with fewer tokens, the rest being padding (0.1 in BERT's and ALBERT's code).
         layers: gold layers of the corpus to serve as ``target_<layer>``: those of the tokens that ``labels`` hold.
+            Rows of a stream have none.
         num_workers: processes that make batches for training; for a GPU.
         seed: of everything that is drawn.
 
@@ -362,10 +363,10 @@ class PretrainingCorpus(SplitLoaders):
         """Open the corpus; ``stage`` plays no part."""
         self.prepare_data()
 
-    def maker(self) -> RowMaker:
-        """What makes rows of the tokenizer's."""
+    def maker(self, layers: Sequence[str] = ()) -> RowMaker:
+        """What makes rows of the tokenizer's, with these gold layers."""
         special = special_ids(self.tokenizer, self.format.objective)
-        return RowMaker(self.format, special, ordinary_ids(self.tokenizer), self.layers)
+        return RowMaker(self.format, special, ordinary_ids(self.tokenizer), tuple(layers))
 
     def loader(self, split: str) -> RowLoader | StreamLoaderOfRows:
         """Rows of a split: ``batch_size`` for each process in training, shared by all elsewhere.
@@ -398,7 +399,7 @@ class PretrainingCorpus(SplitLoaders):
         if unknown := [layer for layer in self.layers if layer not in text.names]:
             raise ValueError(f"split {split!r} has no layers {unknown}, it has {sorted(text.names)}")
         loader = RowLoader(
-            text, self.maker(), batch_size=self.batch_size * (world_size if train else 1), shuffle=train,
+            text, self.maker(self.layers), batch_size=self.batch_size * (world_size if train else 1), shuffle=train,
             seed=self.seed, num_workers=self.num_workers if train else 0, rank=rank, world_size=world_size,
         )  # fmt: skip
         if limit is not None:
