@@ -20,7 +20,6 @@ from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.analysis.preference.preference import (
     PreferenceVariant,
     leading_towers,
-    most_frequent_tag,
     preference_standard_error,
     split_half_reliability,
     token_preference,
@@ -35,7 +34,6 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import TrainingPart
 from lmdyn.callbacks.observing.protocols import objective_of
 from lmdyn.callbacks.observing.reference import Previous
-from lmdyn.callbacks.observing.run import announce
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
@@ -45,7 +43,7 @@ from lmdyn.callbacks.observing.token_groups import (
 )
 from lmdyn.callbacks.preference.tower_preference_figures import preference_figures
 from lmdyn.callbacks.preference.tower_preference_tables import preference_tables
-from lmdyn.callbacks.preference.tower_reader import TowerReader, tags_of
+from lmdyn.callbacks.preference.tower_reader import TowerReader, tags_in, tags_of
 from lmdyn.callbacks.training.checkpoint_files import weights_digest
 
 __all__ = ["TowerPreference"]
@@ -216,29 +214,12 @@ class TowerPreference(Observer):
         self._words = np.array(
             self.run.tokenizer.convert_ids_to_tokens(list(range(len(counts)))), dtype=object
         )
-        self._tags = tags_of(self.run.token_counts, len(counts))
-        if self._tags is None:
-            self._tags = self._tags_of_probe(len(counts))
+        known = tags_of(self.run.token_counts, len(counts))
+        self._tags = known if known is not None else tags_in(self.probe_set, len(counts), self.name)
         mask_id = self.run.tokenizer.mask_token_id if objective == "masked" else None
         self._reader = TowerReader(self.sites, self.forward, mask_id, len(counts), self.seed)
         for name, folder in self.references.items():
             self._recorded[name], self._digests[name] = self._read(name, Path(folder).expanduser())
-
-    def _tags_of_probe(self, size: int) -> Any:
-        """The most frequent tag of each token in the probe set; None where its batches have none."""
-        names = self.probe_set.label_names.get("upos")
-        if not names:
-            return None
-        counts = torch.zeros(size * len(names), dtype=torch.int64)
-        for batch in self.probe_set.batches():
-            if "target_upos" not in batch:
-                return None
-            labels, tags = batch["labels"].cpu(), batch["target_upos"].cpu()
-            known = (labels >= 0) & (labels < size) & (tags >= 0)
-            counts += torch.bincount(labels[known] * len(names) + tags[known], minlength=len(counts))
-        announce(self.name, "there are no training counts of tags: they are counted in the probe set")
-        best = most_frequent_tag(counts.view(size, len(names)))
-        return np.array([*names, None], dtype=object)[best.numpy()]
 
     def _read(self, name: str, folder: Path) -> "tuple[pd.Series[float], str]":
         """The last preference that another run recorded, by word, and a hash of it."""

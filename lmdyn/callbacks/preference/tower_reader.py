@@ -18,8 +18,9 @@ from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead,
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.hashing import splitmix64
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device, token_vectors
+from lmdyn.callbacks.observing.run import announce
 
-__all__ = ["TowerReader", "tags_of"]
+__all__ = ["TowerReader", "tags_in", "tags_of"]
 
 _EVERY, _MOST = 20, 16
 """Every 20th batch of the training text, 16 at most, is held out where heads are trained until they stop improving."""
@@ -159,3 +160,22 @@ def tags_of(token_counts: pd.DataFrame | None, size: int) -> Any:
         return None
     best = most_frequent_tag(torch.from_numpy(token_counts[names].to_numpy(dtype="int64")[:size].copy()))
     return np.array([*names, None], dtype=object)[best.numpy()]
+
+
+def tags_in(probe_set: ProbeSet, size: int, whose: str) -> Any:
+    """The most frequent tag of each token type among the targets of a probe set; None where its batches have none.
+
+    That it is asked, and not the training data, is said for the observer ``whose``.
+    """
+    names = probe_set.label_names.get("upos")
+    if not names:
+        return None
+    counts = torch.zeros(size * len(names), dtype=torch.int64)
+    for batch in probe_set.batches():
+        if "target_upos" not in batch:
+            return None
+        labels, tags = batch["labels"].cpu(), batch["target_upos"].cpu()
+        known = (labels >= 0) & (labels < size) & (tags >= 0)
+        counts += torch.bincount(labels[known] * len(names) + tags[known], minlength=len(counts))
+    announce(whose, "there are no training counts of tags: they are counted in the probe set")
+    return np.array([*names, None], dtype=object)[most_frequent_tag(counts.view(size, len(names))).numpy()]
