@@ -292,7 +292,7 @@ ALONE = [p for p in CONFIGS if p.name != "observers.yaml"]
     [  # what overlays add is observed by tests/callbacks/test_registry.py, too
         pytest.param(p, marks=pytest.mark.slow) if p.parent.name == "overlays" else p
         for p in ALONE
-        if data_class(p) in SMALL_DATA and not real_text(p)
+        if data_class(p) in SMALL_DATA and not real_text(p) and not from_the_hub(p)
     ],
     ids=name,
 )

@@ -13,6 +13,7 @@ from tests.test_configs import (
     ROOT,
     SMALL_DATA,
     data_class,
+    from_the_hub,
     name,
     own_vocabulary,
     real_text,
@@ -22,7 +23,9 @@ from tests.test_configs import (
 
 pytestmark = pytest.mark.slow
 
-ORGANISMS = [path for path in ALONE if data_class(path) in SMALL_DATA and not real_text(path)]
+ORGANISMS = [
+    path for path in ALONE if data_class(path) in SMALL_DATA and not (real_text(path) or from_the_hub(path))
+]
 
 
 def train_all(folder: Path, order: int) -> None:

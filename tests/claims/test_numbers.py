@@ -1,5 +1,6 @@
 """The numbers of a run, from rows whose values are known."""
 
+import json
 import math
 import shutil
 from dataclasses import replace
@@ -232,3 +233,17 @@ def test_a_folder_of_version_0_1(tmp_path):
     assert At(curves).of([folder]).value > 0
     with pytest.raises(NotMeasured, match="no run has observations of Interdependence"):
         At(Rows("Interdependence", "x")).of([folder])
+
+
+def test_seeds_of_published_models(tmp_path):
+    """Their observations have no configuration; the names of the models tell."""
+    for command, seed in (
+        (["lmdyn", "analyze", "EleutherAI/pythia-70m-seed3", "--revisions", "step*"], 3),
+        (["lmdyn", "analyze", "google/multiberts-seed_0-step_{}"], 0),
+        (["lmdyn", "analyze", "allenai/OLMo-2-0425-1B"], None),
+    ):
+        content = {"sessions": [{"command": command}], "claims": {}}
+        (tmp_path / "provenance.json").write_text(json.dumps(content))
+        assert RunFolder(tmp_path).seeds == SeedPair(seed)
+    (tmp_path / "config.yaml").write_text("seed_everything: 7\n")  # a run of ours, whatever it is called
+    assert RunFolder(tmp_path).seeds == SeedPair(7)

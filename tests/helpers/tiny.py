@@ -51,11 +51,15 @@ def _tiny(value: Any, key: str = "") -> Any:
     made = {name: _tiny(item, name) for name, item in value.items()}
     for name, size in TINY["keys"].get(key, {}).items():
         if made.get(name) is not None:
-            made[name] = size
+            made[name] = min(made[name], size) if _numbers(made[name], size) else size
     arguments = TINY["classes"].get(str(made.get("class_path", "")).rpartition(".")[2])
     if arguments:
         made["init_args"] = _laid_over(made.get("init_args") or {}, arguments)
     return made
+
+
+def _numbers(*values: Any) -> bool:
+    return all(isinstance(value, int) for value in values)
 
 
 def _laid_over(given: dict[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """TowerPreference: what it records against a direct computation, exchanged and identical towers, references, errors."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -336,6 +337,30 @@ def test_a_stream_is_read_from_its_start_each_time(tmp_path, data):
     first, second = (observer.observe(model(data), 0) for _ in range(2))
     pd.testing.assert_frame_equal(first, second, check_exact=True)
     assert len(by_token(first)) > 20
+
+
+def test_tags_are_counted_in_the_probe_set_where_nobody_else_did(data, tmp_path):
+    """A run on a stream has no counts; its held-out text may have tags."""
+    corpus = PretrainingCorpus(
+        GrammarCorpus(**GRAMMAR), sequence_length=16, batch_size=8, objective="causal", layers=["upos"]
+    )
+    corpus.prepare_data()
+    observer = TowerPreference(training=HOW, batch_rows=4, min_count=2, frequency="probe")
+    observer.attach(Run(tmp_path, corpus.tokenizer, None, datamodule=corpus))
+    table = observer.observe(model(data), 0)
+    names, tags = corpus.label_names["upos"], {}
+    for batch in corpus.val_dataloader():
+        for token, tag in zip(batch["labels"].flatten(), batch["target_upos"].flatten(), strict=True):
+            if token >= 0 and tag >= 0:
+                tags.setdefault(int(token), Counter())[int(tag)] += 1
+    found = table[table["quantity"].eq("preference") & table["by"].eq("token")].set_index("group")["upos"]
+    assert found.nunique() > 3
+    for token, tag in found.items():
+        counted = tags[corpus.tokenizer.convert_tokens_to_ids(token)]
+        assert counted[names.index(tag)] == max(counted.values())
+    without = attached(tmp_path / "without", data["causal"], frequency="probe")
+    without.attach(Run(tmp_path / "without", corpus.tokenizer, None, datamodule=data["causal"]))
+    assert "upos" not in set(without.observe(model(data), 0)["by"])  # the control: rows without tags
 
 
 def test_another_objective_is_refused(tmp_path, data):

@@ -73,19 +73,22 @@ def text_in_place_of_the_hub(path, folder):
     for split in ("train", "validation", "test"):
         text.to_parquet(folder / f"{split}.parquet")
     table = f"{{path: parquet, data_files: {folder}/train.parquet}}"
+    whole = f"{{path: parquet, data_files: {{{', '.join(f'{s}: {folder}/{s}.parquet' for s in SPLITS)}}}}}"
+    tagger = "{class_path: LexiconTagger, init_args: {train: $LMDYN_DATA/ud_ewt/en_ewt-ud-train.conllu}}"
     if shipped.streamed(path):
         counts = Counter(word for line in lines for word in line.split())
         tokenizer = subword_tokenizer("wordpiece", counts, vocab_size=120)
         tokenizer.save_pretrained(str(folder / "tokenizer"))
         stream, corpus = "--data.init_args.stream.init_args", "--data.init_args.corpus.init_args"
+        given = shipped.base_document(path)["data"]["init_args"]["corpus"]["init_args"]
+        held_out = [f"{corpus}.dataset={whole}" if "dataset" in given else f"{corpus}.validation={file}"]
+        held_out += [f"{corpus}.tagger={tagger}"] if "tagger" in given else []
         return [
             f"{stream}.dataset={table}", f"{stream}.tokenizer={folder}/tokenizer", f"{stream}.epoch_batches=2",
-            f"{corpus}.tokenizer={folder}/tokenizer", f"{corpus}.validation={file}", "--data.init_args.num_workers=0",
+            f"{corpus}.tokenizer={folder}/tokenizer", *held_out, "--data.init_args.num_workers=0",
             *shipped.in_place_of_the_hub(path, folder, len(tokenizer)),
         ]  # fmt: skip
-    whole = f"{{path: parquet, data_files: {{{', '.join(f'{s}: {folder}/{s}.parquet' for s in SPLITS)}}}}}"
     cut = "cut_articles" in str(shipped.base_document(path)["data"])
-    tagger = "{class_path: LexiconTagger, init_args: {train: $LMDYN_DATA/ud_ewt/en_ewt-ud-train.conllu}}"
     return [
         f"--data.init_args.dataset={table if cut else whole}", f"--data.init_args.tagger={tagger}",
         "--data.init_args.drop_rare_sentences=false",
