@@ -136,7 +136,6 @@ def test_language_models_of_the_thesis(place, profile):
     assert (place.folder / "docs" / "records" / profile / "runs.json").exists()
 
 
-@pytest.mark.skip(reason="begun: this profile has not gone through to its end here")
 def test_svcca(place):
     runs = place.chain("saphra2019_svcca/paper")
     assert {"own_end", "other_seed", "taggers_next", "in_domain_sem_current", "probes_sem"} <= observed(
@@ -145,7 +144,6 @@ def test_svcca(place):
     assert "| " in (runs / "claims.md").read_text()
 
 
-@pytest.mark.skip(reason="begun: this profile has not gone through to its end here")
 def test_embryology(place):
     """To the report; claims are another matter."""
     runs = place.chain("chiang2020_embryology/paper")
@@ -163,7 +161,6 @@ def test_embryology(place):
     assert sorted(path.name for path in (runs / "bert").glob("phase_*")) == ["phase_1"]
 
 
-@pytest.mark.skip(reason="begun: this profile has not gone through to its end here")
 def test_two_towers(place):
     """To the report; claims are another matter."""
     runs = place.chain("he2022_twotower/paper")

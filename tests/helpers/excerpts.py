@@ -135,9 +135,13 @@ _SPACY = '''
             super().__init__(Token(word) for word in words)
 
 
-    class Pipeline:
+    class Language:
         vocab = None
         meta = {"lang": "en", "name": "core_web_sm", "version": "3.8.0"}
+        config = {"nlp": {"lang": "en"}}
+
+        def to_bytes(self):
+            return repr(self.meta).encode()
 
         def pipe(self, docs, batch_size):
             return docs
@@ -146,5 +150,5 @@ _SPACY = '''
     def load(name, exclude=()):
         if name != "en_core_web_sm":
             raise OSError(f"no model {name}")
-        return Pipeline()
+        return Language()
 '''
