@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 
 import pandas as pd
 
-from lmdyn.claims.rows import Layer, Pairs, Rows, Source, is_of_condition, parts_of
+from lmdyn.claims.rows import Layer, OneOf, Pairs, Rows, Source, is_of_condition, parts_of
 from lmdyn.claims.runs import NotMeasured, ObservedRun, SeedPair, differences
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Estimate",
     "Largest",
     "Layer",
+    "OneOf",
     "Mean",
     "Number",
     "Reaches",

@@ -11,10 +11,22 @@ import pandas as pd
 
 from lmdyn.claims.runs import NotMeasured, ObservedRun, differences, is_fork
 
-__all__ = ["Layer", "Pairs", "Rows", "Source", "is_of_condition", "parts_of", "tables_of"]
+__all__ = ["Layer", "OneOf", "Pairs", "Rows", "Source", "is_of_condition", "parts_of", "tables_of"]
 
 Pairs = tuple[tuple[str, Any], ...]
 """Names and the values that are wanted of them."""
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Any of some values, where :data:`Pairs` say one: ``("hidden_size", OneOf((64, 384)))``.
+
+    Example:
+        >>> is_same(384, OneOf((64, 384))), is_same(96, OneOf((64, 384)))
+        (True, False)
+    """
+
+    values: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,7 @@ class Rows(Source):
         name: name of the observer's folder, where a run has several of the class.
         settings: settings that the observer must have; dots lead into nested ones.
         run: which of the seed's runs: values in its condition (``data.length``, or ``length`` where that is unique) or
-            among the observer's settings.
+            among the observer's settings; :class:`OneOf` where several will do.
         error: the quantity that holds the standard error over texts, or the two that hold a 95 % interval; where an
             older run lacks them the error is unknown, and a verdict is of this text.
         df: degrees of freedom of that error; None for many.
@@ -277,11 +289,13 @@ def _equals(column: "pd.Series[Any]", value: Any) -> "pd.Series[bool]":
     return column.eq(value).fillna(False).astype(bool)
 
 
-def _same(a: Any, b: Any) -> bool:
-    """Equal up to what files make of values: tuples are lists, and lists of configurations are text."""
-    if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
+def is_same(a: Any, wanted: Any) -> bool:
+    """Equal up to what files make of values, tuples are lists; of :class:`OneOf`, equal to any."""
+    if isinstance(wanted, OneOf):
+        return any(is_same(a, value) for value in wanted.values)
+    if isinstance(a, (tuple, list)) and isinstance(wanted, (tuple, list)):
+        return len(a) == len(wanted) and all(map(is_same, a, wanted))
+    return bool(a == wanted) and isinstance(a, bool) == isinstance(wanted, bool)
 
 
 def _agree(wanted: Pairs, values: Mapping[str, Any], *, nested: bool = False) -> bool:
@@ -291,7 +305,7 @@ def _agree(wanted: Pairs, values: Mapping[str, Any], *, nested: bool = False) ->
             found = found.get(part) if isinstance(found, Mapping) else None
         return found
 
-    return all(_same(get(key), value) for key, value in wanted)
+    return all(is_same(get(key), value) for key, value in wanted)
 
 
 def is_of_condition(wanted: Pairs, run: ObservedRun, folder: str | None) -> bool:

@@ -20,7 +20,7 @@ def tiny_configs(configs: Path, folder: Path) -> Path:
     for path in copy.rglob("*.yaml"):
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
         made = _profile(document) if path.name == "config.yaml" else _tiny(document)
-        made = _laid_over(made, TINY["files"].get(path.name, {}))
+        made = _laid_over(made, TINY["files"].get(path.relative_to(copy).as_posix(), {}))
         path.write_text(yaml.safe_dump(made, sort_keys=False), encoding="utf-8")
     return copy
 

@@ -34,7 +34,7 @@ from lmdyn.claims.claim import (
     Within,
     published_correlation,
 )
-from lmdyn.claims.numbers import At, Difference, Number, Rows, Smallest
+from lmdyn.claims.numbers import At, Difference, Number, OneOf, Rows, Smallest
 from lmdyn.claims.tower_pairs import (
     AgreementOfClusters,
     AgreementOfPairs,
@@ -52,12 +52,13 @@ TOP = 5000
 RUN = "snakemake --profile configs/he2022_twotower/organism"
 # fmt: off
 
+# sizes of BERT: of the profiles organism, wikitext2 and paper
 KINDS: dict[str, tuple[tuple[tuple[str, Any], ...], str]] = {
     "gpt": ((("tower", "gpt"), ("output", "standard")), "GPT"),
     "gpt_printed": ((("tower", "gpt"), ("output", "printed")), "GPT, equation 1 as printed"),
     "elmo": ((("tower", "elmo"), ("output", "standard")), "ELMo"),
-    "bert": ((("tower", "bert"), ("output", "standard"), ("hidden_size", 64)), "BERT"),
-    "bert_large": ((("tower", "bert"), ("output", "standard"), ("hidden_size", 96)), "larger BERT"),
+    "bert": ((("tower", "bert"), ("output", "standard"), ("hidden_size", OneOf((64, 128, 384)))), "BERT"),
+    "bert_large": ((("tower", "bert"), ("output", "standard"), ("hidden_size", OneOf((96, 512)))), "larger BERT"),
 }
 SEVERAL = ("gpt", "gpt_printed", "elmo", "bert")
 """Kinds of which figure 4, table 3 and the correlation of seeds are asked."""
