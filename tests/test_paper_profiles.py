@@ -77,7 +77,8 @@ class Place:
         )
 
     def chain(self, profile: str) -> Path:
-        """The profile's command; answers the folder of its runs."""
+        """``lmdyn check`` and the profile's command, to its claims; answers the folder of its runs."""
+        self.check(profile)
         cores = str(min(2, len(os.sched_getaffinity(0))))
         snakemake = str(Path(sys.executable).with_name("snakemake"))
         done = self.run(snakemake, "--profile", f"configs/{profile}", "--cores", cores)
@@ -87,15 +88,18 @@ class Place:
             f"{name}: {log[-1500:]}" for name, log in logs.items() if "rror" in log
         )
         assert (runs / "report" / "index.html").exists()
+        assert "\n| " in (runs / "claims.md").read_text()
         return runs
 
-    def check(self, profile: str) -> list[dict[str, str]]:
-        """Lines of ``lmdyn check`` that are not ok; none is an error."""
+    def check(self, profile: str) -> None:
+        """``lmdyn check`` finds no error, and says what of memory and disk is needed."""
         done = self.run(
             sys.executable, "-m", "lmdyn.cli", "check", "--profile", f"configs/{profile}", "--json"
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-        return [line for line in json.loads(done.stdout) if line["verdict"] != "ok"]
+        lines = json.loads(done.stdout)
+        assert not [line for line in lines if line["verdict"] == "error"]
+        assert any("memory about" in line["says"] and "checkpoints about" in line["says"] for line in lines)
 
 
 SPLITS = ("train", "validation", "test")
@@ -132,7 +136,6 @@ def test_language_models_of_the_thesis(place, profile):
     made = [path for path in runs.iterdir() if (path / "observations").is_dir()]
     assert made
     assert all(rows(run, name)["step"].drop_duplicates().size > 1 for run in made for name in observed(run))
-    assert "| " in (runs / "claims.md").read_text()
     assert (place.folder / "docs" / "records" / profile / "runs.json").exists()
 
 
@@ -141,11 +144,9 @@ def test_svcca(place):
     assert {"own_end", "other_seed", "taggers_next", "in_domain_sem_current", "probes_sem"} <= observed(
         runs / "lm_2"
     )
-    assert "| " in (runs / "claims.md").read_text()
 
 
 def test_embryology(place):
-    """To the report; claims are another matter."""
     runs = place.chain("chiang2020_embryology/paper")
     everything = {
         "reconstruction", "prediction", "edge_probe", "world_knowledge", "attention_patterns", "downstream",
@@ -162,7 +163,6 @@ def test_embryology(place):
 
 
 def test_two_towers(place):
-    """To the report; claims are another matter."""
     runs = place.chain("he2022_twotower/paper")
     for run in ("bert_base", "bert_large_1", "elmo", "gpt"):
         assert observed(runs / run) == {"tower_preference", "word_clusters"}

@@ -81,7 +81,7 @@ class Rows(Source):
         site: which site, or which :class:`Layer`.
         where: values of group columns; a column that is not named is missing in the rows that are meant, where some
             rows lack it.
-        name: name of the observer's folder, where a run has several of the class.
+        name: name of the observer's folder, where a run has several of the class that hold the quantity.
         settings: settings that the observer must have; dots lead into nested ones.
         run: which of the seed's runs: values in its condition (``data.length``, or ``length`` where that is unique) or
             among the observer's settings; :class:`OneOf` where several will do.
@@ -128,6 +128,8 @@ class Rows(Source):
                 and (not self.settings or _agree(self.settings, run.settings(folder), nested=True))
                 and (not self.run or is_of_condition(self.run, run, folder))
             ]
+            if len(folders) > 1:  # observers of one class may share its quantities out among them
+                folders = [f for f in folders if len(run.read(f, quantities=(self.quantity,)))] or folders
             if len(folders) > 1:
                 raise ValueError(
                     f"{run.name} has several observers {self._described()}: {', '.join(folders)}; give `name`, or "

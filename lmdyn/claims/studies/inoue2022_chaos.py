@@ -1,8 +1,9 @@
 """What Inoue et al. 2022, "Transient chaos in BERT", claims of initial networks and of training, as numbers of a run.
 
-Two kinds of runs are asked: initial networks of ALBERT-large's size (``networks``), of which there are many with a few
-sentences each, and small models that are trained (``organism``). A sentence is no unit here: within a network its
-sentences do much the same: estimates are means over the sentences of a network, intervals are over networks.
+Three kinds of runs are asked: initial networks of ALBERT-large's size (``networks``), of which there are many with few
+sentences each, small models that are trained (``organism``), and the published weights (``paper``), never run here. A
+sentence is no unit: within a network its sentences do much the same: estimates are means over the sentences of a
+network, intervals are over networks.
 
 How much is much was chosen before any of these runs was made; five networks of seeds 1 to 5 and one organism had been
 looked at by an earlier version, which took every small λ for quasi-periodic:
@@ -15,6 +16,8 @@ looked at by an earlier version, which took every small λ for quasi-periodic:
 Networks whose weights are drawn in another way have the same seeds, and the same numbers but for those beyond two
 deviations: differences are paired.
 """
+
+from typing import Any
 
 from lmdyn.claims.claim import Above, Below, Claim, Part, Published, Study, Within
 from lmdyn.claims.numbers import At, Difference, Rows
@@ -174,11 +177,47 @@ LONG = (
     *(undetermined(network) for network in NETWORKS),
 )
 
+# ------------------------------------------------------------------------------------------ the published weights
+
+
+def published(
+    name: str, says: str, variant: str, number: tuple[str, str], region: Above | Within, **more: Any
+) -> Claim:
+    """A claim about ALBERT-large as it was published: one network, so that its interval is of sentences only."""
+    quantity, of_what = number
+    run = (("pretrained", "albert/albert-large-v2"),)
+    where = (("length", 32),) if quantity == "synchronized_share" else ()
+    rows = Rows("EncoderDynamics", quantity, where=where, name="encoder_dynamics", run=run)
+    return Claim(
+        f"pretrained_{name}", says, "section II", (Part(At(rows, 0), region, of_what),), variant=variant,
+        question="Is the published ALBERT-large (v2) as printed?",
+        measured_by="snakemake --profile configs/inoue2022_chaos/paper", **more,
+    )
+
+
+ALL: Any = {"region": Above(0.99), "matters": "one sentence in a hundred"}
+PRETRAINED = (
+    published("synchronizes", "All token vectors synchronize, in all observed cases", "synchronization",
+              ("synchronized_share", "share of sentences within 300 steps"),
+              floor="none: that maps contract is asked", **ALL),
+    published("chaotic_exponent", "Mean λ of chaotic trajectories is 9.54e-2, to a factor of two", "λ of chaos",
+              ("chaotic_exponent", "mean λ"), Within(4.77e-2, 0.191), matters="a factor of two",
+              floor="none: λ of what is not chaotic is left out by choice"),
+    published("transient", "All sentences have a chaotic transient", "chaos",
+              ("transient_share", "share of sentences with one"), floor="none: initial networks stand beside", **ALL),
+    published("ends", "… which was seen to end", "end of chaos",
+              ("ended_share", "share of sentences whose chaos ended"),
+              floor="0: chaotic to the horizon", **ALL),
+    published("attractor", "All end on the same periodic attractor", "attractor",
+              ("largest_attractor_share", "share of sentences on the most frequent one"),
+              floor="none: one attractor is what is asked", **ALL),
+)
+
 STUDY = Study(
     "inoue2022_chaos",
     "Transient chaos in BERT",
     "Inoue, Ohara, Kuniyoshi & Nakajima 2022",
-    SHORT + LONG + TRAINING,
+    SHORT + LONG + PRETRAINED + TRAINING,
     seen=(1, 2, 3, 4, 5),
     terms=(
         ("chaotic, torus, cycle, fixed point, undetermined",
