@@ -10,14 +10,14 @@ from lmdyn.analysis.orbits.orbit_kind import KINDS
 from lmdyn.callbacks import DepthPerformance, EncoderDynamics, Handwriting
 from lmdyn.claims import STUDIES
 from lmdyn.claims.studies.chaos_training import TRAINING
-from lmdyn.claims.studies.inoue2022_chaos import LONG, NETWORKS, SHORT
+from lmdyn.claims.studies.inoue2022_chaos import LONG, NETWORKS, PRETRAINED, SHORT
 
 OBSERVERS = {cls.__name__: cls for cls in (DepthPerformance, EncoderDynamics, Handwriting)}
 
 
 def test_each_claim_is_said_once():
     study = STUDIES["inoue2022_chaos"]
-    assert study.claims == SHORT + LONG + TRAINING
+    assert study.claims == SHORT + LONG + PRETRAINED + TRAINING
     assert len({claim.fingerprint for claim in study.claims}) == len(study.claims)
     for claim in study.claims:
         assert claim.floor

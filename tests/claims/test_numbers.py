@@ -17,6 +17,7 @@ from lmdyn.claims import (
     Layer,
     Mean,
     NotMeasured,
+    OneOf,
     Reaches,
     Rows,
     RunFolder,
@@ -167,6 +168,27 @@ def test_which_observer():
         of(At(Rows("Observer", "x", settings=(("pair.n", 3),))), both)
     with pytest.raises(NotMeasured, match=r"Observer \(variant: 'other'\); there are, run: Observer"):
         of(At(Rows("Observer", "x", settings=(("variant", "other"),))), both)
+
+
+def test_observers_that_share_quantities_out_are_told_by_what_they_hold():
+    one = FakeRun(
+        observed={
+            "own": ("my.lab.Observer", {}, rows("x", CURVE, "h1")),
+            "other": ("my.lab.Observer", {}, rows("y", {0: 7.0}, "h1")),
+        }
+    )
+    assert of(At(X), one).value == 0.4
+    assert of(At(Rows("Observer", "y", "h1"), 0), one).value == 7.0
+
+
+def test_a_run_of_one_of_several_conditions():
+    def asked(values):
+        return At(Rows("Observer", "x", "h1", run=(("width", OneOf(values)),)))
+
+    wide = run(rows("x", CURVE, "h1"), condition={"model.width": 96})
+    assert of(asked((64, 96)), wide).value == 0.4
+    with pytest.raises(NotMeasured, match="no run has observations"):
+        of(asked((64, 128)), wide)
 
 
 def test_which_run_of_a_seed():
