@@ -99,7 +99,7 @@ class Place:
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
         lines = json.loads(done.stdout)
         assert not [line for line in lines if line["verdict"] == "error"]
-        assert any("memory about" in line["says"] and "checkpoints about" in line["says"] for line in lines)
+        assert any("memory about" in line["says"] and "checkpoint" in line["says"] for line in lines)
 
 
 SPLITS = ("train", "validation", "test")
@@ -149,12 +149,13 @@ def test_svcca(place):
 def test_embryology(place):
     runs = place.chain("chiang2020_embryology/paper")
     everything = {
-        "reconstruction", "prediction", "edge_probe", "world_knowledge", "attention_patterns", "downstream",
+        "learning_curves", "reconstruction", "prediction", "edge_probe", "world_knowledge", "attention_patterns",
+        "downstream",
     }  # fmt: skip
     assert {run: observed(runs / run) for run in ("albert", "bert", "electra")} == dict.fromkeys(
         ("albert", "bert", "electra"), everything
     )
-    assert {"pos", "constituents", "roles", "coreference"} == set(rows(runs / "albert", "edge_probe")["task"])
+    assert {"pos", "constituents", "roles", "coreference"} <= set(rows(runs / "albert", "edge_probe")["task"])
     said = (runs / "logs" / "observe_albert.log").read_text()
     assert "fewer updates than published: CoLA 2 of 5,336" in said
     # the second phase of BERT has gone on where the first had ended, in longer rows

@@ -347,8 +347,11 @@ def _of_resources(
         lines.append(
             Line("not checked", f"{whose}: memory", f"of the accelerator that is configured ({accelerator})")
         )
-    if disk and built.plan.updates is not None:
-        savers = [c for c in built.callbacks if isinstance(c, ScheduledCheckpoint)]
+    savers = [c for c in built.callbacks if isinstance(c, ScheduledCheckpoint)]
+    if disk and built.plan.updates is None and savers:  # a budget of hours ends it, say
+        size = parameter_bytes(built.module)
+        needs.append(f"a checkpoint about {in_words(size)}, how many there will be is not known")
+    elif disk and built.plan.updates is not None:
         states = training_bytes(built.module, built.optimizers)
         size = disk_of_checkpoints(savers, parameter_bytes(built.module), states, built.plan)
         free_there = free_disk(built.folder)
