@@ -116,6 +116,7 @@ def _inspected(subject: Subject, given: Data, forward: str | None) -> Inspection
         "model": f"{subject.says} ({subject.weights}): {count_parameters(module):,} parameters",
         "data": given.says,
         "called": how_called(module, batch, forward),
+        **_damaged(module),
         **_labels(module, probe, batches, given, forward),
         "loops": how_often(module, batch, sites, forward),
     }
@@ -162,6 +163,18 @@ def _counts(subject: Subject, given: Data) -> Any:
         return token_counts_of(given.data)
     except ValueError:  # no training part
         return None
+
+
+def _damaged(module: nn.Module) -> dict[str, str]:
+    """What is said of weights that are NaN or infinite."""
+    bad = {name: int((~p.detach().isfinite()).sum()) for name, p in module.named_parameters()}
+    bad = {name: number for name, number in bad.items() if number}
+    if not bad:
+        return {}
+    first = next(iter(bad))
+    return {
+        "weights": f"{sum(bad.values()):,} are NaN or infinite, the first in {first}: so will be what is measured"
+    }
 
 
 def _labels(

@@ -99,6 +99,13 @@ class Looped(nn.Module):
         return self.head(x)
 
 
+class Broken(Looped):
+    def __init__(self):
+        super().__init__()
+        with torch.no_grad():
+            self.layers[0].weight[0, :2] = float("nan")
+
+
 class NoLogits(nn.Module):
     def __init__(self):
         super().__init__()
@@ -297,6 +304,13 @@ def test_a_function_that_calls_the_model(here, capsys):
         "--data.rows", "8",
     )  # fmt: skip
     assert "called inspected_own.by_function(module, batch) answers logits (4, 16, 200)" in page
+
+
+def test_weights_that_are_no_numbers_are_said(here, capsys):
+    page, _ = page_of(capsys, "inspected_own.Looped")
+    assert "weights" not in page.partition("Sites")[0]
+    page, _ = page_of(capsys, "inspected_own.Broken")
+    assert "weights 2 are NaN or infinite, the first in layers.0" in page
 
 
 def files(here):
