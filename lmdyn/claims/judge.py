@@ -9,7 +9,15 @@ from typing import Any, cast
 from lmdyn.claims.claim import Claim, Published, Study
 from lmdyn.claims.numbers import Estimate, Number
 from lmdyn.claims.rows import Rows, Source, parts_of
-from lmdyn.claims.runs import NotMeasured, ObservedRun, SeedPair, by_seed, differences, independent_seeds
+from lmdyn.claims.runs import (
+    NotMeasured,
+    ObservedRun,
+    OtherCondition,
+    SeedPair,
+    by_seed,
+    differences,
+    independent_seeds,
+)
 from lmdyn.claims.summary import ENOUGH, FEWEST, PartJudgement, Summary, Verdict, judge_part, summarize
 
 __all__ = ["ClaimJudgement", "StudyJudgement", "judge"]
@@ -132,7 +140,7 @@ def _judge_claim(
             [*numbers, *conditions], {s: groups[s] for s in estimates if s not in unfinished}
         )
         missing |= unfinished | more
-    lacking = _missing(missing, claim, groups) if missing or not estimates else []
+    lacking = _missing(missing, claim, groups, bool(estimates)) if missing or not estimates else []
     published = claim.published.resolved() if claim.published is not None else None
     if not estimates:
         return ClaimJudgement(
@@ -160,19 +168,19 @@ def _judge_claim(
 
 def _estimates(
     numbers: Sequence[Number], groups: Mapping[SeedPair, Sequence[ObservedRun]]
-) -> tuple[dict[SeedPair, list[Estimate]], dict[SeedPair, str]]:
+) -> tuple[dict[SeedPair, list[Estimate]], dict[SeedPair, NotMeasured]]:
     """All numbers of the seeds that have all of them, and what the others lack.
 
     A number of several seeds at once is of those alone that have all numbers: it is found again where some lack one.
     """
-    missing: dict[SeedPair, str] = {}
+    missing: dict[SeedPair, NotMeasured] = {}
     every = list(groups)
     while True:
         found: dict[SeedPair, list[Estimate]] = {seed: [] for seed in groups}
         for number in numbers:
             for seed, one in number.of_seeds({s: groups[s] for s in found}).items():
                 if isinstance(one, NotMeasured):
-                    missing[seed] = str(one)
+                    missing[seed] = one
                     del found[seed]
                 else:
                     found[seed].append(one)
@@ -183,9 +191,9 @@ def _estimates(
 
 def _unfinished(
     sources: Sequence[Source], groups: Mapping[SeedPair, Sequence[ObservedRun]]
-) -> dict[SeedPair, str]:
+) -> dict[SeedPair, NotMeasured]:
     """Seeds whose observations end before nine tenths of what the longest has: their last is not the others' last."""
-    found: dict[SeedPair, str] = {}
+    found: dict[SeedPair, NotMeasured] = {}
     for source in (s for s in sources if isinstance(s, Rows)):
         ends: dict[SeedPair, int] = {}
         for seed, runs in groups.items():
@@ -198,19 +206,26 @@ def _unfinished(
                 ends[seed] = int(steps.max())
         for seed, end in ends.items():
             if end < 0.9 * max(ends.values()):
-                found[seed] = (
+                found[seed] = NotMeasured(
                     f"observed until step {end}, others until {max(ends.values())}: it is not finished"
                 )
     return found
 
 
 def _missing(
-    missing: Mapping[SeedPair, str], claim: Claim, groups: Mapping[SeedPair, Sequence[ObservedRun]]
+    missing: Mapping[SeedPair, NotMeasured],
+    claim: Claim,
+    groups: Mapping[SeedPair, Sequence[ObservedRun]],
+    some: bool,
 ) -> list[str]:
-    """What is missing, each once, and the line that would measure it."""
+    """What is missing, each once, and the line that would measure it; ``some``: other seeds have it all."""
     by_message: dict[str, tuple[str, list[str]]] = {}
-    for seed, message in missing.items():
+    for seed, error in missing.items():
+        of_others = some and isinstance(error, OtherCondition)
+        message = "observed in other conditions only" if of_others else str(error)
         others = re.sub(rf"_{seed.init}(_{seed.order})?\b", "", message)  # the same but for the runs' names
+        if isinstance(error, OtherCondition):
+            others = message.partition("; there are, ")[0]  # what there is instead is told of the first seed
         by_message.setdefault(others, (message, []))[1].append(str(seed))
     told = [f"seed {', '.join(seeds)}: {message}" for message, seeds in by_message.values()]
     if len(told) > 3:

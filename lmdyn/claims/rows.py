@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import pandas as pd
 
-from lmdyn.claims.runs import NotMeasured, ObservedRun, differences, is_fork
+from lmdyn.claims.runs import NotMeasured, ObservedRun, OtherCondition, differences, is_fork
 
 __all__ = ["Layer", "OneOf", "Pairs", "Rows", "Source", "is_of_condition", "parts_of", "tables_of"]
 
@@ -137,7 +137,9 @@ class Rows(Source):
                 )
             found += [(run, folder) for folder in folders]
         if not found:
-            raise NotMeasured(f"no run has observations of {self._described()}; {_there(runs)}")
+            observed = {name.rpartition(".")[2] for run in runs for name in run.observers().values()}
+            error = OtherCondition if self.run and self.observer in observed else NotMeasured
+            raise error(f"no run has observations of {self._described()}; {_there(runs)}")
         if len(found) > 1 and not any(key.startswith("forked.") for key, _ in self.run):
             found = _without_forks(found)
         if len(found) > 1:

@@ -12,6 +12,7 @@ import pandas as pd
 __all__ = [
     "NotMeasured",
     "ObservedRun",
+    "OtherCondition",
     "RunFolder",
     "SeedPair",
     "by_seed",
@@ -30,6 +31,10 @@ class NotMeasured(LookupError):  # noqa: N818 (no mistake of anyone's)
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+
+class OtherCondition(NotMeasured):
+    """What was observed with this seed are runs of other conditions than the claim is about."""
 
 
 class SeedPair(NamedTuple):

@@ -9,7 +9,7 @@ from lmdyn.claims import Study
 from lmdyn.claims.judge import ClaimJudgement
 from lmdyn.cli.studies.costs import cost_words
 from lmdyn.cli.studies.made_by import made_by
-from lmdyn.cli.verdicts.tables import Group, Judged, details_of, groups_of, heading, shown, tally
+from lmdyn.cli.verdicts.tables import Group, Judged, details_of, elsewhere, groups_of, heading, shown, tally
 from lmdyn.cli.verdicts.words import how_words, number_words
 
 __all__ = ["markdown", "write_markdown"]
@@ -61,17 +61,19 @@ def markdown(
     if study.terms:
         lines += [*(f"- *{_escaped(term)}*: {_escaped(meaning)}" for term, meaning in study.terms), ""]
     if len(judged) > 1:
-        rows = [[_name(one), tally(one.judgement)] for one in judged]
+        rows = [[_name(one), tally(one.judgement, elsewhere(one, judged))] for one in judged]
         lines += [*_table(["runs", "claims"], rows), ""]
     for one in judged:
-        lines += _profile(one, figures)
+        lines += _profile(one, figures, elsewhere(one, judged))
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _profile(judged: Judged, figures: Mapping[tuple[str, str], str]) -> Iterator[str]:
+def _profile(
+    judged: Judged, figures: Mapping[tuple[str, str], str], measured: Mapping[str, str]
+) -> Iterator[str]:
     yield f"## {_escaped(_name(judged))}"
     yield ""
-    yield f"{_escaped(heading(judged.profile))}:{shown(judged.judgement)} {tally(judged.judgement)}."
+    yield f"{_escaped(heading(judged.profile))}:{shown(judged.judgement)} {tally(judged.judgement, measured)}."
     yield ""
     for line in (*made_by(judged.profile.runs), cost_words(judged.profile.costs)):
         if line:
@@ -81,7 +83,8 @@ def _profile(judged: Judged, figures: Mapping[tuple[str, str], str]) -> Iterator
     for group in groups:
         if group.measured:
             yield from _group(group, figures.get((judged.profile.name, group.slug)))
-    missing = [row for group in groups if not group.measured for row in group.rows]
+    lacking = [row for group in groups if not group.measured for row in group.rows]
+    missing = [row for row in lacking if row.claim.name not in measured]
     if missing:
         yield "### Not measured"
         yield ""
@@ -103,7 +106,11 @@ def _missing(rows: Sequence[ClaimJudgement]) -> list[list[str]]:
         if len(found) > _MANY:
             told.append([", ".join(r.claim.name for r in found), f"{len(found)} claims", why])
         else:
-            told += [[r.claim.name, f"{r.claim.says} ({r.claim.where})", why] for r in found]
+            said = [why, *["as above"] * (len(found) - 1)]
+            told += [
+                [r.claim.name, f"{r.claim.says} ({r.claim.where})", one]
+                for r, one in zip(found, said, strict=True)
+            ]
     return told
 
 

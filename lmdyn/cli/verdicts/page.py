@@ -18,7 +18,7 @@ from lmdyn.cli.page import CLAIMS_PAGE, html_table, link_to_claims, links_betwee
 from lmdyn.cli.studies.costs import cost_words
 from lmdyn.cli.studies.made_by import made_by
 from lmdyn.cli.verdicts.figures import Curve, ForestRow, claims_figure
-from lmdyn.cli.verdicts.tables import Group, Judged, details_of, groups_of, heading, shown, tally
+from lmdyn.cli.verdicts.tables import Group, Judged, details_of, elsewhere, groups_of, heading, shown, tally
 from lmdyn.cli.verdicts.words import how_words, number_words, quantity_words
 
 __all__ = ["draw_figures", "figure_files", "group_figure", "write_page"]
@@ -73,12 +73,14 @@ def write_page(study: Study, judged: Sequence[Judged], out: Path) -> Path:
         told = "".join(f"<li><em>{html.escape(t)}</em>: {html.escape(m)}</li>" for t, m in study.terms)
         sections.append(f"<ul>{told}</ul>")
     for one in judged:
-        sections.append(
-            f"<h1>{html.escape(heading(one.profile))}</h1><p>{shown(one.judgement)} {tally(one.judgement)}.</p>"
-        )
+        measured = elsewhere(one, judged)
+        told = html.escape(tally(one.judgement, measured))
+        sections.append(f"<h1>{html.escape(heading(one.profile))}</h1><p>{shown(one.judgement)} {told}.</p>")
         made = [line for line in (*made_by(one.profile.runs), cost_words(one.profile.costs)) if line]
         sections.append(f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in made)}</ul>")
         for group in groups_of(one.judgement):
+            if not group.measured and all(row.claim.name in measured for row in group.rows):
+                continue
             figure = drawn.get((id(one), group.slug))
             sections += _section(group, figure, out / _base(one))
     path = out / CLAIMS_PAGE

@@ -4,7 +4,7 @@ import fnmatch
 import logging
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from lmdyn.cli.studies.costs import cost_words
 from lmdyn.cli.studies.made_by import not_ended_words
 from lmdyn.cli.studies.run_folders import Profile, find_profiles
 from lmdyn.cli.verdicts.lists import console, find_study
-from lmdyn.cli.verdicts.tables import Judged, groups_of, heading, reasons_of, shown, tally
+from lmdyn.cli.verdicts.tables import Judged, elsewhere, groups_of, heading, reasons_of, shown, tally
 
 __all__ = ["judge_profiles", "show_claims"]
 
@@ -64,7 +64,7 @@ def show_claims(
     if only:
         judged = [_shown(one, chosen) for one in judged]
     for one in judged:
-        _print(one)
+        _print(one, elsewhere(one, judged))
     drawn: dict[tuple[str, str], Path] = {}
     if figures is not None:
         from lmdyn.cli.verdicts.page import draw_figures
@@ -131,10 +131,12 @@ def _chosen(study: Study, only: Sequence[str]) -> set[str]:
     return chosen
 
 
-def _print(judged: Judged) -> None:
+def _print(judged: Judged, measured: Mapping[str, str]) -> None:
     page = console()
     judgement = judged.judgement
-    page.print(f"{judgement.study.name}: {heading(judged.profile)}:{shown(judgement)} {tally(judgement)}.")
+    page.print(
+        f"{judgement.study.name}: {heading(judged.profile)}:{shown(judgement)} {tally(judgement, measured)}."
+    )
     if not_ended := not_ended_words(judged.profile.runs):
         page.print(f"{not_ended[0].upper()}{not_ended[1:]}.")
     if cost := cost_words(judged.profile.costs):
@@ -162,7 +164,8 @@ def _print(judged: Judged) -> None:
             page.print(f"{group.title}: {group.decides}")
     _print_reasons(page, [row for row in judgement if row.verdict != "not measured"], "reasons", "")
     _print_reasons(page, list(judgement), "exploratory", "exploratory: ")
-    _print_missing(page, [row for row in judgement if row.verdict == "not measured"])
+    lacking = [row for row in judgement if row.verdict == "not measured"]
+    _print_missing(page, [row for row in lacking if row.claim.name not in measured])
     page.print()
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "Group",
     "Judged",
     "details_of",
+    "elsewhere",
     "groups_of",
     "heading",
     "reasons_of",
@@ -214,13 +215,30 @@ def reasons_of(rows: Sequence[ClaimJudgement], which: str) -> Mapping[str, list[
     return found
 
 
-def tally(judgement: StudyJudgement) -> str:
+def elsewhere(one: Judged, judged: Sequence[Judged]) -> dict[str, str]:
+    """Claims that are not measured in one group of runs and are in another of the page, with that one's name."""
+    lacking = [row.claim.name for row in one.judgement if row.verdict == "not measured"]
+    found: dict[str, str] = {}
+    for other in (other for other in judged if other is not one):
+        measured = {row.claim.name for row in other.judgement if row.verdict != "not measured"}
+        found |= {name: other.profile.name or "other runs" for name in lacking if name in measured}
+    return found
+
+
+def tally(judgement: StudyJudgement, measured: Mapping[str, str] | None = None) -> str:
     """How many claims there are of each verdict, and of how many it is left after Holm's correction.
+
+    Args:
+        judgement: of the claims.
+        measured: those of another group of runs, see :func:`elsewhere`.
 
     Returns:
         Such as ``3 hold, 1 fails, 2 are undecided, 1 is void, 4 are not measured; after Holm 2 hold, 1 fails``.
     """
     said = _tally([row.verdict for row in judgement], VERDICTS)
+    if measured:
+        where = ", ".join(dict.fromkeys(measured.values()))
+        said = f"{said} ({len(measured)} of them in {where})"
     tested = [row.after_holm for row in judgement if row.p is not None]
     return f"{said}; after Holm {_tally(tested, ('holds', 'fails'))}" if tested else said
 

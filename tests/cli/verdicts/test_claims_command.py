@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lmdyn.callbacks.observing.store import ObservationStore
-from lmdyn.claims import STUDIES
+from lmdyn.claims import STUDIES, Above, At, Claim, Part
 from lmdyn.claims.runs import condition_of
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.studies import provenance, records
@@ -20,7 +20,7 @@ from lmdyn.cli.studies.run_folders import find_runs
 from lmdyn.cli.verdicts import lists
 from lmdyn.cli.verdicts.page import draw_figures
 from lmdyn.cli.verdicts.show import judge_profiles
-from tests.helpers.studied_runs import NAME, STUDY, make_run
+from tests.helpers.studied_runs import NAME, STUDY, make_run, rho
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
@@ -218,12 +218,32 @@ def test_two_profiles_stand_one_after_the_other(runs, tmp_path, capsys):
     text = (tmp_path / "m.md").read_text()
     assert text.index("## organism") < text.index("## larger")
     assert "| runs | claims |" in text
+    assert "of them in" not in text  # what is not measured is so in both
     refused(NAME, *(runs.parent / "larger" / f"lm_{i}" for i in (2, 3)), *(runs / f"lm_{i}" for i in (4, 5)))
     error = capsys.readouterr().err
     assert "data.length: " in error
     assert re.search(
         rf"by itself where they are given in place of their runs: lmdyn claims {NAME} \S+ \S+", error
     )
+
+
+def test_what_other_runs_of_the_page_measure_is_not_missing(runs, tmp_path, monkeypatch, capsys):
+    long = Claim("long", "it is so", "5", (Part(At(rho(run=(("length", 8),))), Above(0)),), floor="none")
+    with_long = replace(STUDY, claims=(*STUDY.claims, long, replace(long, name="long_too", says="… too")))
+    monkeypatch.setattr(lists, "STUDIES", {NAME: with_long})
+    for seed in (2, 3, 4):
+        make_run(tmp_path / "runs" / "larger" / f"lm_{seed}", seed, length=8)
+    given = [str(runs), str(runs.parent / "larger")]
+    main(["claims", NAME, *given, "--markdown", str(tmp_path / "both.md"), "--out", str(tmp_path / "report")])
+    text, page = (tmp_path / "both.md").read_text(), (tmp_path / "report" / "claims.html").read_text()
+    assert "3 are not measured (2 of them in larger)" in text
+    assert "3 are not measured (2 of them in larger)" in page
+    assert "3 are not measured (2 of them in larger)" in capsys.readouterr().out.replace("\n", " ")
+    assert "length: 8" not in text.replace("\\", "")
+    main(["claims", NAME, given[0], "--markdown", str(tmp_path / "one.md")])
+    text = (tmp_path / "one.md").read_text().replace("\\", "")  # the control
+    assert text.count("(length: 8)") == 1
+    assert "| long_too | … too (5) | as above |" in text
 
 
 @pytest.mark.slow
