@@ -27,6 +27,7 @@ from lmdyn.analysis.interdependence.lstm import state_gradients
 from lmdyn.analysis.interdependence.pairwise_shapley import pairwise_shapley_interaction
 from lmdyn.analysis.interdependence.shapley import ShapleyInteraction, shapley_interaction
 from lmdyn.analysis.interdependence.trees import dependency_distances, off_by_one_distances
+from lmdyn.analysis.orbits.closed_rate import closed_orbit_rate
 from lmdyn.analysis.orbits.correlation_dimension import correlation_dimension
 from lmdyn.analysis.orbits.growth_rate import GrowthRate, growth_rate
 from lmdyn.analysis.orbits.kaplan_yorke import kaplan_yorke_dimension
@@ -147,6 +148,7 @@ __all__ = [
     "canonical_correlations",
     "capture",
     "cca",
+    "closed_orbit_rate",
     "cluster_means",
     "compare_preferences",
     "concentration",

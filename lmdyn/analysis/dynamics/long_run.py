@@ -40,6 +40,8 @@ class LongRun:
         observed: (windows, batch) first component of the mean token at the end of each window; NaN where none was run.
         final: (batch, d) mean token of the last state.
         final_full: (batch, tokens, d) last state of trajectories on the full map; NaN after the reduced one took over.
+        delta: (batch, d) last perturbation of trajectories on the reduced map, scaled back; NaN of others.
+        delta_full: (batch, tokens, d) that of trajectories on the full map; NaN after the reduced one took over.
         floor: deviation that rounding keeps up among equal tokens; NaN without a reduced map.
         tau: steps of a window.
         epsilon: norm of the joint perturbation.
@@ -57,6 +59,8 @@ class LongRun:
     observed: Float[Tensor, "windows batch"]
     final: Float[Tensor, "batch d"]
     final_full: Float[Tensor, "batch tokens d"]
+    delta: Float[Tensor, "batch d"]
+    delta_full: Float[Tensor, "batch tokens d"]
     floor: float
     tau: int
     epsilon: float
@@ -185,6 +189,7 @@ class _State:
         self.observed = torch.full((windows, n), nan, dtype=x.dtype, device=device)
         self.final = torch.full((n, x.shape[-1]), nan, dtype=x.dtype, device=device)
         self.final_full = torch.full_like(x, nan)
+        self.delta, self.delta_full = torch.full_like(self.final, nan), torch.full_like(x, nan)
 
     def grown(
         self, x: Tensor, delta: Tensor, first: Tensor, window: int, rows: Tensor, epsilon: float
@@ -200,7 +205,8 @@ class _State:
         """All of it, frozen."""
         return LongRun(
             self.exponents, self.saturated, self.deviations, self.synchronized_at, self.switched_at,
-            self.recurred_at, self.ended_at, self.diverged, self.observed, self.final, self.final_full, floor,
+            self.recurred_at, self.ended_at, self.diverged, self.observed, self.final, self.final_full, self.delta,
+            self.delta_full, floor,
             self.tau, self.epsilon, self.dtype,
         )  # fmt: skip
 
@@ -236,13 +242,15 @@ def _full(
         if threshold is not None or step <= state.keep:
             _look(state, x, step, rows[here], threshold)
         state.final[rows[here]], state.final_full[rows[here]] = _mean(x), x
+        state.delta_full[rows[here]] = delta
         state.observed[window, rows[here]] = state.final[rows[here], 0]
         over = ~x.flatten(1).isfinite().all(1)
         if threshold is not None:
             done = (deviation(x, state.variant) < threshold) & (state.synchronized_at[rows[here]] >= 0)
             at = rows[here[done]]
             state.switched_at[at] = step
-            state.exponents[window, at], state.final_full[at] = torch.nan, torch.nan
+            state.exponents[window, at] = torch.nan
+            state.final_full[at], state.delta_full[at] = torch.nan, torch.nan
             found.mean_token[here[done]], found.mean_delta[here[done]] = _mean(x[done]), _mean(delta[done])
             over |= done
         if returns is not None:
@@ -296,6 +304,7 @@ def _reduced(
         now, apart = both[: len(now)], both[len(now) :] - both[: len(now)]
         apart = state.grown(now, apart, delta[rows], window, rows, epsilon)
         state.final[rows], state.observed[window, rows] = now, now[:, 0]
+        state.delta[rows] = apart
         over = ~now.isfinite().all(1)
         if returns is not None:
             over |= returns.found(now, rows, window)

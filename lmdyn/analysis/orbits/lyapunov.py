@@ -32,6 +32,7 @@ __all__ = [
     "random_perturbation",
     "rescaled",
     "tangent_window",
+    "unit_perturbation",
     "window",
 ]
 
@@ -96,6 +97,21 @@ def random_perturbation(
         v = torch.randn(row.shape, generator=generator, dtype=torch.float64)
         row.copy_(v * (epsilon / v.norm()))
     return out.to(x.device)
+
+
+def unit_perturbation(
+    v: Float[Tensor, "batch *state"], instead: Float[Tensor, "batch *state"]
+) -> Float[Tensor, "batch *state"]:
+    """Perturbations scaled to norm 1; where one is 0 or not finite, that of ``instead``.
+
+    Example:
+        >>> unit_perturbation(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+        tensor([[0.6000, 0.8000],
+                [1.0000, 0.0000]])
+    """
+    norm = _like(state_norm(v), v)
+    usable = norm.isfinite() & (norm > 0)
+    return torch.where(usable, (v / torch.where(usable, norm, 1.0)).to(instead.dtype), instead)
 
 
 def check_windows(tau: int, steps: int) -> None:

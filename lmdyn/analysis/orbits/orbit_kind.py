@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lmdyn.analysis.orbits.closed_rate import closed_orbit_rate
 from lmdyn.analysis.orbits.correlation_dimension import correlation_dimension
 from lmdyn.analysis.orbits.growth_rate import GrowthRate, arrival, growth_rate
-from lmdyn.analysis.orbits.lyapunov import check_windows, random_perturbation, rescaled
+from lmdyn.analysis.orbits.lyapunov import check_windows, random_perturbation, rescaled, unit_perturbation
 from lmdyn.analysis.orbits.lyapunov_spectrum import ResolutionError, lyapunov_spectrum
 from lmdyn.analysis.orbits.recurrence import Recurrence
 from lmdyn.analysis.orbits.spectral_lines import spectral_lines
@@ -30,6 +31,7 @@ _APART = 3.0  # standard errors between the means before and after a change of k
 _ENOUGH = 0.25  # of all windows, for chaos after a change: shorter parts are picked from slow swings about 0
 _ROUNDING, _LEAST_RATE = 1 / 16, 1e-4  # eps of 64, the tolerance's; the slowest approach that is allowed for
 _OBSERVABLES, _LOOKS = 3, 8192  # numbers of a state whose spectrum is looked at, and how often at most
+_WIDENS = 1.5  # largest state of the last tenth to that of the first half, of orbits that stay nowhere
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class OrbitKinds:
 
     Attributes:
         kinds: one of :data:`KINDS` for each row.
-        exponent: (batch,) float64 mean λ of the windows that decided (those after an arrival), nats a step.
+        exponent: (batch,) float64 mean λ of the windows that decided (those after an arrival), nats a step; of fixed
+            points and cycles that of :func:`~lmdyn.analysis.closed_orbit_rate`.
         error: (batch,) its block standard error.
         resolution: (batch,) |λ| that these windows do not tell from 0.
         steps: (batch,) how far each was followed.
@@ -46,6 +49,8 @@ class OrbitKinds:
         length: (batch,) steps of the chaotic transient: up to the arrival on a regular kind; 0 where there is none;
             all steps where the end was not seen.
         censored: (batch,) the end of the transient was not seen: chaotic, or undetermined after chaos.
+        chaotic_exponent: (batch,) mean λ while the orbit is chaotic: of chaotic ones ``exponent``, of transients that
+            of the windows before the arrival; NaN of others.
         zero_exponents: (batch,) dimensions of a torus; 0 of others.
         line_change: (batch,) what :func:`spectral_lines` found of those that were looked at; NaN of others.
         final: (batch, *state) last state.
@@ -59,6 +64,7 @@ class OrbitKinds:
     period: Int[Tensor, "batch"]
     length: Int[Tensor, "batch"]
     censored: Bool[Tensor, "batch"]
+    chaotic_exponent: Float[Tensor, "batch"]
     zero_exponents: Int[Tensor, "batch"]
     line_change: Float[Tensor, "batch"]
     final: Float[Tensor, "batch *state"]
@@ -83,6 +89,8 @@ def orbit_kind(
     tau: int = 10,
     follow: int = 4,
     earlier: Float[Tensor, "windows batch"] | None = None,
+    perturbation: Float[Tensor, "batch *state"] | None = None,
+    closed: Bool[Tensor, "batch"] | None = None,
     max_period: int = 256,
     tolerance: float | None = None,
     seed: int = 0,
@@ -107,8 +115,12 @@ def orbit_kind(
     on the way, so that any map will do; λ has a relative error of this order, and is a lower bound where λ·tau >
     ½·|ln eps| − 3 (15 in float64, 5 in float32).
 
+    An orbit is undetermined, too, if its largest state of the last tenth is 1.5 times that of its first half.
+
     Limits, stated since nothing else is known of the map: in float32, chaos in bands narrower than the tolerance is
-    taken for a cycle; a torus whose slowest period, or beat, is longer than about a tenth of T stays undetermined;
+    taken for a cycle; so are, for chaos with λ of some 1e-3, shears of maps that contract nothing; a coordinate that
+    is constant and large beside what moves (1e2 in float32, 1e6 in float64) makes λ too small, and a small cycle a
+    fixed point; a torus whose slowest period, or beat, is longer than about a tenth of T stays undetermined;
     chaos with λ below 10 / (``follow`` · T) whose spectrum is of lines to 0.2 % is taken for a torus, and so is a
     spiral into a fixed point that shrinks by less than this in T / 2 steps, and a cycle longer than a fifth of all.
 
@@ -122,13 +134,17 @@ def orbit_kind(
         earlier: (windows, batch) exponents of the same orbits before ``x``, in windows of ``tau``, which count as well:
             T is then their number and ``steps``, which may be 0, together. NaN at the end of those that were no longer
             followed, since they recurred.
+        perturbation: (batch, *state) what the perturbation of these ``earlier`` windows has become, of any norm; None:
+            a random one, whose first windows tell how it turns.
+        closed: (batch,) orbits that are known to have come back twice before ``x``; they are not followed.
         max_period: longest period of cycles that is told.
         tolerance: distance at which states are the same, relative to the largest on the way; None: 64 eps.
         seed: of first perturbations and observables.
         rows: number of each row in the whole set, by which its perturbation is drawn; 0 … batch − 1 by default.
 
     Raises:
-        ValueError: precision below float32, windows that do not divide the steps, ``follow`` below 1.
+        ValueError: precision below float32, windows that do not divide the steps, ``follow`` below 1, a map that is
+            drawn anew in each step.
 
     Reference: Inoue et al. 2022, section II.B (by eye there); Eckmann & Ruelle 1985; Skokos 2010.
 
@@ -147,7 +163,8 @@ def orbit_kind(
         check_windows(tau, steps)
     if follow < 1:
         raise ValueError(f"expected follow from 1, got {follow}")
-    orbits = _Orbits(f, x, tau, tolerance, seed, rows, earlier)
+    _refuse_noise(f, x)
+    orbits = _Orbits(f, x, tau, tolerance, seed, rows, earlier, perturbation, closed)
     orbits.advance(steps // tau)
     found = _decided(orbits, None)
     if follow > 1:
@@ -158,12 +175,23 @@ def orbit_kind(
         found = _decided(orbits, at_first)
         _find_tori(f, orbits, found, before * tau + steps, seed)
     _find_periods(f, orbits, found, max_period)
-    length, censored = _transients(orbits, found)
+    _measure_closed(f, orbits, found, seed, rows)
+    length, censored, chaotic = _transients(orbits, found)
     rate = found.rate
     return OrbitKinds(
         found.kinds, rate.exponent, rate.error, rate.resolution, orbits.steps.cpu(), found.period, length, censored,
-        found.zero_exponents, found.line_change, orbits.x,
+        chaotic, found.zero_exponents, found.line_change, orbits.x,
     )  # fmt: skip
+
+
+def _refuse_noise(f: Map, x: Tensor) -> None:
+    first, again = f(x), f(x)
+    apart, size = state_norm(again - first), state_norm(first)
+    if bool((apart > torch.finfo(x.dtype).eps * 64 * size).any()):
+        raise ValueError(
+            "two applications of the map to one state lead to different ones: it is drawn anew in each step (dropout, "
+            "noise), and its orbits have no kind; expected a map, such as a module in eval mode"
+        )
 
 
 class _Orbits:
@@ -178,6 +206,8 @@ class _Orbits:
         seed: int,
         rows: Sequence[int] | None,
         earlier: Tensor | None,
+        perturbation: Tensor | None,
+        closed: Tensor | None,
     ) -> None:
         n, self.tau = len(x), tau
         eps = torch.finfo(x.dtype).eps
@@ -186,13 +216,19 @@ class _Orbits:
         self.scale = state_norm(x)
         self.first = random_perturbation(x, 1.0, seed, rows)
         self._share = math.sqrt(eps)
-        self.delta = self.first * self._epsilon()
+        self.delta = (
+            self.first if perturbation is None else unit_perturbation(perturbation, self.first)
+        ) * self._epsilon()
         nothing = torch.empty(0, n, dtype=torch.float64, device=x.device)
         self.exponents = nothing if earlier is None else earlier.to(nothing)
         self.earlier = len(self.exponents)
         self.recurrence = Recurrence(self.tolerance, largest=True)
         self.recurrence.update(x)
-        self.rest = torch.arange(n, device=x.device)
+        self.closed = torch.zeros(n, dtype=torch.bool, device=x.device)
+        if closed is not None:
+            self.closed |= closed.to(x.device)
+        self.rest = (~self.closed).nonzero()[:, 0]
+        self.sizes = torch.empty(0, n, dtype=torch.float64, device=x.device)
         self.followed = torch.zeros(n, dtype=torch.bool, device=x.device)
         self.along = torch.randn(
             math.prod(x.shape[1:]),
@@ -214,6 +250,7 @@ class _Orbits:
         if look:
             self.looks = self.looks.new_full((windows, n, _OBSERVABLES), torch.nan)
         more = torch.full((windows, n), torch.nan, dtype=torch.float64, device=self.x.device)
+        sizes = torch.full_like(more, torch.nan)
         for window in range(windows):
             rows = self.rest
             if len(rows) == 0:
@@ -228,6 +265,7 @@ class _Orbits:
             if look:
                 self.looks[window, rows] = (x.flatten(1) @ self.along).double()
             norm = state_norm(x)
+            sizes[window, rows] = norm.double()
             self.scale[rows] = torch.maximum(self.scale[rows], torch.where(norm.isfinite(), norm, 0))
             self.delta[rows] = delta * self._epsilon()[rows]
             self.steps[rows] += self.tau
@@ -237,13 +275,23 @@ class _Orbits:
             ends = (self.recurrence.recurred_at[rows] >= 0) | ~finite
             if bool(ends.any()):  # the only wait for the device in a window
                 self.rest = rows[~ends]
-        self.exponents = torch.cat([self.exponents, more])
+        self.exponents, self.sizes = torch.cat([self.exponents, more]), torch.cat([self.sizes, sizes])
+
+    @property
+    def widens(self) -> Bool[Tensor, "batch"]:
+        """(batch,) whether states still grow, of rows that were followed to the end."""
+        n = len(self.sizes)
+        if n < 20:
+            return torch.zeros_like(self.closed)
+        early, late = self.sizes[: n // 2].nan_to_num(0).amax(0), self.sizes[-(n // 10) :].amax(0)
+        return late > _WIDENS * early  # NaN is not
 
     @property
     def recurred_at(self) -> Int[Tensor, "batch"]:
         """(batch,) window of a state that came back; −1 if there is none."""
         at = self.recurrence.recurred_at
-        return torch.where(at >= 0, at + self.earlier, at)
+        known = (~self.exponents.isnan()).sum(0)
+        return torch.where(self.closed, known, torch.where(at >= 0, at + self.earlier, at))
 
 
 @dataclass
@@ -283,14 +331,14 @@ def _decided(orbits: _Orbits, at_first: Tensor | None) -> _Found:
     else:
         # what was followed no longer has a reason that is to be found
         chaotic = chaotic & (closed | ~exponents[-1].isnan())
-    chaotic = chaotic & orbits.x.flatten(1).isfinite().all(1).cpu()
+    chaotic = chaotic & orbits.x.flatten(1).isfinite().all(1).cpu() & ~orbits.widens.cpu()
     kinds = ["chaotic" if chaotic[i] else "cycle" if closed[i] else "undetermined" for i in range(n)]
     return _Found(kinds, after, at)
 
 
 def _find_tori(f: Map, orbits: _Orbits, found: _Found, steps: int, seed: int) -> None:
     """Name the tori among those that are not known."""
-    zero = found.rate.zero & orbits.x.flatten(1).isfinite().all(1).cpu()
+    zero = found.rate.zero & orbits.x.flatten(1).isfinite().all(1).cpu() & ~orbits.widens.cpu()
     rows = torch.tensor(
         [i for i, kind in enumerate(found.kinds) if kind == "undetermined" and zero[i]], dtype=torch.int64
     )
@@ -386,12 +434,35 @@ def _least_period(f: Map, start: Tensor, near: Tensor, most: int) -> Int[Tensor,
     return period
 
 
-def _transients(orbits: _Orbits, found: _Found) -> tuple[Int[Tensor, "batch"], Bool[Tensor, "batch"]]:
-    """Lengths of chaotic transients, and whether their ends were not seen."""
+def _measure_closed(f: Map, orbits: _Orbits, found: _Found, seed: int, numbers: Sequence[int] | None) -> None:
+    """Put the exponents of fixed points and cycles of known period in the place of those of their few windows."""
+    rows = (found.period > 0).nonzero()[:, 0]
+    if len(rows) == 0:
+        return
+    at = rows.to(orbits.x.device)
+    period, own = (
+        found.period[rows].to(at.device),
+        [i if numbers is None else numbers[i] for i in rows.tolist()],
+    )
+    rate = closed_orbit_rate(f, orbits.x[at], period, orbits.delta[at], seed=seed, rows=own)
+    of_windows = found.rate
+    put = {
+        f.name: getattr(of_windows, f.name).index_copy(0, rows, getattr(rate, f.name).cpu())
+        for f in fields(GrowthRate)
+    }
+    found.rate = GrowthRate(**put)
+
+
+def _transients(
+    orbits: _Orbits, found: _Found
+) -> tuple[Int[Tensor, "batch"], Bool[Tensor, "batch"], Float[Tensor, "batch"]]:
+    """Lengths of chaotic transients, whether their ends were not seen, and λ of chaos."""
     tau, exponents = orbits.tau, orbits.exponents.cpu()
-    early = growth_rate(exponents, tau, stop=found.arrived).chaotic & (found.arrived > 0)
+    before = growth_rate(exponents, tau, stop=found.arrived)
+    early = before.chaotic & (found.arrived > 0)
     chaotic = torch.tensor([kind == "chaotic" for kind in found.kinds], dtype=torch.bool)
     unknown = torch.tensor([kind == "undetermined" for kind in found.kinds], dtype=torch.bool)
     steps = orbits.steps.cpu()
     length = torch.where(chaotic, steps, torch.where(early, found.arrived * tau, 0))
-    return length, chaotic | (unknown & early)
+    while_chaotic = torch.where(chaotic, found.rate.exponent, torch.where(early, before.exponent, torch.nan))
+    return length, chaotic | (unknown & early), while_chaotic

@@ -90,6 +90,11 @@ def survival(
         >>> found.times, found.survival, found.restricted_mean
         (tensor([0., 1., 2.], dtype=torch.float64), tensor([1.0000, 0.7500, 0.5000], dtype=torch.float64), 2.25)
     """
+    if censored.dtype != torch.bool or censored.shape != lengths.shape:
+        raise ValueError(
+            f"expected censored to be a bool for each of {len(lengths)} lengths, got {censored.dtype} of shape "
+            f"{tuple(censored.shape)}: give censored.bool()"
+        )
     length, ended = lengths.double().cpu().numpy(), ~censored.cpu().numpy()
     if len(length) == 0 or not np.isfinite(length).all() or (length < 0).any():
         raise ValueError(
@@ -220,7 +225,7 @@ def _on_cloglog(whole: Array, without: Array, t: float) -> tuple[Array, Array]:
 
 
 def _on_log(whole: float, without: Array, t: float) -> tuple[float, float]:
-    if not whole > 0 or (without <= 0).any():
+    if not whole > 0 or not (without > 0).all():  # NaN too: all the time that was watched is one group's
         return 0.0, float("inf")
     error = float(_jackknife_error(np.log(without)))
     return float(whole * np.exp(-t * error)), float(whole * np.exp(t * error))

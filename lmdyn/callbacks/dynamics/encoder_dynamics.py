@@ -42,7 +42,7 @@ _SCALARS = (
     "synchronization_offset", "synchronized_share", "deviation_floor", "mean_exponent", "chaotic_share",
     "censored_share", "transient_length", "sign_change_length", "sign_change_chaotic_share", "switched_share",
     "attractor_share", "attractors", "largest_attractor_share", "transverse_exponent", "full_map_exponent",
-    "reduced_map_exponent", "peak_effective_dimension", "orbit_share", "orbit_exponent",
+    "reduced_map_exponent", "peak_effective_dimension", "orbit_share", "orbit_lyapunov_exponent",
     "transient_share", "ended_share", "restricted_mean_length", "restricted_offset",
 )  # fmt: skip
 
@@ -53,7 +53,7 @@ _CURVES = (
     "local_exponent",
     "deviation",
     "survival",
-    "chaotic_exponent",
+    "chaotic_lyapunov_exponent",
 )
 _LENGTH, _LENGTHS, _SENTENCES = 32, (8, 16, 64), 1000
 """By default, as far as the data goes."""
@@ -136,8 +136,9 @@ class EncoderDynamics(Observer):
         ``encoder_dynamics/switched_share``: share of sentences that went over to the map of one token.
         ``encoder_dynamics/orbit_share/<kind>``: share of sentences by the kind of their orbit: ``chaotic``, ``torus``,
             or ``cycle``, ``fixed point`` and ``undetermined``, see :func:`~lmdyn.analysis.orbit_kind`.
-        ``encoder_dynamics/orbit_exponent``: mean λ over sentences of the part of the trajectory that tells its kind,
-            whatever it is, nats a step.
+        ``encoder_dynamics/orbit_lyapunov_exponent``: mean λ over sentences of the part of the trajectory that tells its
+            kind, whatever it is, nats a step; of closed orbits, over whole periods. ``orbit_exponent`` in files of before
+            is wrong for these.
         ``encoder_dynamics/transient_share``: share of sentences whose λ is that of chaos, at first or all along.
         ``encoder_dynamics/ended_share``: share whose chaos was seen to end within the horizon.
         ``encoder_dynamics/restricted_mean_length``: mean steps of the chaotic transient up to the horizon
@@ -153,8 +154,8 @@ class EncoderDynamics(Observer):
 
         Not logged, for figures, tables and claims: ``local_exponent`` (λ of the window at t, mean over sentences, of
         each term), ``deviation``, ``effective_dimension`` and ``share_of_ceiling`` at t, ``survival``,
-        ``chaotic_exponent`` (mean λ of the sentences whose kind is chaotic, where there is one), and rows of single
-        sentences, ``sentence_…``.
+        ``chaotic_lyapunov_exponent`` (mean λ over sentences while they are chaotic, transients included, where there is
+        one), and rows of single sentences, ``sentence_…``.
 
     Raises:
         ValueError: numbers out of range, windows that do not divide their horizon; when attached or observing, a probe

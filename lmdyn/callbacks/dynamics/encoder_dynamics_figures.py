@@ -304,13 +304,13 @@ _BY_RUNNING_MEANS = {  # of observations in which kinds of orbits are not told
     "transient_length": "length of the transient\n(mean, steps of the map)",
 }
 _BY_KINDS = {
-    "orbit_exponent": "mean λ, whatever the orbit\n(nats a step)",
+    "orbit_lyapunov_exponent": "mean λ, whatever the orbit\n(nats a step)",
     "transverse_exponent": "λ⊥, growth of differences between\nequal tokens (nats a step)",
     "transient_share": "share of sentences\nthat are chaotic, or were",
     "restricted_mean_length": "length of their chaos, up to the\nhorizon (mean, steps of the map)",
 }
 _SIGNED, _SHARES = (
-    ("mean_exponent", "orbit_exponent", "transverse_exponent"),
+    ("mean_exponent", "orbit_lyapunov_exponent", "transverse_exponent"),
     ("chaotic_share", "transient_share"),
 )
 _LENGTHS = ("transient_length", "restricted_mean_length")
@@ -321,7 +321,7 @@ def _over_training(numbers: pd.DataFrame, colours: Mapping[str, str]) -> Figure 
 
     A run of a single step is a point, and a dashed level through it.
     """
-    told = "orbit_exponent" in numbers
+    told = "orbit_lyapunov_exponent" in numbers
     panels_of = {**_OFFSET, **(_BY_KINDS if told else _BY_RUNNING_MEANS), **_DIMENSION}
     there = [name for name in panels_of if numbers[name].notna().any()]
     if not there or numbers.groupby("run")["step"].nunique().max() < 2:

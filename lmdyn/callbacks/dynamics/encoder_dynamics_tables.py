@@ -26,7 +26,7 @@ _NUMBERS = (
     "attractors", "peak_effective_dimension", "transverse_exponent",
 )  # fmt: skip
 _WHERE_RECORDED = (
-    "full_map_exponent", "reduced_map_exponent", "orbit_exponent", "transient_share", "ended_share",
+    "full_map_exponent", "reduced_map_exponent", "orbit_lyapunov_exponent", "transient_share", "ended_share",
     "restricted_mean_length",
 )  # fmt: skip
 _RUN_AND_STEP = ["run", "step"]
@@ -47,8 +47,8 @@ def dynamics_tables(
         ``without_chaotic_transient`` and ``censored_share`` (shares of sentences; censored: not over at the horizon),
         ``transient_length`` (mean, steps of the map), ``attractors`` (how many), ``peak_effective_dimension`` and
         ``transverse_exponent`` (nats a step); where there are such, ``full_map_exponent`` and
-        ``reduced_map_exponent`` of the same sentences, and what is told by kinds of orbits: ``orbit_exponent``,
-        ``transient_share``, ``ended_share`` and ``restricted_mean_length``. ``offsets`` where there are such, of the
+        ``reduced_map_exponent`` of the same sentences, and what is told by kinds of orbits:
+        ``orbit_lyapunov_exponent``, ``transient_share``, ``ended_share`` and ``restricted_mean_length``. ``offsets`` where there are such, of the
         last step: mean, median and ``synchronized_share`` for each number of tokens. ``attractors`` where their kinds
         are known: the share of sentences of each, rows as in ``dynamics``. What was not recorded is missing.
     """

@@ -27,6 +27,7 @@ class _Orbit(NamedTuple):
     steps: float
     length: float
     censored: float
+    chaotic_exponent: float
     line_change: float
 
 
@@ -41,27 +42,28 @@ def orbit_rows(
     """Of what kind each trajectory is, how well λ is known, and how long its chaos lasts."""
     switched = run.switched_at >= 0
     found = torch.full((len(run.switched_at), len(_Orbit._fields)), torch.nan, dtype=torch.float64)
-    parts: list[tuple[Map, Tensor, Tensor]] = [(f, run.final_full, ~switched)]
+    parts: list[tuple[Map, Tensor, Tensor, Tensor]] = [(f, run.final_full, run.delta_full, ~switched)]
     if reduced is not None:
-        parts.append((reduced, run.final, switched))
+        parts.append((reduced, run.final, run.delta, switched))
     # a map that belongs to rows is applied to copies of one, not to some of several
     size = 1 if getattr(f, "injected", False) else numerics.batch_size
     some = [
-        (of, final, rows)
-        for of, final, where in parts
+        (of, final, delta, rows)
+        for of, final, delta, where in parts
         for rows in where.nonzero()[:, 0].split(size if of is f else max(1, len(where)))
         if len(rows)
     ]
-    for of, final, rows in some:
+    for of, final, delta, rows in some:
+        known = run.recurred_at[rows] >= 0 if long.follow == 1 else None  # else they are looked at again
         orbits = orbit_kind(
             part_of(of, rows), final[rows], 0, tau=long.tau, follow=long.follow, earlier=run.exponents[:, rows],
-            max_period=long.max_period, tolerance=long.tolerance, seed=numerics.seed,
-            rows=[numbers[i] for i in rows.tolist()],
+            perturbation=delta[rows], closed=known, max_period=long.max_period, tolerance=long.tolerance,
+            seed=numerics.seed, rows=[numbers[i] for i in rows.tolist()],
         )  # fmt: skip
         kind = torch.tensor([KINDS.index(kind) for kind in orbits.kinds])
         columns = (
             kind, orbits.exponent, orbits.error, orbits.resolution, orbits.steps, orbits.length, orbits.censored,
-            orbits.line_change,
+            orbits.chaotic_exponent, orbits.line_change,
         )  # fmt: skip
         found[rows.cpu()] = torch.stack([column.double().cpu() for column in columns], 1)
     every = [_Orbit(*row) for row in gathered_rows(found).tolist()]
@@ -72,10 +74,10 @@ def orbit_rows(
             Row(f"sentence_orbit_{name}", kind=kind_name, sentence=i, value=getattr(orbit, name))
             for name in _Orbit._fields[1:]
         ]
-    rows_.append(Row("orbit_exponent", value=_mean([orbit.exponent for orbit in every])))
-    chaotic = [orbit.exponent for orbit, kind in zip(every, kinds, strict=True) if kind == "chaotic"]
+    rows_.append(Row("orbit_lyapunov_exponent", value=_mean([orbit.exponent for orbit in every])))
+    chaotic = [orbit.chaotic_exponent for orbit in every if orbit.chaotic_exponent == orbit.chaotic_exponent]
     if chaotic:
-        rows_.append(Row("chaotic_exponent", value=_mean(chaotic)))
+        rows_.append(Row("chaotic_lyapunov_exponent", value=_mean(chaotic)))
     length = torch.tensor([orbit.length for orbit in every], dtype=torch.float64)
     unseen = torch.tensor([orbit.censored > 0 for orbit in every]) | (length > long.steps)
     length = length.clamp(max=float(long.steps))

@@ -259,7 +259,8 @@ class EncoderRuns:
         if tokens is None:
             settled = iterate(part_of(self.f, slice(4)), _equal(self.x[:4]), _TRANSVERSE_STEPS, {})
             tokens = settled.final.double().mean(1).to(settled.dtype)
-        found = transverse_exponents(eager, tokens, tau, steps, self.numerics.seed)
+        # the first half tells how a random difference turns
+        found = transverse_exponents(eager, tokens, tau, 2 * steps, self.numerics.seed)[steps // tau :]
         return Row("transverse_exponent", value=float(gathered(found).nanmean()))
 
     def _long_run(

@@ -105,7 +105,8 @@ def kind_share(kind: str, step: str | int = "last") -> Number:
 LONG_TERM = (
     Claim(
         "larger_exponent", "Training raises λ of the long term", "section II.B: 6.41e-3 to 9.54e-2",
-        (Part(Change(rows("orbit_exponent"), 0, "last"), Above(SMALL), "change of the mean λ over sentences"),),
+        (Part(Change(rows("orbit_lyapunov_exponent"), 0, "last"), Above(SMALL),
+              "change of the mean λ over sentences"),),
         matters=HOW_SMALL, floor="0: the untrained model, from which it is counted", void_unless=(LEARNED,),
         question="Does training raise chaos?", variant="λ, whatever the kind", measured_by=RUN,
     ),

@@ -107,7 +107,7 @@ ORBITS = (
     ),
     Claim(
         "nearer_to_instability", "Training raises λ: states forget where they began more slowly", "ours",
-        (Part(Change(orbits("orbit_exponent"), 0, "last"), Above(SMALL),
+        (Part(Change(orbits("orbit_lyapunov_exponent"), 0, "last"), Above(SMALL),
               "change of the mean λ over texts, nats a step"),),
         matters="1 % a step", floor=UNTRAINED, void_unless=(LEARNED,), question="Does training raise λ of the core?",
         measured_by=RUN,

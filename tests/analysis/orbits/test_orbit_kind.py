@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
+from lmdyn.analysis.dynamics.long_run import long_run
 from lmdyn.analysis.orbits.orbit_kind import KINDS, orbit_kind
 from lmdyn.analysis.orbits.survival import survival
 
@@ -267,6 +268,80 @@ def test_earlier_windows_count():
     assert found.exponent.tolist() == pytest.approx([0.6] * 4)
     closed = orbit_kind(logistic(3.2), uniform(4, 1), steps=0, earlier=torch.full((200, 4), -0.2))
     assert closed.kinds == ["cycle"] * 4  # looked for where the earlier windows left off
+
+
+def slow_and_fast(slow=-0.009, fast=-0.15, d=200):
+    """A linear contraction with one slow direction, in which a random perturbation has a small part only."""
+    q = torch.linalg.qr(torch.randn(d, d, generator=torch.Generator().manual_seed(0), dtype=F64)).Q
+    rates = torch.full((d,), math.exp(fast), dtype=F64)
+    rates[0] = math.exp(slow)
+    a, c = (q @ torch.diag(rates) @ q.T).float(), torch.randn(d, generator=torch.Generator().manual_seed(1))
+    return lambda x: (x - c) @ a.T + c
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_the_exponent_of_a_closed_orbit_is_that_of_its_slowest_direction(aligned):
+    """Gone on from a long run, whose perturbation is handed on, or not; and from a start."""
+    f, x = slow_and_fast(), torch.randn(4, 1, 200, generator=torch.Generator().manual_seed(2))
+    run = long_run(lambda x: f(x.flatten(1)).reshape(x.shape), x, 10, 5000, end_recurrent=True)
+    assert (run.recurred_at >= 0).all()
+    found = orbit_kind(
+        f, run.final, 0, earlier=run.exponents, tolerance=1e-5,
+        perturbation=run.delta_full[:, 0] if aligned else None,
+    )  # fmt: skip
+    assert found.kinds == ["fixed point"] * 4
+    assert (found.exponent + 0.009).abs().max() < 1e-4
+    assert found.error.isfinite().all()
+    whole = orbit_kind(f, x[:, 0], 5000)
+    assert (whole.exponent + 0.009).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("rate", [-0.5, -1.1, -2.3])
+def test_strong_contraction_is_measured(rate):
+    """A window of 20 steps resolves λ above −0.4 only, in float32."""
+    found = orbit_kind(lambda x: 1 + math.exp(rate) * (x - 1), uniform(2, 8).float(), 1000, tau=20)
+    assert found.kinds == ["fixed point"] * 2
+    assert (found.exponent - rate).abs().max() < 1e-3
+
+
+def test_known_closed_orbits_are_not_followed():
+    f = logistic(3.2)
+    x = uniform(3, 1)
+    for _ in range(500):
+        x = f(x)
+    earlier = torch.full((50, 3), -0.5)
+    for follow in (1, 4):
+        found = orbit_kind(f, x, 0, follow=follow, earlier=earlier, closed=torch.tensor([True, True, True]))
+        assert found.kinds == ["cycle"] * 3
+        assert found.period.tolist() == [2] * 3
+        assert found.steps.tolist() == [500] * 3
+        # λ of the cycle of 2 is ln |f'(a) f'(b)| / 2 = ln |4 + 2r − r²| / 2
+        assert found.exponent.tolist() == pytest.approx([math.log(abs(4 + 6.4 - 3.2**2)) / 2] * 3, abs=1e-3)
+
+
+def test_exponents_while_chaotic():
+    """Of a transient λ before it ended, ln a on the open tent map; none of what was never chaotic."""
+    found = orbit_kind(open_tent(2.02), uniform(40, 1, seed=5), 1000)
+    long = found.length > 200
+    assert long.any()
+    assert (found.chaotic_exponent[long] - math.log(2.02)).abs().max() < 0.02
+    assert found.chaotic_exponent[found.length == 0].isnan().all()
+    chaos = orbits("logistic map at full chaos", 3)
+    assert torch.equal(chaos.chaotic_exponent, chaos.exponent)
+
+
+def test_noise_has_no_kind():
+    with pytest.raises(ValueError, match="drawn anew in each step"):
+        orbit_kind(lambda x: 0.5 * x + 1e-3 * torch.randn_like(x), uniform(3, 2), 1000)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [lambda x: 1.01 * x, lambda x: x + 1, lambda x: 1.002 * x.flip(1)],
+    ids=["growth", "drift", "turning growth"],
+)
+def test_orbits_that_stay_nowhere_are_undetermined(f):
+    assert orbit_kind(f, uniform(5, 2, 0.5, 1), 1000).kinds == ["undetermined"] * 5
 
 
 def test_diverged_orbits_are_undetermined():

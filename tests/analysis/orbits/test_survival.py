@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from jaxtyping import TypeCheckError
 
 from lmdyn.analysis.orbits.survival import survival
 
@@ -146,3 +147,16 @@ def test_intervals_over_networks_cover():
 def test_refused(lengths, censored, options, message):
     with pytest.raises(ValueError, match=message):
         survival(torch.tensor(lengths), torch.tensor(censored, dtype=torch.bool), **options)
+
+
+def test_one_group_alone_with_transients():
+    """Without it there is no rate: nothing is known of it, which is no NaN."""
+    lengths = torch.tensor([100.0, 40, 60, 80, *[0] * 16])
+    found = survival(lengths, torch.zeros(20, dtype=torch.bool), groups=[i // 4 for i in range(20)])
+    assert found.escape_interval == (0.0, float("inf"))
+
+
+@pytest.mark.parametrize("censored", [torch.tensor([0, 1]), torch.tensor([False])])
+def test_censored_are_bools(censored):
+    with pytest.raises((ValueError, TypeCheckError), match=r"give censored.bool|parameter 'censored'"):
+        survival(torch.tensor([3.0, 5.0]), censored)

@@ -196,7 +196,16 @@ def test_long_term_is_what_the_functions_say(data, observed):
     chaotic = (ends.length > 0).double().mean()
     assert values(table, "chaotic_share") == [float(chaotic)]
     assert values(table, "orbit_share").sum() == pytest.approx(1.0)
-    kinds = orbit_kind(reduced, run.final, 0, tau=10, earlier=run.exponents, tolerance=1e-5, max_period=8)
+    kinds = orbit_kind(
+        reduced,
+        run.final,
+        0,
+        tau=10,
+        earlier=run.exponents,
+        perturbation=run.delta,
+        tolerance=1e-5,
+        max_period=8,
+    )
     np.testing.assert_allclose(values(table, "sentence_orbit_exponent"), kinds.exponent, rtol=1e-9)
     assert table.loc[table["quantity"] == "sentence_orbit_exponent", "kind"].tolist() == kinds.kinds
     for width in (10, 20, 40):

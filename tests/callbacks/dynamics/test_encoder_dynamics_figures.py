@@ -446,7 +446,7 @@ def test_where_kinds_are_told_no_other_rule_is_shown(one):
 
     def told(step):
         one_of = [
-            ("orbit_exponent", -2e-4, {}),
+            ("orbit_lyapunov_exponent", -2e-4, {}),
             ("transient_share", 0.0, {}),
             ("restricted_mean_length", 0.0, {}),
         ]
@@ -463,7 +463,7 @@ def test_where_kinds_are_told_no_other_rule_is_shown(one):
     assert share.lines[0].get_ydata().tolist() == [0, 0]
     none, _, outlast = figures["transient_lengths"].axes
     assert [text.get_text() for ax in (none, outlast) for text in ax.texts] == ["100.0%", "0.0%"]
-    assert dynamics_tables(both)["dynamics"]["orbit_exponent"].tolist() == [-2e-4] * 2
+    assert dynamics_tables(both)["dynamics"]["orbit_lyapunov_exponent"].tolist() == [-2e-4] * 2
 
 
 def test_second_opinion(one):
