@@ -149,18 +149,18 @@ LONG_TERM = (
         question="What do trajectories end on?", variant="the same closed orbit", measured_by=RUN,
     ),
     Claim(
-        "contracts_first", "On the way training first makes the map contract: all end on fixed points", "ours",
+        "contracts_first", "On the way training makes more orbits end on fixed points", "ours",
         (Part(Difference(At(rows("orbit_share", kind="fixed point"), 300), kind_share("fixed point", 0)), Above(SHARE),
               "share of fixed points after 300 updates − untrained"),),
         matters=HOW_SHARE, floor="0: the untrained model, from which it is counted",
-        question="How is chaos born?", variant="first it dies", measured_by=RUN,
+        question="What does training do to the map on the way?", variant="all orbits end on fixed points", measured_by=RUN,
     ),
     Claim(
         "born_by_instability", "… and λ⊥ rises from there to the end", "ours",
         (Part(Difference(At(rows("transverse_exponent")), At(rows("transverse_exponent"), 300)), Above(0.01),
               "λ⊥ at the end − after 300 updates"),),
         matters="1 % a step", floor="0: no change", void_unless=(LEARNED,),
-        question="How is chaos born?", variant="synchronization loses its stability", measured_by=RUN,
+        question="What does training do to the map on the way?", variant="λ⊥ rises", measured_by=RUN,
     ),
 )
 
