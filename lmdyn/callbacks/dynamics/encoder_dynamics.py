@@ -137,8 +137,8 @@ class EncoderDynamics(Observer):
         ``encoder_dynamics/orbit_share/<kind>``: share of sentences by the kind of their orbit: ``chaotic``, ``torus``,
             or ``cycle``, ``fixed point`` and ``undetermined``, see :func:`~lmdyn.analysis.orbit_kind`.
         ``encoder_dynamics/orbit_lyapunov_exponent``: mean λ over sentences of the part of the trajectory that tells its
-            kind, whatever it is, nats a step; of closed orbits, over whole periods. Files of before have ``orbit_exponent``,
-            which is wrong for these.
+            kind, whatever it is, nats a step; of closed orbits, over whole periods. Earlier files have
+            ``orbit_exponent``, which is wrong for these.
         ``encoder_dynamics/transient_share``: share of sentences whose λ is that of chaos, at first or all along.
         ``encoder_dynamics/ended_share``: share whose chaos was seen to end within the horizon.
         ``encoder_dynamics/restricted_mean_length``: mean steps of the chaotic transient up to the horizon

@@ -49,8 +49,9 @@ def dynamics_tables(
         ``transverse_exponent`` (nats a step); where there are such, ``full_map_exponent`` and
         ``reduced_map_exponent`` of the same sentences, and what is told by kinds of orbits:
         ``orbit_lyapunov_exponent``, ``transient_share``, ``ended_share`` and ``restricted_mean_length``.
-        ``offsets`` where there are such, of the last step: mean, median and ``synchronized_share`` for each number of tokens. ``attractors`` where their kinds
-        are known: the share of sentences of each, rows as in ``dynamics``. What was not recorded is missing.
+        ``offsets`` where there are such, of the last step: mean, median and ``synchronized_share`` for each number of
+        tokens. ``attractors`` where their kinds are known: the share of sentences of each, rows as in ``dynamics``.
+        What was not recorded is missing.
     """
     several = "run" in observations
     named = _named(observations)

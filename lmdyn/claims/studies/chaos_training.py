@@ -153,7 +153,8 @@ LONG_TERM = (
         (Part(Difference(At(rows("orbit_share", kind="fixed point"), 300), kind_share("fixed point", 0)), Above(SHARE),
               "share of fixed points after 300 updates − untrained"),),
         matters=HOW_SHARE, floor="0: the untrained model, from which it is counted",
-        question="What does training do to the map on the way?", variant="all orbits end on fixed points", measured_by=RUN,
+        question="What does training do to the map on the way?", variant="all orbits end on fixed points",
+        measured_by=RUN,
     ),
     Claim(
         "born_by_instability", "… and λ⊥ rises from there to the end", "ours",
