@@ -60,6 +60,11 @@ def growth_rate(
     many as there are windows, if fewer): longer blocks take the correlation of windows far apart into account, and
     slow swings; the interval is Student's t.
 
+    Error: of windows that follow each other with autocorrelation ρ (normal, first order), a 95 % interval covers the
+    mean in 97 to 99 % for ρ ≤ 0.5; for ρ = 0.9 in 90 % (100 windows) and 96 % (500); for ρ = 0.97 in 71 and 92 %; for
+    ρ = 0.99 in 46 and 80 %, where 5 % of regular orbits of 500 windows are called chaotic (0.1 % for ρ ≤ 0.5).
+    Windows should be longer than the correlation time. At λ = 0.004 and ρ = 0.5, 500 windows find chaos in 16 %.
+
     Args:
         exponents: (windows, batch) λ of each window; NaN windows are left out.
         tau: steps of a window.

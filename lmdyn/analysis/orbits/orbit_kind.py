@@ -11,10 +11,10 @@ from torch import Tensor
 
 from lmdyn.analysis.orbits.closed_rate import closed_orbit_rate
 from lmdyn.analysis.orbits.correlation_dimension import correlation_dimension
+from lmdyn.analysis.orbits.followed_orbits import FollowedOrbits, refuse_noise
 from lmdyn.analysis.orbits.growth_rate import GrowthRate, arrival, growth_rate
-from lmdyn.analysis.orbits.lyapunov import check_windows, random_perturbation, rescaled, unit_perturbation
+from lmdyn.analysis.orbits.lyapunov import check_windows
 from lmdyn.analysis.orbits.lyapunov_spectrum import ResolutionError, lyapunov_spectrum
-from lmdyn.analysis.orbits.recurrence import Recurrence
 from lmdyn.analysis.orbits.spectral_lines import spectral_lines
 from lmdyn.analysis.orbits.trajectories import Map, check_precision, repeat, state_norm
 
@@ -30,8 +30,7 @@ _DIMENSION = 0.7  # correlation dimension of a curve, but for what few points le
 _APART = 3.0  # standard errors between the means before and after a change of kind
 _ENOUGH = 0.25  # of all windows, for chaos after a change: shorter parts are picked from slow swings about 0
 _ROUNDING, _LEAST_RATE = 1 / 16, 1e-4  # eps of 64, the tolerance's; the slowest approach that is allowed for
-_OBSERVABLES, _LOOKS = 3, 8192  # numbers of a state whose spectrum is looked at, and how often at most
-_WIDENS = 1.5  # largest state of the last tenth to that of the first half, of orbits that stay nowhere
+_LOOKS = 8192  # numbers of a series whose spectrum is looked at, at most
 
 
 @dataclass(frozen=True)
@@ -115,6 +114,11 @@ def orbit_kind(
     on the way, so that any map will do; λ has a relative error of this order, and is a lower bound where λ·tau >
     ½·|ln eps| − 3 (15 in float64, 5 in float32).
 
+    Error: of 100 random starts in float64, T = 10,000, at most 2 % are of a wrong kind on each of 24 maps (logistic
+    maps at full chaos, at λ = 0.011 in 100 contracting dimensions, at cycles of 3, 4 and 128 and at period doublings;
+    Hénon; Lorenz; circle maps, locked and not; tori of two frequencies; spirals and contractions, slow and fast; slow
+    swings), and where T is long enough at least 95 % are named (``tests/analysis/orbits/test_orbit_kind.py``).
+
     An orbit is undetermined, too, if its largest state of the last tenth is 1.5 times that of its first half.
 
     Limits, stated since nothing else is known of the map: in float32, chaos in bands narrower than the tolerance is
@@ -163,8 +167,8 @@ def orbit_kind(
         check_windows(tau, steps)
     if follow < 1:
         raise ValueError(f"expected follow from 1, got {follow}")
-    _refuse_noise(f, x)
-    orbits = _Orbits(f, x, tau, tolerance, seed, rows, earlier, perturbation, closed)
+    refuse_noise(f, x)
+    orbits = FollowedOrbits(f, x, tau, tolerance, seed, rows, earlier, perturbation, closed)
     orbits.advance(steps // tau)
     found = _decided(orbits, None)
     if follow > 1:
@@ -182,116 +186,6 @@ def orbit_kind(
         found.kinds, rate.exponent, rate.error, rate.resolution, orbits.steps.cpu(), found.period, length, censored,
         chaotic, found.zero_exponents, found.line_change, orbits.x,
     )  # fmt: skip
-
-
-def _refuse_noise(f: Map, x: Tensor) -> None:
-    first, again = f(x), f(x)
-    apart, size = state_norm(again - first), state_norm(first)
-    if bool((apart > torch.finfo(x.dtype).eps * 64 * size).any()):
-        raise ValueError(
-            "two applications of the map to one state lead to different ones: it is drawn anew in each step (dropout, "
-            "noise), and its orbits have no kind; expected a map, such as a module in eval mode"
-        )
-
-
-class _Orbits:
-    """Orbits with their perturbations: exponents of all windows so far, recurrences, and which are still followed."""
-
-    def __init__(
-        self,
-        f: Map,
-        x: Tensor,
-        tau: int,
-        tolerance: float | None,
-        seed: int,
-        rows: Sequence[int] | None,
-        earlier: Tensor | None,
-        perturbation: Tensor | None,
-        closed: Tensor | None,
-    ) -> None:
-        n, self.tau = len(x), tau
-        eps = torch.finfo(x.dtype).eps
-        self.x, self.power = x.clone(), repeat(f, tau)
-        self.tolerance = 64 * eps if tolerance is None else tolerance
-        self.scale = state_norm(x)
-        self.first = random_perturbation(x, 1.0, seed, rows)
-        self._share = math.sqrt(eps)
-        self.delta = (
-            self.first if perturbation is None else unit_perturbation(perturbation, self.first)
-        ) * self._epsilon()
-        nothing = torch.empty(0, n, dtype=torch.float64, device=x.device)
-        self.exponents = nothing if earlier is None else earlier.to(nothing)
-        self.earlier = len(self.exponents)
-        self.recurrence = Recurrence(self.tolerance, largest=True)
-        self.recurrence.update(x)
-        self.closed = torch.zeros(n, dtype=torch.bool, device=x.device)
-        if closed is not None:
-            self.closed |= closed.to(x.device)
-        self.rest = (~self.closed).nonzero()[:, 0]
-        self.sizes = torch.empty(0, n, dtype=torch.float64, device=x.device)
-        self.followed = torch.zeros(n, dtype=torch.bool, device=x.device)
-        self.along = torch.randn(
-            math.prod(x.shape[1:]),
-            _OBSERVABLES,
-            generator=torch.Generator().manual_seed(seed + 1),
-            dtype=torch.float64,
-        ).to(x)
-        self.looks = torch.empty(0, n, _OBSERVABLES, dtype=torch.float64, device=x.device)
-        self.steps = torch.full((n,), self.earlier * tau, dtype=torch.int64, device=x.device)
-
-    def _epsilon(self) -> Tensor:
-        """Norms of the perturbations, to go with the states."""
-        size = self._share * torch.where(self.scale > 0, self.scale, 1.0)
-        return size.reshape(-1, *[1] * (self.x.ndim - 1)).to(self.x.dtype)
-
-    def advance(self, windows: int, *, look: bool = False) -> None:
-        """So many more windows of the rows that are still followed; those that closed are not."""
-        n = len(self.x)
-        if look:
-            self.looks = self.looks.new_full((windows, n, _OBSERVABLES), torch.nan)
-        more = torch.full((windows, n), torch.nan, dtype=torch.float64, device=self.x.device)
-        sizes = torch.full_like(more, torch.nan)
-        for window in range(windows):
-            rows = self.rest
-            if len(rows) == 0:
-                break
-            x, epsilon = self.x[rows], self._epsilon()[rows]
-            both = self.power(torch.cat([x, x + self.delta[rows]]))
-            x, moved = both.chunk(2)
-            # measured beside the row's own ε: a norm of 1 that was ε
-            delta, growth, _, finite = rescaled(x / epsilon, (moved - x) / epsilon, self.first[rows], 1.0)
-            more[window, rows] = torch.where(finite, growth / self.tau, torch.nan)
-            self.x[rows] = x
-            if look:
-                self.looks[window, rows] = (x.flatten(1) @ self.along).double()
-            norm = state_norm(x)
-            sizes[window, rows] = norm.double()
-            self.scale[rows] = torch.maximum(self.scale[rows], torch.where(norm.isfinite(), norm, 0))
-            self.delta[rows] = delta * self._epsilon()[rows]
-            self.steps[rows] += self.tau
-            seen = torch.full_like(self.x, torch.nan)
-            seen[rows] = x
-            self.recurrence.update(seen)
-            ends = (self.recurrence.recurred_at[rows] >= 0) | ~finite
-            if bool(ends.any()):  # the only wait for the device in a window
-                self.rest = rows[~ends]
-        self.exponents, self.sizes = torch.cat([self.exponents, more]), torch.cat([self.sizes, sizes])
-
-    @property
-    def widens(self) -> Bool[Tensor, "batch"]:
-        """(batch,) whether states still grow, of rows that were followed to the end."""
-        n = len(self.sizes)
-        if n < 20:
-            return torch.zeros_like(self.closed)
-        early, late = self.sizes[: n // 2].nan_to_num(0).amax(0), self.sizes[-(n // 10) :].amax(0)
-        return late > _WIDENS * early  # NaN is not
-
-    @property
-    def recurred_at(self) -> Int[Tensor, "batch"]:
-        """(batch,) window of a state that came back; −1 if there is none."""
-        at = self.recurrence.recurred_at
-        known = (~self.exponents.isnan()).sum(0)
-        return torch.where(self.closed, known, torch.where(at >= 0, at + self.earlier, at))
 
 
 @dataclass
@@ -312,7 +206,7 @@ class _Found:
         self.line_change = torch.full((n,), torch.nan, dtype=torch.float64)
 
 
-def _decided(orbits: _Orbits, at_first: Tensor | None) -> _Found:
+def _decided(orbits: FollowedOrbits, at_first: Tensor | None) -> _Found:
     """Chaotic, closed ("cycle", for now) or undetermined; with λ at T, chaos must have kept it."""
     exponents, tau = orbits.exponents.cpu(), orbits.tau
     closed = orbits.recurred_at.cpu() >= 0
@@ -336,7 +230,7 @@ def _decided(orbits: _Orbits, at_first: Tensor | None) -> _Found:
     return _Found(kinds, after, at)
 
 
-def _find_tori(f: Map, orbits: _Orbits, found: _Found, steps: int, seed: int) -> None:
+def _find_tori(f: Map, orbits: FollowedOrbits, found: _Found, steps: int, seed: int) -> None:
     """Name the tori among those that are not known."""
     zero = found.rate.zero & orbits.x.flatten(1).isfinite().all(1).cpu() & ~orbits.widens.cpu()
     rows = torch.tensor(
@@ -397,7 +291,7 @@ def _series(
     return torch.stack(kept)
 
 
-def _find_periods(f: Map, orbits: _Orbits, found: _Found, most: int) -> None:
+def _find_periods(f: Map, orbits: FollowedOrbits, found: _Found, most: int) -> None:
     """Tell fixed points from cycles, and the periods of these.
 
     States are the same up to the tolerance, and up to what an approach by e^λ a step makes of rounding,
@@ -434,7 +328,9 @@ def _least_period(f: Map, start: Tensor, near: Tensor, most: int) -> Int[Tensor,
     return period
 
 
-def _measure_closed(f: Map, orbits: _Orbits, found: _Found, seed: int, numbers: Sequence[int] | None) -> None:
+def _measure_closed(
+    f: Map, orbits: FollowedOrbits, found: _Found, seed: int, numbers: Sequence[int] | None
+) -> None:
     """Put the exponents of fixed points and cycles of known period in the place of those of their few windows."""
     rows = (found.period > 0).nonzero()[:, 0]
     if len(rows) == 0:
@@ -454,7 +350,7 @@ def _measure_closed(f: Map, orbits: _Orbits, found: _Found, seed: int, numbers: 
 
 
 def _transients(
-    orbits: _Orbits, found: _Found
+    orbits: FollowedOrbits, found: _Found
 ) -> tuple[Int[Tensor, "batch"], Bool[Tensor, "batch"], Float[Tensor, "batch"]]:
     """Lengths of chaotic transients, whether their ends were not seen, and λ of chaos."""
     tau, exponents = orbits.tau, orbits.exponents.cpu()

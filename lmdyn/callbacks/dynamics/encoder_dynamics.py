@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from time import perf_counter
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -36,6 +37,8 @@ from lmdyn.callbacks.observing.run import announce
 __all__ = ["EncoderDynamics"]
 
 log = logging.getLogger(__name__)
+
+_LONG = 600  # seconds
 
 _COLUMNS = ("length", "term", "width", "kind", "t", "sentence", "token", "key", "component")
 _SCALARS = (
@@ -325,7 +328,10 @@ class EncoderDynamics(Observer):
         ).of(one)
         if runs.unreduced:
             announce(self.name, f"the full map is iterated all along: {runs.unreduced}")
-        found = runs.example(eager) + runs.short_term()
+        found = runs.example(eager)
+        began = perf_counter()
+        found += runs.short_term()
+        self._say_cost(runs, perf_counter() - began, rank)
         if not runs.resolved and not runs.unreduced:
             unresolved = runs.transverse(eager)
             found.append(unresolved)
@@ -350,6 +356,24 @@ class EncoderDynamics(Observer):
                 self.name, step, apart.value,
             )  # fmt: skip
         return found
+
+    def _say_cost(self, runs: EncoderRuns, seconds: float, rank: int) -> None:
+        """Say how long the long term may take, by the short one, where there is no map of one token."""
+        if runs.reduced is not None or not self.long_term.steps or rank != 0:
+            return
+        most = (
+            seconds
+            / self.short_term.steps
+            * self.long_term.steps
+            * runs.long_sentences
+            / runs.short_sentences
+        )
+        if most > _LONG:
+            log.warning(
+                "%s: %s steps of %d sentences on the full map may take %.1f hours for this observation, and orbits "
+                "whose kind is not known by then up to %d times that; give `long_term: {steps: …, sentences: …}` less",
+                self.name, f"{self.long_term.steps:,}", runs.long_sentences, most / 3600, max(1, self.long_term.follow),
+            )  # fmt: skip
 
     # ---------------------------------------------------------------- sentences
 

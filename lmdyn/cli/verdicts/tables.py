@@ -262,6 +262,9 @@ def _tally(found: Sequence[str], verdicts: Sequence[str]) -> str:
 
 def heading(profile: Profile) -> str:
     """A profile's name, runs and seeds in a line."""
-    seeds = list(dict.fromkeys(str(run.seeds) for run in profile.runs))
+    numbered = sorted(
+        {run.seeds for run in profile.runs}, key=lambda pair: [-1 if n is None else n for n in pair]
+    )
+    seeds = list(dict.fromkeys(map(str, numbered)))
     runs = f"{len(profile.runs)} run{'s' * (len(profile.runs) > 1)}"
     return f"{f'{profile.name}, ' if profile.name else ''}{runs} of seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"

@@ -1,0 +1,132 @@
+"""Orbits with a perturbation beside each, followed in windows until they are known to be closed."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from lmdyn.analysis.orbits.lyapunov import random_perturbation, rescaled, unit_perturbation
+from lmdyn.analysis.orbits.recurrence import Recurrence
+from lmdyn.analysis.orbits.trajectories import Map, repeat, state_norm
+
+__all__ = ["FollowedOrbits", "refuse_noise"]
+
+_OBSERVABLES = 3  # numbers of a state whose spectrum is looked at
+_WIDENS = 1.5  # largest state of the last tenth to that of the first half, of orbits that stay nowhere
+
+
+def refuse_noise(f: Map, x: Tensor) -> None:
+    """Refuse a map that leads from one state to different ones.
+
+    Raises:
+        ValueError: it does, by more than rounding.
+    """
+    first, again = f(x), f(x)
+    apart, size = state_norm(again - first), state_norm(first)
+    if bool((apart > torch.finfo(x.dtype).eps * 64 * size).any()):
+        raise ValueError(
+            "two applications of the map to one state lead to different ones: it is drawn anew in each step (dropout, "
+            "noise), and its orbits have no kind; expected a map, such as a module in eval mode"
+        )
+
+
+class FollowedOrbits:
+    """Orbits with their perturbations: exponents of all windows so far, recurrences, and which are still followed."""
+
+    def __init__(
+        self,
+        f: Map,
+        x: Tensor,
+        tau: int,
+        tolerance: float | None,
+        seed: int,
+        rows: Sequence[int] | None,
+        earlier: Tensor | None,
+        perturbation: Tensor | None,
+        closed: Tensor | None,
+    ) -> None:
+        n, self.tau = len(x), tau
+        eps = torch.finfo(x.dtype).eps
+        self.x, self.power = x.clone(), repeat(f, tau)
+        self.tolerance = 64 * eps if tolerance is None else tolerance
+        self.scale = state_norm(x)
+        self.first = random_perturbation(x, 1.0, seed, rows)
+        self._share = math.sqrt(eps)
+        self.delta = (
+            self.first if perturbation is None else unit_perturbation(perturbation, self.first)
+        ) * self._epsilon()
+        nothing = torch.empty(0, n, dtype=torch.float64, device=x.device)
+        self.exponents = nothing if earlier is None else earlier.to(nothing)
+        self.earlier = len(self.exponents)
+        self.recurrence = Recurrence(self.tolerance, largest=True)
+        self.recurrence.update(x)
+        self.closed = torch.zeros(n, dtype=torch.bool, device=x.device)
+        if closed is not None:
+            self.closed |= closed.to(x.device)
+        self.rest = (~self.closed).nonzero()[:, 0]
+        self.sizes = torch.empty(0, n, dtype=torch.float64, device=x.device)
+        self.followed = torch.zeros(n, dtype=torch.bool, device=x.device)
+        self.along = torch.randn(
+            math.prod(x.shape[1:]),
+            _OBSERVABLES,
+            generator=torch.Generator().manual_seed(seed + 1),
+            dtype=torch.float64,
+        ).to(x)
+        self.looks = torch.empty(0, n, _OBSERVABLES, dtype=torch.float64, device=x.device)
+        self.steps = torch.full((n,), self.earlier * tau, dtype=torch.int64, device=x.device)
+
+    def _epsilon(self) -> Tensor:
+        """Norms of the perturbations, to go with the states."""
+        size = self._share * torch.where(self.scale > 0, self.scale, 1.0)
+        return size.reshape(-1, *[1] * (self.x.ndim - 1)).to(self.x.dtype)
+
+    def advance(self, windows: int, *, look: bool = False) -> None:
+        """So many more windows of the rows that are still followed; those that closed are not."""
+        n = len(self.x)
+        if look:
+            self.looks = self.looks.new_full((windows, n, _OBSERVABLES), torch.nan)
+        more = torch.full((windows, n), torch.nan, dtype=torch.float64, device=self.x.device)
+        sizes = torch.full_like(more, torch.nan)
+        for window in range(windows):
+            rows = self.rest
+            if len(rows) == 0:
+                break
+            x, epsilon = self.x[rows], self._epsilon()[rows]
+            both = self.power(torch.cat([x, x + self.delta[rows]]))
+            x, moved = both.chunk(2)
+            # measured beside the row's own ε: a norm of 1 that was ε
+            delta, growth, _, finite = rescaled(x / epsilon, (moved - x) / epsilon, self.first[rows], 1.0)
+            more[window, rows] = torch.where(finite, growth / self.tau, torch.nan)
+            self.x[rows] = x
+            if look:
+                self.looks[window, rows] = (x.flatten(1) @ self.along).double()
+            norm = state_norm(x)
+            sizes[window, rows] = norm.double()
+            self.scale[rows] = torch.maximum(self.scale[rows], torch.where(norm.isfinite(), norm, 0))
+            self.delta[rows] = delta * self._epsilon()[rows]
+            self.steps[rows] += self.tau
+            seen = torch.full_like(self.x, torch.nan)
+            seen[rows] = x
+            self.recurrence.update(seen)
+            ends = (self.recurrence.recurred_at[rows] >= 0) | ~finite
+            if bool(ends.any()):  # the only wait for the device in a window
+                self.rest = rows[~ends]
+        self.exponents, self.sizes = torch.cat([self.exponents, more]), torch.cat([self.sizes, sizes])
+
+    @property
+    def widens(self) -> Bool[Tensor, "batch"]:
+        """(batch,) whether states still grow, of rows that were followed to the end."""
+        n = len(self.sizes)
+        if n < 20:
+            return torch.zeros_like(self.closed)
+        early, late = self.sizes[: n // 2].nan_to_num(0).amax(0), self.sizes[-(n // 10) :].amax(0)
+        return late > _WIDENS * early  # NaN is not
+
+    @property
+    def recurred_at(self) -> Int[Tensor, "batch"]:
+        """(batch,) window of a state that came back; −1 if there is none."""
+        at = self.recurrence.recurred_at
+        known = (~self.exponents.isnan()).sum(0)
+        return torch.where(self.closed, known, torch.where(at >= 0, at + self.earlier, at))
