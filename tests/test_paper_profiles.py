@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -88,7 +90,8 @@ class Place:
             f"{name}: {log[-1500:]}" for name, log in logs.items() if "rror" in log
         )
         assert (runs / "report" / "index.html").exists()
-        assert "\n| " in (runs / "claims.md").read_text()
+        said = (runs / "claims.md").read_text()
+        assert sum(counted(said).values()) > 0, said[:3000]
         return runs
 
     def check(self, profile: str) -> None:
@@ -113,6 +116,20 @@ def place(tmp_path):
 
 def observed(run: Path) -> set[str]:
     return {path.name for path in (run / "observations").iterdir()}
+
+
+def counted(said: str) -> dict[str, int]:
+    """How many claims of a page have each verdict, by its tallies; without those that are *not measured*."""
+    tallies = re.findall(r"^.*\d+ runs? of seeds? .*$", said, re.MULTILINE)
+    assert tallies, said[:3000]
+    found = Counter[str]()
+    for tally in tallies:
+        for number, verdict in re.findall(
+            r"(\d+) (holds?|fails?|(?:is|are) [a-z ]+)", tally.split("; after Holm")[0]
+        ):
+            found[verdict.removeprefix("is ").removeprefix("are ").removesuffix("s")] += int(number)
+    del found["not measured"]
+    return dict(found)
 
 
 def rows(run: Path, observer: str) -> pd.DataFrame:

@@ -72,7 +72,7 @@ def check(
         as_json: write the lines to the standard output, as a list of objects.
 
     Returns:
-        Whether there is no error.
+        Whether something was checked, and there is no error.
     """
     lines, built = check_training(args, "fit")
     if overlays and built is not None:
@@ -81,22 +81,36 @@ def check(
 
 
 def tell(lines: Iterable[Line], *, as_json: bool = False) -> bool:
-    """Write the lines as they come, and whether there is no error."""
+    """Write the lines as they come, and whether something was checked and there is no error.
+
+    Where all lines are *not checked*, another one says so: a script that looks at the exit status only would take an
+    unreachable hub for a good configuration.
+    """
     told: list[Line] = []
     for line in lines:
         told.append(line)
         if not as_json:
             log.info("%s", line)
+    nothing = bool(told) and all(line.verdict == "not checked" for line in told)
+    if nothing:
+        downloads = any(line.says.startswith(_DOWNLOAD) for line in told)
+        why = "the hub cannot be reached" if downloads else "the lines above say why"
+        last = Line("not checked", "check", f"nothing was checked: {why}")
+        told.append(last)
+        if not as_json:
+            log.info("%s", last)
     errors, warnings, unknown = (
-        sum(line.verdict == v for line in told) for v in ("error", "warning", "not checked")
+        sum(line.verdict == v for line in told[: len(told) - nothing])
+        for v in ("error", "warning", "not checked")
     )
     if as_json:
         sys.stdout.write(json.dumps([asdict(line) for line in told], indent=1) + "\n")
     else:
         log.info("%d errors, %d warnings%s", errors, warnings, f", {unknown} not checked" if unknown else "")
-    return not errors
+    return not errors and not nothing
 
 
+_DOWNLOAD = "a download: "
 _UNREACHABLE = {"ConnectError", "ConnectTimeout", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
 _UNREACHABLE_SIGNS = (
     "cannot be reached",
@@ -125,7 +139,7 @@ def failed(whose: str, error: Exception) -> Line:
         return Line("not checked", whose, text)
     kinds = {type(cause).__name__ for cause in (*causes(error), error.__context__)}
     if kinds & _UNREACHABLE or any(sign in text for sign in _UNREACHABLE_SIGNS):
-        return Line("not checked", whose, f"a download: {text}")
+        return Line("not checked", whose, f"{_DOWNLOAD}{text}")
     return Line("error", whose, text)
 
 

@@ -24,7 +24,7 @@ from lmdyn.callbacks.training.lightning_internals import tree_leaves
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.checking import planned_chain
 from lmdyn.cli.checking.built import build
-from lmdyn.cli.checking.check import check_replay, check_training
+from lmdyn.cli.checking.check import Line, check_replay, check_training, tell
 from lmdyn.cli.checking.planned_chain import Command, commands_of
 from lmdyn.cli.checking.preflight import training_batch
 from lmdyn.datamodules.corpora.corpus import SPLITS
@@ -241,6 +241,31 @@ def test_no_hub_is_no_error(in_tmp, monkeypatch):
     (line,) = check_training(args, "fit")[0]
     assert line.verdict == "not checked"
     assert "nobody/nothing" in line.says
+
+
+def test_nothing_checked_is_no_success(in_tmp, monkeypatch, capsys):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    model = "--model={class_path: PretrainedLM, init_args: {name: nobody/nothing}}"
+    args = [*quickstart(in_tmp)[:2], *shipped.ON_CPU, model]
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", *args])
+    said = capsys.readouterr().err
+    assert "nothing was checked: the hub cannot be reached" in said
+    assert "0 errors, 0 warnings, 1 not checked" in said
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", *args, "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert [line["verdict"] for line in told] == ["not checked"] * 2
+    assert told[-1]["says"].startswith("nothing was checked")
+
+
+def test_what_else_was_checked_decides(capsys):
+    download, here = Line("not checked", "fit: model", "a download: no hub"), Line("ok", "fit a", "runs")
+    assert tell([download, here], as_json=True)
+    assert tell([], as_json=True)
+    assert not tell([download], as_json=True)
+    assert not tell([Line("not checked", "fork a", "give --out")], as_json=True)
+    assert "the lines above say why" in capsys.readouterr().out
 
 
 def test_command(in_tmp, capsys, caplog):
