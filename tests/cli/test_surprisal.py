@@ -6,9 +6,11 @@ import json
 import pandas as pd
 import pytest
 import torch
-from transformers import AlbertConfig, AlbertForMaskedLM, GPT2Config, GPT2LMHeadModel
+from transformers import AlbertConfig, AlbertForMaskedLM, BertTokenizerFast, GPT2Config, GPT2LMHeadModel
 
 from lmdyn.cli.__main__ import main
+from lmdyn.cli.inspection.surprisal import write_surprisals
+from lmdyn.datamodules.corpora.tokenization import load_tokenizer, tokenizer_digest
 from lmdyn.models import MaskedLanguageModel, PretrainedLM
 from tests.analysis.words.test_surprisal import TEXTS, albert_like, byte_level
 
@@ -57,9 +59,49 @@ def test_of_a_folder(here, capsys, caplog):
 
 
 def test_of_standard_input(here, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("Cats sat\n"))
-    main(["surprisal", "gpt", "-", "--out", "found"])
-    assert pd.read_parquet("found/words.parquet")["word"].tolist() == ["Cats", "sat"]
+    for name, raw in {"plain": "Élan sat\n", "mark": "\ufeffÉlan sat\r\n", "latin": "\udcc9lan"}.items():
+        given = io.BytesIO(raw.encode("utf-8", "surrogateescape"))
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(given, encoding="latin-1"))  # the terminal's
+        if name == "latin":
+            with pytest.raises(ValueError, match="standard input is not UTF-8"):
+                write_surprisals("gpt", "-", here / name)
+            continue
+        main(["surprisal", "gpt", "-", "--out", name])
+        assert pd.read_parquet(f"{name}/words.parquet")["word"].tolist() == ["Élan", "sat"]
+    plain, mark = (pd.read_parquet(f"{name}/pieces.parquet") for name in ("plain", "mark"))
+    pd.testing.assert_frame_equal(plain, mark)
+
+
+def test_each_word_of_a_line_has_a_row(here, capsys):
+    vocabulary = here / "vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cats", "sat"]))
+    BertTokenizerFast(vocab=str(vocabulary)).save_pretrained("cleaning")
+    (here / "text.txt").write_text("\u200b\ncats \u200b sat\n\u200b \u200b\nsat\n", encoding="utf-8")
+    main(["surprisal", "gpt", "text.txt", "--tokenizer", "cleaning"])
+    words = pd.read_parquet("text.surprisal/words.parquet")
+    assert words["line"].tolist() == [1, 2, 2, 2, 3, 3, 4]
+    assert words["word_index"].dtype == "int64"
+    assert words["word_index"].tolist() == [0, 0, 1, 2, 0, 1, 0]
+    assert words["pieces"].tolist() == [0, 1, 0, 1, 0, 0, 1]
+    without = words["pieces"] == 0
+    assert words.loc[without, ["log_probability", "surprisal", "rank", "entropy"]].isna().all(axis=None)
+    assert words.loc[~without, ["log_probability", "surprisal", "rank", "entropy"]].notna().all(axis=None)
+    assert "4 of 7 words have no piece of their own" in capsys.readouterr().err
+
+
+def test_the_settings_say_what_was_found(here):
+    main(["surprisal", "gpt", "text.txt"])
+    found = json.loads((here / "text.surprisal" / "settings.json").read_text())
+    assert (found["objective"], found["start"], found["context"]) == ("causal", "<|endoftext|>", 64)
+    tokenizer = load_tokenizer("gpt")
+    assert found["tokenizer"] == tokenizer.name_or_path
+    assert found["tokenizer_digest"] == tokenizer_digest(tokenizer)
+    (here / "copy").mkdir()
+    tokenizer.save_pretrained("copy")
+    main(["surprisal", "gpt", "text.txt", "--tokenizer", "copy", "--start=", "--context=8", "--out=other"])
+    found = json.loads((here / "other" / "settings.json").read_text())
+    assert (found["objective"], found["start"], found["context"]) == ("causal", "", 8)
+    assert found["tokenizer"] == "copy"
 
 
 def test_of_a_run_and_of_its_checkpoints(here):

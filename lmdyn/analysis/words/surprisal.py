@@ -77,10 +77,10 @@ def surprisals(
 ) -> pd.DataFrame:
     """How surprising each piece of some texts is to a language model.
 
-    A causal model gives log p(piece | what comes before); the first piece follows a token that starts a text
-    (``start``), and is NaN where there is none. A masked model gives the pseudo-log-likelihood: each piece is masked
-    alone, with all the rest of the text in view (Salazar et al. 2020), or together with the rest of its word, which
-    otherwise gives it away (``rest_of_word``: Kauf & Ivanova 2023). The two kinds of numbers cannot be compared.
+    A causal model gives log p(piece | what comes before); the first piece follows what starts a text (``start``), and
+    is NaN where there is nothing. A masked model gives the pseudo-log-likelihood: each piece is masked alone, with all
+    the rest of the text in view (Salazar et al. 2020), or together with the rest of its word, which otherwise gives it
+    away (``rest_of_word``: Kauf & Ivanova 2023). The two kinds of numbers cannot be compared.
 
     Of texts longer than the model's context, a causal model sees for each piece at least half a context before it, a
     masked one a context around it.
@@ -88,19 +88,25 @@ def surprisals(
     Args:
         module: the model; ``logits`` in the tokenizer's vocabulary, of the next token or of the masked one.
         tokenizer: a fast one.
-        texts: each by itself, as it is written; words are what white space separates.
+        texts: each by itself, as it is written; words are what white space separates. White space at the end is left
+            out. Pieces of white space at the beginning, or of a second space, are of the word after it.
         objective: None measures whether the logits depend on later tokens.
         pseudo: what is masked.
-        start: the token before the first piece of a causal model's text; None takes the tokenizer's ``bos_token``, else
-            its ``eos_token``, an empty text none.
-        context: most tokens of an input; None takes what configuration and tokenizer say.
+        start: the token before the first piece of a causal model's text; None takes what the tokenizer itself puts
+            before a text, else its ``bos_token``, else its ``eos_token``, else its ``cls_token``; an empty text none.
+        context: most tokens of an input; None takes what configuration and tokenizer say, and the table of positions
+            where some are not used (RoBERTa's begin after the padding's).
         batch_tokens: most tokens of a batch.
         forward: dotted path to ``(module, batch) -> output`` for modules that are not called in Hugging Face's names.
 
     Returns:
         A row a piece, in the order of the texts: ``text``, ``word_index``, ``word``, ``piece_index``, ``piece``,
         ``log_probability`` (nats), ``surprisal`` (bits), ``rank`` (1 is the likeliest piece), ``entropy`` (nats) of
-        the model's prediction.
+        the model's prediction. Its ``attrs`` hold ``objective``, ``start`` and ``context`` as they were found: a string
+        (None of masked models) and a number (None without limit).
+
+        A word of which the tokenizer leaves no character, or whose characters are all in a piece that begins in another
+        word, has no row; a warning counts them.
 
     Raises:
         ValueError: no text with a piece in it, a tokenizer of another vocabulary, an encoder-decoder, a masked model
@@ -131,11 +137,13 @@ def surprisals(
     device = device_of(module)
     with observing(module), torch.no_grad():
         objective = objective or _objective(module, tokenizer, ids, forward)
+        before: list[int] = []
         context = context or _context(module, tokenizer)
         if context is not None and context < 4:
             raise ValueError(f"context must be at least 4 tokens, got {context}")
         if objective == "causal":
-            rows = _causal_rows(encoded, _start(tokenizer, start), context)
+            before = _start(tokenizer, start, next(text.before for text in encoded if text.ids))
+            rows = _causal_rows(encoded, before, context)
         else:
             rows = _masked_rows(encoded, _mask(tokenizer), context, pseudo)
         found = [np.full((len(text.ids), 3), np.nan) for text in encoded]
@@ -143,18 +151,28 @@ def surprisals(
             for row, values in zip(batch, _ask(module, batch, encoded, device, forward), strict=True):
                 found[row.text][row.asked] = values
     _warn_of_unknown(tokenizer, ids)
-    return _table(tokenizer, encoded, found)
+    _warn_of_words_without_pieces(encoded)
+    table = _table(tokenizer, encoded, found)
+    read_from = "".join(tokenizer.convert_ids_to_tokens(before)) if objective == "causal" else None
+    table.attrs = {"objective": objective, "start": read_from, "context": context}
+    return table
 
 
-def word_surprisals(pieces: pd.DataFrame) -> pd.DataFrame:
+def word_surprisals(pieces: pd.DataFrame, texts: Sequence[str] | None = None) -> pd.DataFrame:
     """The words of :func:`surprisals`' pieces.
 
     Args:
         pieces: what :func:`surprisals` returns.
+        texts: what :func:`surprisals` was given, for rows of the words that have no piece of their own; None leaves
+            these words out.
 
     Returns:
         A row a word: ``text``, ``word_index``, ``word``, ``pieces`` (how many), ``log_probability`` and ``surprisal``,
-        summed over its pieces (NaN where one is), ``rank`` and ``entropy`` of its first piece.
+        summed over its pieces (NaN where one is), ``rank`` and ``entropy`` of its first piece. Of words without a piece
+        ``pieces`` is 0 and the numbers are NaN.
+
+    Raises:
+        ValueError: texts that are not those of the pieces.
 
     Example:
         >>> columns = dict(text=0, word_index=[0, 0], word="cats", piece_index=[0, 1], piece=["cat", "s"])
@@ -171,6 +189,17 @@ def word_surprisals(pieces: pd.DataFrame) -> pd.DataFrame:
         ],
         axis=1,
     )  # fmt: skip
+    if texts is not None:
+        spelled = {
+            (number, i): word for number, text in enumerate(texts) for i, word in enumerate(text.split())
+        }
+        if any(spelled.get(place) != word for place, word in words["word"].items()):
+            raise ValueError(
+                "the texts do not have the words of the pieces: expected those that surprisals was given, got others"
+            )
+        words = words.reindex(pd.MultiIndex.from_tuples(spelled, names=words.index.names))
+        words["word"] = list(spelled.values())
+        words["pieces"] = words["pieces"].fillna(0).astype(np.int64)
     return words.reset_index()
 
 
@@ -178,6 +207,7 @@ def word_surprisals(pieces: pd.DataFrame) -> pd.DataFrame:
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> _Encoded:
+    text = text.rstrip()  # what follows the last word is no part of it
     encoding = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
     special, ids = encoding["special_tokens_mask"], encoding["input_ids"]
     # specials that the tokenizer adds stand at the ends; one that the text itself names is a piece of the text
@@ -209,28 +239,34 @@ def _objective(
 
 
 def _context(module: nn.Module, tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The most tokens that configuration and tokenizer allow, None where neither says."""
+    """The most tokens that configuration, table of positions and tokenizer allow, None where none says."""
     configs = [config for m in module.modules() if (config := getattr(m, "config", None)) is not None]
     names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "block_size")
     said = [getattr(config, name, None) for config in configs for name in names]
-    limits = [n for n in (*said, tokenizer.model_max_length) if isinstance(n, int) and 4 <= n < 10**9]
-    # RoBERTa's positions begin after the padding's
-    offset = (
-        2
-        if any(getattr(c, "model_type", "") in ("roberta", "xlm-roberta", "camembert") for c in configs)
-        else 0
-    )
-    return min(limits) - offset if limits else None
+    # RoBERTa's positions begin after the padding's: the first rows of its table are of no token
+    tables = [
+        m.num_embeddings - m.padding_idx - 1
+        for name, m in module.named_modules()
+        if "position" in name.rpartition(".")[2] and isinstance(m, nn.Embedding) and m.padding_idx is not None
+    ]
+    found = (*said, *tables, tokenizer.model_max_length)
+    return min((n for n in found if isinstance(n, int) and 4 <= n < 10**9), default=None)
 
 
-def _start(tokenizer: PreTrainedTokenizerBase, start: str | None) -> list[int]:
+def _start(tokenizer: PreTrainedTokenizerBase, start: str | None, before: list[int]) -> list[int]:
+    """What a causal model reads before a text; ``before`` is what the tokenizer puts there."""
     if start is None:
-        start = tokenizer.bos_token or tokenizer.eos_token or ""
+        if before:
+            tokens = "".join(tokenizer.convert_ids_to_tokens(before))
+            log.info("each text begins after %s, as the tokenizer writes it (`start`)", tokens)
+            return before
+        start = tokenizer.bos_token or tokenizer.eos_token or tokenizer.cls_token or ""
         if start:
             log.info("each text begins after %s (`start`)", start)
         else:
             log.warning(
-                "the tokenizer has no token that starts a text: the first piece of each has no probability"
+                "the tokenizer puts no token before a text, and has no bos_token, eos_token or cls_token: the first "
+                "piece of each text has no probability (give `start`)"
             )
     if not start:
         return []
@@ -254,8 +290,10 @@ def _causal_rows(encoded: Sequence[_Encoded], start: list[int], context: int | N
     for number, text in enumerate(encoded):
         sequence = [*start, *text.ids[:-1]] if text.ids else []
         length = len(sequence)
-        first = 0 if start else 1  # the piece that the first place predicts
-        begin, done = 0, 0
+        first = 1 - len(
+            start
+        )  # the piece that the first place predicts; of several tokens the last one predicts
+        begin, done = 0, max(0, -first)
         while done < length:
             end = length if context is None else min(length, begin + context)
             at = list(range(done - begin, end - begin))
@@ -336,17 +374,29 @@ def _warn_of_unknown(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> 
         )  # fmt: skip
 
 
+def _warn_of_words_without_pieces(encoded: Sequence[_Encoded]) -> None:
+    total = sum(len(text.spelled) for text in encoded)
+    without = total - sum(len(set(text.words)) for text in encoded)
+    if without:
+        log.warning(
+            "%d of %d words have no piece of their own (the tokenizer deletes their characters, or has them in a piece "
+            "of the word before) and so no number",
+            without, total,
+        )  # fmt: skip
+
+
 def _table(
     tokenizer: PreTrainedTokenizerBase, encoded: Sequence[_Encoded], found: Sequence[npt.NDArray[np.float64]]
 ) -> pd.DataFrame:
     parts = []
     for number, (text, values) in enumerate(zip(encoded, found, strict=True)):
         part = pd.DataFrame(values, columns=["log_probability", "rank", "entropy"])
-        part["text"], part["word_index"] = number, text.words
+        part["text"], part["word_index"] = number, np.array(text.words, np.int64)
         part["word"] = [text.spelled[w] for w in text.words]
         part["piece_index"] = range(len(part))
         part["piece"] = tokenizer.convert_ids_to_tokens(text.ids)
-        parts.append(part)
+        if text.ids:  # columns of no rows have no types
+            parts.append(part)
     table = pd.concat(parts, ignore_index=True)
     table["surprisal"] = -table["log_probability"] / math.log(2)
     table["rank"] = table["rank"].astype("Int64")

@@ -14,7 +14,7 @@ import pandas as pd
 from lmdyn.analysis.words.surprisal import PseudoLikelihood, surprisals, word_surprisals
 from lmdyn.callbacks.observing.requirements import silently
 from lmdyn.cli.inspection.subject import Subject, find_subject
-from lmdyn.datamodules.corpora.tokenization import load_tokenizer
+from lmdyn.datamodules.corpora.tokenization import load_tokenizer, tokenizer_digest
 
 __all__ = ["write_surprisals"]
 
@@ -37,6 +37,9 @@ def write_surprisals(
     forward: str | None = None,
 ) -> Path:
     """Write the surprisals of a text's pieces and words: ``pieces.parquet``, ``words.parquet``, ``settings.json``.
+
+    Each word of the text has a row, those of which the tokenizer leaves nothing too. The settings hold the objective,
+    the start and the context as they were found, and the tokenizer.
 
     Args:
         model: run folder, checkpoint of a run, folder or hub name of transformers, yaml.
@@ -76,9 +79,11 @@ def write_surprisals(
     }  # fmt: skip
     with silently(logging.WARNING):
         module = subject.module.to(device)
-    pieces = surprisals(module, found, list(lines.values()), **settings)
-    pieces.insert(0, "line", np.array(list(lines))[pieces.pop("text")])
-    words = word_surprisals(pieces.rename(columns={"line": "text"})).rename(columns={"text": "line"})
+    texts, numbers = list(lines.values()), np.array(list(lines))
+    pieces = surprisals(module, found, texts, **settings)
+    words = word_surprisals(pieces, texts)
+    for table in (pieces, words):
+        table.insert(0, "line", numbers[table.pop("text")])
     out.mkdir(parents=True, exist_ok=True)
     words.to_parquet(out / "words.parquet", index=False)
     pieces.to_parquet(out / "pieces.parquet", index=False)
@@ -86,8 +91,11 @@ def write_surprisals(
         "model": model,
         "arguments": list(arguments),
         "weights": subject.weights,
+        "tokenizer": tokenizer or found.name_or_path or type(found).__name__,
+        "tokenizer_digest": tokenizer_digest(found),
         "text": text,
         **settings,
+        **pieces.attrs,  # objective, start and context as they were found
     }
     (out / "settings.json").write_text(json.dumps({**about, "lmdyn": version("lmdyn")}, indent=1) + "\n")
     _say(subject, words, pieces)
@@ -99,11 +107,15 @@ def _lines(text: str) -> dict[int, str]:
     if text != "-" and not Path(text).is_file():
         raise FileNotFoundError(f"there is no file {text}: give one, or - and the text on standard input")
     try:
-        read = sys.stdin.read() if text == "-" else Path(text).read_text(encoding="utf-8-sig")
+        # the terminal's encoding plays no part, and a byte order mark is none of the text
+        raw = sys.stdin.buffer.read() if text == "-" else Path(text).read_bytes()
+        read = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{text} is not UTF-8 ({error}): convert it, iconv -f latin1 -t utf-8") from error
+        name = "standard input" if text == "-" else text
+        raise ValueError(f"{name} is not UTF-8 ({error}): convert it, iconv -f latin1 -t utf-8") from error
     # not splitlines(), which also breaks at form feeds and the like
-    lines = {i: line for i, line in enumerate(read.replace("\r\n", "\n").split("\n"), 1) if line.strip()}
+    read = read.replace("\r\n", "\n").replace("\r", "\n")
+    lines = {i: line for i, line in enumerate(read.split("\n"), 1) if line.strip()}
     if not lines:
         raise ValueError(f"{text} holds no text")
     return lines

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS, Document, Sentence
-from lmdyn.datamodules.corpora.tokenization import digest, end_id, plain_backend
+from lmdyn.datamodules.corpora.tokenization import WordEncoder, digest, end_id
 
 __all__ = [
     "BATCH_LAYERS",
@@ -240,7 +240,7 @@ class _Encoder:
     def __init__(self, folder: Path, tokenizer: PreTrainedTokenizerFast, eos: bool, files: ExitStack) -> None:
         self._folder = folder
         self._files = files
-        self._backend = plain_backend(tokenizer)
+        self._words = WordEncoder(tokenizer)
         self._eos = end_id(tokenizer) if eos else None
         self._tokens = _Column(folder / "tokens.bin", np.int32, files)
         self._word_start = _Column(folder / "word_start.bin", np.bool_, files)
@@ -254,9 +254,7 @@ class _Encoder:
 
     def write(self, sentences: list[Sentence]) -> None:
         """Append sentences: ids, and for each piece the labels of its word."""
-        encodings = self._backend.encode_batch(
-            [list(s.words) for s in sentences], is_pretokenized=True, add_special_tokens=False
-        )
+        encodings = self._words.encode([s.words for s in sentences])
         pieces = np.array([len(e.ids) for e in encodings])
         words = np.array([len(s.words) for s in sentences])
         ids = np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int32, pieces.sum())

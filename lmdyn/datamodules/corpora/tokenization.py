@@ -4,11 +4,11 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.vocabulary import train_unigram, train_wordpieces
@@ -16,6 +16,7 @@ from lmdyn.datamodules.corpora.vocabulary import train_unigram, train_wordpieces
 __all__ = [
     "Punctuation",
     "Subwords",
+    "WordEncoder",
     "digest",
     "end_id",
     "load_tokenizer",
@@ -201,6 +202,63 @@ def plain_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     return backend
 
 
+class WordEncoder:
+    """Encodes sentences that are given as words into the pieces of the text that the words make up.
+
+    Byte-level tokenizers (GPT-2, Pythia, OLMo-2, RoBERTa) and SentencePiece without a dummy prefix (Gemma) hold the
+    space before a word in its first piece, and lists of words have no spaces: ``["the", "capital"]`` would be read as
+    ``thecapital``. For these each word of a sentence but the first is encoded with a space before it. All others
+    (WordPiece, words, SentencePiece with a dummy prefix) encode the words as they are.
+
+    Args:
+        tokenizer: any fast tokenizer.
+
+    Attributes:
+        backend: the rust tokenizer, without padding and truncation.
+        spaced: whether words get a space.
+
+    Example:
+        >>> encoder = WordEncoder(word_tokenizer({"the": 2, "capital": 1}))
+        >>> [encoding.tokens for encoding in encoder.encode([["the", "capital"]])], encoder.spaced
+        ([['the', 'capital']], False)
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.backend = plain_backend(tokenizer)
+        try:
+            text = self.backend.encode("a a", add_special_tokens=False).ids
+            plain, spaced = (
+                self.backend.encode(words, is_pretokenized=True, add_special_tokens=False).ids
+                for words in (["a", "a"], ["a", " a"])
+            )
+        except Exception:  # the rust side raises plain ones: "a" is unknown, and there is no unknown token
+            text = plain = spaced = []
+        # a tokenizer that does not split at spaces at all reads "a a" as neither; to one of letters a space is unknown
+        unknown = tokenizer.unk_token_id
+        self.spaced = plain != text and spaced == text and text.count(unknown) <= plain.count(unknown)
+
+    def encode(self, sentences: Sequence[Sequence[str]]) -> list[Encoding]:
+        """The encoding of each sentence, without special tokens: ``word_ids`` are indices into its words.
+
+        Its ``offsets`` may count the space before a word: :meth:`offsets` has those within the words.
+        """
+        if self.spaced:
+            words = [[*s[:1], *(f" {word}" for word in s[1:])] for s in sentences]
+        else:
+            words = [list(s) for s in sentences]
+        return list(self.backend.encode_batch(words, is_pretokenized=True, add_special_tokens=False))
+
+    def offsets(self, encoding: Encoding) -> list[tuple[int, int]]:
+        """Start and end of each piece in the characters of its word, without the space before it."""
+        if not self.spaced:
+            return list(encoding.offsets)
+        # those that leave spaces out of pieces (trim_offsets) begin at 1, others at 0
+        return [
+            (max(0, start - 1), max(0, end - 1)) if word else (start, end)
+            for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True)
+        ]
+
+
 def punctuation_of(tokenizer: PreTrainedTokenizerFast) -> Punctuation:
     """How the text that a tokenizer was trained on has its full stops, as far as its pieces tell.
 
@@ -214,12 +272,9 @@ def punctuation_of(tokenizer: PreTrainedTokenizerFast) -> Punctuation:
         >>> punctuation_of(word_tokenizer({"is": 2, "Paris": 1, ".": 3}))
         'apart'
     """
-    backend = plain_backend(tokenizer)
-    forms = {"apart": ["a", "a", "."], "attached": ["a", "a."]}
-    found = {
-        f: backend.encode(words, is_pretokenized=True, add_special_tokens=False) for f, words in forms.items()
-    }
-    apart, attached = found["apart"], found["attached"]
+    encoder = WordEncoder(tokenizer)
+    backend = encoder.backend
+    apart, attached = encoder.encode([["a", "a", "."], ["a", "a."]])
     if apart.tokens == attached.tokens:
         return "attached"
     if not any("." in token for token in attached.tokens):  # words only: what is attached is unknown
@@ -238,10 +293,11 @@ def punctuation_of(tokenizer: PreTrainedTokenizerFast) -> Punctuation:
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
     """Hash of what a tokenizer does; equal after ``save_pretrained`` and ``from_pretrained``."""
-    backend = plain_backend(tokenizer)
-    return digest(
-        [json.loads(backend.to_str()), backend.encode_special_tokens, dict(tokenizer.special_tokens_map)]
-    )
+    encoder = WordEncoder(tokenizer)
+    backend = encoder.backend
+    facts = [json.loads(backend.to_str()), backend.encode_special_tokens, dict(tokenizer.special_tokens_map)]
+    # text that earlier versions encoded without spaces is not taken from caches
+    return digest([*facts, "spaces before words"] if encoder.spaced else facts)
 
 
 def end_id(tokenizer: PreTrainedTokenizerFast) -> int:

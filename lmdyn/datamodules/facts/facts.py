@@ -8,14 +8,14 @@ from typing import Any
 
 import lightning as L
 import numpy as np
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.examples import Example, ExampleLoader
 from lmdyn.datamodules.corpora.tokenization import (
     Punctuation,
+    WordEncoder,
     load_tokenizer,
-    plain_backend,
     punctuation_of,
 )
 from lmdyn.datamodules.facts.fact_sources import Cloze, FactSource, GrammarFacts, TrexFacts
@@ -31,10 +31,11 @@ _CLOSING = (".", ",", ";", ":", "!", "?")
 class FactCorpus(L.LightningDataModule):
     """Cloze questions with one masked piece, each a sentence of its own, as validation and as test set.
 
-    A question is ``[CLS]``, the template with the subject in it and a mask in place of the object, ``[SEP]`` (as far
-    as the tokenizer has these two). Words are separated by spaces before the tokenizer sees them, as in the training
-    text. The object must be one piece of the tokenizer, found by encoding the whole sentence; facts whose object is
-    unknown or of several pieces are left out, and a warning counts them by relation.
+    A question is ``[CLS]``, the template with the subject in it and a mask in place of the object, ``[SEP]`` (as far as
+    the tokenizer has these two). Words are separated by spaces, as in the training text, and have the pieces of such
+    text: a byte-level tokenizer's have the space before them (``Ġ``), except the first. The object must be one piece of
+    the tokenizer, found by encoding the whole sentence; facts whose object is unknown or of several pieces are left
+    out, and a warning counts them by relation.
 
     Batches hold, besides what :class:`~lmdyn.datamodules.corpora.examples.ExampleLoader` adds:
 
@@ -233,15 +234,12 @@ class _Encoder:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, lowercase: bool, punctuation: Punctuation) -> None:
         self._attached = punctuation == "attached"
-        self._backend: Tokenizer = plain_backend(tokenizer)
+        self._words = WordEncoder(tokenizer)
         self._lowercase = lowercase
         self._unk = tokenizer.unk_token_id
         self._mask = int(tokenizer.mask_token_id)
         self._start = [] if tokenizer.cls_token_id is None else [int(tokenizer.cls_token_id)]
         self._end = [] if tokenizer.sep_token_id is None else [int(tokenizer.sep_token_id)]
-
-    def _encode(self, sentences: list[list[str]]) -> list[Encoding]:
-        return list(self._backend.encode_batch(sentences, is_pretokenized=True, add_special_tokens=False))
 
     def _single(self, encoding: Encoding, word: int, lengths: Sequence[int]) -> int | None:
         """The position of the only piece of the words from ``word`` on, if it is known.
@@ -252,7 +250,9 @@ class _Encoder:
             lengths: characters of each of the words; a full stop that is attached follows them.
         """
         positions = []
-        for i, (w, (start, end)) in enumerate(zip(encoding.word_ids, encoding.offsets, strict=True)):
+        for i, (w, (start, end)) in enumerate(
+            zip(encoding.word_ids, self._words.offsets(encoding), strict=True)
+        ):
             if w is not None and word <= w < word + len(lengths) and start < lengths[w - word]:
                 if end > lengths[w - word]:  # a piece of the object and what follows
                     return None
@@ -272,7 +272,7 @@ class _Encoder:
             asked = [_attached(*sentence) for sentence in asked]
         sentences, at = zip(*asked, strict=True)
         found: list[dict[str, np.ndarray[Any, Any]] | None] = []
-        for encoding, word, letters in zip(self._encode(list(sentences)), at, lengths, strict=True):
+        for encoding, word, letters in zip(self._words.encode(sentences), at, lengths, strict=True):
             position = self._single(encoding, word, letters)
             if position is None:
                 found.append(None)
@@ -288,7 +288,7 @@ class _Encoder:
         """The piece of each word within a sentence, None where it is unknown or several pieces."""
         words = [word.lower() if self._lowercase else word for word in words]
         # after another word: byte-level tokenizers write the first of a text without a space
-        encodings = self._encode([["a", word] for word in words])
+        encodings = self._words.encode([["a", word] for word in words])
         positions = [self._single(e, 1, [len(word)]) for e, word in zip(encodings, words, strict=True)]
         return [None if p is None else e.ids[p] for e, p in zip(encodings, positions, strict=True)]
 

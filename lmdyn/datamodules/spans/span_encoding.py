@@ -14,7 +14,7 @@ from lmdyn.datamodules.corpora.corpus import Corpus
 from lmdyn.datamodules.corpora.encoding import IGNORED, merge_label_names
 from lmdyn.datamodules.corpora.examples import Example, ExampleSequence
 from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS, Sentence
-from lmdyn.datamodules.corpora.tokenization import plain_backend
+from lmdyn.datamodules.corpora.tokenization import WordEncoder
 
 __all__ = ["POS_LAYERS", "SPAN_TASKS", "Asked", "EncodedSpans"]
 
@@ -149,7 +149,7 @@ class _Encoder:
     """Takes the sentences of one split, chunk by chunk."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, asked: Asked) -> None:
-        self._backend = plain_backend(tokenizer)
+        self._encoder = WordEncoder(tokenizer)
         cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
         self._left = [] if cls is None else [int(cls)]
         self._right = [] if sep is None else [int(sep)]
@@ -175,9 +175,7 @@ class _Encoder:
         """Encode sentences."""
         for s in sentences:
             self.present.update(s.layers)
-        encodings = self._backend.encode_batch(
-            [list(s.words) for s in sentences], is_pretokenized=True, add_special_tokens=False
-        )
+        encodings = self._encoder.encode([s.words for s in sentences])
         fits = [0 < len(e.ids) <= self._asked.max_pieces for e in encodings]
         if not all(fits):
             long = sum(len(e.ids) > self._asked.max_pieces for e in encodings)

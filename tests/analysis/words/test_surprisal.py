@@ -5,14 +5,22 @@ import math
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from torch import nn
 from transformers import (
     AlbertConfig,
     AlbertForMaskedLM,
+    CamembertConfig,
+    CamembertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
+    MPNetConfig,
+    MPNetForMaskedLM,
     PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaPreLayerNormConfig,
+    RobertaPreLayerNormForMaskedLM,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -223,3 +231,146 @@ def test_what_is_refused(causal, masked, caplog):
         surprisals(T5ForConditionalGeneration(T5Config(vocab_size=400, **small)), tokenizer, TEXTS)
     some = surprisals(model, tokenizer, ["", "Cats sat"])
     assert set(some["text"]) == {1}
+
+
+def log_probabilities(model, ids):
+    """Of each token but the first, by transformers."""
+    model.eval()
+    with torch.no_grad():
+        log_p = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+    return log_p[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0].double().numpy()
+
+
+def test_white_space_at_the_end_is_left_out_and_elsewhere_is_of_the_next_word(causal):
+    model, tokenizer = causal
+    words = word_surprisals(
+        surprisals(model, tokenizer, ["The cats sat", "The cats sat \t ", "  The  cats sat"])
+    )
+    bos = tokenizer.bos_token_id
+    plain = log_probabilities(model, [bos, *tokenizer("The cats sat")["input_ids"]])
+    of_text = words.groupby("text")
+    assert of_text.size().tolist() == [3, 3, 3]
+    for number in (0, 1):
+        assert of_text.get_group(number)["log_probability"].sum() == pytest.approx(plain.sum(), abs=1e-4)
+    np.testing.assert_allclose(*(of_text.get_group(n)["log_probability"] for n in (0, 1)), atol=1e-6)
+    assert of_text.get_group(0)["pieces"].tolist() == of_text.get_group(1)["pieces"].tolist()
+    ids, spans = (
+        tokenizer("  The  cats sat", return_offsets_mapping=True)[k] for k in ("input_ids", "offset_mapping")
+    )
+    log_p = log_probabilities(model, [bos, *ids])
+    ends = [sum(begin < end for begin, _ in spans) for end in (5, 11, 15)]
+    expected = [part.sum() for part in np.split(log_p, ends[:-1])]
+    np.testing.assert_allclose(of_text.get_group(2)["log_probability"], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("template", ["[CLS] $A [SEP]", "[CLS] [SEP] $A", "[SEP] [CLS] [MASK] $A"])
+def test_causal_models_read_what_the_tokenizer_puts_before_a_text(template):
+    torch.manual_seed(0)
+    tokenizer = albert_like()
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=template,
+        special_tokens=[(t, tokenizer.convert_tokens_to_ids(t)) for t in ("[CLS]", "[SEP]", "[MASK]")],
+    )
+    tokenizer.bos_token = "<pad>"  # what the tokenizer itself writes comes first
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2, n_positions=64, initializer_range=0.5
+    )
+    model = GPT2LMHeadModel(config)
+    found = surprisals(model, tokenizer, ["", *TEXTS[:3]], objective="causal")
+    before = template.split(" $A")[0].split()
+    assert found.attrs == {"objective": "causal", "start": "".join(before), "context": 64}
+    for number, text in enumerate(TEXTS[:3], 1):
+        ids = [
+            *tokenizer.convert_tokens_to_ids(before),
+            *tokenizer(text, add_special_tokens=False)["input_ids"],
+        ]
+        expected = log_probabilities(model, ids)[len(before) - 1 :]
+        np.testing.assert_allclose(found["log_probability"][found["text"] == number], expected, atol=1e-5)
+    long = surprisals(model, tokenizer, [" ".join(TEXTS)], objective="causal", context=8)
+    assert long["log_probability"].notna().all()
+
+
+def test_which_token_starts_a_text_where_the_tokenizer_puts_none(caplog):
+    model = nn.Sequential(nn.Embedding(400, 4), nn.Linear(4, 400))
+    for special, expected in (
+        ({"eos_token": "<e>", "cls_token": "<c>"}, "<e>"),
+        ({"eos_token": "<e>", "cls_token": "<c>", "bos_token": "<b>"}, "<b>"),
+        ({"cls_token": "<c>"}, "<c>"),
+        ({}, ""),
+    ):
+        caplog.clear()
+        found = surprisals(model, byte_level(**special), TEXTS)
+        assert found.attrs["start"] == expected
+        assert found["log_probability"].isna().sum() == (0 if expected else len(TEXTS))
+    assert "puts no token before a text, and has no bos_token, eos_token or cls_token" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        (RobertaConfig, RobertaForMaskedLM),
+        (CamembertConfig, CamembertForMaskedLM),
+        (RobertaPreLayerNormConfig, RobertaPreLayerNormForMaskedLM),
+        (MPNetConfig, MPNetForMaskedLM),
+    ],
+)
+@pytest.mark.parametrize("limit", [None, 16, 12])
+def test_positions_that_begin_after_the_paddings(config, kind, limit):
+    torch.manual_seed(0)
+    tokenizer = albert_like()
+    if limit is not None:  # the tokenizer's is of tokens
+        tokenizer.model_max_length = limit
+    model = kind(
+        config(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            max_position_embeddings=18,
+            pad_token_id=1,
+            initializer_range=0.5,
+        )
+    )
+    text = " ".join(TEXTS)
+    found = surprisals(model, tokenizer, [text])
+    room = (limit or 16) - 2
+    assert found.attrs == {"objective": "masked", "start": None, "context": room + 2}
+    model.eval()
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    for i in (0, 7, 30, len(ids) - 1):
+        begin = max(0, min(i - room // 2, len(ids) - room))
+        window = ids[begin : begin + room]
+        window[i - begin] = tokenizer.mask_token_id
+        row = torch.tensor([[tokenizer.cls_token_id, *window, tokenizer.sep_token_id]])
+        with torch.no_grad():
+            log_p = model(input_ids=row).logits[0, i - begin + 1].log_softmax(-1)
+        assert found["log_probability"][i] == pytest.approx(float(log_p[ids[i]]), abs=1e-5)
+
+
+def test_words_without_a_piece_of_their_own(caplog):
+    backend = Tokenizer(models.WordLevel({"<unk>": 0, "of the": 1, "cats": 2, "<s>": 3}, "<unk>"))
+    backend.normalizer = normalizers.Replace("\u200b", "")
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("of the|[^ ]+"), "removed", invert=True)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", bos_token="<s>")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4))
+    texts = ["\u200b", "cats of the cats", "", "cats \u200b cats"]
+    found = surprisals(model, tokenizer, texts)
+    assert found["piece"].tolist() == ["cats", "of the", "cats", "cats", "cats"]
+    assert found["word"].tolist() == ["cats", "of", "cats", "cats", "cats"]
+    assert found["word_index"].dtype == np.int64
+    assert found["word_index"].tolist() == [0, 1, 3, 0, 2]
+    assert "3 of 8 words have no piece of their own" in caplog.text
+    words = word_surprisals(found, texts)
+    assert words["text"].tolist() == [0, 1, 1, 1, 1, 3, 3, 3]
+    assert words["word"].tolist() == " ".join(texts).split()
+    assert words["word_index"].tolist() == [0, 0, 1, 2, 3, 0, 1, 2]
+    assert words["word_index"].dtype == words["pieces"].dtype == np.int64
+    assert words["pieces"].tolist() == [0, 1, 1, 0, 1, 1, 0, 1]
+    numbers = words[["log_probability", "surprisal", "rank", "entropy"]].isna()
+    assert numbers.all(axis=1).tolist() == numbers.any(axis=1).tolist() == (words["pieces"] == 0).tolist()
+    some = word_surprisals(found)
+    assert some["log_probability"].tolist() == words["log_probability"].dropna().tolist()
+    with pytest.raises(ValueError, match="the texts do not have the words of the pieces"):
+        word_surprisals(found, texts[1:])

@@ -1,12 +1,18 @@
+import json
 import re
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from lmdyn.datamodules.corpora.encoding import encode_documents
+from lmdyn.datamodules.corpora.sentence import Sentence
 from lmdyn.datamodules.corpora.tokenization import (
+    WordEncoder,
+    digest,
     load_tokenizer,
     punctuation_of,
     subword_tokenizer,
@@ -143,3 +149,133 @@ def test_how_full_stops_stand_of_own_tokenizers():
     assert punctuation_of(word_tokenizer(counts)) == "apart"
     assert punctuation_of(subword_tokenizer("unigram", counts, 300)) == "apart"
     assert punctuation_of(subword_tokenizer("wordpiece", counts, 300)) == "attached"  # the same pieces
+
+
+# ---------------------------------------------------------------- words, and the text that they make up
+
+SENTENCES = [
+    ("The", "capital", "of", "Élan", "is", "n't", "12", ",", "U.S.", "."),
+    ("cats",),
+    ("(", "sat", ")", "日本", "'s"),
+]
+LLAMA = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+"
+"""The kind of pattern by which OLMo-2's tokenizer splits."""
+
+
+def reading(kind):
+    """A tokenizer of some kind that has read ``SENTENCES``."""
+    text = [" ".join(words) for words in SENTENCES]
+    if kind == "wordpiece":
+        return subword_tokenizer("wordpiece", Counter(" ".join(text).split()), 200)
+    if kind == "metaspace":
+        return subword_tokenizer("unigram", Counter(" ".join(text).split()), 200)
+    tokenizer = Tokenizer(models.BPE())
+    if kind == "no dummy prefix":  # Gemma's
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+        tokenizer.decoder = decoders.Metaspace(prepend_scheme="never")
+        alphabet = sorted(set(" ".join(text)))
+    else:
+        tokenizer.pre_tokenizer = {
+            "byte-level": pre_tokenizers.ByteLevel(add_prefix_space=False),
+            "prefix space": pre_tokenizers.ByteLevel(add_prefix_space=True),
+            "split": pre_tokenizers.Sequence(
+                [
+                    pre_tokenizers.Split(Regex(LLAMA), "isolated"),
+                    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+                ]
+            ),
+        }[kind.removesuffix(", trimmed")]
+        tokenizer.decoder = decoders.ByteLevel()
+        if kind.endswith(", trimmed"):  # Pythia's
+            tokenizer.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=True)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(text * 5, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+SPACED = ["byte-level", "byte-level, trimmed", "split", "split, trimmed", "no dummy prefix"]
+
+
+@pytest.mark.parametrize("kind", [*SPACED, "prefix space", "metaspace", "wordpiece"])
+def test_encoded_words_are_the_text_that_they_make_up(kind, tmp_path):
+    tokenizer = reading(kind)
+    split = encode_documents([[Sentence(words) for words in SENTENCES]], tmp_path, tokenizer, eos=False)
+    bounds = [*split.sentence_starts, split.num_tokens]
+    for words, start, end in zip(SENTENCES, bounds, bounds[1:], strict=False):
+        ids = split.tokens[start:end].tolist()
+        text = " ".join(words)
+        assert ids == tokenizer(text, add_special_tokens=False)["input_ids"]
+        if kind == "wordpiece":  # lower-cased, and its decoder has a space between "n" and "'t"
+            assert tokenizer.decode(ids).replace(" ", "") == text.lower().replace(" ", "").replace("é", "e")
+        else:
+            expected = text.lower().replace("é", "e") if kind == "metaspace" else text
+            assert tokenizer.decode(ids).lstrip() == expected
+        begins = split.word_start[start:end]
+        assert begins.sum() == len(words)
+        firsts = [tokenizer.decode(ids[i]).strip().lower()[:1] for i in begins.nonzero()[0]]
+        # a piece can be a part of a character, or the space alone
+        assert all(a in ("", "\ufffd", b[0].lower(), "e") for a, b in zip(firsts, words, strict=True))
+
+
+@pytest.mark.parametrize("kind", SPACED)
+def test_words_of_pieces_and_their_places_with_spaces_before_words(kind):
+    encoder = WordEncoder(reading(kind))
+    assert encoder.spaced
+    for words, encoding in zip(SENTENCES, encoder.encode(SENTENCES), strict=True):
+        of_word = [[] for _ in words]
+        for word, span in zip(encoding.word_ids, encoder.offsets(encoding), strict=True):
+            of_word[word].append(span)
+        for word, spans in zip(words, of_word, strict=True):
+            assert spans[0][0] == 0
+            assert spans[-1][1] == len(word)
+            assert {i for a, b in spans for i in range(a, b)} == set(range(len(word)))
+
+
+@pytest.mark.parametrize(
+    "kind", ["prefix space", "metaspace", "wordpiece", "word", "unsplit", "no unknown", "letters"]
+)
+def test_other_tokenizers_encode_words_as_they_are(kind):
+    letters = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "c": 2, "s": 3, "t": 4}, "[UNK]"))
+    letters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    bare = {
+        "letters": PreTrainedTokenizerFast(tokenizer_object=letters, unk_token="[UNK]"),
+        "word": word_tokenizer({"cats": 2, "sat": 1}),
+        "unsplit": PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "cats": 2}, "[UNK]"))
+        ),
+        "no unknown": PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer(models.WordLevel({w: i for i, w in enumerate(chain(*SENTENCES))}))
+        ),
+    }
+    tokenizer = bare[kind] if kind in bare else reading(kind)
+    encoder = WordEncoder(tokenizer)
+    assert not encoder.spaced
+    expected = tokenizer.backend_tokenizer.encode_batch(
+        [list(words) for words in SENTENCES], is_pretokenized=True, add_special_tokens=False
+    )
+    for mine, theirs in zip(encoder.encode(SENTENCES), expected, strict=True):
+        assert (mine.ids, mine.word_ids) == (theirs.ids, theirs.word_ids)
+        assert encoder.offsets(mine) == theirs.offsets
+
+
+def test_text_that_was_encoded_without_spaces_is_not_taken_from_caches():
+    def earlier(tokenizer):
+        backend = tokenizer.backend_tokenizer
+        return digest([json.loads(backend.to_str()), False, dict(tokenizer.special_tokens_map)])
+
+    for kind, same in (("byte-level", False), ("metaspace", True), ("wordpiece", True)):
+        tokenizer = reading(kind)
+        assert (tokenizer_digest(tokenizer) == earlier(tokenizer)) == same
+        assert tokenizer_digest(tokenizer) == tokenizer_digest(tokenizer)
+
+
+def test_how_full_stops_stand_without_a_prefix_space():
+    for text, expected in ((RAW, "attached"), (APART, "apart")):
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=600, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        )
+        tokenizer.train_from_iterator(text, trainer)
+        assert punctuation_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer)) == expected

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AlbertConfig, AlbertForMaskedLM, BertTokenizerFast, PreTrainedTokenizerFast
 
 from lmdyn.datamodules.facts.fact_sources import PUBLICATION
@@ -230,6 +230,55 @@ def test_unigram_pieces():
             "▁paris"
         ]
     assert tokenizer.convert_ids_to_tokens(loader.candidates) == ["▁france", "▁paris"]
+
+
+@pytest.mark.parametrize("punctuation", ["attached", "apart"])
+def test_pieces_of_byte_level_tokenizers_are_those_of_raw_text(punctuation):
+    """RoBERTa's: the space before a word is part of its first piece."""
+    texts = [
+        "Paris is the capital of France.",
+        "the capital of France is Paris .",
+        "Berlin of Germany . Bonn",
+    ]
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=specials, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )  # fmt: skip
+    backend.train_from_iterator(texts * 5, trainer)
+    backend.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>", cls_token="<s>", sep_token="</s>",
+        mask_token="<mask>",
+    )  # fmt: skip
+
+    class Some(FactSource):
+        def facts(self):
+            yield Cloze("P36", "France", "Paris", "the capital of [X] is [Y] .")
+            yield Cloze("P17", "Paris", "France", "[Y] is of [X] .")
+
+        def relation_kinds(self):
+            return {"P36": "1-1", "P17": "1-1"}
+
+        def candidates(self):
+            return ["Paris", "France", "Berlin", "Parisberlin"]
+
+    loader = corpus_of(Some(), tokenizer, punctuation=punctuation).loader()
+    stop = "." if punctuation == "attached" else " ."
+    first, *others = loader.examples
+    raw = tokenizer(f"the capital of France is Paris{stop}")["input_ids"]
+    of_object = tokenizer.convert_tokens_to_ids("ĠParis")
+    assert first["labels"].max() == of_object
+    assert np.where(first["labels"] >= 0, first["labels"], first["input_ids"]).tolist() == raw
+    assert first["input_ids"].tolist() == [tokenizer.mask_token_id if i == of_object else i for i in raw]
+    assert tokenizer.convert_ids_to_tokens(sorted(loader.candidates)) == [
+        piece for piece in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+        if piece in ("ĠParis", "ĠFrance", "ĠBerlin")
+    ]  # fmt: skip
+    for example in others:  # the first of a text, where it is one piece
+        assert tokenizer.convert_ids_to_tokens(int(example["labels"].max())) == "France"
 
 
 def test_grammar_facts_are_worded_as_in_the_text():

@@ -20,6 +20,7 @@ from lmdyn.datamodules.corpora.corpus import Corpus
 from lmdyn.datamodules.corpora.sentence import Constituent, Document, Mention, Role, Sentence
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.datamodules.spans.spans import _CACHE, SPAN_TASKS, SpanCorpus
+from tests.datamodules.corpora.test_tokenization import SENTENCES, reading
 
 PIECES = [
     "[PAD]",
@@ -158,6 +159,28 @@ def test_a_word_tokenizer_has_no_special_tokens():
         "words",
     ]
     assert [r[:2] for r in rows(batch, "constituents", 0)] == [[0, 4], [2, 3], [2, 4]]
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "split"])
+def test_byte_level_pieces_are_those_of_the_text(kind):
+    tokenizer = reading(kind)
+    tagged = [Sentence(words, upos=tuple(words)) for words in SENTENCES]
+    spans = SpanCorpus(Given(train=tagged, validation=tagged), tasks=["pos"], pos_layer="upos")
+    spans.tokenizer = tokenizer
+    spans.setup()
+    seen = 0
+    for batch in spans.train_dataloader():
+        for row, number in enumerate(batch["example"].tolist()):
+            text = " ".join(SENTENCES[number])
+            ids = tokenizer(text)["input_ids"]
+            assert batch["input_ids"][row][: len(ids)].tolist() == ids
+            found = [
+                (tokenizer.decode(ids[start:end]).strip(), spans.label_names["pos"][label])
+                for start, end, *_, label in rows(batch, "pos", row)
+            ]
+            assert found == [(word, word) for word in SENTENCES[number]]
+            seen += 1
+    assert seen == len(SENTENCES)
 
 
 def test_every_span_of_a_grammar_is_there():
