@@ -184,5 +184,7 @@ def test_two_towers(place):
     runs = place.chain("he2022_twotower/paper")
     for run in ("bert_base", "bert_large_1", "elmo", "gpt"):
         assert observed(runs / run) == {"tower_preference", "word_clusters"}
-        by = rows(runs / run, "tower_preference")["by"]
-        assert {"token", "upos"} <= set(by)
+        found = rows(runs / run, "tower_preference")
+        assert {"token", "upos"} <= set(found["by"])
+        assert "head_reliability" in set(found["quantity"])
+        assert found["step"].min() == 0 < found["step"].max()  # claims compare with the untrained model
