@@ -193,7 +193,7 @@ def word_surprisals(pieces: pd.DataFrame, texts: Sequence[str] | None = None) ->
         spelled = {
             (number, i): word for number, text in enumerate(texts) for i, word in enumerate(text.split())
         }
-        if any(spelled.get(place) != word for place, word in words["word"].items()):
+        if [spelled.get(place) for place in words.index.tolist()] != words["word"].tolist():
             raise ValueError(
                 "the texts do not have the words of the pieces: expected those that surprisals was given, got others"
             )

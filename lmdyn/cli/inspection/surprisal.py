@@ -87,7 +87,7 @@ def write_surprisals(
     out.mkdir(parents=True, exist_ok=True)
     words.to_parquet(out / "words.parquet", index=False)
     pieces.to_parquet(out / "pieces.parquet", index=False)
-    about = {
+    about: dict[str, Any] = {
         "model": model,
         "arguments": list(arguments),
         "weights": subject.weights,
@@ -95,7 +95,7 @@ def write_surprisals(
         "tokenizer_digest": tokenizer_digest(found),
         "text": text,
         **settings,
-        **pieces.attrs,  # objective, start and context as they were found
+        **{str(k): v for k, v in pieces.attrs.items()},  # objective, start and context as they were found
     }
     (out / "settings.json").write_text(json.dumps({**about, "lmdyn": version("lmdyn")}, indent=1) + "\n")
     _say(subject, words, pieces)
