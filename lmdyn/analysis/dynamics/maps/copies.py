@@ -67,9 +67,10 @@ def _of_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     if not any(t.is_complex() for t in (*module.parameters(), *module.buffers())):
         return module.to(dtype)
     complexes = dtype.to_complex()  # `to` would leave the real part alone
-    return module._apply(
+    moved: nn.Module = module._apply(
         lambda t: t.to(complexes) if t.is_complex() else t.to(dtype) if t.is_floating_point() else t
     )
+    return moved
 
 
 def _uncompiled(module: nn.Module) -> nn.Module:
