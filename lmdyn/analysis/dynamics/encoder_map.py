@@ -8,11 +8,27 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lmdyn.analysis.dynamics.maps.copies import apart, private_copy, same_values
-from lmdyn.analysis.dynamics.maps.core import Core, core_of, order_of, repeated_modules, shorter_units
+from lmdyn.analysis.dynamics.maps.copies import apart, private_copy
+from lmdyn.analysis.dynamics.maps.core import (
+    Core,
+    RecurrentError,
+    core_of,
+    order_of,
+    refuse_recurrent,
+    repeated_modules,
+    shorter_units,
+)
 from lmdyn.analysis.dynamics.maps.passage import Passage, Recorded
-from lmdyn.analysis.dynamics.maps.steps import CalledLayers, LayerStep, NoMapError, Passages, tolerance
-from lmdyn.analysis.dynamics.maps.texts import repeated, resized, rows_of, some_texts, tokens_of
+from lmdyn.analysis.dynamics.maps.steps import CalledLayers, NoMapError, Passages, check_rows_first, tolerance
+from lmdyn.analysis.dynamics.maps.texts import (
+    padding_of,
+    repeated,
+    resized,
+    rows_at,
+    rows_of,
+    some_texts,
+    tokens_of,
+)
 from lmdyn.analysis.inspection.activations import first_tensor, paths_of, resolve_sites
 from lmdyn.analysis.inspection.blocks import static_blocks
 from lmdyn.analysis.inspection.forward import Forward, call_module, logits_of
@@ -140,7 +156,7 @@ class EncoderMap:
                 "the batch has no tokens: expected what the model's forward is given, such as input_ids (rows, "
                 f"tokens), got {({name: tuple(value.shape) for name, value in given.items()}) or sorted(batch)}"
             )
-        self._example, *self._others = some_texts(given)
+        self._example, *self._others = some_texts(given, {0, *padding_of(configs)})
         rows = given if masked else self._example
         self._sites = dict(sites) if sites is not None else None
         try:
@@ -162,6 +178,7 @@ class EncoderMap:
         self.layers: tuple[nn.Module, ...] = tuple(self._passage.layers[path] for path in self.unit)
         state = cast(Tensor, example.calls[len(self.unit) - 1].answer)
         self.width = state.shape[2]
+        check_rows_first(state, rows_of(rows), type(module).__name__)
         self.injected = self._depends_on_text(state[:1])
         self._ends = False  # whether what follows the core was seen to read the last state alone
 
@@ -182,7 +199,7 @@ class EncoderMap:
         if self._sites is not None:
             found = resolve_sites(self._module, self._sites)
             layers = {self._sites[name]: layer for name, layer in found.items()}
-            _refuse_recurrent(layers, self._module)
+            refuse_recurrent(layers, self._module)
             core = core_of(order_of(self._module, layers, run))
             if silent := sorted(layers.keys() - {*core.unit}):
                 raise ValueError(
@@ -203,7 +220,8 @@ class EncoderMap:
             if isinstance(error, RecurrentError):
                 raise
             refused = error
-        for layers in self._loops(rows, run):
+        loops, failed = self._loops(rows, run)
+        for layers in loops:
             core = core_of(order_of(self._module, layers, run))
             for unit in shorter_units(core.unit) if core.n > 1 else ():
                 try:
@@ -212,7 +230,10 @@ class EncoderMap:
                     refused = error if not isinstance(refused, NoMapError) or blocks is None else refused
         if blocks is not None and blocks[1].n > 1:
             return self._as_steps(*blocks, rows)
-        raise refused
+        if failed is None:
+            raise refused
+        kind = NoMapError if isinstance(refused, NoMapError) else ValueError
+        raise kind(f"{model} cannot be run: {type(failed).__name__}: {failed} ({refused})") from failed
 
     def _as_steps(
         self,
@@ -239,31 +260,34 @@ class EncoderMap:
         except ValueError:
             recurrent = {p: m for p, m in paths_of(self._module).items() if isinstance(m, nn.RNNBase)}
             if recurrent or "input_ids" not in rows or not static_blocks(self._module):
-                _refuse_recurrent(recurrent, self._module)
+                refuse_recurrent(recurrent, self._module)
                 raise
             found = find_sites(self._module, rows, self._forward)  # of several lists, those that run
             sites = {name: path for name, path in found.sites.items() if found.kinds[name] == "block"}
             if not sites:
                 raise
         layers = {path: resolve_sites(self._module, {"layer": path})["layer"] for path in sites.values()}
-        _refuse_recurrent(layers, self._module)
+        refuse_recurrent(layers, self._module)
         return layers
 
-    def _loops(self, rows: Mapping[str, Tensor], run: Callable[[], Any]) -> list[dict[str, nn.Module]]:
+    def _loops(
+        self, rows: Mapping[str, Tensor], run: Callable[[], Any]
+    ) -> tuple[list[dict[str, nn.Module]], Exception | None]:
+        """Candidates for a core, or why the module cannot be run."""
         ids = {name: t for name, t in rows.items() if name == "input_ids"}
         try:
-            return repeated_modules(self._module, run, ids)
-        except Exception:  # it cannot be run: why its layers are not found is said already
-            return []
+            return repeated_modules(self._module, run, ids), None
+        except Exception as error:
+            return [], error
 
     # ---------------------------------------------------------------- rows
 
     def _depends_on_text(self, state: Tensor) -> bool:
         """Whether another text of the same length changes the step."""
-        steps = [self._steps.bind(text) for text in (self._example, *self._others)]
+        texts = (self._example, *self._others)
         if isinstance(self._steps, CalledLayers):
-            arguments = [[cast(LayerStep, step).arguments for step in of_text] for of_text in steps]
-            return not all(same_values(arguments[0], other) for other in arguments[1:])
+            return self._steps.depend_on_text(texts)
+        steps = [self._steps.bind(text) for text in texts]
         noise = torch.randn(state.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         for x in (state, noise.to(state), torch.zeros_like(state)):
             expected, *found = [step(x) for (step,) in steps]
@@ -293,7 +317,7 @@ class EncoderMap:
         """
         if self._batch is None:
             return self
-        return self.of({name: t[rows] for name, t in self._batch.items()})
+        return self.of(rows_at(self._batch, rows))
 
     def _read(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
         """What the forward is given."""
@@ -415,19 +439,6 @@ class _Layer:
 
     def __call__(self, x: Float[Tensor, "batch tokens hidden"]) -> Float[Tensor, "batch tokens hidden"]:
         return self._f._applied_to(x)[self._i](x) if len(x) else x
-
-
-class RecurrentError(ValueError):
-    """Layers whose state runs over the tokens."""
-
-
-def _refuse_recurrent(layers: Mapping[str, nn.Module], module: nn.Module) -> None:
-    recurrent = [path for path, layer in layers.items() if isinstance(layer, nn.RNNBase)]
-    if recurrent:
-        raise RecurrentError(
-            f"{', '.join(recurrent)} of {type(module).__name__}: recurrent layers, whose state runs over the tokens; "
-            "expected the blocks of a transformer or of a state-space model"
-        )
 
 
 def _groups_of_albert(module: nn.Module) -> Any:

@@ -382,10 +382,12 @@ class Preflight(L.Callback):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Compare."""
-        if self._foreseen is None or not trainer.is_global_zero:
+        if self._foreseen is None:
+            return
+        folder = Path(trainer.log_dir or trainer.default_root_dir)  # a broadcast: every rank enters
+        if not trainer.is_global_zero:
             return
         memory, disk = self._foreseen
-        folder = Path(trainer.log_dir or trainer.default_root_dir)
         used = sum(p.stat().st_size for p in folder.rglob("*.ckpt") if p.is_file())
         self.compared = compared(memory, device_of(pl_module))
         self.compared |= {"checkpoints_mb": used >> 20, "foreseen_checkpoints_mb": disk >> 20}

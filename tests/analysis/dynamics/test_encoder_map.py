@@ -239,3 +239,20 @@ def test_models_that_compute_attention_in_their_own_way():
     f = EncoderMap(bloom, batch(), dtype=torch.float64)
     x = bloom.transformer.ln_f(iterated(f, f.start(batch(5, 9))))
     torch.testing.assert_close(x, bloom.transformer(**batch(5, 9)).last_hidden_state, rtol=0, atol=1e-10)
+
+
+def test_why_a_model_cannot_be_run_is_said():
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.core = nn.Embedding(9, 4), nn.Linear(4, 4)
+
+        def forward(self, input_ids):
+            x = self.embed(input_ids)
+            for _ in range(3):
+                x = torch.tanh(self.core(x))
+            return x @ torch.ones(5)
+
+    with pytest.raises(ValueError, match=r"Broken cannot be run: RuntimeError: size mismatch") as caught:
+        EncoderMap(Broken(), {"input_ids": torch.tensor([[1, 2, 3]])})
+    assert isinstance(caught.value.__cause__, RuntimeError)

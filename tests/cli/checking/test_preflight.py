@@ -159,6 +159,26 @@ def test_fit_stops_before_the_first_batch_and_observation(tmp_path):
     assert list(tmp_path.rglob("*.parquet"))
 
 
+@pytest.mark.parametrize("zero", [True, False])
+def test_every_rank_asks_for_the_folder_at_the_end(tmp_path, zero):
+    """``log_dir`` is a broadcast: of two ranks, one that did not ask would let the other wait without end."""
+    asked = []
+
+    class Trainer:
+        is_global_zero, default_root_dir = zero, tmp_path
+
+        @property
+        def log_dir(self):
+            asked.append(zero)
+            return str(tmp_path)
+
+    first = Preflight()
+    first._foreseen = 1 << 20, 1 << 20
+    first.on_train_end(Trainer(), Steps2())
+    assert asked == [zero]
+    assert bool(first.compared) == zero
+
+
 def test_fit_stops_for_memory_and_disk(tmp_path, monkeypatch):
     saver = ScheduledCheckpoint(Steps(every=1))
     monkeypatch.setattr(preflight, "free_disk", lambda folder: 100)

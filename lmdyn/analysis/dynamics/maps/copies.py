@@ -17,7 +17,7 @@ def private_copy(module: nn.Module, dtype: torch.dtype, attention: str) -> nn.Mo
 
     Args:
         module: any module; a trainer that it is attached to is not copied.
-        dtype: of all its floating parameters and buffers.
+        dtype: of all its floating parameters and buffers; complex ones get the complex type of this precision.
         attention: transformers' implementation, ``sdpa`` or ``eager``.
 
     Raises:
@@ -42,7 +42,7 @@ def private_copy(module: nn.Module, dtype: torch.dtype, attention: str) -> nn.Mo
             f"{type(module).__name__} cannot be copied, so there is no map of it that is independent of its training "
             f"({type(error).__name__}: {error})"
         ) from error
-    copied = _uncompiled(copied).to(dtype).eval().requires_grad_(False)
+    copied = _of_precision(_uncompiled(copied), dtype).eval().requires_grad_(False)
     without: list[Any] = []
     for m in copied.modules():
         config: Any = getattr(m, "config", None)
@@ -60,6 +60,17 @@ def private_copy(module: nn.Module, dtype: torch.dtype, attention: str) -> nn.Mo
     for config in without:  # its masks would be those of an attention that it does not compute
         config._attn_implementation = "eager"
     return copied
+
+
+def _of_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The module with all its numbers in a precision; complex ones, as of rotary tables, stay complex."""
+    if not any(t.is_complex() for t in (*module.parameters(), *module.buffers())):
+        return module.to(dtype)
+    complexes = dtype.to_complex()  # `to` would leave the real part alone
+    moved: nn.Module = module._apply(
+        lambda t: t.to(complexes) if t.is_complex() else t.to(dtype) if t.is_floating_point() else t
+    )
+    return moved
 
 
 def _uncompiled(module: nn.Module) -> nn.Module:

@@ -12,7 +12,16 @@ from lmdyn.analysis.inspection.activations import observing, paths_of
 from lmdyn.analysis.inspection.blocks import is_leaf
 from lmdyn.analysis.inspection.forward_trace import Call, trace_forward, within
 
-__all__ = ["Core", "core_of", "order_of", "repeated_modules", "shortest_unit"]
+__all__ = [
+    "Core",
+    "RecurrentError",
+    "core_of",
+    "order_of",
+    "refuse_recurrent",
+    "repeated_modules",
+    "shorter_units",
+    "shortest_unit",
+]
 
 
 @dataclass(frozen=True)
@@ -128,3 +137,17 @@ def shorter_units(unit: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """
     for end in range(len(unit), 0, -1):
         yield unit[:end]
+
+
+class RecurrentError(ValueError):
+    """Layers whose state runs over the tokens."""
+
+
+def refuse_recurrent(layers: Mapping[str, nn.Module], module: nn.Module) -> None:
+    """Raise :class:`RecurrentError` where one of the layers is torch's RNN, LSTM or GRU."""
+    recurrent = [path for path, layer in layers.items() if isinstance(layer, nn.RNNBase)]
+    if recurrent:
+        raise RecurrentError(
+            f"{', '.join(recurrent)} of {type(module).__name__}: recurrent layers, whose state runs over the tokens; "
+            "expected the blocks of a transformer or of a state-space model"
+        )

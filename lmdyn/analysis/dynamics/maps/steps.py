@@ -14,7 +14,7 @@ from lmdyn.analysis.dynamics.maps.copies import apart, same_values
 from lmdyn.analysis.dynamics.maps.passage import Call, Passage, Recorded
 from lmdyn.analysis.inspection.activations import first_tensor
 
-__all__ = ["CalledLayers", "LayerStep", "NoMapError", "Passages", "tolerance"]
+__all__ = ["CalledLayers", "LayerStep", "NoMapError", "Passages", "check_rows_first", "tolerance"]
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,19 @@ class NoMapError(ValueError):
 def tolerance(dtype: torch.dtype) -> float:
     """How far, relative to the largest entry, two ways of computing a step may lie apart by rounding."""
     return {torch.float64: 1e-8}.get(dtype, 1e-4)
+
+
+def check_rows_first(state: Tensor, rows: int, model: str) -> None:
+    """Refuse a state (tokens, batch, hidden), of which the map would take tokens for rows.
+
+    Example:
+        >>> check_rows_first(torch.zeros(2, 5, 8), 2, "GPT")
+    """
+    if state.shape[0] != rows:
+        raise NoMapError(
+            f"the state of {model} is {tuple(state.shape)} for {rows} rows: expected (batch, tokens, hidden); build "
+            "its layers with rows first, as torch's with `batch_first=True`"
+        )
 
 
 class LayerStep:
@@ -101,6 +114,40 @@ class CalledLayers:
     def bind(self, batch: Mapping[str, Tensor]) -> list[LayerStep]:
         """The layers of one iteration, with the arguments for rows of a batch."""
         return self._steps(self._passage.record(batch, until=len(self.unit)).calls)
+
+    @torch.no_grad()
+    def depend_on_text(self, texts: Sequence[Mapping[str, Tensor]]) -> bool:
+        """Whether layers are given other arguments for another text of the same length.
+
+        Args:
+            texts: of as many rows and tokens; the first one is the example.
+
+        Raises:
+            NoMapError: for another text than the example, the state is changed between layers, or what a layer answers
+                depends on what it was given for the text before.
+        """
+        seen = [self._passage.record(text) for text in texts]
+        steps = [self._steps(text.calls) for text in seen]
+        for text, of_text in zip(
+            seen[:-1], steps, strict=False
+        ):  # what the layers hold is now the last text's
+            self._check_called_alone(text.calls, of_text)
+        _check_chain(seen[-1].calls, type(self._passage.module).__name__)
+        arguments = [[step.arguments for step in of_text] for of_text in steps]
+        return not all(same_values(arguments[0], other) for other in arguments[1:])
+
+    def _check_called_alone(self, calls: Sequence[Call], steps: Sequence[LayerStep]) -> None:
+        model = type(self._passage.module).__name__
+        _check_chain(calls, model)
+        for i, call in enumerate(calls):
+            found = steps[i % len(steps)](cast(Tensor, call.x).clone())
+            off = apart(found, cast(Tensor, call.answer))
+            if off > tolerance(found.dtype):
+                raise NoMapError(
+                    f"layer {call.path!r} of {model}, called alone after another text, answers something else than in "
+                    f"the model (apart by {off:.1e}): it keeps something of a text beside its arguments, such as an "
+                    "attribute that the model sets: hand it to the layer as an argument"
+                )
 
     def start(self, batch: Mapping[str, Tensor]) -> State:
         """The input of the first layer."""
@@ -179,8 +226,8 @@ class Passages:
         example: all that the forward of one example did.
 
     Raises:
-        NoMapError: the step depends on the number of the iteration or on more than the state; or the layers do not
-            carry the state.
+        NoMapError: the step depends on the number of the iteration or on more than the state, as what layers keep from
+            one iteration to the next; or the layers do not carry the state.
     """
 
     any_rows = False
@@ -238,6 +285,17 @@ class Passages:
                     "its largest entry (a number or embedding of the depth, different layers, a memory beside the "
                     "state): there is no map to iterate; name by `sites` a core that carries the whole state, or leave "
                     "the number out"
+                )
+
+        for i in _some_of(
+            range(self.n - 1)
+        ):  # what layers keep beside the state shows in the module's own run only
+            off = apart(self._after(example, ends[i]), ends[i + 1])
+            if off > tolerance(some.dtype):
+                raise NoMapError(
+                    f"iteration {i + 2} of {self._model} ends elsewhere than its step from the state before (apart by "
+                    f"{off:.1e} of the largest entry): layers keep something from one iteration to the next beside the "
+                    "state, as a cache of keys and values that all iterations share: there is no map to iterate"
                 )
 
     # ---------------------------------------------------------------- the state at depth 0

@@ -1,23 +1,40 @@
 """Rows of a batch as a map needs them: so many, so long, and others to compare with."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["repeated", "resized", "rows_of", "some_texts", "tokens_of"]
+__all__ = ["padding_of", "repeated", "resized", "rows_at", "rows_of", "some_texts", "tokens_of"]
 
 _ROWS = 4
 
 
 def rows_of(batch: Mapping[str, Tensor]) -> int:
-    """How many rows a batch has.
+    """How many rows a batch has, by ``input_ids``, or by the longest tensor.
 
     Example:
-        >>> rows_of({"input_ids": torch.ones(2, 3)})
+        >>> rows_of({"input_ids": torch.ones(2, 3), "position_ids": torch.ones(1, 3)})
         2
     """
-    return max((len(t) for t in batch.values()), default=0)
+    return len(batch["input_ids"]) if "input_ids" in batch else max(map(len, batch.values()), default=0)
+
+
+def rows_at(batch: Mapping[str, Tensor], rows: Tensor | slice) -> dict[str, Tensor]:
+    """Some rows of a batch; tensors that all rows share, such as positions (1, tokens), are as they are.
+
+    Args:
+        batch: tensors by name.
+        rows: their numbers, or a mask of all.
+
+    Example:
+        >>> part = rows_at({"input_ids": torch.ones(2, 3), "position_ids": torch.ones(1, 3)}, slice(1, 2))
+        >>> {name: tuple(t.shape) for name, t in part.items()}
+        {'input_ids': (1, 3), 'position_ids': (1, 3)}
+    """
+    n = rows_of(batch)
+    return {name: t[rows] if len(t) == n else t for name, t in batch.items()}
 
 
 def tokens_of(batch: Mapping[str, Tensor]) -> int | None:
@@ -50,40 +67,69 @@ def resized(row: Mapping[str, Tensor], rows: int, tokens: int) -> dict[str, Tens
         [[1, 2, 1], [1, 2, 1]]
     """
     length = tokens_of(row)
-    return {
-        name: (_cut(t, tokens) if t.ndim > 1 and t.shape[1] == length else t).expand(
-            rows, *[-1] * (t.ndim - 1)
-        )
-        for name, t in row.items()
-    }
+
+    def fitted(t: Tensor) -> Tensor:
+        if len(t) != 1:  # what all rows share, as positions (tokens,)
+            return _cut(t, tokens, 0) if len(t) == length else t
+        t = _cut(t, tokens, 1) if t.ndim > 1 and t.shape[1] == length else t
+        return t.expand(rows, *[-1] * (t.ndim - 1))
+
+    return {name: fitted(t) for name, t in row.items()}
 
 
-def _cut(t: Tensor, tokens: int) -> Tensor:
-    return torch.cat([t] * -(-tokens // t.shape[1]), 1)[:, :tokens]
+def _cut(t: Tensor, tokens: int, axis: int) -> Tensor:
+    return torch.cat([t] * -(-tokens // t.shape[axis]), axis).narrow(axis, 0, tokens)
 
 
-def some_texts(batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+def _with_padding(ids: Tensor, token: int) -> Tensor:
+    """With a token in the middle padding: transformers warn of it at the ends of a text."""
+    changed = ids.clone()
+    changed[:, ids.shape[1] // 2] = token
+    return changed
+
+
+def some_texts(batch: Mapping[str, Tensor], padding: Iterable[int] = (0,)) -> list[dict[str, Tensor]]:
     """The first row of a batch, and others of as many tokens.
 
     These are the next rows; and the first one with its first token throughout, with the neighbours of its tokens in the
-    vocabulary, and in the other order. All have the first row's mask.
+    vocabulary, in the other order, and with padding, of which a model may make a mask of its own. All have the first
+    row's mask.
+
+    Args:
+        batch: tensors by name.
+        padding: ids that a model may take for padding.
 
     Example:
         >>> texts = some_texts({"input_ids": torch.tensor([[5, 6]])})
         >>> [text["input_ids"].tolist() for text in texts]
-        [[[5, 6]], [[5, 5]], [[4, 5]], [[6, 5]]]
+        [[[5, 6]], [[5, 5]], [[4, 5]], [[6, 5]], [[5, 0]]]
     """
-    rows = [{name: t[i : i + 1] for name, t in batch.items()} for i in range(min(_ROWS, rows_of(batch)))]
+    rows = [rows_at(batch, slice(i, i + 1)) for i in range(min(_ROWS, rows_of(batch)))]
     name = "input_ids" if "input_ids" in batch else next((n for n, t in batch.items() if t.ndim > 1), None)
     if name is None or not rows:
         return rows
     ids = rows[0][name]
     changed = [ids + 1, ids.flip(1)]
-    if not ids.is_floating_point():  # 0 is often padding
+    if not ids.is_floating_point():
         changed = [
             ids[:, :1].expand_as(ids).contiguous(),
-            torch.where(ids > 1, ids - 1, ids + 1),
+            torch.where(ids > 1, ids - 1, ids + 1),  # not 0, often padding
             ids.flip(1),
+            *(_with_padding(ids, token) for token in sorted({*padding})),
         ]
     mask = {n: t for n, t in rows[0].items() if n == "attention_mask"}
     return [{**row, **mask} for row in rows] + [{**rows[0], name: t} for t in changed]
+
+
+def padding_of(configs: Iterable[Any]) -> Iterator[int]:
+    """Ids of padding by transformers' configurations, those that have a vector.
+
+    Example:
+        >>> from transformers import LlamaConfig
+        >>> list(padding_of([LlamaConfig(vocab_size=9, pad_token_id=i) for i in (2, 9, None)]))
+        [2]
+    """
+    for config in configs:
+        i, n = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", None)
+        if isinstance(i, int) and isinstance(n, int) and 0 <= i < n:
+            yield i

@@ -18,6 +18,7 @@ from lmdyn.callbacks.conditions.finding import Cost, Foreseen
 from lmdyn.callbacks.dynamics.loops.loop_convergence_figures import loop_convergence_figures
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import text_of, to_device
+from lmdyn.callbacks.observing.store import UNDECIDED
 
 __all__ = ["LoopConvergence"]
 
@@ -102,6 +103,12 @@ class LoopConvergence(Observer):
         self.horizon, self.times, self.tolerance = horizon, times, tolerance
         self.core = None if sites is None else dict(sites)
         self._positions, self._padded = 0, False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments; what is found with the module is undecided until it is met, as where a run goes on."""
+        later = [k for k in ("horizon", "times") if self.hparams[k] is None and k not in self._found]
+        return super().settings | dict.fromkeys(later, UNDECIDED)
 
     def prepare(self) -> None:
         """How long rows are, and whether they have padding."""

@@ -103,6 +103,19 @@ def test_what_is_found_is_a_setting(tmp_path):
     assert named.settings["sites"] == {"a": "adapter", "b": "core.0", "c": "core.1"}
 
 
+@pytest.mark.parametrize("given", [{}, {"horizon": 12}, {"times": [0, 2, 4]}])
+def test_a_run_with_defaults_goes_on(tmp_path, given):
+    """What is found with the module is in the file, and not yet known where a resumed run checks settings."""
+    for step in (0, 1):
+        found = observer(tmp_path, **{"horizon": None, **given})
+        found.store.write(step, found.observe(model(depth=5), step))
+    assert len(list(tmp_path.rglob("*.parquet"))) == 2
+    with pytest.raises(
+        ValueError, match="made with other settings"
+    ):  # the control: given numbers are compared
+        observer(tmp_path, **{**given, "horizon": 7})
+
+
 def test_padding_is_left_out(tmp_path):
     """Right padding does not reach earlier tokens of a causal model: numbers are those of the rows without it."""
     module = model(looped_llama, depth=3)
