@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Final
 
 import torch
@@ -336,17 +336,15 @@ def _measure_closed(
     if len(rows) == 0:
         return
     at = rows.to(orbits.x.device)
-    period, own = (
-        found.period[rows].to(at.device),
-        [i if numbers is None else numbers[i] for i in rows.tolist()],
-    )
+    own = [i if numbers is None else numbers[i] for i in rows.tolist()]
+    period = found.period[rows].to(at.device)
     rate = closed_orbit_rate(f, orbits.x[at], period, orbits.delta[at], seed=seed, rows=own)
-    of_windows = found.rate
-    put = {
-        f.name: getattr(of_windows, f.name).index_copy(0, rows, getattr(rate, f.name).cpu())
-        for f in fields(GrowthRate)
-    }
-    found.rate = GrowthRate(**put)
+    found.rate = GrowthRate(
+        **{
+            name: of_windows.index_copy(0, rows, getattr(rate, name).cpu())
+            for name, of_windows in vars(found.rate).items()
+        }
+    )
 
 
 def _transients(

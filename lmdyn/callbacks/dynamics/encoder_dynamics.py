@@ -361,13 +361,8 @@ class EncoderDynamics(Observer):
         """Say how long the long term may take, by the short one, where there is no map of one token."""
         if runs.reduced is not None or not self.long_term.steps or rank != 0:
             return
-        most = (
-            seconds
-            / self.short_term.steps
-            * self.long_term.steps
-            * runs.long_sentences
-            / runs.short_sentences
-        )
+        times = self.long_term.steps / self.short_term.steps
+        most = seconds * times * runs.long_sentences / runs.short_sentences
         if most > _LONG:
             log.warning(
                 "%s: %s steps of %d sentences on the full map may take %.1f hours for this observation, and orbits "

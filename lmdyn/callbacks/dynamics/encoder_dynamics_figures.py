@@ -321,9 +321,9 @@ def _over_training(numbers: pd.DataFrame, colours: Mapping[str, str]) -> Figure 
 
     A run of a single step is a point, and a dashed level through it.
     """
-    told = "orbit_lyapunov_exponent" in numbers
+    told = "transient_share" in numbers  # by kinds; files of before lack their λ
     panels_of = {**_OFFSET, **(_BY_KINDS if told else _BY_RUNNING_MEANS), **_DIMENSION}
-    there = [name for name in panels_of if numbers[name].notna().any()]
+    there = [name for name in panels_of if name in numbers and numbers[name].notna().any()]
     if not there or numbers.groupby("run")["step"].nunique().max() < 2:
         return None
     panels = fig.new_panels(len(there), 3.6, 2.7, margin=(1.6, 0.3))

@@ -128,9 +128,8 @@ class CalledLayers:
         """
         seen = [self._passage.record(text) for text in texts]
         steps = [self._steps(text.calls) for text in seen]
-        for text, of_text in zip(
-            seen[:-1], steps, strict=False
-        ):  # what the layers hold is now the last text's
+        # what the layers hold is now the last text's
+        for text, of_text in zip(seen[:-1], steps, strict=False):
             self._check_called_alone(text.calls, of_text)
         _check_chain(seen[-1].calls, type(self._passage.module).__name__)
         arguments = [[step.arguments for step in of_text] for of_text in steps]
@@ -287,9 +286,8 @@ class Passages:
                     "the number out"
                 )
 
-        for i in _some_of(
-            range(self.n - 1)
-        ):  # what layers keep beside the state shows in the module's own run only
+        # what layers keep beside the state shows in the module's own run only
+        for i in _some_of(range(self.n - 1)):
             off = apart(self._after(example, ends[i]), ends[i + 1])
             if off > tolerance(some.dtype):
                 raise NoMapError(
