@@ -76,6 +76,8 @@ class LongTerm:
         follow: times ``steps`` that trajectories are followed until it is known of what kind they are
             (:func:`~lmdyn.analysis.orbit_kind`); 1: not beyond; 0: they are named as up to version 0.1, which took
             every small λ for quasi-periodic.
+        transverse_skip: steps that are left out before λ⊥ is averaged, in which a random difference turns, rounded up
+            to windows; None: 200, and 0 where ``follow`` is 0, as up to version 0.1.
 
     Raises:
         ValueError: numbers out of range, a window that does not divide a horizon.
@@ -90,13 +92,24 @@ class LongTerm:
     tolerance: float = 1e-5
     resolution: float = 1e-3
     follow: int = 4
+    transverse_skip: int | None = None
+
+    @property
+    def skipped(self) -> int:
+        """Steps that are left out before λ⊥ is averaged."""
+        if self.transverse_skip is not None:
+            return self.transverse_skip
+        return 200 if self.follow else 0
 
     def __post_init__(self) -> None:
         _check_types(self)
         least_sentences = 1 if self.sentences is None else self.sentences
-        if min(self.steps, self.check, self.follow) < 0 or min(self.max_period, least_sentences) < 1:
+        if (
+            min(self.steps, self.check, self.follow, self.skipped) < 0
+            or min(self.max_period, least_sentences) < 1
+        ):
             raise ValueError(
-                f"expected steps, check and follow from 0, max_period and sentences from 1, got {self}"
+                f"expected steps, check, follow and transverse_skip from 0, max_period and sentences from 1, got {self}"
             )
         if self.tolerance <= 0 or self.resolution < 0:
             raise ValueError(f"expected tolerance above 0 and resolution from 0, got {self}")

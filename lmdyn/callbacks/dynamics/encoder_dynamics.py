@@ -178,7 +178,13 @@ class EncoderDynamics(Observer):
 
     several_runs = True
     legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {"follow": 0, "deviation": "printed", "dimension_sentences": None, "sites": None}
+        {
+            "follow": 0,
+            "deviation": "printed",
+            "dimension_sentences": None,
+            "sites": None,
+            "transverse_skip": 0,
+        }
     )
 
     def __init__(
@@ -236,6 +242,7 @@ class EncoderDynamics(Observer):
             "sites": self.core,  # None where it is found: the same in each model of a kind
             **flat_settings("short_", self.short_term),
             **flat_settings("long_", self.long_term),
+            "transverse_skip": self.long_term.skipped,
             **flat_settings("", self.numerics),
         }
 

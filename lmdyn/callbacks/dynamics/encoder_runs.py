@@ -255,12 +255,11 @@ class EncoderRuns:
     def transverse(self, eager: EncoderMap, tokens: Float[Tensor, "some d"] | None = None) -> Row:
         """λ⊥ along the trajectories of equal tokens; without ``tokens``, from the mean tokens of some sentences."""
         tau = self.long.tau
-        steps = max(tau, _TRANSVERSE_STEPS // tau * tau)
+        steps, skipped = max(tau, _TRANSVERSE_STEPS // tau * tau), -(-self.long.skipped // tau)
         if tokens is None:
             settled = iterate(part_of(self.f, slice(4)), _equal(self.x[:4]), _TRANSVERSE_STEPS, {})
             tokens = settled.final.double().mean(1).to(settled.dtype)
-        # the first half tells how a random difference turns
-        found = transverse_exponents(eager, tokens, tau, 2 * steps, self.numerics.seed)[steps // tau :]
+        found = transverse_exponents(eager, tokens, tau, skipped * tau + steps, self.numerics.seed)[skipped:]
         return Row("transverse_exponent", value=float(gathered(found).nanmean()))
 
     def _long_run(

@@ -16,7 +16,7 @@ from transformers import BertConfig, BertModel
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
 from lmdyn.analysis.dynamics.long_run import long_run
 from lmdyn.analysis.dynamics.synchronization import deviation, synchronize
-from lmdyn.analysis.dynamics.synchronized_map import synchronized_map
+from lmdyn.analysis.dynamics.synchronized_map import synchronized_map, transverse_exponents
 from lmdyn.analysis.orbits.orbit_kind import orbit_kind
 from lmdyn.analysis.orbits.trajectories import iterate
 from lmdyn.analysis.orbits.transients import transient_length
@@ -155,6 +155,32 @@ def test_transverse_exponent_where_none_has_synchronized_so_soon(data, observed,
     soon = observer(data, tmp_path, check_steps=10).observe(model, 5)  # tokens need some 20 steps
     assert np.isnan(values(soon, "reduced_map_exponent")).all()
     assert values(soon, "transverse_exponent") == pytest.approx(values(whole, "transverse_exponent"), rel=0.3)
+
+
+def test_transverse_exponent_without_the_steps_in_which_differences_turn(data, observed, tmp_path):
+    """As the function has it; all steps under `follow: 0`, as up to version 0.1, and by a setting of its own."""
+    model, table = observed
+    few = {"short_steps": 20, "dimension_times": (0,), "long_steps": 100, "check_steps": 10}
+    every, skipped, before = (
+        observer(data, tmp_path / name, name=name, **few, **more).observe(model, 5)
+        for name, more in (
+            ("every", {"long_term": LongTerm(transverse_skip=0)}), ("skipped", {}), ("before", {"follow": 0}),
+        )
+    )  # fmt: skip
+    ids = sentences(data)[:4]
+    ids = torch.cat([ids[:, :11], ids[:, -1:]], 1)
+    f = EncoderMap(model, {"input_ids": ids}, dtype=torch.float64)
+    x = f.start({"input_ids": ids}).mean(1, keepdim=True).expand(-1, 12, -1)
+    for _ in range(200):
+        x = f(x)
+    eager = EncoderMap(model, {"input_ids": ids}, dtype=torch.float64, attention="eager")
+    expected = transverse_exponents(eager, x.mean(1), 10, 400, 0)
+    assert values(skipped, "transverse_exponent") == pytest.approx(float(expected[20:].mean()), rel=1e-6)
+    for table in (every, before):
+        assert values(table, "transverse_exponent") == pytest.approx(float(expected[:20].mean()), rel=1e-6)
+    assert values(every, "transverse_exponent") != pytest.approx(
+        values(skipped, "transverse_exponent"), rel=1e-6
+    )
 
 
 def test_second_opinion_of_what_was_followed():
@@ -413,7 +439,8 @@ def test_a_configuration_that_version_0_1_saved_reads(tmp_path):
     assert {"short_sentences", "dtype", "seed", "forward"} < arguments.keys()
     ((one, as_before), _) = from_yaml(tmp_path, arguments, {**arguments, "follow": 0})
     assert {**as_before.settings, "probe_set": header["probe_set"]} == as_today(header)
-    assert one.settings == {**as_before.settings, "follow": 4}  # its kinds of orbits are others
+    others = {"follow": 4, "transverse_skip": 200}  # its kinds of orbits are others, and its λ⊥
+    assert one.settings == {**as_before.settings, **others}
 
 
 def test_a_subclass_keeps_its_own_arguments():
