@@ -38,6 +38,33 @@ def test_the_interval_covers_correlated_windows():
     assert plain < 0.75
 
 
+def autoregressive(rho, windows, batch, seed=0):
+    x, found = noise(1, batch, seed)[0], []
+    for e in noise(windows, batch, seed + 1):
+        x = rho * x + math.sqrt(1 - rho**2) * e
+        found.append(x)
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize(
+    ("rho", "windows", "covered"),
+    [(0.5, 100, 0.98), (0.5, 500, 0.98), (0.9, 100, 0.90), (0.9, 500, 0.96), (0.97, 100, 0.71), (0.97, 500, 0.92),
+     (0.99, 100, 0.46), (0.99, 500, 0.80)],
+)  # fmt: skip
+def test_coverage_of_correlated_windows(rho, windows, covered):
+    """What the docstring says: short series of long memory have intervals that are too short."""
+    x = 0.02 * autoregressive(rho, windows, 4000)
+    found = growth_rate(x, 10)
+    there = ((found.low <= 0) & (found.high >= 0)).double().mean()
+    assert float(there) == pytest.approx(covered, abs=0.03)
+    if windows == 500:
+        called = float(found.chaotic.double().mean())
+        assert called <= 0.002 if rho <= 0.5 else called < 0.07
+        assert rho < 0.99 or called > 0.02  # the control: of long memory it errs
+        if rho == 0.5:
+            assert float(growth_rate(x + 0.004, 10).chaotic.double().mean()) == pytest.approx(0.16, abs=0.03)
+
+
 def test_slow_swings_are_no_chaos():
     """λ that swings about −0.01 in 60 windows, over less than two of them: growth on the way is no evidence."""
     phase = 2 * math.pi * torch.rand(2000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
