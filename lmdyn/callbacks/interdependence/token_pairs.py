@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from lmdyn.callbacks.interdependence.encoded_words import encoded_words
 from lmdyn.callbacks.interdependence.word_pairs import pair_table, pairs_fingerprint
 from lmdyn.callbacks.observing.protocols import Sentence
 
@@ -110,55 +111,12 @@ class TokenPairs:
 
 def _encoded(sentences: list[list[str]], tokenizer: Any, name: str) -> list[tuple[list[int], list[int]]]:
     """Token ids of each sentence, and the word of each token, -1 of special ones."""
-    if not getattr(tokenizer, "is_fast", False):
-        raise ValueError(
-            f"{name}: a {type(tokenizer).__name__} does not tell which tokens make up a word: give the data a fast "
-            "tokenizer of transformers, such as AutoTokenizer.from_pretrained(…) loads"
-        )
-    settings = {"padding": False, "truncation": False, "return_attention_mask": False, "verbose": False}
-    if _reads_words(tokenizer, settings):
-        found = tokenizer(sentences, is_split_into_words=True, **settings)
-        words = [[-1 if w is None else w for w in found.word_ids(i)] for i in range(len(sentences))]
-    else:  # tokens hold the space before a word, which a list of words does not have
-        found = tokenizer([" ".join(s) for s in sentences], return_offsets_mapping=True, **settings)
-        words = [
-            _words_of_spans(s, spans, special)
-            for s, spans, special in zip(
-                sentences,
-                found["offset_mapping"],
-                (found.sequence_ids(i) for i in range(len(sentences))),
-                strict=True,
-            )
-        ]
-    pairs = list(zip(found["input_ids"], words, strict=True))
-    adds = any(w == -1 for row in words for w in (row[:1] + row[-1:]))
+    pairs = encoded_words(sentences, tokenizer, name)
+    adds = any(w == -1 for _, row in pairs for w in (row[:1] + row[-1:]))
     start = next((i for i in (tokenizer.bos_token_id, tokenizer.eos_token_id) if i is not None), None)
     if not adds and start is not None:
         pairs = [([start, *ids], [-1, *row]) for ids, row in pairs]
     return pairs
-
-
-def _reads_words(tokenizer: Any, settings: dict[str, Any]) -> bool:
-    """Whether a list of words is encoded as the text is that they make up."""
-    try:
-        words = tokenizer(["x", "x"], is_split_into_words=True, **settings)["input_ids"]
-    except (AssertionError, ValueError):  # of byte-level tokenizers that refuse it
-        return False
-    return bool(words == tokenizer("x x", **settings)["input_ids"])
-
-
-def _words_of_spans(
-    words: list[str], spans: Sequence[tuple[int, int]], sequence: Sequence[int | None]
-) -> list[int]:
-    """The word that each token ends in, by its span of characters in the words joined by spaces.
-
-    A space belongs to the word behind it.
-    """
-    ends = np.cumsum([len(word) + 1 for word in words]) - 1
-    return [
-        -1 if part is None or end <= start else int(np.searchsorted(ends, end - 1, side="right"))
-        for (start, end), part in zip(spans, sequence, strict=True)
-    ]
 
 
 def _batches(

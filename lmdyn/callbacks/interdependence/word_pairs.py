@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lmdyn.analysis.interdependence.trees import dependency_distances, off_by_one_distances
 from lmdyn.analysis.words.sparsity import CLOSED_CLASSES, OPEN_CLASSES
+from lmdyn.callbacks.interdependence.encoded_words import encoded_words
 from lmdyn.callbacks.observing.protocols import Sentence
 
 __all__ = ["WordPairs", "encode_words", "pair_table", "pairs_fingerprint"]
@@ -148,23 +149,16 @@ def pairs_fingerprint(sentences: Sequence[Sentence], tokens: Any, start: Any) ->
 
 def encode_words(sentences: Sequence[Sentence], tokenizer: Any, name: str) -> list[list[int]]:
     """The token id of each word of each sentence."""
-    encoded = tokenizer(
-        [list(s.words) for s in sentences],
-        is_split_into_words=True,
-        add_special_tokens=False,
-        padding=False,
-        truncation=False,
-        return_attention_mask=False,
-    )
-    for i, sentence in enumerate(sentences):
-        pieces = np.bincount(encoded.word_ids(i), minlength=len(sentence.words))
-        if (pieces != 1).any():
-            worst = int(np.flatnonzero(pieces != 1)[0])
+    encoded = encoded_words([s.words for s in sentences], tokenizer, name, special_tokens=False)
+    for sentence, (_, words) in zip(sentences, encoded, strict=True):
+        pieces = np.bincount([w for w in words if w >= 0], minlength=len(sentence.words))
+        if len(words) != len(sentence.words) or (pieces != 1).any():
+            worst = int(np.argmax(pieces != 1))
             raise ValueError(
                 f"{name}: the word {sentence.words[worst]!r} has {pieces[worst]} tokens: contributions are decomposed "
                 "of models with one token a word; `backend: shapley` takes words of several tokens"
             )
-    return list(encoded["input_ids"])
+    return [ids for ids, _ in encoded]
 
 
 def _batches(
