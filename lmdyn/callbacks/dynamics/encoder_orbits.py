@@ -70,12 +70,12 @@ def orbit_rows(
     kinds = [KINDS[int(orbit.kind)] for orbit in every]
     rows_ = [Row("orbit_share", kind=kind, value=kinds.count(kind) / len(kinds)) for kind in KINDS]
     for i, (kind_name, orbit) in enumerate(zip(kinds, every, strict=True)):
-        known = orbit._fields[1:]
+        names = list(orbit._fields[1:])
         if orbit.chaotic_exponent != orbit.chaotic_exponent:  # it never was chaotic
-            known = tuple(name for name in known if name != "chaotic_exponent")
+            names.remove("chaotic_exponent")
         rows_ += [
             Row(f"sentence_orbit_{name}", kind=kind_name, sentence=i, value=getattr(orbit, name))
-            for name in known
+            for name in names
         ]
     rows_.append(Row("orbit_lyapunov_exponent", value=_mean([orbit.exponent for orbit in every])))
     chaotic = [orbit.chaotic_exponent for orbit in every if orbit.chaotic_exponent == orbit.chaotic_exponent]
