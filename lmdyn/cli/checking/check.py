@@ -22,6 +22,7 @@ from lmdyn.callbacks.observing.recording import check_names
 from lmdyn.callbacks.observing.requirements import foresee, silently
 from lmdyn.callbacks.observing.run import Run, announced, split_loader
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
+from lmdyn.callbacks.training.time_budget import TimeBudget
 from lmdyn.cli.checking.built import Built, NotMadeError, NotParsedError, build, build_observers
 from lmdyn.cli.checking.preflight import (
     disk_of_checkpoints,
@@ -29,9 +30,9 @@ from lmdyn.cli.checking.preflight import (
     foreseen_of_training,
     held_together,
     own_references,
-    training_batch,
     training_bytes,
 )
+from lmdyn.cli.checking.training_pass import TrainingPass, duration, training_pass
 from lmdyn.cli.mistakes import causes, place_in_users_code
 
 __all__ = ["Line", "Verdict", "check", "check_replay", "check_training", "failed", "tell"]
@@ -174,17 +175,20 @@ def check_training(
     foreseen = foreseen_of_training(built.callbacks, built.module, built.plan, built.folder, built.optimizers)
     lines += [_line(f"{whose}: run", f) for f in foreseen if isinstance(f, Finding)]
     training = [c for c in foreseen if isinstance(c, Cost)]
-    batch = training_batch(built.module, built.data)
-    of_batch, observed_at_once = [] if batch is None else [batch], held_together(costs)
+    batch = training_pass(built.module, built.data)
+    of_batch, observed_at_once = [] if batch is None else [batch.cost], held_together(costs)
     together = max(of_batch, observed_at_once, key=lambda held: sum(c.memory for c in held))
     if batch is None:
         lines.append(
             Line(
-                "not checked", f"{whose}: memory", "of a training batch: there are no two rows, or no logits"
+                "not checked",
+                f"{whose}: memory and hours",
+                "of a training batch: there is none, or the model has no logits",
             )
         )
     said, needs = _of_resources(built, [*training, *together], whose, disk=True)
     lines += said
+    needs.insert(0, _of_time(built, batch))
     if not any(line.verdict == "error" for line in lines):
         lines.insert(0, Line("ok", whose, "; ".join([*brief, *needs])))
     return lines, built
@@ -345,13 +349,28 @@ def _of_observers(built: Built, run: Run, whose: str) -> tuple[list[Line], dict[
     return lines, costs
 
 
+def _elsewhere(built: Built) -> bool:
+    """Whether it is to run on an accelerator that was not looked at: it is built on the CPU."""
+    accelerator = built.asked.get("accelerator") or "auto"
+    return accelerator != "cpu" and (accelerator != "auto" or torch.cuda.is_available())
+
+
+def _of_time(built: Built, batch: TrainingPass | None) -> str:
+    budgets = [c.hours for c in built.callbacks if isinstance(c, TimeBudget)]
+    if budgets:
+        return f"ends after {min(budgets):g} h"
+    if batch is None:
+        return "hours not known"
+    accumulated = int(getattr(built.trainer, "accumulate_grad_batches", 1))
+    return duration(batch, built.plan.updates, accumulated, elsewhere=_elsewhere(built))
+
+
 def _of_resources(
     built: Built, held: Sequence[Cost], whose: str, *, disk: bool
 ) -> tuple[list[Line], list[str]]:
     """Memory and disk: what does not fit; and what is needed beside what is free here."""
     device = device_of(built.module)
-    accelerator = built.asked.get("accelerator") or "auto"
-    elsewhere = accelerator != "cpu" and (accelerator != "auto" or torch.cuda.is_available())
+    elsewhere = _elsewhere(built)
     here = [c for c in held if c.host or not elsewhere]
     lines = [_line(f"{whose}: memory", finding) for finding in beyond_memory(here, device)]
     there = free_memory(device)
@@ -359,7 +378,11 @@ def _of_resources(
     needs = [f"memory about {in_words(sum(c.memory for c in held))} besides the model{free}"]
     if elsewhere:
         lines.append(
-            Line("not checked", f"{whose}: memory", f"of the accelerator that is configured ({accelerator})")
+            Line(
+                "not checked",
+                f"{whose}: memory",
+                f"of the accelerator that is configured ({built.asked.get('accelerator') or 'auto'})",
+            )
         )
     savers = [c for c in built.callbacks if isinstance(c, ScheduledCheckpoint)]
     if disk and built.plan.updates is None and savers:  # a budget of hours ends it, say

@@ -11,15 +11,12 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from lmdyn.analysis.inspection.activations import observing
-from lmdyn.analysis.inspection.forward import call_module, device_of
+from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.callbacks.conditions.amounts import parameter_bytes
 from lmdyn.callbacks.conditions.finding import Cost, Finding, beyond_memory, expected, heed
-from lmdyn.callbacks.conditions.machine import free_disk, in_words, most_allocated
+from lmdyn.callbacks.conditions.machine import free_disk, in_words
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.probe import ProbeSet
 from lmdyn.callbacks.observing.reference import Earlier, OwnFinal, Previous, Reference
-from lmdyn.callbacks.observing.requirements import silently
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.training.lightning_internals import callbacks_of
@@ -36,7 +33,6 @@ __all__ = [
     "held_together",
     "own_references",
     "peak_memory",
-    "training_batch",
     "training_bytes",
 ]
 
@@ -203,47 +199,6 @@ def training_bytes(module: nn.Module, optimizers: Sequence[Any] | None) -> int:
         held = sum(p.numel() * p.element_size() for g in optimizer.param_groups for p in g["params"])
         states += held * _numbers_of_state(optimizer)
     return gradients + int(states)
-
-
-def training_batch(module: nn.Module, data: Any) -> Cost | None:
-    """What a training batch takes, forward and backward: measured on its first row and the first two, on the CPU.
-
-    Args:
-        module: with its layers.
-        data: the datamodule, set up.
-
-    Returns:
-        None where there is no batch of two rows, or the module is called in a way of its own.
-    """
-    gradients = [p.grad for p in module.parameters()]
-    try:
-        with observing(module), torch.enable_grad(), silently():
-            batch = next(iter(ProbeSet(data.train_dataloader()).batches()))
-            rows = next(len(v) for v in batch.values() if isinstance(v, Tensor))
-            one, two = (_taken(module, batch, rows, most) for most in (1, 2))
-    except Exception as error:  # of the user's module, which its own training_step may call otherwise
-        log.debug("what a training batch takes is not known: %s", error)
-        return None
-    finally:
-        for parameter, gradient in zip(module.parameters(), gradients, strict=True):
-            parameter.grad = gradient
-    own = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
-    return Cost(
-        f"a training batch of {rows} rows",
-        max(0, one - own) + (rows - 1) * max(0, two - one),
-        "make the batches smaller",
-    )
-
-
-def _taken(module: nn.Module, batch: Mapping[str, Any], rows: int, most: int) -> int:
-    """Bytes of a forward and a backward pass of the first rows, with the parameters' gradients."""
-    first = {k: v[:most] if isinstance(v, Tensor) and len(v) == rows else v for k, v in batch.items()}
-
-    def compute() -> None:
-        module.zero_grad(set_to_none=True)
-        call_module(module, first).logits.float().log_softmax(-1).sum().backward()
-
-    return most_allocated(compute)
 
 
 def _numbers_of_state(optimizer: Any) -> float:

@@ -26,7 +26,7 @@ from lmdyn.cli.checking import planned_chain
 from lmdyn.cli.checking.built import build
 from lmdyn.cli.checking.check import Line, check_replay, check_training, tell
 from lmdyn.cli.checking.planned_chain import Command, commands_of
-from lmdyn.cli.checking.preflight import training_batch
+from lmdyn.cli.checking.training_pass import training_pass
 from lmdyn.datamodules.corpora.corpus import SPLITS
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
 from tests import test_configs as shipped
@@ -326,7 +326,7 @@ def test_foreseen_batches_are_what_is_held(in_tmp):
     with observing(built.module):
         taken = most_allocated(whole) - sum(p.numel() * 4 for p in built.module.parameters())
     built.module.zero_grad()
-    cost = training_batch(built.module, built.data)
+    cost = training_pass(built.module, built.data).cost
     assert cost.memory == pytest.approx(taken, rel=0.1)
     assert all(torch.equal(a, b) for a, b in zip(before, built.module.parameters(), strict=True))
     assert all(p.grad is None for p in built.module.parameters())

@@ -1,0 +1,117 @@
+"""Time and operations of a training batch, on models whose products are counted by hand."""
+
+from types import SimpleNamespace
+
+import lightning as L
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from lmdyn.callbacks.conditions.finding import Cost
+from lmdyn.cli.checking.training_pass import TrainingPass, duration, in_time, training_pass
+from lmdyn.models import MaskedLanguageModel
+
+WIDTH, LAYERS, TYPES, TIME, ROWS = 32, 3, 50, 20, 6
+
+
+class Rows(L.LightningDataModule):
+    """Rows of labelled tokens; of a masked model, the first two positions are asked for."""
+
+    def __init__(self, masked=False, rows=ROWS):
+        super().__init__()
+        self.masked, self.rows = masked, rows
+
+    def train_dataloader(self):
+        ids = torch.randint(5, TYPES, (self.rows, TIME), generator=torch.Generator().manual_seed(0))
+        rows = [{"input_ids": row, "labels": row.clone()} for row in ids]
+        if self.masked:
+            for row in rows:
+                row["labels"][2:] = -100
+                row["masked_positions"] = torch.tensor([0, 1])
+        return DataLoader(rows, batch_size=self.rows)
+
+
+def causal(**changes):
+    config = GPT2Config(
+        n_embd=WIDTH, n_layer=LAYERS, n_head=2, n_positions=TIME, vocab_size=TYPES, bos_token_id=0, eos_token_id=0
+    )  # fmt: skip
+    return GPT2LMHeadModel(config)
+
+
+def test_operations_are_those_of_the_products():
+    """Three products of each matrix with the states (forward; gradients of states and weights), and attention's."""
+    batch = training_pass(causal(), Rows())
+    weights = LAYERS * 12 * WIDTH**2 + TYPES * WIDTH
+    assert batch.operations == ROWS * (6 * TIME * weights + 12 * LAYERS * WIDTH * TIME**2)
+    assert batch.rows == (ROWS, ROWS)  # all were timed: they take less than a second
+    assert 0 < batch.seconds < 60
+    assert batch.cost.memory > ROWS * TIME * TYPES * 4
+
+
+def test_masked_models_project_what_they_are_asked_for():
+    """By its own losses: the vocabulary at two positions of a row, the pooler at one."""
+    sizes = {
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 2,
+        "intermediate_size": 4 * WIDTH,
+    }
+    model = MaskedLanguageModel(family="bert", config=sizes, vocab_size=TYPES)
+    model.configure_model()
+    batch = training_pass(model, Rows(masked=True))
+    of_layers = 6 * TIME * LAYERS * 12 * WIDTH**2 + 12 * LAYERS * WIDTH * TIME**2
+    of_head = 6 * 2 * (TYPES * WIDTH + WIDTH**2)
+    pooler = 2 * WIDTH**2  # forward only: these rows have no pairs
+    assert batch.operations == ROWS * (of_layers + of_head + pooler)
+
+
+def test_nothing_is_left_behind():
+    model = causal()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    state = torch.random.get_rng_state()
+    assert training_pass(model, Rows()) is not None
+    assert all(torch.equal(before[name], p) and p.grad is None for name, p in model.named_parameters())
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_recurrent_layers_are_timed_and_not_counted():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.lstm = nn.Embedding(TYPES, WIDTH), nn.LSTM(WIDTH, TYPES, batch_first=True)
+
+        def forward(self, input_ids):
+            return SimpleNamespace(logits=self.lstm(self.embedding(input_ids))[0])
+
+    batch = training_pass(Recurrent(), Rows())
+    assert batch.operations is None
+    assert "operations" not in duration(batch, 100, 1, elsewhere=False)
+    assert "none of the accelerator" in duration(batch, 100, 1, elsewhere=True)
+
+
+def test_a_batch_of_one_row():
+    one, two = (training_pass(causal(), Rows(rows=rows)) for rows in (1, 2))
+    assert one.rows == (1, 1)
+    assert (two.operations, two.cost.memory > one.cost.memory) == (2 * one.operations, True)
+
+
+@pytest.mark.parametrize(
+    ("updates", "accumulated", "elsewhere", "says"),
+    [
+        (3600, 1, False, "passes about 1.0 h on the CPU (3.6e+15 operations; 2 of 8 rows timed)"),
+        (3600, 2, False, "passes about 2.0 h on the CPU (7.2e+15 operations; 2 of 8 rows timed)"),
+        (None, 2, False, "passes an update about 2 s on the CPU (2.0e+12 operations; 2 of 8 rows timed)"),
+        (3_600_000, 1, True, "passes 3.6e+18 operations on each device, 10 h at 100 teraflops"),
+    ],
+)
+def test_in_words(updates, accumulated, elsewhere, says):
+    batch = TrainingPass(Cost("a training batch of 8 rows", 1), 1.0, (2, 8), 10**12)
+    assert duration(batch, updates, accumulated, elsewhere=elsewhere) == says
+
+
+def test_times_in_words():
+    assert [in_time(s) for s in (0.5, 59, 60, 3599, 3600, 86400, 200_000)] == [
+        "0.5 s", "59 s", "1.0 min", "60 min", "1.0 h", "24 h", "2.3 days",
+    ]  # fmt: skip
