@@ -220,4 +220,8 @@ def write(out: Path, about: dict[str, str], results: dict[str, Result]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("interrupted: steps that are done are kept, and the same command goes on", file=sys.stderr)
+        sys.exit(130)

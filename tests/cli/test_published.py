@@ -22,7 +22,7 @@ from transformers import (
 from tests.analysis.words.test_surprisal import byte_level
 from tests.helpers.excerpts import excerpt_data, plain_documents, stand_in_spacy
 from tests.helpers.hub import Hub
-from tests.helpers.published import publish_albert, publish_glue, publish_wikipedia, publish_wikitext
+from tests.helpers.published import publish_albert, publish_glue, publish_wikipedia
 from tests.helpers.tiny import tiny_configs
 
 pytestmark = [
@@ -44,8 +44,6 @@ def hub(tmp_path_factory):
     tiny_configs(ROOT / "configs", folder)
     stand_in_spacy(folder / "packages", data / "ud_ewt" / "en_ewt-ud-train.conllu")
     with Hub(folder / "hub").serve() as served:
-        files = {"train": "train", "validation": "valid", "test": "test"}
-        publish_wikitext(served, {s: data / "wikitext-2" / f"{f}.txt" for s, f in files.items()})
         documents = plain_documents(whole / "wikitext-2" / "valid.txt")
         publish_wikipedia(served, documents)
         publish_albert(served, "albert/albert-large-v2", documents)

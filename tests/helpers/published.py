@@ -104,10 +104,10 @@ def publish_wikipedia(hub: Hub, documents: Sequence[str]) -> None:
 
 
 def publish_openwebtext(hub: Hub, documents: Sequence[str]) -> None:
-    """``Skylion007/openwebtext``, one configuration: text."""
-    folder = hub.folder("datasets", "Skylion007/openwebtext")
-    _write(folder / "plain_text" / "train-00000-of-00080.parquet", {"text": list(documents)})
-    _card(folder, {"plain_text": ["train"]})
+    """``Skylion007/openwebtext``: text, in the branch that the hub converts to; main has a script only."""
+    (hub.folder("datasets", "Skylion007/openwebtext") / "openwebtext.py").write_text("# it runs no longer\n")
+    folder = hub.folder("datasets", "Skylion007/openwebtext", "refs/convert/parquet")
+    _write(folder / "plain_text" / "train" / "0000.parquet", {"text": list(documents)})
 
 
 def publish_books(hub: Hub, documents: Sequence[str]) -> None:

@@ -52,8 +52,9 @@ def dynamics_figures(
 
     Returns:
         ``synchronization`` (2A), ``synchronization_offset`` (2B), ``short_term`` (2C, and D(t) below; of one run
-        also of earlier steps, eight at most), ``perturbation`` (4A), ``long_term`` (4B), ``attractor_view`` (4C),
-        ``transient_lengths`` (4D), ``orbit_kinds`` and, of more than one step, ``over_training``.
+        also of earlier steps, eight at most; of layers that differ, over the depth, with the exponent up to each),
+        ``perturbation`` (4A), ``long_term`` (4B), ``attractor_view`` (4C), ``transient_lengths`` (4D), ``orbit_kinds``
+        and, of more than one step, ``over_training``.
     """
     settings = settings or {}
     several = "run" in observations
@@ -152,11 +153,14 @@ def _shown(
 def _short_term(
     observations: pd.DataFrame, last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str]
 ) -> Figure | None:
-    """λ(t), N_eff(t) and D(t): a line for each run, or for steps of the one run."""
+    """λ(t), N_eff(t) and D(t): a line for each run, or for steps of the one run; over the depth where layers differ."""
     shown = _shown(observations, last, titles, colours)
     local = {label: curve(rows, "local_exponent", term="short") for label, (rows, _) in shown.items()}
+    depth = {label: curve(rows, "depth_exponent") for label, (rows, _) in shown.items()}
+    step = "layer" if any(map(len, depth.values())) else "step"
     panels = {
-        f"λ(t) (nats a step{_windows(local)})": local,
+        f"λ(t) (nats a {step}{_windows(local)})": local,
+        "λ of the first t layers\n(nats a layer)": depth,
         "effective dimension N_eff(t)": {
             label: curve(rows, "effective_dimension") for label, (rows, _) in shown.items()
         },
@@ -178,7 +182,7 @@ def _short_term(
             fig.zero_line(ax)
         elif name.startswith("deviation"):
             ax.set_yscale("log")
-    ax.set_xlabel(TIME)
+    ax.set_xlabel("t (layers)" if step == "layer" else TIME)
     grid.legend(of_all=True)
     return grid.figure
 

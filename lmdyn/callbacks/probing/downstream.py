@@ -24,7 +24,14 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import FineTuningTasks
 from lmdyn.callbacks.observing.run import announce
 from lmdyn.callbacks.probing.downstream_figures import downstream_figures
-from lmdyn.callbacks.training.fine_tuning import Budget, FineTuning, fine_tune, predict, settings_of
+from lmdyn.callbacks.training.fine_tuning import (
+    PUBLISHED_WIDTH,
+    Budget,
+    FineTuning,
+    fine_tune,
+    predict,
+    settings_of,
+)
 
 __all__ = ["PUBLISHED_INIT", "Downstream"]
 
@@ -57,7 +64,7 @@ class Downstream(Observer):
     examples (the standard deviation over 200 resamples of them); of another seed of fine-tuning they say nothing.
 
     Published rates and lengths are those of models of 12 M parameters and more. Small models hardly move by them: say
-    others by ``fine_tuning``.
+    others by ``fine_tuning``; a model of half that width or less is warned of.
 
     Args:
         tasks: some of the probe's; None for all.
@@ -182,6 +189,10 @@ class Downstream(Observer):
             )
         return how
 
+    def _own_rate(self, name: str) -> bool:
+        given = self.fine_tuning or {}
+        return any("learning_rate" in given.get(key, {}) for key in ("all", name))
+
     def _longest(self, name: str) -> int:
         task = self.tasks[name]
         return int(max(e.lengths.max() for e in (task.train, *task.evaluation.values())))
@@ -199,7 +210,7 @@ class Downstream(Observer):
             )  # fmt: skip
 
     def foresee(self, module: nn.Module) -> Iterable[Foreseen]:
-        """Tasks with one label only, sets without examples; copies of the encoder with their optimizer."""
+        """Tasks with one label, sets without examples, rates of larger models; copies of the encoder with optimizer."""
         for name, task in self.tasks.items():
             labels = {float(e["label"]) for e in task.train} if task.kind != "span" else {0.0, 1.0}
             if len(labels) < 2:
@@ -214,6 +225,17 @@ class Downstream(Observer):
                     f"none in the set {empty[0]}",
                     "raise the probe's `evaluation_limit`",
                 )
+        width = getattr(encoder_of(module).config, "hidden_size", PUBLISHED_WIDTH)
+        published = [name for name in self.tasks if not self._own_rate(name)]
+        if published and 2 * width <= PUBLISHED_WIDTH:
+            yield expected(
+                f"a model of about the published width, {PUBLISHED_WIDTH}, where published learning rates are used",
+                f"one of {width} for {', '.join(published)}, whose weights they hardly move",
+                "choose a rate by the training loss of a run that is not judged: `fine_tuning: {all: {learning_rate: "
+                "3.0e-4}}` was found so for a width of 128",
+                of="module",
+                stops=False,
+            )
         size = sum(4 * p.numel() for p in encoder_of(module).parameters())
         kept = len(set(self.init_from.values()))
         yield Cost(

@@ -17,7 +17,16 @@ from torch import Tensor, nn
 from lmdyn.analysis.probing.task_metrics import best_spans
 from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
 
-__all__ = ["PUBLISHED", "Budget", "Classifier", "FineTuning", "fine_tune", "predict", "settings_of"]
+__all__ = [
+    "PUBLISHED",
+    "PUBLISHED_WIDTH",
+    "Budget",
+    "Classifier",
+    "FineTuning",
+    "fine_tune",
+    "predict",
+    "settings_of",
+]
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,9 @@ PUBLISHED: Mapping[str, FineTuning] = {
 }
 """Chiang, Huang & Lee 2020, table 7 ("Hyperparameters for ALBERT in downstream tasks"), used for BERT and ELECTRA too
 (appendix E.4). WNLI is not among them."""
+
+PUBLISHED_WIDTH = 768
+"""Hidden size of the models that these were published for."""
 
 _BY_KIND = {"classification": "CoLA", "regression": "STS-B", "span": "SQuAD2.0"}
 

@@ -286,12 +286,18 @@ def test_a_model_whose_layers_differ():
     """Time is depth: a few layers, windows of one step, no long term."""
     rows = [("local_exponent", 0.1 * t, {"term": "short", "t": t}) for t in range(4)]
     rows += [(q, 5.0 - t, {"t": t}) for t in range(5) for q in ("deviation", "effective_dimension")]
+    rows += [("depth_exponent", 0.05 * (t - 1), {"t": t}) for t in range(1, 5)]
     rows.append(("peak_effective_dimension", 5.0, {}))
     of = table(rows)
     figures = dynamics_figures(of, {"short_tau": 10})
     assert set(figures) == {"short_term"}
     draw(figures)
-    assert "τ = 1)" in figures["short_term"].axes[0].get_ylabel()
+    at_each, up_to_each, *_ = axes = figures["short_term"].axes
+    assert at_each.get_ylabel() == "λ(t) (nats a layer, τ = 1)"
+    assert "of the first t layers" in up_to_each.get_ylabel()
+    (line,) = lines(up_to_each).values()
+    np.testing.assert_allclose(line.get_xydata(), [[1, 0.0], [2, 0.05], [3, 0.1], [4, 0.15]])
+    assert axes[-1].get_xlabel() == "t (layers)"
     tables = dynamics_tables(of, {})
     assert set(tables) == {"dynamics"}
     assert tables["dynamics"]["peak_effective_dimension"].item() == 5

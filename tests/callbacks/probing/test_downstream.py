@@ -24,6 +24,7 @@ from transformers import (
 )
 
 from lmdyn.analysis.probing.warmup_decay import warmup_decay_factor
+from lmdyn.callbacks.conditions.finding import Finding
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.probing.downstream import Downstream
 from lmdyn.callbacks.probing.downstream_figures import downstream_figures
@@ -170,6 +171,18 @@ def test_what_a_budget_leaves_out_is_said(tmp_path, monkeypatch):
     ]
     attach(tmp_path / "whole", ("CoLA", "STS-B"), fine_tuning=None)
     assert len(said) == 1
+
+
+def test_narrow_models_are_warned_of_published_rates(tmp_path):
+    def warned(width, fine_tuning):
+        observer = attach(tmp_path, ("CoLA", "STS-B"), fine_tuning=fine_tuning)
+        return [str(f) for f in observer.foresee(Model(hidden_size=width)) if isinstance(f, Finding)]
+
+    (said,) = warned(384, {"CoLA": {"learning_rate": 1e-3}})
+    assert said.startswith("expected a model of about the published width, 768")
+    assert "got one of 384 for STS-B, whose" in said
+    assert "for CoLA, STS-B, whose" in warned(16, None)[0]
+    assert warned(16, QUICK) == warned(386, None) == []
 
 
 def test_budgets_shorten_the_warmup_in_proportion():
