@@ -96,8 +96,9 @@ def token_effects(
     """Change single tokens and compare the logits around them with those of the unchanged text.
 
     The batch keeps its shape: in each forward pass about half of its rows have one token changed, to another id that
-    occurs in the batches, and the others show what the logits vary by for no reason. Of the logits only those around
-    the changed places are kept. Weights, gradients, modes and random generators stay as they are.
+    occurs in the batches, and the others show what the logits vary by for no reason. All passes draw the same random
+    numbers. Of the logits only those around the changed places are kept. Weights, gradients, modes and random generators
+    stay as they are.
 
     Args:
         module: the module.
@@ -210,6 +211,8 @@ class _Caller(nn.Module):
         return logits_of(call_module(self.module, batch, forward=self._forward))
 
     def logits(self, batch: Mapping[str, Any], parameters: Mapping[str, Tensor] | None) -> Tensor:
+        """Logits; what a module draws in each pass, such as the first state of a loop, is the same in all of them."""
+        torch.manual_seed(0)
         if not parameters:
             return logits_of(call_module(self.module, batch, forward=self._forward))
         replaced = {f"module.{name}": tensor for name, tensor in parameters.items()}

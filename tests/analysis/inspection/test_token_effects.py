@@ -103,6 +103,20 @@ def test_noise_raises_the_threshold():
     assert found.depends(1) is False
 
 
+def test_what_is_drawn_in_each_pass_is_no_noise():
+    """A first state that is drawn anew, as of loops of recurrent depth: all passes draw the same."""
+    module = Window(1, 0)
+    exact = effects_of(module)
+    before = torch.random.get_rng_state()
+    module.forward = lambda input_ids: (
+        Window.forward(module, input_ids) + 10 * torch.randn(*input_ids.shape, 7)
+    )
+    found = effects_of(module)
+    assert found.threshold == exact.threshold
+    assert (found.depends(0), found.depends(-1), found.reads_ahead) == (True, False, exact.reads_ahead)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
 def test_rows_that_answer_to_each_other_raise_the_threshold():
     module = Window(0, 0)
     module.forward = lambda input_ids: Window.forward(module, input_ids) + 1e-4 * input_ids.float().mean()
