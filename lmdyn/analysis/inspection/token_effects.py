@@ -97,8 +97,8 @@ def token_effects(
 
     The batch keeps its shape: in each forward pass about half of its rows have one token changed, to another id that
     occurs in the batches, and the others show what the logits vary by for no reason. All passes draw the same random
-    numbers. Of the logits only those around the changed places are kept. Weights, gradients, modes and random generators
-    stay as they are.
+    numbers. Of the logits only those around the changed places are kept. Weights, gradients, modes and generators stay
+    as they are.
 
     Args:
         module: the module.
