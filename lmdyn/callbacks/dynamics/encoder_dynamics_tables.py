@@ -30,6 +30,7 @@ _WHERE_RECORDED = (
     "restricted_mean_length",
 )  # fmt: skip
 _RUN_AND_STEP = ["run", "step"]
+_BY_RUNNING_MEANS = ["mean_exponent", "without_chaotic_transient", "censored_share", "transient_length"]
 
 
 def dynamics_tables(
@@ -43,12 +44,14 @@ def dynamics_tables(
 
     Returns:
         ``dynamics``, a row for each step of one run, or for the last step of each of several:
-        ``synchronization_offset`` (mean, steps of the map), ``mean_exponent`` (λ in chaotic transients, nats a step),
-        ``without_chaotic_transient`` and ``censored_share`` (shares of sentences; censored: not over at the horizon),
-        ``transient_length`` (mean, steps of the map), ``attractors`` (how many), ``peak_effective_dimension`` and
+        ``synchronization_offset`` (mean, steps of the map), ``attractors`` (how many), ``peak_effective_dimension`` and
         ``transverse_exponent`` (nats a step); where there are such, ``full_map_exponent`` and
-        ``reduced_map_exponent`` of the same sentences, and what is told by kinds of orbits:
+        ``reduced_map_exponent`` of the same sentences, and what the kinds of orbits say:
         ``orbit_lyapunov_exponent``, ``transient_share``, ``ended_share`` and ``restricted_mean_length``.
+        ``running_means``, by the publication's rule, for which chaos ends where a running mean of λ does:
+        ``mean_exponent`` (λ in chaotic transients, nats a step), ``without_chaotic_transient`` and ``censored_share``
+        (shares of sentences; censored: not over at the horizon) and ``transient_length`` (mean, steps of the map).
+        They stand in ``dynamics`` where the kinds of orbits are not known.
         ``offsets`` where there are such, of the last step: mean, median and ``synchronized_share`` for each number of
         tokens. ``attractors`` where their kinds are known: the share of sentences of each, rows as in ``dynamics``.
         What was not recorded is missing.
@@ -60,6 +63,10 @@ def dynamics_tables(
     numbers = numbers.rename(columns={"chaotic_share": "without_chaotic_transient"})
     numbers = numbers.astype({"attractors": "Int64"})
     tables = {"dynamics": numbers}
+    if len(select(named, quantity="orbit_share")):
+        tables["dynamics"] = numbers.drop(columns=_BY_RUNNING_MEANS)
+        if numbers[_BY_RUNNING_MEANS].notna().any(axis=None):
+            tables["running_means"] = numbers[[*_RUN_AND_STEP, *_BY_RUNNING_MEANS]]
     kinds = select(named, quantity=("orbit_share", "attractor_share"))
     if len(kinds):
         shares = wide(kinds, "kind", _RUN_AND_STEP, sort=False, dropna=False)
