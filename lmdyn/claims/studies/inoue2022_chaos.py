@@ -17,10 +17,9 @@ Networks whose weights are drawn in another way have the same seeds, and the sam
 deviations: differences are paired.
 """
 
-from typing import Any
-
 from lmdyn.claims.claim import Above, Below, Claim, Part, Published, Study, Within
 from lmdyn.claims.numbers import At, Difference, Rows
+from lmdyn.claims.studies.chaos_published import PRETRAINED
 from lmdyn.claims.studies.chaos_training import TRAINING
 from lmdyn.claims.studies.sparsity_numbers import LogRatio
 
@@ -177,42 +176,6 @@ LONG = (
     scale("shape_096", "At the same deviation clipping makes no difference", "normal_096", "clipped",
           Within(-SMALL, SMALL), HOW_SMALL),
     *(undetermined(network) for network in NETWORKS),
-)
-
-# ------------------------------------------------------------------------------------------ the published weights
-
-
-def published(
-    name: str, says: str, variant: str, number: tuple[str, str], region: Above | Within, **more: Any
-) -> Claim:
-    """A claim about ALBERT-large as it was published: one network, so that its interval is of sentences only."""
-    quantity, of_what = number
-    run = (("pretrained", "albert/albert-large-v2"),)
-    where = (("length", 32),) if quantity == "synchronized_share" else ()
-    rows = Rows("EncoderDynamics", quantity, where=where, name="encoder_dynamics", run=run)
-    return Claim(
-        f"pretrained_{name}", says, "section II", (Part(At(rows, 0), region, of_what),), variant=variant,
-        question="Is the published ALBERT-large (v2) as printed?",
-        measured_by="snakemake --profile configs/inoue2022_chaos/paper", **more,
-    )
-
-
-ALL: Any = {"region": Above(0.99), "matters": "one sentence in a hundred"}
-PRETRAINED = (
-    published("synchronizes", "All token vectors synchronize, in all observed cases", "synchronization",
-              ("synchronized_share", "share of sentences within 300 steps"),
-              floor="none: that maps contract is asked", **ALL),
-    published("chaotic_exponent", "Mean λ of chaotic trajectories is 9.54e-2, to a factor of two", "λ of chaos",
-              ("chaotic_lyapunov_exponent", "mean λ"), Within(4.77e-2, 0.191), matters="a factor of two",
-              floor="none: λ of what is not chaotic is left out by choice"),
-    published("transient", "All sentences have a chaotic transient", "chaos",
-              ("transient_share", "share of sentences with one"), floor="none: initial networks stand beside", **ALL),
-    published("ends", "… which was seen to end", "end of chaos",
-              ("ended_share", "share of sentences whose chaos ended"),
-              floor="0: chaotic to the horizon", **ALL),
-    published("attractor", "All end on the same periodic attractor", "attractor",
-              ("largest_attractor_share", "share of sentences on the most frequent one"),
-              floor="none: one attractor is what is asked", **ALL),
 )
 
 STUDY = Study(

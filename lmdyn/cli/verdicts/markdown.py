@@ -14,7 +14,7 @@ from lmdyn.cli.verdicts.words import how_words, number_words
 
 __all__ = ["markdown", "write_markdown"]
 
-_MANY = 5  # claims that lack the same: of more, what each says is left out
+_MANY = 12  # claims that lack the same: of more, what each says is left out
 
 
 def write_markdown(
