@@ -1,6 +1,7 @@
 """What a training batch takes: memory and time, measured on some of its rows; operations, counted."""
 
 import logging
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,12 +41,14 @@ class TrainingPass:
         rows: how many of its rows were timed, and how many it has.
         operations: floating-point operations of its matrix products; None where some are not counted: those of
             recurrent layers.
+        busy: whether other processes used half of the processors or more: training alone is faster.
     """
 
     cost: Cost
     seconds: float
     rows: tuple[int, int]
     operations: int | None
+    busy: bool = False
 
 
 def training_pass(module: nn.Module, data: Any) -> TrainingPass | None:
@@ -66,7 +69,7 @@ def training_pass(module: nn.Module, data: Any) -> TrainingPass | None:
         with observing(module), torch.enable_grad(), torch.random.fork_rng(devices=[]), silently():
             batch = next(iter(ProbeSet(data.train_dataloader()).batches()))
             rows = next(len(v) for v in batch.values() if isinstance(v, Tensor))
-            compute = _Pass(module, batch, rows)
+            compute, busy = _Pass(module, batch, rows), _busy()
             one, two = (most_allocated(partial(compute, most)) for most in (1, 2))
             operations = _operations(compute, rows)
             timed, seconds = _timed(compute, rows)
@@ -79,7 +82,7 @@ def training_pass(module: nn.Module, data: Any) -> TrainingPass | None:
     own = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
     memory = max(0, one - own) + (rows - 1) * max(0, two - one)
     cost = Cost(f"a training batch of {rows} rows", memory, "make the batches smaller")
-    return TrainingPass(cost, seconds, (timed, rows), operations)
+    return TrainingPass(cost, seconds, (timed, rows), operations, busy)
 
 
 class _Pass:
@@ -115,14 +118,26 @@ def _operations(compute: _Pass, rows: int) -> int | None:
 
 
 def _timed(compute: _Pass, rows: int) -> tuple[int, float]:
-    """Rows that were timed, and seconds of all."""
-    began = time.perf_counter()
-    compute(1)
-    one = time.perf_counter() - began
+    """Rows that were timed, and seconds of all: the shortest of what there is time for, since others may be at work."""
+    one = min(_seconds(compute, 1) for _ in range(2))
     some = min(rows, max(2, int(SECONDS / one)))
+    least = _seconds(compute, some)
+    repeats = min(5, int(SECONDS / least))
+    return some, min([least, *(_seconds(compute, some) for _ in range(repeats))]) * rows / some
+
+
+def _seconds(compute: _Pass, rows: int) -> float:
     began = time.perf_counter()
-    compute(some)
-    return some, (time.perf_counter() - began) * rows / some
+    compute(rows)
+    return time.perf_counter() - began
+
+
+def _busy() -> bool:
+    """Whether other processes use half of the processors or more; False where the system does not say."""
+    try:
+        return 2 * os.getloadavg()[0] > (os.cpu_count() or 1)
+    except (AttributeError, OSError):
+        return False
 
 
 def duration(batch: TrainingPass, updates: int | None, accumulated: int, *, elsewhere: bool) -> str:
@@ -150,6 +165,7 @@ def duration(batch: TrainingPass, updates: int | None, accumulated: int, *, else
     timed, rows = batch.rows
     counted = "" if made is None else f"{made:.1e} operations; "
     here = "on this CPU, none of the accelerator" if elsewhere else "on the CPU"
+    here += " as busy as it is" if batch.busy else ""
     return f"passes{whose} about {in_time(number * batch.seconds)} {here} ({counted}{timed} of {rows} rows timed)"
 
 

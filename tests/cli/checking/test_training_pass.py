@@ -111,6 +111,16 @@ def test_in_words(updates, accumulated, elsewhere, says):
     assert duration(batch, updates, accumulated, elsewhere=elsewhere) == says
 
 
+def test_a_busy_machine_is_said(monkeypatch):
+    cost = Cost("a training batch of 8 rows", 1)
+    said = duration(TrainingPass(cost, 1.0, (2, 8), None, busy=True), 60, 1, elsewhere=False)
+    assert said == "passes about 1.0 min on the CPU as busy as it is (2 of 8 rows timed)"
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    for load, busy in ((1.9, False), (2.1, True)):
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert training_pass(causal(), Rows()).busy is busy
+
+
 def test_times_in_words():
     assert [in_time(s) for s in (0.5, 59, 60, 3599, 3600, 86400, 200_000)] == [
         "0.5 s", "59 s", "1.0 min", "60 min", "1.0 h", "24 h", "2.3 days",
