@@ -61,7 +61,9 @@ def line(way: str, rows: pd.DataFrame) -> str:
     rate = f"{found.escape_rate:.1e} ({found.escape_interval[0]:.1e} to {found.escape_interval[1]:.1e})"
     if chaotic["censored"].all():  # no end, or no chaos, of which there is no rate
         rate = "–"
-    mean = f"{found.restricted_mean:,.0f} ({found.restricted_interval[0]:,.0f} to {found.restricted_interval[1]:,.0f})"
+    low, high = found.restricted_interval
+    within = f"{low:,.0f} to {high:,.0f}" if low < high else "all networks alike: no interval"
+    mean = f"{found.restricted_mean:,.0f} ({within})"
     ended = len(chaotic) - int(chaotic["censored"].sum())
     return f"| {way} | {found.n_groups} | {found.n} | {len(chaotic)} | {ended} | {rate} | {mean} |"
 

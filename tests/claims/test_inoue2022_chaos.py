@@ -74,3 +74,4 @@ def test_survival_over_networks():
     assert cells[5].startswith(f"{2 / (2 * 9000 + 2 * 3000):.1e}")  # ends, over the time after 1,000 steps
     none = example.line("normal", rows.assign(length=0.0, censored=False))
     assert "–" in none
+    assert "0 (all networks alike: no interval)" in none
