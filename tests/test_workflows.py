@@ -13,7 +13,7 @@ import yaml
 from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.claims import STUDIES, RunFolder
 from lmdyn.claims.judge import judge
-from lmdyn.claims.studies.chaos_training import TRAINING
+from lmdyn.claims.studies.chaos.training import TRAINING
 from lmdyn.cli.__main__ import main
 
 ROOT = Path(__file__).parents[1]

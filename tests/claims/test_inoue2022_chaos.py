@@ -9,8 +9,8 @@ import pytest
 from lmdyn.analysis.orbits.orbit_kind import KINDS
 from lmdyn.callbacks import DepthPerformance, EncoderDynamics, Handwriting
 from lmdyn.claims import STUDIES
-from lmdyn.claims.studies.chaos_published import PRETRAINED
-from lmdyn.claims.studies.chaos_training import TRAINING
+from lmdyn.claims.studies.chaos.published import PRETRAINED
+from lmdyn.claims.studies.chaos.training import TRAINING
 from lmdyn.claims.studies.inoue2022_chaos import LONG, NETWORKS, SHORT
 
 OBSERVERS = {cls.__name__: cls for cls in (DepthPerformance, EncoderDynamics, Handwriting)}

@@ -19,8 +19,8 @@ deviations: differences are paired.
 
 from lmdyn.claims.claim import Above, Below, Claim, Part, Published, Study, Within
 from lmdyn.claims.numbers import At, Difference, Rows
-from lmdyn.claims.studies.chaos_published import PRETRAINED
-from lmdyn.claims.studies.chaos_training import TRAINING
+from lmdyn.claims.studies.chaos.published import PRETRAINED
+from lmdyn.claims.studies.chaos.training import TRAINING
 from lmdyn.claims.studies.sparsity_numbers import LogRatio
 
 __all__ = ["STUDY"]
