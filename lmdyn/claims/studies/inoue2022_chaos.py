@@ -19,17 +19,14 @@ deviations: differences are paired.
 
 from lmdyn.claims.claim import Above, Below, Claim, Part, Published, Study, Within
 from lmdyn.claims.numbers import At, Difference, Rows
+from lmdyn.claims.studies.chaos.amounts import HOW_SHARE, HOW_SMALL, SENTENCE, SHARE, SMALL
 from lmdyn.claims.studies.chaos.published import PRETRAINED
 from lmdyn.claims.studies.chaos.training import TRAINING
 from lmdyn.claims.studies.sparsity_numbers import LogRatio
 
 __all__ = ["STUDY"]
 
-SMALL = 1e-3
-SHARE = 0.1
 RUN = "LMDYN_DATA=… snakemake --profile configs/inoue2022_chaos/networks"
-HOW_SMALL = "1e-3 nats a step: what 10,000 steps resolve"
-HOW_SHARE = "a tenth of the sentences"
 # fmt: off
 
 NETWORKS = {
@@ -63,7 +60,7 @@ def synchronizes(network: str) -> tuple[Claim, ...]:
         Claim(
             f"synchronizes_{network}", "All token vectors synchronize, in all observed cases", "section II.A",
             (Part(at("synchronized_share", network, length=32), Above(0.99), "share of sentences within 300 steps"),),
-            matters="one sentence in a hundred", floor="none: that maps contract is what is asked",
+            matters=SENTENCE, floor="none: that maps contract is what is asked",
             question="Do token vectors synchronize?", variant=how, measured_by=RUN,
         ),
         Claim(

@@ -1,7 +1,6 @@
 """What a training batch takes: memory and time, measured on some of its rows; operations, counted."""
 
 import logging
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import call_module
 from lmdyn.callbacks.conditions.finding import Cost
-from lmdyn.callbacks.conditions.machine import most_allocated
+from lmdyn.callbacks.conditions.machine import busy, in_time, most_allocated
 from lmdyn.callbacks.observing.probe import ProbeSet
 from lmdyn.callbacks.observing.requirements import silently
 
-__all__ = ["TrainingPass", "duration", "in_time", "training_pass"]
+__all__ = ["TrainingPass", "duration", "training_pass"]
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +68,7 @@ def training_pass(module: nn.Module, data: Any) -> TrainingPass | None:
         with observing(module), torch.enable_grad(), torch.random.fork_rng(devices=[]), silently():
             batch = next(iter(ProbeSet(data.train_dataloader()).batches()))
             rows = next(len(v) for v in batch.values() if isinstance(v, Tensor))
-            compute, busy = _Pass(module, batch, rows), _busy()
+            compute, others = _Pass(module, batch, rows), busy()
             one, two = (most_allocated(partial(compute, most)) for most in (1, 2))
             operations = _operations(compute, rows)
             timed, seconds = _timed(compute, rows)
@@ -82,7 +81,7 @@ def training_pass(module: nn.Module, data: Any) -> TrainingPass | None:
     own = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
     memory = max(0, one - own) + (rows - 1) * max(0, two - one)
     cost = Cost(f"a training batch of {rows} rows", memory, "make the batches smaller")
-    return TrainingPass(cost, seconds, (timed, rows), operations, busy)
+    return TrainingPass(cost, seconds, (timed, rows), operations, others)
 
 
 class _Pass:
@@ -97,23 +96,33 @@ class _Pass:
             for k, v in self._batch.items()
         }
         self.module.zero_grad(set_to_none=True)
-        losses = getattr(self.module, "losses", None)
-        if callable(losses):
-            loss = torch.stack(list(losses(first).values())).sum()
-        else:
+        loss = self._own_loss(first)
+        if loss is None:
             loss = call_module(self.module, first).logits.float().log_softmax(-1).sum()
         loss.backward()
+
+    def _own_loss(self, batch: Mapping[str, Any]) -> Tensor | None:
+        """None where the module has no ``losses(batch)``, or one that means something else."""
+        losses = getattr(self.module, "losses", None)
+        if not callable(losses):
+            return None
+        try:
+            return torch.stack(list(losses(batch).values())).sum()
+        except Exception as error:
+            log.debug("losses of %s are no losses of a batch: %s", type(self.module).__name__, error)
+            return None
 
 
 def _operations(compute: _Pass, rows: int) -> int | None:
     """Of matrix products, attention's among them; twice the multiplications."""
     if any(isinstance(m, (nn.RNNBase, nn.RNNCellBase)) for m in compute.module.modules()):
         return None
-    with (
-        sdpa_kernel(SDPBackend.MATH),
-        FlopCounterMode(display=False) as counter,
-    ):  # the CPU's kernel is not counted
-        compute(1)
+    try:  # kernels of the CPU's own attention are not counted
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            compute(1)
+    except Exception as error:  # of what cannot be counted, memory and time are known all the same
+        log.debug("the operations of a training batch are not known: %s", error)
+        return None
     return rows * int(counter.get_total_flops())
 
 
@@ -130,14 +139,6 @@ def _seconds(compute: _Pass, rows: int) -> float:
     began = time.perf_counter()
     compute(rows)
     return time.perf_counter() - began
-
-
-def _busy() -> bool:
-    """Whether other processes use half of the processors or more; False where the system does not say."""
-    try:
-        return 2 * os.getloadavg()[0] > (os.cpu_count() or 1)
-    except (AttributeError, OSError):
-        return False
 
 
 def duration(batch: TrainingPass, updates: int | None, accumulated: int, *, elsewhere: bool) -> str:
@@ -167,16 +168,3 @@ def duration(batch: TrainingPass, updates: int | None, accumulated: int, *, else
     here = "on this CPU, none of the accelerator" if elsewhere else "on the CPU"
     here += " as busy as it is" if batch.busy else ""
     return f"passes{whose} about {in_time(number * batch.seconds)} {here} ({counted}{timed} of {rows} rows timed)"
-
-
-def in_time(seconds: float) -> str:
-    """Seconds for people.
-
-    Example:
-        >>> in_time(0.042), in_time(75), in_time(5400), in_time(100 * 3600)
-        ('0.042 s', '1.2 min', '1.5 h', '4.2 days')
-    """
-    for unit, of in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= (2 if unit == "days" else 1) * of:
-            return f"{seconds / of:.1f} {unit}" if seconds < 10 * of else f"{seconds / of:.0f} {unit}"
-    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -10,8 +10,9 @@ from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lmdyn.callbacks.conditions.finding import Cost
+from lmdyn.callbacks.conditions.machine import in_time
 from lmdyn.cli.checking import training_pass as module
-from lmdyn.cli.checking.training_pass import TrainingPass, duration, in_time, training_pass
+from lmdyn.cli.checking.training_pass import TrainingPass, duration, training_pass
 from lmdyn.models import MaskedLanguageModel
 
 WIDTH, LAYERS, TYPES, TIME, ROWS = 32, 3, 50, 20, 6
@@ -34,7 +35,7 @@ class Rows(L.LightningDataModule):
         return DataLoader(rows, batch_size=self.rows)
 
 
-def causal(**changes):
+def causal():
     config = GPT2Config(
         n_embd=WIDTH, n_layer=LAYERS, n_head=2, n_positions=TIME, vocab_size=TYPES, bos_token_id=0, eos_token_id=0
     )  # fmt: skip
@@ -91,6 +92,26 @@ def test_recurrent_layers_are_timed_and_not_counted():
     assert batch.operations is None
     assert "operations" not in duration(batch, 100, 1, elsewhere=False)
     assert "none of the accelerator" in duration(batch, 100, 1, elsewhere=True)
+
+
+def test_what_cannot_be_counted_has_memory_and_time(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise RuntimeError("no kernel")
+
+    whole = training_pass(causal(), Rows())
+    monkeypatch.setattr(module, "sdpa_kernel", refuse)
+    batch = training_pass(causal(), Rows())
+    assert batch.operations is None
+    assert batch.cost == whole.cost
+
+
+def test_losses_of_another_meaning_are_not_asked():
+    """A list of past losses, a function of something else: the logits are taken."""
+    whole = training_pass(causal(), Rows())
+    for losses in ([1.0], lambda: {}, lambda batch: [1.0], lambda batch: {"loss": 0.5}):
+        model = causal()
+        model.losses = losses
+        assert training_pass(model, Rows()).operations == whole.operations
 
 
 def test_a_batch_of_one_row():

@@ -6,23 +6,28 @@ stays undecided until other pre-trained networks of this size are there. How muc
 files of this study, before any such run.
 """
 
-import math
 from typing import Any
 
-from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Within
+from lmdyn.claims.claim import Above, Below, Claim, Part, Within
 from lmdyn.claims.numbers import At, Difference, Number, Rows
+from lmdyn.claims.studies.chaos.amounts import (
+    ACCURACY,
+    HOW_LONGER,
+    LONGER,
+    SENTENCE,
+    SHARE,
+    SMALL,
+    below_ceiling,
+)
 from lmdyn.claims.studies.sparsity_numbers import LogRatio
 
 __all__ = ["PRETRAINED"]
 
-SMALL = 1e-3
-LONGER = round(math.log(1.5), 4)
-SHARE = 0.1
-ACCURACY = 0.05
 DEPTH = 24
 RUN = "snakemake --profile configs/inoue2022_chaos/paper"
 PUBLISHED = (("pretrained", "albert/albert-large-v2"),)
 INITIAL = (("hidden_size", 1024), ("initialization", "truncated_normal"), ("initializer_range", 0.02))
+CEILING = "share_of_ceiling"
 BESIDE = "0: an initial network of the same size"
 # fmt: off
 
@@ -61,21 +66,11 @@ def claim(name: str, says: str, where: str, variant: str, *parts: Part, matters:
     )
 
 
-def below_ceiling(t: int, name: str = "encoder_dynamics") -> Condition:
-    """Enough sentences for an effective dimension."""
-    return Condition(
-        f"N_eff at t = {t} ({name}) is below half of its ceiling, the number of sentences less one",
-        at("share_of_ceiling", name=name, t=t), Below(0.5),
-    )
-
-
 def sentences(quantity: str, says: str, **where: Any) -> Part:
     """A share of sentences that is to be all of them."""
     return Part(at(quantity, **where), Above(0.99), says)
 
 
-SENTENCE = "one sentence in a hundred"
-FACTOR = "a factor of 1.5"
 AS_LONG = (
     claim("synchronizes", "All token vectors synchronize, in all observed cases", "section II", "synchronization",
           sentences("synchronized_share", "share of sentences within 300 steps", length=32),
@@ -103,7 +98,7 @@ TRANSIENTS = (
           "offset, 8 to 64 tokens",
           *(Part(ratio_beside(at, "restricted_offset", length=n), Above(LONGER),
                  f"ln of the offset, published / initial, {n} tokens") for n in (8, 16, 32, 64)),
-          matters=FACTOR, floor=BESIDE),
+          matters=HOW_LONGER, floor=BESIDE),
     claim("locally_unstable", "λ(t) is a small positive number below t = 100", "section II.A, figure 2C", "λ(t)",
           *(Part(at("local_exponent", term="short", t=t), Within(0.0, 0.0954), f"λ of the window at t = {t}")
             for t in (20, 50, 90)),
@@ -112,13 +107,13 @@ TRANSIENTS = (
         claim(f"dimension_t{t}", "The effective dimension is higher than that of initial networks",
               "section II.A, figure 2C", f"N_eff, t = {t}",
               Part(ratio_beside(at, "effective_dimension", t=t), Above(LONGER), "ln of N_eff, published / initial"),
-              matters=FACTOR, floor=BESIDE, void_unless=(below_ceiling(t),))
+              matters=HOW_LONGER, floor=BESIDE, void_unless=(below_ceiling(t, at(CEILING, t=t)),))
         for t in (25, 100, 500)
     ),
     claim("dimension_falls", "It falls sharply from t = 50 to t = 150", "section II.A, figure 2C", "N_eff over t",
           Part(LogRatio(at("effective_dimension", t=150), at("effective_dimension", t=50)), Below(-LONGER),
                "ln of N_eff, t = 150 / t = 50"),
-          matters=FACTOR, floor="0: no change", void_unless=(below_ceiling(50),)),
+          matters=HOW_LONGER, floor="0: no change", void_unless=(below_ceiling(50, at(CEILING, t=50)),)),
     claim("stsb_chaotic", "Sentences of STS-B are more chaotic at first", "appendix D, figure A1", "λ(t), STS-B",
           *(Part(Difference(at("local_exponent", name="encoder_dynamics_stsb", term="short", t=t),
                             at("local_exponent", term="short", t=t)), Above(SMALL),
@@ -127,8 +122,9 @@ TRANSIENTS = (
     claim("stsb_dimension", "… and have a lower effective dimension", "appendix D, figure A1", "N_eff, STS-B",
           Part(LogRatio(at("effective_dimension", name="encoder_dynamics_stsb", t=25), at("effective_dimension", t=25)),
                Below(-LONGER), "ln of N_eff at t = 25, STS-B / Wikipedia"),
-          matters=FACTOR, floor="0: sentences of Wikipedia, twice as many of them",
-          void_unless=(below_ceiling(25), below_ceiling(25, "encoder_dynamics_stsb"))),
+          matters=HOW_LONGER, floor="0: sentences of Wikipedia, twice as many of them",
+          void_unless=(below_ceiling(25, at(CEILING, t=25)),
+                       below_ceiling(25, at(CEILING, name="encoder_dynamics_stsb", t=25), " (STS-B)"))),
 )
 
 
@@ -170,7 +166,7 @@ USES = (
           "window of the letters",
           Part(written("best_start"), Within(4.67, 10.5), "t₀ of the best window"),
           Part(written("best_length"), Within(18.7, 42.0), "its ΔT"),
-          matters=FACTOR, floor="none: the printed window is what is asked"),
+          matters=HOW_LONGER, floor="none: the printed window is what is asked"),
 )
 
 PRETRAINED = AS_LONG + TRANSIENTS + USES

@@ -5,23 +5,25 @@ void: an effective dimension near its ceiling, which is that of the sentences, a
 for, where it does not know more of masked tokens than can be told from the token alone.
 """
 
-import math
-
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Within
 from lmdyn.claims.numbers import At, Change, Difference, Number, Rows
+from lmdyn.claims.studies.chaos.amounts import (
+    ACCURACY,
+    HOW_LONGER,
+    HOW_SHARE,
+    HOW_SMALL,
+    LONGER,
+    SENTENCE,
+    SHARE,
+    SMALL,
+    below_ceiling,
+)
 from lmdyn.claims.studies.sparsity_numbers import LogRatio
 
 __all__ = ["TRAINING"]
 
-SMALL = 1e-3
-LONGER = round(math.log(1.5), 4)
-SHARE = 0.1
-ACCURACY = 0.05
 DEPTH = 12
 RUN = "snakemake --profile configs/inoue2022_chaos/organism"
-HOW_LONGER = "a factor of 1.5"
-HOW_SMALL = "1e-3 nats a step: what 10,000 steps resolve"
-HOW_SHARE = "a tenth of the sentences"
 HOW_ACCURATE = "0.05: of 500 masked tokens, two standard errors"
 ORGANISM = (("hidden_size", 128),)
 # fmt: off
@@ -45,14 +47,6 @@ LEARNED = Condition(
 )
 
 
-def below_ceiling(t: int) -> Condition:
-    """Enough sentences for an effective dimension."""
-    return Condition(
-        f"N_eff at t = {t} is below half of its ceiling, the number of sentences less one",
-        At(rows("share_of_ceiling", t=t)), Below(0.5),
-    )
-
-
 SHORT_TERM = (
     Claim(
         "longer_offset", "Training lengthens the synchronization offset", "section II.A, figure 2B",
@@ -65,7 +59,7 @@ SHORT_TERM = (
     Claim(
         "synchronizes_trained", "Trained, too, all sentences synchronize", "section II.A",
         (Part(At(rows("synchronized_share", length=32)), Above(0.99), "share of sentences within 4,000 steps"),),
-        matters="one sentence in a hundred", floor=At(rows("synchronized_share", length=32), 0),
+        matters=SENTENCE, floor=At(rows("synchronized_share", length=32), 0),
         void_unless=(LEARNED,), question="Does training delay synchronization?",
         variant="at all; not measured where equal tokens part", measured_by=RUN,
     ),
@@ -81,7 +75,8 @@ SHORT_TERM = (
             (Part(LogRatio(At(rows("effective_dimension", t=t)), At(rows("effective_dimension", t=t), 0)),
                   Above(LONGER), "ln of N_eff, end / untrained"),),
             matters=HOW_LONGER, floor="0: the untrained model, from which it is counted",
-            void_unless=(LEARNED, below_ceiling(t)), question="Does training raise the effective dimension?",
+            void_unless=(LEARNED, below_ceiling(t, At(rows("share_of_ceiling", t=t)))),
+            question="Does training raise the effective dimension?",
             variant=f"t = {t}", measured_by=RUN,
         )
         for t in (0, 25, 100, 500)
@@ -119,7 +114,7 @@ LONG_TERM = (
     Claim(
         "all_chaotic", "Trained, all sentences are chaotic at first", "section II.B",
         (Part(At(rows("transient_share")), Above(0.99), "share of sentences"),),
-        matters="one sentence in a hundred", floor=At(rows("transient_share"), 0), void_unless=(LEARNED,),
+        matters=SENTENCE, floor=At(rows("transient_share"), 0), void_unless=(LEARNED,),
         question="Are all sentences chaotic at first?", measured_by=RUN,
     ),
     Claim(
@@ -145,7 +140,7 @@ LONG_TERM = (
     Claim(
         "one_attractor", "… the same for all sentences", "section II.B: one global periodic attractor",
         (Part(At(rows("largest_attractor_share")), Above(0.99), "share of sentences on the largest closed orbit"),),
-        matters="one sentence in a hundred", floor=At(rows("largest_attractor_share"), 0), void_unless=(LEARNED,),
+        matters=SENTENCE, floor=At(rows("largest_attractor_share"), 0), void_unless=(LEARNED,),
         question="What do trajectories end on?", variant="the same closed orbit", measured_by=RUN,
     ),
     Claim(
