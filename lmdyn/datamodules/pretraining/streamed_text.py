@@ -361,6 +361,7 @@ class StreamLoaderOfRows:
             "batch_size": batch_size, "block_rows": text.block_rows, "seed": seed, "objective": maker.format.objective,
             "datasets": len(text.datasets),
         }  # fmt: skip
+        self._read = f"{text.datasets}, split {text.split}"
         self._position = 0
         self._states: list[dict[str, Any] | None] = [None] * self._workers
         """Where each logical worker stands; None at its start."""
@@ -404,7 +405,7 @@ class StreamLoaderOfRows:
         if self._world_size > 1 and torch.distributed.is_initialized():
             ranks = [None] * self._world_size
             torch.distributed.all_gather_object(ranks, mine)
-        return {"ranks": ranks, "settings": self._settings}
+        return {"ranks": ranks, "settings": self._settings, "read": self._read}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a saved state with the next iteration.
@@ -421,6 +422,15 @@ class StreamLoaderOfRows:
             raise ValueError(
                 f"the stream was read by {len(state['ranks'])} ranks, this run has {self._world_size}: exact resuming "
                 "needs as many"
+            )
+        if (
+            read := state.get("read", self._read)
+        ) != self._read:  # a state of earlier versions does not say it
+            logger.warning(
+                "the stream was read from %s and goes on in %s: the run is the same only if these are the same "
+                "documents in the same order",
+                read,
+                self._read,
             )
         mine = state["ranks"][self._rank]
         if len(mine["states"]) != self._workers:

@@ -317,6 +317,21 @@ def test_other_settings_are_refused(folder):
         other.load_state_dict(state)
 
 
+def test_other_text_is_said(folder, caplog):
+    """Files may have moved, so that it is no error; states of before do not say what was read."""
+    loader = make(folder)
+    take(loader, 2)
+    state = loader.state_dict()
+    make(folder).load_state_dict(state)
+    other = make(folder, files="part-0*.parquet")
+    other.load_state_dict({key: value for key, value in state.items() if key != "read"})
+    assert not caplog.records
+    other.load_state_dict(state)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "part-*.parquet" in said.split(" and goes on in ")[0]
+    assert "part-0*.parquet" in said.split(" and goes on in ")[1]
+
+
 def test_a_trainer_may_end_epochs_earlier(folder):
     stream = StreamedText(
         {"path": "parquet", "data_files": str(folder / "part-*.parquet")}, tokenizer=str(folder / "tokenizer"),
