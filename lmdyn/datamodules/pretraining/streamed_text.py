@@ -426,12 +426,8 @@ class StreamLoaderOfRows:
         if (
             read := state.get("read", self._read)
         ) != self._read:  # a state of earlier versions does not say it
-            logger.warning(
-                "the stream was read from %s and goes on in %s: the run is the same only if these are the same "
-                "documents in the same order",
-                read,
-                self._read,
-            )
+            said = "the stream was read from %s and goes on in %s: the same run only if these are the same documents"
+            logger.warning(said, read, self._read)
         mine = state["ranks"][self._rank]
         if len(mine["states"]) != self._workers:
             raise ValueError(
