@@ -112,7 +112,8 @@ class Rows(Source):
     def locate(self, runs: Sequence[ObservedRun]) -> tuple[ObservedRun, str]:
         """The run, and the folder in it, that hold the rows.
 
-        Where several do, forks of which ``run`` does not speak are left out: they are experiments on the run.
+        Where several observers of a run do, the one with its class's name is meant (``encoder_dynamics``). Where
+        several runs do, forks of which ``run`` does not speak are left out: they are experiments on the run.
 
         Raises:
             NotMeasured: none does, or several forks do and not the run itself.
@@ -130,6 +131,12 @@ class Rows(Source):
             ]
             if len(folders) > 1:  # observers of one class may share its quantities out among them
                 folders = [f for f in folders if len(run.read(f, quantities=(self.quantity,)))] or folders
+            if (
+                len(folders) > 1
+            ):  # beside observers with a name of their own, the one that is called as its class
+                from lmdyn.callbacks.observing.run import snake_case
+
+                folders = [f for f in folders if f == snake_case(self.observer)] or folders
             if len(folders) > 1:
                 raise ValueError(
                     f"{run.name} has several observers {self._described()}: {', '.join(folders)}; give `name`, or "

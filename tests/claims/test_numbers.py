@@ -166,6 +166,8 @@ def test_which_observer():
         of(At(Rows("Observer", "x")), both)
     with pytest.raises(ValueError, match="several observers"):
         of(At(Rows("Observer", "x", settings=(("pair.n", 3),))), both)
+    own_name = {**observed, "observer": ("my.Observer", {"variant": "own"}, rows("x", {0: 3.0}))}
+    assert of(At(Rows("Observer", "x")), FakeRun(observed=own_name)).value == 3.0
     with pytest.raises(NotMeasured, match=r"Observer \(variant: 'other'\); there are, run: Observer"):
         of(At(Rows("Observer", "x", settings=(("variant", "other"),))), both)
 

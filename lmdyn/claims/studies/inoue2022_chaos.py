@@ -181,6 +181,7 @@ STUDY = Study(
     "Inoue, Ohara, Kuniyoshi & Nakajima 2022",
     SHORT + LONG + PRETRAINED + TRAINING,
     seen=(1, 2, 3, 4, 5),
+    seen_in=((('model.config.hidden_size', 1024),), (('model.config.hidden_size', 128),)),  # no published network
     terms=(
         ("chaotic, torus, cycle, fixed point, undetermined",
          "kinds of orbits, each by evidence of its own; else undetermined (`lmdyn.analysis.orbit_kind`)"),
