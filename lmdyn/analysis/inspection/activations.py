@@ -46,6 +46,8 @@ def observing(module: nn.Module) -> Iterator[None]:
     cuda = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=cuda))
+        if torch.backends.mps.is_available():
+            stack.callback(torch.mps.set_rng_state, torch.mps.get_rng_state())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(torch.autocast("cpu", enabled=False))

@@ -97,8 +97,8 @@ def token_effects(
 
     The batch keeps its shape: in each forward pass about half of its rows have one token changed, to another id that
     occurs in the batches, and the others show what the logits vary by for no reason. All passes draw the same random
-    numbers. Of the logits only those around the changed places are kept. Weights, gradients, modes and generators stay
-    as they are.
+    numbers, but for a repeated one where no row is left unchanged. Of the logits only those around the changed places
+    are kept. Weights, gradients, modes and generators stay as they are.
 
     Args:
         module: the module.
@@ -145,7 +145,12 @@ def token_effects(
             window = (at[:, 1:] + torch.tensor(LOGITS)).clamp(0, logits.shape[1] - 1)
             before = seen.add(logits[rows, window])
             del logits
-            noise.append(_largest(_change(before, caller.logits(batch, parameters)[rows, window])))
+            spared = any(
+                not torch.isin(at[:, 0], a[:, 0]).all() for a in own
+            )  # rows that show what is no effect
+            repeated = caller.logits(batch, parameters, seed=0 if spared else 1)
+            noise.append(_largest(_change(before, repeated[rows, window])))
+            del repeated
             found = torch.zeros(len(at), len(CHANGES), len(LOGITS))
             for i, a in enumerate(own):
                 untouched = ~torch.isin(at[:, 0], a[:, 0])
@@ -210,9 +215,11 @@ class _Caller(nn.Module):
     def forward(self, batch: Mapping[str, Any]) -> Tensor:
         return logits_of(call_module(self.module, batch, forward=self._forward))
 
-    def logits(self, batch: Mapping[str, Any], parameters: Mapping[str, Tensor] | None) -> Tensor:
-        """Logits; what a module draws in each pass, such as the first state of a loop, is the same in all of them."""
-        torch.manual_seed(0)
+    def logits(
+        self, batch: Mapping[str, Any], parameters: Mapping[str, Tensor] | None, seed: int = 0
+    ) -> Tensor:
+        """Logits; what a module draws in a pass, such as the first state of a loop, is the same for a seed."""
+        torch.manual_seed(seed)
         if not parameters:
             return logits_of(call_module(self.module, batch, forward=self._forward))
         replaced = {f"module.{name}": tensor for name, tensor in parameters.items()}

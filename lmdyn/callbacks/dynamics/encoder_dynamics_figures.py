@@ -157,7 +157,8 @@ def _short_term(
     shown = _shown(observations, last, titles, colours)
     local = {label: curve(rows, "local_exponent", term="short") for label, (rows, _) in shown.items()}
     depth = {label: curve(rows, "depth_exponent") for label, (rows, _) in shown.items()}
-    step = "layer" if any(map(len, depth.values())) else "step"
+    kinds = {bool(len(depth[label])) for label in shown if len(local[label])} or {False}
+    step = " or ".join({False: "step", True: "layer"}[kind] for kind in sorted(kinds))
     panels = {
         f"λ(t) (nats a {step}{_windows(local)})": local,
         "λ of the first t layers\n(nats a layer)": depth,
@@ -182,7 +183,9 @@ def _short_term(
             fig.zero_line(ax)
         elif name.startswith("deviation"):
             ax.set_yscale("log")
-    ax.set_xlabel("t (layers)" if step == "layer" else TIME)
+    ax.set_xlabel(
+        {"layer": "t (layers)", "step": TIME}.get(step, "t (steps of the map, or layers where they differ)")
+    )
     grid.legend(of_all=True)
     return grid.figure
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from lightning.pytorch.callbacks import Timer
 
 from lmdyn.analysis.inspection.forward import device_of
 from lmdyn.callbacks.conditions.amounts import parameter_bytes
 from lmdyn.callbacks.conditions.finding import Cost, Finding, beyond_memory, expected
-from lmdyn.callbacks.conditions.machine import free_disk, free_memory, in_words
+from lmdyn.callbacks.conditions.machine import free_disk, free_memory, in_time, in_words
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet
 from lmdyn.callbacks.observing.reading import read_module
@@ -356,13 +357,17 @@ def _elsewhere(built: Built) -> bool:
 
 
 def _of_time(built: Built, batch: TrainingPass | None) -> str:
-    budgets = [c.hours for c in built.callbacks if isinstance(c, TimeBudget)]
-    if budgets:
-        return f"ends after {min(budgets):g} h"
-    if batch is None:
-        return "hours not known"
+    """Of all passes, and of the callbacks that end a training by the clock."""
     accumulated = int(getattr(built.trainer, "accumulate_grad_batches", 1))
-    return duration(batch, built.plan.updates, accumulated, elsewhere=_elsewhere(built))
+    batches = built.plan.batches(accumulated)
+    said = (
+        "hours not known"
+        if batch is None
+        else duration(batch, batches, accumulated, elsewhere=_elsewhere(built))
+    )
+    ends = [3600 * c.hours for c in built.callbacks if isinstance(c, TimeBudget)]
+    ends += [t for c in built.callbacks if isinstance(c, Timer) and (t := c.time_remaining()) is not None]
+    return f"{said}; ends after {in_time(min(ends))} at the latest" if ends else said
 
 
 def _of_resources(

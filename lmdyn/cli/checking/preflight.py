@@ -46,10 +46,12 @@ class Plan:
     Attributes:
         updates: optimizer updates at its end; None where it is not known.
         of_epoch: updates of an epoch; None where it is not known.
+        epoch_batches: batches of an epoch; None where that is not known.
     """
 
     updates: int | None
     of_epoch: int | None
+    epoch_batches: int | None = None
 
     @classmethod
     def of(cls, trainer: L.Trainer, batches: float | None) -> "Plan":
@@ -62,7 +64,19 @@ class Plan:
             ends.append(trainer.max_steps)
         if trainer.max_epochs is not None and trainer.max_epochs >= 0 and of_epoch is not None:
             ends.append(trainer.max_epochs * of_epoch)
-        return cls(min(ends) if ends else None, of_epoch)
+        return cls(min(ends) if ends else None, of_epoch, int(batches or 0) if known else None)
+
+    def batches(self, accumulated: int) -> int | None:
+        """Batches of the whole training, of so many an update but for the last of an epoch; None if not known.
+
+        Example:
+            >>> Plan(8, 2, 10).batches(8), Plan(8, None).batches(8)  # two updates an epoch: of 8 batches and of 2
+            (40, 64)
+        """
+        if self.updates is None or not self.of_epoch or not self.epoch_batches:
+            return None if self.updates is None else self.updates * accumulated
+        epochs, further = divmod(self.updates, self.of_epoch)
+        return epochs * self.epoch_batches + further * accumulated
 
 
 def due(schedule: Steps, plan: Plan) -> list[int]:

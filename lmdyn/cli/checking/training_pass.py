@@ -2,10 +2,10 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from lmdyn.analysis.inspection.activations import observing
-from lmdyn.analysis.inspection.forward import call_module
+from lmdyn.analysis.inspection.forward import call_module, logits_of
 from lmdyn.callbacks.conditions.finding import Cost
 from lmdyn.callbacks.conditions.machine import busy, in_time, most_allocated
 from lmdyn.callbacks.observing.probe import ProbeSet
@@ -21,10 +21,12 @@ from lmdyn.callbacks.observing.requirements import silently
 
 __all__ = ["TrainingPass", "duration", "training_pass"]
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
-SECONDS = 1.0
-"""For so long rows of a batch are timed, the first apart."""
+ENOUGH, MOST = 1.0, 10.0
+"""A pass over so many rows is timed that it takes so many seconds; and twice that of one row, if not the most."""
 
 TERAFLOPS = 100.0
 """At which speed an accelerator is reckoned with, in 10¹² operations a second: a third of what an A100 does at most."""
@@ -36,15 +38,15 @@ class TrainingPass:
 
     Attributes:
         cost: bytes of memory.
-        seconds: on this machine's CPU.
+        seconds: on this machine's CPU; None where it cannot be timed.
         rows: how many of its rows were timed, and how many it has.
-        operations: floating-point operations of its matrix products; None where some are not counted: those of
-            recurrent layers.
+        operations: floating-point operations of its matrix products, those that kernels of their own do apart; None
+            where none are known, or recurrent layers do most of them.
         busy: whether other processes used half of the processors or more: training alone is faster.
     """
 
     cost: Cost
-    seconds: float
+    seconds: float | None
     rows: tuple[int, int]
     operations: int | None
     busy: bool = False
@@ -64,24 +66,37 @@ def training_pass(module: nn.Module, data: Any) -> TrainingPass | None:
         None where there is no batch, or the module is called in a way of its own.
     """
     gradients = [p.grad for p in module.parameters()]
+    others, fast = busy(), torch.backends.mha.get_fastpath_enabled()
     try:
+        torch.backends.mha.set_fastpath_enabled(False)  # no training has it
         with observing(module), torch.enable_grad(), torch.random.fork_rng(devices=[]), silently():
             batch = next(iter(ProbeSet(data.train_dataloader()).batches()))
             rows = next(len(v) for v in batch.values() if isinstance(v, Tensor))
-            compute, others = _Pass(module, batch, rows), busy()
+            compute = _Pass(module, batch, rows)
             one, two = (most_allocated(partial(compute, most)) for most in (1, 2))
-            operations = _operations(compute, rows)
-            timed, seconds = _timed(compute, rows)
+            timed, seconds = _known(partial(_timed, compute, rows)) or (min(2, rows), None)
+            operations = _known(partial(_operations, compute, timed))
     except Exception as error:  # of the user's module, which its own training_step may call otherwise
         log.debug("what a training batch takes is not known: %s", error)
         return None
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
         for parameter, gradient in zip(module.parameters(), gradients, strict=True):
             parameter.grad = gradient
     own = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
     memory = max(0, one - own) + (rows - 1) * max(0, two - one)
     cost = Cost(f"a training batch of {rows} rows", memory, "make the batches smaller")
-    return TrainingPass(cost, seconds, (timed, rows), operations, others)
+    counted = None if operations is None else operations * rows // timed
+    return TrainingPass(cost, seconds, (timed, rows), counted, others)
+
+
+def _known(measure: Callable[[], T]) -> T | None:
+    """None of what cannot be measured: memory is known all the same."""
+    try:
+        return measure()
+    except Exception as error:
+        log.debug("a training batch cannot be timed or counted: %s", error)
+        return None
 
 
 class _Pass:
@@ -98,7 +113,7 @@ class _Pass:
         self.module.zero_grad(set_to_none=True)
         loss = self._own_loss(first)
         if loss is None:
-            loss = call_module(self.module, first).logits.float().log_softmax(-1).sum()
+            loss = logits_of(call_module(self.module, first)).float().log_softmax(-1).sum()
         loss.backward()
 
     def _own_loss(self, batch: Mapping[str, Any]) -> Tensor | None:
@@ -114,57 +129,69 @@ class _Pass:
 
 
 def _operations(compute: _Pass, rows: int) -> int | None:
-    """Of matrix products, attention's among them; twice the multiplications."""
+    """Of matrix products of these rows, attention's among them; twice the multiplications."""
     if any(isinstance(m, (nn.RNNBase, nn.RNNCellBase)) for m in compute.module.modules()):
         return None
-    try:  # kernels of the CPU's own attention are not counted
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-            compute(1)
-    except Exception as error:  # of what cannot be counted, memory and time are known all the same
-        log.debug("the operations of a training batch are not known: %s", error)
-        return None
-    return rows * int(counter.get_total_flops())
+    grouped = {torch.ops.aten._grouped_mm: _of_grouped} if hasattr(torch.ops.aten, "_grouped_mm") else {}
+    # the kernels of the CPU's own attention are not counted
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=grouped) as counter:
+        compute(rows)
+    return int(counter.get_total_flops()) or None
+
+
+def _of_grouped(a: Any, b: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    """Of products of groups of rows (or columns) with a matrix each, as experts do them, by their shapes."""
+    groups = len(a) == len(b) == 3  # the same number of rows in each
+    return int(2 * a[-2] * a[-1] * b[-1] * (a[0] if groups else 1))
 
 
 def _timed(compute: _Pass, rows: int) -> tuple[int, float]:
-    """Rows that were timed, and seconds of all: the shortest of what there is time for, since others may be at work."""
-    one = min(_seconds(compute, 1) for _ in range(2))
-    some = min(rows, max(2, int(SECONDS / one)))
-    least = _seconds(compute, some)
-    repeats = min(5, int(SECONDS / least))
-    return some, min([least, *(_seconds(compute, some) for _ in range(repeats))]) * rows / some
+    """Rows that were timed, and seconds of all rows: a part of them is the same for any number of rows."""
+    some, one = 1, _seconds(compute, 1)
+    least = one
+    while some < rows and least < MOST and (least < ENOUGH or least < 2 * one):
+        some = min(rows, 2 * some)
+        least = _seconds(compute, some)
+    return some, least if some == rows else least + (rows - some) * max(0.0, least - one) / (some - 1)
 
 
 def _seconds(compute: _Pass, rows: int) -> float:
-    began = time.perf_counter()
-    compute(rows)
-    return time.perf_counter() - began
+    """The shorter of two passes, since others may be at work; one where it is long."""
+    taken: list[float] = []
+    while len(taken) < 2 and sum(taken) < ENOUGH:
+        began = time.perf_counter()
+        compute(rows)
+        taken.append(time.perf_counter() - began)
+    return min(taken)
 
 
-def duration(batch: TrainingPass, updates: int | None, accumulated: int, *, elsewhere: bool) -> str:
+def duration(batch: TrainingPass, batches: int | None, accumulated: int, *, elsewhere: bool) -> str:
     """How long a training takes, in words: its passes, without the optimizer and without observers.
 
     Args:
         batch: one of its batches.
-        updates: of the whole training; None where that is not known: an update's time is told.
+        batches: of the whole training; None where that is not known: an update's time is told.
         accumulated: batches of an update.
         elsewhere: whether it is to run on an accelerator, which was not timed.
 
     Example:
         >>> batch = TrainingPass(Cost("a training batch of 8 rows", 1 << 20), 0.5, (4, 8), 3 * 10**12)
         >>> duration(batch, 7200, 1, elsewhere=False)
-        'passes about 1.0 h on the CPU (2.2e+16 operations; 4 of 8 rows timed)'
-        >>> duration(batch, 720_000, 2, elsewhere=True)
-        'passes 4.3e+18 operations on each device, 12 h at 100 teraflops'
+        'passes about 1.0 h on the CPU (at least 2.2e+16 operations; 4 of 8 rows timed)'
+        >>> duration(batch, 1_440_000, 2, elsewhere=True)
+        'passes at least 4.3e+18 operations on each device, 12 h at 100 teraflops'
     """
-    number = accumulated * (1 if updates is None else updates)
-    whose = " an update" if updates is None else ""
+    number = accumulated if batches is None else batches
+    whose = "passes of an update" if batches is None else "passes"
     made = None if batch.operations is None else number * batch.operations
-    if elsewhere and made is not None:
+    counted = "" if made is None else f"at least {made:.1e} operations"
+    if made is not None and (elsewhere or batch.seconds is None):
         there = in_time(made / (TERAFLOPS * 1e12))
-        return f"passes{whose} {made:.1e} operations on each device, {there} at {TERAFLOPS:g} teraflops"
+        return f"{whose} {counted} on each device, {there} at {TERAFLOPS:g} teraflops"
+    if batch.seconds is None:
+        return "hours not known"
     timed, rows = batch.rows
-    counted = "" if made is None else f"{made:.1e} operations; "
     here = "on this CPU, none of the accelerator" if elsewhere else "on the CPU"
     here += " as busy as it is" if batch.busy else ""
-    return f"passes{whose} about {in_time(number * batch.seconds)} {here} ({counted}{timed} of {rows} rows timed)"
+    said = "; ".join(filter(None, [counted, f"{timed} of {rows} rows timed"]))
+    return f"{whose} about {in_time(number * batch.seconds)} {here} ({said})"

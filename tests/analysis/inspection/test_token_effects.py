@@ -117,6 +117,21 @@ def test_what_is_drawn_in_each_pass_is_no_noise():
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+def test_draws_that_depend_on_the_tokens_are_noise(rows):
+    """As many numbers are drawn as the tokens say: what comes then is another draw, and no dependence."""
+    module = Window(0, 0)
+
+    def drawn(input_ids):
+        torch.rand(int(input_ids.sum()) + 1)
+        return 10 * torch.randn(*input_ids.shape, 7)
+
+    module.forward = drawn
+    found = effects_of(module, batch_of(rows))
+    assert not found.mixes
+    assert found.reads_ahead is None
+
+
 def test_rows_that_answer_to_each_other_raise_the_threshold():
     module = Window(0, 0)
     module.forward = lambda input_ids: Window.forward(module, input_ids) + 1e-4 * input_ids.float().mean()

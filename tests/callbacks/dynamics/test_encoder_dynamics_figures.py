@@ -298,6 +298,9 @@ def test_a_model_whose_layers_differ():
     (line,) = lines(up_to_each).values()
     np.testing.assert_allclose(line.get_xydata(), [[1, 0.0], [2, 0.05], [3, 0.1], [4, 0.15]])
     assert axes[-1].get_xlabel() == "t (layers)"
+    beside = dynamics_figures(together(shared=observed(), layers=of))["short_term"].axes  # steps and layers
+    assert beside[0].get_ylabel() == "λ(t) (nats a step or layer, τ = 1 or 10)"
+    assert beside[-1].get_xlabel() == "t (steps of the map, or layers where they differ)"
     tables = dynamics_tables(of, {})
     assert set(tables) == {"dynamics"}
     assert tables["dynamics"]["peak_effective_dimension"].item() == 5

@@ -5,13 +5,18 @@ from types import SimpleNamespace
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.callbacks import Timer
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, MixtralConfig, MixtralForCausalLM
 
 from lmdyn.callbacks.conditions.finding import Cost
 from lmdyn.callbacks.conditions.machine import in_time
+from lmdyn.callbacks.training.time_budget import TimeBudget
 from lmdyn.cli.checking import training_pass as module
+from lmdyn.cli.checking.built import Built
+from lmdyn.cli.checking.check import _of_time
+from lmdyn.cli.checking.preflight import Plan
 from lmdyn.cli.checking.training_pass import TrainingPass, duration, training_pass
 from lmdyn.models import MaskedLanguageModel
 
@@ -44,7 +49,8 @@ def causal():
 
 def test_operations_are_those_of_the_products(monkeypatch):
     """Three products of each matrix with the states (forward; gradients of states and weights), and attention's."""
-    monkeypatch.setattr(module, "SECONDS", 60.0)  # enough for all rows, however busy the machine is
+    monkeypatch.setattr(module, "ENOUGH", 60.0)  # so that all rows are timed, however busy the machine is
+    monkeypatch.setattr(module, "MOST", 60.0)
     batch = training_pass(causal(), Rows())
     weights = LAYERS * 12 * WIDTH**2 + TYPES * WIDTH
     assert batch.operations == ROWS * (6 * TIME * weights + 12 * LAYERS * WIDTH * TIME**2)
@@ -71,12 +77,23 @@ def test_masked_models_project_what_they_are_asked_for():
 
 
 def test_nothing_is_left_behind():
-    model = causal()
+    model = causal().train()
+    model.lm_head.weight.grad = gradient = torch.ones_like(model.lm_head.weight)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     state = torch.random.get_rng_state()
-    assert training_pass(model, Rows()) is not None
-    assert all(torch.equal(before[name], p) and p.grad is None for name, p in model.named_parameters())
-    assert torch.equal(state, torch.random.get_rng_state())
+    for fails in (False, True):
+        if fails:
+            model.forward = lambda input_ids: torch.zeros(()).backward()
+        assert (training_pass(model, Rows()) is None) == fails
+        assert all(torch.equal(before[name], p) for name, p in model.named_parameters())
+        assert model.lm_head.weight.grad is gradient
+        assert [n for n, p in model.named_parameters() if p.grad is not None] == [
+            "transformer.wte.weight"
+        ]  # tied
+        assert torch.equal(state, torch.random.get_rng_state())
+        assert model.training
+        assert torch.backends.mha.get_fastpath_enabled()
+        assert torch.backends.cuda.flash_sdp_enabled()
 
 
 def test_recurrent_layers_are_timed_and_not_counted():
@@ -103,6 +120,10 @@ def test_what_cannot_be_counted_has_memory_and_time(monkeypatch):
     batch = training_pass(causal(), Rows())
     assert batch.operations is None
     assert batch.cost == whole.cost
+    monkeypatch.setattr(module, "_seconds", refuse)
+    batch = training_pass(causal(), Rows())
+    assert (batch.seconds, batch.cost) == (None, whole.cost)
+    assert duration(batch, 100, 1, elsewhere=False) == "hours not known"
 
 
 def test_losses_of_another_meaning_are_not_asked():
@@ -121,17 +142,82 @@ def test_a_batch_of_one_row():
 
 
 @pytest.mark.parametrize(
-    ("updates", "accumulated", "elsewhere", "says"),
+    ("batches", "accumulated", "elsewhere", "says"),
     [
-        (3600, 1, False, "passes about 1.0 h on the CPU (3.6e+15 operations; 2 of 8 rows timed)"),
-        (3600, 2, False, "passes about 2.0 h on the CPU (7.2e+15 operations; 2 of 8 rows timed)"),
-        (None, 2, False, "passes an update about 2 s on the CPU (2.0e+12 operations; 2 of 8 rows timed)"),
-        (3_600_000, 1, True, "passes 3.6e+18 operations on each device, 10 h at 100 teraflops"),
+        (3600, 2, False, "passes about 1.0 h on the CPU (at least 3.6e+15 operations; 2 of 8 rows timed)"),
+        (
+            None,
+            2,
+            False,
+            "passes of an update about 2 s on the CPU (at least 2.0e+12 operations; 2 of 8 rows timed)",
+        ),
+        (3_600_000, 1, True, "passes at least 3.6e+18 operations on each device, 10 h at 100 teraflops"),
     ],
 )
-def test_in_words(updates, accumulated, elsewhere, says):
+def test_in_words(batches, accumulated, elsewhere, says):
     batch = TrainingPass(Cost("a training batch of 8 rows", 1), 1.0, (2, 8), 10**12)
-    assert duration(batch, updates, accumulated, elsewhere=elsewhere) == says
+    assert duration(batch, batches, accumulated, elsewhere=elsewhere) == says
+
+
+@pytest.mark.parametrize(
+    ("seconds", "timed", "real"),
+    [
+        (lambda rows: 0.3 * rows, 4, 30.0),  # rows alone
+        (lambda rows: 0.8 + 0.01 * rows, 100, 1.8),  # the gradient of a large vocabulary, whatever the rows
+        (lambda rows: 9.0 + 0.1 * rows, 16, 19.0),  # no more than the most
+        (lambda rows: 1e-3 * rows, 100, 0.1),
+    ],
+)
+def test_time_that_rows_share_is_not_multiplied(monkeypatch, seconds, timed, real):
+    monkeypatch.setattr(module, "_seconds", lambda compute, rows: seconds(rows))
+    rows, found = module._timed(None, 100)
+    assert rows == timed
+    assert found == pytest.approx(real)
+
+
+def test_what_ends_a_training_is_said():
+    """The passes of all batches, short ones at the ends of epochs; a budget and Lightning's own limit of time."""
+    batch = TrainingPass(Cost("a training batch of 8 rows", 1), 3600.0, (2, 8), None)
+
+    def said(plan, *callbacks):
+        trainer = SimpleNamespace(accumulate_grad_batches=8, callbacks=list(callbacks))
+        return _of_time(Built(trainer, None, None, {"accelerator": "cpu"}, plan=plan), batch)
+
+    assert said(Plan(8, 2, 10)) == "passes about 40 h on the CPU (2 of 8 rows timed)"
+    assert said(Plan(8, None)) == "passes about 2.7 days on the CPU (2 of 8 rows timed)"
+    ends = said(Plan(None, None), TimeBudget(24), Timer({"hours": 5}))
+    assert (
+        ends
+        == "passes of an update about 8.0 h on the CPU (2 of 8 rows timed); ends after 5.0 h at the latest"
+    )
+
+
+def test_products_of_experts_are_counted():
+    """As many as where each expert is asked for itself."""
+    sizes = {
+        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
+        "vocab_size": TYPES, "intermediate_size": 64, "max_position_embeddings": TIME, "num_local_experts": 4, "num_experts_per_tok": 2,
+    }  # fmt: skip
+    found = {}
+    for how in ("eager", "grouped_mm"):
+        torch.manual_seed(0)
+        model = MixtralForCausalLM(MixtralConfig(**sizes, experts_implementation=how))
+        found[how] = training_pass(model, Rows()).operations
+    assert found["grouped_mm"] == found["eager"]
+
+
+def test_logits_beside_a_loss():
+    """As nanoGPT answers."""
+
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = causal()
+
+        def forward(self, input_ids):
+            return self.model(input_ids).logits, None
+
+    assert training_pass(Pair(), Rows()).operations == training_pass(causal(), Rows()).operations
 
 
 def test_a_busy_machine_is_said(monkeypatch):
