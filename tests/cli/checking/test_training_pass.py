@@ -196,7 +196,8 @@ def test_products_of_experts_are_counted():
     """As many as where each expert is asked for itself."""
     sizes = {
         "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
-        "vocab_size": TYPES, "intermediate_size": 64, "max_position_embeddings": TIME, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "vocab_size": TYPES, "intermediate_size": 64, "max_position_embeddings": TIME, "num_local_experts": 4,
+        "num_experts_per_tok": 2,
     }  # fmt: skip
     found = {}
     for how in ("eager", "grouped_mm"):
