@@ -238,6 +238,8 @@ class Claim:
         question: claims of one question stand beside each other: measures, rules, corpora.
         variant: which of them it is.
         measured_by: the command that would measure it.
+        seen: seeds of which runs were looked at before this claim was said as it is, or runs that were made again
+            since; beside those of its study.
 
     Raises:
         ValueError: no parts; a condition that reads what a part reads.
@@ -264,6 +266,7 @@ class Claim:
     question: str = ""
     variant: str = ""
     measured_by: str = ""
+    seen: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.parts or not all(isinstance(p, Part) for p in self.parts):
@@ -326,17 +329,22 @@ class Study:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"study {self.name!r} has several claims called {', '.join(twice)}")
 
-    def was_seen(self, init: int | None, condition: Mapping[str, Any]) -> bool:
+    def was_seen(self, init: int | None, condition: Mapping[str, Any], also: tuple[int, ...] = ()) -> bool:
         """Whether a run is one of those that were looked at before: by its seed, and what it is a case of.
 
         A run whose condition is not known, since it has no configuration, counts as one of them.
+
+        Args:
+            init: its seed.
+            condition: what it is a case of.
+            also: further seeds that were looked at, as those of one claim (``Claim.seen``).
 
         Example:
             >>> study = Study("doe2001_word", "", "", (), seen_in=((("data", "GrammarCorpus"),),))
             >>> study.was_seen(1, {"data": "GrammarCorpus", "model": "LSTM"}), study.was_seen(1, {"data": "MyText"})
             (True, False)
         """
-        if init not in self.seen:
+        if init not in (*self.seen, *also):
             return False
         cases = [all(condition.get(key) == value for key, value in case) for case in self.seen_in]
         return any(cases) or not (cases and condition)

@@ -18,6 +18,7 @@ from lmdyn.claims.runs import (
     differences,
     independent_seeds,
 )
+from lmdyn.claims.said_before import said_before
 from lmdyn.claims.summary import ENOUGH, FEWEST, PartJudgement, Summary, Verdict, judge_part, summarize
 
 __all__ = ["ClaimJudgement", "StudyJudgement", "judge"]
@@ -146,12 +147,15 @@ def _judge_claim(
         return ClaimJudgement(
             claim, "not measured", "not measured", reasons=tuple(lacking), published=published
         )
+    said = said_before(study, claim, {seed: used[seed] for seed in estimates})
+    estimates = {seed: estimates[seed] for seed in said.seeds}
+    lacking = [*said.left_out, *lacking]
     seeds = tuple(independent_seeds(estimates))
     judged = {s: used[s] for s in seeds}
     about: dict[str, Any] = {
         "seeds": seeds,
         "runs": tuple(dict.fromkeys(run.name for s in seeds for run in judged[s])),
-        "exploratory": tuple(_exploratory(study, claim, judged)),
+        "exploratory": said.exploratory,
         "published": published,
     }
     if void := list(_void(claim, {s: estimates[s] for s in seeds})):
@@ -298,26 +302,6 @@ def _different_settings(places: Sequence[tuple[ObservedRun, str]]) -> list[str]:
         for key, values in found.items()
         if len(values) > 1
     ]
-
-
-def _exploratory(study: Study, claim: Claim, used: Mapping[SeedPair, Sequence[ObservedRun]]) -> Iterator[str]:
-    by_place = {id(run): run for runs in used.values() for run in runs}.values()
-    if seen := sorted({run.seeds.init for run in by_place if study.was_seen(run.seeds.init, run.condition)}):  # type: ignore[type-var]
-        yield f"seed {', '.join(map(str, seen))} is that of runs that were seen before the claims were said"
-    lacking: list[str] = []
-    changed: list[str] = []
-    for run in by_place:
-        said = run.registered.get(study.name, {}).get(claim.name)
-        if said != claim.fingerprint:
-            (lacking if said is None else changed).append(run.name)
-    if lacking:
-        yield f"not said before it was measured in {_some(lacking)}"
-    if changed:
-        yield f"changed since it was said in {_some(changed)}"
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _void(claim: Claim, estimates: Mapping[SeedPair, Sequence[Estimate]]) -> Iterator[str]:

@@ -206,7 +206,9 @@ def test_two_seeds_decide_nothing():
 
 
 def test_seed_1_was_seen():
-    assert verdicts(("same_order",), seeds=(1, 2, 3, 4, 5))["same_order"].exploratory
+    assert verdicts(("same_order",), seeds=(1, 2, 3))["same_order"].exploratory
+    row = verdicts(("same_order",), seeds=(1, 2, 3, 4, 5))["same_order"]  # enough others: it does not count
+    assert (row.parts[0].n, row.exploratory) == (4, ())
 
 
 @pytest.mark.parametrize("claim", STUDY.claims, ids=lambda claim: claim.name)

@@ -1,6 +1,7 @@
 """Verdicts over runs whose numbers are known."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -324,12 +325,33 @@ def test_exploratory():
     assert judge(study, said)["claim"].exploratory == ()
     said[1].registered = {"s2000_s": {"claim": "another"}}
     said[2].registered = {"other": {"claim": one.fingerprint}}
-    found = judge(study, [*said, run(1, {"x": 2.0}, registered=known)])["claim"].exploratory
-    assert found == (
-        "seed 1 is that of runs that were seen before the claims were said",
+    assert judge(study, said)["claim"].exploratory == (
         "not said before it was measured in run_4_None",
         "changed since it was said in run_3_None",
     )
+
+
+def test_runs_that_were_seen_do_not_count_where_there_are_enough_others():
+    one = claim(Part(X, Above(0)))
+    known = {"s2000_s": {"claim": one.fingerprint}}
+    runs = [run(s, {"x": 1.0 + s / 9}, registered=known) for s in range(1, 8)]
+    study = Study("s2000_s", "", "", (one,), seen=(1,))
+    row = judge(study, runs)["claim"]
+    assert (row.parts[0].n, row.exploratory) == (6, ())
+    assert row.reasons == ("left out: seed 1 is that of runs that were seen before the claims were said",)
+    assert row.parts == judge(study, runs[1:])["claim"].parts
+    later = Study("s2000_s", "", "", (replace(one, seen=(2, 3, 4)),), seen=(1,))  # seen before it was changed
+    row = judge(later, runs)["claim"]
+    assert (row.parts[0].n, row.exploratory) == (3, ())
+    assert row.reasons[:2] == (
+        "left out: seed 1 is that of runs that were seen before the claims were said",
+        "left out: seed 2, 3, 4 is that of runs that were seen before the claim was said as it is",
+    )
+    few = judge(later, runs[:-1])["claim"]  # two new ones decide nothing: all are looked at, and it is said
+    assert (few.parts[0].n, len(few.exploratory)) == (6, 2)
+    assert (
+        one.fingerprint == replace(one, seen=(2,)).fingerprint
+    )  # a region that was changed is another matter
 
 
 def test_a_time_that_was_not_reached():

@@ -36,7 +36,12 @@ class GrowthRate:
     @property
     def chaotic(self) -> Bool[Tensor, "batch"]:
         """(batch,) where λ is above what a regular orbit shows: its interval above the resolution, and λT ≥ 10."""
-        return (self.low > self.resolution) & (self.exponent * self.steps >= _LEAST_GROWTH)
+        return (self.low > self.resolution) & self.grows
+
+    @property
+    def grows(self) -> Bool[Tensor, "batch"]:
+        """(batch,) where λT ≥ 10, however well λ is known."""
+        return self.exponent * self.steps >= _LEAST_GROWTH
 
     @property
     def zero(self) -> Bool[Tensor, "batch"]:

@@ -48,6 +48,8 @@ class OrbitKinds:
         length: (batch,) steps of the chaotic transient: up to the arrival on a regular kind; 0 where there is none;
             all steps where the end was not seen.
         censored: (batch,) the end of the transient was not seen: chaotic, or undetermined after chaos.
+        transient_undetermined: (batch,) whether there is a chaotic transient is open, and ``length`` is 0: the orbit is
+            undetermined, or before its arrival λ·steps is 10 and more, but the interval of λ reaches the resolution.
         chaotic_exponent: (batch,) mean λ while the orbit is chaotic: of chaotic ones ``exponent``, of transients that
             of the windows before the arrival; NaN of others.
         zero_exponents: (batch,) dimensions of a torus; 0 of others.
@@ -63,6 +65,7 @@ class OrbitKinds:
     period: Int[Tensor, "batch"]
     length: Int[Tensor, "batch"]
     censored: Bool[Tensor, "batch"]
+    transient_undetermined: Bool[Tensor, "batch"]
     chaotic_exponent: Float[Tensor, "batch"]
     zero_exponents: Int[Tensor, "batch"]
     line_change: Float[Tensor, "batch"]
@@ -180,11 +183,10 @@ def orbit_kind(
         _find_tori(f, orbits, found, before * tau + steps, seed)
     _find_periods(f, orbits, found, max_period)
     _measure_closed(f, orbits, found, seed, rows)
-    length, censored, chaotic = _transients(orbits, found)
     rate = found.rate
     return OrbitKinds(
-        found.kinds, rate.exponent, rate.error, rate.resolution, orbits.steps.cpu(), found.period, length, censored,
-        chaotic, found.zero_exponents, found.line_change, orbits.x,
+        found.kinds, rate.exponent, rate.error, rate.resolution, orbits.steps.cpu(), found.period,
+        *_transients(orbits, found), found.zero_exponents, found.line_change, orbits.x,
     )  # fmt: skip
 
 
@@ -349,14 +351,15 @@ def _measure_closed(
 
 def _transients(
     orbits: FollowedOrbits, found: _Found
-) -> tuple[Int[Tensor, "batch"], Bool[Tensor, "batch"], Float[Tensor, "batch"]]:
-    """Lengths of chaotic transients, whether their ends were not seen, and λ of chaos."""
+) -> tuple[Int[Tensor, "batch"], Bool[Tensor, "batch"], Bool[Tensor, "batch"], Float[Tensor, "batch"]]:
+    """Lengths of chaotic transients, whether their ends were not seen, whether there is one is open, and λ of chaos."""
     tau, exponents = orbits.tau, orbits.exponents.cpu()
     before = growth_rate(exponents, tau, stop=found.arrived)
     early = before.chaotic & (found.arrived > 0)
     chaotic = torch.tensor([kind == "chaotic" for kind in found.kinds], dtype=torch.bool)
     unknown = torch.tensor([kind == "undetermined" for kind in found.kinds], dtype=torch.bool)
+    undetermined = ~chaotic & ~early & (unknown | (before.grows & (found.arrived > 0)))
     steps = orbits.steps.cpu()
     length = torch.where(chaotic, steps, torch.where(early, found.arrived * tau, 0))
     while_chaotic = torch.where(chaotic, found.rate.exponent, torch.where(early, before.exponent, torch.nan))
-    return length, chaotic | (unknown & early), while_chaotic
+    return length, chaotic | (unknown & early), undetermined, while_chaotic

@@ -46,7 +46,7 @@ _SCALARS = (
     "censored_share", "transient_length", "sign_change_length", "sign_change_chaotic_share", "switched_share",
     "attractor_share", "attractors", "largest_attractor_share", "transverse_exponent", "full_map_exponent",
     "reduced_map_exponent", "peak_effective_dimension", "orbit_share", "orbit_lyapunov_exponent",
-    "transient_share", "ended_share", "restricted_mean_length", "restricted_offset",
+    "transient_share", "undetermined_transient_share", "ended_share", "restricted_mean_length", "restricted_offset",
 )  # fmt: skip
 
 
@@ -143,6 +143,8 @@ class EncoderDynamics(Observer):
             kind, whatever it is, nats a step; of closed orbits, over whole periods. Earlier files have
             ``orbit_exponent``, which is wrong for these.
         ``encoder_dynamics/transient_share``: share of sentences whose λ is that of chaos, at first or all along.
+        ``encoder_dynamics/undetermined_transient_share``: share of the others of which this is open: undetermined, or
+            λ·steps ≥ 10 before the arrival with an interval of λ that reaches its resolution.
         ``encoder_dynamics/ended_share``: share whose chaos was seen to end within the horizon.
         ``encoder_dynamics/restricted_mean_length``: mean steps of the chaotic transient up to the horizon
             (:func:`~lmdyn.analysis.survival`), 0 where there is none.

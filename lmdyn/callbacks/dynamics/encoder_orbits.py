@@ -27,6 +27,7 @@ class _Orbit(NamedTuple):
     steps: float
     length: float
     censored: float
+    transient_undetermined: float
     chaotic_exponent: float
     line_change: float
 
@@ -63,7 +64,7 @@ def orbit_rows(
         kind = torch.tensor([KINDS.index(kind) for kind in orbits.kinds])
         columns = (
             kind, orbits.exponent, orbits.error, orbits.resolution, orbits.steps, orbits.length, orbits.censored,
-            orbits.chaotic_exponent, orbits.line_change,
+            orbits.transient_undetermined, orbits.chaotic_exponent, orbits.line_change,
         )  # fmt: skip
         found[rows.cpu()] = torch.stack([column.double().cpu() for column in columns], 1)
     every = [_Orbit(*row) for row in gathered_rows(found).tolist()]
@@ -88,6 +89,7 @@ def orbit_rows(
     transient = length > 0
     rows_ += [
         Row("transient_share", value=float(transient.double().mean())),
+        Row("undetermined_transient_share", value=_mean([orbit.transient_undetermined for orbit in every])),
         Row("ended_share", value=float((transient & ~unseen).double().mean())),
         *(
             Row("survival", t=int(t), value=value)

@@ -110,7 +110,7 @@ ORBITS = (
         (Part(Change(orbits("orbit_lyapunov_exponent"), 0, "last"), Above(SMALL),
               "change of the mean λ over texts, nats a step"),),
         matters="1 % a step", floor=UNTRAINED, void_unless=(LEARNED,), question="Does training raise λ of the core?",
-        measured_by=RUN,
+        measured_by=RUN, seen=(2, 3, 4, 5, 6),  # with a λ that was measured wrongly; its number was changed, no region
     ),
 )
 

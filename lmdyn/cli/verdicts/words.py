@@ -278,6 +278,8 @@ def what_decides(verdicts: Sequence[tuple[str, str]]) -> str:
         'No variant contradicts another: it holds with cca; undecided with svcca.'
         >>> what_decides([("h1; all, as published", "holds"), ("frequent", "holds"), ("h1; some", "undecided")])
         'No variant contradicts another: it holds with “h1; all, as published”, “frequent”; undecided with “h1; some”.'
+        >>> what_decides([("GPT", "holds"), ("GPT, as printed", "holds"), ("BERT", "undecided")])
+        'No variant contradicts another: it holds with GPT; undecided with BERT.'
     """
     decided, others = ("holds", "fails", "undecided"), ("void", "not measured")
     measured = [(variant, verdict) for variant, verdict in verdicts if verdict in decided]
@@ -327,8 +329,9 @@ def _condensed(names: Iterable[str], verdicts: Sequence[tuple[str, str]]) -> lis
         for level in dict.fromkeys(parts[place] for parts in everything.values() if len(parts) > place):
             of_level = [v for v, parts in everything.items() if len(parts) > place and parts[place] == level]
             if len(of_level) > 1 and set(of_level) <= set(left):
-                left[left.index(of_level[0])] = level
+                at = left.index(of_level[0])
                 left = [name for name in left if name not in of_level]
+                left.insert(at, level)  # after the rest is out: a variant may be called like its level
     return left
 
 

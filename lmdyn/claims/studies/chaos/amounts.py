@@ -21,7 +21,7 @@ SMALL = 1e-3
 LONGER = round(math.log(1.5), 4)
 SHARE = 0.1
 ACCURACY = 0.05
-HOW_SMALL = "1e-3 nats a step: what 10,000 steps resolve"
+HOW_SMALL = "1e-3 nats a step: ln T / T of T = 10,000 steps, below which λ is not distinguished from 0"
 HOW_LONGER = "a factor of 1.5"
 HOW_SHARE = "a tenth of the sentences"
 SENTENCE = "one sentence in a hundred"

@@ -5,6 +5,8 @@ void: an effective dimension near its ceiling, which is that of the sentences, a
 for, where it does not know more of masked tokens than can be told from the token alone.
 """
 
+from dataclasses import replace
+
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Within
 from lmdyn.claims.numbers import At, Change, Difference, Number, Rows
 from lmdyn.claims.studies.chaos.amounts import (
@@ -227,4 +229,10 @@ USES = (
     ),
 )
 
-TRAINING = SHORT_TERM + LONG_TERM + USES
+# seed 11 had been looked at when the observer's settings were chosen; λ of all seeds was measured wrongly at first, and
+# the number of the claim about it was changed, no region
+SEEN, ALL = (11,), (11, 12, 13, 14, 15)
+TRAINING = tuple(
+    replace(claim, seen=ALL if claim.name == "larger_exponent" else SEEN)
+    for claim in SHORT_TERM + LONG_TERM + USES
+)

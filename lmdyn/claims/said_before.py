@@ -1,0 +1,72 @@
+"""Which runs a claim was said before, and by which it is judged: those alone, where there are enough of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from lmdyn.claims.claim import Claim, Study
+from lmdyn.claims.runs import ObservedRun, SeedPair, independent_seeds
+from lmdyn.claims.summary import FEWEST
+
+__all__ = ["SaidBefore", "said_before"]
+
+
+@dataclass(frozen=True)
+class SaidBefore:
+    """By which seeds a claim is judged.
+
+    Attributes:
+        seeds: those that count.
+        exploratory: why they do not count as said before; empty where they do.
+        left_out: which others do not, since they were seen, and enough were not; a sentence each.
+    """
+
+    seeds: tuple[SeedPair, ...]
+    exploratory: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def said_before(study: Study, claim: Claim, used: Mapping[SeedPair, Sequence[ObservedRun]]) -> SaidBefore:
+    """Leave out the seeds that were seen before the claim was said, where at least three others were not.
+
+    What led to a claim is no test of it. Of fewer than three new seeds no verdict is possible: then all count, and the
+    claim is exploratory. It is, too, where a run's provenance does not say that the claim existed before it, or as it
+    is; such runs are not left out, since a record that was lost is no reason to leave out a result.
+
+    Args:
+        study: the study, which knows what was seen before any of its claims.
+        claim: the claim, which knows what was seen before it was said as it is.
+        used: the runs that are read, by seed.
+    """
+    new = tuple(seed for seed, runs in used.items() if not _seen(study, claim, runs))
+    counts = new if len(independent_seeds(new)) >= FEWEST else tuple(used)
+    left_out = _seen(study, claim, [run for seed, runs in used.items() if seed not in counts for run in runs])
+    judged = [run for seed in independent_seeds(counts) for run in used[seed]]
+    exploratory = (*_seen(study, claim, judged), *_not_registered(study, claim, judged))
+    return SaidBefore(counts, exploratory, tuple(f"left out: {reason}" for reason in left_out))
+
+
+def _seen(study: Study, claim: Claim, runs: Sequence[ObservedRun]) -> list[str]:
+    """Which runs were declared to have been seen before, in sentences."""
+    early = {run.seeds.init for run in runs if study.was_seen(run.seeds.init, run.condition)}
+    late = {run.seeds.init for run in runs if study.was_seen(run.seeds.init, run.condition, claim.seen)}
+    return [
+        f"seed {', '.join(map(str, sorted(seeds, key=lambda seed: seed or 0)))} {what}"
+        for seeds, what in (
+            (early, "is that of runs that were seen before the claims were said"),
+            (late - early, "is that of runs that were seen before the claim was said as it is"),
+        )
+        if seeds
+    ]
+
+
+def _not_registered(study: Study, claim: Claim, runs: Sequence[ObservedRun]) -> Iterator[str]:
+    distinct = list({id(run): run for run in runs}.values())
+    said = [(run.name, run.registered.get(study.name, {}).get(claim.name)) for run in distinct]
+    if lacking := [name for name, fingerprint in said if fingerprint is None]:
+        yield f"not said before it was measured in {_some(lacking)}"
+    if changed := [name for name, fingerprint in said if fingerprint not in (None, claim.fingerprint)]:
+        yield f"changed since it was said in {_some(changed)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
