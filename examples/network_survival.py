@@ -1,4 +1,4 @@
-"""How long does the chaos of untrained networks last? Survival over networks, from records.
+"""How long does the chaos of untrained networks last, and what do their orbits end on? From records.
 
 Sentences of one network are alike, so every interval is over networks: the delete-one-network jackknife. Chaos that was
 not seen to end within the horizon is censored there, and no mean is of the ended ones alone.
@@ -27,6 +27,7 @@ def orbits(folder: Path) -> pd.DataFrame:
     for run in read_records(folder):
         table = run.read("encoder_dynamics")
         of = table[(table["step"] == 0) & table["quantity"].str.startswith("sentence_orbit_")]
+        kinds = of.groupby("sentence")["kind"].first()
         of = of.pivot_table(index="sentence", columns="quantity", values="value")
         drawn = {key.rsplit(".", 1)[-1]: value for key, value in run.condition.items()}
         beyond = of["sentence_orbit_length"] > HORIZON
@@ -38,6 +39,9 @@ def orbits(folder: Path) -> pd.DataFrame:
                     "length": of["sentence_orbit_length"].clip(upper=HORIZON),
                     "censored": (of["sentence_orbit_censored"] > 0) | beyond,
                     "exponent": of["sentence_orbit_exponent"],
+                    "kind": kinds,
+                    "whole_length": of["sentence_orbit_length"],
+                    "steps": of["sentence_orbit_steps"],
                 }
             )
         )
@@ -68,6 +72,26 @@ def line(way: str, rows: pd.DataFrame) -> str:
     return f"| {way} | {found.n_groups} | {found.n} | {len(chaotic)} | {ended} | {rate} | {mean} |"
 
 
+def kinds_table(rows: pd.DataFrame) -> list[str]:
+    """What orbits end on: how many sentences, in how many networks, with which λ; and the chaos that ended."""
+    lines = [
+        "| weights drawn from | kind | sentences | in networks | λ, nats a step: least, median, largest |",
+        "|---|---|---|---|---|",
+    ]
+    for (way, kind), of in rows.groupby(["way", "kind"], sort=False):
+        low, middle, high = of["exponent"].quantile([0, 0.5, 1])
+        lines.append(
+            f"| {way} | {kind} | {len(of)} | {of['network'].nunique()} | {low:.4f}, {middle:.4f}, {high:.4f} |"
+        )
+    alike = rows.groupby(["way", "network"])["kind"].nunique() == 1
+    lines.append(f"\nIn {alike.sum()} of {len(alike)} networks all sentences end on one kind.")
+    for one in rows[(rows["whole_length"] > 0) & (rows["kind"] != "chaotic")].itertuples():
+        lines.append(
+            f"{one.way}, network {one.network}: chaos ended at {one.whole_length:,.0f} steps, then {one.kind}"
+        )
+    return lines
+
+
 def draw(ways: dict[str, pd.DataFrame], path: Path) -> None:
     """Survival against steps, a curve and its band for each way."""
     figure, ax = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
@@ -93,6 +117,7 @@ def main() -> None:
     )
     parser.add_argument("records", type=Path)
     parser.add_argument("--figure", type=Path)
+    parser.add_argument("--kinds", action="store_true", help="also what orbits end on")
     args = parser.parse_args()
     rows = orbits(args.records)
     known = {way: rows[rows["way"] == way] for way in WAYS}
@@ -105,6 +130,7 @@ def main() -> None:
         "|---|---|---|---|---|---|---|",
         *(line(way, of) for way, of in ways.items()),
     ]
+    lines += ["", *kinds_table(rows)] if args.kinds else []
     sys.stdout.write("\n".join(lines) + "\n")
     if args.figure:
         draw(ways, args.figure)

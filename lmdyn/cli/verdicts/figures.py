@@ -22,6 +22,7 @@ _LABEL, _WIDE, _AXIS = 34, 80, 62  # characters in a line; of labels that have t
 _MANY = 8  # numbers in a panel of curves: of more, each is the mean of its seeds
 _REGION = "#cfe8cf"
 _FLOOR = "#b0413e"
+_PRINTED = "0.45"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class ForestRow:
         mean: of the seeds.
         floor: the number's floor, NaN without one.
         published: value and interval of the publication, NaN without one.
-        curves: what is drawn above.
+        curves: what is drawn on the left.
+        says: what the number is, in the claim's words; on the axis of a panel whose rows all say the same.
     """
 
     label: str
@@ -61,6 +63,7 @@ class ForestRow:
     floor: float = math.nan
     published: tuple[float, float, float] = (math.nan, math.nan, math.nan)
     curves: Sequence[Curve] = ()
+    says: str = ""
 
 
 def claims_figure(title: str, rows: Sequence[ForestRow]) -> Figure:
@@ -197,7 +200,7 @@ def _draw_rows(
         )  # fmt: skip
         offsets = np.linspace(-0.16, 0.16, len(row.points)) if len(row.points) > 1 else [0.0]
         for (value, lower, upper), offset in zip(row.points, offsets, strict=True):
-            ax.plot(value, i + offset, "o", ms=4, mfc="none", mec=style["color"], label="a seed", zorder=3)
+            ax.plot(value, i + offset, "o", ms=4, mfc="none", mec=style["color"], label="a seed (heights mean nothing)", zorder=3)
             if lower != upper:
                 ends = [max(lower, low), min(upper, high)]
                 ax.plot(ends, [i + offset] * 2, ls=":", lw=1, color=style["color"], label="a seed, censored")
@@ -214,15 +217,17 @@ def _draw_rows(
             )
         value, lower, upper = row.published
         if not math.isnan(value):
-            ax.plot(value, i - 0.3, "*", ms=8, color="C1", label="published", zorder=3)
-            ax.plot([max(lower, low), min(upper, high)], [i - 0.3] * 2, "-", lw=1, color="C1", zorder=3)
+            ax.plot(value, i - 0.3, "*", ms=8, color=_PRINTED, label="published", zorder=3)
+            ax.plot([max(lower, low), min(upper, high)], [i - 0.3] * 2, "-", lw=1, color=_PRINTED, zorder=3)
     ax.set_xlim(low, high)
     ax.set_ylim(len(rows) - 0.45, -0.55)
     ax.set_yticks(range(len(rows)), [_label(row, wide=wide) for row in rows], fontsize=7)
     for tick, style in zip(ax.get_yticklabels(), styles, strict=True):
         tick.set_color(style["color"])
     ax.tick_params(axis="x", labelsize=7)
-    ax.set_xlabel(fill(f"number of a run: {axis}", _AXIS), fontsize=8)
+    says = {row.says for row in rows}
+    words = rows[0].says if len(says) == 1 and rows[0].says else f"number of a run: {axis}"
+    ax.set_xlabel(fill(words, _AXIS), fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)
 
 

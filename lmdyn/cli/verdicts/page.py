@@ -162,6 +162,7 @@ def _rows(
             floor=judgement.floor.mean if judgement.floor is not None and i == 0 else math.nan,
             published=_published(judgement.published if i == 0 else None),
             curves=list(_curves(part.number, judged.estimates, runs)),
+            says=part.label,
         )
 
 
