@@ -83,3 +83,7 @@ RUN_FOLDERS = [f"{RUNS}/{run}" for run in CHANGES]
 
 
 include: "results.smk"
+
+
+# by themselves, too: of a rule whose output is there, Snakemake does not make missing inputs (a seed that was added)
+RESULTS += rules.report.input

@@ -83,13 +83,16 @@ def kinds_table(rows: pd.DataFrame) -> list[str]:
         lines.append(
             f"| {way} | {kind} | {len(of)} | {of['network'].nunique()} | {low:.4f}, {middle:.4f}, {high:.4f} |"
         )
-    alike = rows.groupby(["way", "network"])["kind"].nunique() == 1
-    lines.append(f"\nIn {alike.sum()} of {len(alike)} networks all sentences end on one kind.")
-    for one in rows[(rows["whole_length"] > 0) & (rows["kind"] != "chaotic")].itertuples():
-        lines.append(
+    kinds = rows.groupby(["way", "network"])["kind"].nunique()
+    ended = rows[(rows["whole_length"] > 0) & (rows["kind"] != "chaotic")]
+    return [
+        *lines,
+        f"\nIn {(kinds == 1).sum()} of {len(kinds)} networks all sentences end on one kind.",
+        *(
             f"{one.way}, network {one.network}: chaos ended at {one.whole_length:,.0f} steps, then {one.kind}"
-        )
-    return lines
+            for one in ended.itertuples()
+        ),
+    ]
 
 
 def draw(ways: dict[str, pd.DataFrame], path: Path) -> None:

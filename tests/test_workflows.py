@@ -1,9 +1,11 @@
 """Chains of runs: Snakemake plans every profile, and the smallest chain runs in miniature from end to end."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -130,6 +132,35 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
     assert (jobs["tagger"], jobs["language_model"]) == (sum(map(len, kinds)) * seeds, 2 * seeds)
     taggers = set(re.findall(r"--model.init_args.task (\w+) .*?--model.init_args.target (\w+) --model", plan))
     assert taggers == {(task, target) for task in TASKS for target in ("next", "current")}
+
+
+def test_a_seed_that_is_added_is_made(tmp_path):
+    """Of a chain that has ended: its report is there, and Snakemake would not look at what leads to it."""
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    runs, records = Path("runs/inoue2022_chaos/organism"), Path("docs/records/inoue2022_chaos/organism")
+    seeds = yaml.safe_load((CHAOS / "organism" / "config.yaml").read_text())["config"]["seeds"]
+
+    now = time.time()
+
+    def plan(made):
+        done = [runs / "done" / f"{what}_trained_{seed}" for what in ("trained", "observed") for seed in made]
+        ends = [
+            runs / "report" / "index.html",
+            runs / "costs.json",
+            runs / "claims.md",
+            records / "runs.json",
+        ]
+        for i, path in enumerate([*done, *ends]):
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).touch()
+            os.utime(tmp_path / path, (now + i, now + i))
+        command = [sys.executable, "-m", "snakemake", "--profile", "configs/inoue2022_chaos/organism", "-n"]
+        found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+        return {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+)$", found.stdout + found.stderr, re.M)}
+
+    jobs = plan(seeds[:-2])
+    assert (jobs["language_model"], jobs["observe"], jobs["report"], jobs["records"]) == (2, 2, 1, 1)
+    assert plan(seeds) == {}  # nothing to be done
 
 
 SMALL = [

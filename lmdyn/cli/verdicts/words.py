@@ -15,6 +15,7 @@ from lmdyn.claims.numbers import (
     Largest,
     Layer,
     Mean,
+    Number,
     Reaches,
     Rows,
     Smallest,
@@ -173,6 +174,9 @@ def number_words(number: Any, *, brief: bool = False) -> str:
         case Tested():
             return f"{number.metric.replace('_', ' ')}{'' if brief else _of_run(number.run)}"
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", type(number).__name__).lower()
+    a, b = getattr(number, "a", None), getattr(number, "b", None)
+    if isinstance(a, Number) and isinstance(b, Number) and not brief:  # of two numbers: each has its own step
+        return f"{name} of {number_words(a)}, to {number_words(b)}"
     rows = dict.fromkeys(_rows_words(part, brief) for part in parts_of(number) if isinstance(part, Rows))
     return name if brief or not rows else f"{name} of {'; '.join(rows)}"
 
