@@ -41,7 +41,6 @@ def orbits(folder: Path) -> pd.DataFrame:
                     "exponent": of["sentence_orbit_exponent"],
                     "kind": kinds,
                     "whole_length": of["sentence_orbit_length"],
-                    "steps": of["sentence_orbit_steps"],
                 }
             )
         )

@@ -134,6 +134,7 @@ def test_snakemake_plans_the_chain(profile, tmp_path):
     assert taggers == {(task, target) for task in TASKS for target in ("next", "current")}
 
 
+@pytest.mark.slow
 def test_a_seed_that_is_added_is_made(tmp_path):
     """Of a chain that has ended: its report is there, and Snakemake would not look at what leads to it."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")

@@ -50,11 +50,9 @@ def _seen(study: Study, claim: Claim, runs: Sequence[ObservedRun]) -> list[str]:
     early = {run.seeds.init for run in runs if study.was_seen(run.seeds.init, run.condition)}
     late = {run.seeds.init for run in runs if study.was_seen(run.seeds.init, run.condition, claim.seen)}
     return [
-        f"seed {', '.join(map(str, sorted(seeds, key=lambda seed: seed or 0)))} {what}"
-        for seeds, what in (
-            (early, "is that of runs that were seen before the claims were said"),
-            (late - early, "is that of runs that were seen before the claim was said as it is"),
-        )
+        f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds, key=lambda seed: seed or 0)))} "
+        f"{'are those' if len(seeds) > 1 else 'is that'} of runs that were seen before the {what}"
+        for seeds, what in ((early, "claims were said"), (late - early, "claim was said as it is"))
         if seeds
     ]
 

@@ -28,6 +28,7 @@ OBSERVERS = {
     cls.__name__: cls
     for cls in (AttentionPatterns, Downstream, EdgeProbe, LearningCurves, TokenLearning, WorldKnowledge)
 }
+ALBERT = {"model": "MaskedLanguageModel", "model.family": "albert", "data.corpus": "GrammarCorpus"}
 STEPS = (0, 100, 200, 300, 450, 600, 1000, 1500, 2200, 3000)
 TASKS = ("pos", "constituents", "roles", "coreference")
 
@@ -130,10 +131,7 @@ def runs(
         return {name.lower(): (f"lmdyn.callbacks.{name}", {}, table) for name, table in tables.items()}
 
     said = {STUDY.name: {claim.name: claim.fingerprint for claim in STUDY.claims}}
-    return [
-        Run(f"albert_{s}", SeedPair(s, s), {"model.family": "albert"}, observed(s), registered=said)
-        for s in seeds
-    ]
+    return [Run(f"albert_{s}", SeedPair(s, s), ALBERT, observed(s), registered=said) for s in seeds]
 
 
 def verdicts(names=None, **about):

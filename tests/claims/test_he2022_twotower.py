@@ -76,7 +76,7 @@ def model(seed, values, *, tower="gpt", output="standard", size=64, **about):
         "word_clusters": ("WordClusters", {}, clusters_of(seed)),
     }
     condition = {"model": "TwoTowerLanguageModel", "model.tower": tower, "model.output": output}
-    condition["model.hidden_size"] = size
+    condition |= {"model.hidden_size": size, "data.corpus": "GrammarCorpus"}
     return FakeRun(f"{tower}_{output}_{size}_{seed}", SeedPair(seed), condition, observed)
 
 

@@ -178,3 +178,17 @@ def test_survival_over_networks():
     none = example.line("normal", rows.assign(length=0.0, censored=False))
     assert "–" in none
     assert "0 (all networks alike: no interval)" in none
+    rows = rows.assign(
+        way="normal", exponent=[0.01, 0.02, -0.1, -0.3, 0.0, 0.01],
+        whole_length=[40_000.0] * 2 + [4000.0] * 2 + [0.0] * 2,
+        kind=["chaotic", "chaotic", "cycle", "cycle", "torus", "undetermined"],
+    )  # fmt: skip
+    said = example.kinds_table(rows)
+    assert said[2:6] == [
+        "| normal | chaotic | 2 | 1 | 0.0100, 0.0150, 0.0200 |",
+        "| normal | cycle | 2 | 1 | -0.3000, -0.2000, -0.1000 |",
+        "| normal | torus | 1 | 1 | 0.0000, 0.0000, 0.0000 |",
+        "| normal | undetermined | 1 | 1 | 0.0100, 0.0100, 0.0100 |",
+    ]
+    assert said[6] == "\nIn 2 of 3 networks all sentences end on one kind."
+    assert said[7:] == ["normal, network 2: chaos ended at 4,000 steps, then cycle"] * 2

@@ -345,13 +345,11 @@ def test_runs_that_were_seen_do_not_count_where_there_are_enough_others():
     assert (row.parts[0].n, row.exploratory) == (3, ())
     assert row.reasons[:2] == (
         "left out: seed 1 is that of runs that were seen before the claims were said",
-        "left out: seed 2, 3, 4 is that of runs that were seen before the claim was said as it is",
+        "left out: seeds 2, 3, 4 are those of runs that were seen before the claim was said as it is",
     )
     few = judge(later, runs[:-1])["claim"]  # two new ones decide nothing: all are looked at, and it is said
     assert (few.parts[0].n, len(few.exploratory)) == (6, 2)
-    assert (
-        one.fingerprint == replace(one, seen=(2,)).fingerprint
-    )  # a region that was changed is another matter
+    assert one.fingerprint == replace(one, seen=(2,)).fingerprint
 
 
 def test_a_time_that_was_not_reached():

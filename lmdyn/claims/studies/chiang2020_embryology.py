@@ -22,6 +22,7 @@ Fractions of training are the publication's: 100 k, 150 k and 250 k of 1 M updat
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Region, Study, Within
 from lmdyn.claims.learning import FromPeak, HalfWay, LearnedAt, LostShare, OrderAgreement, Over, SameOrder
 from lmdyn.claims.numbers import At, Change, Difference, Largest, Mean, Number, Rows, Smallest
+from lmdyn.claims.studies.seen import pretraining
 
 __all__ = ["CONTENT", "FUNCTION", "STUDY", "VERB_FORMS"]
 
@@ -409,6 +410,7 @@ STUDY = Study(
     "Chiang, Huang & Lee 2020, EMNLP",
     WORDS + PROBES + USES,
     seen=(1,),
+    seen_in=pretraining("MaskedLanguageModel"),
     terms=(
         ("Somers' D",
          "rank correlation of the order in which groups are learned with the published one, of pairs that it tells "

@@ -120,6 +120,7 @@ STUDY = Study(
     "Geiping, McLeish, Jain, Kirchenbauer, Singh, Bartoldson, Kailkhura, Bhatele & Goldstein 2025, in small; and ours",
     DEEPER + ORBITS,
     seen=(1,),
+    seen_in=((("model", "LoopedLanguageModel"), ("data", "GrammarCorpus")),),
     terms=(
         ("fixed point, chaotic",
          "kinds of orbits, each by evidence of its own; else undetermined (`lmdyn.analysis.orbit_kind`)"),

@@ -35,6 +35,7 @@ from lmdyn.claims.claim import (
     published_correlation,
 )
 from lmdyn.claims.numbers import At, Difference, Number, OneOf, Rows, Smallest
+from lmdyn.claims.studies.seen import pretraining
 from lmdyn.claims.tower_pairs import (
     AgreementOfClusters,
     AgreementOfPairs,
@@ -339,6 +340,7 @@ STUDY = Study(
         *(claim for kind in SEVERAL for claim in clusters(kind)),
     ),
     seen=(1, 2),
+    seen_in=pretraining("TwoTowerLanguageModel"),
     terms=(
         ("r, |r|", "Pearson's correlation of two models' preferences over the types that both have, at most 5,000; "
          "mean over pairs of two seeds. Models are resampled and not pairs: the number of a seed is its jackknife "

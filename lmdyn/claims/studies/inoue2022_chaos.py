@@ -27,6 +27,7 @@ from lmdyn.claims.numbers import At, Difference, Rows
 from lmdyn.claims.studies.chaos.amounts import HOW_SHARE, HOW_SMALL, SENTENCE, SHARE, SMALL
 from lmdyn.claims.studies.chaos.published import PRETRAINED
 from lmdyn.claims.studies.chaos.training import TRAINING
+from lmdyn.claims.studies.seen import pretraining
 from lmdyn.claims.studies.sparsity_numbers import LogRatio
 
 __all__ = ["STUDY"]
@@ -198,7 +199,7 @@ STUDY = Study(
     "Inoue, Ohara, Kuniyoshi & Nakajima 2022",
     SHORT + LONG + PRETRAINED + TRAINING,
     seen=(1, 2, 3, 4, 5),
-    seen_in=((('model.config.hidden_size', 1024),), (('model.config.hidden_size', 128),)),  # no published network
+    seen_in=((("model.config.hidden_size", 1024),), *pretraining("MaskedLanguageModel", hidden_size=128)),
     terms=(
         ("chaotic, torus, cycle, fixed point, undetermined",
          "kinds of orbits, each by evidence of its own; else undetermined (`lmdyn.analysis.orbit_kind`)"),

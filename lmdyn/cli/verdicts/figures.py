@@ -200,16 +200,8 @@ def _draw_rows(
         )  # fmt: skip
         offsets = np.linspace(-0.16, 0.16, len(row.points)) if len(row.points) > 1 else [0.0]
         for (value, lower, upper), offset in zip(row.points, offsets, strict=True):
-            ax.plot(
-                value,
-                i + offset,
-                "o",
-                ms=4,
-                mfc="none",
-                mec=style["color"],
-                label="a seed (heights mean nothing)",
-                zorder=3,
-            )
+            label = "a seed (heights mean nothing)"
+            ax.plot(value, i + offset, "o", ms=4, mfc="none", mec=style["color"], label=label, zorder=3)
             if lower != upper:
                 ends = [max(lower, low), min(upper, high)]
                 ax.plot(ends, [i + offset] * 2, ls=":", lw=1, color=style["color"], label="a seed, censored")

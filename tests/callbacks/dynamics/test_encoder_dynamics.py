@@ -234,6 +234,9 @@ def test_long_term_is_what_the_functions_say(data, observed):
     )
     np.testing.assert_allclose(values(table, "sentence_orbit_exponent"), kinds.exponent, rtol=1e-9)
     assert table.loc[table["quantity"] == "sentence_orbit_exponent", "kind"].tolist() == kinds.kinds
+    shares = (kinds.length > 0, kinds.transient_undetermined)
+    for quantity, share in zip(("transient_share", "undetermined_transient_share"), shares, strict=True):
+        assert values(table, quantity) == [float(share.double().mean())]
     for width in (10, 20, 40):
         assert len(values(table, "transient_length", width=width)) == 1
     assert values(table, "transverse_exponent") < 0
