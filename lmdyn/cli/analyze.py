@@ -4,6 +4,7 @@ import fnmatch
 import logging
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +15,30 @@ import torch
 import yaml
 from huggingface_hub import list_repo_refs
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.loggers import Logger
-from rich.progress import track
 from transformers import AutoTokenizer
 
 from lmdyn.analysis.inspection.forward import dotted
 from lmdyn.callbacks.conditions.finding import heed
-from lmdyn.callbacks.observing.loggers import publish
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import HasTokenizer, offers
-from lmdyn.callbacks.observing.recording import check_names, record
+from lmdyn.callbacks.observing.recording import check_names
 from lmdyn.callbacks.observing.run import Run
-from lmdyn.callbacks.training.checkpoint_files import (
-    find_checkpoints,
-    load_weights,
-    read_checkpoint,
-)
+from lmdyn.callbacks.training.checkpoint_files import find_checkpoints, read_checkpoint
 from lmdyn.callbacks.training.hub_checkpoints import MODULE as PRETRAINED
-from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, is_pretrained, stamp
+from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, StoredNames, is_pretrained, stamp
 from lmdyn.callbacks.training.lightning_internals import callbacks_of
-from lmdyn.callbacks.training.observation_schedule import Progress
 from lmdyn.cli.checking.preflight import compared, foreseen_of_replay, held_together, peak_memory
 from lmdyn.cli.configurations import read_yaml
+from lmdyn.cli.replay.leases import EXPIRY_S, Leases, file_system_time
+from lmdyn.cli.replay.reading import ReadAhead
+from lmdyn.cli.replay.replay import Backlog, replay
+from lmdyn.cli.replay.status import replay_states, status_lines
+from lmdyn.cli.replay.work import Work
 from lmdyn.cli.replay_loggers import Destination, logger_settings, logging_to, make_loggers
 from lmdyn.cli.studies.provenance import begin_session, end_session
 from lmdyn.cli.weights_record import WeightsRecord
 
-__all__ = ["analyze"]
+__all__ = ["analyze", "replay_status"]
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +52,20 @@ def analyze(
     only: Sequence[str] = (),
     out: Path | None = None,
     shard: tuple[int, int] = (0, 1),
+    worker: tuple[int, int] = (0, 1),
     scheduled: bool = False,
+    strict: bool = False,
     device: str = "cpu",
     loggers: Sequence[str] = (),
+    expiry_s: float = EXPIRY_S,
     command: Sequence[str] = ("lmdyn", "analyze"),
 ) -> int:
     """Replay observers over checkpoints: those of a run, in a folder of transformers' Trainer, or of a hub model.
+
+    Any number of workers, on machines that share the folder, may be started with the same arguments, at any time:
+    each takes the next checkpoint that nobody has (:class:`~lmdyn.cli.replay.leases.Leases`), helps others when none is
+    left, and ends when everything is there. The next checkpoint is read while one is observed. One that fails is
+    reported, the others go on, and the same command tries it again.
 
     The weights are audited on the way (``weights_audit``): identical weights at two steps and steps
     out of order are warned of and recorded in ``<out>/weights_audit.parquet``. A checkpoint is read once for this, even
@@ -74,12 +80,15 @@ def analyze(
             observers under ``trainer.callbacks``, each with a ``probe:``, or ``data:`` whose validation set they share.
         only: names of observers, with ``*`` for any text: these of the configured ones; by default all.
         out: folder that receives ``observations/``; the run's by default.
-        shard: (i, n): take every n-th checkpoint from the i-th.
+        shard: (i, n): take every n-th checkpoint from the i-th only.
+        worker: (i, n): the i-th of n that were started at once, who begin at different checkpoints.
         scheduled: ask each observer at the steps of its schedule only; otherwise all observers at each checkpoint.
+        strict: stop at the first failure.
         device: where to observe.
         loggers: classes of loggers, or ``none``; by default those of the configuration, see
             :func:`~lmdyn.cli.replay_loggers.logger_settings`. Loggers that are named here are also given the
             observations that are there already; others get the new ones only.
+        expiry_s: seconds without a sign of life after which a worker's checkpoint is another's to take.
         command: its words, for ``<out>/provenance.json``.
 
     Returns:
@@ -87,54 +96,51 @@ def analyze(
 
     Raises:
         FileNotFoundError: no configuration or no checkpoint.
-        ValueError: a checkpoint that does not fit the model, with the names that do not; no such observer; an
-            observation that cannot be read; a hub model that cannot be reached; an unknown logger.
+        ValueError: no such observer; an observation that is there and cannot be read; a hub model that cannot be
+            reached; an unknown logger; a folder that cannot be written; at the end, what has failed, such as a
+            checkpoint that does not fit the model, with the names that do not.
     """
-    folder = Path(run)
-    paths = _checkpoints(str(run), checkpoints, revisions)
-    own = (folder / "config.yaml").exists()
-    if not own and out is None:
-        raise ValueError(f"{run} is no run of ours: say by --out where its observations shall go")
-    out = out or folder
-    first = paths[next(iter(paths))]
-    config = _run_config(folder, first) if own else _pretrained_config(first)
-    to = Destination(out, folder.name, shard)
+    subject = _Subject(run, checkpoints, revisions, out)
+    folder, out, paths, first = subject.folder, subject.out, subject.paths, subject.first
+    began = _time_of(out)
+    config = subject.config()
+    to = Destination(out, folder.name, shard if shard[1] > 1 else worker)
     settings = _loggers(config, configs, loggers, to)
     cli = _instantiate(config, configs, out)
     module, datamodule = cli.model, cli.datamodule
-    observers = _chosen([c for c in callbacks_of(cli.trainer) if isinstance(c, Observer)], only)
-    tokenizer = _run_tokenizer(folder) if own else _pretrained_tokenizer(module)
+    observers = _chosen(cli, only)
+    tokenizer = _run_tokenizer(folder) if subject.own else _pretrained_tokenizer(module)
     _attach(observers, folder, out, datamodule, tokenizer, paths)
+    fits = StoredNames.find(first, module.state_dict()) if is_pretrained(first) else None
     module.to(device)
     weights = WeightsRecord(out)
     stamps = {s: paths.stamp(s) if isinstance(paths, HubCheckpoints) else stamp(paths[s]) for s in paths}
-    asked = {
-        step: [o for o in observers if not scheduled or _in_schedule(o, step, last=max(paths))]
-        for i, step in enumerate(paths)
-        if i % shard[1] == shard[0]
-    }
-    log_all = bool(loggers)
-    publishes = any(log_all or not o.store.path(s).exists() for s in asked for o in asked[s])
-    own_loggers = make_loggers(settings) if publishes else []  # one that gets nothing is not begun
+    asked = _asked(paths, observers, shard, scheduled=scheduled)
+    there = {step: [o for o in asked[step] if o.store.has(step)] for step in asked}
+    missing = any(len(there[s]) < len(asked[s]) for s in asked)
+    backlog = Backlog(there if loggers else {}, worker)
+    own_loggers = make_loggers(settings) if missing or backlog else []  # one that gets nothing is not begun
     heed("this replay", foreseen_of_replay(observers, list(paths), scheduled=scheduled), torch.device("cpu"))
-    pending = list(dict.fromkeys(o for s in asked for o in asked[s] if not o.store.path(s).exists()))
-    made = there = 0
-    missing = any(not o.store.path(s).exists() for s in asked for o in asked[s])
     session = begin_session(out, command, device, of=folder) if missing else None
     before = peak_memory(torch.device(device))
-    with logging_to(own_loggers):
-        for step in track(list(asked), description="replay"):
-            due = [o for o in asked[step] if not o.store.has(step)]
-            ahead = [o for o in pending if o not in due] if due else []
-            pending = [] if due else pending
-            _observe(step, paths, due, module, own_loggers, weights, stamps[step], ahead)
-            there += len(asked[step]) - len(due)
-            made += len(due)
-            for observer in asked[step] if log_all else ():
-                if observer not in due:
-                    table = pd.read_parquet(observer.store.path(step))
-                    publish(observer, table, own_loggers, step)
-    if made:
+    known = lambda step: weights.has(step, stamps[step])  # noqa: E731
+    with Leases(expiry_s) as leases, logging_to(own_loggers):
+        work = Work(
+            asked,
+            {step: (weights.file(step), partial(known, step)) for step in asked},
+            leases,
+            began=began,
+            first=worker[0] * len(asked) // worker[1],
+            strict=strict,
+            source_may_fail=isinstance(paths, HubCheckpoints),
+        )
+        try:
+            with ReadAhead(paths, fits, known) as reading:
+                replay(work, reading, module, own_loggers, backlog, weights, stamps)
+        finally:
+            work.tidy()
+        backlog.publish(own_loggers)
+    if work.made:
         held = sum(c.memory for c in held_together({o: o.costs for o in observers}))
         end_session(out, session, **compared(before + held, torch.device(device)))
     else:
@@ -142,43 +148,94 @@ def analyze(
     _, sentences = weights.audit(stamps)
     for sentence in sentences:
         log.warning("weights audit: %s", sentence)
-    log.info("%d observations made, %d were there already", made, there)
-    return made
+    n_there = sum(map(len, there.values()))
+    by_others = sum(map(len, asked.values())) - n_there - work.made - work.n_failed
+    more = f", {by_others} were made by others meanwhile" if by_others > 0 else ""
+    more += f" ({work.dropped} of them by us, too, and dropped)" if work.dropped else ""
+    log.info("%d observations made, %d were there already%s", work.made, n_there, more)
+    work.raise_failures()
+    return work.made
 
 
-def _observe(
-    step: int,
-    paths: Mapping[int, Path],
-    due: Sequence[Observer],
-    module: L.LightningModule,
-    loggers: Sequence[Logger],
-    weights: WeightsRecord,
-    stamped: Any,
-    ahead: Sequence[Observer] = (),
-) -> None:
-    """Observe one checkpoint with the observers that are due, and note what its weights are.
+def _time_of(out: Path) -> float:
+    """The time of the file system of a folder that is going to be written."""
+    try:
+        (out / "observations").mkdir(parents=True, exist_ok=True)
+        return file_system_time(out / "observations")
+    except OSError as error:
+        raise ValueError(f"{out} cannot be written ({error}): give another folder by --out") from error
 
-    Those that come ``ahead`` of their steps meet the module too, so that none fails after others have taken an hour.
+
+def replay_status(
+    run: Path | str,
+    *,
+    checkpoints: str | None = None,
+    revisions: str | None = None,
+    configs: Sequence[Path] = (),
+    only: Sequence[str] = (),
+    out: Path | None = None,
+    shard: tuple[int, int] = (0, 1),
+    scheduled: bool = False,
+    expiry_s: float = EXPIRY_S,
+) -> list[str]:
+    """How far a replay is: lines of what is done, running, stale and failed, and why. Nothing is written.
+
+    Args:
+        run: this and the other arguments are those of :func:`analyze`.
+        checkpoints: see there.
+        revisions: see there.
+        configs: see there.
+        only: see there.
+        out: see there.
+        shard: see there.
+        scheduled: see there.
+        expiry_s: see there.
+
+    Raises:
+        FileNotFoundError: no configuration or no checkpoint.
+        ValueError: no such observer; a hub model that cannot be reached.
     """
-    known = weights.has(step, stamped)
-    if known and not due:
-        return
-    path = paths[step]  # of a hub model, this fetches it
-    checkpoint = read_checkpoint(path)
-    if not known:
-        weights.add(step, stamped, checkpoint["state_dict"])
-    if not due:
-        return
-    load_weights(module, checkpoint["state_dict"], path)
-    for observer in (*due, *ahead):
-        observer.meet(module)
-    about = checkpoint.get("lmdyn", {})
-    at = Progress(step, about.get("tokens"), about.get("learning_rate"))
-    record(due, module, at, loggers)
+    subject = _Subject(run, checkpoints, revisions, out)
+    observers = _chosen(_instantiate(subject.config(), configs, subject.out), only)
+    check_names(observers)
+    asked = _asked(subject.paths, observers, shard, scheduled=scheduled)
+    names = {step: [o.name for o in of] for step, of in asked.items()}
+    return status_lines(replay_states(subject.out, names, Leases(expiry_s)))
 
 
-def _chosen(observers: Sequence[Observer], only: Sequence[str]) -> list[Observer]:
+class _Subject:
+    """What is replayed over: a run of ours, or checkpoints of Hugging Face's."""
+
+    def __init__(
+        self, run: Path | str, checkpoints: str | None, revisions: str | None, out: Path | None
+    ) -> None:
+        self.folder = Path(run)
+        self.paths = _checkpoints(str(run), checkpoints, revisions)
+        self.own = (self.folder / "config.yaml").exists()
+        if not self.own and out is None:
+            raise ValueError(f"{run} is no run of ours: say by --out where its observations shall go")
+        self.out = out or self.folder
+        self.first = self.paths[next(iter(self.paths))]  # of a hub model, this fetches it
+
+    def config(self) -> dict[str, Any]:
+        """Its configuration."""
+        return _run_config(self.folder, self.first) if self.own else _pretrained_config(self.first)
+
+
+def _asked(
+    paths: Mapping[int, Path], observers: Sequence[Observer], shard: tuple[int, int], *, scheduled: bool
+) -> dict[int, list[Observer]]:
+    """By step, the observers that are asked at it."""
+    return {
+        step: [o for o in observers if not scheduled or _in_schedule(o, step, last=max(paths))]
+        for i, step in enumerate(paths)
+        if i % shard[1] == shard[0]
+    }
+
+
+def _chosen(cli: Any, only: Sequence[str]) -> list[Observer]:
     """The observers that are asked for, in their order."""
+    observers = [c for c in callbacks_of(cli.trainer) if isinstance(c, Observer)]
     if not observers:
         raise ValueError("no observer is configured: add one under trainer.callbacks, e.g. with --config")
     names = [observer.name for observer in observers]
@@ -284,8 +341,7 @@ def _instantiate(config: dict[str, Any], configs: Sequence[Path], out: Path) -> 
         "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "logger": False, "plugins": None,
         "enable_checkpointing": False, "default_root_dir": str(out),
     }  # fmt: skip
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".analyze-", dir=out) as folder:  # other workers have theirs
+    with tempfile.TemporaryDirectory(prefix="lmdyn-analyze-") as folder:
         merged = Path(folder, "config.yaml")
         merged.write_text(yaml.safe_dump(config), encoding="utf-8")
         args = [f"--config={path}" for path in (merged, *configs)]

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -69,11 +70,21 @@ def analyze_command(args: Sequence[str]) -> None:
     )  # fmt: skip
     parser.add_argument("--out", type=Path, help="folder that receives observations/; default: RUN")
     parser.add_argument(
-        "--shard", help="i/n: take checkpoints i, i+n, … (i from 0); default: torchrun's or SLURM's"
+        "--shard",
+        help="i/n: take checkpoints i, i+n, … only (i from 0); default: any number of workers share all of them, each "
+        "takes the next that nobody has",
     )
     parser.add_argument(
         "--scheduled", action="store_true",
         help="ask each observer at the steps of its schedule only (the last checkpoint is its last step)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--status", action="store_true",
+        help="only say what is done, running, stale and failed, and why, of what the same command would make",
+    )  # fmt: skip
+    parser.add_argument(
+        "--strict", action="store_true",
+        help="stop at the first checkpoint that fails; default: go on with the others and report it at the end",
     )  # fmt: skip
     parser.add_argument("--device", help="cpu, cuda, …; default: cuda where there is one")
     parser.add_argument(
@@ -83,18 +94,22 @@ def analyze_command(args: Sequence[str]) -> None:
         "configuration, which get the new ones",
     )  # fmt: skip
     options = parser.parse_args(list(args))
-    shard = parse_shard(options.shard)
-    from lmdyn.cli.analyze import analyze
+    shard = (0, 1) if options.shard is None else parse_shard(options.shard)
+    worker = parse_shard(None) if options.shard is None else (0, 1)
+    from lmdyn.cli.analyze import analyze, replay_status
 
+    asked = {
+        "checkpoints": options.checkpoints, "revisions": options.revisions, "configs": options.config,
+        "only": options.only, "out": options.out, "shard": shard, "scheduled": options.scheduled,
+    }  # fmt: skip
+    if options.status:
+        sys.stdout.write("\n".join(replay_status(options.run, **asked)) + "\n")
+        return
     analyze(
         options.run,
-        checkpoints=options.checkpoints,
-        revisions=options.revisions,
-        configs=options.config,
-        only=options.only,
-        out=options.out,
-        shard=shard,
-        scheduled=options.scheduled,
+        **asked,
+        worker=worker,
+        strict=options.strict,
         device=_device(options.device),
         loggers=options.logger,
         command=["lmdyn", "analyze", *args],

@@ -1,21 +1,43 @@
 """The record of what checkpoints' weights were, from which the audit of a replay is made."""
 
-import os
-import tempfile
+import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
 from lmdyn.analysis.inspection.weights_audit import SKETCH_SIZE, audit_weights, weights_sketch
+from lmdyn.callbacks.training.atomic_files import remove_unfinished, write_file
 from lmdyn.callbacks.training.checkpoint_files import weights_digest
 
-__all__ = ["WeightsRecord"]
+__all__ = ["SeenWeights", "WeightsRecord"]
+
+_OF = b"lmdyn_audit_of"
+
+
+@dataclass(frozen=True)
+class SeenWeights:
+    """What is noted of weights.
+
+    Attributes:
+        digest: a hash of all of them.
+        sketch: (4093,) their random projection.
+    """
+
+    digest: str
+    sketch: Tensor
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Tensor]) -> "SeenWeights":
+        """Of a checkpoint; each weight is read."""
+        return cls(weights_digest(weights), weights_sketch(weights))
 
 
 class WeightsRecord:
@@ -34,22 +56,26 @@ class WeightsRecord:
         self.folder = out / "weights_audit"
         self.path = out / "weights_audit.parquet"
 
+    def file(self, step: int) -> Path:
+        """What holds a checkpoint's digest and sketch."""
+        return self.folder / f"{step:09d}.parquet"
+
     def has(self, step: int, stamp: str) -> bool:
         """Whether this very checkpoint was read already."""
-        return self._row(step, stamp) is not None
+        return self.digest(step, stamp) is not None
 
-    def add(self, step: int, stamp: str, weights: Mapping[str, Tensor]) -> None:
+    def digest(self, step: int, stamp: str) -> str | None:
+        """The hash of this very checkpoint's weights; None where it was not read yet."""
+        row = self._row(step, stamp)
+        return None if row is None else str(row["digest"])
+
+    def add(self, step: int, stamp: str, seen: "SeenWeights") -> None:
         """Take down a checkpoint."""
-        row = {
-            "step": [step],
-            "stamp": [stamp],
-            "digest": [weights_digest(weights)],
-            "sketch": [weights_sketch(weights).numpy()],
-        }
-        _write(pd.DataFrame(row), self._file(step))
+        row = {"step": [step], "stamp": [stamp], "digest": [seen.digest], "sketch": [seen.sketch.numpy()]}
+        write_file(self.file(step), lambda path: pd.DataFrame(row).to_parquet(path, index=False))
 
     def audit(self, stamps: Mapping[int, str]) -> tuple[pd.DataFrame, list[str]]:
-        """Audit those of the checkpoints that were read, and write the table.
+        """Audit those of the checkpoints that were read, and write the table, unless it is that of these already.
 
         Args:
             stamps: each step's stamp; what was read of other files under these steps plays no part.
@@ -58,6 +84,18 @@ class WeightsRecord:
             Columns ``step, digest, distance_to_previous, distance_to_first, flag`` (empty where all is well), and a
             sentence for each flag.
         """
+        of = self._state(stamps)
+        table = self._last(of)
+        if table is None:
+            remove_unfinished(self.folder)
+            table = self._audit(stamps)
+            arrow = pa.Table.from_pandas(table, preserve_index=False)
+            arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), _OF: of})
+            write_file(self.path, lambda path: pq.write_table(arrow, path))
+        return table, [said for step, flag in zip(table["step"], table["flag"], strict=True)
+                       for said in _sentences(int(step), flag)]  # fmt: skip
+
+    def _audit(self, stamps: Mapping[int, str]) -> pd.DataFrame:
         rows = [row for step in sorted(stamps) if (row := self._row(step, stamps[step])) is not None]
         steps = [int(row["step"]) for row in rows]
         digests = [str(row["digest"]) for row in rows]
@@ -65,24 +103,15 @@ class WeightsRecord:
         audit = audit_weights(
             steps, digests, torch.zeros(0, SKETCH_SIZE, dtype=torch.float64) if sketches is None else sketches
         )
-        flags: list[str] = []
-        sentences: list[str] = []
-        for i, step in enumerate(steps):
-            found: list[str] = []
-            if (twin := audit.identical_to[i]) is not None:
-                found.append(f"identical to step {twin}")
-                sentences.append(f"steps {twin} and {step} hold identical weights")
-            if audit.out_of_order[i]:
-                found.append("out of order")
-                sentences.append(
-                    f"step {step} is out of order: by the distances of weights, it does not lie between the "
-                    "checkpoints before and after it (of another run, or of another step?)"
-                )
-            if not audit.finite[i]:
-                found.append("not finite")
-                sentences.append(f"step {step} holds weights that are infinite or NaN")
-            flags.append("; ".join(found))
-        table = pd.DataFrame(
+        flags = [
+            "; ".join(
+                ([] if twin is None else [f"{_TWIN}{twin}"])
+                + ([_OUT_OF_ORDER] if moved else [])
+                + ([] if finite else [_NOT_FINITE])
+            )
+            for twin, moved, finite in zip(audit.identical_to, audit.out_of_order, audit.finite, strict=True)
+        ]
+        return pd.DataFrame(
             {
                 "step": pd.Series(steps, dtype="int64"),
                 "digest": pd.Series(digests, dtype="str"),
@@ -91,30 +120,54 @@ class WeightsRecord:
                 "flag": pd.Series(flags, dtype="str"),
             }
         )
-        _write(table, self.path)
-        return table, sentences
 
-    def _file(self, step: int) -> Path:
-        return self.folder / f"{step:09d}.parquet"
+    def _state(self, stamps: Mapping[int, str]) -> bytes:
+        """What changes when there is something to audit: stamps, and sizes and times of our files."""
+        facts = []
+        for step in sorted(stamps):
+            try:
+                about = self.file(step).stat()
+            except FileNotFoundError:
+                continue
+            facts.append((step, stamps[step], about.st_size, about.st_mtime_ns))
+        return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest().encode()
+
+    def _last(self, of: bytes) -> pd.DataFrame | None:
+        """The table that is there, if it is of this state."""
+        try:
+            arrow = pq.read_table(self.path)
+        except (OSError, pa.ArrowException):  # not there, or damaged: it is made again
+            return None
+        metadata = arrow.schema.metadata or {}
+        table: pd.DataFrame = arrow.to_pandas()
+        return table.astype({"digest": "str", "flag": "str"}) if metadata.get(_OF) == of else None
 
     def _row(self, step: int, stamp: str) -> dict[str, Any] | None:
         try:
-            table = pd.read_parquet(self._file(step))
-        except (OSError, pa.ArrowException):  # not there, or damaged: it is made again
+            table = pq.ParquetFile(self.file(step)).read()
+        except (OSError, pa.ArrowException):  # as above
             return None
-        row: dict[str, Any] = {str(name): table[name].iloc[0] for name in table}
-        return row if row.get("stamp") == stamp and len(row.get("sketch", ())) == SKETCH_SIZE else None
+        if len(table) != 1 or not {"step", "stamp", "digest", "sketch"} <= set(table.column_names):
+            return None
+        row: dict[str, Any] = {name: table[name][0].as_py() for name in ("step", "stamp", "digest")}
+        row["sketch"] = table["sketch"].combine_chunks().flatten().to_numpy()
+        return row if row["stamp"] == stamp and len(row["sketch"]) == SKETCH_SIZE else None
 
 
-def _write(table: pd.DataFrame, path: Path) -> None:
-    """Under another name first, so that a killed worker leaves no half file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    os.close(handle)
-    try:
-        table.to_parquet(temporary, index=False)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+_TWIN, _OUT_OF_ORDER, _NOT_FINITE = "identical to step ", "out of order", "not finite"
+
+
+def _sentences(step: int, flag: str) -> list[str]:
+    """What the flags of a step mean."""
+    said = []
+    for one in flag.split("; ") if flag else ():
+        if one.startswith(_TWIN):
+            said.append(f"steps {one.removeprefix(_TWIN)} and {step} hold identical weights")
+        if one == _OUT_OF_ORDER:
+            said.append(
+                f"step {step} is out of order: by the distances of weights, it does not lie between the checkpoints "
+                "before and after it (of another run, or of another step?)"
+            )
+        if one == _NOT_FINITE:
+            said.append(f"step {step} holds weights that are infinite or NaN")
+    return said

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.utils.data import DataLoader
 from transformers import (
@@ -31,9 +32,10 @@ from lmdyn.callbacks.training.checkpoint_files import (
     newest_checkpoint,
     read_checkpoint,
 )
-from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, stamp
+from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, StoredNames, read_stored, stamp
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.analyze import analyze
+from lmdyn.cli.weights_record import SeenWeights
 from lmdyn.models.pretrained import PretrainedLM
 
 SIZES = {
@@ -162,7 +164,8 @@ def test_what_is_there_is_neither_observed_nor_read_again(series, observers, tmp
     assert pd.read_parquet(out / "weights_audit.parquet")["step"].tolist() == list(STEPS)
     read = []
     monkeypatch.setattr(
-        "lmdyn.cli.analyze.read_checkpoint", lambda path: read.append(path) or read_checkpoint(path)
+        "lmdyn.cli.replay.reading.read_stored",
+        lambda path, fits: read.append(path) or read_stored(path, fits),
     )
     assert analyze(folder, **arguments) == 0
     assert read == []
@@ -174,6 +177,56 @@ def test_what_is_there_is_neither_observed_nor_read_again(series, observers, tmp
     (out / "weights_audit" / "000000010.parquet").write_bytes(b"cut short")
     analyze(folder, **arguments)
     assert [p.name for p in read] == ["checkpoint-20", "checkpoint-10"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", MODELS)
+def test_weights_are_read_from_their_file_as_transformers_reads_them(kind, dtype, series, tmp_path):
+    folder = tmp_path / "model"
+    model = MODELS[kind][0].from_pretrained(series / kind / "checkpoint-20").to(dtype)
+    model.save_pretrained(folder, max_shard_size="2KB")
+    slow = read_checkpoint(folder)
+    first = series / kind / "checkpoint-0"
+    fast = read_stored(folder, StoredNames.find(first, read_checkpoint(first)["state_dict"]))
+    assert list(slow["state_dict"]) == list(fast["state_dict"])
+    for name, tensor in slow["state_dict"].items():
+        assert torch.equal(tensor, fast["state_dict"][name])
+        assert tensor.dtype == fast["state_dict"][name].dtype == torch.float32
+    assert SeenWeights.of(slow["state_dict"]).digest == SeenWeights.of(fast["state_dict"]).digest
+    assert torch.equal(
+        SeenWeights.of(slow["state_dict"]).sketch, SeenWeights.of(fast["state_dict"]).sketch
+    )  # tied weights once
+    assert {k: v for k, v in slow.items() if k != "state_dict"} == {
+        k: v for k, v in fast.items() if k != "state_dict"
+    }
+
+
+def test_files_that_hold_anything_else_are_left_to_transformers(series, tmp_path):
+    state = read_checkpoint(series / "gpt2" / "checkpoint-0")["state_dict"]
+    names = StoredNames.find(series / "gpt2" / "checkpoint-0", state)
+    assert names.names["model.lm_head.weight"] == "transformer.wte.weight"  # tied
+    assert StoredNames.find(series / "bert" / "checkpoint-0", state) is None
+    assert StoredNames.find(series / "gpt2" / "checkpoint-20", state) is None  # other numbers
+    assert StoredNames.find(tmp_path, state) is None  # no such files
+    assert read_stored(series / "bert" / "checkpoint-0", names) is None
+    folder = shutil.copytree(series / "gpt2" / "checkpoint-0", tmp_path / "old")
+    weights = load_file(folder / "model.safetensors")
+    for change in (
+        {name.removeprefix("transformer."): t for name, t in weights.items()},  # as older versions named them
+        weights | {"more": torch.zeros(1)},
+        {name: t for name, t in weights.items() if "ln_f" not in name},
+        weights | {"transformer.ln_f.bias": torch.zeros(3)},
+    ):
+        save_file(change, folder / "model.safetensors")
+        assert read_stored(folder, names) is None
+    twins = {
+        name: torch.zeros_like(t) for name, t in weights.items()
+    }  # which of them is which cannot be told
+    save_file({f"x.{name}": t for name, t in twins.items()}, folder / "model.safetensors")
+    assert StoredNames.find(folder, {name: torch.zeros_like(t) for name, t in state.items()}) is None
+    (folder / "model.safetensors").write_bytes(b"cut short")
+    with pytest.raises(ValueError, match=r"old cannot be read"):
+        read_stored(folder, names)
 
 
 def test_the_audit_of_a_broken_series(series, observers, tmp_path, warnings_of):

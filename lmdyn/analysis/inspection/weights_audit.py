@@ -21,6 +21,8 @@ SKETCH_SIZE = 4093
 _STRANGER = 0.25
 _TURNED = 0.75
 _TURNED_AT_THE_ENDS = 0.4
+_STRETCH = 64  # points
+_POINTS = 1024  # of a sketch's size at a time: 32 MB
 _ROWS = 256  # of SKETCH_SIZE weights at a time: 8 MB in float64
 
 
@@ -70,14 +72,23 @@ def weights_sketch(weights: Mapping[str, Tensor], size: int = SKETCH_SIZE) -> Fl
     return total
 
 
-def squared_distances(points: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """Squared Euclidean distance of each point to each, from differences (a Gram matrix would lose small ones)."""
-    rows = [(points - point).square().sum(1) for point in points]
-    return torch.stack(rows) if rows else points.new_zeros(0, 0)
+def squared_distances(points: Float[Tensor, "n d"], width: int) -> Float[Tensor, "n width"]:
+    """Squared Euclidean distances of each point to the next ``width``, (i, k): D(i, i + 1 + k); inf past the last.
+
+    From differences: a Gram matrix would lose small ones.
+    """
+    n = len(points)
+    found = points.new_full((n, width), torch.inf)
+    for k in range(1, min(width, n - 1) + 1):
+        for start in range(0, n - k, _POINTS):
+            end = min(start + _POINTS, n - k)
+            difference = points[start + k : end + k] - points[start:end]
+            found[start:end, k - 1] = difference.square_().sum(1)
+    return found
 
 
-def out_of_order(squared: Float[Tensor, "n n"]) -> Bool[Tensor, "n"]:
-    """Which points of a trajectory do not lie where they stand, by the distances to the others.
+def out_of_order(points: Float[Tensor, "n d"]) -> Bool[Tensor, "n"]:
+    """Which points of a trajectory do not lie where they stand, by their distances to those near them.
 
     Along a trajectory of which distances do not fall as points lie further apart, D(i, k) ≥ D(i, j), D(j, k) for
     i < j < k, with D the squared distance. Two rules, both of which such a trajectory can never break:
@@ -85,8 +96,9 @@ def out_of_order(squared: Float[Tensor, "n n"]) -> Bool[Tensor, "n"]:
     1. A point i with D(i−1, i+1) < 0.25 min(D(i−1, i), D(i, i+1)) is a stranger: its neighbours are less than half as
        far from each other as from it. (Found: a checkpoint of another run, one from a far step.)
     2. Of the others, a stretch i … j with D(i−1, j) + D(i, j+1) < 0.75 (D(i−1, i) + D(j, j+1)) stands the wrong way
-       round; the stretch with the smallest quotient is turned, until there is none. What then has moved is out of
-       order. (Found: two neighbours exchanged.) At the ends one of the two terms is missing and the factor is 0.4.
+       round; the stretch (of at most 64 points) with the smallest quotient is turned, until there is none. What then
+       has moved is out of order. (Found: two neighbours exchanged.) At the ends one of the two terms is missing and the
+       factor is 0.4.
 
     The quotients of both rules are at least 1 on a straight line and in random walks of many dimensions, and 1 for
     noise around a fixed point (those of rule 2 even if its strength changes): no false alarm by 2 % of error of
@@ -99,50 +111,62 @@ def out_of_order(squared: Float[Tensor, "n n"]) -> Bool[Tensor, "n"]:
     have a² + c² < 0.75 ((a + b)² + (b + c)²): always for equal steps (quotient 1/4). Of a random walk with variances
     a, b, c: if 6 b > a + c (equal steps: quotient 1/2). At an end: on a line of equal steps (1/4), not in a random
     walk (1/2). Not to be found at all: a stranger that is first or last, which is no other than a large step; two
-    strangers from the same place side by side; the whole series the wrong way round.
+    strangers from the same place side by side; the whole series, or more than 64 points, the wrong way round.
+
+    Time and memory are linear in the number of points.
 
     Args:
-        squared: squared distances.
+        points: one after the other, such as sketches of weights.
 
     Example:
         >>> line = torch.tensor([[0.0], [1.0], [2.0], [9.0], [4.0], [6.0], [5.0], [7.0]])
-        >>> out_of_order(squared_distances(line)).nonzero().flatten().tolist()
+        >>> out_of_order(line).nonzero().flatten().tolist()
         [3, 5, 6]
     """
-    n = len(squared)
-    stranger = torch.zeros(n, dtype=torch.bool, device=squared.device)
+    n = len(points)
+    stranger = torch.zeros(n, dtype=torch.bool, device=points.device)
     if n > 2:
-        steps = squared.diagonal(1)
-        stranger[1:-1] = squared.diagonal(2) < _STRANGER * torch.minimum(steps[:-1], steps[1:])
+        near = squared_distances(points, 2)
+        stranger[1:-1] = near[:-2, 1] < _STRANGER * torch.minimum(near[:-2, 0], near[1:-1, 0])
     kept = (~stranger).nonzero().flatten()
     order = kept.clone()
-    while (turn := _stretch_to_turn(squared[order][:, order])) is not None:
+    width = min(_STRETCH, len(order))
+    squared = squared_distances(points[order], width)
+    while (turn := _stretch_to_turn(squared)) is not None:
         first, last = turn
         order[first : last + 1] = order[first : last + 1].flip(0)
+        start, end = max(0, first - width), last + 1  # whose distances have changed
+        squared[start:end] = squared_distances(points[order[start : end + width]], width)[: end - start]
     flags = stranger
     flags[kept[order != kept]] = True
     return flags
 
 
-def _stretch_to_turn(squared: Float[Tensor, "n n"]) -> tuple[int, int] | None:
+def _stretch_to_turn(squared: Float[Tensor, "n width"]) -> tuple[int, int] | None:
     """The stretch whose turning shortens the path most, relatively, if enough. Ends: paths only get shorter."""
-    n = len(squared)
+    n, width = squared.shape
     if n < 3:
         return None
-    steps = squared.diagonal(1)
-    nothing = steps.new_zeros(1)
-    before = torch.cat([nothing, steps])[:, None] + torch.cat([steps, nothing])
-    after = squared.new_zeros(n, n)
-    after[1:] += squared[:-1]  # (i, j): D(i−1, j)
-    after[:, :-1] += squared[:, 1:]  # D(i, j+1)
-    factor = squared.new_full((n, n), _TURNED)
-    factor[0] = factor[:, -1] = _TURNED_AT_THE_ENDS
-    fits = (after < factor * before).triu(1)
-    fits[0, -1] = False
+    first = torch.arange(n, device=squared.device)[:, None]
+    last = first + torch.arange(1, width, device=squared.device)  # (i, k): the stretch i … i + 1 + k
+    within = last < n
+    ends = last.clamp(max=n - 1)
+    into = torch.cat([squared.new_zeros(1), squared[:-1, 0]])[:, None]  # D(i − 1, i)
+    out_of = squared[:, 0].masked_fill(torch.arange(n, device=squared.device) == n - 1, 0.0)[
+        ends
+    ]  # D(j, j + 1)
+    before = into + out_of
+    turned_into = torch.cat([squared.new_zeros(1, width - 1), squared[:-1, 1:]])  # D(i − 1, j)
+    turned_out_of = squared[:, 1:].masked_fill(last == n - 1, 0.0)  # D(i, j + 1)
+    after = turned_into + turned_out_of
+    at_an_end = (first == 0) | (last == n - 1)
+    fits = (after < torch.where(at_an_end, _TURNED_AT_THE_ENDS, _TURNED) * before) & within
+    fits &= ~((first == 0) & (last == n - 1))
     if not fits.any():
         return None
     best = int((after / before).masked_fill(~fits, torch.inf).argmin())
-    return best // n, best % n
+    i, k = divmod(best, width - 1)
+    return i, i + 1 + k
 
 
 @dataclass(frozen=True)
@@ -195,13 +219,13 @@ def audit_weights(
     first_with: dict[str, int] = {}
     identical = [first_with.setdefault(digest, step) for step, digest in zip(steps, digests, strict=True)]
     finite = sketches.isfinite().all(1)
-    squared = squared_distances(sketches)
     flags = torch.zeros(len(steps), dtype=torch.bool)
-    flags[finite] = out_of_order(squared[finite][:, finite])
+    flags[finite] = out_of_order(sketches[finite])
+    to_previous = (sketches[1:] - sketches[:-1]).norm(dim=1)
     return WeightsAudit(
         steps=tuple(steps),
-        to_previous=(float("nan"), *squared.diagonal(1).sqrt().tolist())[: len(steps)],
-        to_first=tuple(squared[0].sqrt().tolist()) if len(steps) else (),
+        to_previous=(float("nan"), *to_previous.tolist())[: len(steps)],
+        to_first=tuple((sketches - sketches[:1]).norm(dim=1).tolist()),
         identical_to=tuple(None if a == step else a for a, step in zip(identical, steps, strict=True)),
         out_of_order=tuple(flags.tolist()),
         finite=tuple(finite.tolist()),

@@ -4,10 +4,8 @@ Each holds which observer made it, with which settings; neither is tied to a sou
 """
 
 import json
-import os
+import logging
 import re
-import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, is_dataclass
 from enum import Enum
@@ -23,6 +21,7 @@ import pyarrow.parquet as pq
 import torch
 
 from lmdyn.callbacks.observing.schema import from_arrow, to_arrow
+from lmdyn.callbacks.training.atomic_files import remove_unfinished, write_file
 
 __all__ = [
     "UNDECIDED",
@@ -33,8 +32,7 @@ __all__ = [
     "public_name",
 ]
 
-_DAY = 24 * 3600.0
-
+log = logging.getLogger(__name__)
 
 UNDECIDED = "auto"
 """A setting that is found when the observer meets the module; it is compared from then on."""
@@ -44,8 +42,8 @@ class ObservationStore:
     """The observations of one observer: ``<folder>/<step:09d>.parquet``, tidy.
 
     Columns are ``step, tokens, quantity, site, <group columns>, value``; ``pandas.read_parquet(folder)`` reads
-    them all. Each file is written to a temporary name and renamed, so that a killed run leaves no half file and
-    several workers share a folder without locks. The settings behind the numbers are in each file's metadata.
+    them all. Each file is written under a temporary name, so that a killed run leaves no half file and several workers
+    share a folder without locks. The settings behind the numbers are in each file's metadata.
 
     Args:
         folder: ``<log_dir>/observations/<name>``; made on the first write.
@@ -72,6 +70,7 @@ class ObservationStore:
         self.observer = observer
         self._settings = settings if callable(settings) else lambda: settings or {}
         self._canonical = canonical
+        self._checked = False
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -111,32 +110,48 @@ class ObservationStore:
         Raises:
             ValueError: the folder holds observations made with other settings.
         """
-        self.check_settings()
+        self._store(step, self._table(observation), first_wins=False)
+
+    def add(self, step: int, observation: pd.DataFrame) -> bool:
+        """Write one observation, unless one is there for this step, by another worker: then this one is dropped.
+
+        Returns:
+            Whether it was written.
+
+        Raises:
+            ValueError: the folder holds observations made with other settings.
+        """
+        table = self._table(observation)
+        if self._store(step, table, first_wins=True):
+            return True
+        first, second = (from_arrow(t).to_pandas() for t in (self._read(step), table))
+        if not first.equals(second):
+            log.warning(
+                "%s was made by another worker meanwhile, with other numbers; these are kept and ours dropped: such "
+                "differences come from other machines, devices or versions, see provenance.json",
+                self.path(step),
+            )
+        return False
+
+    def _table(self, observation: pd.DataFrame) -> pa.Table:
         table = to_arrow(observation)
         about = {"observer": self.observer, "settings": self.settings}
-        table = table.replace_schema_metadata(
+        return table.replace_schema_metadata(
             {**(table.schema.metadata or {}), b"lmdyn": json.dumps(about).encode()}
         )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._remove_leftovers()
-        handle, temporary = tempfile.mkstemp(prefix=f".{step:09d}.", suffix=".tmp", dir=self.folder)
-        os.close(handle)
-        try:
-            pq.write_table(table, temporary, compression="zstd")
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(self.path(step))
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
 
-    def _remove_leftovers(self) -> None:
-        """What killed processes had begun; other workers may be writing what is young."""
-        for path in self.folder.glob(".*.tmp"):
-            try:
-                if path.stat().st_mtime < time.time() - _DAY:
-                    path.unlink()
-            except FileNotFoundError:  # another worker was first
-                continue
+    def _store(self, step: int, table: pa.Table, *, first_wins: bool) -> bool:
+        if not self._checked:  # folders of many files are slow to list
+            self.check_settings()
+            remove_unfinished(self.folder)
+        stored = write_file(
+            self.path(step),
+            lambda path: pq.write_table(table, path, compression="zstd"),
+            first_wins=first_wins,
+        )
+        # in a folder that was empty, a worker with other settings may have been as fast
+        self._checked = self._checked or len(self.steps()) > 1
+        return stored
 
     def about(self) -> dict[str, Any]:
         """``observer``, by its public name, and ``settings`` of what is there, as written; empty where nothing is.

@@ -6,12 +6,25 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
 from lmdyn.analysis.inspection.forward import dotted
 
-__all__ = ["HubCheckpoints", "is_pretrained", "name_step", "read_pretrained", "stamp"]
+__all__ = [
+    "HubCheckpoints",
+    "StoredNames",
+    "is_pretrained",
+    "name_step",
+    "read_pretrained",
+    "read_stored",
+    "stamp",
+]
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +58,85 @@ def read_pretrained(path: Path) -> dict[str, Any]:
         ValueError: a folder that transformers cannot load as a language model.
     """
     module: Any = dotted(MODULE)(name=str(path))
+    return _answer(path, module.state_dict())
+
+
+@dataclass(frozen=True)
+class StoredNames:
+    """Under which names a model's files hold its weights, found by comparing the two once.
+
+    Attributes:
+        names: by the name of a weight in a ``PretrainedLM``, that in the files; tied weights share one.
+        shapes: by the name in the files.
+        dtype: of the model's weights, by their names in the files.
+    """
+
+    names: Mapping[str, str]
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, torch.dtype]
+
+    @classmethod
+    def find(cls, path: Path, state: Mapping[str, Tensor]) -> "StoredNames | None":
+        """Compare a folder's files with the state of the ``PretrainedLM`` that transformers has made of it.
+
+        Most weights bear the same name in both; of others the one that holds the same numbers is taken.
+
+        Returns:
+            None where the files are of another format, or a weight is in none of them or may be several, or is one that
+            transformers has put together from several.
+        """
+        stored = _load_files(path)
+        by_size: dict[tuple[int, ...], list[str]] = {}
+        for key, tensor in stored.items():
+            by_size.setdefault(tuple(tensor.shape), []).append(key)
+        names, dtypes = {}, {}
+        for name, tensor in state.items():
+            like = by_size.get(tuple(tensor.shape), [])
+            own = name.removeprefix("model.")
+            found = [own] if own in like and _equal(stored[own], tensor) else []
+            found = found or [key for key in like if _equal(stored[key], tensor)]
+            if len(found) != 1:
+                return None
+            names[name], dtypes[found[0]] = found[0], tensor.dtype
+        if set(names.values()) != stored.keys():
+            return None
+        return cls(names, {key: tuple(tensor.shape) for key, tensor in stored.items()}, dtypes)
+
+
+def read_stored(path: Path, fits: StoredNames) -> dict[str, Any] | None:
+    """What :func:`read_pretrained` answers, from files that are mapped into memory.
+
+    No model is built, no random number drawn, and no weight is read before it is used.
+
+    Args:
+        path: the folder.
+        fits: found in another checkpoint of the series.
+
+    Returns:
+        None where these files hold other names or shapes.
+
+    Raises:
+        ValueError: a file that cannot be read.
+    """
+    stored = _load_files(path)
+    if {key: tuple(tensor.shape) for key, tensor in stored.items()} != fits.shapes:
+        return None
+    cast = {key: tensor.to(fits.dtypes[key]) for key, tensor in stored.items()}
+    return _answer(path, {name: cast[key] for name, key in fits.names.items()})
+
+
+def _equal(stored: Tensor, read: Tensor) -> bool:
+    return torch.equal(stored.to(read.dtype), read.cpu())
+
+
+def _load_files(path: Path) -> dict[str, Tensor]:
+    try:
+        return {key: t for file in sorted(path.glob("*.safetensors")) for key, t in load_file(file).items()}
+    except Exception as error:  # of safetensors, of the file system
+        raise ValueError(f"{path} cannot be read ({error}): fetch it, or write it, anew") from error
+
+
+def _answer(path: Path, weights: dict[str, Any]) -> dict[str, Any]:
     about: dict[str, Any] = {}
     state = path / "trainer_state.json"
     if state.is_file():
@@ -54,7 +146,7 @@ def read_pretrained(path: Path) -> dict[str, Any]:
             raise ValueError(f"{state} cannot be read ({error}): write it anew, or remove it") from error
         about["tokens"] = int(seen) if seen else None
     return {
-        "state_dict": module.state_dict(),
+        "state_dict": weights,
         "hyper_parameters": {"_class_path": MODULE, "name": str(path)},
         "lmdyn": about,
     }

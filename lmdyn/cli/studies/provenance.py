@@ -6,7 +6,6 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -144,17 +143,10 @@ def unseen_claims(
 
 def write_json(path: Path, content: Any) -> None:
     """Write a file at once, under another name first: a killed process leaves no half file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1, ensure_ascii=False)
-            file.write("\n")
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    from lmdyn.callbacks.training.atomic_files import write_file  # costs seconds, by what is next to it
+
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    write_file(path, lambda unfinished: unfinished.write_text(f"{text}\n", encoding="utf-8"))
 
 
 def _begin(folder: Path, command: Sequence[str], device: str, of: Path | None) -> int:

@@ -1,5 +1,7 @@
 """The audit of weights: what sketches keep, and which trajectories are found out of order."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -24,7 +26,41 @@ def walk(n, seed, drift=0.0, spread=None):
 
 
 def found(points):
-    return out_of_order(squared_distances(points)).nonzero().flatten().tolist()
+    flags = out_of_order(points)
+    assert flags.tolist() == naive_out_of_order(points)
+    return flags.nonzero().flatten().tolist()
+
+
+def naive_out_of_order(points):
+    """From all distances, each stretch turned by itself."""
+    n = len(points)
+    all_of = (points[:, None] - points).square().sum(-1).numpy()
+    strangers = [
+        i for i in range(1, n - 1)
+        if all_of[i - 1, i + 1] < 0.25 * min(all_of[i - 1, i], all_of[i, i + 1])
+    ]  # fmt: skip
+    kept = [i for i in range(n) if i not in strangers]
+    order, m = list(kept), len(kept)
+    while True:
+        quotients = {}
+        for i in range(m):
+            for j in range(i + 1, m):
+                ends = (i == 0) + (j == m - 1)
+                if ends == 2:
+                    continue
+                before = (0 if i == 0 else all_of[order[i - 1], order[i]]) + (
+                    0 if j == m - 1 else all_of[order[j], order[j + 1]]
+                )
+                after = (0 if i == 0 else all_of[order[i - 1], order[j]]) + (
+                    0 if j == m - 1 else all_of[order[i], order[j + 1]]
+                )
+                if after < (0.4 if ends else 0.75) * before:
+                    quotients[i, j] = after / before
+        if not quotients:
+            break
+        i, j = min(quotients, key=quotients.get)
+        order[i : j + 1] = order[i : j + 1][::-1]
+    return [i in strangers or order[kept.index(i)] != i for i in range(n)]
 
 
 # ------------------------------------------------------------------------------------------------ sketches
@@ -145,6 +181,18 @@ def test_real_training_in_order_and_seen_through_sketches(seed):
         order = list(range(len(sketches)))
         order[i], order[i + 1] = order[i + 1], order[i]
         assert set(found(sketches[order])) & {i, i + 1}, i
+
+
+def test_a_thousand_checkpoints_take_time_in_proportion():
+    points = walk(300, 0)[:, :100]
+    points[[100, 101]], points[200] = points[[101, 100]], points[3].clone()
+    assert out_of_order(points).nonzero().flatten().tolist() == [100, 101, 200]
+    calls = mock.Mock(wraps=squared_distances)
+    with mock.patch("lmdyn.analysis.inspection.weights_audit.squared_distances", calls):
+        out_of_order(points)
+    assert max(call.args[1] for call in calls.call_args_list) == 64  # neighbours, of however many
+    turned = torch.cat([points[:50], points[50:114].flip(0), points[114:]])
+    assert set(range(50, 114)) <= set(out_of_order(turned).nonzero().flatten().tolist())
 
 
 # ------------------------------------------------------------------------------------ trajectories out of order

@@ -1,0 +1,157 @@
+"""Files that are there whole or not at all, whoever is killed and whoever else writes; and whose leftovers are left."""
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import os
+import platform
+import re
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+__all__ = ["process_is_gone", "process_name", "remove_unfinished", "unfinished_path", "write_file"]
+
+_DAY_S = 24 * 3600.0
+_UNKNOWN = {
+    errno.EPERM,
+    errno.EINVAL,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,
+    errno.ENOSYS,
+    errno.EMLINK,
+    errno.EBADF,
+}
+"""What file systems answer that do not know hard links, or fsync."""
+
+_counter = itertools.count()
+
+
+def write_file(path: Path, write: Callable[[Path], object], *, first_wins: bool = False) -> bool:
+    """Write a file under another name, onto the disk, and then give it its own.
+
+    Args:
+        path: its own name; the folder is made.
+        write: writes to the path that it is given.
+        first_wins: leave a file that is there as it is; else it is replaced.
+
+    Returns:
+        False where another was first.
+
+    Raises:
+        OSError: the folder cannot be written, or is full; nothing is left then.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "a" / "b.txt"
+        >>> write_file(path, lambda p: p.write_text("x"))
+        True
+        >>> write_file(path, lambda p: p.write_text("y"), first_wins=True)
+        False
+        >>> path.read_text(), len(list(path.parent.iterdir()))
+        ('x', 1)
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = unfinished_path(path)
+    try:
+        write(unfinished)
+        _to_disk(unfinished)
+        if first_wins:
+            try:
+                _publish(unfinished, path)
+            except FileExistsError:
+                return False
+        else:
+            unfinished.replace(path)
+        _to_disk(path.parent)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return True
+
+
+def unfinished_path(path: Path) -> Path:
+    """Another name for a file, in its folder, which no process takes twice, and of which it is known who took it."""
+    return path.with_name(f".{path.name}.{process_name()}.{next(_counter)}.tmp")
+
+
+def _publish(unfinished: Path, path: Path) -> None:
+    """Give a file its name, unless there is one of this name: in one go, by a second link."""
+    try:
+        os.link(unfinished, path)
+    except OSError as error:
+        if error.errno not in _UNKNOWN:
+            raise
+        with path.open("xb"):  # a file system without hard links: as near as it comes
+            pass
+        unfinished.replace(path)
+
+
+def _to_disk(path: Path) -> None:
+    """Not only into the machine's memory: else a failure of power leaves a file's name without its content."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:  # of a folder, on Windows
+        return
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if error.errno not in _UNKNOWN:  # a disk that is full may say so only now
+            raise
+    finally:
+        os.close(file)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes have begun to write in a folder, and leave what others may be writing.
+
+    Of processes of this machine it is known whether they are gone; of others, what is a day old is left over.
+    """
+    for path in folder.glob(".*.tmp"):
+        match = re.search(r"\.(\w+-\d+-\d+)\.\d+\.tmp$", path.name)
+        with contextlib.suppress(FileNotFoundError):  # another worker was first
+            if (match and process_is_gone(match[1])) or path.stat().st_mtime < time.time() - _DAY_S:
+                path.unlink()
+
+
+# ---------------------------------------------------------------------------------------------- processes
+
+
+def process_name() -> str:
+    """A name of this process that no other has, on no machine: ``<machine>-<process>-<when it began>``.
+
+    Example:
+        >>> process_is_gone(process_name())
+        False
+    """
+    return f"{_machine()}-{os.getpid()}-{_began(os.getpid()) or 0}"
+
+
+def process_is_gone(name: str) -> bool:
+    """Whether a process of this machine has ended; False where that cannot be known, as of other machines."""
+    match = re.fullmatch(r"(\w+)-(\d+)-([1-9]\d*)", name)
+    return match is not None and match[1] == _machine() and _began(int(match[2])) != int(match[3])
+
+
+@cache
+def _machine() -> str:
+    """This machine since it was started, and within it the numbering of processes (a container has its own)."""
+    facts = [platform.node()]
+    for read in (
+        lambda: Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"),
+        lambda: str(Path("/proc/self/ns/pid").readlink()),
+    ):
+        with contextlib.suppress(OSError):
+            facts.append(read())
+    return hashlib.blake2b(repr(facts).encode(), digest_size=5).hexdigest()
+
+
+def _began(pid: int) -> int | None:
+    """When a process began, in the system's ticks since it was started; None where there is none, or no ``/proc``."""
+    try:
+        content = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = content.rpartition(")")[2].split()
+    return None if fields[0] in {"Z", "X"} else int(fields[19])  # one that has ended and is not yet buried

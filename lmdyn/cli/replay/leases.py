@@ -1,0 +1,279 @@
+"""Who makes which observation: leases beside the observations, for any number of workers on any number of machines.
+
+There is no server and no lock: a lease is a file, taken by creating it exclusively, which NFS does, too.
+"""
+
+import json
+import logging
+import os
+import platform
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from lmdyn.callbacks.training.atomic_files import process_is_gone, process_name, unfinished_path
+
+__all__ = ["EXPIRY_S", "Lease", "LeaseState", "Leases", "file_system_time"]
+
+log = logging.getLogger(__name__)
+
+EXPIRY_S = 300.0
+"""Without a sign of life for this long, a lease is another worker's to take. NFS may show times a minute old."""
+
+_SIGNS = 6  # of life, within that time
+
+
+@dataclass
+class Lease:
+    """The right to make one file.
+
+    Attributes:
+        target: what is to be made.
+        generation: of its leases; a higher one has taken it over.
+        ahead: it is not worked on yet, but read ahead.
+        there: whether the file need not be made any more.
+        lost: another worker has taken it over.
+    """
+
+    target: Path
+    generation: int
+    ahead: bool
+    there: Callable[[], bool] = lambda: False
+    lost: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Its file."""
+        return _path(self.target, self.generation)
+
+
+@dataclass(frozen=True)
+class LeaseState:
+    """What a lease's file tells.
+
+    Attributes:
+        state: ``running``; ``ahead``, which a worker without work may take; ``stale``: its worker is dead, or has not
+            been heard of.
+        age_s: seconds since its last sign of life, by the file system's clock.
+        about: ``host``, ``pid``, ``began``, ``command``; empty where the file says nothing (yet).
+    """
+
+    state: Literal["running", "ahead", "stale"]
+    age_s: float
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def holder(self) -> str:
+        """Who holds it, in words."""
+        if not self.about:
+            return "another process"
+        return f"process {self.about.get('pid')} on {self.about.get('host')}, since {self.about.get('began')}"
+
+
+class Leases:
+    """The leases of one worker, which are kept alive as long as the context is open.
+
+    ``<folder>/<name>.parquet`` is leased by ``<folder>/.<name>.lease.<generation>``. Whoever creates generation 1
+    exclusively holds it. Its holder touches it; once that has not happened for ``expiry_s``, anybody may create the
+    next generation, exclusively again, so that two never believe the same one to be theirs. Time is the file system's:
+    a file is touched in the same folder and its time compared, so clocks of machines play no part. On the machine of
+    the holder a process that is gone is noticed at once. A lease ``ahead`` is one whose work has not begun: a worker
+    without work may take it, by the next generation, as its holder begins by creating it.
+
+    A lease is a promise not to work twice, and nothing rests on it: of two that made the same file, the first counts
+    (:meth:`~lmdyn.callbacks.observing.store.ObservationStore.add`).
+
+    Args:
+        expiry_s: seconds without a sign of life until a lease may be taken over.
+
+    Example:
+        >>> import tempfile
+        >>> target = Path(tempfile.mkdtemp()) / "000000100.parquet"
+        >>> with Leases() as mine, Leases() as others:
+        ...     lease = mine.take(target)
+        ...     before = others.take(target), others.look(target).state
+        ...     mine.release(lease)
+        ...     before, others.take(target) is not None
+        ((None, 'running'), True)
+    """
+
+    def __init__(self, expiry_s: float = EXPIRY_S) -> None:
+        self.expiry_s = expiry_s
+        self._held: list[Lease] = []
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._about = {
+            "process": process_name(), "host": platform.node(), "pid": os.getpid(), "command": " ".join(sys.argv),
+            "began": datetime.now(UTC).isoformat(timespec="seconds"),
+        }  # fmt: skip
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._keep_alive, name="leases", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+        for lease in list(self._held):
+            self.release(lease)
+
+    def take(
+        self,
+        target: Path,
+        *,
+        there: Callable[[], bool] = lambda: False,
+        ahead: bool = False,
+        from_those_ahead: bool = False,
+    ) -> Lease | None:
+        """Take the lease of a file that is to be made, if nobody has it.
+
+        Args:
+            target: the file; its folder is made.
+            there: whether it need not be made any more; asked with the lease in hand.
+            ahead: work on it does not begin yet, see :meth:`begin`.
+            from_those_ahead: take it from a worker that has not begun yet, too.
+
+        Returns:
+            None where another worker has it, or it is there.
+
+        Raises:
+            OSError: a folder that cannot be written.
+        """
+        target.parent.mkdir(parents=True, exist_ok=True)
+        newest = _newest(target)
+        if newest:
+            state = self._state(target, newest)
+            free = state is None or state.state == "stale" or (from_those_ahead and state.state == "ahead")
+            if not free:
+                return None
+            if state is not None and state.state == "stale":
+                log.info("%s: taken over from %s", target, state.holder)
+        lease = Lease(target, newest + 1, ahead, there)
+        if not self._create(lease):
+            return None
+        with self._lock:
+            self._held.append(lease)
+        if there():
+            self.release(lease)
+            return None
+        return lease
+
+    def begin(self, lease: Lease) -> bool:
+        """Begin the work that was leased ahead; False where another worker has begun it, or done it."""
+        if lease.ahead and not lease.lost:
+            with self._lock:
+                begun = Lease(lease.target, lease.generation + 1, ahead=False)
+                lease.lost = not self._create(begun)
+                lease.generation, lease.ahead = begun.generation, False
+        if lease.lost:
+            self._forget(lease)
+        elif lease.there():  # another worker has taken it, made it and let it go
+            self.release(lease)
+            return False
+        return not lease.lost
+
+    def release(self, lease: Lease) -> None:
+        """Let it go: the work is done, or another worker may do it."""
+        self._forget(lease)
+        if lease.lost:
+            return
+        for generation in range(lease.generation, 0, -1):  # from the newest, which says who has it
+            with suppress(FileNotFoundError):
+                _path(lease.target, generation).unlink()
+
+    def look(self, target: Path) -> LeaseState | None:
+        """Who has the lease of a file; None where nobody has."""
+        newest = _newest(target)
+        return self._state(target, newest) if newest else None
+
+    def tidy(self, folder: Path) -> None:
+        """Remove the leases that dead workers have left of what is there by now."""
+        for path in folder.glob(".*.lease.1"):
+            target = path.with_name(f"{path.name[1:].removesuffix('.lease.1')}.parquet")
+            state = self.look(target)
+            if target.exists() and (state is None or state.state == "stale"):
+                self.release(Lease(target, _newest(target), ahead=False))
+
+    # ------------------------------------------------------------------------------------------------ files
+
+    def _create(self, lease: Lease) -> bool:
+        try:
+            file = os.open(lease.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:
+            return False
+        try:
+            os.write(file, json.dumps({**self._about, "ahead": lease.ahead}).encode())
+        except OSError:  # a full disk
+            lease.path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(file)
+        return True
+
+    def _state(self, target: Path, generation: int) -> LeaseState | None:
+        """Of a lease; None where it has just been released."""
+        try:
+            # opened, since file systems of networks ask the server then, and show kept times otherwise
+            with _path(target, generation).open("rb") as file:
+                content, signed = file.read(), os.fstat(file.fileno()).st_mtime
+            age = file_system_time(target.parent) - signed
+        except FileNotFoundError:
+            return None
+        try:
+            about = json.loads(content)
+        except ValueError:  # just created, or by a disk that was full
+            about = {}
+        about = about if isinstance(about, dict) else {}
+        if age > self.expiry_s or process_is_gone(str(about.get("process", ""))):
+            return LeaseState("stale", age, about)
+        return LeaseState("ahead" if about.get("ahead") else "running", age, about)
+
+    def _forget(self, lease: Lease) -> None:
+        with self._lock:
+            self._held = [held for held in self._held if held is not lease]
+
+    def _keep_alive(self) -> None:
+        while not self._closed.wait(self.expiry_s / _SIGNS):
+            for lease in list(self._held):
+                with self._lock:  # it may begin, which creates the next generation
+                    try:
+                        os.utime(lease.path)
+                        lease.lost = _path(lease.target, lease.generation + 1).exists()
+                    except FileNotFoundError:
+                        lease.lost = True
+                    except OSError as error:  # a network that is away comes back
+                        log.warning("%s cannot be kept alive: %s", lease.path, error)
+
+
+def _path(target: Path, generation: int) -> Path:
+    return target.with_name(f".{target.stem}.lease.{generation}")
+
+
+def _newest(target: Path) -> int:
+    """The newest generation of a lease, 0 where there is none. Asked for by name: folders may hold many files."""
+    generation = 0
+    while _path(target, generation + 1).exists():
+        generation += 1
+    return generation
+
+
+def file_system_time(folder: Path) -> float:
+    """The time of a folder's file system, in seconds: that of a file that is made in it."""
+    path = unfinished_path(folder / "clock")
+    try:
+        path.touch()
+        os.utime(path)
+        return path.stat().st_mtime
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,172 @@
+"""One worker's way through the checkpoints of a replay."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import lightning as L
+import pandas as pd
+from lightning.pytorch.loggers import Logger
+from rich.console import Console
+from rich.progress import Progress as Bar
+
+from lmdyn.callbacks.observing.loggers import publish
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.recording import Passes
+from lmdyn.callbacks.training.observation_schedule import Progress
+from lmdyn.cli.replay.reading import ReadAhead, Weights
+from lmdyn.cli.replay.work import Task, Work
+from lmdyn.cli.weights_record import WeightsRecord
+
+__all__ = ["Backlog", "replay"]
+
+log = logging.getLogger(__name__)
+
+
+class Backlog:
+    """Observations that were there, for loggers that get all, in the order of steps beside the new ones.
+
+    Args:
+        there: by step, the observers whose observation is there.
+        worker: (i, n): the i-th of n that share it.
+    """
+
+    def __init__(self, there: Mapping[int, Sequence[Observer]], worker: tuple[int, int]) -> None:
+        own = [step for i, step in enumerate(there) if i % worker[1] == worker[0]]
+        self._left = {step: there[step] for step in own if there[step]}
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def publish(self, loggers: Sequence[Logger], until: int | None = None) -> None:
+        """Publish those until a step, by default all."""
+        for step in [s for s in self._left if until is None or s <= until]:
+            for observer in self._left.pop(step):
+                publish(observer, pd.read_parquet(observer.store.path(step)), loggers, step)
+
+
+def replay(
+    work: Work,
+    reading: ReadAhead,
+    module: L.LightningModule,
+    loggers: Sequence[Logger],
+    backlog: Backlog,
+    weights: WeightsRecord,
+    stamps: Mapping[int, str],
+) -> None:
+    """Observe what is missing, and read the next checkpoint meanwhile.
+
+    Args:
+        work: what is to be done.
+        reading: reads checkpoints.
+        module: receives their weights.
+        loggers: receive what is observed.
+        backlog: what they receive beside it.
+        weights: where it is noted what weights were.
+        stamps: of the checkpoints' files, by step.
+
+    Raises:
+        ValueError: an observer that cannot look at this module; a disk that is full; see :meth:`Work.failed`.
+    """
+    worker = _Worker(work, reading, module, loggers, backlog, weights, stamps)
+    total = work.n_left
+    with Bar(*Bar.get_default_columns(), console=Console(stderr=True), transient=True) as bar:
+        shown = bar.add_task("replay", total=total)
+        ahead: Task | None = None
+        while (task := ahead or work.take()) is not None:
+            bar.update(shown, completed=total - work.n_left)
+            ahead = None
+            reading.start(task.step)
+            if not work.begin(task):
+                reading.drop(task.step)
+                continue
+            ahead = work.take(ahead=True)
+            if ahead is not None:
+                reading.start(ahead.step)
+            try:
+                worker.observe(task)
+            finally:
+                work.release(task)
+
+
+class _Worker:
+    """Observes one checkpoint after the other."""
+
+    def __init__(
+        self,
+        work: Work,
+        reading: ReadAhead,
+        module: L.LightningModule,
+        loggers: Sequence[Logger],
+        backlog: Backlog,
+        weights: WeightsRecord,
+        stamps: Mapping[int, str],
+    ) -> None:
+        self.work, self.reading, self.module, self.loggers = work, reading, module, loggers
+        self.backlog, self.weights, self.stamps = backlog, weights, stamps
+        self._loaded = Weights(module)
+        self._met = False
+
+    def observe(self, task: Task) -> None:
+        """Observe a checkpoint with the observers whose observation is ours to make, and note its weights."""
+        step = task.step
+        try:
+            read = self.reading.get(step)
+        except Exception as error:
+            self.work.failed(task, error)
+            return
+        if task.notes_weights and read.seen is not None:
+            with _written(self.weights.file(step)):
+                self.weights.add(step, self.stamps[step], read.seen)
+        if task.observers:
+            digest = self.weights.digest(step, self.stamps[step]) if read.seen is None else read.seen.digest
+            try:
+                self._loaded.load(read, digest)
+            except Exception as error:
+                self.work.failed(task, error)
+                return
+        self.work.read(task)
+        about = read.content.get("lmdyn", {})
+        at = Progress(step, about.get("tokens"), about.get("learning_rate"))
+        del read  # so that no more than one other is held
+        met = self._meet(task)
+        passes = Passes(met)
+        for observer in met:
+            try:
+                table = observer.observe(self.module, at, passes)
+            except Exception as error:
+                self.work.failed(task, error, observer)
+                continue
+            with _written(observer.store.path(step)):
+                self.work.stored(task, observer, first=observer.store.add(step, table))
+            self.backlog.publish(self.loggers, until=step)
+            publish(observer, table, self.loggers, step)
+
+    def _meet(self, task: Task) -> list[Observer]:
+        """Let observers meet the module: at first all that have something to do, so that none fails after an hour."""
+        if task.observers and not self._met:
+            for observer in self.work.observers:
+                observer.meet(self.module)
+            self._met = True
+            return task.observers
+        met = []
+        for observer in task.observers:
+            try:
+                observer.meet(self.module)
+            except Exception as error:
+                self.work.failed(task, error, observer)
+            else:
+                met.append(observer)
+        return met
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """Whether a file can be written is no matter of the checkpoint."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be written ({error}): once it can, the same command goes on; nothing is lost"
+        ) from error

@@ -1,0 +1,264 @@
+"""Replay with other workers about, and with checkpoints that fail: everything is made once, and what is not is said."""
+
+import json
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+from unittest import mock
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from lmdyn.callbacks import LearningCurves, ObservationStore
+from lmdyn.cli.__main__ import main
+from lmdyn.cli.analyze import analyze, replay_status
+from lmdyn.cli.replay.leases import Leases
+
+STEPS = (0, 1, 2, 3, 4)
+BROKEN = set()
+
+
+class Fragile(LearningCurves):
+    """Fails at some steps."""
+
+    def observe(self, module, step, passes=None):
+        """As learning curves, or not."""
+        if step.step in BROKEN:
+            raise RuntimeError(f"no luck at {step.step}")
+        return super().observe(module, step, passes)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("replay")
+    sizes = {"n_nouns": 40, "n_verbs": 30, "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10}
+    data = {"n_train_tokens": 600, "n_validation_tokens": 60, "n_test_tokens": 50, "batch_size": 4,
+            "sequence_length": 10, "cache_dir": str(folder / "cache"), **sizes}  # fmt: skip
+    config = {
+        "trainer": {
+            "max_steps": 4, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False,
+            "log_every_n_steps": 1, "limit_val_batches": 0,
+            "logger": {"class_path": "TensorBoardLogger",
+                       "init_args": {"save_dir": str(folder), "name": None, "version": "run"}},
+            "callbacks": [
+                {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": {"at": list(STEPS)}}},
+                {"class_path": f"{__name__}.Fragile", "init_args": {"schedule": {"at": []}, "log_figures": False}},
+            ],
+        },
+        "model": {"class_path": "LSTMLanguageModel", "init_args": {"embedding_size": 4, "hidden_size": 4}},
+        "data": {"class_path": "GrammarCorpus", "init_args": data},
+    }  # fmt: skip
+    (folder / "in.yaml").write_text(yaml.safe_dump(config))
+    with mock.patch("lmdyn.cli.report.write_report"):
+        main(["fit", "--config", str(folder / "in.yaml")])
+    shutil.rmtree(folder / "run" / "observations", ignore_errors=True)
+    return folder / "run"
+
+
+@pytest.fixture(autouse=True)
+def nothing_broken():
+    BROKEN.clear()
+
+
+@pytest.fixture(scope="module")
+def whole(run, tmp_path_factory):
+    """What one worker makes of it."""
+    out = tmp_path_factory.mktemp("whole")
+    assert analyze(run, out=out) == len(STEPS)
+    return out
+
+
+def store(out):
+    return ObservationStore(Path(out) / "observations" / "fragile")
+
+
+def same(out, whole, steps=STEPS):
+    """Whether observations of these steps are there, once, with the numbers of one worker."""
+    assert store(out).steps() == list(steps)
+    table = store(whole).read()
+    pd.testing.assert_frame_equal(
+        store(out).read(), table[table["step"].isin(steps)].reset_index(drop=True), check_exact=True
+    )
+    assert sorted(p.name for p in store(out).folder.iterdir() if p.name.startswith(".")) == []
+
+
+def broken(run, tmp_path, *steps):
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(run / "checkpoints", folder)
+    for step in steps:
+        path = folder / f"step={step:09d}.ckpt"
+        path.write_bytes(path.read_bytes()[:100])
+    return folder
+
+
+def test_a_checkpoint_that_fails_does_not_stop_the_others(run, whole, tmp_path, capsys):
+    folder = broken(run, tmp_path, 1, 3)
+    out = tmp_path / "out"
+    with pytest.raises(
+        ValueError, match=r"2 of 5 checkpoints could not be observed: step 1: .*cannot be read"
+    ):
+        analyze(run, checkpoints=str(folder), out=out)
+    assert store(out).steps() == [0, 2, 4]
+    assert sorted(p.name for p in store(out).folder.glob(".*")) == [".000000001.failed", ".000000003.failed"]
+    main(["analyze", str(run), "--checkpoints", str(folder), "--out", str(out), "--status"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == [
+        "observer",
+        "checkpoints",
+        "done",
+        "running",
+        "ahead",
+        "stale",
+        "failed",
+        "left",
+    ]
+    assert lines[1].split() == ["fragile", "5", "3", "0", "0", "0", "2", "0"]
+    assert lines[2].startswith("failed   step 1, fragile: ")
+    assert "cannot be read as a checkpoint" in lines[2]
+    for step in (1, 3):
+        shutil.copy(run / "checkpoints" / f"step={step:09d}.ckpt", folder)
+    assert analyze(run, checkpoints=str(folder), out=out) == 2  # what has failed is tried again
+    same(out, whole)
+    assert not list((out / "weights_audit").glob(".*"))
+    audits = [pd.read_parquet(o / "weights_audit.parquet") for o in (out, whole)]
+    pd.testing.assert_frame_equal(*audits, check_exact=True)
+
+
+def test_strictly_the_first_failure_ends_it(run, tmp_path):
+    folder = broken(run, tmp_path, 1)
+    with pytest.raises(ValueError, match=r"step 1 failed: .*\(--strict\)"):
+        analyze(run, checkpoints=str(folder), out=tmp_path / "out", strict=True)
+    assert store(tmp_path / "out").steps() == [0]
+    assert not list(store(tmp_path / "out").folder.glob(".*.lease.*"))
+
+
+def test_where_nothing_works_nothing_more_is_tried(run, tmp_path):
+    with (
+        mock.patch("lmdyn.cli.replay.replay.ReadAhead.get", side_effect=ValueError("away")) as get,
+        pytest.raises(ValueError, match="step 2 failed: away; so did 2 before it: nothing more is tried"),
+    ):
+        analyze(run, out=tmp_path / "out")
+    assert get.call_count == 3
+
+
+def test_an_observer_that_fails(run, whole, tmp_path):
+    """At one step; at each from the first."""
+    BROKEN.add(2)
+    with pytest.raises(ValueError, match=r"step 2, fragile: RuntimeError: no luck at 2") as raised:
+        analyze(run, out=tmp_path / "a")
+    assert isinstance(raised.value.__cause__, RuntimeError)  # whose traceback is shown
+    assert store(tmp_path / "a").steps() == [0, 1, 3, 4]
+    BROKEN.clear()
+    analyze(run, out=tmp_path / "a")
+    same(tmp_path / "a", whole)
+    BROKEN.update(STEPS)
+    with pytest.raises(
+        ValueError, match="step 2, fragile failed: RuntimeError: no luck at 2; so did 2 before it"
+    ):
+        analyze(run, out=tmp_path / "b")
+
+
+def test_a_worker_helps_others_waits_for_them_and_takes_what_the_dead_leave(run, whole, tmp_path):
+    out = tmp_path / "out"
+    folder = store(out).folder
+    folder.mkdir(parents=True)
+    dead = folder / ".000000001.lease.1"
+    dead.write_text(json.dumps({"process": "elsewhere-1-1", "host": "far", "pid": 1, "began": "noon"}))
+    os.utime(dead, (time.time() - 3600,) * 2)
+    with Leases() as others:
+        held = others.take(folder / "000000002.parquet")
+        third = folder / "000000003.parquet"
+        ahead = others.take(third, ahead=True, there=third.exists)
+        states = replay_status(run, out=out)
+        assert states[1].split() == ["fragile", "5", "0", "1", "1", "1", "0", "2"]
+        assert any(
+            line.startswith("stale    step 1, fragile: process 1 on far, since noon") for line in states
+        )
+
+        def work():
+            deadline = time.monotonic() + 60
+            while store(out).steps() != [0, 1, 3, 4] and time.monotonic() < deadline:
+                time.sleep(0.05)
+            table = store(whole).read()
+            there = ObservationStore(folder, *(store(whole).about()[key] for key in ("observer", "settings")))
+            there.add(2, table[table["step"] == 2])
+            others.release(held)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert analyze(run, out=out) == 4
+        thread.join()
+        assert not others.begin(ahead)
+    same(out, whole)
+
+
+def test_what_two_have_made_is_stored_once(run, whole, tmp_path, caplog):
+    out = tmp_path / "out"
+    shutil.copytree(whole / "observations", out / "observations")
+    about = store(whole).about()
+    table = store(whole).read()
+    first = table[table["step"] == 2]
+    there = ObservationStore(store(out).folder, about["observer"], about["settings"])
+    before = there.path(2).read_bytes()
+    assert not there.add(2, first)
+    assert "with other numbers" not in caplog.text
+    assert not there.add(2, first.assign(value=first["value"] + 1))
+    assert "was made by another worker meanwhile, with other numbers" in caplog.text
+    assert there.path(2).read_bytes() == before
+    there.path(2).unlink()
+    add = ObservationStore.add
+
+    def slower(self, step, observation):
+        add(self, step, observation)
+        return add(self, step, observation)
+
+    caplog.clear()
+    with caplog.at_level("INFO"), mock.patch.object(ObservationStore, "add", slower):
+        assert analyze(run, out=out) == 0
+    assert (
+        "0 observations made, 4 were there already, 1 were made by others meanwhile (1 of them by us, too"
+        in caplog.text
+    )
+    same(out, whole)
+
+
+def test_equal_weights_are_loaded_once_and_observed_twice(run, tmp_path):
+    folder = broken(run, tmp_path)
+    shutil.copy(folder / "step=000000002.ckpt", folder / "step=000000003.ckpt")
+    with mock.patch("lmdyn.cli.replay.reading.load_weights") as load:
+        load.side_effect = lambda module, weights, path: module.load_state_dict(weights)
+        assert analyze(run, checkpoints=str(folder), out=tmp_path / "out") == 5
+    assert [call.args[2].name[5:14] for call in load.call_args_list] == [f"{s:09d}" for s in (0, 1, 2, 4)]
+    table = store(tmp_path / "out").read().pivot_table(index="step", values="value", aggfunc="sum")["value"]
+    assert table[2] == table[3] != table[4]
+
+
+def test_a_folder_that_cannot_be_written_is_known_at_once(run):
+    with pytest.raises(ValueError, match=r"/proc/none cannot be written .*--out"):
+        analyze(run, out=Path("/proc/none"))
+
+
+def test_a_full_disk_is_said_and_nothing_is_lost(run, whole, tmp_path):
+    out = tmp_path / "out"
+    write, calls = pq.write_table, []
+
+    def full(table, path, **kwargs):
+        calls.extend([path] * (kwargs.get("compression") == "zstd"))  # an observation
+        if len(calls) == 3 and calls[2] == path:
+            path.write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+        write(table, path, **kwargs)
+
+    with (
+        mock.patch.object(pq, "write_table", full),
+        pytest.raises(ValueError, match=r"000000002\.parquet cannot be written .*No space left.*goes on"),
+    ):
+        analyze(run, out=out)
+    assert store(out).steps() == [0, 1]
+    assert not list(store(out).folder.glob(".*"))
+    analyze(run, out=out)
+    same(out, whole)

@@ -1,0 +1,147 @@
+"""Workers over many checkpoints, of which some are killed, some come late and one has a slow disk.
+
+``LMDYN_WORKERS=8 LMDYN_CHECKPOINTS=1000`` is the whole; the slow tier takes fewer of both.
+"""
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from unittest import mock
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from lmdyn.callbacks import ObservationStore
+from lmdyn.cli.__main__ import main
+
+pytestmark = pytest.mark.slow
+
+N = int(os.environ.get("LMDYN_CHECKPOINTS", "60"))
+WORKERS = int(os.environ.get("LMDYN_WORKERS", "5"))
+KILLED, LATE = (WORKERS - 2) // 2, WORKERS // 4
+SLOW_S = 8.0  # a checkpoint, from the slow disk
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of many small checkpoints."""
+    folder = tmp_path_factory.mktemp("workers")
+    data = {"n_train_tokens": 600, "n_validation_tokens": 60, "n_test_tokens": 50, "batch_size": 4,
+            "sequence_length": 10, "cache_dir": str(folder / "cache"), "n_nouns": 40, "n_verbs": 30,
+            "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10}  # fmt: skip
+    callbacks = [
+        {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": {"at": [1]}}},
+        {"class_path": "LearningCurves", "init_args": {"schedule": {"at": []}, "log_figures": False}},
+        {"class_path": "Sparsity", "init_args": {"schedule": {"at": []}, "log_figures": False}},
+    ]
+    config = {
+        "trainer": {
+            "max_steps": 1, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False,
+            "log_every_n_steps": 1, "limit_val_batches": 0, "callbacks": callbacks,
+            "logger": {"class_path": "TensorBoardLogger",
+                       "init_args": {"save_dir": str(folder), "name": None, "version": "run"}},
+        },
+        "model": {"class_path": "LSTMLanguageModel", "init_args": {"embedding_size": 4, "hidden_size": 4}},
+        "data": {"class_path": "GrammarCorpus", "init_args": data},
+    }  # fmt: skip
+    (folder / "in.yaml").write_text(yaml.safe_dump(config))
+    with mock.patch("lmdyn.cli.report.write_report"):
+        main(["fit", "--config", str(folder / "in.yaml")])
+    run = folder / "run"
+    shutil.rmtree(run / "observations", ignore_errors=True)
+    path = run / "checkpoints" / "step=000000001.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(2, N + 1):
+        for tensor in checkpoint["state_dict"].values():
+            tensor += 0.01 * torch.randn(tensor.shape, generator=generator)
+        checkpoint["global_step"] = step
+        torch.save(checkpoint, path.with_name(f"step={step:09d}.ckpt"))
+    return run
+
+
+SLOW_DISK = f"""
+    import sys, time
+    from lmdyn.cli.replay import reading
+    from lmdyn.cli.__main__ import main
+    read = reading.read_checkpoint
+    def slowly(path):
+        time.sleep({SLOW_S})
+        return read(path)
+    reading.read_checkpoint = slowly
+    main(sys.argv[1:])
+"""
+
+
+def start(run, out, log, slow_disk=None):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    program = [str(slow_disk)] if slow_disk else ["-m", "lmdyn.cli"]
+    command = [sys.executable, *program, "analyze", str(run), "--out", str(out), "--logger", "none"]
+    return subprocess.Popen(command, stdout=log.open("w"), stderr=subprocess.STDOUT, env=environment)
+
+
+def n_there(out):
+    return len(list(Path(out).glob("observations/*/*.parquet")))
+
+
+def test_workers_of_which_some_die_and_some_come_late(run, tmp_path):
+    out, random_ = tmp_path / "out", random.Random(0)
+    script = tmp_path / "slow_disk.py"
+    script.write_text(textwrap.dedent(SLOW_DISK))
+    began = time.monotonic()
+    logs = [tmp_path / f"{i}.log" for i in range(WORKERS)]
+    workers = [start(run, out, logs[i], script if i == 0 else None) for i in range(WORKERS - LATE)]
+    killed = []
+    while len(killed) < KILLED:  # at random, in the first half
+        due = 2 * N * (len(killed) + random_.random()) / (2 * KILLED + 2)
+        while n_there(out) < due:
+            assert any(worker.poll() is None for worker in workers), [log.read_text() for log in logs]
+            time.sleep(0.01)
+        worker = random_.choice([w for w in workers[1:] if w not in killed])
+        worker.send_signal(signal.SIGKILL)
+        killed.append(worker)
+    workers += [start(run, out, log) for log in logs[WORKERS - LATE :]]
+    codes = [worker.wait(timeout=1800) for worker in workers]
+    seconds = time.monotonic() - began
+    texts = [log.read_text() for log in logs]
+    assert [code for worker, code in zip(workers, codes, strict=True) if worker not in killed] == [0] * 5, (
+        texts
+    )
+    # each is stored once, and right
+    for observer in ("learning_curves", "sparsity"):
+        store = ObservationStore(out / "observations" / observer)
+        assert store.steps() == list(range(1, N + 1))
+        assert sorted(p.name for p in store.folder.iterdir()) == [f"{s:09d}.parquet" for s in range(1, N + 1)]
+    some = sorted(random_.sample(range(1, N + 1), 12))
+    (tmp_path / "some").mkdir()
+    for step in some:
+        shutil.copy(run / "checkpoints" / f"step={step:09d}.ckpt", tmp_path / "some")
+    main(["analyze", str(run), "--checkpoints", str(tmp_path / "some"), "--out", str(tmp_path / "alone")])
+    for observer in ("learning_curves", "sparsity"):
+        alone = ObservationStore(tmp_path / "alone" / "observations" / observer).read()
+        table = ObservationStore(out / "observations" / observer).read()
+        pd.testing.assert_frame_equal(
+            table[table["step"].isin(some)].reset_index(drop=True), alone, rtol=1e-6, atol=1e-9
+        )
+    audit = pd.read_parquet(out / "weights_audit.parquet")
+    assert audit["step"].tolist() == list(range(1, N + 1))
+    assert audit["digest"].nunique() == N
+    # once, but for what the killed were at
+    made = [int(match[1]) for text in texts if (match := re.search(r"(\d+) observations made", text))]
+    assert len(made) == WORKERS - KILLED
+    assert sum(made) <= 2 * N
+    assert not any("dropped" in text for text in texts)
+    # the slow disk: its worker has made what it could in the time, and the others did not wait for it
+    assert made[0] <= 2 * (1 + seconds / SLOW_S)
+    sys.stdout.write(
+        f"{N} checkpoints, {WORKERS} workers: {seconds:.0f} s; made by those that lived: {made}\n"
+    )
