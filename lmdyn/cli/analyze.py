@@ -3,7 +3,8 @@
 import fnmatch
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import torch
 import yaml
-from huggingface_hub import list_repo_refs
+from huggingface_hub import constants, list_repo_refs
 from lightning.pytorch.callbacks import Checkpoint
 from transformers import AutoTokenizer
 
@@ -29,6 +30,7 @@ from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, StoredNames
 from lmdyn.callbacks.training.lightning_internals import callbacks_of
 from lmdyn.cli.checking.preflight import compared, foreseen_of_replay, held_together, peak_memory
 from lmdyn.cli.configurations import read_yaml
+from lmdyn.cli.replay.downloads import Downloads, KeepLimit
 from lmdyn.cli.replay.leases import EXPIRY_S, Leases, file_system_time
 from lmdyn.cli.replay.reading import ReadAhead
 from lmdyn.cli.replay.replay import Backlog, replay
@@ -57,6 +59,7 @@ def analyze(
     strict: bool = False,
     device: str = "cpu",
     loggers: Sequence[str] = (),
+    keep: KeepLimit | None = None,
     expiry_s: float = EXPIRY_S,
     command: Sequence[str] = ("lmdyn", "analyze"),
 ) -> int:
@@ -88,6 +91,8 @@ def analyze(
         loggers: classes of loggers, or ``none``; by default those of the configuration, see
             :func:`~lmdyn.cli.replay_loggers.logger_settings`. Loggers that are named here are also given the
             observations that are there already; others get the new ones only.
+        keep: of a hub model, how much of what all workers download may be in the cache at once, beside the first
+            checkpoint; None removes nothing.
         expiry_s: seconds without a sign of life after which a worker's checkpoint is another's to take.
         command: its words, for ``<out>/provenance.json``.
 
@@ -124,7 +129,7 @@ def analyze(
     session = begin_session(out, command, device, of=folder) if missing else None
     before = peak_memory(torch.device(device))
     known = lambda step: weights.has(step, stamps[step])  # noqa: E731
-    with Leases(expiry_s) as leases, logging_to(own_loggers):
+    with Leases(expiry_s) as leases, _bounded(subject, keep, leases) as fetched, logging_to(own_loggers):
         work = Work(
             asked,
             {step: (weights.file(step), partial(known, step)) for step in asked},
@@ -135,7 +140,8 @@ def analyze(
             source_may_fail=isinstance(paths, HubCheckpoints),
         )
         try:
-            with ReadAhead(paths, fits, known) as reading:
+            done = fetched.done if isinstance(fetched, Downloads) else lambda step: None
+            with ReadAhead(fetched, fits, known, done) as reading:
                 replay(work, reading, module, own_loggers, backlog, weights, stamps)
         finally:
             work.tidy()
@@ -220,6 +226,26 @@ class _Subject:
     def config(self) -> dict[str, Any]:
         """Its configuration."""
         return _run_config(self.folder, self.first) if self.own else _pretrained_config(self.first)
+
+
+@contextmanager
+def _bounded(subject: _Subject, keep: KeepLimit | None, leases: Leases) -> Iterator[Mapping[int, Path]]:
+    """The checkpoints, with a bound on what is downloaded."""
+    if keep is None or not isinstance(subject.paths, HubCheckpoints):
+        yield subject.paths
+        return
+    from lmdyn.models.pretrained import cached_folder
+
+    slots = keep.slots(subject.first)
+    log.info("--keep: at most %d downloaded checkpoints are in the cache at once, and the first one", slots)
+    folder = subject.out / "downloads"
+    downloads = Downloads(subject.paths, cached_folder, Path(constants.HF_HUB_CACHE), folder, slots, leases)
+    try:
+        yield downloads
+    finally:
+        downloads.close()
+        with suppress(OSError):  # not empty: other workers are at it
+            folder.rmdir()
 
 
 def _asked(

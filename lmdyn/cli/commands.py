@@ -79,6 +79,11 @@ def analyze_command(args: Sequence[str]) -> None:
         help="ask each observer at the steps of its schedule only (the last checkpoint is its last step)",
     )  # fmt: skip
     parser.add_argument(
+        "--keep", metavar="N|SIZE",
+        help="of a hub model: at most N downloaded checkpoints (or 20GB of them) are in the cache at once, of all "
+        "workers; each is removed once it is observed. What was there before stays",
+    )  # fmt: skip
+    parser.add_argument(
         "--status", action="store_true",
         help="only say what is done, running, stale and failed, and why, of what the same command would make",
     )  # fmt: skip
@@ -97,6 +102,13 @@ def analyze_command(args: Sequence[str]) -> None:
     shard = (0, 1) if options.shard is None else parse_shard(options.shard)
     worker = parse_shard(None) if options.shard is None else (0, 1)
     from lmdyn.cli.analyze import analyze, replay_status
+    from lmdyn.cli.replay.downloads import parse_keep
+
+    keep = None if options.keep is None else parse_keep(options.keep)
+    if keep is not None and options.revisions is None:
+        raise ValueError(
+            "--keep is for hub models, whose checkpoints are downloaded: give --revisions, or leave it out"
+        )
 
     asked = {
         "checkpoints": options.checkpoints, "revisions": options.revisions, "configs": options.config,
@@ -110,6 +122,7 @@ def analyze_command(args: Sequence[str]) -> None:
         **asked,
         worker=worker,
         strict=options.strict,
+        keep=keep,
         device=_device(options.device),
         loggers=options.logger,
         command=["lmdyn", "analyze", *args],

@@ -1,5 +1,6 @@
 """Language models of the Hugging Face hub, causal and masked, as a thin LightningModule."""
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from transformers.utils import logging as transformers_logging
 
 from lmdyn.models.module import IGNORED, LanguageModule, TokenMean
 
-__all__ = ["PretrainedLM", "PretrainedOutput", "hub_folder", "load_model", "objective_of"]
+__all__ = ["PretrainedLM", "PretrainedOutput", "cached_folder", "hub_folder", "load_model", "objective_of"]
 
 log = logging.getLogger(__name__)
 
@@ -252,6 +253,30 @@ def hub_folder(name: str, revision: str | None = None) -> Path:
         if any(folder.glob(weights[0])):
             return folder
     raise ValueError(f"{name!r} at revision {revision or 'main'!r} holds no weights of torch: {folder}")
+
+
+def cached_folder(name: str, revision: str | None = None) -> Path | None:
+    """The folder of a hub model in Hugging Face's cache, if all that :func:`hub_folder` would fetch is there."""
+    for weights in _WEIGHTS:
+        patterns = [*_TEXT, *weights]
+        try:
+            folder = Path(
+                snapshot_download(
+                    name,
+                    revision=revision,
+                    allow_patterns=patterns,
+                    ignore_patterns=["*/*"],
+                    local_files_only=True,
+                )
+            )
+        except Exception:  # not there; of the hub's library
+            return None
+        index = next(folder.glob("*.index.json"), None)
+        parts = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()) if index else set()
+        files = [*folder.glob("config.json"), *folder.glob(weights[0]), *(folder / part for part in parts)]
+        if any(folder.glob(weights[0])):
+            return folder if all(file.exists() for file in files) and len(files) > 1 else None
+    return None
 
 
 def objective_of(architecture: str | None) -> Objective | None:

@@ -41,12 +41,17 @@ class ReadAhead:
         paths: by step; asking one for a step of a hub model fetches it.
         fits: names of the weights in files of transformers, where they can be read without building a model.
         known: whether the weights of a step are noted already.
+        done: told of each step that is not needed any more.
     """
 
     def __init__(
-        self, paths: Mapping[int, Path], fits: StoredNames | None, known: Callable[[int], bool]
+        self,
+        paths: Mapping[int, Path],
+        fits: StoredNames | None,
+        known: Callable[[int], bool],
+        done: Callable[[int], None] = lambda step: None,
     ) -> None:
-        self._paths, self._fits, self._known = paths, fits, known
+        self._paths, self._fits, self._known, self.done = paths, fits, known, done
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead")
         self._begun: dict[int, Future[tuple[Path, ReadCheckpoint | None]]] = {}
 
@@ -76,8 +81,8 @@ class ReadAhead:
     def drop(self, step: int) -> None:
         """It is not needed any more."""
         begun = self._begun.pop(step, None)
-        if begun is not None:
-            begun.cancel()
+        if begun is not None and not begun.cancel():
+            begun.add_done_callback(lambda _: self.done(step))
 
     def _read(self, step: int) -> tuple[Path, ReadCheckpoint | None]:
         path = self._paths[step]

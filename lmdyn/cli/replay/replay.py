@@ -88,6 +88,7 @@ def replay(
                 worker.observe(task)
             finally:
                 work.release(task)
+                reading.done(task.step)
 
 
 class _Worker:

@@ -1,0 +1,196 @@
+"""A bound on the hub's cache: what a replay has downloaded is removed again once it is observed, and nothing else."""
+
+import json
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmdyn.callbacks.training.atomic_files import write_file
+from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints
+from lmdyn.cli.replay.leases import Lease, Leases
+
+__all__ = ["Downloads", "KeepLimit", "parse_keep"]
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.5
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+@dataclass(frozen=True)
+class KeepLimit:
+    """How much may lie in the cache at once.
+
+    Attributes:
+        checkpoints: number of them; or
+        size: bytes.
+    """
+
+    checkpoints: int | None = None
+    size: int | None = None
+
+    def slots(self, first: Path) -> int:
+        """Number of checkpoints, each of the size of a first one, at least 1."""
+        if self.checkpoints is not None:
+            return self.checkpoints
+        each = sum(file.stat().st_size for file in first.iterdir() if file.is_file())
+        return max(1, (self.size or 0) // max(1, each))
+
+
+def parse_keep(text: str) -> KeepLimit:
+    """``"3"`` checkpoints, or a size, ``"20GB"``.
+
+    Raises:
+        ValueError: neither.
+
+    Example:
+        >>> parse_keep("3").checkpoints, parse_keep("1.5 GB").size
+        (3, 1500000000)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(b?)", text.strip().lower())
+    if match is not None and not (match[2] or match[3]) and text.strip().isdigit() and int(text) > 0:
+        return KeepLimit(checkpoints=int(text))
+    if match is not None and (match[2] or match[3]) and float(match[1]) > 0:
+        return KeepLimit(size=int(float(match[1]) * _UNITS[match[2]]))
+    raise ValueError(
+        f"--keep {text!r}: expected a number of checkpoints, at least 1, or a size, such as 20GB"
+    )
+
+
+class Downloads(Mapping[int, Path]):
+    """Checkpoints of a hub model, of which at most some that lmdyn has downloaded are in the cache at once.
+
+    All workers share the bound: a download needs one of ``slots`` leases, and waits for it. Its files are noted before
+    it begins, so that those of a worker that dies are removed by the next one in its slot. A file that was in the cache
+    before is never removed, nor one that another revision shares.
+
+    Args:
+        paths: the checkpoints; asking for one fetches it.
+        cached: answers the folder of (name, revision) in the cache without fetching, None where it is not whole.
+        cache: the cache of the hub.
+        folder: where slots are noted, shared by the workers.
+        slots: how many.
+        leases: of this worker.
+    """
+
+    def __init__(
+        self,
+        paths: HubCheckpoints,
+        cached: Callable[[str, str | None], Path | None],
+        cache: Path,
+        folder: Path,
+        slots: int,
+        leases: Leases,
+    ) -> None:
+        self._paths, self._cached, self._cache, self._folder = paths, cached, cache, folder
+        self._slots, self._leases = slots, leases
+        self._held: dict[int, Lease] = {}
+        self._closed = threading.Event()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def stamp(self, step: int) -> str:
+        """As that of the checkpoints."""
+        return self._paths.stamp(step)
+
+    def __getitem__(self, step: int) -> Path:
+        """Fetch a checkpoint, once there is room for it.
+
+        Raises:
+            ValueError: it cannot be reached.
+        """
+        name, revision = self._paths.model(step)
+        there = self._cached(name, revision)
+        if there is not None:
+            return there
+        slot = self._slot()
+        try:
+            files = sorted(map(str, self._pointers(name)))
+            note = json.dumps({"name": name, "revision": revision, "before": files})
+            write_file(_note(slot.target), lambda path: path.write_text(note, encoding="utf-8"))
+            path = self._paths[step]
+        except BaseException:
+            self._empty(slot)
+            raise
+        self._held[step] = slot
+        return path
+
+    def done(self, step: int) -> None:
+        """A checkpoint is not needed any more: remove it, if it was downloaded here."""
+        slot = self._held.pop(step, None)
+        if slot is not None:
+            self._empty(slot)
+
+    def close(self) -> None:
+        """Nothing is needed any more."""
+        self._closed.set()
+        for step in list(self._held):
+            self.done(step)
+
+    def _slot(self) -> Lease:
+        said = False
+        while True:
+            for i in range(self._slots):
+                slot = self._leases.take(self._folder / f"slot-{i}.parquet")
+                if slot is not None:
+                    if _note(slot.target).exists():  # of a worker that died
+                        self._remove(slot)
+                    return slot
+            if not said:
+                log.info(
+                    "%d checkpoints are in the cache, as --keep has it: waiting until one is observed",
+                    self._slots,
+                )
+                said = True
+            if self._closed.wait(_LOOK_S):
+                raise ValueError("the replay has ended")
+
+    def _empty(self, slot: Lease) -> None:
+        self._remove(slot)
+        self._leases.release(slot)
+
+    def _remove(self, slot: Lease) -> None:
+        """Remove what was downloaded under a slot."""
+        path = _note(slot.target)
+        try:
+            note = json.loads(path.read_text(encoding="utf-8"))
+            name, revision, before = str(note["name"]), note["revision"], set(note["before"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("%s cannot be read (%s): what it notes stays in the cache", path, error)
+            path.unlink(missing_ok=True)
+            return
+        repository = self._repository(name)
+        reference = repository / "refs" / (revision or "main")
+        commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else revision
+        folder = repository / "snapshots" / str(commit)
+        others = {p.resolve() for p in self._pointers(name) if folder not in p.parents or str(p) in before}
+        for pointer in [p for p in folder.rglob("*") if p.is_symlink() or p.is_file()]:
+            if str(pointer) in before:
+                continue
+            content = pointer.resolve()
+            pointer.unlink(missing_ok=True)
+            if content not in others:
+                content.unlink(missing_ok=True)
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+            reference.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+
+    def _repository(self, name: str) -> Path:
+        return self._cache / f"models--{name.replace('/', '--')}"
+
+    def _pointers(self, name: str) -> list[Path]:
+        """Files of a model in the cache, of all its revisions."""
+        found = (self._repository(name) / "snapshots").rglob("*")
+        return [path for path in found if path.is_symlink() or path.is_file()]
+
+
+def _note(slot: Path) -> Path:
+    return slot.with_suffix(".json")

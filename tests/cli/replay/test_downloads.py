@@ -1,0 +1,200 @@
+"""A bounded cache: never more than agreed, never a file that was there before or that another revision shares."""
+
+import json
+import threading
+import time
+
+import pandas as pd
+import pytest
+import yaml
+
+from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints
+from lmdyn.cli.commands import analyze_command
+from lmdyn.cli.replay.downloads import Downloads, KeepLimit, parse_keep
+from lmdyn.cli.replay.leases import Leases
+from tests.cli.test_hub import OBSERVERS, lmdyn, pythia
+from tests.cli.test_hub import hub as hub
+from tests.helpers.hub import Hub
+
+NAME = "org/lm"
+
+
+class Cache:
+    """A cache as the hub's library lays it out, and the fetching into it."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.repository = folder / "models--org--lm"
+        self.most = 0
+
+    def fetch(self, name, revision):
+        assert name == NAME
+        snapshot = self.repository / "snapshots" / f"commit-{revision}"
+        for file, blob in (("config.json", "shared"), ("model.safetensors", f"weights-{revision}")):
+            path = self.repository / "blobs" / blob
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(blob)
+            (snapshot / file).parent.mkdir(parents=True, exist_ok=True)
+            if not (snapshot / file).is_symlink():
+                (snapshot / file).symlink_to(f"../../blobs/{blob}")
+        reference = self.repository / "refs" / revision
+        reference.parent.mkdir(exist_ok=True)
+        reference.write_text(f"commit-{revision}")
+        self.most = max(self.most, len(self.revisions()))
+        return snapshot
+
+    def cached(self, name, revision):
+        snapshot = self.repository / "snapshots" / f"commit-{revision}"
+        return snapshot if (snapshot / "model.safetensors").exists() else None
+
+    def revisions(self):
+        return sorted(p.name.removeprefix("commit-") for p in self.repository.glob("snapshots/*"))
+
+    def blobs(self):
+        return sorted(p.name for p in self.repository.glob("blobs/*"))
+
+    def downloads(self, leases, slots, n=6):
+        paths = HubCheckpoints(NAME, ",".join(f"step{i}" for i in range(n)), self.fetch, lambda name: [])
+        return Downloads(paths, self.cached, self.folder, self.folder / "slots", slots, leases)
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return Cache(tmp_path)
+
+
+def test_what_was_downloaded_goes_and_what_was_there_stays(cache):
+    cache.fetch(NAME, "step2")
+    with Leases() as leases:
+        downloads = cache.downloads(leases, 1)
+        for step in downloads:
+            assert (downloads[step] / "config.json").read_text() == "shared"
+            downloads.done(step)
+            downloads.done(step)
+    assert cache.most == 2
+    assert cache.revisions() == ["step2"]
+    assert cache.blobs() == ["shared", "weights-step2"]
+    assert [p.name for p in (cache.repository / "refs").iterdir()] == ["step2"]
+    assert list((cache.folder / "slots").iterdir()) == []
+
+
+def test_a_file_that_was_there_before_stays_also_where_the_rest_was_fetched(cache):
+    snapshot = cache.fetch(NAME, "step1")
+    (snapshot / "model.safetensors").unlink()
+    with Leases() as leases:
+        downloads = cache.downloads(leases, 1)
+        assert (downloads[1] / "model.safetensors").exists()
+        downloads.done(1)
+    assert [p.name for p in snapshot.iterdir()] == ["config.json"]
+    assert (snapshot / "config.json").read_text() == "shared"
+
+
+def test_equal_weights_of_two_revisions_are_one_file(cache):
+    with Leases() as leases:
+        downloads = cache.downloads(leases, 2)
+        first, second = downloads[1], downloads[2]
+        (second / "model.safetensors").unlink()
+        (second / "model.safetensors").symlink_to("../../blobs/weights-step1")
+        downloads.done(1)
+        assert not first.exists()
+        assert (second / "model.safetensors").read_text() == "weights-step1"
+        downloads.close()
+    assert cache.blobs() == ["weights-step2"]
+
+
+def test_workers_share_the_bound_and_wait(cache):
+    errors = []
+
+    def work(first):
+        with Leases() as leases:
+            downloads = cache.downloads(leases, 2)
+            try:
+                for step in range(first, 12, 3):
+                    path = downloads[step % 6]
+                    time.sleep(0.02)
+                    assert path.name == f"commit-step{step % 6}"
+                    downloads.done(step % 6)
+            except Exception as error:
+                errors.append(error)
+            downloads.close()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert cache.most <= 2
+    assert cache.blobs() == cache.revisions() == []
+
+
+def test_downloads_of_the_dead_go(cache):
+    with Leases() as leases:
+        downloads = cache.downloads(leases, 1)
+        downloads[3]
+        slot = cache.folder / "slots" / ".slot-0.lease.1"
+        content = json.loads(slot.read_text())
+        machine, pid, began = content["process"].split("-")
+        slot.write_text(json.dumps({**content, "process": f"{machine}-{pid}-{int(began) + 1}"}))
+        with Leases() as others:
+            again = cache.downloads(others, 1)
+            again[4]
+            assert cache.revisions() == ["step4"]
+            again.close()
+
+
+def test_what_cannot_be_fetched_holds_no_slot(cache):
+    def away(name, revision):
+        raise ValueError("away")
+
+    with Leases() as leases:
+        downloads = cache.downloads(leases, 1)
+        downloads._paths._fetch = away
+        for _ in range(2):
+            with pytest.raises(ValueError, match="away"):
+                downloads[1]
+        assert list((cache.folder / "slots").iterdir()) == []
+
+
+def test_how_much_to_keep(tmp_path):
+    (tmp_path / "weights").write_bytes(b"x" * 1000)
+    assert parse_keep("20GB") == KeepLimit(size=20 * 10**9)
+    assert parse_keep("2.5k").slots(tmp_path) == 2
+    assert parse_keep("10b").slots(tmp_path) == 1
+    assert parse_keep("7").slots(tmp_path) == 7
+    for wrong in ("0", "-1", "x", "1.5", "0GB", ""):
+        with pytest.raises(ValueError, match="--keep"):
+            parse_keep(wrong)
+    with pytest.raises(ValueError, match="--keep is for hub models"):
+        analyze_command(["runs/x", "--keep", "3"])
+
+
+@pytest.mark.slow
+def test_the_cache_of_the_hub_stays_below_its_bound(hub: Hub, tmp_path):
+    (tmp_path / "text.txt").write_text("a b c d e f g h\n" * 40)
+    (tmp_path / "observers.yaml").write_text(yaml.safe_dump(OBSERVERS))
+    for seed in range(7):
+        pythia(hub.folder("models", "EleutherAI/pythia-14m", f"step{seed}"), seed)
+    command = ["analyze", "EleutherAI/pythia-14m", "--config", "observers.yaml", "--revisions"]
+    lmdyn(hub, tmp_path, *command, "step5", "--out", "before")
+    repository = next((tmp_path / "cache").rglob("models--EleutherAI--pythia-14m"))
+    there = sorted(p.name for p in (repository / "snapshots").iterdir())
+    most, ended = [0], threading.Event()
+
+    def look():
+        while not ended.wait(0.02):
+            most[0] = max(most[0], len(list((repository / "snapshots").glob("*/model.safetensors"))))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    said = lmdyn(hub, tmp_path, *command, "step*", "--out", "found", "--keep", "2")
+    ended.set()
+    looking.join()
+    assert "at most 2 downloaded checkpoints" in said
+    seen = pd.read_parquet(tmp_path / "found" / "observations" / "learning_curves")
+    assert sorted(seen["step"].unique()) == list(range(7))
+    assert 2 <= most[0] <= 2 + 1 + 1  # the bound, that of step 5, and the first
+    left = sorted(p.name for p in (repository / "snapshots").iterdir())
+    assert set(there) < set(left)
+    assert len(left) == 2  # and the first
+    assert not (tmp_path / "found" / "downloads").exists()
