@@ -2,7 +2,9 @@
 #
 # Needs RUN_FOLDERS, the runs that claims are about. A profile says `records: docs/records` to keep the records of its runs
 # in docs/records/<study>/<profile>, with what they cost, and `claims: true` to have its study's claims judged.
-RESULTS = [f"{RUNS}/costs.json"]
+# What a report is of stands by itself, too: of a rule whose output is there, Snakemake does not make inputs that are missing
+# (a seed that was added).
+RESULTS = [f"{RUNS}/costs.json", *rules.report.input, *rules.report.output]
 
 
 rule costs: # of all that was started here, what was killed included

@@ -4,8 +4,8 @@
 # `seeds` that each is trained with, `then` what a second phase lays over instead, which goes on where the first has ended;
 # observers.yaml says what is observed of them. A chain that was interrupted, killed
 # too, is started again by the same command. When observers.yaml has changed, runs are observed again and none is
-# trained again: a run whose lm.yaml is to change needs another name, or its folder removed. On a cluster: --executor
-# slurm (snakemake-executor-plugin-slurm) with --default-resources.
+# trained again: a run whose lm.yaml is to change needs another name, or its folder and its files in done/ removed. On
+# a cluster: --executor slurm (snakemake-executor-plugin-slurm) with --default-resources.
 include: "runs.smk"
 
 
@@ -83,7 +83,3 @@ RUN_FOLDERS = [f"{RUNS}/{run}" for run in CHANGES]
 
 
 include: "results.smk"
-
-
-# by themselves, too: of a rule whose output is there, Snakemake does not make missing inputs (a seed that was added)
-RESULTS += rules.report.input

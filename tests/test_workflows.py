@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -162,6 +163,34 @@ def test_a_seed_that_is_added_is_made(tmp_path):
     jobs = plan(seeds[:-2])
     assert (jobs["language_model"], jobs["observe"], jobs["report"], jobs["records"]) == (2, 2, 1, 1)
     assert plan(seeds) == {}  # nothing to be done
+    (tmp_path / runs / "report" / "index.html").unlink()
+    assert "report" in plan([])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", ["saphra2021_attention", "saphra2019_svcca"])
+def test_a_seed_that_is_added_is_made_in_chains_of_their_own(study, tmp_path):
+    """What the added one lacks is asked for, and no report hides it."""
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    seeds = yaml.safe_load((ROOT / "configs" / study / "organism" / "config.yaml").read_text())["config"][
+        "seeds"
+    ]
+    command = [sys.executable, "-m", "snakemake", "--profile", f"configs/{study}/organism"]
+    run = partial(subprocess.run, capture_output=True, text=True, cwd=tmp_path, check=True)
+    summary = run([*command, "--detailed-summary"]).stdout
+    outputs = [line.split("\t")[0] for line in summary.splitlines() if line.startswith(("runs/", "docs/"))]
+    for i, output in enumerate(reversed(outputs)):  # what is made first comes last
+        path = tmp_path / output
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir() if path.name == "tokenizer" else path.touch()
+        os.utime(path, (time.time() - 1000 + i,) * 2)
+    for path in (tmp_path / "runs" / study / "organism" / "done").glob("*"):
+        if f"_{seeds[-1]}" in path.name:
+            path.unlink()
+    plan = run([*command, "-n"])
+    jobs = {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+)$", plan.stdout + plan.stderr, re.M)}
+    assert jobs["language_model"] == 2
+    assert jobs["observe"] >= 1
 
 
 SMALL = [

@@ -332,10 +332,11 @@ class Study:
     def was_seen(self, init: int | None, condition: Mapping[str, Any], also: tuple[int, ...] = ()) -> bool:
         """Whether a run is one of those that were looked at before: by its seed, and what it is a case of.
 
-        A run whose condition is not known, since it has no configuration, counts as one of them.
+        A run whose seed or condition is not known, since it has no configuration, may be one of them, and counts as
+        such.
 
         Args:
-            init: its seed.
+            init: its seed; None: not known.
             condition: what it is a case of.
             also: further seeds that were looked at, as those of one claim (``Claim.seen``).
 
@@ -344,7 +345,8 @@ class Study:
             >>> study.was_seen(1, {"data": "GrammarCorpus", "model": "LSTM"}), study.was_seen(1, {"data": "MyText"})
             (True, False)
         """
-        if init not in (*self.seen, *also):
+        seeds = (*self.seen, *also)
+        if not seeds or init not in (*seeds, None):
             return False
         cases = [all(condition.get(key) == value for key, value in case) for case in self.seen_in]
         return any(cases) or not (cases and condition)

@@ -18,7 +18,7 @@ from lmdyn.claims.runs import (
     differences,
     independent_seeds,
 )
-from lmdyn.claims.said_before import said_before
+from lmdyn.claims.said_before import enough, said_before, was_seen
 from lmdyn.claims.summary import ENOUGH, FEWEST, PartJudgement, Summary, Verdict, judge_part, summarize
 
 __all__ = ["ClaimJudgement", "StudyJudgement", "judge"]
@@ -136,19 +136,22 @@ def _judge_claim(
     sources = [source for number in (*numbers, *conditions) for source in parts_of(number)]
     estimates, missing = _estimates([*numbers, *conditions], groups)
     used = _used(sources, {seed: groups[seed] for seed in estimates}, claim)
-    if unfinished := _unfinished(sources, {seed: groups[seed] for seed in estimates}):
-        estimates, more = _estimates(
-            [*numbers, *conditions], {s: groups[s] for s in estimates if s not in unfinished}
-        )
-        missing |= unfinished | more
+    # a run that was seen and is longer makes none of the new ones unfinished, if these are enough
+    new = {seed: groups[seed] for seed, runs in used.items() if not was_seen(study, claim, runs)}
+    unfinished = _unfinished(sources, new)
+    if not enough([seed for seed in new if seed not in unfinished]):
+        unfinished = _unfinished(sources, {seed: groups[seed] for seed in estimates})
+    missing |= unfinished
+    said = said_before(study, claim, {seed: runs for seed, runs in used.items() if seed not in unfinished})
+    if set(said.seeds) != set(estimates):  # numbers of several seeds at once are of those that count
+        estimates, more = _estimates([*numbers, *conditions], {seed: groups[seed] for seed in said.seeds})
+        missing |= more
     lacking = _missing(missing, claim, groups, bool(estimates)) if missing or not estimates else []
     published = claim.published.resolved() if claim.published is not None else None
     if not estimates:
         return ClaimJudgement(
             claim, "not measured", "not measured", reasons=tuple(lacking), published=published
         )
-    said = said_before(study, claim, {seed: used[seed] for seed in estimates})
-    estimates = {seed: estimates[seed] for seed in said.seeds}
     lacking = [*said.left_out, *lacking]
     seeds = tuple(independent_seeds(estimates))
     judged = {s: used[s] for s in seeds}

@@ -7,7 +7,7 @@ from lmdyn.claims.claim import Claim, Study
 from lmdyn.claims.runs import ObservedRun, SeedPair, independent_seeds
 from lmdyn.claims.summary import FEWEST
 
-__all__ = ["SaidBefore", "said_before"]
+__all__ = ["SaidBefore", "enough", "said_before", "was_seen"]
 
 
 @dataclass(frozen=True)
@@ -37,24 +37,35 @@ def said_before(study: Study, claim: Claim, used: Mapping[SeedPair, Sequence[Obs
         claim: the claim, which knows what was seen before it was said as it is.
         used: the runs that are read, by seed.
     """
-    new = tuple(seed for seed, runs in used.items() if not _seen(study, claim, runs))
-    counts = new if len(independent_seeds(new)) >= FEWEST else tuple(used)
+    new = tuple(seed for seed, runs in used.items() if not was_seen(study, claim, runs))
+    counts = new if enough(new) else tuple(used)
     left_out = _seen(study, claim, [run for seed, runs in used.items() if seed not in counts for run in runs])
     judged = [run for seed in independent_seeds(counts) for run in used[seed]]
     exploratory = (*_seen(study, claim, judged), *_not_registered(study, claim, judged))
     return SaidBefore(counts, exploratory, tuple(f"left out: {reason}" for reason in left_out))
 
 
+def enough(seeds: Sequence[SeedPair]) -> bool:
+    """Whether a verdict by these seeds is possible."""
+    return len(independent_seeds(seeds)) >= FEWEST
+
+
+def was_seen(study: Study, claim: Claim, runs: Sequence[ObservedRun]) -> bool:
+    """Whether one of a seed's runs was seen before the claim was said."""
+    return bool(_seen(study, claim, runs))
+
+
 def _seen(study: Study, claim: Claim, runs: Sequence[ObservedRun]) -> list[str]:
     """Which runs were declared to have been seen before, in sentences."""
     early = {run.seeds.init for run in runs if study.was_seen(run.seeds.init, run.condition)}
     late = {run.seeds.init for run in runs if study.was_seen(run.seeds.init, run.condition, claim.seen)}
-    return [
-        f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds, key=lambda seed: seed or 0)))} "
-        f"{'are those' if len(seeds) > 1 else 'is that'} of runs that were seen before the {what}"
-        for seeds, what in ((early, "claims were said"), (late - early, "claim was said as it is"))
-        if seeds
-    ]
+    said = []
+    for seeds, what in ((early, "claims were said"), (late - early, "claim was said as it is")):
+        if seeds:
+            named = ", ".join("?" if s is None else str(s) for s in sorted(seeds, key=lambda s: s or 0))
+            are = f"seeds {named} are those" if len(seeds) > 1 else f"seed {named} is that"
+            said.append(f"{are} of runs that were seen before the {what}")
+    return said
 
 
 def _not_registered(study: Study, claim: Claim, runs: Sequence[ObservedRun]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Verdicts over runs whose numbers are known."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from lmdyn.claims import (
     Within,
     published_correlation,
 )
+from lmdyn.claims.among_seeds import AmongSeeds
 from lmdyn.claims.judge import judge
 from tests.helpers.observed_runs import FakeRun, rows
 
@@ -350,6 +351,60 @@ def test_runs_that_were_seen_do_not_count_where_there_are_enough_others():
     few = judge(later, runs[:-1])["claim"]  # two new ones decide nothing: all are looked at, and it is said
     assert (few.parts[0].n, len(few.exploratory)) == (6, 2)
     assert one.fingerprint == replace(one, seen=(2,)).fingerprint
+
+
+@dataclass(frozen=True)
+class MeanPair(AmongSeeds):
+    """The mean product of two seeds' numbers."""
+
+    number: At = X
+
+    def read(self, runs):
+        """One number a seed."""
+        return self.number.of(runs).value
+
+    def table(self, found):
+        """All of them."""
+        return np.array(found)
+
+    def statistic(self, table, kept):
+        """The mean over pairs."""
+        products = np.outer(table[kept], table[kept])
+        return float(products[np.triu_indices(len(kept), 1)].mean())
+
+
+def test_numbers_of_several_seeds_at_once_are_of_those_that_count():
+    """Seeds that were seen would pull the pseudo-values of the others."""
+    one = claim(Part(MeanPair(), Above(0.5)))
+    known = {"s2000_s": {"claim": one.fingerprint}}
+    new = [run(s, {"x": 1.0 + s / 99}, registered=known) for s in range(4, 9)]
+    seen = [run(s, {"x": -9.0}, registered=known) for s in (1, 2, 3)]
+    study = Study("s2000_s", "", "", (one,), seen=(1, 2, 3))
+    alone, among = (judge(study, runs)["claim"] for runs in (new, [*seen, *new]))
+    assert alone.verdict == among.verdict == "holds"
+    assert alone.parts == among.parts
+
+
+def test_a_longer_run_that_was_seen_makes_no_new_one_unfinished():
+    one = claim(Part(X, Above(0)))
+    known = {"s2000_s": {"claim": one.fingerprint}}
+    study = Study("s2000_s", "", "", (one,), seen=(1, 2, 3))
+    new = [run(s, {"x": -1.0 - s / 99}, registered=known) for s in range(4, 10)]
+    seen = [run(s, {"x": {1000: 1.0 + s / 99}}, registered=known) for s in (1, 2, 3)]
+    row = judge(study, [*seen, *new])["claim"]
+    assert (row.verdict, row.parts[0].n, row.exploratory) == ("fails", 6, ())
+    few = judge(study, [*seen, *new[:2]])["claim"]  # all count, and the new ones are not finished
+    assert (few.parts[0].n, len(few.exploratory)) == (3, 1)
+
+
+def test_a_run_of_an_unknown_seed_may_be_one_that_was_seen():
+    study = Study("s2000_s", "", "", (), seen=(1,), seen_in=((("data", "GrammarCorpus"),),))
+    assert study.was_seen(None, {})
+    assert study.was_seen(None, {"data": "GrammarCorpus"})
+    assert not study.was_seen(None, {"data": "MyText"})
+    assert study.was_seen(1, {})
+    assert not study.was_seen(2, {})
+    assert not Study("s2000_s", "", "", (), seen=()).was_seen(None, {})
 
 
 def test_a_time_that_was_not_reached():

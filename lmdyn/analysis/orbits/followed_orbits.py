@@ -18,12 +18,24 @@ _WIDENS = 1.5  # largest state of the last tenth to that of the first half, of o
 
 
 def refuse_noise(f: Map, x: Tensor) -> None:
-    """Refuse a map that leads from one state to different ones.
+    """Refuse a map that leads from one state to different ones, or writes where states are.
 
     Raises:
-        ValueError: it does, by more than rounding.
+        ValueError: it leads to different ones, by more than rounding; it changes its argument, or returns the same
+            memory each time.
     """
-    first, again = f(x), f(x)
+    given, kept = x.clone(), x.clone()
+    first = f(given)
+    before = first.clone()
+    again = f(kept)
+    writes = not torch.equal(given.nan_to_num(), x.nan_to_num())
+    if first.data_ptr() == again.data_ptr() and len(x):  # a constant may be
+        f(x * (1 + torch.finfo(x.dtype).eps ** 0.5) + torch.finfo(x.dtype).eps ** 0.5)
+    if writes or not torch.equal(first.nan_to_num(), before.nan_to_num()):
+        raise ValueError(
+            f"the map {'changes the state that it is given' if writes else 'writes its result where the last one was'}"
+            ": orbits are compared with their earlier states; return a new tensor (x * 2, not x.mul_(2) or out=)"
+        )
     apart, size = state_norm(again - first), state_norm(first)
     if bool((apart > torch.finfo(x.dtype).eps * 64 * size).any()):
         raise ValueError(
@@ -68,6 +80,7 @@ class FollowedOrbits:
         self.rest = (~self.closed).nonzero()[:, 0]
         self.sizes = torch.empty(0, n, dtype=torch.float64, device=x.device)
         self.followed = torch.zeros(n, dtype=torch.bool, device=x.device)
+        self.diverged = torch.zeros(n, dtype=torch.bool, device=x.device)
         self.along = torch.randn(
             math.prod(x.shape[1:]),
             _OBSERVABLES,
@@ -98,11 +111,15 @@ class FollowedOrbits:
             x, moved = both.chunk(2)
             # measured beside the row's own ε: a norm of 1 that was ε
             delta, growth, _, finite = rescaled(x / epsilon, (moved - x) / epsilon, self.first[rows], 1.0)
+            norm = state_norm(x)
+            finite &= (
+                norm.isfinite()
+            )  # in float64 a norm ends at 1e154, from where no perturbation goes with its state
             more[window, rows] = torch.where(finite, growth / self.tau, torch.nan)
+            self.diverged[rows] |= ~finite
             self.x[rows] = x
             if look:
                 self.looks[window, rows] = (x.flatten(1) @ self.along).double()
-            norm = state_norm(x)
             sizes[window, rows] = norm.double()
             self.scale[rows] = torch.maximum(self.scale[rows], torch.where(norm.isfinite(), norm, 0))
             self.delta[rows] = delta * self._epsilon()[rows]

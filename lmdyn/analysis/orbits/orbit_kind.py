@@ -26,6 +26,7 @@ KINDS: Final = ("chaotic", "torus", "cycle", "fixed point", "undetermined")
 _DIMENSIONS = 3  # of tori that are looked for
 _KEPT, _FELL = 0.5, 0.5  # of λ at T, what is left at a multiple of T: of chaos more, of a regular orbit less
 _CHANGE, _SHARE = 2e-3, 0.999  # of a spectrum of lines
+_MOVED = 0.1  # of its range, at the ends of which a torus of a few beats has not been as often
 _DIMENSION = 0.7  # correlation dimension of a curve, but for what few points leave of it
 _APART = 3.0  # standard errors between the means before and after a change of kind
 _ENOUGH = 0.25  # of all windows, for chaos after a change: shorter parts are picked from slow swings about 0
@@ -103,11 +104,14 @@ def orbit_kind(
     - *Chaotic*: the interval of λ lies above its resolution max(ln T / T, block standard error), and λT ≥ 10
       (:func:`~lmdyn.analysis.growth_rate`). What is not at T = ``steps`` is followed to ``follow`` · T, where λ must
       in addition have kept its value: growth by a power of time, as on a regular orbit, leaves 0.3 of it.
-    - *Fixed point* and *cycle*: the state recurs to the precision, twice (:class:`~lmdyn.analysis.Recurrence`).
+    - *Fixed point* and *cycle*: the state recurs to the precision, twice (:class:`~lmdyn.analysis.Recurrence`). Where
+      perturbations grow all the same (chaos in a band that is narrower than the precision, a state beside an unstable
+      cycle), the orbit is chaotic, unless it comes back to the very same numbers: that is an unstable cycle.
     - *Torus*: neither, and each of four kinds of evidence at ``follow`` · T, more than once T: λ is not told from 0;
       of the first exponents one to three are 0, and those after them below 0; the power spectrum is made of lines that
       do not change (:func:`~lmdyn.analysis.spectral_lines`: by less than 0.2 %, 99.9 % of the power in 40 lines); the
-      orbit fills a curve at least (:func:`~lmdyn.analysis.correlation_dimension` of 0.7 or more).
+      orbit fills a curve at least (:func:`~lmdyn.analysis.correlation_dimension` of 0.7 or more) and stays there (the
+      ranges of both halves agree to a tenth).
     - *Undetermined*: all others, as orbits that are still on their way, diverged ones, chaos too weak for T, and
       any orbit of fewer than five windows that does not recur.
 
@@ -122,14 +126,17 @@ def orbit_kind(
     Hénon; Lorenz; circle maps, locked and not; tori of two frequencies; spirals and contractions, slow and fast; slow
     swings), and where T is long enough at least 95 % are named (``tests/analysis/orbits/test_orbit_kind.py``).
 
-    An orbit is undetermined, too, if its largest state of the last tenth is 1.5 times that of its first half.
+    An orbit is undetermined, too, if its largest state of the last tenth is 1.5 times that of its first half, or its
+    norm is no number any more (from 1e154 in float64); λ is then that of the windows before. So is a neutral cycle
+    that rounding moves on (a rotation by 1/7): it comes back to the precision, and yet fills a curve after many steps.
 
     Limits, stated since nothing else is known of the map: in float32, chaos in bands narrower than the tolerance is
     taken for a cycle; so are, for chaos with λ of some 1e-3, shears of maps that contract nothing; a coordinate that
     is constant and large beside what moves (1e2 in float32, 1e6 in float64) makes λ too small, and a small cycle a
     fixed point; a torus whose slowest period, or beat, is longer than about a tenth of T stays undetermined;
-    chaos with λ below 10 / (``follow`` · T) whose spectrum is of lines to 0.2 % is taken for a torus, and so is a
-    spiral into a fixed point that shrinks by less than this in T / 2 steps, and a cycle longer than a fifth of all.
+    chaos with λ below 10 / (``follow`` · T) whose spectrum is of lines to 0.2 % is taken for a torus, and so are an
+    approach to a fixed point in a spiral, or from both sides in turn, that shrinks by less than this in T / 2 steps,
+    and a cycle longer than a fifth of all.
 
     Args:
         f: map of (batch, *state) to the same, rows of which do not see each other; it is also applied to some of the
@@ -180,7 +187,8 @@ def orbit_kind(
         orbits.followed[orbits.rest] = True
         orbits.advance((follow - 1) * (before + steps // tau), look=True)
         found = _decided(orbits, at_first)
-        _find_tori(f, orbits, found, before * tau + steps, seed)
+        _find_tori(f, orbits, found, before * tau + steps, seed, max_period)
+    _find_exact(f, orbits, found, max_period)
     _find_periods(f, orbits, found, max_period)
     _measure_closed(f, orbits, found, seed, rows)
     rate = found.rate
@@ -227,14 +235,32 @@ def _decided(orbits: FollowedOrbits, at_first: Tensor | None) -> _Found:
     else:
         # what was followed no longer has a reason that is to be found
         chaotic = chaotic & (closed | ~exponents[-1].isnan())
-    chaotic = chaotic & orbits.x.flatten(1).isfinite().all(1).cpu() & ~orbits.widens.cpu()
+    chaotic = chaotic & ~_leaves(orbits)
     kinds = ["chaotic" if chaotic[i] else "cycle" if closed[i] else "undetermined" for i in range(n)]
     return _Found(kinds, after, at)
 
 
-def _find_tori(f: Map, orbits: FollowedOrbits, found: _Found, steps: int, seed: int) -> None:
+def _leaves(orbits: FollowedOrbits) -> Bool[Tensor, "batch"]:
+    """Orbits that stay nowhere."""
+    return (orbits.diverged | orbits.widens | ~orbits.x.flatten(1).isfinite().all(1)).cpu()
+
+
+def _find_exact(f: Map, orbits: FollowedOrbits, found: _Found, most: int) -> None:
+    """Orbits that come back to the very same state are closed, however fast those beside them leave."""
+    closed = orbits.recurred_at.cpu() >= 0
+    rows = [i for i, kind in enumerate(found.kinds) if kind == "chaotic" and bool(closed[i])]
+    if not rows:
+        return
+    x = orbits.x[rows]
+    period = _least_period(f, x, torch.zeros_like(orbits.scale[rows]), most)
+    for i, p in zip(rows, period.tolist(), strict=True):
+        if p:
+            found.kinds[i] = "cycle"
+
+
+def _find_tori(f: Map, orbits: FollowedOrbits, found: _Found, steps: int, seed: int, most: int) -> None:
     """Name the tori among those that are not known."""
-    zero = found.rate.zero & orbits.x.flatten(1).isfinite().all(1).cpu() & ~orbits.widens.cpu()
+    zero = found.rate.zero & ~_leaves(orbits)
     rows = torch.tensor(
         [i for i, kind in enumerate(found.kinds) if kind == "undetermined" and zero[i]], dtype=torch.int64
     )
@@ -264,7 +290,9 @@ def _find_tori(f: Map, orbits: FollowedOrbits, found: _Found, steps: int, seed: 
     if bool(again.any()):
         fine = _series(f, x[again], orbits.along, max(256, min(_LOOKS, times)), every)
         discrete[again], change[again], dimension[again] = _discrete(fine)
-    torus = (split & discrete & (dimension > _DIMENSION)).cpu()
+    # a cycle that rounding moves on, by less than it tells, fills a curve, too
+    drifts = _least_period(f, x, orbits.tolerance * orbits.scale[at], most) > 0
+    torus = (split & discrete & (dimension > _DIMENSION) & ~drifts).cpu()
     found.line_change[rows] = change.cpu()
     for i, is_torus, zeros in zip(rows.tolist(), torus.tolist(), q.tolist(), strict=True):
         if is_torus:
@@ -279,7 +307,16 @@ def _discrete(
         unknown = torch.full_like(series[0, :, 0], torch.nan)
         return unknown > 0, unknown, unknown.clone()
     lines = spectral_lines(series)
-    return (lines.change < _CHANGE) & (lines.share > _SHARE), lines.change, correlation_dimension(series)
+    stays = (lines.change < _CHANGE) & (lines.share > _SHARE) & _stays(series)
+    return stays, lines.change, correlation_dimension(series)
+
+
+def _stays(series: Float[Tensor, "times batch observables"]) -> Bool[Tensor, "batch"]:
+    """Whether both halves span the same range: a drift, of which the spectrum does not change either, goes on."""
+    early, late = series[: len(series) // 2], series[len(series) // 2 :]
+    wide = series.amax(0) - series.amin(0)
+    moved = torch.maximum((late.amax(0) - early.amax(0)).abs(), (late.amin(0) - early.amin(0)).abs())
+    return (moved <= _MOVED * wide).all(-1)
 
 
 def _series(

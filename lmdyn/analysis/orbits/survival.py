@@ -76,7 +76,8 @@ def survival(
         unit: lengths are multiples of it, and it is not short beside them (steps of a fast escape, windows): a share
             p = 1 − exp(−κ·unit) ends in each. None: time is continuous.
         detected: shortest length that is told from none (10 / λ of chaotic transients): the time that the escape rate
-            is of begins there, and the curve tells nothing before. Shorter lengths count as none.
+            is of begins there (with a ``unit``, at the next multiple of it), and the curve tells nothing before.
+            Shorter lengths count as none.
         confidence: of the intervals.
 
     Raises:
@@ -100,6 +101,8 @@ def survival(
         raise ValueError(
             "expected lengths of one orbit or more, finite and from 0: diverged ones are left out before"
         )
+    if horizon is not None and not horizon >= 0:
+        raise ValueError(f"expected a horizon from 0, got {horizon}")
     if groups is not None and len(groups) != len(length):
         raise ValueError(f"{len(groups)} groups are given for {len(length)} lengths: expected one for each")
     if detected < 0 or (unit is not None and not unit > 0):
@@ -112,7 +115,8 @@ def survival(
         )
     times = np.unique(np.concatenate([[0.0], length[ended]]))
     whole = _curve(length, ended, times)
-    beyond = (length - detected).clip(min=0)
+    # whole units, since an end is noticed at the end of one
+    beyond = (length - (detected if unit is None else np.ceil(detected / unit) * unit)).clip(min=0)
     rate, mean = _escape_rate(beyond, ended, unit), _restricted_mean(length, ended, last)
     if groups is None:
         low, high = _greenwood(length, ended, times, confidence)

@@ -349,4 +349,5 @@ STUDY = Study(
     "Training dynamics of neural language models: the outlook on attentional models",
     "Saphra 2021, sections 4.1.1, 5.1.2 and 6.1.2",
     DIVERGENCE + ENTROPY + SHAPLEY,
+    seen_in=tuple((("model", model), ("data", "GrammarCorpus")) for model in ("CausalLanguageModel", "CausalTagger")),
 )

@@ -205,6 +205,8 @@ def _others(runs: Sequence[ObservedRun], out: Path, others: str) -> list[Observe
         ]
     ):
         raise ValueError(f"{out} holds {strange[0]}, which is no record: choose a folder of its own")
+    if foreign := [p for p in out.glob("*.parquet") if not _of_records(p)]:
+        raise ValueError(f"{foreign[0]} was not written by `lmdyn records`: choose a folder of its own")
     if others == "keep" and not is_records_folder(out) and any(out.glob("*.parquet")):
         raise ValueError(
             f"{out} holds half of its records, whose runs cannot be kept: {RUNS_FILE} is missing; take it from the "
@@ -224,6 +226,14 @@ def _others(runs: Sequence[ObservedRun], out: Path, others: str) -> list[Observe
         for name in run.observers():
             run.read(name)  # now: the files are replaced
     return there
+
+
+def _of_records(path: Path) -> bool:
+    """Whether a file holds the observations of several runs, as ours; what cannot be read may be a half of ours."""
+    try:
+        return "run" in pq.read_schema(path).names
+    except (pa.ArrowException, OSError):
+        return True
 
 
 def _about(run: ObservedRun, study: str | None, environments: list[dict[str, Any]]) -> dict[str, Any]:

@@ -353,6 +353,75 @@ def test_diverged_orbits_are_undetermined():
     assert found.length.tolist()[1] == 0
 
 
+@pytest.mark.parametrize("rate", [2.0, 1.5, 1.01])
+def test_growth_to_the_end_of_the_numbers_is_no_chaos(rate):
+    """Norms end at 1e154, states go on to 1e308: from there a perturbation would seem to grow by its own loss."""
+    x = torch.tensor([[1e-3, 0.0]], dtype=torch.float64)
+    found = orbit_kind(lambda x: rate * x, x, 2000 if rate > 1.1 else 10_000)
+    assert found.kinds == ["undetermined"]
+    assert float(found.exponent) == pytest.approx(math.log(rate), rel=1e-6)
+
+
+def test_unstable_cycles_on_which_the_orbit_stays_exactly():
+    def cat(x):
+        return torch.stack([(2 * x[:, 0] + x[:, 1]) % 1, x.sum(1) % 1], 1)
+
+    found = orbit_kind(cat, torch.tensor([[0.5, 0.25], [0.0, 0.0], [0.1, 0.2]], dtype=torch.float64), 2000)
+    assert found.kinds == ["cycle", "fixed point", "chaotic"]
+    assert found.period.tolist() == [3, 1, 0]
+    assert found.exponent.tolist() == pytest.approx([math.log((3 + 5**0.5) / 2)] * 3, rel=0.02)
+    assert found.length.tolist()[:2] == [0, 0]
+    doubling = orbit_kind(lambda x: 2 * x % 1, uniform(3, 1), 2000)  # of 53 binary digits none is left
+    assert doubling.kinds == ["fixed point"] * 3
+    assert doubling.final.tolist() == [[0.0]] * 3
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7, 10, 12])
+def test_neutral_cycles_are_no_tori(parts):
+    """Their sines are not exact, so that rounding moves them on."""
+    c, s = math.cos(2 * math.pi / parts), math.sin(2 * math.pi / parts)
+    turn = torch.tensor([[c, s], [-s, c]], dtype=torch.float64)
+    found = orbit_kind(lambda x: x @ turn, torch.tensor([[1.0, 0.3]], dtype=torch.float64), 2000)
+    assert found.kinds[0] in ("undetermined", "cycle")
+    golden = torch.tensor(math.pi * (5**0.5 - 1), dtype=torch.float64)
+    c, s = golden.cos(), golden.sin()
+    turn = torch.stack([torch.stack([c, s]), torch.stack([-s, c])])
+    assert orbit_kind(lambda x: x @ turn, torch.tensor([[1.0, 0.3]], dtype=torch.float64), 2000).kinds == [
+        "torus"
+    ]
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x + 1e-5,
+        lambda x: torch.cat([x[:, :1] + 1e-9, 0.5 * x[:, 1:]], 1),  # beside contractions
+        lambda x: 1 + (x - 1) * math.exp(-1e-7),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_drifts_are_no_tori(f, dtype):
+    """Their spectrum is one of lines that stay, and they fill a curve."""
+    kinds = orbit_kind(f, uniform(2, 2).to(dtype), 1000).kinds
+    assert "torus" not in kinds
+    assert "chaotic" not in kinds
+
+
+def test_maps_that_write_where_states_are():
+    buffer = torch.empty(2, 1, dtype=torch.float64)
+
+    def reused(x):
+        return torch.mul(3.5 * x, 1 - x, out=buffer[: len(x)])
+
+    x = uniform(2, 1)
+    kept = x.clone()
+    with pytest.raises(ValueError, match=r"changes the state that it is given.*x\.mul_"):
+        orbit_kind(lambda x: x.mul_(1 - x).mul_(3.5), x, 1000)
+    with pytest.raises(ValueError, match="writes its result where the last one was"):
+        orbit_kind(reused, x, 1000)
+    assert torch.equal(x, kept)
+
+
 def test_few_windows_tell_nothing():
     assert orbit_kind(logistic(4.0), uniform(2, 1), steps=40, follow=1).kinds == ["undetermined"] * 2
 

@@ -160,3 +160,23 @@ def test_one_group_alone_with_transients():
 def test_censored_are_bools(censored):
     with pytest.raises((ValueError, TypeCheckError), match=r"give censored.bool|parameter 'censored'"):
         survival(torch.tensor([3.0, 5.0]), censored)
+
+
+def test_lengths_of_windows_and_a_shortest_one_between_them():
+    """Ends are noticed at ends of windows of 10: what is detected from 33.3 on is watched from 40 on."""
+    generator = torch.Generator().manual_seed(0)
+    for rate in (0.05, 0.1):
+        exact = -torch.rand(4000, generator=generator, dtype=torch.float64).log() / rate
+        length = (exact / 10).ceil() * 10
+        found = survival(length, torch.zeros(4000, dtype=torch.bool), unit=10.0, detected=33.3)
+        assert found.escape_interval[0] <= rate <= found.escape_interval[1]
+        assert found.escape_rate == pytest.approx(rate, rel=0.12)
+    few = survival(torch.full((6,), 50.0), torch.zeros(6, dtype=torch.bool), unit=10.0, detected=33.3)
+    assert few.escape_rate == float("inf")
+
+
+def test_odd_arguments():
+    none = torch.zeros(2, dtype=torch.bool)
+    for horizon in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match="horizon"):
+            survival(torch.ones(2), none, horizon=horizon)

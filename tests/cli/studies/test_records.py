@@ -213,6 +213,18 @@ def test_what_is_no_records_folder_is_left_alone(runs, tmp_path):
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 
 
+@pytest.mark.parametrize("others", ["refuse", "keep", "drop"])
+def test_files_of_others_are_not_replaced(runs, tmp_path, others):
+    """A folder of observations, or a user's own tables."""
+    folder = next(Path(runs).rglob("observations")) / "sparsity"
+    out = tmp_path / "theirs"
+    shutil.copytree(folder, out)
+    there = sorted(p.name for p in out.iterdir())
+    with pytest.raises(ValueError, match="was not written by `lmdyn records`"):
+        write_records(find_runs([runs]), out, others=others)
+    assert sorted(p.name for p in out.iterdir()) == there
+
+
 def test_records_that_were_damaged_say_so(runs, tmp_path):
     out = tmp_path / "out"
     write_records(find_runs([runs]), out)
