@@ -36,9 +36,18 @@ class RecurrentDepth(nn.Module):
         initial: the state at depth 0: ``zeros``, ``random`` (drawn by the global generator) or ``prelude``.
         inside: add within the first layer of the core, as an argument of its own, and not before it.
         depth_embedding: add a vector that differs from step to step.
+        core_norm: a LayerNorm, with a bias, at the end of each iteration.
     """
 
-    def __init__(self, injection="concat", initial="zeros", inside=False, depth_embedding=False, depth=4):
+    def __init__(
+        self,
+        injection="concat",
+        initial="zeros",
+        inside=False,
+        depth_embedding=False,
+        depth=4,
+        core_norm=False,
+    ):
         super().__init__()
         self.config = LlamaConfig(**SIZES, attn_implementation="sdpa")
         self.embed = nn.Embedding(VOCABULARY, HIDDEN)
@@ -49,11 +58,14 @@ class RecurrentDepth(nn.Module):
         self.coda = nn.ModuleList([layer(3)])
         self.adapter = nn.Linear(2 * HIDDEN, HIDDEN, bias=False) if injection == "concat" else None
         self.steps = nn.Embedding(16, HIDDEN) if depth_embedding else None
+        self.core_norm = nn.LayerNorm(HIDDEN) if core_norm else nn.Identity()
         self.norm, self.head = nn.RMSNorm(HIDDEN), nn.Linear(HIDDEN, VOCABULARY)
         self.injection, self.initial, self.inside, self.depth = injection, initial, inside, depth
         for p in self.parameters():
             if p.ndim > 1:
                 nn.init.normal_(p, std=0.2)
+        if core_norm:
+            nn.init.normal_(self.core_norm.bias, std=0.2)
 
     def forward(self, input_ids, depth: int | None = None):
         e = self.embed(input_ids)
@@ -71,6 +83,7 @@ class RecurrentDepth(nn.Module):
                 x = x + self.steps(torch.tensor(i))
             for layer in self.core:
                 x = layer(x, e, **given) if isinstance(layer, _Injected) else layer(x, **given)
+            x = self.core_norm(x)
         for layer in self.coda:
             x = layer(x, **given)
         return self.head(self.norm(x))

@@ -342,7 +342,8 @@ class EncoderMap:
                 what = "masks" if self.masked else "texts"
                 raise ValueError(
                     f"the map has {what} of {count} rows of {length} tokens, and is applied to {rows} rows of {tokens}"
-                    ": apply it to states of these rows, once or several times one after the other"
+                    ": apply it to states of these rows, once or several times one after the other; a function that "
+                    "goes on with some of the rows (`orbit_kind`) is given the map of one row at a time"
                 )
             return repeated(self._batch, rows // count)
         if self.injected:

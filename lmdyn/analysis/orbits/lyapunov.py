@@ -341,7 +341,9 @@ def derivative(f: Map, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     except NotImplementedError as error:
         raise ValueError(
             "the map has an operation without forward-mode derivative, as fused attention: make the map with "
-            f"EncoderMap(…, attention='eager') ({str(error).splitlines()[0]})"
+            "EncoderMap(…, attention='eager'), which reaches attention of transformers; where a module calls "
+            "scaled_dot_product_attention itself, take method='perturbation', or call this within "
+            f"torch.nn.attention.sdpa_kernel(SDPBackend.MATH) ({str(error).splitlines()[0]})"
         ) from error
     return both[0], both[1]
 

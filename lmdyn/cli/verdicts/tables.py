@@ -79,10 +79,20 @@ class Group:
 
     @property
     def decides(self) -> str:
-        """What decides between variants, computed from their verdicts; empty of one variant, and of too few seeds."""
-        if len(self.rows) < 2 or all(_too_few(row) or not row.parts for row in self.rows):
-            return ""
-        return what_decides([(row.claim.variant or row.claim.name, row.verdict) for row in self.rows])
+        """What decides between variants of one statement, computed from their verdicts.
+
+        Empty of one variant, and of too few seeds; other statements about the same question are no variants of it.
+        """
+        by_statement: dict[str, list[ClaimJudgement]] = {}
+        for row in self.rows:
+            by_statement.setdefault(row.claim.says, []).append(row)
+        found = []
+        for says, rows in by_statement.items():
+            if len(rows) < 2 or all(_too_few(row) or not row.parts for row in rows):
+                continue
+            words = what_decides([(row.claim.variant or row.claim.name, row.verdict) for row in rows])
+            found.append(f"“{says}” {words}" if len(by_statement) > 1 and words else words)
+        return " ".join(word for word in found if word)
 
     def cells(self) -> Iterator[Cells]:
         """A row for each number; what the publication says stands where it is another than in the row above."""

@@ -90,7 +90,8 @@ def repeated_modules(
     """Candidates for the layers of a core: the outermost modules that a forward pass calls again and again.
 
     Each has parameters, and is given and answers (batch, tokens, width) vectors that differ from call to call. Those
-    that are called equally often belong together; torch's own layers are taken only where there are no others.
+    that are called equally often belong together; torch's own layers are taken only where there are no others, or
+    where they are given just what one of these answers.
 
     Args:
         module: any module.
@@ -113,6 +114,11 @@ def repeated_modules(
     groups: dict[int, dict[str, nn.Module]] = {}
     for path, m in whole:
         groups.setdefault(len(trace.of(m)), {})[path] = m
+    for path, m in found:  # a norm at the end of each iteration belongs to it: the state is what it answers
+        group = groups.get(len(trace.of(m)), {})
+        answers = {call.number for layer in group.values() for call in trace.of(layer)}
+        if path not in group and all(call.x_number in answers for call in trace.of(m)):
+            group[path] = m
     return sorted(groups.values(), key=lambda g: -_size(g.values()))
 
 

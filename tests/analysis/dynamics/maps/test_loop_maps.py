@@ -71,6 +71,8 @@ LOOPS = {
     "add, zeros": (lambda: RecurrentDepth("add"), by_depth),
     "add, within a layer": (lambda: RecurrentDepth("none", inside=True), by_depth),
     "none": (lambda: RecurrentDepth("none", "prelude"), by_depth),
+    "concat, norm at the end": (lambda: RecurrentDepth(core_norm=True), by_depth),
+    "add, norm at the end": (lambda: RecurrentDepth("add", core_norm=True), by_depth),
     "our own, concat": (lambda: LoopedLanguageModel(config=OWN, vocab_size=VOCABULARY, depth=4), by_depth),
     "our own, random, add": (
         lambda: LoopedLanguageModel(
