@@ -165,9 +165,10 @@ def analyze(
 
 def _time_of(out: Path) -> float:
     """The time of the file system of a folder that is going to be written."""
+    folder = out / "observations" if (out / "observations").exists() else out
     try:
-        (out / "observations").mkdir(parents=True, exist_ok=True)
-        return file_system_time(out / "observations")
+        folder.mkdir(parents=True, exist_ok=True)
+        return file_system_time(folder)
     except OSError as error:
         raise ValueError(f"{out} cannot be written ({error}): give another folder by --out") from error
 

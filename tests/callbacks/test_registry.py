@@ -75,8 +75,8 @@ OBSERVERS = {
         "probe": probe("GrammarTasks", n_train=32, n_evaluation=20, corpus=PROBED),
     },
     "EncoderDynamics": {
-        "length": 12, "lengths": [8], "sentences": 6, "short_steps": 40, "dimension_times": [0, 20], "long_steps": 200,
-        "long_tau": 10, "check": 1, "check_steps": 60, "max_period": 4, "examples": 2, "threshold": 1e-3,
+        "length": 12, "lengths": [8], "sentences": 6, "short_steps": 20, "dimension_times": [0, 10], "long_steps": 60,
+        "long_tau": 5, "check": 1, "check_steps": 20, "max_period": 4, "examples": 2, "threshold": 1e-3,
     },
     "LoopConvergence": {"horizon": 6, "times": [0, 1, 2, 5], "max_tokens": 200},
     "DepthPerformance": {
@@ -358,7 +358,7 @@ def test_live_equals_replayed(observed, tmp_path_factory, name):
     observed = observed[language_of(name)]
     out = observed.parent / "replayed"
     if not out.exists():
-        with mock.patch("lmdyn.callbacks.observing.recording.publish", publish_numbers):
+        with mock.patch("lmdyn.cli.replay.replay.publish", publish_numbers):
             main(["analyze", str(observed), "--out", str(out)])
     live, replayed = (pd.read_parquet(folder_of(root, name)) for root in (observed, out))
     pd.testing.assert_frame_equal(live, replayed, check_exact=True)

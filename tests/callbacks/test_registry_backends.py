@@ -79,7 +79,7 @@ def test_observation_is_invisible(runs):
 def test_live_equals_replayed(runs):
     _, observed, kind = runs
     out = observed.parent / "replayed"
-    with mock.patch("lmdyn.callbacks.observing.recording.publish", registry.publish_numbers):
+    with mock.patch("lmdyn.cli.replay.replay.publish", registry.publish_numbers):
         main(["analyze", str(observed), "--out", str(out)])
     live, replayed = (
         pd.read_parquet(registry.folder_of(root, "Interdependence")) for root in (observed, out)

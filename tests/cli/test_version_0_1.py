@@ -66,9 +66,8 @@ def test_analyze_makes_a_missing_step_as_it_was(run):
     after = observed(run)
     assert after.keys() == before.keys()
     for key, table in before.items():
-        pd.testing.assert_frame_equal(
-            *as_then(after[key], table), rtol=1e-3, atol=1e-5
-        )  # another machine's float32
+        # another machine's float32, by which a count of small gradients may differ by one
+        pd.testing.assert_frame_equal(*as_then(after[key], table), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow

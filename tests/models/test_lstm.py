@@ -590,3 +590,19 @@ def test_two_ranks_anneal_as_one(tmp_path):
     # 9 tokens of rank 0 weigh three times the 3 of rank 1: (6 * 3 + 3 * 1) / 4 = 5.25 > 5 anneals on both,
     # while a mean of means (4.5) and rank 1 alone (3) would not
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["5.0 5.0", "5.0 5.0"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_mixed_precision_on_processors_without_half_precision(dtype, monkeypatch):
+    """Their LSTMs run in float32, where PyTorch's own raise."""
+    for name in ("_is_mkldnn_bf16_supported", "_is_mkldnn_fp16_supported"):
+        monkeypatch.setattr(torch.ops.mkldnn, name, lambda: False, raising=False)
+    lstm, x = StackedLSTM(3, 4, num_layers=2), torch.randn(2, 5, 3)
+    expected, _ = lstm(x)
+    with torch.autocast("cpu", dtype):
+        found, _ = lstm(x)
+        assert torch.is_autocast_enabled("cpu")
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)
+    found.sum().backward()
+    assert lstm.layers[0].weight_ih_l0.grad.dtype == torch.float32

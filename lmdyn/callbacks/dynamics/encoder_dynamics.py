@@ -46,7 +46,8 @@ _SCALARS = (
     "censored_share", "transient_length", "sign_change_length", "sign_change_chaotic_share", "switched_share",
     "attractor_share", "attractors", "largest_attractor_share", "transverse_exponent", "full_map_exponent",
     "reduced_map_exponent", "peak_effective_dimension", "orbit_share", "orbit_lyapunov_exponent",
-    "transient_share", "undetermined_transient_share", "ended_share", "restricted_mean_length", "restricted_offset",
+    "full_lyapunov_exponent", "transient_share", "undetermined_transient_share", "ended_share",
+    "restricted_mean_length", "restricted_offset",
 )  # fmt: skip
 
 
@@ -140,8 +141,11 @@ class EncoderDynamics(Observer):
         ``encoder_dynamics/orbit_share/<kind>``: share of sentences by the kind of their orbit: ``chaotic``, ``torus``,
             or ``cycle``, ``fixed point`` and ``undetermined``, see :func:`~lmdyn.analysis.orbit_kind`.
         ``encoder_dynamics/orbit_lyapunov_exponent``: mean λ over sentences of the part of the trajectory that tells its
-            kind, whatever it is, nats a step; of closed orbits, over whole periods. Earlier files have
-            ``orbit_exponent``, which is wrong for these.
+            kind, whatever it is, nats a step; of closed orbits, over whole periods. Of sentences whose tokens have
+            become equal it is that of the map of one token. Earlier files have ``orbit_exponent``, which is wrong for
+            closed orbits.
+        ``encoder_dynamics/full_lyapunov_exponent``: the same of the full map: of sentences of equal tokens the
+            larger of λ and of λ⊥ beside their orbit (``sentence_orbit_transverse_exponent``).
         ``encoder_dynamics/transient_share``: share of sentences whose λ is that of chaos, at first or all along.
         ``encoder_dynamics/undetermined_transient_share``: share of the others of which this is open: undetermined, or
             λ·steps ≥ 10 before the arrival with an interval of λ that reaches its resolution.

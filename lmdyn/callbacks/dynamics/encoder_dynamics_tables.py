@@ -26,8 +26,8 @@ _NUMBERS = (
     "attractors", "peak_effective_dimension", "transverse_exponent",
 )  # fmt: skip
 _WHERE_RECORDED = (
-    "full_map_exponent", "reduced_map_exponent", "orbit_lyapunov_exponent", "transient_share",
-    "undetermined_transient_share", "ended_share", "restricted_mean_length",
+    "full_map_exponent", "reduced_map_exponent", "orbit_lyapunov_exponent", "full_lyapunov_exponent",
+    "transient_share", "undetermined_transient_share", "ended_share", "restricted_mean_length",
 )  # fmt: skip
 _RUN_AND_STEP = ["run", "step"]
 _BY_RUNNING_MEANS = ["mean_exponent", "without_chaotic_transient", "censored_share", "transient_length"]
@@ -47,8 +47,8 @@ def dynamics_tables(
         ``synchronization_offset`` (mean, steps of the map), ``attractors`` (how many), ``peak_effective_dimension`` and
         ``transverse_exponent`` (nats a step); where there are such, ``full_map_exponent`` and
         ``reduced_map_exponent`` of the same sentences, and what the kinds of orbits say:
-        ``orbit_lyapunov_exponent``, ``transient_share``, ``undetermined_transient_share``, ``ended_share`` and
-        ``restricted_mean_length``.
+        ``orbit_lyapunov_exponent``, ``full_lyapunov_exponent``, ``transient_share``, ``undetermined_transient_share``,
+        ``ended_share`` and ``restricted_mean_length``.
         ``running_means``, for which chaos ends where a running mean of λ does (the publication states no rule):
         ``mean_exponent`` (λ in chaotic transients, nats a step), ``without_chaotic_transient`` and ``censored_share``
         (shares of sentences; censored: not over at the horizon) and ``transient_length`` (mean, steps of the map).

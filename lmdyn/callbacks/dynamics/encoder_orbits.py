@@ -1,6 +1,6 @@
 """Of what kind the trajectories of a long run are, and how long their chaos lasts: rows of ``EncoderDynamics``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -30,6 +30,13 @@ class _Orbit(NamedTuple):
     transient_undetermined: float
     chaotic_exponent: float
     line_change: float
+    transverse_exponent: float
+
+    @property
+    def full_exponent(self) -> float:
+        """λ of the full map: of equal tokens the larger of λ within these states and λ⊥."""
+        apart = self.transverse_exponent
+        return max(self.exponent, apart) if apart == apart else self.exponent
 
 
 def orbit_rows(
@@ -39,8 +46,19 @@ def orbit_rows(
     long: LongTerm,
     numerics: DynamicsNumerics,
     numbers: Sequence[int],
+    transverse: Callable[[Tensor], Tensor],
 ) -> list[Row]:
-    """Of what kind each trajectory is, how well λ is known, and how long its chaos lasts."""
+    """Of what kind each trajectory is, how well λ is known, and how long its chaos lasts.
+
+    Args:
+        f: the full map.
+        reduced: the map of one token, of sentences whose tokens are equal.
+        run: the long run.
+        long: settings of the long term.
+        numerics: settings of the numerics.
+        numbers: of the sentences in the whole set.
+        transverse: answers λ⊥ of each (batch, d) state of equal tokens.
+    """
     switched = run.switched_at >= 0
     found = torch.full((len(run.switched_at), len(_Orbit._fields)), torch.nan, dtype=torch.float64)
     parts: list[tuple[Map, Tensor, Tensor, Tensor]] = [(f, run.final_full, run.delta_full, ~switched)]
@@ -65,6 +83,7 @@ def orbit_rows(
         columns = (
             kind, orbits.exponent, orbits.error, orbits.resolution, orbits.steps, orbits.length, orbits.censored,
             orbits.transient_undetermined, orbits.chaotic_exponent, orbits.line_change,
+            transverse(orbits.final) if of is reduced else torch.full_like(orbits.exponent, torch.nan),
         )  # fmt: skip
         found[rows.cpu()] = torch.stack([column.double().cpu() for column in columns], 1)
     every = [_Orbit(*row) for row in gathered_rows(found).tolist()]
@@ -72,13 +91,15 @@ def orbit_rows(
     rows_ = [Row("orbit_share", kind=kind, value=kinds.count(kind) / len(kinds)) for kind in KINDS]
     for i, (kind_name, orbit) in enumerate(zip(kinds, every, strict=True)):
         names = list(orbit._fields[1:])
-        if orbit.chaotic_exponent != orbit.chaotic_exponent:  # it never was chaotic
-            names.remove("chaotic_exponent")
+        for name in ("chaotic_exponent", "transverse_exponent"):  # it never was chaotic; its tokens differ
+            if getattr(orbit, name) != getattr(orbit, name):
+                names.remove(name)
         rows_ += [
             Row(f"sentence_orbit_{name}", kind=kind_name, sentence=i, value=getattr(orbit, name))
             for name in names
         ]
     rows_.append(Row("orbit_lyapunov_exponent", value=_mean([orbit.exponent for orbit in every])))
+    rows_.append(Row("full_lyapunov_exponent", value=_mean([orbit.full_exponent for orbit in every])))
     chaotic = [orbit.chaotic_exponent for orbit in every if orbit.chaotic_exponent == orbit.chaotic_exponent]
     if chaotic:
         rows_.append(Row("chaotic_lyapunov_exponent", value=_mean(chaotic)))

@@ -206,7 +206,10 @@ class EncoderRuns:
         ):
             rows += [Row(quantity, sentence=i, value=float(v)) for i, v in enumerate(values)]
         if self.long.follow:
-            rows += orbit_rows(self.f, self.reduced, run, self.long, self.numerics, self.numbers)
+            rows += orbit_rows(
+                self.f, self.reduced, run, self.long, self.numerics, self.numbers,
+                lambda tokens: self._transverse(eager, tokens).nanmean(0),
+            )  # fmt: skip
         rows += self._attractors(run, exponents, recurred_at >= 0)
         return rows + (self._checked(eager) if self.reduced is not None else [])
 
@@ -254,13 +257,19 @@ class EncoderRuns:
 
     def transverse(self, eager: EncoderMap, tokens: Float[Tensor, "some d"] | None = None) -> Row:
         """λ⊥ along the trajectories of equal tokens; without ``tokens``, from the mean tokens of some sentences."""
-        tau = self.long.tau
-        steps, skipped = max(tau, _TRANSVERSE_STEPS // tau * tau), -(-self.long.skipped // tau)
         if tokens is None:
             settled = iterate(part_of(self.f, slice(4)), _equal(self.x[:4]), _TRANSVERSE_STEPS, {})
             tokens = settled.final.double().mean(1).to(settled.dtype)
-        found = transverse_exponents(eager, tokens, tau, skipped * tau + steps, self.numerics.seed)[skipped:]
+        found = self._transverse(eager, tokens)
         return Row("transverse_exponent", value=float(gathered(found).nanmean()))
+
+    def _transverse(
+        self, eager: EncoderMap, tokens: Float[Tensor, "some d"]
+    ) -> Float[Tensor, "windows some"]:
+        """λ⊥ of each window along trajectories of equal tokens, those left out in which a difference turns."""
+        tau = self.long.tau
+        steps, skipped = max(tau, _TRANSVERSE_STEPS // tau * tau), -(-self.long.skipped // tau)
+        return transverse_exponents(eager, tokens, tau, skipped * tau + steps, self.numerics.seed)[skipped:]
 
     def _long_run(
         self, x: Tensor, tau: int, steps: int, *, keep: int = 0, end_recurrent: bool = False

@@ -353,11 +353,11 @@ def test_diverged_orbits_are_undetermined():
     assert found.length.tolist()[1] == 0
 
 
-@pytest.mark.parametrize("rate", [2.0, 1.5, 1.01])
+@pytest.mark.parametrize("rate", [2.0, 1.5, 1.05])  # within the horizon, or when it is followed
 def test_growth_to_the_end_of_the_numbers_is_no_chaos(rate):
     """Norms end at 1e154, states go on to 1e308: from there a perturbation would seem to grow by its own loss."""
     x = torch.tensor([[1e-3, 0.0]], dtype=torch.float64)
-    found = orbit_kind(lambda x: rate * x, x, 2000 if rate > 1.1 else 10_000)
+    found = orbit_kind(lambda x: rate * x, x, 2000)
     assert found.kinds == ["undetermined"]
     assert float(found.exponent) == pytest.approx(math.log(rate), rel=1e-6)
 
@@ -383,6 +383,9 @@ def test_neutral_cycles_are_no_tori(parts):
     turn = torch.tensor([[c, s], [-s, c]], dtype=torch.float64)
     found = orbit_kind(lambda x: x @ turn, torch.tensor([[1.0, 0.3]], dtype=torch.float64), 2000)
     assert found.kinds[0] in ("undetermined", "cycle")
+
+
+def test_a_neutral_turn_that_never_closes_is_a_torus():
     golden = torch.tensor(math.pi * (5**0.5 - 1), dtype=torch.float64)
     c, s = golden.cos(), golden.sin()
     turn = torch.stack([torch.stack([c, s]), torch.stack([-s, c])])

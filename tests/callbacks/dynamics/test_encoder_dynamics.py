@@ -150,6 +150,7 @@ def test_dimension_of_more_sentences_than_are_followed(data, observed, tmp_path)
     assert len(values(few, "sentence_offset", length=12)) == 3
 
 
+@pytest.mark.slow
 def test_transverse_exponent_where_none_has_synchronized_so_soon(data, observed, tmp_path):
     model, whole = observed
     soon = observer(data, tmp_path, check_steps=10).observe(model, 5)  # tokens need some 20 steps
@@ -157,6 +158,7 @@ def test_transverse_exponent_where_none_has_synchronized_so_soon(data, observed,
     assert values(soon, "transverse_exponent") == pytest.approx(values(whole, "transverse_exponent"), rel=0.3)
 
 
+@pytest.mark.slow
 def test_transverse_exponent_without_the_steps_in_which_differences_turn(data, observed, tmp_path):
     """As the function has it; all steps under `follow: 0`, as up to version 0.1, and by a setting of its own."""
     model, table = observed
@@ -234,6 +236,12 @@ def test_long_term_is_what_the_functions_say(data, observed):
     )
     np.testing.assert_allclose(values(table, "sentence_orbit_exponent"), kinds.exponent, rtol=1e-9)
     assert table.loc[table["quantity"] == "sentence_orbit_exponent", "kind"].tolist() == kinds.kinds
+    apart = transverse_exponents(
+        EncoderMap(model, {"input_ids": ids}, dtype=torch.float64, attention="eager"), kinds.final, 10, 400
+    )[20:].mean(0)
+    np.testing.assert_allclose(values(table, "sentence_orbit_transverse_exponent"), apart, rtol=1e-6)
+    both = torch.maximum(kinds.exponent, apart)
+    assert values(table, "full_lyapunov_exponent") == [pytest.approx(float(both.mean()), rel=1e-6)]
     shares = (kinds.length > 0, kinds.transient_undetermined)
     for quantity, share in zip(("transient_share", "undetermined_transient_share"), shares, strict=True):
         assert values(table, quantity) == [float(share.double().mean())]
