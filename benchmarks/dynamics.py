@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.smoke:
+        args.threads = 1
         args.sentences, args.tokens, args.hidden_size, args.reps, args.steps = 4, 4, 16, 1, 2
         args.windows_of_ten = 2
     torch.set_num_threads(args.threads)

@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, whose numbers mean nothing")
     args = parser.parse_args()
     if args.smoke:
+        args.threads = 1
         args.tokens, args.layers, args.updates = [200, 100, 100], 2, 4
     torch.set_num_threads(args.threads)
     quiet()

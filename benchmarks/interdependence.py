@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, whose numbers mean nothing")
     args = parser.parse_args()
     if args.smoke:
+        args.threads = 1
         args.hidden_size, args.sample, args.reps = 8, 3, 1
         args.size, args.layers, args.sentences = 8, 1, 2
     torch.set_num_threads(args.threads)

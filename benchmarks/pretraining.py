@@ -70,6 +70,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, whose numbers mean nothing")
     args = parser.parse_args()
     if args.smoke:
+        args.threads = 1
         args.size, args.length, args.batch, args.types, args.updates, args.reps = "tiny", 16, 2, 200, 2, 1
     torch.set_num_threads(args.threads)
     quiet()

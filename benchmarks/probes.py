@@ -52,6 +52,7 @@ def main() -> None:
     args = parser.parse_args()
     size = 768
     if args.smoke:
+        args.threads = 1
         args.tokens, args.time, args.sites, args.epochs, args.reps, size = 256, 16, 3, 1, 1, 24
     torch.set_num_threads(args.threads)
     quiet()

@@ -84,6 +84,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, whose numbers mean nothing")
     args = parser.parse_args()
     if args.smoke:
+        args.threads = 1
         args.n, args.d, args.sites, args.checkpoints, args.reps = 200, 16, 2, 3, 1
 
     torch.set_num_threads(args.threads)

@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, whose numbers mean nothing")
     args = parser.parse_args()
     if args.smoke:
+        args.threads = 1
         args.sentences, args.layers, args.hidden_size, args.updates, args.reps = 8, 2, 16, 3, 1
     torch.set_num_threads(args.threads)
     quiet()

@@ -37,6 +37,7 @@ from lmdyn.analysis.inspection.predictions import activations_at
 from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead, train_tower_heads
 from lmdyn.callbacks.preference.tower_preference import TOWERS
 from lmdyn.models import TwoTowerLanguageModel
+from lmdyn.models.stacked_lstm import run_lstm
 
 GOALS = {"step": 1.1, "heads": 1.1, "memory": 0.25}
 
@@ -61,6 +62,7 @@ def main() -> None:
     parser.add_argument("--loss", choices=["ours", "plain"], help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.smoke:
+        args.threads = 1
         args.rows, args.length, args.hidden_size, args.layers = 4, 16, 16, 1
         args.types, args.tokens, args.reps, args.updates = 500, 512, 1, 2
     torch.set_num_threads(args.threads)
@@ -136,7 +138,7 @@ def alone(args: argparse.Namespace, tower: str) -> tuple[Callable[[Tensor], Tens
             nn.LSTM(d, d, num_layers=2, batch_first=True, dropout=0.1).to(args.device) for _ in range(2)
         )
         parameters = [*ahead.parameters(), *back.parameters()]
-        return (lambda x: ahead(x)[0] + back(x.flip(1))[0].flip(1)), parameters
+        return (lambda x: run_lstm(ahead, x)[0] + run_lstm(back, x.flip(1))[0].flip(1)), parameters
     if tower == "gpt":
         config: Any = GPT2Config(
             vocab_size=1, bos_token_id=None, eos_token_id=None, n_embd=d, n_head=n, n_inner=4 * d

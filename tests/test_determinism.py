@@ -54,7 +54,7 @@ def trained(tmp_path_factory):
         with (folder / f"{number}.log").open("w", encoding="utf-8") as log:
             processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
     try:
-        codes = [process.wait(timeout=900) for process in processes]
+        codes = [process.wait(timeout=1800) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -1,13 +1,13 @@
 """LSTM layers that can be observed one by one, and the recurrent state that is carried between batches."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-__all__ = ["RecurrentOutput", "StackedLSTM", "State", "as_processor_can", "carry_state"]
+__all__ = ["RecurrentOutput", "StackedLSTM", "State", "carry_state", "run_lstm"]
 
 State = tuple[tuple[Tensor, Tensor], ...]
 """One pair (h, c) for each layer, each of shape (1, batch, hidden)."""
@@ -60,25 +60,32 @@ def carry_state(state: State | None, continues: Bool[Tensor, " batch"]) -> State
     return tuple((h.detach().masked_fill(fresh, 0.0), c.detach().masked_fill(fresh, 0.0)) for h, c in state)
 
 
-def as_processor_can(inputs: Tensor) -> AbstractContextManager[object]:
-    """Within it, LSTMs run in mixed precision where there are such kernels, and in float32 where there are none.
+def run_lstm(
+    lstm: nn.LSTM, inputs: Tensor, state: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """What an LSTM returns, in mixed precision also on processors without half precision.
 
-    oneDNN has LSTMs in half precision for processors with instructions for it only, and raises on others.
+    oneDNN has LSTMs in half precision for processors with instructions for it only, and PyTorch raises on others: there
+    the recurrence runs in float32.
 
     Args:
-        inputs: of the LSTM, whose device counts; of float32, as embeddings are in mixed precision.
+        lstm: PyTorch's.
+        inputs: its input.
+        state: (h, c) that it begins with; zeros by default.
 
     Example:
-        >>> with torch.autocast("cpu", torch.bfloat16), as_processor_can(torch.zeros(1, 2, 3)):
-        ...     bool(nn.LSTM(3, 4)(torch.zeros(1, 2, 3))[0].isfinite().all())
+        >>> with torch.autocast("cpu", torch.bfloat16):
+        ...     bool(run_lstm(nn.LSTM(3, 4), torch.zeros(1, 2, 3))[0].isfinite().all())
         True
     """
-    if inputs.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
-        return nullcontext()
-    half = torch.get_autocast_dtype("cpu") == torch.float16
-    kernels = torch.ops.mkldnn
-    there = kernels._is_mkldnn_fp16_supported() if half else kernels._is_mkldnn_bf16_supported()
-    return nullcontext() if there else torch.autocast("cpu", enabled=False)
+    if inputs.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+        half = torch.get_autocast_dtype("cpu") == torch.float16
+        kernels = torch.ops.mkldnn
+        if not (kernels._is_mkldnn_fp16_supported() if half else kernels._is_mkldnn_bf16_supported()):
+            with torch.autocast("cpu", enabled=False):
+                begin = None if state is None else (state[0].float(), state[1].float())
+                return lstm(inputs.float(), begin)  # type: ignore[no-any-return]
+    return lstm(inputs, state)  # type: ignore[no-any-return]
 
 
 class StackedLSTM(nn.Module):
@@ -119,10 +126,11 @@ class StackedLSTM(nn.Module):
             raise ValueError(f"expected a state of {len(self.layers)} layers, got {len(state)}")
         after: list[tuple[Tensor, Tensor]] = []
         hidden = inputs
-        with as_processor_can(inputs):
-            for i, layer in enumerate(self.layers):
-                hidden, last = layer(
-                    hidden if i == 0 else self.dropout(hidden), None if state is None else state[i]
-                )
-                after.append(last)
+        for i, layer in enumerate(self.layers):
+            hidden, last = run_lstm(
+                cast(nn.LSTM, layer),
+                hidden if i == 0 else self.dropout(hidden),
+                None if state is None else state[i],
+            )
+            after.append(last)
         return hidden, tuple(after)

@@ -12,7 +12,7 @@ from transformers.models.bert.modeling_bert import BertLayer
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from transformers.pytorch_utils import Conv1D
 
-from lmdyn.models.stacked_lstm import as_processor_can
+from lmdyn.models.stacked_lstm import run_lstm
 
 __all__ = ["LSTMTowers", "TowerLinear", "TowerNorm", "TransformerTowers", "side_by_side"]
 
@@ -216,11 +216,10 @@ class LSTMTowers(nn.Module):
         """Encodings of word vectors, each tower's of its own; padding, on the right, is never read before text."""
         backwards = _reversal(x, attention_mask)
         encodings = []
-        with as_processor_can(x):
-            for vectors, ahead, back in zip(x, self.forwards, self.backwards, strict=True):
-                before = cast(Tensor, ahead(_shifted(vectors))[0])
-                after = cast(Tensor, back(_shifted(vectors.gather(1, backwards)))[0])
-                encodings.append(before + after.gather(1, backwards))
+        for vectors, ahead, back in zip(x, self.forwards, self.backwards, strict=True):
+            before, _ = run_lstm(cast(nn.LSTM, ahead), _shifted(vectors))
+            after, _ = run_lstm(cast(nn.LSTM, back), _shifted(vectors.gather(1, backwards)))
+            encodings.append(before + after.gather(1, backwards))
         return torch.stack(encodings)
 
 
