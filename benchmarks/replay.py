@@ -10,6 +10,7 @@ Run: ``python benchmarks/replay.py`` (``--smoke`` for seconds)
 import argparse
 import contextlib
 import io
+import os
 import sys
 import tempfile
 import time
@@ -30,7 +31,7 @@ from lmdyn.cli.analyze import analyze
 from lmdyn.cli.replay.replay import replay
 
 GOAL, NOTHING_S = 1.15, 5.0
-SECONDS = {"read": 0.0, "observe": 0.0}
+READ, OBSERVE = "LMDYN_BENCHMARK_READ_S", "LMDYN_BENCHMARK_OBSERVE_S"  # this module is imported a second time
 
 
 class Slow(LearningCurves):
@@ -38,7 +39,7 @@ class Slow(LearningCurves):
 
     def observe(self, *args, **kwargs):
         """As learning curves."""
-        time.sleep(SECONDS["observe"])
+        time.sleep(float(os.environ[OBSERVE]))
         return super().observe(*args, **kwargs)
 
 
@@ -75,16 +76,16 @@ def pipeline(folder: Path, n: int, read: float, observe: float, name: str) -> fl
     def fetch(name: str, revision: str | None = None) -> Path:
         if Path(name).is_dir():
             return Path(name)
-        time.sleep(SECONDS["read"])
+        time.sleep(float(os.environ[READ]))
         return folder / "series" / str(revision)
 
     def timed(*args, **kwargs):
-        SECONDS.update(read=read, observe=observe)
+        os.environ.update({READ: str(read), OBSERVE: str(observe)})
         began = time.monotonic()
         replay(*args, **kwargs)
         took.append(time.monotonic() - began)
-        SECONDS.update(read=0.0, observe=0.0)
 
+    os.environ.update({READ: "0", OBSERVE: "0"})  # until it begins
     with mock.patch("lmdyn.models.pretrained.hub_folder", fetch), mock.patch.object(command, "replay", timed):
         revisions = ",".join(f"step{i}" for i in range(n))
         analyze("org/lm", revisions=revisions, configs=[config], out=folder / name, loggers=["none"])
@@ -144,6 +145,7 @@ def main() -> None:
         for read, observe in ((unit, unit), (unit, unit / 2), (unit / 2, unit)):
             seconds = pipeline(folder, args.pipeline, read, observe, f"{read}_{observe}")
             least = args.pipeline * max(read, observe)
+            assert seconds > least  # else it did not wait
             rows.append([
                 f"{args.pipeline} checkpoints, {read:g} s to read and {observe:g} s to observe", f"{seconds:.2f}",
                 f"{seconds / least:.3f}", f"{GOAL:g} times the greater sum",
