@@ -86,7 +86,8 @@ def start(run, out, log, slow_disk=None):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     program = [str(slow_disk)] if slow_disk else ["-m", "lmdyn.cli"]
     command = [sys.executable, *program, "analyze", str(run), "--out", str(out), "--logger", "none"]
-    return subprocess.Popen(command, stdout=log.open("w"), stderr=subprocess.STDOUT, env=environment)
+    with log.open("w") as file:
+        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
 
 
 def n_there(out):
@@ -113,9 +114,8 @@ def test_workers_of_which_some_die_and_some_come_late(run, tmp_path):
     codes = [worker.wait(timeout=1800) for worker in workers]
     seconds = time.monotonic() - began
     texts = [log.read_text() for log in logs]
-    assert [code for worker, code in zip(workers, codes, strict=True) if worker not in killed] == [0] * 5, (
-        texts
-    )
+    lived = [code for worker, code in zip(workers, codes, strict=True) if worker not in killed]
+    assert lived == [0] * (WORKERS - KILLED), texts
     # each is stored once, and right
     for observer in ("learning_curves", "sparsity"):
         store = ObservationStore(out / "observations" / observer)
