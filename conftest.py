@@ -6,9 +6,12 @@ At the root, so that it also holds for the doctests below lmdyn/.
 import logging
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.helpers.interpreter import Interpreter
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
@@ -38,6 +41,15 @@ def _logging(monkeypatch: pytest.MonkeyPatch) -> None:
     logger = logging.getLogger("lmdyn")
     for name, value in (("propagate", True), ("handlers", []), ("level", logging.NOTSET)):
         monkeypatch.setattr(logger, name, value)
+
+
+@pytest.fixture(scope="session")
+def interpreter() -> "Iterator[Interpreter]":
+    """Its ``executable`` is Python that has imported everything."""
+    from tests.helpers.interpreter import Interpreter
+
+    with Interpreter() as started:
+        yield started
 
 
 @pytest.fixture

@@ -21,12 +21,11 @@ ALONE = [p for p in SCRIPTS if p.stem not in IN_KIT]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ALONE, ids=[p.stem for p in ALONE])
-def test_runs_and_prints_a_table(script, tmp_path):
+def test_runs_and_prints_a_table(script, tmp_path, interpreter):
     if script.stem == "memory" and not Path("/proc/self/status").exists():
         pytest.skip("memory is read from /proc")
-    command = [sys.executable, str(script), "--smoke"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}  # small work only waits for its threads
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
+    command = [interpreter.executable, str(script), "--smoke"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "| --- |" in done.stdout, done.stdout
 
@@ -36,17 +35,17 @@ def test_each_benchmark_is_in_the_readme():
     assert [p.name for p in SCRIPTS if f"benchmarks/{p.name}" not in text] == []
 
 
-def kit(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def kit(python: Path, out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """benchmarks/gpu.sh with tiny sizes."""
     command = ["bash", str(FOLDER / "gpu.sh"), "--smoke", "--out", str(out), *arguments]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable}
+    env = {**os.environ, "PYTHON": str(python)}
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=900, check=False)
 
 
 @pytest.mark.slow
-def test_the_kit_for_a_gpu(tmp_path):
+def test_the_kit_for_a_gpu(tmp_path, interpreter):
     """All steps, each with its table; run again it has nothing to do, and a step that failed is tried again."""
-    done = kit(tmp_path)
+    done = kit(interpreter.executable, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "results.json").read_text())
     steps = {step["name"]: step for step in found["steps"]}
@@ -58,7 +57,7 @@ def test_the_kit_for_a_gpu(tmp_path):
     assert all(f"## {name}" in page for name in steps)
     steps["sweep_precision"]["status"] = "failed: exit status 1"
     (tmp_path / "results.json").write_text(json.dumps(found))
-    again = kit(tmp_path)
+    again = kit(interpreter.executable, tmp_path)
     assert again.returncode == 0
     assert again.stdout.count("done before") == len(steps) - 1
     assert "sweep_precision: done, " in again.stdout

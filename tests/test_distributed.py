@@ -211,12 +211,17 @@ def test_two_ranks_observe_what_one_observes(two, tmp_path, weights):
         a, b = pd.read_parquet(one / path), pd.read_parquet(of_two / path)
         assert a.drop(columns="value").equals(b.drop(columns="value"))
         # float32 rounds a row of 3 otherwise than one of 2; the correlation of nearly constant values, over 149 words
-        # or over 5 of a class, is ill-conditioned and shows it (1e-6 to 3e-4, on a processor without AVX-512 0.025).
-        # Sums over ranks are the same, as float64 tells, where every row is held to the bound.
+        # or over 5 of a class, is ill-conditioned and shows it (1e-6 to 3e-4). On a processor without AVX-512 those of
+        # the untrained network's gradients at the logits, which hardly differ between words, differ by 0.025. Sums
+        # over ranks are the same, as float64 tells, where every row is held to the bound.
         ill = a["quantity"].str.startswith("rho_") | (name == "similarity")
         exact = ~ill | (weights == "64-true")
         assert_close(a[exact], b[exact])
-        pd.testing.assert_frame_equal(a[ill], b[ill], check_exact=False, rtol=0, atol=0.1)
+        constant = (
+            a["quantity"].str.startswith("rho_gradient") & (a["site"] == "logits") & (weights == "untrained")
+        )
+        for rows, bound in ((ill & ~constant, 1e-2), (ill & constant, 0.1)):
+            pd.testing.assert_frame_equal(a[rows], b[rows], check_exact=False, rtol=0, atol=bound)
         if name == "similarity" and weights == "64-true":  # activations of float32 differ by their rounding
             pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=0, atol=1e-9)
         if name == "sparsity":

@@ -14,6 +14,7 @@ import pytest
 
 from tests.helpers.excerpts import excerpt_data, plain_documents, stand_in_spacy
 from tests.helpers.hub import Hub
+from tests.helpers.interpreter import Interpreter
 from tests.helpers.published import (
     publish_albert,
     publish_books,
@@ -67,10 +68,11 @@ class Place:
             **os.environ, **hub.environment(folder / "home"), "PYTHONPATH": f"{packages}:{ROOT}",
             "LMDYN_DATA": str(data), "LMDYN_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1",
         }  # fmt: skip
+        self.interpreter = Interpreter(self.environment)
 
-    def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            command,
+            [self.interpreter.executable, *arguments],
             env=self.environment,
             cwd=self.folder,
             capture_output=True,
@@ -83,8 +85,7 @@ class Place:
         """``lmdyn check`` and the profile's command, to its claims; answers the folder of its runs."""
         self.check(profile)
         cores = str(min(2, len(os.sched_getaffinity(0))))
-        snakemake = str(Path(sys.executable).with_name("snakemake"))
-        done = self.run(snakemake, "--profile", f"configs/{profile}", "--cores", cores)
+        done = self.run("-m", "snakemake", "--profile", f"configs/{profile}", "--cores", cores)
         runs = self.folder / "runs" / profile
         logs = {path.name: path.read_text() for path in runs.rglob("logs/*.log")}
         assert done.returncode == 0, done.stderr[-2000:] + "\n".join(
@@ -99,9 +100,7 @@ class Place:
 
     def check(self, profile: str) -> None:
         """``lmdyn check`` finds no error, and says what of time, memory and disk is needed."""
-        done = self.run(
-            sys.executable, "-m", "lmdyn.cli", "check", "--profile", f"configs/{profile}", "--json"
-        )
+        done = self.run("-m", "lmdyn.cli", "check", "--profile", f"configs/{profile}", "--json")
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
         lines = json.loads(done.stdout)
         assert not [line for line in lines if line["verdict"] == "error"]
@@ -117,7 +116,9 @@ SPLITS = ("train", "validation", "test")
 @pytest.fixture
 def place(tmp_path):
     with Hub(tmp_path / "hub").serve() as served:
-        yield Place(tmp_path, served)
+        made = Place(tmp_path, served)
+        with made.interpreter:
+            yield made
 
 
 def observed(run: Path) -> set[str]:

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 
 import pandas as pd
 import pyarrow as pa
@@ -22,6 +21,7 @@ from transformers import (
 
 from tests.analysis.words.test_surprisal import TEXTS, albert_like, byte_level
 from tests.helpers.hub import Hub
+from tests.helpers.interpreter import Interpreter
 
 pytestmark = pytest.mark.slow
 
@@ -47,18 +47,27 @@ OBSERVERS = {
 def lmdyn(hub, folder, *args, fails=False):
     """A command in a process of its own, on this hub."""
     done = subprocess.run(
-        [sys.executable, "-m", "lmdyn.cli", *args],
-        env={**os.environ, **hub.environment(folder / "cache")},
+        [hub.python, "-m", "lmdyn.cli", *args],
+        env={**os.environ, **hub.environment(hub.root.parent / "cache")},
         cwd=folder, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert (done.returncode != 0) == fails, done.stderr
     return done.stderr
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    with Hub(folder / "hub").serve() as hub, Interpreter(hub.environment(folder / "cache")) as python:
+        hub.python = python.executable
+        yield hub
+
+
 @pytest.fixture
-def hub(tmp_path):
-    with Hub(tmp_path / "hub").serve() as served:
-        yield served
+def hub(served):
+    yield served
+    served.asked.clear()
+    served.latency = 0.0
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -22,6 +21,7 @@ from transformers import (
 from tests.analysis.words.test_surprisal import byte_level
 from tests.helpers.excerpts import excerpt_data, plain_documents, stand_in_spacy
 from tests.helpers.hub import Hub
+from tests.helpers.interpreter import Interpreter
 from tests.helpers.published import publish_albert, publish_glue, publish_wikipedia
 from tests.helpers.tiny import tiny_configs
 
@@ -48,7 +48,9 @@ def hub(tmp_path_factory):
         publish_wikipedia(served, documents)
         publish_albert(served, "albert/albert-large-v2", documents)
         publish_glue(served, whole / "glue", tasks=["stsb"])
-        yield served
+        with Interpreter(environment(served)) as python:
+            served.python = python.executable
+            yield served
 
 
 def commands(name: str) -> list[list[str]]:
@@ -63,15 +65,18 @@ def commands(name: str) -> list[list[str]]:
     ]
 
 
-def lmdyn(hub: Hub, *words: str) -> str:
+def environment(hub: Hub) -> dict[str, str]:
     folder = hub.root.parent
+    return {
+        **os.environ, **hub.environment(folder / "home"), "PYTHONPATH": f"{folder / 'packages'}:{ROOT}",
+        "LMDYN_DATA": str(folder / "data"), "LMDYN_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+
+
+def lmdyn(hub: Hub, *words: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "lmdyn.cli", *words],
-        env={
-            **os.environ, **hub.environment(folder / "home"), "PYTHONPATH": f"{folder / 'packages'}:{ROOT}",
-            "LMDYN_DATA": str(folder / "data"), "LMDYN_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1",
-        },
-        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
+        [hub.python, "-m", "lmdyn.cli", *words],
+        env=environment(hub), cwd=hub.root.parent, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout + done.stderr

@@ -66,8 +66,11 @@ def test_analyze_makes_a_missing_step_as_it_was(run):
     after = observed(run)
     assert after.keys() == before.keys()
     for key, table in before.items():
-        # another machine's float32, by which a count of small gradients may differ by one
-        pd.testing.assert_frame_equal(*as_then(after[key], table), rtol=1e-3, atol=1e-4)
+        found, then = as_then(after[key], table)
+        # another machine's float32, of which a correlation of 0.005 over few words is off by 4e-5
+        ill = then["quantity"].str.startswith("rho_").to_numpy()
+        pd.testing.assert_frame_equal(found[~ill], then[~ill], rtol=1e-3, atol=1e-5)
+        pd.testing.assert_frame_equal(found[ill], then[ill], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ trees, paths-info, and files with ETag, commit and ranges. Latency and failures 
 import hashlib
 import json
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ class Hub:
         latency: seconds that each answer waits.
         asked: method and path of each request.
         url: the endpoint, while it is served.
+        python: the interpreter that runs commands on it.
 
     Example:
         >>> hub = Hub(tmp_path)  # doctest: +SKIP
@@ -48,6 +50,7 @@ class Hub:
     latency: float = 0.0
     asked: list[str] = field(default_factory=list)
     url: str = ""
+    python: Path = Path(sys.executable)
     _failures: list[_Failure] = field(default_factory=list)
 
     def folder(self, kind: Kind, name: str, revision: str = "main") -> Path:
