@@ -14,6 +14,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
 
+from lmdyn.callbacks.observing.figures import lay_out
+
 __all__ = [
     "CLAIMS_PAGE",
     "REPORT_PAGE",
@@ -30,6 +32,7 @@ __all__ = [
 REPORT_PAGE = "index.html"
 CLAIMS_PAGE = "claims.html"
 _PAGES = {REPORT_PAGE: "Figures and tables", CLAIMS_PAGE: "Claims of the publication, with verdicts"}
+_DPI = 150  # of a report's figures
 _FRAME_MS = 500  # of an animated image
 
 _STYLE = """
@@ -105,8 +108,9 @@ def picture(figure: Figure, base: Path, name: str) -> str:
     """Write a figure as PNG and SVG, and return it as part of the page."""
     files = {kind: file_beside(base, name, kind) for kind in ("png", "svg")}
     with rc_context({"svg.hashsalt": name}):  # equal pictures in equal files: no random names, no date
+        lay_out(figure, _DPI)
         for kind, file in files.items():
-            figure.savefig(file, dpi=150, metadata={"Date": None} if kind == "svg" else {})
+            figure.savefig(file, dpi=_DPI, metadata={"Date": None} if kind == "svg" else {})
     links = ", ".join(_link(file, kind.upper()) for kind, file in files.items())
     return _image(files["png"], name, f" ({links})")
 

@@ -227,13 +227,6 @@ def publish_numbers(observer: Observer, *args: object) -> None:
         publish(observer, *args)
 
 
-def publish_sparingly(observer: Observer, *args: object) -> None:
-    """With figures at the first and the last of the four observations."""
-    n = len(list((observer.run.log_dir / "observations" / observer.name).glob("*.parquet")))
-    with mock.patch.object(observer, "log_figures", n in (1, 4)):
-        publish(observer, *args)
-
-
 def fit(folder: Path, callbacks: list[dict], language: str = "grammar", figures: bool = False) -> Path:
     """Figures take most of the time: without them there is no report, either."""
     checkpoint = {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": SCHEDULE}}
@@ -248,10 +241,9 @@ def fit(folder: Path, callbacks: list[dict], language: str = "grammar", figures:
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "in.yaml").write_text(yaml.safe_dump(config))
-    published = publish_sparingly if figures else publish_numbers
     with ExitStack() as patches:
-        patches.enter_context(mock.patch("lmdyn.callbacks.observing.recording.publish", published))
         if not figures:
+            patches.enter_context(mock.patch("lmdyn.callbacks.observing.recording.publish", publish_numbers))
             patches.enter_context(mock.patch("lmdyn.cli.report.write_report"))
         main(["fit", "--config", str(folder / "in.yaml")])
     return folder / "run"
@@ -278,9 +270,9 @@ class Runs(dict):
         return self[language]
 
 
-def observers_of(language: str) -> list[dict]:
+def observers_of(language: str, schedule: dict = SCHEDULE) -> list[dict]:
     return [
-        {"class_path": name, "init_args": {**OBSERVERS[name], "schedule": SCHEDULE}}
+        {"class_path": name, "init_args": {**OBSERVERS[name], "schedule": schedule}}
         for name in exported()
         if language_of(name) == language
     ]
@@ -298,9 +290,11 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """As ``observed``, with figures and a report."""
+    """As ``observed``, with figures of a single step and of two, both while it trains, and a report."""
     return Runs(
-        lambda language: fit(tmp_path_factory.mktemp("drawn"), observers_of(language), language, True)
+        lambda language: fit(
+            tmp_path_factory.mktemp("drawn"), observers_of(language, {"at": [0, 3]}), language, True
+        )
     )
 
 
@@ -312,9 +306,7 @@ def test_every_exported_observer_is_in_the_registry():
     assert exported().keys() == OBSERVERS.keys()
 
 
-@pytest.mark.parametrize(
-    "language", [x if x == "grammar" else pytest.param(x, marks=pytest.mark.slow) for x in LANGUAGES]
-)
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_observation_is_invisible(plain, observed, language):
     assert identical(final_weights(plain[language]), final_weights(observed[language]))
 

@@ -28,6 +28,7 @@ __all__ = [
     "PlainTextFigure",
     "cell_values",
     "draw_lines",
+    "lay_out",
     "line_style",
     "line_styles",
     "log_figure",
@@ -77,6 +78,13 @@ class PlainTextFigure(Figure):
                     artist.set_minor_formatter(_UnicodePowers(minor))
         with mpl.rc_context({"text.parse_math": False}):  # of ticks that are made while drawing
             super().draw(renderer)
+
+
+def lay_out(figure: Figure, dpi: float) -> None:
+    """Find a figure's layout, once for all files that it is saved to, which find it each for itself otherwise."""
+    figure.set_dpi(dpi)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
 
 
 class _Around(Formatter):

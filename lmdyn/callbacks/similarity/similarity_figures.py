@@ -34,6 +34,8 @@ _FLOORS = {"": "-", "shuffled_": ":", "untrained_": "-."}
 _ONE_SIDED = ("pwcca", "attention_kullback_leibler")  # rows: this model, or the later step
 _FIXED = re.compile(r"svcca_(\d+)")
 _PAST = r" ?step (\d+)$"
+_LINE = ["step", "site", "reference", "reference_site"]
+_ENDS = ("low", "high", "corrected", "error")
 
 
 def similarity_figures(
@@ -99,6 +101,7 @@ def _curves(observations: pd.DataFrame, rows: pd.DataFrame, measure: str, sites:
     there = list(dict.fromkeys(rows["reference"]))
     bases = {name: _base(name, there) for name in there}
     names = list(dict.fromkeys(base for base, _ in bases.values()))
+    around = _around(observations, measure)
     for ax, site in zip(panels, places, strict=True):
         here = select(rows, site=site)
         for reference, (base, dashes) in sorted(bases.items(), key=lambda item: names.index(item[1][0])):
@@ -106,7 +109,7 @@ def _curves(observations: pd.DataFrame, rows: pd.DataFrame, measure: str, sites:
             label, several = reference.replace("_", " "), len(line["reference_site"].unique()) > 1
             for their, one in line.groupby("reference_site", sort=False):
                 look = {"label": f"{label}, {their}" if several else label, "ls": dashes, "ms": 3.5}
-                _line(ax, observations, measure, one, {**fig.line_style(names.index(base)), **look})
+                _line(ax, around, one, {**fig.line_style(names.index(base)), **look})
         theirs = [str(t) for t in here["reference_site"].unique()]
         ax.set_title(f"{site} with {', '.join(theirs)} of the reference", fontsize=10, loc="left")
         fig.set_step_axis(ax, here["step"], rates=observations)
@@ -124,17 +127,24 @@ def _base(name: str, there: Sequence[str]) -> tuple[str, str]:
     return name, _FLOORS[""]
 
 
-def _line(
-    ax: Axes, observations: pd.DataFrame, measure: str, line: pd.DataFrame, look: Mapping[str, Any]
-) -> None:
+def _around(observations: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Ends of intervals and errors of a measure side by side, NaN where there is none: low, high, corrected, error."""
+    quantities = {f"{measure}_{end}": end for end in _ENDS}
+    rows = select(observations, quantity=list(quantities))
+    rows = rows.assign(quantity=rows["quantity"].astype(str).map(quantities))
+    around = rows[_LINE].drop_duplicates()
+    for end in _ENDS:
+        these = select(rows, quantity=end)[[*_LINE, "value"]].rename(columns={"value": end})
+        around = around.merge(these, on=_LINE, how="left")
+    return around
+
+
+def _line(ax: Axes, around: pd.DataFrame, line: pd.DataFrame, look: Mapping[str, Any]) -> None:
     """A line over steps, on its bootstrap interval or two standard errors of the jackknife where there are any."""
     line = line.sort_values("step")
     ax.plot(line["step"], line["value"], marker=".", lw=1.3, **look)
-    key = ["step", "site", "reference", "reference_site"]
-    ends = (select(observations, quantity=f"{measure}_{end}") for end in ("low", "high"))
-    low, high = (line[key].merge(end, on=key, how="left")["value"].to_numpy() for end in ends)
-    found = (select(observations, quantity=f"{measure}_{what}") for what in ("corrected", "error"))
-    corrected, error = (line[key].merge(end, on=key, how="left")["value"].to_numpy() for end in found)
+    found = line[_LINE].merge(around, on=_LINE, how="left")
+    low, high, corrected, error = (found[end].to_numpy() for end in _ENDS)
     if np.isfinite(error).any():
         low, high = corrected - 2 * error, corrected + 2 * error
     if np.isfinite([low, high]).any():
@@ -166,8 +176,9 @@ def _ranks(observations: pd.DataFrame, rows: pd.DataFrame, sites: Sequence[str])
 
 def _between_layers(observations: pd.DataFrame, rows: pd.DataFrame, measure: str) -> Figure:
     figure, ax = fig.new_figure(7.5, 3.8)
+    around = _around(observations, measure)
     for i, ((site, their), line) in enumerate(rows.groupby(["site", "reference_site"], sort=False)):
-        _line(ax, observations, measure, line, {"label": f"{site} – {their}", "ms": 4, **fig.line_style(i)})
+        _line(ax, around, line, {"label": f"{site} – {their}", "ms": 4, **fig.line_style(i)})
     ax.set_title("layers of the model with each other", fontsize=10, loc="left")
     ax.set_ylabel(_label(measure))
     fig.set_step_axis(ax, rows["step"], rates=observations)
