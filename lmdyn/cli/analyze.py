@@ -4,7 +4,7 @@ import fnmatch
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from lmdyn.cli.replay.status import replay_states, status_lines
 from lmdyn.cli.replay.work import Work
 from lmdyn.cli.replay_loggers import Destination, logger_settings, logging_to, make_loggers
 from lmdyn.cli.studies.provenance import begin_session, end_session
+from lmdyn.cli.untrusted import known_paths, named_paths, only_known, refuse_others
 from lmdyn.cli.weights_record import WeightsRecord
 
 __all__ = ["analyze", "replay_status"]
@@ -62,6 +63,7 @@ def analyze(
     keep: KeepLimit | None = None,
     expiry_s: float = EXPIRY_S,
     command: Sequence[str] = ("lmdyn", "analyze"),
+    untrusted: bool = False,
 ) -> int:
     """Replay observers over checkpoints: those of a run, in a folder of transformers' Trainer, or of a hub model.
 
@@ -95,6 +97,8 @@ def analyze(
             checkpoint; None removes nothing.
         expiry_s: seconds without a sign of life after which a worker's checkpoint is another's to take.
         command: its words, for ``<out>/provenance.json``.
+        untrusted: the run is somebody else's: its configuration may name classes of an exact list only
+            (:func:`~lmdyn.cli.untrusted.known_paths`), and what ``configs`` name.
 
     Returns:
         Number of observations made.
@@ -107,11 +111,12 @@ def analyze(
     """
     subject = _Subject(run, checkpoints, revisions, out)
     folder, out, paths, first = subject.folder, subject.out, subject.paths, subject.first
+    allowed = subject.checked(configs) if untrusted else None
     began = _time_of(out)
     config = subject.config()
     to = Destination(out, folder.name, shard if shard[1] > 1 else worker)
     settings = _loggers(config, configs, loggers, to)
-    cli = _instantiate(config, configs, out)
+    cli = _instantiate(config, configs, out, allowed)
     module, datamodule = cli.model, cli.datamodule
     observers = _chosen(cli, only)
     tokenizer = _run_tokenizer(folder) if subject.own else _pretrained_tokenizer(module)
@@ -184,6 +189,7 @@ def replay_status(
     shard: tuple[int, int] = (0, 1),
     scheduled: bool = False,
     expiry_s: float = EXPIRY_S,
+    untrusted: bool = False,
 ) -> list[str]:
     """How far a replay is: lines of what is done, running, stale and failed, and why. Nothing is written.
 
@@ -197,13 +203,15 @@ def replay_status(
         shard: see there.
         scheduled: see there.
         expiry_s: see there.
+        untrusted: see there.
 
     Raises:
         FileNotFoundError: no configuration or no checkpoint.
         ValueError: no such observer; a hub model that cannot be reached.
     """
     subject = _Subject(run, checkpoints, revisions, out)
-    observers = _chosen(_instantiate(subject.config(), configs, subject.out), only)
+    allowed = subject.checked(configs) if untrusted else None
+    observers = _chosen(_instantiate(subject.config(), configs, subject.out, allowed), only)
     check_names(observers)
     asked = _asked(subject.paths, observers, shard, scheduled=scheduled)
     names = {step: [o.name for o in of] for step, of in asked.items()}
@@ -223,6 +231,14 @@ class _Subject:
             raise ValueError(f"{run} is no run of ours: say by --out where its observations shall go")
         self.out = out or self.folder
         self.first = self.paths[next(iter(self.paths))]  # of a hub model, this fetches it
+
+    def checked(self, configs: Sequence[Path]) -> frozenset[str]:
+        """What may be imported for it where it is not trusted; its configuration names nothing else."""
+        allowed = known_paths() | named_paths(configs)
+        if self.own:
+            config = self.folder / "config.yaml"
+            refuse_others(read_yaml(config), config, allowed)
+        return allowed
 
     def config(self) -> dict[str, Any]:
         """Its configuration."""
@@ -321,10 +337,17 @@ def _hub_refs(name: str) -> list[str]:
 def _run_config(run: Path, first: Path) -> dict[str, Any]:
     """The configuration of a run of ours, with what its first checkpoint knows."""
     config = read_yaml(run / "config.yaml")
+    if not (
+        isinstance(config, Mapping) and all(isinstance(config.get(k), Mapping) for k in ("trainer", "model"))
+    ):
+        raise ValueError(
+            f"{run / 'config.yaml'} is no configuration of a run: expected trainer and model, with settings"
+        )
     config = {key: config[key] for key in ("seed_everything", "trainer", "model", "data") if key in config}
     callbacks = config["trainer"].get("callbacks") or []
-    if isinstance(callbacks, Mapping):  # a single one needs no list
+    if isinstance(callbacks, (Mapping, str)):  # a single one needs no list
         callbacks = [callbacks]
+    callbacks = [{"class_path": one} if isinstance(one, str) else one for one in callbacks]
     config["trainer"]["callbacks"] = [c for c in callbacks if not _saves_checkpoints(c["class_path"])]
     # what was found in training, as the size of the vocabulary, is in the checkpoint; numbers only, since texts could
     # name classes, which jsonargparse imports
@@ -360,9 +383,17 @@ def _loggers(
     return logger_settings(trainers[0].get("logger"), overlays, named, to)
 
 
-def _instantiate(config: dict[str, Any], configs: Sequence[Path], out: Path) -> Any:
-    """Model, data and observers of the configuration, for one process and one device."""
+def _instantiate(
+    config: dict[str, Any], configs: Sequence[Path], out: Path, allowed: frozenset[str] | None = None
+) -> Any:
+    """Model, data and observers of the configuration, for one process and one device; of ``allowed`` classes."""
     from lmdyn.cli.fit import LmdynCLI
+
+    class Checked(LmdynCLI):
+        def before_instantiate_classes(self) -> None:
+            super().before_instantiate_classes()
+            if allowed is not None:  # also of files that the configuration names
+                refuse_others(self.config.as_dict(), "the configuration", allowed)
 
     config["trainer"] |= {
         "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "logger": False, "plugins": None,
@@ -372,7 +403,8 @@ def _instantiate(config: dict[str, Any], configs: Sequence[Path], out: Path) -> 
         merged = Path(folder, "config.yaml")
         merged.write_text(yaml.safe_dump(config), encoding="utf-8")
         args = [f"--config={path}" for path in (merged, *configs)]
-        cli = LmdynCLI([*args, "--trainer.logger=false"], run=False)
+        with nullcontext() if allowed is None else only_known(allowed):
+            cli = Checked([*args, "--trainer.logger=false"], run=False)
     cli.model.configure_model()
     return cli
 

@@ -91,6 +91,11 @@ def analyze_command(args: Sequence[str]) -> None:
         "--strict", action="store_true",
         help="stop at the first checkpoint that fails; default: go on with the others and report it at the end",
     )  # fmt: skip
+    parser.add_argument(
+        "--untrusted", action="store_true",
+        help="the run is somebody else's: its config.yaml may name classes of lmdyn's, optimizers of torch's and two "
+        "loggers only; what files of your own (--config) name is trusted",
+    )  # fmt: skip
     parser.add_argument("--device", help="cpu, cuda, …; default: cuda where there is one")
     parser.add_argument(
         "--logger", action="append", default=[],
@@ -113,6 +118,7 @@ def analyze_command(args: Sequence[str]) -> None:
     asked = {
         "checkpoints": options.checkpoints, "revisions": options.revisions, "configs": options.config,
         "only": options.only, "out": options.out, "shard": shard, "scheduled": options.scheduled,
+        "untrusted": options.untrusted,
     }  # fmt: skip
     if options.status:
         sys.stdout.write("\n".join(replay_status(options.run, **asked)) + "\n")
@@ -192,6 +198,10 @@ def report_command(args: Sequence[str]) -> None:
         "--config", action="append", default=[], type=Path,
         help="yaml that names observers of your own which a run's config.yaml does not name, as given to analyze",
     )  # fmt: skip
+    parser.add_argument(
+        "--untrusted", action="store_true",
+        help="the runs are somebody else's: what their config.yaml names is not imported, and drawn by numbers only",
+    )  # fmt: skip
     options = parser.parse_args(list(args))
     if len(options.run) > 1 and options.out is None:
         raise ValueError("a report of several runs needs a folder of its own: give --out DIR")
@@ -200,7 +210,10 @@ def report_command(args: Sequence[str]) -> None:
 
     for config in options.config:
         import_configured(config)
-    log.info("report: %s", write_report(options.run, options.out or options.run[0] / "report"))
+    log.info(
+        "report: %s",
+        write_report(options.run, options.out or options.run[0] / "report", untrusted=options.untrusted),
+    )
 
 
 def prepare_command(args: Sequence[str]) -> None:

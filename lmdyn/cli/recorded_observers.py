@@ -21,11 +21,12 @@ class UnknownObserverError(ValueError):
     """Observations of a class that neither lmdyn nor the user knows."""
 
 
-def recorded_observer(folder: Path) -> type[Observer]:
+def recorded_observer(folder: Path, *, untrusted: bool = False) -> type[Observer]:
     """The observer whose observations a folder holds; a name in a file imports nothing by itself.
 
     Args:
         folder: ``RUN/observations/NAME``.
+        untrusted: the run's configuration is not to be followed.
 
     Returns:
         The class: a public one of lmdyn's, one that is imported already, or one among the callbacks in
@@ -41,7 +42,7 @@ def recorded_observer(folder: Path) -> type[Observer]:
     else:
         found = vars(sys.modules[module]).get(cls) if module in sys.modules else None
     config = folder.parents[1] / "config.yaml"
-    for path in _callbacks(config) if found is None else ():
+    for path in _callbacks(config) if found is None and not untrusted else ():
         # the same class of the same package: a package may export it under a shorter path
         if path.rpartition(".")[2] == cls and path.partition(".")[0] == name.partition(".")[0]:
             try:

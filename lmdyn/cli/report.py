@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 _MOST_NUMBERS = 1000  # of an unknown observer, some of whose rows are no scalars
 
 
-def write_report(runs: Sequence[Path], out: Path) -> Path:
+def write_report(runs: Sequence[Path], out: Path, *, untrusted: bool = False) -> Path:
     """Write ``<out>/index.html``, self-contained, and each figure as ``<out>/<observer>_<figure>.{png,svg}``.
 
     Observers may have more static methods than ``figures``; each answers what it makes by name:
@@ -60,6 +60,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         runs: run folders; those with a ``test.json`` (``lmdyn test``) give a row of a table, with or without
             observations.
         out: folder of the report; made if need be.
+        untrusted: nothing is imported that the runs' ``config.yaml`` name.
 
     Returns:
         The page.
@@ -73,9 +74,10 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     shortened = short_names([str(run.resolve()) for run in runs])
     names = {run: shortened[str(run.resolve())] for run in runs}
-    together = _shared(folders) if len(observed) > 1 else {}
+    find = partial(recorded_observer, untrusted=untrusted)
+    together = _shared(folders, find) if len(observed) > 1 else {}
     sections = [_configurations({names[run]: run for run in runs}, out)] if len(runs) > 1 else []
-    sections += [_together_section(name, shared, folders, out) for name, shared in together.items()]
+    sections += [_together_section(name, shared, folders, out, find) for name, shared in together.items()]
     sections += [
         _run_section(
             run,
@@ -83,6 +85,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
             out,
             prefix=f"{names[run]}_".replace("/", "_") if len(observed) > 1 else "",
             drawn=frozenset(together),
+            find=find,
         )
         for run in observed
     ]
@@ -104,14 +107,18 @@ def _observed(run: Path) -> list[Path]:
     return folders
 
 
-def _known_observer(folder: Path) -> type[Observer] | None:
+_Find = Callable[[Path], type[Observer]]
+"""Answers the observer whose observations a folder holds."""
+
+
+def _known_observer(folder: Path, find: _Find) -> type[Observer] | None:
     try:
-        return recorded_observer(folder)
+        return find(folder)
     except UnknownObserverError:
         return None
 
 
-def _shared(folders: Mapping[Path, Sequence[Path]]) -> dict[str, list[ObservationStore]]:
+def _shared(folders: Mapping[Path, Sequence[Path]], find: _Find) -> dict[str, list[ObservationStore]]:
     """Observations of several runs that are drawn together, by the name of the observer."""
     stores: dict[str, list[ObservationStore]] = {}
     for found in folders.values():
@@ -121,19 +128,25 @@ def _shared(folders: Mapping[Path, Sequence[Path]]) -> dict[str, list[Observatio
         name: several
         for name, several in stores.items()
         if len(several) > 1
-        and len(kinds := {_known_observer(s.folder) for s in several}) == 1
+        and len(kinds := {_known_observer(s.folder, find) for s in several}) == 1
         and (observer := kinds.pop()) is not None
         and observer.several_runs
     }
 
 
 def _together_section(
-    name: str, stores: Sequence[ObservationStore], folders: Mapping[Path, Sequence[Path]], out: Path
+    name: str,
+    stores: Sequence[ObservationStore],
+    folders: Mapping[Path, Sequence[Path]],
+    out: Path,
+    find: _Find,
 ) -> str:
     """The figures and tables of several runs."""
-    observer, settings = recorded_observer(stores[0].folder), stores[0].about()["settings"]
+    observer, settings = find(stores[0].folder), stores[0].about()["settings"]
     shared = {str(store.folder.parents[1]): store.folder for store in stores}
-    others = _Others({run: (shared[str(run)], found) for run, found in folders.items() if str(run) in shared})
+    others = _Others(
+        {run: (shared[str(run)], found) for run, found in folders.items() if str(run) in shared}, find
+    )
     parts = [f"<h1>{html.escape(name)} of {len(stores)} runs</h1>"]
     settings_of = [store.about()["settings"] for store in stores]
     if different := _different_settings(settings_of, ("probe_set", "train_set", "references", "previous")):
@@ -193,7 +206,7 @@ def _survived(what: str, make: Callable[[], Iterable[str]]) -> Iterator[str]:
 
 
 def _run_section(
-    run: Path, folders: Sequence[Path], out: Path, prefix: str, drawn: frozenset[str] = frozenset()
+    run: Path, folders: Sequence[Path], out: Path, prefix: str, drawn: frozenset[str], find: _Find
 ) -> str:
     parts = [f"<h1>{html.escape(str(run))}</h1>"]
     links = (f"<a href='#{quote(prefix + p.name)}'>{html.escape(p.name)}</a>" for p in folders)
@@ -203,7 +216,7 @@ def _run_section(
         about, observations = store.about(), store.read()
         parts.append(f"<h2 id='{html.escape(base.name)}'>{html.escape(folder.name)}</h2>")
         try:
-            observer = recorded_observer(folder)
+            observer = find(folder)
         except UnknownObserverError as error:
             parts.append(f"<p>Without figures: {html.escape(str(error))}.</p>")
             parts.append(_last_values(observations, _MOST_NUMBERS))
@@ -212,7 +225,7 @@ def _run_section(
             parts.append(f"<p>{html.escape(summary)}</p>")
             if folder.name not in drawn:
                 parts += _drawn(
-                    observer, observations, about["settings"], _Others({run: (folder, folders)}), base
+                    observer, observations, about["settings"], _Others({run: (folder, folders)}, find), base
                 )
             parts += _survived(
                 f"animations and numbers of {base.name}",
@@ -247,10 +260,12 @@ class _Others(Mapping[str, pd.DataFrame]):
 
     Args:
         runs: for each run the observer's own folder, and those of all.
+        find: answers whose a folder is.
     """
 
-    def __init__(self, runs: Mapping[Path, tuple[Path, Sequence[Path]]]) -> None:
+    def __init__(self, runs: Mapping[Path, tuple[Path, Sequence[Path]]], find: _Find) -> None:
         self._runs = runs
+        self._find = find
         self._read: dict[str, pd.DataFrame] = {}
 
     @cached_property
@@ -259,7 +274,7 @@ class _Others(Mapping[str, pd.DataFrame]):
         found: dict[str, dict[str, Path]] = {}
         for run, (own, folders) in self._runs.items():
             for folder in folders:
-                observer = _known_observer(folder) if folder != own else None
+                observer = _known_observer(folder, self._find) if folder != own else None
                 if observer is not None:
                     found.setdefault(observer.__name__, {}).setdefault(str(run), folder)
         return found

@@ -1,0 +1,125 @@
+"""``--untrusted``: a run that somebody else has made, of which nothing is imported but what an exact list names."""
+
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from jsonargparse import _common as settings_of_jsonargparse
+from jsonargparse import set_parsing_settings
+
+import lmdyn.callbacks
+import lmdyn.datamodules
+import lmdyn.models
+from lmdyn.cli.configurations import read_yaml
+
+__all__ = ["known_paths", "named_paths", "only_known", "refuse_others"]
+
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_OTHERS = (
+    "lightning.LightningDataModule",
+    "lightning.pytorch.loggers.CSVLogger",
+    "lightning.pytorch.loggers.TensorBoardLogger",
+)
+_NOT = ("SpacyTagger",)  # imports the package of the model that it is told
+
+
+def known_paths() -> frozenset[str]:
+    """What a run may name: the classes that lmdyn exports, torch's optimizers and schedules, two loggers.
+
+    Example:
+        >>> {"lmdyn.callbacks.Sparsity", "torch.optim.AdamW"} <= known_paths()
+        True
+        >>> "os.system" in known_paths()
+        False
+    """
+    ours = [
+        getattr(package, name)
+        for package in (lmdyn.callbacks, lmdyn.datamodules, lmdyn.models)
+        for name in package.__all__
+        if name not in _NOT
+    ]
+    theirs = [*vars(torch.optim).values(), *vars(torch.optim.lr_scheduler).values()]
+    bases = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+    classes = [one for one in ours if isinstance(one, type)]
+    classes += [one for one in theirs if isinstance(one, type) and issubclass(one, bases)]
+    short = {f"{package}.{one.__name__}" for one in classes for package in _packages(one)}
+    return frozenset(short | {f"{one.__module__}.{one.__qualname__}" for one in classes} | set(_OTHERS))
+
+
+def _packages(cls: type) -> Iterator[str]:
+    """Under which names packages export it."""
+    for package in (lmdyn.callbacks, lmdyn.datamodules, lmdyn.models, torch.optim, torch.optim.lr_scheduler):
+        if vars(package).get(cls.__name__) is cls:
+            yield package.__name__
+
+
+def named_paths(configs: Sequence[Path]) -> frozenset[str]:
+    """All that files of the user's own name, which they may."""
+    return frozenset(
+        text for path in configs for _, text in _texts(read_yaml(path)) if _DOTTED.fullmatch(text)
+    )
+
+
+def refuse_others(config: Any, where: Path | str, allowed: frozenset[str]) -> None:
+    """Refuse a configuration that names anything else that could be imported: classes, and functions as arguments.
+
+    Args:
+        config: plain values.
+        where: the file, for the message.
+        allowed: dotted paths.
+
+    Raises:
+        ValueError: it does; the message says what and where.
+
+    Example:
+        >>> refuse_others({"model": {"class_path": "os.system"}}, "config.yaml", known_paths())
+        Traceback (most recent call last):
+        ...
+        ValueError: config.yaml names os.system (model.class_path), which --untrusted does not import: ...
+    """
+    short = {path.rpartition(".")[2] for path in allowed}
+    for key, text in _texts(config):
+        if key.rpartition(".")[2] == "class_path" and "." not in text:
+            fine = text in short
+        else:
+            fine = text in allowed or not _DOTTED.fullmatch(text) or not _importable(text.partition(".")[0])
+        if not fine:
+            raise ValueError(
+                f"{where} names {text} ({key}), which --untrusted does not import: name it in a file of your own, "
+                "--config FILE, if you trust it, or take it out"
+            )
+
+
+def _importable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None  # of a top level, which imports nothing
+    except (ImportError, ValueError):
+        return True
+
+
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every text of plain values, with its place."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from _texts(one, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, (list, tuple)):
+        for i, one in enumerate(value):
+            yield from _texts(one, f"{key}.{i}")
+
+
+@contextmanager
+def only_known(allowed: frozenset[str]) -> Iterator[None]:
+    """In here jsonargparse imports no other path that a value names."""
+    settings = settings_of_jsonargparse.parsing_settings
+    before = {name: settings[name] for name in ("import_path_verdicts", "import_paths_enforced")}
+    set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=sorted(allowed))
+    try:
+        yield
+    finally:
+        settings.update(before)
