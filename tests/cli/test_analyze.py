@@ -12,8 +12,8 @@ import yaml
 from lmdyn.callbacks import LearningCurves
 from lmdyn.callbacks.training.checkpoint_files import find_checkpoints, load_weights
 from lmdyn.cli.__main__ import main
-from lmdyn.cli.analyze import _run_config
 from lmdyn.cli.commands import parse_shard
+from lmdyn.cli.replay.subject import _run_config
 from lmdyn.cli.report import write_report
 
 

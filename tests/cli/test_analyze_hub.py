@@ -333,7 +333,7 @@ def test_patterns_of_revisions(hub, observers, tmp_path, monkeypatch):
     refs = SimpleNamespace(
         branches=[SimpleNamespace(name=n) for n in ("main", "step0", "step10", "step40")], tags=[]
     )
-    monkeypatch.setattr("lmdyn.cli.analyze.list_repo_refs", lambda name: refs)
+    monkeypatch.setattr("lmdyn.cli.replay.subject.list_repo_refs", lambda name: refs)
     assert analyze("nobody/lm", revisions="step?0", configs=[observers], out=tmp_path / "a") == 2
     assert analyze("nobody/lm", revisions="all", configs=[observers], out=tmp_path / "a") == 1
     assert sorted(losses(tmp_path / "a")) == [0, 10, 40]

@@ -10,7 +10,7 @@ import yaml
 
 from lmdyn.cli.__main__ import main
 
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "v0_1" / "lstm_run"
+FIXTURE = Path(__file__).parents[2] / "fixtures" / "v0_1" / "lstm_run"
 EVIL = "from pathlib import Path\nfrom lmdyn.callbacks import LearningCurves\nPath({marker!r}).touch()\n" \
        "class Curves(LearningCurves):\n    pass\ndef forward(module, batch):\n    pass\n"  # fmt: skip
 

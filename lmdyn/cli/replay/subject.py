@@ -1,0 +1,136 @@
+"""What is replayed over: a run of ours, or checkpoints of Hugging Face's; its checkpoints, its configuration."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import list_repo_refs
+from lightning.pytorch.callbacks import Checkpoint
+
+from lmdyn.analysis.inspection.forward import dotted
+from lmdyn.callbacks.training.checkpoint_files import find_checkpoints, read_checkpoint
+from lmdyn.callbacks.training.hub_checkpoints import MODULE as PRETRAINED
+from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, is_pretrained
+from lmdyn.cli.checking.untrusted import known_paths, named_paths, refuse_others
+from lmdyn.cli.configurations import read_yaml
+
+__all__ = ["Subject"]
+
+
+class Subject:
+    """What is replayed over: a run of ours, or checkpoints of Hugging Face's.
+
+    Args:
+        run: its folder, a folder of checkpoints, or the name of a hub model.
+        checkpoints: folder or glob, by default those of the run.
+        revisions: of a hub model.
+        out: where observations go, by default into the run.
+
+    Raises:
+        FileNotFoundError: no configuration or no checkpoint.
+        ValueError: ``out`` is missing, or revisions of what is on this machine.
+    """
+
+    def __init__(
+        self, run: Path | str, checkpoints: str | None, revisions: str | None, out: Path | None
+    ) -> None:
+        self.folder = Path(run)
+        self.paths = _checkpoints(str(run), checkpoints, revisions)
+        self.own = (self.folder / "config.yaml").exists()
+        if not self.own and out is None:
+            raise ValueError(f"{run} is no run of ours: say by --out where its observations shall go")
+        self.out = out or self.folder
+        self.first = self.paths[next(iter(self.paths))]  # of a hub model, this fetches it
+
+    def checked(self, configs: Sequence[Path]) -> frozenset[str]:
+        """What may be imported for it where it is not trusted; its configuration names nothing else."""
+        allowed = known_paths() | named_paths(configs)
+        if self.own:
+            config = self.folder / "config.yaml"
+            refuse_others(read_yaml(config), config, allowed)
+        return allowed
+
+    def config(self) -> dict[str, Any]:
+        """Its configuration."""
+        return _run_config(self.folder, self.first) if self.own else _pretrained_config(self.first)
+
+
+def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Mapping[int, Path]:
+    """What to replay over, by step."""
+    folder = Path(run)
+    if revisions is not None:
+        if folder.is_dir() or checkpoints is not None:
+            raise ValueError(
+                f"--revisions are those of a hub model, and {checkpoints or run} is on this machine: leave them out"
+            )
+        from lmdyn.models.pretrained import hub_folder
+
+        return HubCheckpoints(run, revisions, hub_folder, _hub_refs)
+    if (folder / "config.yaml").exists():
+        return find_checkpoints(checkpoints or str(folder / "checkpoints"))
+    if checkpoints is None and not (
+        is_pretrained(folder) or any(p.is_dir() for p in folder.glob("checkpoint-*"))
+    ):
+        raise FileNotFoundError(
+            f"{folder / 'config.yaml'} is missing, and there is no {folder}/checkpoint-*: expected the folder of a run "
+            "that was trained by `lmdyn fit` or by transformers' Trainer, or a hub model with --revisions"
+        )
+    paths = find_checkpoints(checkpoints or run)
+    if strange := [p for p in paths.values() if not is_pretrained(p)]:
+        raise FileNotFoundError(
+            f"{folder / 'config.yaml'} is missing, and {strange[0]} is no model of transformers' (no config.json "
+            "in it): expected a run that was trained by `lmdyn fit`, or folders written by save_pretrained"
+        )
+    return paths
+
+
+def _hub_refs(name: str) -> list[str]:
+    """Branches and tags of a hub model."""
+    try:
+        refs = list_repo_refs(name)
+    except Exception as error:  # of the hub's library, of its HTTP client
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(
+            f"the revisions of {name!r} cannot be listed ({reason[0]}): check name and connection, or list them "
+            "yourself, --revisions step0,step1000"
+        ) from error
+    return [ref.name for ref in (*refs.branches, *refs.tags)]
+
+
+def _run_config(run: Path, first: Path) -> dict[str, Any]:
+    """The configuration of a run of ours, with what its first checkpoint knows."""
+    config = read_yaml(run / "config.yaml")
+    if not (
+        isinstance(config, Mapping) and all(isinstance(config.get(k), Mapping) for k in ("trainer", "model"))
+    ):
+        raise ValueError(
+            f"{run / 'config.yaml'} is no configuration of a run: expected trainer and model, with settings"
+        )
+    config = {key: config[key] for key in ("seed_everything", "trainer", "model", "data") if key in config}
+    callbacks = config["trainer"].get("callbacks") or []
+    if isinstance(callbacks, (Mapping, str)):  # a single one needs no list
+        callbacks = [callbacks]
+    callbacks = [{"class_path": one} if isinstance(one, str) else one for one in callbacks]
+    config["trainer"]["callbacks"] = [c for c in callbacks if not _saves_checkpoints(c["class_path"])]
+    # what was found in training, as the size of the vocabulary, is in the checkpoint; numbers only, since texts could
+    # name classes, which jsonargparse imports
+    saved = read_checkpoint(first).get("hyper_parameters", {})
+    hparams = {k: v for k, v in saved.items() if isinstance(v, (int, float))}
+    arguments = config["model"].get("init_args", {})
+    arguments |= {k: hparams[k] for k, v in arguments.items() if v is None and k in hparams}
+    return config
+
+
+def _pretrained_config(first: Path) -> dict[str, Any]:
+    """What there is to say of checkpoints of Hugging Face's: the model."""
+    return {
+        "seed_everything": 0,
+        "trainer": {"callbacks": []},
+        "model": {"class_path": PRETRAINED, "init_args": {"name": str(first)}},
+        "data": {"class_path": "lightning.LightningDataModule"},  # holds nothing
+    }
+
+
+def _saves_checkpoints(class_path: str) -> bool:
+    cls = dotted(class_path)
+    return isinstance(cls, type) and issubclass(cls, Checkpoint)
