@@ -5,6 +5,7 @@ import re
 import shlex
 import textwrap
 from pathlib import Path
+from unittest import mock
 
 import pandas as pd
 import pytest
@@ -128,7 +129,11 @@ def test_table_of_observers_is_complete():
 @pytest.mark.slow
 def test_what_claims_print_of_the_quickstart(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    main(["fit", "--config", str(ROOT / "configs/quickstart.yaml")])
+    with (
+        mock.patch("lmdyn.cli.report.write_report"),
+        mock.patch("lmdyn.callbacks.observing.recording.publish"),
+    ):
+        main(["fit", "--config", str(ROOT / "configs/quickstart.yaml")])  # figures take longer than all else
     capsys.readouterr()
     main(shlex.split(code_block("command: claims").strip().removeprefix("python -m lmdyn.cli ")))
     number = r"[−-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?"

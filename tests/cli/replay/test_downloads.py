@@ -14,6 +14,7 @@ from lmdyn.cli.replay.downloads import Downloads, KeepLimit, parse_keep
 from lmdyn.cli.replay.leases import Leases
 from tests.cli.test_hub import OBSERVERS, lmdyn, pythia
 from tests.cli.test_hub import hub as hub
+from tests.cli.test_hub import served as served
 from tests.helpers.hub import Hub
 
 NAME = "org/lm"
@@ -177,7 +178,7 @@ def test_the_cache_of_the_hub_stays_below_its_bound(hub: Hub, tmp_path):
         pythia(hub.folder("models", "EleutherAI/pythia-14m", f"step{seed}"), seed)
     command = ["analyze", "EleutherAI/pythia-14m", "--config", "observers.yaml", "--revisions"]
     lmdyn(hub, tmp_path, *command, "step5", "--out", "before")
-    repository = next((tmp_path / "cache").rglob("models--EleutherAI--pythia-14m"))
+    repository = next((hub.root.parent / "cache").rglob("models--EleutherAI--pythia-14m"))
     there = sorted(p.name for p in (repository / "snapshots").iterdir())
     most, ended = [0], threading.Event()
 
