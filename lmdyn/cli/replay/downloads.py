@@ -2,9 +2,11 @@
 
 import json
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -171,14 +173,14 @@ class Downloads(Mapping[int, Path]):
         commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else revision
         folder = repository / "snapshots" / str(commit)
         others = {p.resolve() for p in self._pointers(name) if folder not in p.parents or str(p) in before}
-        for pointer in [p for p in folder.rglob("*") if p.is_symlink() or p.is_file()]:
+        for pointer in _files(folder):
             if str(pointer) in before:
                 continue
             content = pointer.resolve()
             pointer.unlink(missing_ok=True)
             if content not in others:
                 content.unlink(missing_ok=True)
-        if folder.is_dir() and not any(folder.iterdir()):
+        with suppress(OSError):  # not empty, or gone
             folder.rmdir()
             reference.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
@@ -188,8 +190,12 @@ class Downloads(Mapping[int, Path]):
 
     def _pointers(self, name: str) -> list[Path]:
         """Files of a model in the cache, of all its revisions."""
-        found = (self._repository(name) / "snapshots").rglob("*")
-        return [path for path in found if path.is_symlink() or path.is_file()]
+        return _files(self._repository(name) / "snapshots")
+
+
+def _files(folder: Path) -> list[Path]:
+    """Files below a folder, of which other workers may remove parts meanwhile (``rglob`` would raise)."""
+    return [Path(at, name) for at, _, names in os.walk(folder) for name in names]
 
 
 def _note(slot: Path) -> Path:

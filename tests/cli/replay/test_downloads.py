@@ -1,6 +1,8 @@
 """A bounded cache: never more than agreed, never a file that was there before or that another revision shares."""
 
 import json
+import os
+import shutil
 import threading
 import time
 
@@ -10,7 +12,7 @@ import yaml
 
 from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints
 from lmdyn.cli.commands import analyze_command
-from lmdyn.cli.replay.downloads import Downloads, KeepLimit, parse_keep
+from lmdyn.cli.replay.downloads import Downloads, KeepLimit, _files, parse_keep
 from lmdyn.cli.replay.leases import Leases
 from tests.cli.test_hub import OBSERVERS, lmdyn, pythia
 from tests.cli.test_hub import hub as hub
@@ -199,3 +201,20 @@ def test_the_cache_of_the_hub_stays_below_its_bound(hub: Hub, tmp_path):
     assert set(there) < set(left)
     assert len(left) == 2  # and the first
     assert not (tmp_path / "found" / "downloads").exists()
+
+
+def test_files_that_go_while_they_are_listed(tmp_path, monkeypatch):
+    """As another worker removes a checkpoint's folder between the listing of its parent and its own."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    (tmp_path / "b" / "link").symlink_to("../nothing")
+    scandir = os.scandir
+
+    def and_remove(path):
+        if str(path) == str(tmp_path / "a"):
+            shutil.rmtree(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", and_remove)
+    assert sorted(_files(tmp_path)) == [tmp_path / "b" / "file", tmp_path / "b" / "link"]
