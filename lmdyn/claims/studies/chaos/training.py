@@ -108,6 +108,14 @@ LONG_TERM = (
         question="Does training raise chaos?", variant="λ, whatever the kind", measured_by=RUN,
     ),
     Claim(
+        "larger_exponent_full", "Training raises λ of the long term", "section II.B: 6.41e-3 to 9.54e-2",
+        (Part(Change(rows("full_lyapunov_exponent"), 0, "last"), Above(SMALL),
+              "change of the mean λ of the full map over sentences"),),
+        matters=HOW_SMALL, floor="0: the untrained model, from which it is counted", void_unless=(LEARNED,),
+        question="Does training raise chaos?", variant="λ of the full map (the larger of one token's and λ⊥)",
+        measured_by=RUN,
+    ),
+    Claim(
         "chaos_share", "… and more sentences are chaotic, at first or all along", "section II.B: 61.5 % to all",
         (Part(Change(rows("transient_share"), 0, "last"), Above(SHARE), "change of the share of sentences"),),
         matters=HOW_SHARE, floor="0: the untrained model, from which it is counted", void_unless=(LEARNED,),
