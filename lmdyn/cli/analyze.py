@@ -15,7 +15,6 @@ import pyarrow as pa
 import torch
 import yaml
 from huggingface_hub import constants
-from transformers import AutoTokenizer
 
 from lmdyn.callbacks.conditions.finding import heed
 from lmdyn.callbacks.observing.observer import Observer
@@ -24,6 +23,7 @@ from lmdyn.callbacks.observing.recording import check_names
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, StoredNames, is_pretrained, stamp
 from lmdyn.callbacks.training.lightning_internals import callbacks_of
+from lmdyn.callbacks.training.resume import read_tokenizer
 from lmdyn.cli.checking.preflight import compared, foreseen_of_replay, held_together, peak_memory
 from lmdyn.cli.checking.untrusted import only_known, refuse_others
 from lmdyn.cli.configurations import read_yaml
@@ -116,7 +116,7 @@ def analyze(
     cli = _instantiate(config, configs, out, allowed)
     module, datamodule = cli.model, cli.datamodule
     observers = _chosen(cli, only)
-    tokenizer = _run_tokenizer(folder) if subject.own else _pretrained_tokenizer(module)
+    tokenizer = read_tokenizer(folder / "tokenizer") if subject.own else _pretrained_tokenizer(module)
     _attach(observers, folder, out, datamodule, tokenizer, paths)
     fits = StoredNames.find(first, module.state_dict()) if is_pretrained(first) else None
     module.to(device)
@@ -301,12 +301,6 @@ def _instantiate(
             cli = Checked([*args, "--trainer.logger=false"], run=False)
     cli.model.configure_model()
     return cli
-
-
-def _run_tokenizer(run: Path) -> Any:
-    """The tokenizer that is saved with a run, None where there is none."""
-    folder = run / "tokenizer"
-    return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False) if folder.is_dir() else None
 
 
 def _pretrained_tokenizer(module: Any) -> Any:

@@ -25,6 +25,7 @@ from lmdyn.callbacks.training.lightning_internals import callbacks_of, purge_aft
 from lmdyn.callbacks.training.resume import RunState
 from lmdyn.cli import INSPECT_FIRST
 from lmdyn.cli.checking.preflight import Preflight
+from lmdyn.cli.checking.resumption import changed_settings, check_resumed
 from lmdyn.cli.parser import ConfigFile, Parser
 from lmdyn.cli.studies.chain import CHAIN
 from lmdyn.cli.studies.provenance import begin_session, end_session
@@ -184,7 +185,10 @@ class LmdynCLI(LightningCLI):
                     "another program? expected a checkpoint of a Trainer's, as `lmdyn fit` writes it"
                 )
         saved = checkpoint.get("hyper_parameters", {})
-        check_hyperparameters(config.model.as_dict(), saved if isinstance(saved, dict) else {}, path)
+        saved = saved if isinstance(saved, dict) else {}
+        check_hyperparameters(config.model.as_dict(), saved, path)
+        if subcommand == "fit":
+            check_resumed(Path(path).absolute().parent.parent, plain(config), saved)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         """Arguments of the Trainer's method; it would unpickle what weights_only=None leaves open."""
@@ -198,12 +202,16 @@ class LmdynCLI(LightningCLI):
         if self.trainer.is_global_zero:
             self._writer = FolderLock(folder)
             self._writer.acquire(wait=CHAIN in os.environ)  # its chain has ended all that it could end
-        if config.get("ckpt_path") == "last":
-            config["ckpt_path"] = self.config_init["fit"]["ckpt_path"] = str(self._last_checkpoint(folder))
-            self._parse_ckpt_path()
         path = config.get("ckpt_path")
         if path is None:
             self._refuse_used_folder(folder)
+        elif path == "last":
+            last = self._last_checkpoint(folder)
+            path = config["ckpt_path"] = self.config_init["fit"]["ckpt_path"] = last and str(last)
+            self._parse_ckpt_path()
+        if path is None:
+            for logger in self.trainer.loggers if _holds_something(folder) else ():
+                purge_after(logger, -1)
         elif (step := checkpoint_step(Path(path))) is not None:
             for logger in self.trainer.loggers:
                 purge_after(logger, step)
@@ -228,11 +236,20 @@ class LmdynCLI(LightningCLI):
                 "e.g. --trainer.logger.init_args.version NAME"
             )
 
-    def _last_checkpoint(self, folder: Path) -> Path:
+    def _last_checkpoint(self, folder: Path) -> Path | None:
+        """The newest full checkpoint of a run; None where one was begun that has none yet, to begin it again."""
         savers = [
             c for c in callbacks_of(self.trainer) if isinstance(c, ScheduledCheckpoint) and not c.weights_only
         ]
         found = [p for c in savers for p in (folder / c.folder).glob("step=*.ckpt")]
+        if not found and savers and (folder / "config.yaml").exists():
+            if changed := changed_settings(folder, plain(self.config["fit"])):
+                raise ValueError(
+                    f"{folder} was stopped before its first full checkpoint and cannot begin again with other settings "
+                    f"({'; '.join(changed.values())}): give those from before, remove it, or choose another folder"
+                )
+            log.warning("%s was stopped before its first full checkpoint: it begins again", folder)
+            return None
         if not found:
             raise FileNotFoundError(
                 f"ckpt_path: last: no checkpoint to resume from in {folder} (name the run's folder, e.g. by "

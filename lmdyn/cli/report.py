@@ -308,15 +308,26 @@ def _configurations(runs: Mapping[str, Path], out: Path) -> str:
 
 def _test_table(runs: Mapping[str, Path]) -> str:
     """What ``lmdyn test`` found, a row for each run."""
-    numbers = {
-        name: json.loads((run / "test.json").read_text(encoding="utf-8")) for name, run in runs.items()
-    }
+    numbers = {name: _tested(run / "test.json") for name, run in runs.items()}
     metrics = list(
         dict.fromkeys(name for found in numbers.values() for name, v in found.items() if isinstance(v, float))
     )
     head = ["run", *(name.removeprefix("test_") for name in metrics)]
     rows = [[run, *(found.get(name) for name in metrics)] for run, found in numbers.items()]
     return f"<h2>test</h2>{html_table(head, rows)}"
+
+
+def _tested(path: Path) -> dict[str, Any]:
+    """What a file of ``lmdyn test`` holds."""
+    try:
+        numbers = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}): remove it; `lmdyn test` writes it again"
+        ) from error
+    if not isinstance(numbers, dict):
+        raise ValueError(f"{path} holds no numbers by name: remove it; `lmdyn test` writes it again")
+    return numbers
 
 
 def _last_values(scalars: pd.DataFrame, most: int | None = None) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer
 
 from lmdyn.analysis.inspection.activations import capture, resolve_sites
 from lmdyn.analysis.inspection.forward import Forward
@@ -23,6 +22,7 @@ from lmdyn.callbacks.training.checkpoint_files import (
     weights_digest,
 )
 from lmdyn.callbacks.training.lightning_internals import trainer_attributes, tree_leaves
+from lmdyn.callbacks.training.resume import read_tokenizer
 
 __all__ = [
     "Checkpoint",
@@ -113,7 +113,7 @@ class Checkpoint(Reference):
                 path, "this run has no tokenizer" if run.tokenizer is None else f"there is no {folder}",
             )  # fmt: skip
             return
-        theirs = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False).get_vocab()
+        theirs = read_tokenizer(folder).get_vocab()
         if theirs != run.tokenizer.get_vocab():
             raise ValueError(
                 f"reference {path} was trained with another tokenizer ({len(theirs)} tokens, this run has "

@@ -62,6 +62,9 @@ class Run:
         return {s: found[s] for s in sorted(found) if s < step}
 
 
+_LONGEST = 200  # bytes; file systems have 255 for a name
+
+
 def check_arguments(name: str, schedule: Any, split: str, labels: str, batch: Any) -> None:
     """Refuse arguments of an observer that have another type than is expected, or name what does not exist.
 
@@ -71,6 +74,8 @@ def check_arguments(name: str, schedule: Any, split: str, labels: str, batch: An
     """
     if not re.fullmatch(r"[\w.\-]+", name) or name in (".", ".."):
         raise ValueError(f"name {name!r} is to be a folder: letters, digits, '_', '-' and '.' only")
+    if (size := len(name.encode())) > _LONGEST:
+        raise ValueError(f"name {name[:40]}… has {size} bytes: it is a folder's, of at most {_LONGEST}")
     if not isinstance(schedule, Steps):
         raise TypeError(f"schedule is {schedule!r}: expected Steps, such as Steps(every=100, per_decade=4)")
     if split not in PARTS:

@@ -6,6 +6,7 @@ Each holds which observer made it, with which settings; neither is tied to a sou
 import json
 import logging
 import re
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, is_dataclass
 from enum import Enum
@@ -36,6 +37,10 @@ log = logging.getLogger(__name__)
 
 UNDECIDED = "auto"
 """A setting that is found when the observer meets the module; it is compared from then on."""
+
+
+_DAMAGED = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
+"""What pyarrow raises of files that are not as they were written."""
 
 
 class ObservationStore:
@@ -71,6 +76,7 @@ class ObservationStore:
         self._settings = settings if callable(settings) else lambda: settings or {}
         self._canonical = canonical
         self._checked = False
+        self._known: set[bytes] = set()  # metadata that were found to be this observer's
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -91,14 +97,22 @@ class ObservationStore:
         """Whether the observation of ``step`` is there.
 
         Raises:
-            ValueError: it is there and cannot be read.
+            ValueError: a file is there that cannot be read, or that is of something else or of other settings.
         """
-        return self.path(step).exists() and self._open(step) is not None
+        if not self.path(step).exists():
+            return False
+        written = (self._open(step).schema_arrow.metadata or {}).get(b"lmdyn", b"")
+        if written not in self._known:
+            about = self._about(step)
+            if self.observer:
+                self._compare(about, self.path(step))
+            self._known.add(written)
+        return True
 
     def _open(self, step: int) -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(self.path(step))
-        except (pa.ArrowException, OSError) as error:
+            return pq.ParquetFile(self.path(step), page_checksum_verification=True)
+        except _DAMAGED as error:
             raise ValueError(self._unreadable(step, error)) from error
 
     def _unreadable(self, step: int, error: Exception) -> str:
@@ -124,7 +138,7 @@ class ObservationStore:
         table = self._table(observation)
         if self._store(step, table, first_wins=True):
             return True
-        first, second = (from_arrow(t).to_pandas() for t in (self._read(step), table))
+        first, second = (t.to_pandas() for t in (self._read(step), from_arrow(table)))
         if not first.equals(second):
             log.warning(
                 "%s was made by another worker meanwhile, with other numbers; these are kept and ours dropped: such "
@@ -135,7 +149,7 @@ class ObservationStore:
 
     def _table(self, observation: pd.DataFrame) -> pa.Table:
         table = to_arrow(observation)
-        about = {"observer": self.observer, "settings": self.settings}
+        about = {"observer": self.observer, "settings": self.settings, "schema": _schema_checksum(table)}
         return table.replace_schema_metadata(
             {**(table.schema.metadata or {}), b"lmdyn": json.dumps(about).encode()}
         )
@@ -146,7 +160,7 @@ class ObservationStore:
             remove_unfinished(self.folder)
         stored = write_file(
             self.path(step),
-            lambda path: pq.write_table(table, path, compression="zstd"),
+            lambda path: pq.write_table(table, path, compression="zstd", write_page_checksum=True),
             first_wins=first_wins,
         )
         # in a folder that was empty, a worker with other settings may have been as fast
@@ -160,22 +174,25 @@ class ObservationStore:
             ValueError: a file in the folder that cannot be read, or that lmdyn did not write.
         """
         for step in self.steps()[:1]:
-            metadata = self._open(step).schema_arrow.metadata or {}
-            if b"lmdyn" not in metadata:
-                raise ValueError(
-                    f"{self.path(step)} is no observation of lmdyn's: its metadata names no observer"
-                )
-            try:
-                about = json.loads(metadata[b"lmdyn"])
-            except ValueError:
-                about = None
-            match about:
-                case {"observer": str(observer), "settings": dict(settings)}:
-                    return {"observer": current_name(observer), "settings": settings}
-            raise ValueError(
-                f"{self.path(step)} is no observation of lmdyn's: its metadata name no observer and settings"
-            )
+            return self._about(step)
         return {}
+
+    def _about(self, step: int) -> dict[str, Any]:
+        metadata = self._open(step).schema_arrow.metadata or {}
+        if b"lmdyn" not in metadata:
+            raise ValueError(
+                f"{self.path(step)} is no observation of lmdyn's: its metadata names no observer"
+            )
+        try:
+            about = json.loads(metadata[b"lmdyn"])
+        except ValueError:
+            about = None
+        match about:
+            case {"observer": str(observer), "settings": dict(settings)}:
+                return {"observer": current_name(observer), "settings": settings}
+        raise ValueError(
+            f"{self.path(step)} is no observation of lmdyn's: its metadata name no observer and settings"
+        )
 
     def check_settings(self) -> None:
         """Refuse to mix observations of different settings.
@@ -183,9 +200,10 @@ class ObservationStore:
         Raises:
             ValueError: the folder holds observations of another class or other settings, with the differences.
         """
-        about = self.about()
-        if not about:
-            return
+        if about := self.about():
+            self._compare(about, self.folder)
+
+    def _compare(self, about: Mapping[str, Any], where: Path) -> None:
         there, here = self._canonical(about["settings"]), self._canonical(self.settings)
         differences = [
             f"{key}: {there.get(key)!r} there, {here.get(key)!r} here"
@@ -197,7 +215,7 @@ class ObservationStore:
         if not differences:
             return
         raise ValueError(
-            f"{self.folder} holds observations made with other settings ({'; '.join(differences)}): "
+            f"{where} holds observations made with other settings ({'; '.join(differences)}): "
             "give the observer another `name`, or remove the folder"
         )
 
@@ -221,16 +239,34 @@ class ObservationStore:
         if quantities is not None:
             among = pc.field("quantity").isin(sorted(quantities))
             where = among if where is None else among & where
-        tables = (from_arrow(self._read(step)) for step in steps)
+        tables = (self._read(step) for step in steps)
         kept = [t if where is None else t.filter(where) for t in tables]
-        whole = pa.concat_tables(kept, promote_options="default")
-        return cast(pd.DataFrame, whole.to_pandas())
+        try:
+            return cast(pd.DataFrame, pa.concat_tables(kept, promote_options="default").to_pandas())
+        except _DAMAGED:
+            for step, table in zip(steps, kept, strict=True):  # which one?
+                try:
+                    table.to_pandas()
+                except _DAMAGED as error:
+                    raise ValueError(self._unreadable(step, error)) from error
+            raise
 
     def _read(self, step: int) -> pa.Table:
+        """One observation, compared with the checksums that it was written with, where it has them."""
         try:
-            return self._open(step).read()
-        except (pa.ArrowException, OSError) as error:
+            table = from_arrow(self._open(step).read())
+            checksum = json.loads((table.schema.metadata or {}).get(b"lmdyn", b"{}")).get("schema")
+            if checksum is not None and checksum != _schema_checksum(table):
+                raise ValueError("its columns are not those that were written")
+        except _DAMAGED as error:
             raise ValueError(self._unreadable(step, error)) from error
+        return table
+
+
+def _schema_checksum(table: pa.Table) -> int:
+    """Of what parquet has no checksums of: the number of rows, and names of columns, for Arrow and for pandas."""
+    pandas = (table.schema.metadata or {}).get(b"pandas", b"")
+    return zlib.crc32(json.dumps([table.num_rows, *table.column_names]).encode() + pandas)
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -46,7 +46,8 @@ class ScheduledCheckpoint(Checkpoint):
     A killed run leaves no half checkpoint: each is written under another name in the same folder and renamed.
 
     Raises:
-        ValueError: ``keep`` below 1; full checkpoints without a :class:`RunState`.
+        ValueError: ``keep`` below 1; a folder that is not below the run's; full checkpoints without a
+            :class:`RunState`.
     """
 
     def __init__(
@@ -58,6 +59,8 @@ class ScheduledCheckpoint(Checkpoint):
     ) -> None:
         if keep is not None and keep < 1:
             raise ValueError(f"keep is {keep}: expected a number from 1, or null for all")
+        if folder is not None and (Path(folder).is_absolute() or ".." in Path(folder).parts):
+            raise ValueError(f"folder is {folder!r}: expected one below the run's folder, such as 'forks'")
         # no default of the signature: yaml's partial settings would be merged into it
         self.schedule = Steps(per_decade=4, epochs=True) if schedule is None else schedule
         self.weights_only = weights_only

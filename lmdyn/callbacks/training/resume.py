@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
+from transformers import AutoTokenizer
 
 from lmdyn.analysis.inspection.attributes import has_attribute, read_attribute
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
@@ -27,6 +28,7 @@ __all__ = [
     "about_checkpoint",
     "at_epoch_start",
     "progress",
+    "read_tokenizer",
     "save_tokenizer",
     "token_counts_of",
     "tokenizer_of",
@@ -172,6 +174,23 @@ def save_tokenizer(folder: Path, trainer: L.Trainer, module: L.LightningModule) 
     if counts is not None:
         folder.mkdir(parents=True, exist_ok=True)
         counts.to_parquet(folder / "token_counts.parquet")
+
+
+def read_tokenizer(folder: Path) -> Any:
+    """The tokenizer in a folder of transformers' format, such as a run's ``tokenizer/``; None where there is no folder.
+
+    Raises:
+        ValueError: files that cannot be read.
+    """
+    if not folder.is_dir():
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+    except Exception as error:  # OSError, ValueError, KeyError, and plain Exception from the rust side
+        raise ValueError(
+            f"the tokenizer in {folder} cannot be loaded ({error}): put its files there again, or remove "
+            "the folder"
+        ) from error
 
 
 def _random_state() -> dict[str, Any]:

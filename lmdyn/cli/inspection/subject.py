@@ -19,7 +19,6 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -35,6 +34,7 @@ from lmdyn.callbacks.observing.requirements import silently
 from lmdyn.callbacks.training.checkpoint_files import load_weights, newest_checkpoint, read_checkpoint
 from lmdyn.callbacks.training.hub_checkpoints import MODULE as PRETRAINED
 from lmdyn.callbacks.training.hub_checkpoints import is_pretrained
+from lmdyn.callbacks.training.resume import read_tokenizer
 from lmdyn.cli.configurations import read_yaml
 from lmdyn.cli.parser import essence
 from lmdyn.models.pretrained import hub_folder, load_model, objective_of
@@ -177,8 +177,7 @@ def _of_run(path: Path, arguments: Sequence[str], checkpoint: Path | None = None
     if isinstance(module, L.LightningModule) and state is not None:
         module.configure_model()
         load_weights(module, state["state_dict"], found)
-    folder = path / "tokenizer"
-    tokenizer = AutoTokenizer.from_pretrained(str(folder)) if folder.is_dir() else None
+    tokenizer = read_tokenizer(path / "tokenizer")
     says = f"{type(module).__name__} of the run {path}"
     return Subject("run", str(path), says, module, model, configuration, tokenizer, observers, weights, path)
 
@@ -216,10 +215,7 @@ def _tokenizer_of(folder: Path) -> Any:
     """The fast tokenizer next to the weights, None where there is none."""
     if not any((folder / file).is_file() for file in ("tokenizer.json", "vocab.txt", "vocab.json")):
         return None
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
-    except Exception as error:  # OSError, ValueError, and plain Exception from the rust side
-        raise ValueError(f"the tokenizer in {folder} cannot be loaded ({error})") from error
+    tokenizer = read_tokenizer(folder)
     return tokenizer if isinstance(tokenizer, PreTrainedTokenizerFast) else None
 
 

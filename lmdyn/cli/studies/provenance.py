@@ -191,8 +191,16 @@ def _changing(folder: Path) -> Iterator[dict[str, Any]]:
         content = read_provenance(folder)
         yield content
         write_json(folder / FILE, content)
+        _remove_unfinished(folder)
     finally:
         os.close(lock)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """What a killed process has begun to write into the run's folder."""
+    from lmdyn.callbacks.training.atomic_files import remove_unfinished
+
+    remove_unfinished(folder)
 
 
 def _studies() -> Mapping[str, _Study]:

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cached_property
@@ -42,15 +43,23 @@ BATCH_LAYERS = (*TOKEN_LAYERS, "topic")
 _SENTENCES_PER_CHUNK = 2048
 _TOKENS_PER_CHUNK = 1 << 20
 _DAY = 24 * 3600.0
+_CHECKSUMS = "checksums.json"
+_checked: set[Path] = set()  # folders that this process has compared with their checksums
 
 
 def build_folder(final: Path, build: Callable[[Path], None]) -> Path:
     """Let ``build`` fill a temporary folder next to ``final`` and rename it; keep ``final`` where it is there.
 
     Several processes may do this at once: each writes to its own folder and the first rename wins. Folders that
-    killed processes left are removed when they are a day old.
+    killed processes left are removed when they are a day old. ``checksums.json`` beside the files holds their sizes
+    and checksums, with which each process compares them once (0.3 s for a gigabyte); folders of earlier versions
+    have none and are taken as they are.
+
+    Raises:
+        ValueError: files in ``final`` are not as they were written.
     """
     if final.exists():
+        _compare(final)
         return final
     final.parent.mkdir(parents=True, exist_ok=True)
     for leftover in final.parent.glob(f".{final.name.partition('-')[0]}-*"):
@@ -60,6 +69,9 @@ def build_folder(final: Path, build: Callable[[Path], None]) -> Path:
     temporary = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
     try:
         build(temporary)
+        files = sorted(p for p in temporary.rglob("*") if p.is_file())
+        sums = {p.relative_to(temporary).as_posix(): [p.stat().st_size, _checksum(p)] for p in files}
+        (temporary / _CHECKSUMS).write_text(json.dumps(sums), encoding="utf-8")
         try:
             temporary.rename(final)
         except OSError:  # another process was first
@@ -68,6 +80,31 @@ def build_folder(final: Path, build: Callable[[Path], None]) -> Path:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return final
+
+
+def _compare(folder: Path) -> None:
+    """Refuse a folder whose files are not those that were built."""
+    if folder in _checked or not (folder / _CHECKSUMS).exists():
+        return
+    try:
+        sums: dict[str, tuple[int, int]] = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8"))
+        for name, (size, checksum) in sums.items():
+            found = (folder / name).stat().st_size
+            if found != size:
+                raise ValueError(f"{name} has {found} bytes, not {size}")
+            if _checksum(folder / name) != checksum:
+                raise ValueError(f"{name} has another content than was written")
+    except (ValueError, OSError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder} is damaged ({error}): remove it, it is made again") from error
+    _checked.add(folder)
+
+
+def _checksum(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_TOKENS_PER_CHUNK):
+            value = zlib.crc32(chunk, value)
+    return value
 
 
 class _Column:

@@ -1,0 +1,308 @@
+"""Damaged files of a run: one message that names the file, or what is right; never a traceback or a wrong number.
+
+Each file that a command reads is emptied, cut, overwritten, of another type, or has one bit flipped.
+"""
+
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.cli.__main__ import main
+
+DATA = {"n_train_tokens": 1500, "n_validation_tokens": 300, "n_test_tokens": 200, "n_nouns": 40, "n_verbs": 30,
+        "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8,
+        "sequence_length": 20}  # fmt: skip
+MODEL = {
+    "embedding_size": 8,
+    "hidden_size": 8,
+    "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5}},
+}
+AT = {"at": [0, 4], "last": False}
+
+
+def configuration(folder: Path, version: str) -> Path:
+    saver = {"class_path": "ScheduledCheckpoint"}
+    content = {
+        "seed_everything": 3,
+        "trainer": {
+            "max_steps": 4, "max_epochs": -1, "accelerator": "cpu", "enable_progress_bar": False,
+            "enable_model_summary": False, "num_sanity_val_steps": 0,
+            "logger": {"class_path": "TensorBoardLogger",
+                       "init_args": {"save_dir": str(folder), "name": None, "version": version}},
+            "callbacks": [
+                {**saver, "init_args": {"schedule": AT}},
+                {**saver, "init_args": {"schedule": AT, "weights_only": False}},
+                {"class_path": "LearningCurves", "init_args": {"schedule": AT, "log_figures": False}},
+            ],
+        },
+        "model": {"class_path": "LSTMLanguageModel", "init_args": MODEL},
+        "data": {"class_path": "GrammarCorpus", "init_args": DATA},
+    }  # fmt: skip
+    path = folder / f"{version}.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of four updates, with a test's numbers."""
+    folder = tmp_path_factory.mktemp("damaged")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lmdyn.cli.report.write_report", lambda *_: None)
+        patch.setenv("LMDYN_CACHE", str(folder / "cache"))
+        config = str(configuration(folder, "run"))
+        main(["fit", "--config", config])
+        last = str(folder / "run" / "checkpoints" / "step=000000004.ckpt")
+        main(["test", "--config", config, "--ckpt_path", last])
+    return folder / "run"
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+DAMAGES = {
+    "empty": lambda content, rng: b"",
+    "cut": lambda content, rng: content[: rng.randrange(1, len(content))],
+    "overwritten": lambda content, rng: rng.randbytes(len(content)),
+    "of another type": lambda content, rng: b"[1, 2]\n",
+    "not UTF-8": lambda content, rng: b"\xff\xfe" + content,
+}
+FILES = {
+    "config.yaml": ("report", "analyze"),
+    "tokenizer/tokenizer.json": ("analyze",),
+    "tokenizer/tokenizer_config.json": ("analyze",),
+    "tokenizer/token_counts.parquet": ("analyze",),
+    "test.json": ("report",),
+    "provenance.json": ("report", "analyze"),
+    "hparams.yaml": ("report",),
+    "observations/learning_curves/000000000.parquet": ("report", "analyze"),
+    "observations/learning_curves/000000004.parquet": ("report", "analyze"),
+    "checkpoints/step=000000004.ckpt": ("analyze",),
+}
+
+
+def says(words, capsys):
+    """The error that a command ends with, the empty text where it ends well; a traceback fails the test."""
+    try:
+        main(words)
+    except SystemExit:
+        lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1
+        return lines[0]
+    return ""
+
+
+def commands(run, out):
+    """Reports are written of tables alone; ``analyze`` makes what is missing."""
+    return {
+        "report": ["report", str(run), "--out", str(out)],
+        "analyze": ["analyze", str(run), "--only", "learning_curves"],
+    }
+
+
+@pytest.fixture
+def without_pictures(monkeypatch):
+    monkeypatch.setattr("lmdyn.cli.page.picture", lambda *a, **k: "")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_pictures")
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(("name", "command"), [(n, c) for n, given in FILES.items() for c in given])
+def test_a_damaged_file_is_named(name, command, damage, run, trained, tmp_path, capsys):
+    rng = random.Random(f"{name} {damage}")
+    file = run / name
+    changed = DAMAGES[damage](file.read_bytes(), rng)
+    file.write_bytes(changed)
+    said = says(commands(run, tmp_path / "report")[command], capsys)
+    if not said and command == "analyze":  # what is there is what was there, else who reads it is told
+        said = says(commands(run, tmp_path / "report")["report"], capsys)
+        if not said:
+            there, before = (pd.read_parquet(r / "observations" / "learning_curves") for r in (run, trained))
+            pd.testing.assert_frame_equal(there, before)
+    if said:
+        assert Path(name).name in said or Path(name).parent.name in said, said
+
+
+# ---------------------------------------------------------------- one bit
+
+
+def flip(path: Path, content: bytes) -> None:
+    """Flip the highest bit of an exponent in the middle of some content of a file."""
+    whole = bytearray(path.read_bytes())
+    at = whole.index(content)
+    whole[at + len(content) // 8 * 4 + 3] ^= 0x40
+    path.write_bytes(whole)
+
+
+def test_a_flipped_bit_of_an_observation_is_not_believed(tmp_path):
+    values = np.random.default_rng(0).random(500)
+    store = ObservationStore(tmp_path / "a", "my.Observer")
+    store.write(3, pd.DataFrame({"step": 3, "quantity": "loss", "site": "", "value": values}))
+    before = store.read()
+    content = bytearray(store.path(3).read_bytes())
+    refused = 0
+    for at in range(0, len(content), 5):
+        content[at] ^= 0x40
+        store.path(3).write_bytes(content)
+        content[at] ^= 0x40
+        try:
+            read = store.read()
+        except ValueError as error:
+            refused += store.path(3).name in str(error)
+        else:  # of statistics, say
+            pd.testing.assert_frame_equal(read, before, check_dtype=False)
+    assert refused > len(content) / 10
+
+
+@pytest.mark.parametrize("kind", ["resume", "checkpoints"])
+def test_a_flipped_bit_of_a_weight_is_not_believed(kind, run, tmp_path, capsys):
+    path = run / kind / "step=000000004.ckpt"
+    state = torch.load(path, weights_only=True)["state_dict"]
+    flip(path, max(state.values(), key=torch.numel).numpy().tobytes())
+    flipped = torch.load(path, weights_only=True)["state_dict"]
+    assert not all(torch.equal(flipped[k], state[k]) for k in state)  # torch itself says nothing
+    if kind == "resume":
+        config = configuration(tmp_path, "run")
+        words = ["fit", "--config", str(config), "--ckpt_path", "last", "--trainer.max_steps", "6"]
+    else:
+        words = ["analyze", str(run), "--out", str(tmp_path / "out")]
+    said = says(words, capsys)
+    assert path.name in said
+    assert "has another content than was written" in said
+
+
+def test_a_checkpoint_without_checksums_is_read(tmp_path):
+    from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
+
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save({"state_dict": {"w": torch.arange(3.0)}}, tmp_path / "a.ckpt")
+    finally:
+        torch.serialization.set_crc32_options(before)
+    assert torch.equal(read_checkpoint(tmp_path / "a.ckpt")["state_dict"]["w"], torch.arange(3.0))
+
+
+# ---------------------------------------------------------------- what goes on
+
+
+@pytest.mark.usefixtures("without_report")
+def test_a_run_that_was_stopped_before_its_first_full_checkpoint_begins_again(
+    run, trained, tmp_path, capsys, warnings_of
+):
+    shutil.rmtree(run / "resume")
+    (run / "observations" / "learning_curves" / "000000004.parquet").unlink()
+    words = ["fit", "--config", str(configuration(tmp_path, "run")), "--ckpt_path", "last"]
+    said = says([*words, "--data.init_args.seed", "5"], capsys)
+    assert "cannot begin again with other settings (data.seed: " in said
+    assert says(words, capsys) == ""
+    assert any("stopped before its first full checkpoint: it begins again" in w for w in warnings_of)
+    for name in ("checkpoints/step=000000004.ckpt", "resume/step=000000004.ckpt"):
+        a, b = (torch.load(r / name, weights_only=True)["state_dict"] for r in (run, trained))
+        assert all(torch.equal(a[k], b[k]) for k in b)
+    there, before = (pd.read_parquet(r / "observations" / "learning_curves") for r in (run, trained))
+    pd.testing.assert_frame_equal(there, before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("--model.init_args.optimizer.init_args.lr=0.1", "model.optimizer.lr: 0.5 before, 0.1 now"),
+        ("--model.init_args.optimizer=torch.optim.Adam", "model.optimizer: 'SGD' before, 'Adam' now"),
+    ],
+)
+def test_another_optimizer_is_refused(change, message, run, tmp_path, capsys):
+    config = str(configuration(tmp_path, "run"))
+    said = says(
+        ["fit", "--config", config, "--ckpt_path", "last", "--trainer.max_steps", "6", change], capsys
+    )
+    assert message in said
+    assert "lmdyn fork" in said
+
+
+@pytest.mark.usefixtures("without_report")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("--trainer.gradient_clip_val=0.1", "trainer.gradient_clip_val"),
+        ("--data.init_args.seed=9", "data.seed: "),
+        ("--trainer.max_steps=7", ""),
+        ("--data.init_args.cache_dir=HERE", ""),
+    ],
+)
+def test_other_settings_that_act_are_said(change, message, run, tmp_path, warnings_of):
+    config = str(configuration(tmp_path, "run"))
+    change = change.replace("HERE", str(tmp_path / "cache"))
+    main(["fit", "--config", config, "--ckpt_path", "last", "--trainer.max_steps", "6", change])
+    said = [w for w in warnings_of if "goes on with other settings" in w]
+    assert [message in w for w in said] == ([True] if message else [])
+
+
+# ---------------------------------------------------------------- observations and names
+
+
+def test_a_foreign_file_is_no_observation(run, tmp_path, capsys):
+    foreign = run / "observations" / "learning_curves" / "000000004.parquet"
+    pd.DataFrame({"a": [1]}).to_parquet(foreign)
+    said = says(["analyze", str(run)], capsys)
+    assert f"{foreign} is no observation of lmdyn's" in said
+
+
+def test_a_long_name_and_folders_elsewhere(tmp_path, capsys):
+    config = str(configuration(tmp_path, "run"))
+    said = says(["fit", "--config", config, f"--trainer.callbacks.name={'x' * 300}"], capsys)
+    assert "has 300 bytes: it is a folder's" in said
+    for folder in ("../../x", str(tmp_path / "x")):
+        words = ["--trainer.callbacks+=ScheduledCheckpoint", f"--trainer.callbacks.folder={folder}"]
+        assert "expected one below the run's folder" in says(["fit", "--config", config, *words], capsys)
+
+
+# ---------------------------------------------------------------- the encoded text
+
+
+def test_a_damaged_cache_is_not_believed(tmp_path, monkeypatch):
+    from lmdyn.datamodules import GrammarCorpus
+    from lmdyn.datamodules.corpora import encoding
+
+    def prepared():
+        encoding._checked.clear()  # as another process
+        data = GrammarCorpus(**DATA)
+        data.prepare_data()
+        data.setup("fit")
+        return data
+
+    monkeypatch.setenv("LMDYN_CACHE", str(tmp_path / "cache"))
+    prepared()
+    for pattern, spoil in (
+        ("text-*/train/tokens.bin", lambda b: b[:100] + bytes([b[100] ^ 1]) + b[101:]),
+        ("text-*/train/layer_upos.bin", lambda b: b[:-2]),
+        ("text-*/validation/word_start.bin", lambda b: b""),
+        ("text-*/checksums.json", lambda b: b"[]"),
+        ("vocabulary-*/tokenizer.json", lambda b: b.replace(b"e", b"f", 1)),
+    ):
+        (path,) = (tmp_path / "cache").glob(pattern)
+        content = path.read_bytes()
+        path.write_bytes(spoil(content))
+        with pytest.raises(ValueError, match=r"is damaged .* remove it, it is made again"):
+            prepared()
+        path.write_bytes(content)
+    (path,) = (tmp_path / "cache").glob("text-*/train/layer_upos.bin")
+    content = path.read_bytes()
+    path.unlink()
+    with pytest.raises(ValueError, match="layer_upos"):
+        prepared()
+    path.write_bytes(content)
+    prepared()
+    for path in (tmp_path / "cache").glob("*/checksums.json"):
+        path.unlink()
+    prepared()  # of earlier versions

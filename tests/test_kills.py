@@ -1,0 +1,282 @@
+"""Killed at any moment and started again by the same command, a run ends as one that was left alone.
+
+``LMDYN_KILLS=200 pytest -m slow tests/test_kills.py`` is the whole campaign (docs/reliability.md); its counts go to
+``LMDYN_KILLS_LOG``.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from lmdyn.cli.__main__ import main
+from lmdyn.datamodules import GrammarCorpus
+from tests.helpers import ranks
+
+pytestmark = pytest.mark.slow
+
+KILLS = int(os.environ.get("LMDYN_KILLS", "10"))  # at random moments, of each kind of run
+ROUNDS = 8  # in one run at most: then it is left alone
+
+GRAMMAR = {
+    "n_train_tokens": 500, "n_validation_tokens": 150, "n_test_tokens": 50, "n_topics": 3, "n_nouns": 40, "n_verbs": 20,
+    "n_adjectives": 10, "n_adverbs": 3, "n_names": 20, "n_facts": 5,
+}  # fmt: skip
+PIECES = {**GRAMMAR, "vocabulary": "wordpiece", "vocab_size": 200}
+SIZES = {"embedding_size": 16, "hidden_size": 16, "num_layers": 2, "dropout": 0.2, "anneal_factor": 4.0}
+ENCODER = {
+    "hidden_size": 16, "embedding_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+}  # fmt: skip
+LSTM = {"class_path": "LSTMLanguageModel", "init_args": SIZES}
+ALBERT = {"class_path": "MaskedLanguageModel", "init_args": {"family": "albert", "config": ENCODER}}
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory):
+    """A stream's files: the documents of the grammar, and its tokenizer."""
+    folder = tmp_path_factory.mktemp("text")
+    corpus = GrammarCorpus(**{**PIECES, "n_train_tokens": 1500}, cache_dir=str(folder / "cache"))
+    corpus.prepare_data()
+    corpus.tokenizer.save_pretrained(str(folder / "tokenizer"))
+    texts = [" ".join(" ".join(s.words) for s in d) for d in corpus.documents("train")]
+    for part in range(2):
+        pd.DataFrame({"text": texts[part::2]}).to_parquet(folder / f"{part}.parquet")
+    return folder
+
+
+def data_of(kind, stream):
+    if kind in ("lstm", "two ranks"):
+        settings = {"batch_size": 4, "sequence_length": 12}
+        return {"class_path": "GrammarCorpus", "init_args": {**GRAMMAR, **settings}}
+    rows = {
+        "sequence_length": 24,
+        "batch_size": 4,
+        "corpus": {"class_path": "GrammarCorpus", "init_args": PIECES},
+    }
+    if kind == "stream with workers":
+        files = {"path": "parquet", "data_files": str(stream / "*.parquet")}
+        rows["stream"] = {
+            "class_path": "StreamedText",
+            "init_args": {"dataset": files, "tokenizer": str(stream / "tokenizer"), "epoch_batches": 12,
+                          "block_rows": 12},
+        }  # fmt: skip
+        rows["num_workers"] = 2
+    return {"class_path": "PretrainingCorpus", "init_args": rows}
+
+
+def command(kind, folder, version, stream):
+    """The words of a run that observes and saves often, and those to go on with."""
+    saver, watched = {"class_path": "ScheduledCheckpoint"}, {"schedule": {"every": 2}, "log_figures": False}
+    content = {
+        "seed_everything": 3,
+        "trainer": {
+            "accelerator": "cpu", "devices": 2 if kind == "two ranks" else 1, "max_epochs": 2,
+            "strategy": "ddp" if kind == "two ranks" else "auto", "limit_val_batches": 2,
+            "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1,
+            "logger": {"class_path": "TensorBoardLogger",
+                       "init_args": {"save_dir": str(folder), "name": None, "version": version}},
+            "callbacks": [
+                {**saver, "init_args": {"schedule": {"every": 3, "epochs": True}}},
+                {**saver, "init_args": {"schedule": {"every": 2}, "weights_only": False, "keep": 2}},
+                {"class_path": "LearningCurves", "init_args": watched},
+                *([] if kind == "two ranks" else [{"class_path": "Sparsity", "init_args": {
+                    **watched, "matched_size": None, "class_min_count": 5}}]),
+            ],
+        },
+        "model": LSTM if kind in ("lstm", "two ranks") else ALBERT,
+        "data": data_of(kind, stream),
+    }  # fmt: skip
+    path = folder / f"{version}.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return ["fit", "--config", str(path)]
+
+
+def again(words, folder):
+    """The words with which a run begins, or goes on."""
+    return [*words, "--ckpt_path", "last"] if (folder / "run" / "config.yaml").exists() else words
+
+
+# ---------------------------------------------------------------- in the processes
+
+
+def run(words, report):
+    """The command, with or without its report; for a forked process."""
+    if not report:
+        import lmdyn.cli.report
+
+        lmdyn.cli.report.write_report = lambda *_, **__: None
+    main(words)
+
+
+def run_and_die(words, where, at):
+    """The command, until it writes for the ``at``-th time there: it leaves half a file and is killed."""
+    import pyarrow.parquet as pq
+    from lightning.pytorch.strategies import Strategy
+
+    import lmdyn.callbacks.training.atomic_files as files
+    import lmdyn.cli.page
+
+    owner, name = {
+        "checkpoint": (Strategy, "save_checkpoint"),
+        "observation": (pq, "write_table"),
+        "rename": (files, "_to_disk"),
+        "report": (lmdyn.cli.page, "picture"),
+    }[where]
+    original, count = getattr(owner, name), 0
+
+    def dying(*args, **kwargs):
+        nonlocal count
+        count += 1
+        result = original(*args, **kwargs)
+        if count == at:
+            for path in (Path(a) for a in args if isinstance(a, (str, Path)) and Path(a).is_file()):
+                os.truncate(path, path.stat().st_size // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, dying)
+    run(words, where == "report")
+
+
+def processes_of(kind, words, folder, cache):
+    """Start the command, of each rank."""
+    of = {"LMDYN_CACHE": str(cache)}
+    if kind != "two ranks":
+        return [ranks.start(folder / "log.txt", run, words, False, **of)]
+    of |= {
+        **ranks.TORCHRUN,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(ranks.free_port()),
+        "WORLD_SIZE": "2",
+    }
+    return [
+        ranks.start(folder / f"log{rank}.txt", run, words, False, **of, RANK=str(rank), LOCAL_RANK=str(rank))
+        for rank in range(2)
+    ]
+
+
+# ---------------------------------------------------------------- what has to hold
+
+
+def weights_of(run):
+    return {
+        p.name: torch.load(p, weights_only=True)["state_dict"] for p in sorted(run.glob("checkpoints/*.ckpt"))
+    }
+
+
+def observations_of(run):
+    return {str(p.relative_to(run)): pd.read_parquet(p) for p in sorted(run.glob("observations/*/*.parquet"))}
+
+
+def assert_as_if_left_alone(run, whole):
+    there, here = weights_of(whole), weights_of(run)
+    assert list(there) == list(here)
+    for name, state in there.items():
+        assert all(torch.equal(state[key], here[name][key]) for key in state), name
+    before, now = observations_of(whole), observations_of(run)
+    assert list(before) == list(now)
+    for name, table in before.items():
+        pd.testing.assert_frame_equal(table, now[name], check_exact=True)
+    hidden = [str(p.relative_to(run)) for p in run.rglob("*") if p.name.startswith(".") or p.suffix == ".tmp"]
+    assert hidden == []
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, stream):
+    """Runs that were left alone, by kind, and how long they took."""
+    made = {}
+
+    def of(kind):
+        if kind not in made:
+            folder = tmp_path_factory.mktemp("whole")
+            began = time.monotonic()
+            words = command(kind, folder, "whole", stream)
+            processes = processes_of(kind, words, folder, folder / "cache")
+            logs = (
+                [folder / f"log{rank}.txt" for rank in range(2)]
+                if kind == "two ranks"
+                else [folder / "log.txt"]
+            )
+            ranks.finish(processes, logs, 180)
+            made[kind] = folder / "whole", time.monotonic() - began
+        return made[kind]
+
+    return of
+
+
+@pytest.mark.parametrize("kind", ["lstm", "masked rows", "stream with workers", "two ranks"])
+def test_killed_at_random(kind, whole, stream, tmp_path):
+    left_alone, seconds = whole(kind)
+    rng = random.Random(kind)
+    kills, runs = [], 0
+    while len(kills) < KILLS:
+        folder = tmp_path / str(runs)
+        folder.mkdir()
+        words = command(kind, folder, "run", stream)
+        for _ in range(ROUNDS):
+            processes = processes_of(kind, again(words, folder), folder, folder / "cache")
+            time.sleep(rng.uniform(0.0, seconds))
+            victims = processes if rng.random() < 0.5 else [rng.choice(processes)]
+            if not all(process.is_alive() for process in victims):
+                break
+            for process in victims:
+                process.kill()
+            killed_at = time.monotonic()
+            while any(p.is_alive() for p in processes) and time.monotonic() < killed_at + 60:
+                time.sleep(0.05)  # a rank whose peer has died ends by itself
+            for process in processes:
+                process.kill()
+                process.join()
+            kills.append(runs)
+        else:
+            processes = processes_of(kind, again(words, folder), folder, folder / "cache")
+        logs = sorted(folder.glob("log*.txt"))
+        ranks.finish(processes, logs, 180)
+        assert_as_if_left_alone(folder / "run", left_alone)
+        shutil.rmtree(folder)
+        runs += 1
+    if path := os.environ.get("LMDYN_KILLS_LOG"):
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": kind, "kills": len(kills), "runs": runs}) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("where", "at"),
+    [
+        ("checkpoint", 1),
+        ("checkpoint", 4),
+        ("observation", 1),
+        ("observation", 5),
+        ("rename", 1),
+        ("rename", 6),
+    ],
+)
+def test_killed_while_writing(where, at, whole, stream, tmp_path):
+    words = command("lstm", tmp_path, "run", stream)
+    cache = {"LMDYN_CACHE": str(tmp_path / "cache")}
+    process = ranks.start(tmp_path / "log.txt", run_and_die, words, where, at, **cache)
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL, ranks.tail(tmp_path / "log.txt")
+    process = ranks.start(tmp_path / "log2.txt", run, again(words, tmp_path), False, **cache)
+    ranks.finish([process], [tmp_path / "log2.txt"], 180)
+    assert_as_if_left_alone(tmp_path / "run", whole("lstm")[0])
+
+
+def test_killed_while_reporting(whole, stream, tmp_path, capsys):
+    words = command("lstm", tmp_path, "run", stream)
+    cache = {"LMDYN_CACHE": str(tmp_path / "cache")}
+    process = ranks.start(tmp_path / "log.txt", run_and_die, words, "report", 2, **cache)
+    process.join(180)
+    assert process.exitcode == -signal.SIGKILL, ranks.tail(tmp_path / "log.txt")
+    main(["report", str(tmp_path / "run")])
+    assert (tmp_path / "run" / "report" / "index.html").is_file()
+    shutil.rmtree(tmp_path / "run" / "report")
+    assert_as_if_left_alone(tmp_path / "run", whole("lstm")[0])
