@@ -62,7 +62,8 @@ def _of_configuration(error: Exception) -> bool:
     expected = isinstance(error, (ValueError, TypeError, OSError, ImportError)) or (
         type(error).__name__ == "MisconfigurationException"
     )
-    if type(error).__name__ == "ForeseenError":  # within Lightning's loops, before the first batch
+    # within Lightning's loops: before the first batch, and of a disk that is full
+    if type(error).__name__ in ("ForeseenError", "UnwritableError"):
         return True
     return expected and not _while_training(error) and of_users_code(error) is None
 

@@ -21,6 +21,7 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import HasTokenizer, offers
 from lmdyn.callbacks.observing.recording import check_names
 from lmdyn.callbacks.observing.run import Run
+from lmdyn.callbacks.training.atomic_files import UnwritableError
 from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, StoredNames, is_pretrained, stamp
 from lmdyn.callbacks.training.lightning_internals import callbacks_of
 from lmdyn.callbacks.training.resume import read_tokenizer
@@ -172,7 +173,7 @@ def _time_of(out: Path) -> float:
         folder.mkdir(parents=True, exist_ok=True)
         return file_system_time(folder)
     except OSError as error:
-        raise ValueError(f"{out} cannot be written ({error}): give another folder by --out") from error
+        raise UnwritableError(out, error, "give another folder by --out") from error
 
 
 def replay_status(

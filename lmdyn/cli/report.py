@@ -16,6 +16,7 @@ from lmdyn.callbacks.observing.figures import short_names
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.callbacks.training.atomic_files import make_writable
 from lmdyn.cli.configurations import model_configurations, read_yaml
 from lmdyn.cli.page import (
     REPORT_PAGE,
@@ -67,11 +68,12 @@ def write_report(runs: Sequence[Path], out: Path, *, untrusted: bool = False) ->
 
     Raises:
         FileNotFoundError: a folder without observations.
+        UnwritableError: ``out`` cannot be written.
     """
     tested = [run for run in runs if (run / "test.json").is_file()]
     observed = [run for run in runs if run not in tested or (run / "observations").is_dir()]
     folders = {run: _observed(run) for run in observed}  # before anything is made
-    out.mkdir(parents=True, exist_ok=True)
+    make_writable(out, "give another folder by --out")
     shortened = short_names([str(run.resolve()) for run in runs])
     names = {run: shortened[str(run.resolve())] for run in runs}
     find = partial(recorded_observer, untrusted=untrusted)

@@ -7,12 +7,21 @@ import itertools
 import os
 import platform
 import re
+import tempfile
 import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-__all__ = ["process_is_gone", "process_name", "remove_unfinished", "unfinished_path", "write_file"]
+__all__ = [
+    "UnwritableError",
+    "make_writable",
+    "process_is_gone",
+    "process_name",
+    "remove_unfinished",
+    "unfinished_path",
+    "write_file",
+]
 
 _DAY_S = 24 * 3600.0
 _UNKNOWN = {
@@ -29,6 +38,27 @@ _UNKNOWN = {
 _counter = itertools.count()
 
 
+class UnwritableError(OSError):
+    """A file that cannot be written: a disk that is full, a quota, a folder that may only be read.
+
+    Example:
+        >>> try:
+        ...     write_file(Path("/proc/a/b"), lambda path: path.write_text("x"))
+        ... except UnwritableError as error:
+        ...     print(error)
+        /proc/a/b cannot be written (No such file or directory): make room for it, or choose another folder
+    """
+
+    def __init__(
+        self, path: Path, error: Exception, remedy: str = "make room for it, or choose another folder"
+    ) -> None:
+        self.why: str = (
+            getattr(error, "why", None) or getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        )
+        super().__init__(f"{path} cannot be written ({self.why}): {remedy}")
+        self.errno = getattr(error, "errno", None)
+
+
 def write_file(path: Path, write: Callable[[Path], object], *, first_wins: bool = False) -> bool:
     """Write a file under another name, onto the disk, and then give it its own.
 
@@ -41,7 +71,7 @@ def write_file(path: Path, write: Callable[[Path], object], *, first_wins: bool 
         False where another was first.
 
     Raises:
-        OSError: the folder cannot be written, or is full; nothing is left then.
+        UnwritableError: the folder cannot be written, or is full; nothing is left then.
 
     Example:
         >>> import tempfile
@@ -53,9 +83,9 @@ def write_file(path: Path, write: Callable[[Path], object], *, first_wins: bool 
         >>> path.read_text(), len(list(path.parent.iterdir()))
         ('x', 1)
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = unfinished_path(path)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write(unfinished)
         _to_disk(unfinished)
         if first_wins:
@@ -66,9 +96,26 @@ def write_file(path: Path, write: Callable[[Path], object], *, first_wins: bool 
         else:
             unfinished.replace(path)
         _to_disk(path.parent)
+    except OSError as error:
+        raise UnwritableError(path, error) from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
     return True
+
+
+def make_writable(folder: Path, remedy: str) -> None:
+    """Make a folder, and try to write there.
+
+    Raises:
+        UnwritableError: it cannot be, with the remedy.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UnwritableError(folder, error, remedy) from error
 
 
 def unfinished_path(path: Path) -> Path:

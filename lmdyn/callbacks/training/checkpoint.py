@@ -8,6 +8,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
+from lmdyn.callbacks.training.atomic_files import UnwritableError
 from lmdyn.callbacks.training.lightning_internals import (
     accumulates_gradients,
     callbacks_of,
@@ -142,7 +143,11 @@ class ScheduledCheckpoint(Checkpoint):
         checkpoint = checkpoint_contents(trainer, weights_only=self.weights_only)
         if self.weights_only:
             checkpoint["lmdyn"] = about_checkpoint(trainer)
-        trainer.strategy.save_checkpoint(checkpoint, partial)
+        try:
+            trainer.strategy.save_checkpoint(checkpoint, partial)
+        except (OSError, RuntimeError) as error:  # the latter is torch's, of a disk that is full
+            partial.unlink(missing_ok=True)
+            raise UnwritableError(path, error) from error
         trainer.strategy.barrier("ScheduledCheckpoint")
         if not trainer.is_global_zero:
             return

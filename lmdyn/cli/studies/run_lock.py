@@ -49,15 +49,15 @@ class FolderLock:
 
         Raises:
             ValueError: another process holds it, which the message names.
+            UnwritableError: a folder in which nothing can be written.
         """
         try:
             import fcntl  # not on Windows
         except ImportError:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         said = -_SAY_S
         while self._file is None:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            file = self._open()
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -87,6 +87,17 @@ class FolderLock:
         }
         os.ftruncate(self._file, 0)
         os.write(self._file, json.dumps(about).encode())
+
+    def _open(self) -> int:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            from lmdyn.callbacks.training.atomic_files import (
+                UnwritableError,
+            )  # costs seconds, by what is next to it
+
+            raise UnwritableError(self.folder, error) from error
 
     def release(self) -> None:
         """Let it go, and remove the file; without effect where it is not held."""

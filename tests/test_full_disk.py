@@ -1,0 +1,143 @@
+"""A disk that is full, a quota, a folder that may only be read: one message, nothing lost, and going on works.
+
+On a small file system in memory, where the tests may mount one (as root); else they are skipped.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+
+import lightning as L
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from lmdyn.cli.__main__ import main
+from tests.cli.test_damaged_runs import configuration, says
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of a few megabytes; ``remount(options)`` changes it."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(options, *words):
+        done = subprocess.run(
+            ["mount", *words, "-o", options, "tmpfs", folder], capture_output=True, text=True
+        )
+        if done.returncode:
+            pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+
+    mount("size=3m", "-t", "tmpfs")
+    yield folder, lambda options: subprocess.run(["mount", "-o", f"remount,{options}", folder], check=True)
+    subprocess.run(["umount", folder], check=True)
+
+
+class Fills(L.Callback):
+    """Takes all that is left of the disk, once, before the third update."""
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        full = trainer.log_dir + "/../full"
+        if trainer.global_step == 2 and not os.path.exists(full):  # noqa: PTH110
+            with open(full, "wb", buffering=0) as file:  # noqa: PTH123
+                try:
+                    while True:
+                        file.write(bytes(4096))
+                except OSError:
+                    pass
+
+
+def with_filler(path):
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content["trainer"]["callbacks"].insert(0, {"class_path": f"{__name__}.Fills"})
+    for callback in content["trainer"]["callbacks"][1:]:
+        callback["init_args"]["schedule"] = {"every": 1}
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return str(path)
+
+
+def contents(run):
+    weights = {
+        p.name: torch.load(p, weights_only=True)["state_dict"] for p in sorted(run.glob("checkpoints/*"))
+    }
+    return weights, {p.name: pd.read_parquet(p) for p in sorted(run.glob("observations/*/*"))}
+
+
+@pytest.mark.usefixtures("without_report")
+def test_a_disk_that_fills_up_while_training(disk, tmp_path, capsys):
+    folder, remount = disk
+    words = ["fit", "--config", with_filler(configuration(folder, "run"))]
+    said = says(words, capsys)
+    assert str(folder / "run") in said
+    assert "cannot be written" in said
+    assert "make room for it" in said
+    weights, _ = contents(folder / "run")  # those that are there are whole
+    assert "step=000000001.ckpt" in weights
+    assert "step=000000004.ckpt" not in weights
+    remount("size=20m")
+    main([*words, "--ckpt_path", "last"])
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "whole" / "full").touch()
+    main(["fit", "--config", with_filler(configuration(tmp_path / "whole", "run"))])
+    (weights, observed), (there, before) = contents(folder / "run"), contents(tmp_path / "whole" / "run")
+    assert list(weights) == list(there)
+    assert all(torch.equal(weights[name][key], there[name][key]) for name in there for key in there[name])
+    assert list(observed) == list(before)
+    for name, table in before.items():
+        pd.testing.assert_frame_equal(observed[name], table)
+    assert not [p for p in (folder / "run").rglob("*") if p.name.startswith(".")]
+
+
+def test_a_folder_that_may_only_be_read(disk, tmp_path, capsys):
+    folder, remount = disk
+    config = str(configuration(folder, "run"))
+    main(["fit", "--config", config])  # with its report
+    remount("ro")
+    run = folder / "run"
+    try:
+        said = says(["fit", "--config", config, "--ckpt_path", "last", "--trainer.max_steps", "6"], capsys)
+        assert f"{run} cannot be written (Read-only file system)" in said
+        for command in ("analyze", "report"):
+            said = says([command, str(run)], capsys)
+            assert "cannot be written (Read-only file system)" in said
+            assert "give another folder by --out" in said
+        main(["analyze", str(run), "--out", str(tmp_path / "out")])
+        main(["report", str(run), "--out", str(tmp_path / "report")])
+    finally:
+        remount("rw")
+    assert (tmp_path / "report" / "index.html").is_file()
+    pd.testing.assert_frame_equal(
+        *(pd.read_parquet(r / "observations" / "learning_curves") for r in (run, tmp_path / "out"))
+    )
+
+
+@pytest.mark.usefixtures("without_report")
+def test_a_clock_that_jumps(tmp_path, monkeypatch):
+    """Days forward and back, whoever asks: the run is the same, and is gone on with, observed and reported."""
+    whole = configuration(tmp_path, "whole")
+    main(["fit", "--config", str(whole)])
+    asked, now = 0, time.time
+
+    def jumping():
+        nonlocal asked
+        asked += 1
+        return now() + 86400.0 * (-3, 0, 5, -1)[asked % 4]
+
+    monkeypatch.setattr(time, "time", jumping)
+    config = str(configuration(tmp_path, "run"))
+    main(["fit", "--config", config, "--trainer.max_steps", "2"])
+    main(["fit", "--config", config, "--ckpt_path", "last"])
+    shutil.rmtree(tmp_path / "run" / "observations")
+    main(["analyze", str(tmp_path / "run")])
+    assert asked > 4
+    (weights, observed), (there, before) = contents(tmp_path / "run"), contents(tmp_path / "whole")
+    assert all(
+        torch.equal(weights["step=000000004.ckpt"][k], w) for k, w in there["step=000000004.ckpt"].items()
+    )
+    for name, table in before.items():
+        pd.testing.assert_frame_equal(observed[name], table)
