@@ -120,15 +120,10 @@ class RunFolder:
 
     @cached_property
     def _config(self) -> Mapping[str, Any]:
-        import yaml
+        from lmdyn.claims.yaml_files import read_yaml
 
         path = self.path / "config.yaml"
-        if not path.is_file():
-            return {}
-        try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} cannot be read as yaml: {' '.join(str(error).split())}") from error
+        content = read_yaml(path) if path.is_file() else {}
         return content if isinstance(content, Mapping) else {}
 
     @cached_property

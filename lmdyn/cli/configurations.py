@@ -6,25 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from lmdyn.claims.runs import flat_configuration
+from lmdyn.claims.yaml_files import read_yaml
 
 __all__ = ["model_configurations", "read_yaml"]
 
 _CLASS = "class"  # a name that no argument of Python's can have
-
-
-def read_yaml(path: Path) -> Any:
-    """The content of a yaml file: plain values.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read as yaml: {' '.join(str(error).split())}") from error
 
 
 def model_configurations(runs: Mapping[str, Path]) -> pd.DataFrame:

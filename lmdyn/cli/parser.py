@@ -4,41 +4,69 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
 from jsonargparse import ActionConfigFile  # type: ignore[attr-defined] # its star import
 from lightning.pytorch.cli import LightningArgumentParser
 
 from lmdyn.analysis.inspection.attributes import did_you_mean, nearest
 from lmdyn.analysis.inspection.forward import dotted
+from lmdyn.claims.yaml_files import read_yaml
 from lmdyn.cli.mistakes import of_users_code
 
 __all__ = ["ConfigFile", "Parser", "essence"]
 
 
+_reading: ContextVar[str] = ContextVar("reading", default="")
+"""The file that a parser reads now."""
+
+
 class ConfigFile(ActionConfigFile):
-    """``--config``: a list of callbacks in a later file replaces that of an earlier one; ``callbacks+`` appends."""
+    """``--config``: a list of callbacks in a later file replaces that of an earlier one; ``callbacks+`` appends.
+
+    What is wrong in a file is said with its name: no yaml, a key that is there twice, a value that an option does not
+    take.
+    """
 
     @staticmethod
     def apply_config(parser: Any, cfg: Any, dest: str, value: str) -> None:
         """Lay a file over what was parsed so far."""
+        content = _content(str(value))
         # jsonargparse would merge items at the same place of both lists, where they are of one class
-        if cfg.get("trainer.callbacks") and _has_callbacks(value):
+        trainer = content.get("trainer") if content else None
+        if cfg.get("trainer.callbacks") and isinstance(trainer, dict) and "callbacks" in trainer:
             cfg["trainer.callbacks"] = None
-        ActionConfigFile.apply_config(parser, cfg, dest, value)
+        with _naming(str(value) if content else ""):
+            ActionConfigFile.apply_config(parser, cfg, dest, value)
 
 
-def _has_callbacks(path: str) -> bool:
+def _content(path: str) -> dict[str, Any] | None:
+    """What a file holds; None where there is no such file, which jsonargparse tells, or takes the text for yaml."""
+    file = Path(path)
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return False  # the parser will say what is wrong
-    trainer = content.get("trainer") if isinstance(content, dict) else None
-    return isinstance(trainer, dict) and "callbacks" in trainer
+        if not file.is_file():
+            return None
+    except (OSError, ValueError):  # a text longer than a name may be
+        return None
+    content = read_yaml(file)
+    if not isinstance(content, dict) or not content:
+        held = "comments only" if content is None else f"{type(content).__name__} {str(content)[:100]!r}"
+        raise ValueError(f"{path}: expected settings by name, got {held}")
+    return content
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    token = _reading.set(path)
+    try:
+        yield
+    finally:
+        _reading.reset(token)
 
 
 class Parser(LightningArgumentParser):
@@ -75,6 +103,8 @@ class Parser(LightningArgumentParser):
         if ex is not None and (own := of_users_code(ex)) is not None:
             raise own from own.__cause__
         said = essence(message, _options(self))
+        if _reading.get():
+            said = f"{_reading.get()}: {said}"
         sys.stderr.write(f"error: {said}\n(LMDYN_TRACEBACK=1 shows more, --help what there is)\n")
         self.exit(2)
 

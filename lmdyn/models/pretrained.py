@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +41,11 @@ PAIR_HEAD = ("pooler", "sop_classifier", "seq_relationship")
 _TEXT = ["*.json", "*.txt", "*.model"]
 _WEIGHTS = (["*.safetensors"], ["pytorch_model*.bin"])
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
+
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?)\.(\d+)\.")
+"""The number of a layer in the name of its weights."""
+_MOST_LAYERS = 10_000  # ten times the deepest there are; to make more takes hours
 
 
 @dataclass
@@ -134,7 +140,9 @@ class PretrainedLM(LanguageModule):
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(self.folder), trust_remote_code=False)
         except Exception as error:  # OSError, ValueError, and plain Exception from the rust side
-            raise ValueError(f"the tokenizer of {self._label} cannot be loaded ({error})") from error
+            raise ValueError(
+                f"the tokenizer of {self._label} cannot be loaded ({_in_a_line(error)})"
+            ) from error
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             raise ValueError(
                 f"the tokenizer of {self._label} is a {type(tokenizer).__name__}: expected a fast one; save one there"
@@ -297,8 +305,18 @@ def _load(folder: Path, objective: Objective | None, label: str) -> tuple[Object
     try:
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:  # as the tokenizer's
-        raise ValueError(f"{label} is no model of transformers' ({error})") from error
-    architecture = (getattr(config, "architectures", None) or [None])[0]
+        raise ValueError(f"{label} is no model of transformers' ({_in_a_line(error)})") from error
+    named = getattr(config, "architectures", None) or [None]
+    if not isinstance(named, list) or not isinstance(named[0], str | None):
+        raise ValueError(
+            f"{label} is no model of transformers': `architectures` is {str(named)[:100]}, expected names"
+        )
+    architecture: str | None = named[0]
+    depth = getattr(config, "num_hidden_layers", None)
+    if isinstance(depth, int) and depth > _MOST_LAYERS:
+        raise ValueError(
+            f"{label} would have {depth} layers, expected at most {_MOST_LAYERS}: look at its config.json"
+        )
     objective = objective or objective_of(architecture)
     if objective is None:
         raise ValueError(
@@ -336,11 +354,18 @@ def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = 
                 dtype=torch.float32, weights_only=True, trust_remote_code=False, output_loading_info=True, **kwargs,
             )  # fmt: skip
     except Exception as error:  # as the tokenizer's
-        raise ValueError(f"{label} cannot be loaded by {cls.__name__} ({error})") from error
+        raise ValueError(f"{label} cannot be loaded by {cls.__name__} ({_in_a_line(error)})") from error
     lacking = {key: set(optional) & set(key.split(".")) for key in info["missing_keys"]}
     if needed := sorted(key for key, parts in lacking.items() if not parts):
         raise ValueError(
-            f"{label} lacks weights of {type(model).__name__}: {needed}: was it saved as another kind of model?"
+            f"{label} lacks weights of {type(model).__name__}: {needed[:20]}{' and more' if len(needed) > 20 else ''}: "
+            "was it saved as another kind of model?"
+        )
+    depth = getattr(model.config, "num_hidden_layers", None)
+    numbered = {key: int(found[1]) for key in info["unexpected_keys"] if (found := _LAYER.search(key))}
+    if depth is not None and (beyond := sorted(key for key, number in numbered.items() if number >= depth)):
+        raise ValueError(
+            f"{label} has weights of more layers than its config.json, {depth}: {beyond[0]}: do the files belong together?"
         )
     if lacking:
         log.warning(
@@ -348,6 +373,10 @@ def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = 
             label, ", ".join(sorted(set().union(*lacking.values()))),
         )  # fmt: skip
     return model.train()
+
+
+def _in_a_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:1000] or type(error).__name__
 
 
 @contextmanager

@@ -450,7 +450,7 @@ def test_an_observer_that_fails_costs_its_own_part_only(tmp_path, survived):
     assert "Without animations and numbers of breaking: KeyError" in page
     assert len(rows_of(page, "some numbers")) > 0  # its tables, and the other observer
     assert page.count("of h1/h2") or page.count("of h1")
-    assert "config.yaml cannot be read as yaml" in page
+    assert "config.yaml:1: cannot be read as yaml" in page
     assert len(survived) == 2
     survived.clear()
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from lmdyn.datamodules.corpora.corpus import FileCorpus, expand_paths, file_digest, read_lines
+from lmdyn.datamodules.corpora.corpus import FileCorpus
 from lmdyn.datamodules.corpora.sentence import Constituent, Document, Mention, Role, Sentence
+from lmdyn.datamodules.files.text_files import expand_paths, file_digest, read_lines, shown
 
 __all__ = ["ConllCorpus", "ConllLayout", "read_conll"]
 
@@ -32,6 +33,11 @@ class _Layout:
     coreference: bool
     """Whether the last column is that, and ``#begin document`` and ``#end document`` delimit documents."""
     predicates: bool = True
+
+    @property
+    def least(self) -> int:
+        """Columns of a line, but for those of the predicates."""
+        return self.fixed + self.coreference
 
 
 _LAYOUTS = {
@@ -126,31 +132,43 @@ class _Block:
         return f"{self.path}:{self.first + row}"
 
     def add(self, number: int, line: str, form: _Layout) -> None:
-        least = form.fixed + form.coreference
-        columns, separator = line.split("\t"), "tabs"
-        if not form.tabs and len(columns) < least:
-            columns, separator = line.split(), "white space"
-        # between tabs a cell may be empty where others have a hyphen
-        columns = [cell.strip() or ("" if i == form.word else "-") for i, cell in enumerate(columns)]
+        least = form.least
+        columns, separator = _cells(line, form)
         where = f"{self.path}:{number}"
         if len(columns) < least or (not form.predicates and len(columns) > least):
             more = " or more" if form.predicates else ""
             raise ValueError(
-                f"{where}: expected {least}{more} columns separated by {separator}, got {len(columns)}: {line!r}"
+                f"{where}: expected {least}{more} columns separated by {separator}, got {len(columns)}: {shown(line)}"
             )
         if self.rows and len(columns) != len(self.rows[0]):
             raise ValueError(
                 f"{where}: expected {len(self.rows[0])} columns as in the sentence's first line "
-                f"({self.first}), got {len(columns)}: {line!r}"
+                f"({self.first}), got {len(columns)}: {shown(line)}"
             )
         if columns[form.number] != str(len(self.rows)):
             raise ValueError(
                 f"{where}: words count from 0 upwards in their sentence: expected {len(self.rows)}, got "
-                f"{columns[form.number]!r}; an empty line ends a sentence"
+                f"{shown(columns[form.number])}; an empty line ends a sentence"
             )
         if not columns[form.word].strip():
             raise ValueError(f"{where}: the word (column {form.word + 1}) is empty")
         self.rows.append(columns)
+
+
+def _cells(line: str, form: _Layout) -> tuple[list[str], str]:
+    """The columns of a line, and what is between them."""
+    columns, separator = line.split("\t"), "tabs"
+    if not form.tabs and len(columns) < form.least:
+        columns, separator = line.split(), "white space"
+    # between tabs a cell may be empty where others have a hyphen
+    return [cell.strip() or ("" if i == form.word else "-") for i, cell in enumerate(columns)], separator
+
+
+def _check_comment(path: Path, number: int, line: str, form: _Layout, block: _Block | None) -> None:
+    """Refuse a comment that is a word's line but for its first character."""
+    columns, _ = _cells(line, form)
+    if len(columns) >= form.least and columns[form.number] == str(len(block.rows) if block else 0):
+        raise ValueError(f"{path}:{number}: a comment with the columns of a word: {shown(line)}")
 
 
 def _marked(path: Path, form: _Layout) -> Iterator[tuple[str, _Block | None]]:
@@ -161,6 +179,8 @@ def _marked(path: Path, form: _Layout) -> Iterator[tuple[str, _Block | None]]:
     for number, line in read_lines(path):
         last = number
         marker = line.split(maxsplit=1)[0] if line.startswith("#") else ""
+        if marker and name is not None:
+            _check_comment(path, number, line, form, block)
         if block is not None and (marker or not line.strip()):
             assert name is not None
             yield name, block
@@ -173,17 +193,17 @@ def _marked(path: Path, form: _Layout) -> Iterator[tuple[str, _Block | None]]:
                     if name is not None
                     else "cannot be read"
                 )
-                raise ValueError(f"{path}:{number}: {line!r}: {why}")
+                raise ValueError(f"{path}:{number}: {shown(line)}: {why}")
             name, begun = "/".join(part for part in found.groups() if part), number
             yield name, None
         elif marker == "#end":
             if name is None:
-                raise ValueError(f"{path}:{number}: {line!r} without #begin document")
+                raise ValueError(f"{path}:{number}: {shown(line)} without #begin document")
             name = None
         elif line.strip() and not marker:
             if name is None:
                 raise ValueError(
-                    f"{path}:{number}: a word outside of #begin document and #end document: {line!r}"
+                    f"{path}:{number}: a word outside of #begin document and #end document: {shown(line)}"
                 )
             block = block or _Block(path, number)
             block.add(number, line, form)
@@ -198,7 +218,10 @@ def _unmarked(path: Path, form: _Layout) -> Iterator[tuple[str, _Block | None]]:
         if line.strip() and not line.startswith("#"):
             block = block or _Block(path, number)
             block.add(number, line, form)
-        elif block is not None:
+            continue
+        if line.startswith("#"):
+            _check_comment(path, number, line, form, block)
+        if block is not None:
             yield block.rows[0][0], block
             block = None
     if block is not None:
@@ -262,25 +285,26 @@ def _spans(block: _Block, column: int, what: str) -> list[tuple[int, int, str]]:
             elif close:
                 if not opened or not leaves:
                     raise ValueError(
-                        f"{block.where(i)}: {what} is unbalanced: a ')' closes nothing here: {bits!r}"
+                        f"{block.where(i)}: {what} is unbalanced: a ')' closes nothing here: {shown(bits)}"
                     )
                 start = opened.pop()
                 spans[start] = (spans[start][0], i + 1, spans[start][2])
             elif other or leaves:
                 raise ValueError(
-                    f"{block.where(i)}: {what} cannot be read: expected brackets around one *, got {bits!r}"
+                    f"{block.where(i)}: {what} cannot be read: expected brackets around one *, got {shown(bits)}"
                 )
             else:
                 opened.append(len(spans))
                 spans.append((i, -1, label))
         if leaves != 1:
             raise ValueError(
-                f"{block.where(i)}: {what} cannot be read: expected brackets around one *, got {bits!r}"
+                f"{block.where(i)}: {what} cannot be read: expected brackets around one *, got {shown(bits)}"
             )
     if opened:
         start, _, label = spans[opened[-1]]
         raise ValueError(
-            f"{block.where(start)}: {what} is unbalanced: the '({label}' of this line is not closed in its sentence"
+            f"{block.where(start)}: {what} is unbalanced: the '({label[:100]}' of this line is not closed in its "
+            "sentence"
         )
     return spans
 
@@ -297,7 +321,7 @@ def _mentions(block: _Block, entities: dict[str, int]) -> tuple[Mention, ...]:
             if not parts or not (parts[1] or parts[3]):
                 raise ValueError(
                     f"{block.where(i)}: the coreference (last column) cannot be read: expected (3, 3) or (3), "
-                    f"several joined by |, got {bits!r}"
+                    f"several joined by |, got {shown(bits)}"
                 )
             chain = parts[2]
             if parts[1]:

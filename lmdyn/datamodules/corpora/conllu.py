@@ -7,15 +7,19 @@ from pathlib import Path
 from conllu import parse_incr
 from conllu.exceptions import ParseException
 
-from lmdyn.datamodules.corpora.corpus import FileCorpus, read_lines
+from lmdyn.datamodules.corpora.corpus import FileCorpus
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
+from lmdyn.datamodules.files.text_files import read_lines, shown
 
 __all__ = ["ConlluCorpus", "read_conllu"]
 
 _COLUMNS = 10
-_WORD_ID = re.compile(r"[1-9]\d*")
-_OTHER_ID = re.compile(r"[1-9]\d*-[1-9]\d*|\d+\.[1-9]\d*")  # multiword range, empty node
-_HEAD = re.compile(r"0|[1-9]\d*|_")
+_NUMBER = "[1-9][0-9]{0,8}"  # what a sentence may have, and Python reads without a limit of its own
+_WORD_ID = re.compile(_NUMBER)
+_OTHER_ID = re.compile(rf"({_NUMBER})-({_NUMBER})|(0|{_NUMBER})\.{_NUMBER}")  # multiword range, empty node
+_HEAD = re.compile(rf"0|{_NUMBER}|_")
+_FIELDS = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC"
+_GLOBAL_COLUMNS = "# global.columns = "
 
 
 class _CheckedLines:
@@ -25,6 +29,10 @@ class _CheckedLines:
         self.path = path
         self.word_lines: list[int] = []
         """Line number of each word of the sentence that was read last."""
+        self.first = 1
+        """Its first line."""
+        self._others: list[tuple[int, str, int]] = []
+        """Line, number and last word of each range and empty node."""
 
     def read(self) -> str:  # parse_incr only asks whether it is there
         raise NotImplementedError
@@ -34,19 +42,47 @@ class _CheckedLines:
         for number, line in read_lines(self.path):
             if not line.strip():
                 inside = False
+                self._check_others()
             elif not inside:
                 inside = True
-                self.word_lines = []
-            if line.strip() and not line.startswith("#"):
+                self.word_lines, self.first = [], number
+            if line.startswith("#"):
+                self._check_comment(number, line)
+            elif line.strip():
                 line = self._check(number, line)
             yield line + "\n"
+        self._check_others()
+
+    def _check_comment(self, number: int, line: str) -> None:
+        if line.count("\t") == _COLUMNS - 1:
+            raise ValueError(
+                f"{self.path}:{number}: a comment with the {_COLUMNS} columns of a word: a word's line begins with its "
+                f"number: {shown(line)}"
+            )
+        if (
+            line.startswith(_GLOBAL_COLUMNS)
+            and line.removeprefix(_GLOBAL_COLUMNS).upper().split() != _FIELDS.split()
+        ):
+            raise ValueError(
+                f"{self.path}:{number}: expected the columns of CoNLL-U, {_FIELDS}, got {shown(line)}"
+            )
+
+    def _check_others(self) -> None:
+        """Of a sentence that was read: a range or an empty node past its end was a word."""
+        for number, name, last in self._others:
+            if last > len(self.word_lines):
+                raise ValueError(
+                    f"{self.path}:{number}: {name} is past the end of its sentence, which has {len(self.word_lines)} "
+                    "words"
+                )
+        self._others = []
 
     def _check(self, number: int, line: str) -> str:
         where = f"{self.path}:{number}"
         columns = line.split("\t")
         if len(columns) != _COLUMNS:
             raise ValueError(
-                f"{where}: {_COLUMNS} columns separated by tabs are needed, got {len(columns)}: {line!r}"
+                f"{where}: {_COLUMNS} columns separated by tabs are needed, got {len(columns)}: {shown(line)}"
             )
         if _WORD_ID.fullmatch(columns[0]):
             self.word_lines.append(number)
@@ -54,15 +90,21 @@ class _CheckedLines:
                 raise ValueError(
                     f"{where}: words count from 1 upwards: expected {len(self.word_lines)}, got {columns[0]}"
                 )
-            if not _HEAD.fullmatch(columns[6]):
+        else:
+            other = _OTHER_ID.fullmatch(columns[0])
+            if not other or (other[1] and int(other[2]) < int(other[1])):
                 raise ValueError(
-                    f"{where}: the head (column 7) must be a word's number, 0 or _, got {columns[6]!r}"
+                    f"{where}: {shown(columns[0])} is no word number, range (3-4) or empty node (5.1)"
                 )
-        elif not _OTHER_ID.fullmatch(columns[0]):
-            raise ValueError(f"{where}: {columns[0]!r} is no word number, range (3-4) or empty node (5.1)")
+            self._others.append((number, columns[0], int(other[2] or other[3])))
+        if not _HEAD.fullmatch(columns[6]):
+            raise ValueError(
+                f"{where}: the head (column 7) must be a word's number, 0 or _, got {shown(columns[6])}"
+            )
         if not columns[1].strip():
             raise ValueError(f"{where}: the word (column 2) is empty")
-        return re.sub(" {2,}", " ", line)  # the parser would take two spaces for a column's end
+        # the parser would strip empty columns at the end, and take two spaces for a column's end
+        return re.sub(" {2,}", " ", "\t".join(column if column.strip() else "_" for column in columns))
 
 
 def _layer(values: list[str | None]) -> tuple[str | None, ...] | None:
@@ -116,7 +158,7 @@ def read_conllu(path: Path, lowercase: bool = False) -> Iterator[Document]:
         try:
             tokens = next(parsed, None)
         except ParseException as error:
-            raise ValueError(f"{path}:{lines.word_lines[0]}: the sentence cannot be read: {error}") from error
+            raise ValueError(f"{path}:{lines.first}: the sentence cannot be read: {error}") from error
         if tokens is None:
             break
         number += 1

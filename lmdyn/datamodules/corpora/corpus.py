@@ -1,12 +1,11 @@
 """The base of all text sources: from documents to a tokenizer, a cache of encoded text, and loaders."""
 
-import hashlib
 import logging
 import math
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -27,53 +26,14 @@ from lmdyn.datamodules.corpora.tokenization import (
     word_tokenizer,
 )
 from lmdyn.datamodules.corpora.vocabulary import TRAINING_VERSION
+from lmdyn.datamodules.files.text_files import expand_paths, file_digest
 
-__all__ = ["SPLITS", "Corpus", "FileCorpus", "SplitLoaders", "expand_paths", "file_digest", "read_lines"]
+__all__ = ["SPLITS", "Corpus", "FileCorpus", "SplitLoaders"]
 
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation", "test")
 _FORMAT = 1  # of the cache; raise it when the files change
-
-
-def expand_paths(paths: str | Iterable[str]) -> list[Path]:
-    """Paths with ``$VAR`` and ``~`` expanded.
-
-    Raises:
-        FileNotFoundError: a path that is no file, or names an environment variable that is not set.
-    """
-    expanded = []
-    for text in [paths] if isinstance(paths, str | Path) else paths:
-        path = Path(os.path.expandvars(text)).expanduser()
-        if not path.is_file():
-            hint = "its environment variable is not set" if "$" in str(path) else "give the path of a file"
-            raise FileNotFoundError(f"no file {str(text)!r} (looked for {path}): {hint}")
-        expanded.append(path)
-    return expanded
-
-
-def file_digest(path: Path) -> str:
-    """Hash (blake2b) of a file's content; its name plays no part."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines of a UTF-8 file with their numbers from 1, without line ends.
-
-    Raises:
-        ValueError: a line that is not UTF-8, with file and line number.
-    """
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            try:
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{path}:{number}: not UTF-8 ({error.reason} at byte {error.start} of the line): "
-                    "convert the file, for example with iconv -t UTF-8"
-                ) from error
-            yield number, line.rstrip("\r\n")
 
 
 class SplitLoaders(L.LightningDataModule):

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from lmdyn.datamodules.corpora.corpus import FileCorpus, read_lines
+from lmdyn.datamodules.corpora.corpus import FileCorpus
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
+from lmdyn.datamodules.files.text_files import read_lines, shown
 
 __all__ = ["SEMTAG_COARSE", "UNKNOWN_SEMTAG", "SemtagCorpus", "read_pmb"]
 
@@ -104,13 +105,13 @@ def _blocks(path: Path, lowercase: bool) -> Iterator[str | Sentence]:
             columns = line.split("\t")
             if len(columns) != _COLUMNS:
                 raise ValueError(
-                    f"{path}:{number}: {_COLUMNS} columns separated by tabs are needed, got {len(columns)}: {line!r}; "
-                    "a comment starts with '# '"
+                    f"{path}:{number}: {_COLUMNS} columns separated by tabs are needed, got {len(columns)}: "
+                    f"{shown(line)}; a comment starts with '# '"
                 )
             word, tag = "_".join(columns[0].split()), columns[3].strip()
             for column, value, what in ((1, word, "word"), (4, tag, "semantic tag")):
                 if not value:
-                    raise ValueError(f"{path}:{number}: the {what} (column {column}) is empty: {line!r}")
+                    raise ValueError(f"{path}:{number}: the {what} (column {column}) is empty: {shown(line)}")
             words.append(word.lower() if lowercase else word)
             tags.append(tag)
     if words:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from lmdyn.datamodules.corpora.conllu import read_conllu
-from lmdyn.datamodules.corpora.corpus import expand_paths, file_digest
+from lmdyn.datamodules.files.text_files import expand_paths, file_digest
 
 __all__ = ["LexiconTagger", "SpacyTagger", "Tagger"]
 

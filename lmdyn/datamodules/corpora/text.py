@@ -12,9 +12,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from lmdyn.datamodules.corpora.corpus import SPLITS, Corpus, expand_paths, file_digest, read_lines
+from lmdyn.datamodules.corpora.corpus import SPLITS, Corpus
 from lmdyn.datamodules.corpora.sentence import Document, Sentence
 from lmdyn.datamodules.corpora.tagging import Tagger
+from lmdyn.datamodules.files.data_sets import load_dataset, read_rows
+from lmdyn.datamodules.files.text_files import expand_paths, file_digest, read_lines
 
 __all__ = ["TextCorpus", "cut_sentences", "split_sentences"]
 
@@ -229,24 +231,34 @@ class TextCorpus(Corpus):
     @cached_property
     def _table(self) -> Any:
         """The Hugging Face dataset: memory-mapped arrow tables by split."""
-        import datasets
-
         assert self.dataset is not None
-        table = datasets.load_dataset(**self.dataset)
+        table = load_dataset(
+            self.dataset,
+            "give the path of local files (path: text, parquet or json, with data_files), or a hub name that can be "
+            "reached",
+        )
         if not set(SPLITS) & set(table):
             raise ValueError(
-                f"the dataset has splits {list(table)}: at least one of {list(SPLITS)} is needed"
+                f"dataset {self.dataset} has splits {list(table)}: at least one of {list(SPLITS)} is needed"
             )
         for split in set(SPLITS) & set(table):
             if self.text_column not in table[split].column_names:
                 raise ValueError(
-                    f"split {split!r} of the dataset has no column {self.text_column!r}: set text_column to one of "
-                    f"{table[split].column_names}"
+                    f"split {split!r} of dataset {self.dataset} has no column {self.text_column!r}: set text_column to "
+                    f"one of {table[split].column_names}"
+                )
+            kind = getattr(table[split].features[self.text_column], "dtype", "a list")
+            if kind not in ("string", "large_string", "string_view", "null"):
+                raise ValueError(
+                    f"split {split!r} of dataset {self.dataset}: column {self.text_column!r} holds {kind}, expected "
+                    f"text: set text_column to one of {table[split].column_names}"
                 )
         return table
 
     def _rows(self, split: str) -> Iterator[str]:
-        for batch in self._table[split].select_columns([self.text_column]).iter(batch_size=1000):
+        assert self.dataset is not None
+        batches = self._table[split].select_columns([self.text_column]).iter(batch_size=1000)
+        for batch in read_rows(batches, self.dataset):
             yield from (row or "" for row in batch[self.text_column])
 
     def _sources(self, split: str) -> Iterator[tuple[str, Iterator[str]]]:

@@ -12,6 +12,7 @@ from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_t
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.vocabulary import train_unigram, train_wordpieces
+from lmdyn.datamodules.files.text_files import read_json, shown
 
 __all__ = [
     "Punctuation",
@@ -162,7 +163,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
     """Load a tokenizer from a folder or hub name (``AutoTokenizer``), or from a ``tokenizer.json`` file.
 
     Raises:
-        ValueError: nothing there that can be read as a fast tokenizer.
+        ValueError: nothing there that can be read as a fast tokenizer, or one in which tokens share an id.
     """
     path = Path(os.path.expandvars(name)).expanduser()
     if path.is_file() and (path.parent / "tokenizer_config.json").exists():
@@ -179,18 +180,53 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
                 "mask_token": ("[MASK]", "<mask>"),
             }
             found = {role: next((f for f in form if f in vocabulary), None) for role, form in forms.items()}
-            return PreTrainedTokenizerFast(tokenizer_file=str(path), **{r: f for r, f in found.items() if f})
-        tokenizer = AutoTokenizer.from_pretrained(str(path) if path.exists() else name)
+            made = PreTrainedTokenizerFast(tokenizer_file=str(path), **{r: f for r, f in found.items() if f})
+            _check_ids(made, path)
+            return made
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(path) if path.exists() else name, trust_remote_code=False
+        )
+        if isinstance(tokenizer, PreTrainedTokenizerFast):
+            _check_ids(tokenizer, path / "tokenizer.json")
     except (
         Exception
     ) as error:  # the loaders raise OSError, ValueError, and plain Exception from the rust side
         raise ValueError(
-            f"tokenizer {name!r} cannot be loaded ({error}): give a folder written by save_pretrained, a hub name or "
-            "a tokenizer.json"
+            f"tokenizer {name!r} cannot be loaded ({_reason(path, error)}): give a folder written by save_pretrained, "
+            "a hub name or a tokenizer.json"
         ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ValueError(f"tokenizer {name!r} is a {type(tokenizer).__name__}: a fast tokenizer is needed")
     return tokenizer
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """Which of its files is no json, and where; of the loaders some do not tell. Else what the loader says."""
+    for file in sorted(path.glob("*.json")) if path.is_dir() else [path] if path.is_file() else []:
+        try:
+            read_json(file)
+        except ValueError as where:
+            return str(where)
+    return " ".join(str(error).split())[:500]
+
+
+def _check_ids(tokenizer: PreTrainedTokenizerFast, file: Path) -> None:
+    """Refuse a tokenizer with two tokens of one id, or a token with two, which damaged files have.
+
+    Args:
+        tokenizer: as loaded.
+        file: its ``tokenizer.json``, if it has one.
+    """
+    whole = json.loads(file.read_bytes()) if file.is_file() else {}
+    listed = whole.get("model", {}).get("vocab")
+    ids = listed if isinstance(listed, dict) else {}
+    added = {token["content"]: token["id"] for token in whole.get("added_tokens", ())}
+    tokens: dict[int, str] = {}
+    for token, i in (*tokenizer.get_vocab().items(), *added.items()):
+        if tokens.setdefault(i, token) != token:
+            raise ValueError(f"damaged: {shown(tokens[i])} and {shown(token)} both have the id {i}")
+        if token in added and ids.get(token, i) != added[token]:
+            raise ValueError(f"damaged: {shown(token)} has the ids {ids.get(token, i)} and {added[token]}")
 
 
 def plain_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:

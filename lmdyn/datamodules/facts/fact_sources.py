@@ -1,17 +1,17 @@
 """Where facts come from: T-REx as in LAMA, or the knowledge base of the synthetic grammar."""
 
-import json
 import logging
 import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from lmdyn.datamodules.corpora.corpus import expand_paths, read_lines
+from lmdyn.datamodules.files.text_files import expand_paths, read_json_lines, read_lines, shown
 from lmdyn.datamodules.grammar.grammar import GrammarCorpus
 from lmdyn.datamodules.grammar.lexicon import RELATIONS
 
@@ -50,6 +50,7 @@ PUBLICATION: Mapping[str, str] = MappingProxyType(
 )
 """Templates of the 25 relations of Chiang et al. 2020, table 8, in its order."""
 
+_KINDS = ("1-1", "N-1", "N-M")
 _ONE_TO_ONE = ("P1376", "P36")  # appendix F.1 of the publication; the others are N-1
 
 
@@ -78,11 +79,10 @@ class Cloze:
 
     def __post_init__(self) -> None:
         if not self.subject.split() or not self.object.split():
-            raise ValueError(f"subject and object are words, got {self.subject!r} and {self.object!r}")
-        if self.template.count("[X]") != 1 or self.template.split().count("[Y]") != 1:
             raise ValueError(
-                f"template {self.template!r} of {self.relation}: expected one [X], and one [Y] between spaces"
+                f"subject and object are words, got {shown(self.subject)} and {shown(self.object)}"
             )
+        _check_template(self.relation, self.template)
 
     @property
     def query(self) -> str:
@@ -162,20 +162,32 @@ class TrexFacts(FactSource):
         if templates == "publication":
             self._check_relations(PUBLICATION)
 
-    def _check_relations(self, known: Mapping[str, str]) -> None:
+    def _check_relations(self, known: Mapping[str, str], where: str = "") -> None:
         unknown = [relation for relation in self.relations if relation not in known]
         if unknown or not self.relations or len(set(self.relations)) < len(self.relations):
             hint = " (templates: lama has more)" if self.templates == "publication" else ""
             raise ValueError(
-                f"relations are {self.relations}: expected some of {sorted(known)}{hint}, each once"
+                f"{where}relations are {self.relations}: expected some of {sorted(known)}{hint}, each once"
             )
 
     def _lama(self) -> dict[str, tuple[str, str]]:
         """Relation to template and kind."""
         (path,) = expand_paths(f"{self.folder}/LAMA_relations.jsonl")
-        entries = (entry for _, entry in _read_json_lines(path, ("relation", "template", "type")))
-        found = {entry["relation"]: (entry["template"], entry["type"]) for entry in entries}
-        self._check_relations({relation: template for relation, (template, _) in found.items()})
+        found: dict[str, tuple[str, str]] = {}
+        for number, entry in read_json_lines(path, ("relation", "template", "type")):
+            relation, said = entry["relation"], (entry["template"], entry["type"])
+            if found.setdefault(relation, said) != said:
+                raise ValueError(
+                    f"{path}:{number}: relation {shown(relation)} is there before, with something else"
+                )
+            if relation in self.relations:
+                with _place(path, number):
+                    _check_template(relation, said[0])
+                    if said[1] not in _KINDS:
+                        raise ValueError(
+                            f"type {shown(said[1])} of {relation}: expected one of {list(_KINDS)}"
+                        )
+        self._check_relations({relation: template for relation, (template, _) in found.items()}, f"{path}: ")
         return {relation: found[relation] for relation in self.relations}
 
     def facts(self) -> Iterator[Cloze]:
@@ -190,17 +202,17 @@ class TrexFacts(FactSource):
             wordings = list(dict.fromkeys([template, *paraphrases.get(relation, [])]))
             (path,) = expand_paths(f"{self.folder}/trex_lms_vocab/{relation}.jsonl")
             seen: set[tuple[str, str]] = set()
-            for number, entry in _read_json_lines(path, ("sub_label", "obj_label")):
+            for number, entry in read_json_lines(path, ("sub_label", "obj_label")):
                 subject, answer = entry["sub_label"], entry["obj_label"]
                 if (subject, answer) in seen:
                     again += 1
                     continue
                 seen.add((subject, answer))
-                for wording in wordings:
-                    try:
-                        yield Cloze(relation, subject, answer, wording)
-                    except ValueError as error:
-                        raise ValueError(f"{path}:{number}: {error}") from error
+                with _place(path, number):
+                    asked = [Cloze(relation, subject, answer, wording) for wording in wordings]
+                yield from asked
+            if not seen:
+                raise ValueError(f"{path}:1: expected facts, got none: is the file whole?")
         if again:
             logger.warning("T-REx: %d facts are there twice, with the same words: asked once", again)
 
@@ -213,19 +225,25 @@ class TrexFacts(FactSource):
             (path,) = expand_paths(self.paraphrases)
         found: dict[str, list[str]] = {}
         if not path.is_dir():
-            for _, entry in _read_json_lines(path, ("relation", "template")):
-                found.setdefault(entry["relation"], []).append(_apart(entry["template"]))
+            for number, entry in read_json_lines(path, ("relation", "template")):
+                with _place(path, number):
+                    wording = self._wording(entry["relation"], entry["template"])
+                found.setdefault(entry["relation"], []).append(wording)
         for relation in self.relations if path.is_dir() else ():
             file = path / f"{relation}.jsonl"
-            patterns = (
-                (entry["pattern"] for _, entry in _read_json_lines(file, ("pattern",)))
-                if file.is_file()
-                else ()
-            )
-            found[relation] = [_apart(pattern) for pattern in patterns]
+            found[relation] = []
+            for number, entry in read_json_lines(file, ("pattern",)) if file.is_file() else ():
+                with _place(file, number):
+                    found[relation].append(self._wording(relation, entry["pattern"]))
         if not any(found.get(relation) for relation in self.relations):
             raise ValueError(f"{path} has no paraphrase of {self.relations}: expected those of some relation")
         return found
+
+    def _wording(self, relation: str, template: str) -> str:
+        wording = _apart(template)
+        if relation in self.relations:
+            _check_template(relation, wording)
+        return wording
 
     def relation_kinds(self) -> dict[str, str]:
         """Kinds by the publication, or by LAMA."""
@@ -236,7 +254,10 @@ class TrexFacts(FactSource):
     def candidates(self) -> list[str]:
         """The common vocabulary."""
         (path,) = expand_paths(self.common_vocabulary or f"{self.folder}/common_vocab_cased.txt")
-        return [line.strip() for _, line in read_lines(path) if line.strip()]
+        words = [line.strip() for _, line in read_lines(path) if line.strip()]
+        if not words:
+            raise ValueError(f"{path}:1: expected candidates, a word a line, got none")
+        return words
 
 
 class GrammarFacts(FactSource):
@@ -280,6 +301,13 @@ class GrammarFacts(FactSource):
         return [lexeme.lemma for lexeme in self.corpus.grammar.lexemes["PROPN"]]
 
 
+def _check_template(relation: str, template: str) -> None:
+    if template.count("[X]") != 1 or template.split().count("[Y]") != 1:
+        raise ValueError(
+            f"template {shown(template)} of {relation}: expected one [X], and one [Y] between spaces"
+        )
+
+
 def _apart(template: str) -> str:
     """A template with spaces about the object and before a full stop at its end.
 
@@ -291,17 +319,10 @@ def _apart(template: str) -> str:
     return " ".join(re.sub(r"([.!?])$", r" \1", spaced).split())
 
 
-def _read_json_lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Objects of a file that have these keys, with text in them, and the numbers of their lines."""
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}:{number}: no JSON ({error}): expected an object a line") from error
-        if not isinstance(entry, dict) or not all(isinstance(entry.get(k), str) for k in keys):
-            raise ValueError(
-                f"{path}:{number}: expected an object with {list(keys)} as text, got {line[:100]!r}"
-            )
-        yield number, entry
+@contextmanager
+def _place(path: Path, number: int) -> Iterator[None]:
+    """Within, an error names the line of a file."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}:{number}: {error}") from error

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerFast
 
 from lmdyn.datamodules.corpora.tokenization import plain_backend
+from lmdyn.datamodules.files.data_sets import load_dataset, read_rows
 from lmdyn.datamodules.pretraining.sentence_pairs import RowMaker, row_generator
 
 __all__ = ["StreamLoaderOfRows", "StreamedText"]
@@ -107,15 +108,11 @@ class StreamedText:
         return [self._open(dataset) for dataset in self.datasets]
 
     def _open(self, dataset: dict[str, Any]) -> Any:
-        import datasets
-
-        try:
-            stream = datasets.load_dataset(**{"split": self.split, **dataset, "streaming": True})
-        except Exception as error:  # the hub's errors have no common base
-            raise ValueError(
-                f"dataset {dataset} cannot be opened ({type(error).__name__}: {error}): give the path of local "
-                "files (path: text, parquet or json, with data_files), or a hub name that can be reached"
-            ) from error
+        stream = load_dataset(
+            {"split": self.split, **dataset, "streaming": True},
+            "give the path of local files (path: text, parquet or json, with data_files), or a hub name that can be "
+            "reached",
+        )
         columns = stream.column_names
         if columns is not None and self.text_column not in columns:
             raise ValueError(
@@ -144,7 +141,7 @@ class _Share:
         """Documents without text that were read."""
         if self.state["stream"] is not None:
             stream.load_state_dict(self.state["stream"])
-        self._rows = iter(stream)
+        self._rows = read_rows(stream, dataset)
 
     def next(self) -> str | None:
         """The text of the next document, empty where it has none; None at the end.
@@ -152,10 +149,7 @@ class _Share:
         Raises:
             ValueError: the dataset cannot be read, holds no text in the column, or ends without having given any.
         """
-        try:
-            row = next(self._rows, None)
-        except OSError as error:
-            raise ValueError(f"dataset {self._dataset} cannot be read: {error}") from error
+        row = next(self._rows, None)
         if row is None:
             if not self.state["given"]:
                 raise ValueError(

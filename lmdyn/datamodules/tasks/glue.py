@@ -2,11 +2,14 @@
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lmdyn.datamodules.files.data_sets import load_dataset, read_rows
+from lmdyn.datamodules.files.text_files import read_lines, shown
 from lmdyn.datamodules.tasks.squad import questions_of_rows, read_squad
 from lmdyn.datamodules.tasks.tasks import RawTask, TaskData, TextExample
 
@@ -44,6 +47,10 @@ class GlueLayout:
     skip_short: bool = False
 
 
+_SCORE = re.compile(r"[0-9]+(\.[0-9]*)?")
+_REMEDY = (
+    "give a hub name that can be reached, a local copy of its folder, or `folder`, files in GLUE's own layout"
+)
 _ONE = {"": ("dev", "validation")}
 _PAIR = ("sentence1", "sentence2")
 _NLI = ("entailment", "not_entailment")
@@ -139,9 +146,9 @@ class GlueTasks(TaskData):
         """Fetch what comes from the hub into its cache, on one process."""
         for name in self.names:
             if name == SQUAD and self.squad_dataset is not None:
-                _load(self.squad_dataset)
+                load_dataset(self.squad_dataset, _REMEDY)
             elif name != SQUAD and self.dataset is not None:
-                _load(self._config(name))
+                load_dataset(self._config(name), _REMEDY)
 
     def _config(self, name: str) -> dict[str, Any]:
         return {"name": GLUE_LAYOUTS[name].config, **(self.dataset or {})}
@@ -154,9 +161,11 @@ class GlueTasks(TaskData):
         layout = GLUE_LAYOUTS[name]
         kind: Any = "classification" if layout.label_names else "regression"
         if self.dataset is not None:
-            splits = _load(self._config(name))
+            splits = load_dataset(config := self._config(name), _REMEDY)
             rows = {
-                split: _hub_examples(_split(splits, split, layout.config), layout, f"{name}, {split}")
+                split: _hub_examples(
+                    read_rows(_split(splits, split, layout.config), config), layout, f"{name}, {split}"
+                )
                 for split in ("train", *(s for _, s in layout.evaluation.values()))
             }
             sets = {key: rows[split] for key, (_, split) in layout.evaluation.items()}
@@ -170,9 +179,10 @@ class GlueTasks(TaskData):
 
     def _read_squad(self) -> RawTask:
         if self.squad_dataset is not None:
-            splits = _load(self.squad_dataset)
+            splits = load_dataset(self.squad_dataset, _REMEDY)
             train, dev = (
-                questions_of_rows(_split(splits, s, SQUAD), f"{SQUAD}, {s}") for s in ("train", "validation")
+                questions_of_rows(read_rows(_split(splits, s, SQUAD), self.squad_dataset), f"{SQUAD}, {s}")
+                for s in ("train", "validation")
             )
         else:
             train, dev = (read_squad(self._folder() / SQUAD / f"{s}-v2.0.json") for s in ("train", "dev"))
@@ -190,23 +200,26 @@ def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
             "dev_matched.tsv and dev_mismatched.tsv); look at `folder`, or name a `dataset` of the hub"
         )
     # no csv module: quotes are letters, and a form feed or U+2028 within a text ends no line
-    lines = path.read_bytes().decode("utf-8-sig").split("\n")
-    first = 0
+    lines = list(read_lines(path))
+    if lines and not lines[-1][1].strip():
+        lines.pop()
     columns: Iterable[int]
     if layout.n_columns is None:
-        header = lines[0].rstrip("\r").split("\t")
+        header = lines.pop(0)[1].split("\t") if lines else []
         required = [*layout.columns, layout.label]
         missing = [c for c in required if c not in header]
         if missing:
-            raise ValueError(f"{path}:1: expected columns {required}, got {header}: {missing} are missing")
-        columns, n_columns, first = [header.index(str(c)) for c in required], len(header), 1
+            raise ValueError(
+                f"{path}:1: expected columns {required}, got {shown(str(header), 300)}: {missing} are missing"
+            )
+        if twice := [c for c in required if header.count(str(c)) > 1]:
+            raise ValueError(f"{path}:1: the columns {twice} are there twice: which is meant?")
+        columns, n_columns = [header.index(str(c)) for c in required], len(header)
     else:
         columns, n_columns = [int(c) for c in (*layout.columns, layout.label)], layout.n_columns
     examples, short = [], 0
-    for number, line in enumerate(lines[first:], start=first + 1):
-        if not line.strip() and number == len(lines):
-            continue
-        fields = line.rstrip("\r").split("\t")
+    for number, line in lines:
+        fields = line.split("\t")
         if len(fields) != n_columns:
             if layout.skip_short and len(fields) < n_columns:
                 short += 1
@@ -216,6 +229,9 @@ def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
             )
         *texts, label = (fields[c] for c in columns)
         examples.append(_example(texts, _label(label, layout, f"{path}:{number}")))
+    if not examples:
+        left_out = f", but {short} of fewer than {n_columns} columns" if short else ""
+        raise ValueError(f"{path}:1: expected rows with examples, got none{left_out}: is the file whole?")
     if short:
         logger.warning("%s: %d rows of fewer than %d columns left out", path, short, n_columns)
     return examples
@@ -228,12 +244,11 @@ def _example(texts: Sequence[str], label: float) -> TextExample:
 def _label(label: str, layout: GlueLayout, where: str) -> float:
     if layout.label_names:
         if label not in layout.label_names:
-            raise ValueError(f"{where}: expected a label of {list(layout.label_names)}, got {label!r}")
+            raise ValueError(f"{where}: expected a label of {list(layout.label_names)}, got {shown(label)}")
         return layout.label_names.index(label)
-    try:
-        return _in_range(float(label), where)
-    except ValueError as error:
-        raise ValueError(f"{where}: expected a score from 0 to 5, got {label!r}") from error
+    if not _SCORE.fullmatch(label.strip()):
+        raise ValueError(f"{where}: expected a score from 0 to 5, got {shown(label)}")
+    return _in_range(float(label), where)
 
 
 def _in_range(score: float, where: str) -> float:
@@ -248,27 +263,20 @@ def _hub_examples(rows: Iterable[Mapping[str, Any]], layout: GlueLayout, where: 
         missing = [c for c in (*layout.hub_columns, "label") if row.get(c) is None]
         if missing:
             raise ValueError(f"{where}, row {i}: expected columns {missing}, got {sorted(row)}")
-        label = float(row["label"])
+        label, texts = row["label"], [row[c] for c in layout.hub_columns]
+        if not isinstance(label, int | float) or not all(isinstance(text, str) for text in texts):
+            raise ValueError(
+                f"{where}, row {i}: expected text in {list(layout.hub_columns)} and a number as label, got "
+                f"{shown(str([*texts, label]))}"
+            )
         if not layout.label_names:
             _in_range(label, f"{where}, row {i}")
         elif label not in range(len(layout.label_names)):
             raise ValueError(
-                f"{where}, row {i}: expected a label below {len(layout.label_names)}, got {row['label']}"
+                f"{where}, row {i}: expected a label below {len(layout.label_names)}, got {label}"
             )
-        examples.append(_example([str(row[c]) for c in layout.hub_columns], label))
+        examples.append(_example(texts, float(label)))
     return examples
-
-
-def _load(dataset: Mapping[str, Any]) -> Any:
-    import datasets
-
-    try:
-        return datasets.load_dataset(**dataset)
-    except Exception as error:  # the hub's errors have no common base
-        raise ValueError(
-            f"dataset {dict(dataset)} cannot be opened ({type(error).__name__}: {error}): give a hub name that can be "
-            "reached, a local copy of its folder, or `folder`, files in GLUE's own layout"
-        ) from error
 
 
 def _split(splits: Any, split: str, name: str) -> Any:

@@ -1,10 +1,10 @@
 """SQuAD 2.0: questions on texts, some without an answer."""
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lmdyn.datamodules.files.text_files import read_json, shown
 from lmdyn.datamodules.tasks.tasks import Question
 
 __all__ = ["questions_of_rows", "read_squad"]
@@ -40,28 +40,46 @@ def read_squad(path: str | Path) -> list[Question]:
             f"{path} is not there: SQuAD 2.0 is train-v2.0.json and dev-v2.0.json, from "
             "https://rajpurkar.github.io/SQuAD-explorer/"
         )
-    try:
-        whole = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}:{error.lineno}: expected json, got {error.msg}") from error
     found = []
-    where = "data"
-    try:
-        for a, article in enumerate(whole["data"]):
-            for p, paragraph in enumerate(article["paragraphs"]):
-                for q, qa in enumerate(paragraph["qas"]):
-                    where = f"data[{a}].paragraphs[{p}].qas[{q}]"
-                    # impossible questions list plausible answers under another name, and empty ones here
-                    answers = [] if qa.get("is_impossible", False) else qa["answers"]
-                    texts = [(str(x["text"]), int(x["answer_start"])) for x in answers]
-                    found.append(
-                        _question(qa["id"], qa["question"], paragraph["context"], texts, f"{path}: {where}")
-                    )
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path}: expected SQuAD's layout, got something else at or after {where} ({type(error).__name__}: {error})"
-        ) from error
+    for article, at_article in _objects(read_json(path), "data", f"{path}: "):
+        for paragraph, at_paragraph in _objects(article, "paragraphs", f"{at_article}."):
+            for qa, where in _objects(paragraph, "qas", f"{at_paragraph}."):
+                context = paragraph.get("context")
+                found.append(_question(qa.get("id"), qa.get("question"), context, _answers(qa, where), where))
+    if not found:
+        raise ValueError(f"{path}: expected questions, got none")
     return found
+
+
+def _objects(holder: Any, key: str, where: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """The objects of a list that an object holds, each with its place."""
+    if not isinstance(holder, dict) or not isinstance(holder.get(key), list):
+        raise ValueError(
+            f"{where.rstrip('.: ')}: expected SQuAD's layout, an object with a list {key!r}, got "
+            f"{shown(str(holder))}"
+        )
+    for i, item in enumerate(holder[key]):
+        if not isinstance(item, dict):
+            raise ValueError(f"{where}{key}[{i}]: expected an object, got {shown(str(item))}")
+        yield item, f"{where}{key}[{i}]"
+
+
+def _answers(qa: dict[str, Any], where: str) -> list[tuple[Any, Any]]:
+    """Texts and places of a question's answers; none where there are said to be none."""
+    impossible = qa.get("is_impossible", False)
+    if not isinstance(impossible, bool):
+        raise ValueError(f"{where}: expected is_impossible to be true or false, got {shown(str(impossible))}")
+    if impossible and "answers" not in qa:
+        return []
+    # impossible questions list plausible answers under another name, and none here
+    answers = [
+        (answer.get("text"), answer.get("answer_start")) for answer, _ in _objects(qa, "answers", f"{where}.")
+    ]
+    if "is_impossible" in qa and impossible == bool(answers):
+        raise ValueError(
+            f"{where}: is_impossible is {str(impossible).lower()}, with {len(answers)} answers: which holds?"
+        )
+    return answers
 
 
 def questions_of_rows(rows: Iterable[Mapping[str, Any]], name: str) -> list[Question]:
@@ -79,23 +97,49 @@ def questions_of_rows(rows: Iterable[Mapping[str, Any]], name: str) -> list[Ques
         >>> questions_of_rows([row], "squad_v2")[0].answers
         ()
     """
-    return [
-        _question(
-            row["id"],
-            row["question"],
-            row["context"],
-            list(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)),
-            f"{name}, row {i}",
+    found = []
+    for i, row in enumerate(rows):
+        where, answers = f"{name}, row {i}", row.get("answers")
+        texts, starts = (
+            (answers.get(part) for part in ("text", "answer_start"))
+            if isinstance(answers, dict)
+            else (None, None)
         )
-        for i, row in enumerate(rows)
-    ]
-
-
-def _question(name: Any, question: Any, context: Any, answers: list[tuple[str, int]], where: str) -> Question:
-    for text, start in answers:
-        if context[start : start + len(text)] != text:
+        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
             raise ValueError(
-                f"{where}: expected the answer {text!r} at character {start} of its context, got "
-                f"{context[start : start + len(text)]!r}"
+                f"{where}: expected answers with as many texts as places, answer_start, got {shown(str(answers))}"
             )
-    return Question(str(name), str(question), str(context), tuple(answers))
+        pairs = list(zip(texts, starts, strict=True))
+        found.append(_question(row.get("id"), row.get("question"), row.get("context"), pairs, where))
+    return found
+
+
+def _question(name: Any, question: Any, context: Any, answers: list[tuple[Any, Any]], where: str) -> Question:
+    if isinstance(name, bool) or not isinstance(name, str | int):
+        raise ValueError(f"{where}: expected an id, got {shown(str(name))}")
+    if not isinstance(question, str) or not isinstance(context, str):
+        raise ValueError(
+            f"{where}: expected question and context as text, got {shown(str((question, context)))}"
+        )
+    return Question(
+        str(name), question, context, tuple(_answer(*answer, context, where) for answer in answers)
+    )
+
+
+def _answer(text: Any, start: Any, context: str, where: str) -> tuple[str, int]:
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"{where}: expected the text of an answer, got {shown(str(text))}")
+    try:
+        place = -1 if isinstance(start, bool) else int(start)
+    except (TypeError, ValueError, OverflowError):
+        place = -1
+    if place < 0 or (isinstance(start, float) and place != start):
+        raise ValueError(
+            f"{where}: expected answer_start, a character of the context from 0 on, got {shown(str(start))}"
+        )
+    if not context.startswith(text, place):
+        raise ValueError(
+            f"{where}: expected the answer {shown(text)} at character {place} of its context, got "
+            f"{shown(context[place : place + len(text)])}"
+        )
+    return text, place

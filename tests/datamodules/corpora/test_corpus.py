@@ -22,8 +22,8 @@ from lmdyn.datamodules import (
     TextCorpus,
 )
 from lmdyn.datamodules.corpora import encoding as encoding_module
-from lmdyn.datamodules.corpora.corpus import expand_paths, read_lines
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
+from lmdyn.datamodules.files.text_files import expand_paths, read_lines
 
 TEXT = {
     "train": [

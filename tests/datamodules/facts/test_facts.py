@@ -308,7 +308,7 @@ def test_grammar_facts_are_worded_as_in_the_text():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", r"P36.jsonl:5: no JSON"),
+        ("{", r"P36.jsonl:5: expected json"),
         ("[1]", r"P36.jsonl:5: expected an object with \['sub_label', 'obj_label'\] as text"),
         ('{"sub_label": "x"}', r"P36.jsonl:5: expected an object"),
         ('{"sub_label": "x", "obj_label": 3}', r"P36.jsonl:5: expected an object"),
