@@ -365,7 +365,8 @@ def load_model(cls: Any, folder: Path, label: str, *, optional: Sequence[str] = 
     numbered = {key: int(found[1]) for key in info["unexpected_keys"] if (found := _LAYER.search(key))}
     if depth is not None and (beyond := sorted(key for key, number in numbered.items() if number >= depth)):
         raise ValueError(
-            f"{label} has weights of more layers than its config.json, {depth}: {beyond[0]}: do the files belong together?"
+            f"{label} has weights of more layers than its config.json, {depth}: {beyond[0]}: do the files "
+            "belong together?"
         )
     if lacking:
         log.warning(
