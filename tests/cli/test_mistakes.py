@@ -239,6 +239,43 @@ def test_a_checkpoint_without_what_lightning_writes(config, tmp_path, capsys, mi
     assert f"{path} lacks {missing!r}" in lines(capsys)
 
 
+# ---------------------------------------------------------------- files of settings
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "c.yaml:1: the file is empty"),
+        ("# nothing\n", "c.yaml: expected settings by name, got comments only"),
+        ("- 1\n", "c.yaml: expected settings by name, got list"),
+        (
+            "trainer:\n  max_steps: 1\n  max_steps: 2\n",
+            "c.yaml:3: cannot be read as yaml: the key 'max_steps' is there twice",
+        ),
+        ("trainer: [\n", "c.yaml:2: cannot be read as yaml: while parsing"),
+        (
+            "trainer: &a {callbacks: *a}\n",
+            "c.yaml:1: cannot be read as yaml: the alias *a is within what it stands for",
+        ),
+        (
+            "trainer:\n  max_steps: abc\n",
+            "c.yaml: Parser key \"trainer.max_steps\": Expected a <class 'int'>",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_file_names_it(config, tmp_path, capsys, content, message):
+    (tmp_path / "c.yaml").write_text(content)
+    with pytest.raises(SystemExit):
+        main(["fit", "--config", config(), "--config", str(tmp_path / "c.yaml")])
+    assert lines(capsys).startswith(f"error: {tmp_path}/{message}")
+
+
+def test_settings_on_the_command_line_name_no_file(config, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--config", config(), "--trainer.max_steps=abc"])
+    assert lines(capsys).startswith("error: Parser key")
+
+
 # ---------------------------------------------------------------- whose error it is
 
 

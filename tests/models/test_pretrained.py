@@ -1,5 +1,7 @@
 """PretrainedLM: transformers' own logits, positions to predict, training, and what it refuses."""
 
+import json
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -252,3 +254,25 @@ def test_pickled_code_is_not_run(tmp_path):
     with pytest.raises(ValueError, match="cannot be loaded"):
         PretrainedLM(str(tmp_path))
     assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"architectures": 3}, "`architectures` is 3, expected names"),
+        ({"architectures": [["BertForMaskedLM"]]}, "`architectures` is .*, expected names"),
+        ({"num_hidden_layers": 2**32}, "would have 4294967296 layers, expected at most"),
+        ({"num_hidden_layers": 0}, r"has weights of more layers than its config\.json, 0: .*layer\.0\."),
+        ({"num_hidden_layers": 1}, r"has weights of more layers than its config\.json, 1: .*layer\.1\."),
+        ({"num_hidden_layers": 3}, r"lacks weights of BertForMaskedLM: .*layer\.2\."),
+        ({"hidden_dropout_prob": [[]]}, "is no model of transformers'"),
+    ],
+)
+def test_a_damaged_configuration(tmp_path, changed, message):
+    saved("bert", tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+    with pytest.raises(ValueError, match=message) as found:
+        PretrainedLM(str(tmp_path))
+    assert str(tmp_path) in str(found.value)
+    assert "\n" not in str(found.value)

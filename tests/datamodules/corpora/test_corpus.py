@@ -23,7 +23,6 @@ from lmdyn.datamodules import (
 )
 from lmdyn.datamodules.corpora import encoding as encoding_module
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
-from lmdyn.datamodules.files.text_files import expand_paths, read_lines
 
 TEXT = {
     "train": [
@@ -373,23 +372,6 @@ def test_arguments_of_the_base(cls, files, others):
     assert (corpus.batch_size, corpus.layers, corpus.seed) == (3, ["upos"], 5)
     with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
         cls(**files, batchsize=3)
-
-
-def test_read_lines(tmp_path, monkeypatch):
-    path = tmp_path / "t.txt"
-    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\xc2\x85x\n\nend")
-    assert list(read_lines(path)) == [(1, "one"), (2, "two\x85x"), (3, ""), (4, "end")]
-    path.write_bytes(b"one\ntw\xff\n")
-    with pytest.raises(ValueError, match=r"t\.txt:2: not UTF-8 .* iconv"):
-        list(read_lines(path))
-    monkeypatch.setenv("SOME_DATA", str(tmp_path))
-    assert expand_paths("$SOME_DATA/t.txt") == [path]
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert expand_paths(["~/t.txt"]) == [path]
-    with pytest.raises(FileNotFoundError, match="environment variable is not set"):
-        expand_paths("$NO_SUCH_VARIABLE/t.txt")
-    with pytest.raises(FileNotFoundError, match="give the path of a file"):
-        expand_paths(str(tmp_path))
 
 
 def test_damaged_cache_is_named_and_old_leftovers_go(tmp_path):

@@ -97,6 +97,14 @@ def test_wikitext_articles(tmp_path):
     assert "= = Section = =" in sentences(kept)
 
 
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_wikitext_with_other_line_ends(tmp_path, end):
+    (tmp_path / "cr.txt").write_bytes(WIKI.replace("\n", end).encode())
+    there = list(TextCorpus(train=str(tmp_path / "cr.txt")).documents("train"))
+    assert there == list(TextCorpus(train=write(tmp_path, WIKI, "w.txt")).documents("train"))
+    assert [document.name for document in there] == ["First Title", "Second Title"]
+
+
 def test_text_before_the_first_title_and_several_files(tmp_path):
     first = write(tmp_path, "lead text .\n\n = T =\n\nx .\n\n = T =\n\nz .\n", "one.txt")
     second = write(tmp_path, "y .\n", "two.txt")

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import re
 from collections import Counter
@@ -279,3 +280,54 @@ def test_how_full_stops_stand_without_a_prefix_space():
         )
         tokenizer.train_from_iterator(text, trainer)
         assert punctuation_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer)) == expected
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("tokenizer_config.json", '"<eos>"', '"<eos>', r"tokenizer_config\.json:\d+: expected json"),
+        ("tokenizer_config.json", "{", "", r"tokenizer_config\.json:2: expected json"),
+        (
+            "tokenizer.json",
+            '"model"',
+            '"modal"',
+            r"tokenizer '.*' cannot be loaded \(expected .* at line \d+ column",
+        ),
+        ("tokenizer.json", '"the": 3', '"the": 4', r"damaged: '.*' and '.*' both have the id 4"),
+        ("tokenizer.json", '"<eos>": 2', '"<eow>": 2', r"damaged: '<eos>' has the ids 5 and 2"),
+        ("tokenizer.json", '"<unk>": 1', '"<unk>": 9', r"damaged: '<unk>' has the ids 9 and 1"),
+    ],
+)
+def test_damaged_folders(tmp_path, file, old, new, message):
+    word_tokenizer({"the": 2, "cat": 1}).save_pretrained(str(tmp_path))
+    load_tokenizer(str(tmp_path))  # the control
+    text = (tmp_path / file).read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / file).write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(ValueError, match=message) as found:
+        load_tokenizer(str(tmp_path))
+    assert str(tmp_path) in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_a_damaged_file_without_its_folder(tmp_path):
+    word_tokenizer({"the": 2}).backend_tokenizer.save(str(tmp_path / "t.json"))
+    (tmp_path / "t.json").write_text((tmp_path / "t.json").read_text(encoding="utf-8")[:-9], encoding="utf-8")
+    with pytest.raises(ValueError, match=r"t\.json:\d+: expected json"):
+        load_tokenizer(str(tmp_path / "t.json"))
+
+
+def test_code_of_a_tokenizer_is_not_run(tmp_path):
+    """And nobody is asked on the terminal whether to run it."""
+    word_tokenizer({"the": 2}).save_pretrained(str(tmp_path))
+    path = tmp_path / "tokenizer_config.json"
+    about = {
+        **json.loads(path.read_text()),
+        "auto_map": {"AutoTokenizer": ["own.Own", None]},
+        "tokenizer_class": "Own",
+    }
+    path.write_text(json.dumps(about))
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with contextlib.suppress(ValueError):
+        load_tokenizer(str(tmp_path))
+    assert not (tmp_path / "ran").exists()

@@ -12,7 +12,7 @@ import torch
 
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer, word_tokenizer
 from lmdyn.datamodules.tasks.glue import GLUE_LAYOUTS, SQUAD, GlueTasks
-from lmdyn.datamodules.tasks.squad import read_squad
+from lmdyn.datamodules.tasks.squad import questions_of_rows, read_squad
 from lmdyn.datamodules.tasks.tasks import PairEncoder, Question, TextExample
 
 WORDS = "the cat sat on a mat and saw dogs run ' \" , . ? who it is not in house tree left".split()  # noqa: SIM905
@@ -273,6 +273,119 @@ def test_malformed_squad(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(ValueError, match=message):
         read_squad(file)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"answers": [{"text": "cat", "answer_start": 9}]},
+            "expected the answer 'cat' at character 9 .* got 'at '",
+        ),
+        (
+            {"answers": [{"text": "cat", "answer_start": 10**9}]},
+            "expected the answer 'cat' at character 1000000000 .* got ''",
+        ),
+        # -4 is "se . "[-4:] for Python
+        (
+            {"answers": [{"text": "e . ", "answer_start": -4}]},
+            "expected answer_start, a character .* from 0 on, got '-4'",
+        ),
+        ({"answers": [{"text": "cat", "answer_start": True}]}, "expected answer_start, .* got 'True'"),
+        ({"answers": [{"text": "cat", "answer_start": 4.5}]}, "expected answer_start, .* got '4.5'"),
+        ({"answers": [{"text": "cat", "answer_start": float("inf")}]}, "expected answer_start, .* got 'inf'"),
+        ({"answers": [{"text": "cat"}]}, "expected answer_start, .* got 'None'"),
+        ({"answers": [{"text": "", "answer_start": 4}]}, "expected the text of an answer, got ''"),
+        ({"answers": [{"text": None, "answer_start": 4}]}, "expected the text of an answer, got 'None'"),
+        (
+            {"answers": {"text": "cat", "answer_start": 4}},
+            "expected SQuAD's layout, an object with a list 'answers'",
+        ),
+        ({"answers": ["cat"]}, r"answers\[0\]: expected an object, got 'cat'"),
+        ({"is_impossible": "false"}, "expected is_impossible to be true or false, got 'false'"),
+        ({"is_impossible": True}, "is_impossible is true, with 1 answers: which holds"),
+        ({"is_impossible": False, "answers": []}, "is_impossible is false, with 0 answers: which holds"),
+        ({"id": None}, "expected an id, got 'None'"),
+        ({"question": 3}, "expected question and context as text"),
+    ],
+)
+def test_a_question_of_other_types(tmp_path, changed, message):
+    qa = {"id": "a", "question": "?", "answers": [{"text": "cat", "answer_start": 4}]}
+    folder = write_squad(tmp_path, {**PARAGRAPH, "qas": [qa]})
+    assert read_squad(folder / SQUAD / "train-v2.0.json")[0].answers == (("cat", 4),)  # the control
+    folder = write_squad(tmp_path, {**PARAGRAPH, "qas": [{**qa, **changed}]})
+    with pytest.raises(
+        ValueError, match=rf"v2\.0\.json: data\[0\]\.paragraphs\[0\]\.qas\[0\].*{message}"
+    ) as found:
+        read_squad(folder / SQUAD / "train-v2.0.json")
+    assert type(found.value) is ValueError
+
+
+@pytest.mark.parametrize("start", [4, "4", 4.0])
+def test_numbers_as_other_programs_write_them(tmp_path, start):
+    qa = {"id": 7, "question": "?", "answers": [{"text": "cat", "answer_start": start}]}
+    (found,) = read_squad(write_squad(tmp_path, {**PARAGRAPH, "qas": [qa]}) / SQUAD / "train-v2.0.json")
+    assert (found.id, found.answers) == ("7", (("cat", 4),))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"data": [\n"\xff"', r"json:2: not UTF-8"),
+        (b"[" * 10**5, r"json:1: nested too deeply"),
+        (b'{"data": [],\n"data": []}', r"json:1: the name 'data' is there twice"),
+        (b'{"data": []}', r"json: expected questions, got none"),
+        (b"[]", r"json: expected SQuAD's layout, an object with a list 'data', got '\[\]'"),
+        (b'{"data": [3]}', r"json: data\[0\]: expected an object, got '3'"),
+    ],
+)
+def test_damaged_squad(tmp_path, content, message):
+    (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_squad(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (None, "row 0: expected answers with as many texts as places"),
+        ({"text": ["a"], "answer_start": []}, "row 0: expected answers with as many texts as places"),
+        ({"text": ["a"], "answer_start": [-1]}, "row 0: expected answer_start"),
+    ],
+)
+def test_rows_of_other_types(answers, message):
+    row = {"id": "1", "question": "?", "context": "a", "answers": answers}
+    with pytest.raises(ValueError, match=message):
+        questions_of_rows([row], "squad_v2")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"sentence\tlabel\nthe c\xe9t\t1\n", r"train\.tsv:2: not UTF-8"),
+        (
+            b"sentence\tlabel\tlabel\nthe cat\t1\t0\n",
+            r"train\.tsv:1: the columns \['label'\] are there twice",
+        ),
+        (b"sentence\tlabel\nthe\0cat\t1\n", r"train\.tsv:2: not text"),
+        (b"", r"train\.tsv:1: expected columns .*got '\[\]'"),
+        (b"sentence\tlabel\n", r"train\.tsv:1: expected rows with examples, got none: is the file whole"),
+    ],
+)
+def test_damaged_files(tmp_path, content, message):
+    write(tmp_path, "SST-2", ROWS["SST-2"])
+    (tmp_path / "SST-2" / "train.tsv").write_bytes(content)
+    with pytest.raises(ValueError, match=message) as found:
+        list(GlueTasks(["SST-2"], folder=str(tmp_path)).read())
+    assert type(found.value) is ValueError
+
+
+@pytest.mark.parametrize("score", ["0_1", "٣", "nan", "1e0", "-0.5", ""])
+def test_scores_are_plain_numbers(tmp_path, score):
+    rows = [*ROWS["STS-B"][:1], ROWS["STS-B"][1].replace("5.000", score)]
+    write(tmp_path, "STS-B", rows)
+    with pytest.raises(ValueError, match=r"tsv:2: expected a score from 0 to 5, got"):
+        list(GlueTasks(["STS-B"], folder=str(tmp_path)).read())
 
 
 def test_an_answer_that_is_elsewhere(tmp_path):

@@ -1,0 +1,118 @@
+"""Lines and json of damaged or unusual files: read as they are, or refused with file and line."""
+
+import json
+import random
+
+import pytest
+
+from lmdyn.datamodules.files.text_files import (
+    expand_paths,
+    parse_json,
+    read_json,
+    read_json_lines,
+    read_lines,
+    shown,
+)
+
+TEXT = "one\n\n two \x85 \u2028 x\n\nlast"
+
+
+def test_lines(tmp_path, monkeypatch):
+    path = tmp_path / "t.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\xc2\x85x\n\nend")
+    assert list(read_lines(path)) == [(1, "one"), (2, "two\x85x"), (3, ""), (4, "end")]
+    path.write_bytes(b"one\ntw\xff\n")
+    with pytest.raises(ValueError, match=r"t\.txt:2: not UTF-8 .* iconv"):
+        list(read_lines(path))
+    monkeypatch.setenv("SOME_DATA", str(tmp_path))
+    assert expand_paths("$SOME_DATA/t.txt") == [path]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert expand_paths(["~/t.txt"]) == [path]
+    with pytest.raises(FileNotFoundError, match="environment variable is not set"):
+        expand_paths("$NO_SUCH_VARIABLE/t.txt")
+    with pytest.raises(FileNotFoundError, match="give the path of a file"):
+        expand_paths(str(tmp_path))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("last", ["", "\n", "\r\n", "\r"])
+def test_ends_of_lines(tmp_path, end, last):
+    """CR ends a line where no line feed does, but perhaps the last."""
+    path = tmp_path / "t.txt"
+    path.write_bytes((TEXT.replace("\n", end) + last).encode())
+    assert list(read_lines(path)) == list(enumerate(TEXT.split("\n"), start=1))
+
+
+def test_a_carriage_return_among_line_feeds_is_white_space(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_bytes(b"a\rb\nc\n")
+    assert list(read_lines(path)) == [(1, "a\rb"), (2, "c")]
+
+
+def test_an_empty_file_has_no_lines(tmp_path):
+    (tmp_path / "t.txt").write_bytes(b"")
+    assert list(read_lines(tmp_path / "t.txt")) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [(b"a\nb\0\n", 2), ("ab".encode("utf-16-le"), 1), (b"a\n" + bytes(512), 2)],
+    ids=["NUL", "UTF-16", "a block that was never written"],
+)
+def test_no_text(tmp_path, content, line):
+    path = tmp_path / "t.txt"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"t\.txt:{line}: not text \(a NUL character\).*iconv -f UTF-16"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a":\n [1,\n}', r"x\.json:3: expected json, got Expecting value at column 1"),
+        ("", r"x\.json:1: expected json"),
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', r"x\.json:1: the name 'c' is there twice in an object"),
+        ("[" * 100_000, r"x\.json:1: nested too deeply"),
+        ('["\\ud800"]', r"x\.json:1: not text: '\\ud800' is half of a character"),
+        ("[" + "9" * 5000 + "]", r"x\.json:1: Exceeds the limit"),
+    ],
+)
+def test_no_json(tmp_path, text, message):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as found:
+        read_json(path)
+    assert type(found.value) is ValueError
+
+
+def test_json_is_read_as_json_reads_it(tmp_path):
+    rng = random.Random(0)
+
+    def value(depth):
+        kind = rng.randrange(6 if depth else 4)
+        if kind == 4:
+            return [value(depth - 1) for _ in range(rng.randrange(3))]
+        if kind == 5:
+            return {f"k{i}": value(depth - 1) for i in range(rng.randrange(3))}
+        return [None, rng.random(), rng.randrange(-9, 9), "é𝟛\n\\ud83d"][kind]
+
+    path = tmp_path / "x.json"
+    for _ in range(50):
+        whole = value(4)
+        for ascii_only in (True, False):
+            path.write_text(json.dumps(whole, ensure_ascii=ascii_only, indent=rng.choice([None, 1])))
+            assert read_json(path) == whole
+    assert parse_json('"\\ud83d\\ude00"', path) == "😀"
+
+
+def test_json_lines(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": "1"}\n\n{"a": "2", "b": 3}\n')
+    assert list(read_json_lines(path, ["a"])) == [(1, {"a": "1"}), (3, {"a": "2", "b": 3})]
+    with pytest.raises(ValueError, match=r"x\.jsonl:1: expected an object with \['b'\] as text, got '{"):
+        list(read_json_lines(path, ["b"]))
+
+
+def test_long_texts_are_cut_in_messages():
+    assert shown("ab") == "'ab'"
+    assert len(shown("x" * 10**6)) < 150
