@@ -9,6 +9,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -448,7 +449,10 @@ def _read(reader: Reader, folder: Path, content: bytes) -> Any:
         path = folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(other)
-    return reader.read(folder)
+    try:
+        return reader.read(folder)
+    finally:
+        shutil.rmtree(folder)
 
 
 def _differing(value: Any, expected: Any) -> str:

@@ -379,6 +379,11 @@ def test_damaged_cache_is_named_and_old_leftovers_go(tmp_path):
     (folder,) = (tmp_path / "cache").glob("text-*")
     path = folder / "train" / "tokens.bin"
     path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(
+        ValueError, match=r"text-\w+ is damaged \(train/tokens\.bin has .* bytes, .*\): remove it"
+    ):
+        tiny(tmp_path).setup()
+    (folder / "checksums.json").unlink()  # as earlier versions left it
     with pytest.raises(ValueError, match=r"encoded text in .*text-.*train is damaged .*: remove .*text-"):
         tiny(tmp_path).setup()
     (folder / "train" / "meta.json").write_text("{")

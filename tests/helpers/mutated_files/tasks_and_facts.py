@@ -235,7 +235,7 @@ READERS = {
     },
     "SQuAD": Reader(
         "x.json", json.dumps(SQUAD, indent=1, ensure_ascii=False).encode(), read_questions, naive_squad, JSON,
-        r"{file}(:\d+|: data[^:]*): ", KEEPING,
+        r"{file}(:\d+: |: data[^:]*: |: expected (SQuAD's layout|questions))", KEEPING,
     ),
     "T-REx": Reader(
         FACTS, TREX.encode(), read_trex, naive_trex, JSON, keeping=KEEPING,
