@@ -30,15 +30,10 @@ from lmdyn.cli.checking.training_pass import training_pass
 from lmdyn.datamodules.corpora.corpus import SPLITS
 from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
 from tests import test_configs as shipped
+from tests.helpers.excerpts import excerpt_data
 
 QUICK = {"quickstart.yaml", "saphra2020_di/organism/lm.yaml", "saphra2019_sparsity/organism/lm.yaml"}
-# of sizes, texts and draws of weights that others of their study have only other numbers of: those are left out
-ALIKE = {"initial", "networks", "wikitext2"}
-BASES = [
-    p
-    for p in shipped.EXPERIMENTS
-    if p.name != "initial.yaml" and not (p.parent.name in ALIKE and (p.parents[1] / "paper").is_dir())
-]
+BASES = [p for p in shipped.EXPERIMENTS if p.name != "initial.yaml"]
 NEEDS_DATA = pytest.mark.skipif("LMDYN_DATA" not in os.environ, reason="LMDYN_DATA is not set")
 
 
@@ -52,10 +47,23 @@ def of_its_tier(path):
 each = pytest.mark.parametrize("path", [of_its_tier(p) for p in BASES], ids=shipped.name)
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The beginnings of the real corpora, where they are: each configuration is checked six times or more."""
+    folder = tmp_path_factory.mktemp("data")
+    if "LMDYN_DATA" in os.environ:
+        whole = Path(os.environ["LMDYN_DATA"])
+        excerpt_data(whole, folder)
+        for path in whole.iterdir():
+            if not (folder / path.name).exists():
+                (folder / path.name).symlink_to(path)
+    return folder
+
+
 @pytest.fixture
-def in_tmp(tmp_path, monkeypatch):
+def in_tmp(tmp_path, monkeypatch, data):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LMDYN_DATA", os.environ.get("LMDYN_DATA", str(tmp_path)))
+    monkeypatch.setenv("LMDYN_DATA", str(data))
     return tmp_path
 
 
