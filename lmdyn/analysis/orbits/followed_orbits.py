@@ -102,11 +102,12 @@ class FollowedOrbits:
             self.looks = self.looks.new_full((windows, n, _OBSERVABLES), torch.nan)
         more = torch.full((windows, n), torch.nan, dtype=torch.float64, device=self.x.device)
         sizes = torch.full_like(more, torch.nan)
+        of_all = self._epsilon()
         for window in range(windows):
             rows = self.rest
             if len(rows) == 0:
                 break
-            x, epsilon = self.x[rows], self._epsilon()[rows]
+            x, epsilon = self.x[rows], of_all[rows]
             both = self.power(torch.cat([x, x + self.delta[rows]]))
             x, moved = both.chunk(2)
             # measured beside the row's own ε: a norm of 1 that was ε
@@ -122,10 +123,13 @@ class FollowedOrbits:
                 self.looks[window, rows] = (x.flatten(1) @ self.along).double()
             sizes[window, rows] = norm.double()
             self.scale[rows] = torch.maximum(self.scale[rows], torch.where(norm.isfinite(), norm, 0))
-            self.delta[rows] = delta * self._epsilon()[rows]
+            of_all = self._epsilon()
+            self.delta[rows] = delta * of_all[rows]
             self.steps[rows] += self.tau
-            seen = torch.full_like(self.x, torch.nan)
-            seen[rows] = x
+            seen = x
+            if len(rows) < n:
+                seen = torch.full_like(self.x, torch.nan)
+                seen[rows] = x
             self.recurrence.update(seen)
             ends = (self.recurrence.recurred_at[rows] >= 0) | ~finite
             if bool(ends.any()):  # the only wait for the device in a window

@@ -164,7 +164,9 @@ def rescaled(
     floor = (torch.finfo(x.dtype).eps * size).clamp(min=torch.finfo(x.dtype).tiny)
     lost = (norm <= floor) & finite
     growth = (torch.where(lost, floor, norm) / epsilon).log()
-    return torch.where(_like(lost, x), first, _scaled(delta, epsilon, norm)), growth, lost, finite
+    column = (-1, *[1] * (x.ndim - 1))  # (batch,) as (batch, 1, …), to go with (batch, *state)
+    scaled = delta * (epsilon / norm).reshape(column).to(delta.dtype)
+    return torch.where(lost.reshape(column), first, scaled), growth, lost, finite
 
 
 @torch.no_grad()

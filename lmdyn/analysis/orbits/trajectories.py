@@ -216,7 +216,11 @@ def repeat(f: Map, n: int) -> Map:
     @torch.no_grad()
     def plain(x: Tensor) -> Tensor:
         for _ in range(n):
-            x = _same_space(f(x), x)
+            y = f(x)
+            # no function of its own: steps of a small map take as long as a call
+            if y.shape != x.shape or y.dtype != x.dtype:
+                raise _other_space(y, x)
+            x = y
         return x
 
     def power(x: Tensor) -> Tensor:
@@ -248,7 +252,10 @@ def power_at(f: Map | Sequence[Map], n: int) -> Callable[[Tensor, int], Tensor]:
     @torch.no_grad()
     def section(x: Tensor, t: int) -> Tensor:
         for layer in maps[t : t + n]:
-            x = _same_space(layer(x), x)
+            y = layer(x)
+            if y.shape != x.shape or y.dtype != x.dtype:
+                raise _other_space(y, x)
+            x = y
         return x
 
     return section
@@ -299,7 +306,8 @@ def state_norm(x: Float[Tensor, "batch *state"]) -> Float[Tensor, "batch"]:
         >>> state_norm(torch.ones(2, 2, 8))
         tensor([4., 4.], dtype=torch.float64)
     """
-    norm: Tensor = torch.linalg.vector_norm(_rows(x), dim=1, dtype=torch.float64)
+    rows = x if x.ndim == 2 else _rows(x)
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     return norm
 
 
@@ -307,13 +315,11 @@ def _rows(x: Tensor) -> Tensor:
     return x.flatten(1) if x.ndim > 1 else x[:, None]
 
 
-def _same_space(y: Tensor, x: Tensor) -> Tensor:
-    if y.shape != x.shape or y.dtype != x.dtype:
-        raise ValueError(
-            f"the map leads from {tuple(x.shape)} {x.dtype} to {tuple(y.shape)} {y.dtype}: "
-            "a map of the state to itself is expected"
-        )
-    return y
+def _other_space(y: Tensor, x: Tensor) -> ValueError:
+    return ValueError(
+        f"the map leads from {tuple(x.shape)} {x.dtype} to {tuple(y.shape)} {y.dtype}: "
+        "a map of the state to itself is expected"
+    )
 
 
 def _captured(power: Map, f: Map, x: Tensor) -> Map:

@@ -1,7 +1,6 @@
 """Kinds of orbits of maps for which they are known, from random starts."""
 
 import math
-import os
 from collections import Counter
 
 import pytest
@@ -158,9 +157,8 @@ def test_a_few_starts(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MAPS)
-def test_many_starts(name):
-    """Of a hundred (``LMDYN_STARTS=100``), as the rates that are stated; CI draws some of these."""
-    check(name, orbits(name, int(os.environ.get("LMDYN_STARTS", "30"))))
+def test_a_hundred_starts(name):
+    check(name, orbits(name, 100))
 
 
 def test_a_torus_has_its_evidence():
