@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -101,11 +101,18 @@ class RecordsFolder:
             self._tables[observer] = table.astype({"step": "int64"})
         return self._tables[observer]
 
-    def rows(self, observer: str, run: str) -> pd.DataFrame:
-        """The rows of an observer, of one run: hundreds of claims ask for them."""
+    def rows(self, observer: str, run: str, quantities: frozenset[str] | None = None) -> pd.DataFrame:
+        """The rows of an observer, of one run, or only of some quantities: hundreds of claims ask for the same."""
         if observer not in self._by_run:
             self._by_run[observer] = dict(iter(self.table(observer).groupby("run", sort=False)))
-        return self._by_run[observer].get(run, self.table(observer)[:0])
+        key = (observer, run, quantities)
+        if key not in self._rows:
+            table = self._by_run[observer].get(run, self.table(observer)[:0])
+            if quantities is not None:
+                table = table[table["quantity"].isin(list(quantities))]
+            columns = self.observers(run)[observer]["columns"]
+            self._rows[key] = table[columns].reset_index(drop=True)
+        return self._rows[key]
 
     @cached_property
     def _tables(self) -> dict[str, pd.DataFrame]:
@@ -113,6 +120,10 @@ class RecordsFolder:
 
     @cached_property
     def _by_run(self) -> dict[str, dict[Any, pd.DataFrame]]:
+        return {}
+
+    @cached_property
+    def _rows(self) -> dict[tuple[str, str, frozenset[str] | None], pd.DataFrame]:
         return {}
 
     def about(self, run: str, part: str) -> dict[str, Any]:
@@ -187,16 +198,13 @@ class RecordedRun:
         return about["settings"] if cls is None else canonical_settings(cls, about["settings"])
 
     def read(self, observer: str, *, quantities: Iterable[str] | None = None) -> pd.DataFrame:
-        """The rows that were kept, in the order in which they were observed.
+        """The rows that were kept, in the order in which they were observed; what was read is kept.
 
         Raises:
             NotMeasured: no such observer.
         """
-        about = self._one(observer)
-        table = self.records.rows(observer, self.name)
-        if quantities is not None:
-            table = table[table["quantity"].isin(list(quantities))]
-        return cast(pd.DataFrame, table[about["columns"]]).reset_index(drop=True)
+        self._one(observer)
+        return self.records.rows(observer, self.name, None if quantities is None else frozenset(quantities))
 
     def _one(self, observer: str) -> dict[str, Any]:
         found = self.records.observers(self.name)
