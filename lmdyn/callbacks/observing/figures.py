@@ -38,6 +38,7 @@ __all__ = [
     "new_panels",
     "of_run",
     "outer_legend",
+    "pixels",
     "set_step_axis",
     "shades",
     "short_names",
@@ -84,7 +85,9 @@ def lay_out(figure: Figure, dpi: float) -> None:
     """Find a figure's layout, once for all files that it is saved to, which find it each for itself otherwise."""
     figure.set_dpi(dpi)
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    # not "none", whose engine does nothing but has each savefig draw the figure twice
+    with mpl.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
+        figure.set_layout_engine(None)
 
 
 class _Around(Formatter):
@@ -381,7 +384,7 @@ def log_figure(loggers: Sequence[Any], tag: str, figure: Figure, step: int) -> N
     """Send a figure to every logger that takes images: TensorBoard's ``add_image``, or ``log_image``."""
     picture: np.ndarray[Any, Any] | None = None
     for logger in filter(takes_images, loggers):
-        picture = _pixels(figure) if picture is None else picture
+        picture = pixels(figure) if picture is None else picture
         if (add_image := _add_image(logger)) is not None:
             add_image(tag, picture, step, dataformats="HWC")
         else:
@@ -394,7 +397,8 @@ def _add_image(logger: Any) -> Callable[..., Any] | None:
     return getattr(getattr(logger, "experiment", None), "add_image", None)
 
 
-def _pixels(figure: Figure) -> np.ndarray[Any, Any]:
+def pixels(figure: Figure) -> np.ndarray[Any, Any]:
+    """A figure as (height, width, 3) bytes, drawn once, at its own resolution."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()

@@ -4,12 +4,12 @@ import html
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 
 from matplotlib.figure import Figure
 from PIL import Image
 
+from lmdyn.callbacks.observing.figures import pixels
 from lmdyn.claims import Published, Study
 from lmdyn.claims.judge import ClaimJudgement
 from lmdyn.claims.numbers import Number
@@ -42,10 +42,8 @@ def draw_figures(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str]
 
 def _save(figure: Figure, path: Path) -> None:
     """A third of what matplotlib writes: repositories keep every version."""
-    drawn = BytesIO()
-    figure.savefig(drawn, dpi=_DPI, metadata={"Software": None})
-    with Image.open(drawn) as image:
-        image.convert("RGB").quantize(_COLOURS).save(path, optimize=True)
+    figure.set_dpi(_DPI)
+    Image.fromarray(pixels(figure)).quantize(_COLOURS).save(path, optimize=True)
 
 
 def figure_files(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str], Path]:

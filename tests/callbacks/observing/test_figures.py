@@ -15,12 +15,12 @@ from PIL import Image
 import lmdyn.callbacks
 from lmdyn.callbacks import ObservationStore, Sparsity
 from lmdyn.callbacks.observing.figures import (
-    _pixels,
     cell_values,
     draw_lines,
     new_figure,
     new_panels,
     outer_legend,
+    pixels,
     set_step_axis,
     shades,
 )
@@ -55,8 +55,8 @@ def test_the_rows_read_for_the_figures_suffice(tmp_path):
     assert list(found) == list(expected)
     assert len(found) == 5
     for name, figure in found.items():
-        assert np.array_equal(_pixels(figure), _pixels(expected[name])), name
-    assert not np.array_equal(_pixels(found["rho_by_site"]), _pixels(found["rho_l1_gradient"]))
+        assert np.array_equal(pixels(figure), pixels(expected[name])), name
+    assert not np.array_equal(pixels(found["rho_by_site"]), pixels(found["rho_l1_gradient"]))
 
 
 def test_pixels_are_those_of_a_png():
@@ -65,7 +65,7 @@ def test_pixels_are_those_of_a_png():
     axes.legend()
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
-    assert np.array_equal(_pixels(figure), np.asarray(Image.open(buffer).convert("RGB")))
+    assert np.array_equal(pixels(figure), np.asarray(Image.open(buffer).convert("RGB")))
 
 
 # ------------------------------------------------------------------------------------------ texts
@@ -82,7 +82,7 @@ def texts(figure):
             return original(text, *args, **kwargs)
 
         patch.setattr(Text, "draw", draw)
-        _pixels(figure)
+        pixels(figure)
     assert not any(parsed for _, parsed in shown)
     return [text for text, _ in shown]
 
