@@ -305,12 +305,7 @@ def test_trains_and_observes(path, in_tmp):
 @pytest.mark.realdata
 @pytest.mark.parametrize(
     "path",
-    [
-        p
-        for p in EXPERIMENTS
-        # initial networks are of the classes that the training of its study has
-        if real_text(p) and not streamed(p) and p.parent.name not in ("initial", "networks")
-    ],
+    [p for p in EXPERIMENTS if real_text(p) and not streamed(p)],
     ids=name,
 )
 @pytest.mark.skipif("LMDYN_DATA" not in os.environ, reason="LMDYN_DATA is not set")
