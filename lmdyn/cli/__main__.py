@@ -63,7 +63,7 @@ def _of_configuration(error: Exception) -> bool:
         type(error).__name__ == "MisconfigurationException"
     )
     # within Lightning's loops: before the first batch, and of a disk that is full
-    if type(error).__name__ in ("ForeseenError", "UnwritableError"):
+    if type(error).__name__ in ("ForeseenError", "ResumeError", "UnwritableError"):
         return True
     return expected and not _while_training(error) and of_users_code(error) is None
 

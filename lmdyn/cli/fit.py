@@ -188,7 +188,8 @@ class LmdynCLI(LightningCLI):
         saved = saved if isinstance(saved, dict) else {}
         check_hyperparameters(config.model.as_dict(), saved, path)
         if subcommand == "fit":
-            check_resumed(Path(path).absolute().parent.parent, plain(config), saved)
+            loaders = checkpoint["loops"].get("fit_loop", {}).get("state_dict", {}).get("combined_loader", ())
+            check_resumed(Path(path).absolute().parent.parent, plain(config), saved, loaders)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         """Arguments of the Trainer's method; it would unpickle what weights_only=None leaves open."""

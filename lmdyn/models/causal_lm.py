@@ -182,10 +182,11 @@ class CausalTransformer(LanguageModule):
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
         """Mean cross-entropy over the labelled tokens, in nats; 0 of a batch without any."""
         _, labels, losses = self.evaluate(batch)
-        loss = losses.sum() / (labels != IGNORED).sum().clamp(min=1)
+        count = (labels != IGNORED).sum()
+        loss = losses.sum() / count.clamp(min=1)
         self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
         self.log_periodically({"train_loss": loss.detach()}, batch_idx)
-        return loss
+        return loss * self.rank_weight(count)
 
     def evaluation_step(self, batch: Mapping[str, Tensor]) -> None:
         """Add a batch to the sums."""

@@ -365,15 +365,23 @@ class MaskedLanguageModel(LanguageModule):
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> Tensor:
         """The sum of the losses (nats); logged as ``train_loss``, and its parts."""
         parts = self.losses(batch)
-        loss = sum(
-            (_DISCRIMINATOR_WEIGHT * p if name == "discriminator" else p for name, p in parts.items()),
-            start=torch.zeros((), device=batch["input_ids"].device),
-        )
-        self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
-        written = {"train_loss": loss.detach()}
+        loss = self._weighed({name: value.detach() for name, value in parts.items()})
+        self.log("train_loss", loss, prog_bar=True, logger=False)
+        written = {"train_loss": loss}
         written |= {f"train_{name}_loss": value.detach() for name, value in parts.items()}
         self.log_periodically(written, batch_idx)
-        return loss
+        parts["mlm"] = parts["mlm"] * self.rank_weight((batch["labels"] != IGNORED).sum())
+        if "discriminator" in parts and (mask := batch.get("attention_mask")) is not None:
+            parts["discriminator"] = parts["discriminator"] * self.rank_weight(mask.sum())
+        return self._weighed(parts)  # ranks have equally many pairs
+
+    @staticmethod
+    def _weighed(parts: Mapping[str, Tensor]) -> Tensor:
+        """The sum of the parts of a loss."""
+        return sum(
+            (_DISCRIMINATOR_WEIGHT * p if name == "discriminator" else p for name, p in parts.items()),
+            start=torch.zeros((), device=parts["mlm"].device),
+        )
 
     # Evaluation -------------------------------------------------------------------------------------------
 

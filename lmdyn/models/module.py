@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -97,6 +97,7 @@ class LanguageModule(L.LightningModule):
     """
 
     _logger_failed = False
+    _mean_over: Literal["tokens", "ranks"] = "tokens"
 
     def __init__(
         self, *, vocab_size: int | None, optimizer: OptimizerCallable, gradient_clip_val: float | None
@@ -156,6 +157,40 @@ class LanguageModule(L.LightningModule):
             )
 
     # Training ---------------------------------------------------------------------------------------------
+
+    def rank_weight(self, count: Tensor | int) -> Tensor | float:
+        """What a rank's mean loss is multiplied by, to be trained with the mean over the batch of all ranks.
+
+        Strategies train with the mean over ranks. Where ranks have unequally many labels, as at the end of a text, that
+        is another one; with this weight, the mean over ranks of mean × weight is that over all tokens. 1 where counts
+        are equal, and in a run begun by several ranks of version 0.1, which goes on as it began. Every rank must enter.
+
+        Args:
+            count: terms of this rank's mean.
+        """
+        ranks = 1 if self._trainer is None else self.trainer.world_size
+        if ranks == 1 or self._mean_over == "ranks":
+            return 1.0
+        precision = (
+            torch.float64 if self.dtype == torch.float64 else torch.float32
+        )  # not bfloat16, whatever the model
+        own = torch.as_tensor(count, dtype=precision, device=self.device)
+        mean = self.trainer.strategy.reduce(own.clone(), reduce_op="mean")
+        return own / mean.clamp(min=1 / ranks)
+
+    def setup(self, stage: str) -> None:
+        """A fit weighs ranks by their tokens; one that is resumed does as before."""
+        if stage == "fit":
+            self._mean_over = "tokens"
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Note over what the loss of several ranks is a mean."""
+        checkpoint["mean_over"] = self._mean_over
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on with the same; checkpoints of version 0.1 do not say it."""
+        ranks = len(checkpoint.get("lmdyn", {}).get("ranks", ()))
+        self._mean_over = checkpoint.get("mean_over", "ranks" if ranks > 1 else "tokens")
 
     def write(self, metrics: dict[str, float]) -> None:
         """To every logger, at the number of updates done (what ``self.log`` writes is one step behind).

@@ -203,7 +203,7 @@ class PretrainedLM(LanguageModule):
         loss = F.cross_entropy(logits, labels, reduction="sum") / max(1, len(labels))
         self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
         self.log_periodically({"train_loss": loss.detach()}, batch_idx)
-        return loss
+        return loss * self.rank_weight(len(labels))
 
     def predict_step(
         self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0

@@ -1,7 +1,7 @@
 """What the recurrent models share: the recipe that trains them, and how they are evaluated and resumed."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -139,6 +139,7 @@ class RecurrentModule(LanguageModule):
 
     def setup(self, stage: str) -> None:
         """A fit starts with no carried state and no best loss; a resumed one gets its own after this."""
+        super().setup(stage)
         if stage == "fit":
             self._carried = None
             self.best_val_loss = None
@@ -155,10 +156,11 @@ class RecurrentModule(LanguageModule):
         self._carried = tuple((h.detach(), c.detach()) for h, c in output.state)
         labels = self.labels_of(batch)
         losses = F.cross_entropy(output.logits.flatten(0, 1), labels.flatten(), reduction="sum")
-        loss = losses / (labels != IGNORED).sum().clamp(min=1)
+        count = (labels != IGNORED).sum()
+        loss = losses / count.clamp(min=1)
         self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
         self.log_periodically({"train_loss": loss.detach()}, batch_idx)
-        return loss
+        return loss * self.rank_weight(count)
 
     # Evaluation -------------------------------------------------------------------------------------------
 
@@ -215,10 +217,12 @@ class RecurrentModule(LanguageModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the best validation loss; the learning rate is in the optimizer's state."""
+        super().on_save_checkpoint(checkpoint)
         checkpoint["best_val_loss"] = self.best_val_loss
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the best validation loss."""
+        super().on_load_checkpoint(checkpoint)
         self.best_val_loss = checkpoint.get("best_val_loss")
 
     def resume_state(self) -> dict[str, Tensor]:
@@ -233,6 +237,33 @@ class RecurrentModule(LanguageModule):
             "h": torch.cat([h for h, _ in self._carried]),
             "c": torch.cat([c for _, c in self._carried]),
         }
+
+    @staticmethod
+    def redistribute_resume_state(
+        states: Sequence[Mapping[str, Tensor]], rank: int, world_size: int
+    ) -> dict[str, Tensor]:
+        """What :meth:`resume_state` returned on each rank, for one of another number of ranks.
+
+        Row b of a rank is row rank + b × ranks of the batch of all ranks, as
+        :class:`~lmdyn.datamodules.StreamLoader` deals out its streams.
+
+        Args:
+            states: of rank 0, 1, …
+            rank: this one.
+            world_size: ranks there are now.
+
+        Example:
+            >>> of_two = [{"h": torch.tensor([[[0.0], [2.0]]])}, {"h": torch.tensor([[[1.0], [3.0]]])}]
+            >>> RecurrentModule.redistribute_resume_state(of_two, 0, 1)["h"].flatten()
+            tensor([0., 1., 2., 3.])
+        """
+        together = {}
+        for name, first in states[0].items():
+            rows = sum(state[name].shape[1] for state in states)
+            together[name] = first.new_empty(first.shape[0], rows, first.shape[2])
+            for r, state in enumerate(states):
+                together[name][:, r :: len(states)] = state[name]
+        return {name: tensor[:, rank::world_size].contiguous() for name, tensor in together.items()}
 
     def load_resume_state(self, state: Mapping[str, Tensor]) -> None:
         """Take up what :meth:`resume_state` returned on this rank."""

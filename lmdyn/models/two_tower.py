@@ -284,7 +284,7 @@ class TwoTowerLanguageModel(LanguageModule):
         loss = self.loss(batch)
         self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
         self.log_periodically({"train_loss": loss.detach()}, batch_idx)
-        return loss
+        return loss * self.rank_weight((batch["labels"] != IGNORED).sum())
 
     # Evaluation -------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 import math
 import sys
+from types import SimpleNamespace
 
 import lightning as L
 import pandas as pd
@@ -466,6 +467,34 @@ def test_resuming_continues_annealing_and_weights(tmp_path):
         ends.append(weights(model))
         assert (learning_rate(model), model.best_val_loss) == (1.25, 3.0)
     assert same(*ends)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "weight"),
+    [
+        ({"lmdyn": {"ranks": [{}, {}]}}, 1.0),  # of version 0.1, whose ranks all weighed alike
+        ({"lmdyn": {"ranks": [{}, {}]}, "mean_over": "tokens"}, 2 / 3),
+        ({"lmdyn": {"ranks": [{}]}}, 2 / 3),
+        ({}, 2 / 3),
+    ],
+)
+def test_ranks_weigh_by_their_tokens_but_in_runs_of_before(checkpoint, weight):
+    model = small()
+    reduced = []
+
+    def mean_of_ranks(own, reduce_op):  # the other rank has 4
+        reduced.append(reduce_op)
+        return (own + 4) / 2
+
+    model._trainer = SimpleNamespace(world_size=2, strategy=SimpleNamespace(reduce=mean_of_ranks))
+    model.on_load_checkpoint(checkpoint)
+    assert float(model.rank_weight(torch.tensor(2))) == pytest.approx(weight)
+    assert reduced == ["mean"] * (weight < 1)
+    saved = {}
+    model.on_save_checkpoint(saved)
+    assert saved["mean_over"] == ("ranks" if weight == 1 else "tokens")
+    model._trainer = SimpleNamespace(world_size=1)
+    assert model.rank_weight(torch.tensor(2)) == 1.0
 
 
 def test_resume_state_restores_the_carried_state():

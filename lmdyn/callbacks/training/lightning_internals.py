@@ -29,6 +29,7 @@ __all__ = [
     "logged_name",
     "process_rank",
     "purge_after",
+    "recount_batches",
     "restore_batches_that_stepped",
     "restore_loaders",
     "settle_loops",
@@ -135,6 +136,22 @@ def settle_loops(trainer: L.Trainer, loops: dict[str, Any]) -> int:
         for counts in (epoch["total"], epoch["current"]):
             counts["processed"] = counts["completed"] = counts["started"] - 1
     return stepped
+
+
+def recount_batches(loops: dict[str, Any], before: int, now: int) -> None:
+    """Count the batches in a checkpoint's loops as batches of updates of another number of batches.
+
+    Args:
+        loops: the entry ``loops.fit_loop`` of the checkpoint, saved at the end of an update; changed in place.
+        before: batches of an update of the saved run.
+        now: of this one.
+    """
+    if before == now:
+        return
+    for counts in (loops["epoch_loop.batch_progress"][scope] for scope in ("total", "current")):
+        ready = counts["ready"]
+        for name, value in counts.items():  # the batch at work may be processed and not completed
+            counts[name] = ready * now // before - (ready - value)
 
 
 def trainer_attributes(module: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import logging
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world
 from lmdyn.callbacks.training.lightning_internals import (
     callbacks_of,
     datamodule_of,
+    recount_batches,
     restore_batches_that_stepped,
     restore_loaders,
     settle_loops,
@@ -45,8 +47,14 @@ class RunState(L.Callback):
     The tokenizer of the datamodule (or module) and its training counts go to ``<log_dir>/tokenizer/``, so that
     replay needs neither the training corpus nor its settings.
 
+    A run goes on, on another number of ranks, where its training loaders say that their batches are parts of one batch
+    of all ranks (the entry ``global_batch`` of their states; lmdyn's do): it then sees the same samples in the same
+    order. Updates must stay as large; the loaders refuse others. The recurrent state is dealt out anew
+    (``module.redistribute_resume_state(states, rank, world_size)``). Rank r draws on from the generators of rank r
+    modulo the former number: dropout, and what else a module draws, is another one then.
+
     Raises:
-        ValueError: a checkpoint of another number of ranks is resumed.
+        ValueError: a checkpoint of another number of ranks is resumed, and data or module cannot be dealt out anew.
     """
 
     def __init__(self) -> None:
@@ -82,12 +90,17 @@ class RunState(L.Callback):
     ) -> None:
         """After resuming, go on from the random states and the recurrent state of the checkpoint; count tokens."""
         if self._restored is not None:
-            mine = self._restored["ranks"][rank_and_world_size()[0]]
+            ranks, (rank, world_size) = self._restored["ranks"], rank_and_world_size()
             restore_batches_that_stepped(trainer, self._restored["batches_that_stepped"])
             self._restored = None
-            _set_random_state(mine["random"])
-            if mine["module"] is not None:
-                cast(Any, pl_module).load_resume_state(mine["module"])
+            _set_random_state(ranks[rank % len(ranks)]["random"])
+            if ranks[0]["module"] is not None:
+                states = [state["module"] for state in ranks]
+                module = cast(Any, pl_module)
+                same = len(ranks) == world_size
+                module.load_resume_state(
+                    states[rank] if same else module.redistribute_resume_state(states, rank, world_size)
+                )
         labels = batch.get("labels") if isinstance(batch, dict) else None
         if isinstance(labels, Tensor):  # counted on the device, without waiting for it
             self._tokens = self._tokens + (labels != -100).sum()
@@ -106,7 +119,10 @@ class RunState(L.Callback):
             ranks = [None] * world_size
             torch.distributed.all_gather_object(ranks, mine)
         stepped = settle_loops(trainer, checkpoint["loops"]["fit_loop"])
-        checkpoint["lmdyn"] = {**about_checkpoint(trainer), "ranks": ranks, "batches_that_stepped": stepped}
+        checkpoint["lmdyn"] = {
+            **about_checkpoint(trainer), "ranks": ranks, "batches_that_stepped": stepped,
+            "order": read_attribute(datamodule_of(trainer), "order_version"),
+        }  # fmt: skip
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
@@ -121,14 +137,45 @@ class RunState(L.Callback):
                 "this checkpoint holds no resume state (weights only, or not lmdyn's): resuming is not exact"
             )
             return
-        world_size = rank_and_world_size()[1]
-        if len(state["ranks"]) != world_size:
-            raise ValueError(
-                f"the checkpoint was written by {len(state['ranks'])} ranks, this run has {world_size}: exact resuming "
-                "needs as many; to start anew from its weights, load them in the model instead of resuming"
-            )
+        fit_loop = checkpoint["loops"]["fit_loop"]
+        self._loaders = fit_loop["state_dict"].get("combined_loader", [])
+        divided = [s.get("global_batch") if isinstance(s, dict) else None for s in self._loaders]
+        if len(state["ranks"]) != rank_and_world_size()[1]:
+            _check_ranks(state["ranks"], rank_and_world_size()[1], divided, pl_module)
+        datamodule = datamodule_of(trainer)
+        if has_attribute(datamodule, "order_version"):
+            datamodule.order_version = state.get("order") or 1
+        if divided and divided[0] is not None:
+            recount_batches(fit_loop, divided[0]["accumulated"], trainer.accumulate_grad_batches)
         self._restored = state
-        self._loaders = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", [])
+
+
+def _check_ranks(
+    ranks: Sequence[Mapping[str, Any]],
+    world_size: int,
+    divided: Sequence[Mapping[str, int] | None],
+    module: L.LightningModule,
+) -> None:
+    """Refuse to go on, on another number of ranks, with data or a module that cannot be dealt out anew.
+
+    Args:
+        ranks: their states.
+        world_size: ranks of this run.
+        divided: how each training loader divides the batch of all ranks; None of one that does not say.
+        module: that is trained.
+    """
+    before = f"the checkpoint was written by {len(ranks)} ranks, this run has {world_size}: "
+    if not divided or None in divided:
+        raise ValueError(
+            f"{before}exact resuming needs as many, since the training data did not say how its batches are divided "
+            "among ranks (lmdyn's does, but not in checkpoints of version 0.1); to start anew from its weights, load "
+            "them in the model instead of resuming"
+        )
+    if ranks[0]["module"] is not None and not has_attribute(module, "redistribute_resume_state"):
+        raise ValueError(
+            f"{before}exact resuming needs as many, since {type(module).__name__} has a `resume_state` and no "
+            "`redistribute_resume_state(states, rank, world_size)`: give it one, or go on with as many ranks"
+        )
 
 
 def at_epoch_start(trainer: L.Trainer) -> bool:

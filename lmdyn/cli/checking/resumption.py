@@ -1,7 +1,7 @@
 """What a run that goes on was trained with, against what it is asked to go on with."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ _TRAINER = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algor
 _FREE = ("cache_dir", "num_workers", "pin_memory")  # they change no batch
 
 
-def check_resumed(run: Path, config: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+def check_resumed(
+    run: Path, config: Mapping[str, Any], saved: Mapping[str, Any], loaders: Sequence[Any] = ()
+) -> None:
     """Compare what trains in a configuration with the ``config.yaml`` of the run that goes on.
 
     A checkpoint brings back the state of the optimizer, its rates and other settings among it, so that others would be
@@ -27,6 +29,8 @@ def check_resumed(run: Path, config: Mapping[str, Any], saved: Mapping[str, Any]
         run: the run's folder; without a ``config.yaml`` in it nothing is compared.
         config: ``trainer``, ``model`` and ``data``, plain values.
         saved: hyperparameters of the checkpoint, which are compared elsewhere.
+        loaders: states of the training loaders in it; those that know the batch of all ranks compare themselves how it
+            is divided.
 
     Raises:
         ValueError: another optimizer, or other settings of it; a ``config.yaml`` that cannot be read.
@@ -40,6 +44,8 @@ def check_resumed(run: Path, config: Mapping[str, Any], saved: Mapping[str, Any]
             "trains on with other settings, in a folder of its own"
         )
     compared = tuple(f"model.{name}" for name in saved)
+    if loaders and all(isinstance(state, Mapping) and "global_batch" in state for state in loaders):
+        compared += ("trainer.accumulate_grad_batches", "data.batch_size")
     if acting := [line for k, line in lines.items() if not k.startswith(compared)]:
         log.warning(
             "%s goes on with other settings than it was trained with so far: %s. Where that is not meant, stop it and "

@@ -246,6 +246,7 @@ def _change(
         there = _built(path, [], checkpoint)
         here = _built(forked, words, checkpoint)
     _check_end(checkpoint, here.config.trainer)
+    _take_updates(checkpoint, here.config.trainer)
     model, changed = (plain(cli.config.model) for cli in (there, here))
     if model == changed:
         return
@@ -302,6 +303,13 @@ def _check_end(checkpoint: Mapping[str, Any], trainer: Any) -> None:
                 f"nothing is left to train: after step {step} and {epochs} whole epochs trainer.{name} is {most}: "
                 f"raise it, --set trainer.{name}={done + 1}"
             )
+
+
+def _take_updates(checkpoint: Mapping[str, Any], trainer: Any) -> None:
+    """Let updates of other numbers of batches begin here, which a loader refuses where a run goes on."""
+    for state in checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", ()):
+        if isinstance(state, dict) and "global_batch" in state:
+            state["global_batch"]["accumulated"] = trainer.accumulate_grad_batches
 
 
 def _write(path: Path, config: Mapping[str, Any]) -> None:

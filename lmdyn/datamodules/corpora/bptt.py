@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lmdyn.datamodules.corpora.encoding import BATCH_LAYERS, IGNORED, EncodedSplit
 from lmdyn.datamodules.corpora.tokenization import digest
+from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError
 
 __all__ = ["SHUFFLED", "StreamLoader", "StreamState"]
 
@@ -19,9 +20,12 @@ SHUFFLED = "shuffled_"
 
 
 class StreamState(TypedDict):
-    """What a :class:`StreamLoader` saves: the number of batches handed out in this epoch."""
+    """What a :class:`StreamLoader` saves."""
 
     position: int
+    """Batches handed out in this epoch."""
+    global_batch: NotRequired[dict[str, int]]
+    """Rows of a batch of all ranks, and how they are divided; states of earlier versions lack it."""
 
 
 class StreamLoader:
@@ -31,6 +35,9 @@ class StreamLoader:
     one), and batch i holds window i of each run, so that row b of a batch continues row b of the one before.
     Each prediction is used exactly once; where runs differ by one token the shorter ones end with one position of
     padding. Text stays in memory-mapped files.
+
+    Batch i of all ranks together is window i of each stream, whatever their number: a run goes on, on another number of
+    ranks, with as many streams as before, which its model must carry the hidden states of to their new ranks.
 
     A batch is a dict of tensors:
 
@@ -134,6 +141,8 @@ class StreamLoader:
         self._longest = shortest + (longer > 0)
         self.epoch_batches = len(self)
         """Batches after which a trainer ends the epoch: a state saved there restores as the start of the next."""
+        self.accumulated = 1
+        """Batches of an update."""
         self._position = 0
         self._resume: int | None = None
 
@@ -224,17 +233,25 @@ class StreamLoader:
         Saved in ``on_train_batch_end`` or later, this is what the model was trained on. A checkpoint written in the
         midst of a training step, as on an exception, counts the batch of that step too.
         """
-        return {"position": self._position if self._resume is None else self._resume}
+        position = self._position if self._resume is None else self._resume
+        return {"position": position, "global_batch": self._global_batch.state()}
+
+    @property
+    def _global_batch(self) -> GlobalBatch:
+        return GlobalBatch(self.streams, self.world_size, self.accumulated)
 
     def load_state_dict(self, state: StreamState) -> None:
         """Continue at a saved position with the next iteration; a position at the end is the next epoch's start.
 
         Raises:
-            ValueError: a position beyond the end, of a loader with other settings.
+            ResumeError: another number of streams, or of windows in an update; a position beyond the end, of a loader
+                with other settings.
         """
+        if (saved := GlobalBatch.saved(state)) is not None:
+            self._global_batch.check_streams(saved)
         position = int(state["position"])
         if not 0 <= position <= len(self):
-            raise ValueError(
+            raise ResumeError(
                 f"position {position} lies outside of an epoch of {len(self)} batches: resume with the batch_size, "
                 "sequence_length, number of processes and text of the saved run"
             )

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
-import lightning as L
 import pandas as pd
 from transformers import PreTrainedTokenizerFast
 
@@ -27,35 +26,15 @@ from lmdyn.datamodules.corpora.tokenization import (
 )
 from lmdyn.datamodules.corpora.vocabulary import TRAINING_VERSION
 from lmdyn.datamodules.files.text_files import expand_paths, file_digest
+from lmdyn.datamodules.loading.global_batch import accumulated_batches
+from lmdyn.datamodules.loading.split_loaders import SplitLoaders
 
-__all__ = ["SPLITS", "Corpus", "FileCorpus", "SplitLoaders"]
+__all__ = ["SPLITS", "Corpus", "FileCorpus"]
 
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation", "test")
 _FORMAT = 1  # of the cache; raise it when the files change
-
-
-class SplitLoaders(L.LightningDataModule):
-    """The loaders that Lightning asks for, by :meth:`loader` and ``splits``."""
-
-    splits: Any
-
-    def loader(self, split: str) -> Any:
-        """Batches of a split."""
-        raise NotImplementedError
-
-    def train_dataloader(self) -> Any:
-        """Batches of the training split."""
-        return self.loader("train")
-
-    def val_dataloader(self) -> Any:
-        """Batches of the validation split; an empty list, which skips validation, where there is none."""
-        return self.loader("validation") if "validation" in self.splits else []
-
-    def test_dataloader(self) -> Any:
-        """Batches of the test split."""
-        return self.loader("test")
 
 
 class Corpus(SplitLoaders, ABC):
@@ -351,6 +330,7 @@ class Corpus(SplitLoaders, ABC):
         if split == "train" and trainer is not None:
             # the trainer may end its epochs earlier; the loader must know where, to restart after the last batch
             limit = getattr(trainer, "overfit_batches", 0) or trainer.limit_train_batches
+            loader.accumulated = accumulated_batches(trainer)
             loader.epoch_batches = limit if isinstance(limit, int) else math.floor(len(loader) * limit)
         return loader
 

@@ -1,242 +1,29 @@
 """Text to pretrain on, masked, causal or cloze: rows of fixed length, over any corpus or a stream."""
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
-import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.corpora.corpus import Corpus, SplitLoaders
-from lmdyn.datamodules.corpora.encoding import EncodedSplit
-from lmdyn.datamodules.corpora.tokenization import digest, load_tokenizer
+from lmdyn.datamodules.corpora.corpus import Corpus
+from lmdyn.datamodules.corpora.tokenization import load_tokenizer
+from lmdyn.datamodules.loading.global_batch import accumulated_batches
+from lmdyn.datamodules.loading.split_loaders import SplitLoaders
 from lmdyn.datamodules.pretraining.masking import Masking
+from lmdyn.datamodules.pretraining.row_loader import RowLoader
 from lmdyn.datamodules.pretraining.sentence_pairs import (
     Objective,
     Pairs,
     RowFormat,
     RowMaker,
     ordinary_ids,
-    row_generator,
-    rows_of,
     special_ids,
 )
-from lmdyn.datamodules.pretraining.streamed_text import StreamedText, StreamLoaderOfRows
+from lmdyn.datamodules.pretraining.stream_loader import StreamLoaderOfRows
+from lmdyn.datamodules.pretraining.streamed_text import StreamedText
 
-__all__ = ["PretrainingCorpus", "RowLoader"]
-
-
-class _Batches(Dataset[dict[str, Tensor]]):
-    """Batches of an epoch by their number: pure functions of seed, epoch and number, so that workers may make them."""
-
-    def __init__(
-        self,
-        text: EncodedSplit,
-        maker: RowMaker,
-        batches: Sequence[npt.NDArray[np.int64]],
-        offset: int,
-        key: tuple[int, ...],
-    ) -> None:
-        self.text, self.maker, self.batches, self.offset, self.key = text, maker, batches, offset, key
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, number: int) -> dict[str, Tensor]:
-        rows = self.batches[number]
-        generators = [row_generator(*self.key, int(row)) for row in rows]
-        batch = self.maker.batch(self.text, self.offset + rows * self.maker.format.width, generators)
-        batch["example"] = torch.from_numpy(rows)
-        return batch
-
-
-class RowLoader:
-    """Serves a split as rows of fixed length, cut and masked anew in each epoch; sized, sharded, resumable.
-
-    Training (``shuffle``): the windows of an epoch begin at an offset drawn for it, and come in a random order; what
-    does not fill a batch of all ranks is left out, so that ranks have equally many. Otherwise the windows are those
-    of the text in order, with the masks of epoch 0, and each is served once. Batch i of epoch e depends on (seed, e,
-    i, rank) alone. See ``RowMaker`` for what a batch holds; ``example`` numbers the
-    windows.
-
-    Args:
-        text: the encoded split.
-        maker: makes rows.
-        batch_size: rows of a batch of all ranks together.
-        shuffle: serve as for training.
-        seed: of everything that is drawn.
-        num_workers: processes that make batches; 0 makes them in this one.
-        max_tokens: only about so many positions, of windows evenly spread over the text; see :meth:`limit`.
-        rank: this process; see :meth:`shard`.
-        world_size: number of processes.
-
-    Raises:
-        ValueError: sizes below 1, a text shorter than a row, fewer rows than a batch.
-    """
-
-    label_convention = "aligned"
-    """``labels[b, t]`` belongs to ``logits[b, t]``."""
-
-    def __init__(
-        self,
-        text: EncodedSplit,
-        maker: RowMaker,
-        *,
-        batch_size: int,
-        shuffle: bool = False,
-        seed: int = 0,
-        num_workers: int = 0,
-        max_tokens: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        if batch_size < 1 or world_size < 1 or (max_tokens is not None and max_tokens < 1):
-            raise ValueError(
-                f"batch_size, world_size and max_tokens are at least 1, got {batch_size}, {world_size}, {max_tokens}"
-            )
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must lie in [0, world_size), got rank {rank} of {world_size}")
-        self._settings: dict[str, Any] = {
-            "batch_size": batch_size, "shuffle": shuffle, "seed": seed, "num_workers": num_workers,
-            "max_tokens": max_tokens, "rank": rank, "world_size": world_size,
-        }  # fmt: skip
-        self._text, self._maker = text, maker
-        width = maker.format.width
-        # of training, offsets of up to a row must leave every epoch equally many
-        self._rows = rows_of(text, width, width - 1 if shuffle else 0)
-        if self._rows < 1:
-            raise ValueError(
-                f"the split has {text.num_tokens} tokens, fewer than rows of {maker.format.sequence_length} positions "
-                "need: take shorter rows or more text"
-            )
-        chosen = np.arange(self._rows)
-        if max_tokens is not None:
-            number = min(self._rows, max(1, round(max_tokens / maker.format.sequence_length)))
-            chosen = np.linspace(0, self._rows - 1, number).round().astype(np.int64)
-        self._chosen = chosen
-        whole = len(chosen) // batch_size if shuffle else math.ceil(len(chosen) / batch_size)
-        if whole < 1:
-            raise ValueError(
-                f"{len(chosen)} rows do not fill a batch of {batch_size}: take smaller batches or more text"
-            )
-        self._length = whole
-        self.epoch_batches = whole
-        """Batches after which a trainer ends the epoch: a state saved there restores as the start of the next."""
-        self.label_names = {layer: list(text.names[layer]) for layer in maker.layers}
-        self._epoch = 0
-        self._position = 0
-        self._resume: tuple[int, int] | None = None
-        self._begun = False
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of what all ranks together are served."""
-        served = {k: v for k, v in self._settings.items() if k not in ("rank", "world_size", "num_workers")}
-        layout = self._maker.format
-        predicted = masking_settings(layout.masking) if layout.objective == "masked" else layout.objective
-        return digest(
-            [
-                self._text.fingerprint(self._maker.layers),
-                served,
-                [layout.sequence_length, layout.pairs, layout.short_share, predicted],
-                self._maker.special,
-            ]
-        )
-
-    def __len__(self) -> int:
-        return self._length
-
-    def batches(self, epoch: int) -> list[npt.NDArray[np.int64]]:
-        """Numbers of the windows in each of this rank's batches of an epoch."""
-        s = self._settings
-        size, rank, world_size = s["batch_size"], s["rank"], s["world_size"]
-        order = self._chosen
-        if s["shuffle"]:
-            order = row_generator(s["seed"], epoch, 0).permutation(order)
-        groups = (order[i * size : (i + 1) * size][rank::world_size] for i in range(self._length))
-        return [rows for rows in groups if len(rows)]
-
-    def _dataset(self, epoch: int) -> _Batches:
-        s = self._settings
-        offset = 0
-        if s["shuffle"]:
-            offset = int(row_generator(s["seed"], epoch, 1).integers(self._maker.format.width))
-        return _Batches(self._text, self._maker, self.batches(epoch), offset, (s["seed"], epoch, 2))
-
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        # A position is taken up with the first batch, not here: Lightning opens iterators that it never reads.
-        if self._resume is not None:
-            self._epoch, first = self._resume
-            self._resume = None
-        elif self._settings["shuffle"]:
-            self._epoch, first = self._epoch + self._begun, 0
-        else:
-            first = 0
-        self._begun = True
-        dataset = self._dataset(self._epoch)
-        workers = self._settings["num_workers"]
-        made: Any = (dataset[i] for i in range(first, len(dataset)))
-        if workers:
-            made = DataLoader(
-                dataset, batch_size=None, sampler=range(first, len(dataset)), num_workers=workers,
-                pin_memory=torch.cuda.is_available(), generator=torch.Generator(),
-            )  # fmt: skip
-        for index, batch in enumerate(made, start=first):
-            self._position = index + 1  # before the yield: the trainer saves while it works on this batch
-            yield batch
-
-    def _replace(self, **changes: Any) -> "RowLoader":
-        return RowLoader(self._text, self._maker, **{**self._settings, **changes})
-
-    def shard(self, rank: int, world_size: int) -> "RowLoader":
-        """Every ``world_size``-th row of each batch from row ``rank`` on."""
-        return self._replace(rank=rank, world_size=world_size)
-
-    def limit(self, max_tokens: int) -> "RowLoader":
-        """About ``max_tokens`` positions of the split, in windows evenly spread over it."""
-        return self._replace(max_tokens=max_tokens)
-
-    def with_batch_size(self, rows: int) -> "RowLoader":
-        """The same rows in batches of another size, of all ranks together."""
-        return self._replace(batch_size=rows)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Epoch and number of batches handed out in it, the one that is being worked on included."""
-        epoch, position = (self._epoch, self._position) if self._resume is None else self._resume
-        return {"epoch": epoch, "position": position, "settings": self._resumable}
-
-    @property
-    def _resumable(self) -> dict[str, int | str]:
-        settings = {name: int(self._settings[name]) for name in ("batch_size", "seed", "world_size")}
-        layout = self._maker.format
-        return {
-            **settings, "sequence_length": layout.sequence_length, "rows": self._rows, "objective": layout.objective,
-        }  # fmt: skip
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at a saved position with the next iteration; a position at the end is the next epoch's start.
-
-        Raises:
-            ValueError: a state of a loader with other settings.
-        """
-        epoch, position = int(state["epoch"]), int(state["position"])
-        if state["settings"] != self._resumable:
-            raise ValueError(
-                f"the saved run read its rows with {state['settings']}, this one has {self._resumable}: exact resuming "
-                "needs the same"
-            )
-        ended = position >= min(self.epoch_batches, len(self))
-        self._resume = (epoch + 1, 0) if ended else (epoch, position)
-
-
-def masking_settings(masking: Masking) -> list[float]:
-    """A masking's numbers, for a hash."""
-    return [getattr(masking, name) for name in masking.__dataclass_fields__]
+__all__ = ["PretrainingCorpus"]
 
 
 class PretrainingCorpus(SplitLoaders):
@@ -252,7 +39,8 @@ class PretrainingCorpus(SplitLoaders):
             end-of-sentence token, whatever its ``eos`` says; its own batches play no part.
         stream: where the training text comes from instead of the corpus: a Hugging Face dataset of any size.
         sequence_length: positions of a row.
-        batch_size: rows of a batch, for each process.
+        batch_size: rows of a batch, for each process. A run goes on, on other numbers of processes, with batch_size ×
+            processes × accumulate_grad_batches as before.
         objective: ``masked`` (BERT, ALBERT, ELECTRA: some tokens, which the row hides), ``causal`` (GPT: each token, at
             the position before it) or ``cloze`` (ELMo: each token at its own position, which the model hides itself).
         pairs: ``order`` (sentence order, ALBERT), ``next`` (next sentence, BERT) or null (ELECTRA); ``masked`` only.
@@ -390,6 +178,7 @@ class PretrainingCorpus(SplitLoaders):
             return StreamLoaderOfRows(
                 self.stream, self.maker(), self.tokenizer, batch_size=self.batch_size, seed=self.seed,
                 num_workers=self.num_workers, limit=limit, rank=rank, world_size=world_size,
+                accumulated=accumulated_batches(self.trainer),
             )  # fmt: skip
         if self.corpus is None:
             raise ValueError(
@@ -400,7 +189,9 @@ class PretrainingCorpus(SplitLoaders):
             raise ValueError(f"split {split!r} has no layers {unknown}, it has {sorted(text.names)}")
         loader = RowLoader(
             text, self.maker(self.layers), batch_size=self.batch_size * (world_size if train else 1), shuffle=train,
-            seed=self.seed, num_workers=self.num_workers if train else 0, rank=rank, world_size=world_size,
+            seed=self.seed, num_workers=self.num_workers if train else 0,
+            accumulated=accumulated_batches(self.trainer) if train else 1, order=self.order_version, rank=rank,
+            world_size=world_size,
         )  # fmt: skip
         if limit is not None:
             loader.epoch_batches = limit if isinstance(limit, int) else math.floor(len(loader) * limit)

@@ -6,10 +6,11 @@ from weakref import WeakValueDictionary
 
 from transformers import PreTrainedTokenizerFast
 
-from lmdyn.datamodules.corpora.corpus import Corpus, SplitLoaders
+from lmdyn.datamodules.corpora.corpus import Corpus
 from lmdyn.datamodules.corpora.examples import ExampleLoader
 from lmdyn.datamodules.corpora.sentence import TOKEN_LAYERS
 from lmdyn.datamodules.corpora.tokenization import digest, load_tokenizer, tokenizer_digest
+from lmdyn.datamodules.loading.split_loaders import SplitLoaders
 from lmdyn.datamodules.spans.span_encoding import POS_LAYERS, SPAN_TASKS, Asked, EncodedSpans
 
 __all__ = ["SPAN_TASKS", "SpanCorpus"]

@@ -191,9 +191,10 @@ class LoopedLanguageModel(CausalLanguageModel):
         ).logits
         labels = self.labels_of(batch)
         losses = self.losses_of(logits, labels)
-        loss = losses.sum() / (labels != IGNORED).sum().clamp(min=1)
+        count = (labels != IGNORED).sum()
+        loss = losses.sum() / count.clamp(min=1)
         self.log("train_loss", loss.detach(), prog_bar=True, logger=False)
         self.log_periodically(
             {"train_loss": loss.detach(), "train_depth": torch.tensor(float(depth))}, batch_idx
         )
-        return loss
+        return loss * self.rank_weight(count)

@@ -103,15 +103,57 @@ def test_random_states_round_trip():
     assert draw() == first
 
 
-def test_another_number_of_ranks_is_refused(finished, tmp_path):
-    path = tmp_path / "resume/step=000000003.ckpt"
+def of_two_ranks(path, **entries):
+    """A checkpoint as two ranks would have written it; ``global_batch`` is the loader's, ``module`` the module's."""
     checkpoint = torch.load(path, weights_only=True)
-    checkpoint["lmdyn"]["ranks"] *= 2
+    (rank,) = checkpoint["lmdyn"]["ranks"]
+    checkpoint["lmdyn"]["ranks"] = [{**rank, "module": entries.get("module")}] * 2
+    (loader,) = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+    loader |= {name: value for name, value in entries.items() if name != "module"}
     torch.save(checkpoint, path)
-    with pytest.raises(ValueError, match="written by 2 ranks, this run has 1"):
+
+
+def test_another_number_of_ranks_is_refused_where_data_does_not_say_how_it_is_divided(finished, tmp_path):
+    path = tmp_path / "resume/step=000000003.ckpt"
+    of_two_ranks(path)
+    with pytest.raises(
+        ValueError, match=r"written by 2 ranks, this run has 1.*data did not say how its batches"
+    ):
         run(tmp_path / "again", path)
     # evaluation needs no resume state, whatever wrote the checkpoint
     trainer(tmp_path, RunState()).test(Module(), batches(), ckpt_path=path, weights_only=True, verbose=False)
+
+
+DIVIDED = {"global_batch": {"rows": 2, "ranks": 2, "accumulated": 1}}
+
+
+def test_another_number_of_ranks_goes_on_where_data_says_it(finished, tmp_path):
+    """Rank 0 draws on from rank 0's generators."""
+    _, state, whole = finished
+    path = tmp_path / "resume/step=000000003.ckpt"
+    of_two_ranks(path, **DIVIDED)
+    _, resumed_state, resumed = run(tmp_path / "again", path)
+    assert resumed.drawn == whole.drawn[3:]
+    assert resumed_state.tokens == state.tokens
+
+
+def test_a_carried_state_is_dealt_out_anew_or_refused(finished, tmp_path, monkeypatch):
+    path = tmp_path / "resume/step=000000003.ckpt"
+    of_two_ranks(path, **DIVIDED, module={"x": torch.ones(1)})
+    with pytest.raises(ValueError, match=r"Module has a `resume_state` and no `redistribute_resume_state"):
+        run(tmp_path / "again", path)
+    asked, given = [], []
+    monkeypatch.setattr(Module, "resume_state", lambda self: {}, raising=False)
+    monkeypatch.setattr(Module, "load_resume_state", lambda self, state: given.append(state), raising=False)
+    monkeypatch.setattr(
+        Module,
+        "redistribute_resume_state",
+        lambda self, *known: asked.append(known) or {"mine": 1},
+        raising=False,
+    )
+    run(tmp_path / "again", path)
+    assert given == [{"mine": 1}]
+    assert asked == [([{"x": torch.ones(1)}] * 2, 0, 1)]
 
 
 def test_a_checkpoint_without_resume_state_is_warned_of(finished, tmp_path, caplog):

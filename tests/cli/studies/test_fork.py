@@ -144,6 +144,28 @@ def test_a_quarter_of_the_rate_is_what_an_edited_checkpoint_gives(folder):
     assert_same(weights(folder / "run"), weights(folder / "back"))
 
 
+def test_larger_updates_are_for_a_fork_and_not_for_a_run_that_goes_on(folder, capsys):
+    twice = "trainer.accumulate_grad_batches=2"
+    main(
+        [
+            "fork",
+            str(folder / "run"),
+            "--step",
+            str(2 * EPOCH),
+            "--set",
+            twice,
+            "--out",
+            str(folder / "twice"),
+        ]
+    )
+    assert max(weights(folder / "twice")) == f"step={2 * EPOCH + 5:09d}.ckpt"  # 9 batches
+    with pytest.raises(SystemExit):
+        by_hand(folder, 2 * EPOCH, "refused", f"--{twice}")
+    said = capsys.readouterr().err
+    assert "set --trainer.accumulate_grad_batches 1" in said
+    assert "`lmdyn fork --set trainer.accumulate_grad_batches=N`" in said
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "settings", "hyperparameters"),

@@ -176,11 +176,12 @@ def test_state(tmp_path):
     loader = StreamLoader(encode(tmp_path / "d", 60), 4, 5)
     batches = as_lists(loader)
     assert len(batches) == 3
-    assert loader.state_dict() == {"position": 3}
+    whole = {"rows": 4, "ranks": 1, "accumulated": 1}
+    assert loader.state_dict() == {"position": 3, "global_batch": whole}
     iterator = iter(loader)
     next(iterator)
     state = loader.state_dict()
-    assert state == {"position": 1}
+    assert state == {"position": 1, "global_batch": whole}
     fresh = StreamLoader(encode(tmp_path / "e", 60), 4, 5)
     fresh.load_state_dict(state)
     iter(fresh)  # opened and never read
@@ -189,7 +190,7 @@ def test_state(tmp_path):
     assert as_lists(fresh) == batches[1:]
     assert as_lists(fresh) == batches
     fresh.load_state_dict({"position": 3})
-    assert fresh.state_dict() == {"position": 0}
+    assert fresh.state_dict() == {"position": 0, "global_batch": whole}
     assert as_lists(fresh) == batches
     with pytest.raises(ValueError, match="position 4 lies outside of an epoch of 3 batches"):
         fresh.load_state_dict({"position": 4})
@@ -309,4 +310,4 @@ def test_limited_epochs_resume_under_max_steps(tmp_path):
     corpus.prepare_data()
     loader = corpus.train_dataloader()
     loader.load_state_dict({"position": 2})
-    assert loader.state_dict() == {"position": 0}
+    assert loader.state_dict()["position"] == 0

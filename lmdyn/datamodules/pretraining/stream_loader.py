@@ -1,0 +1,350 @@
+"""Batches of a stream: rows of several readers, dealt out to ranks and workers, resumable on other numbers of both."""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from transformers import PreTrainedTokenizerFast
+
+from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError
+from lmdyn.datamodules.pretraining.sentence_pairs import RowMaker
+from lmdyn.datamodules.pretraining.stream_reader import START, RowReader
+from lmdyn.datamodules.pretraining.streamed_text import StreamedText
+
+__all__ = ["Deal", "StreamLoaderOfRows"]
+
+log = logging.getLogger(__name__)
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Which reader gives which row of a stream, a function of the row's number alone.
+
+    The rows of all ranks together are one sequence, in sections of ``parts`` × ``rows``. Each part of a section is of
+    one reader: readers / parts of them take turns at it.
+
+    Attributes:
+        readers: how many there are.
+        parts: of a section.
+        rows: of a part.
+
+    Example:
+        >>> Deal(readers=4, parts=2, rows=3).reader(np.arange(12)).tolist()
+        [0, 0, 0, 2, 2, 2, 1, 1, 1, 3, 3, 3]
+    """
+
+    readers: int
+    parts: int
+    rows: int
+
+    @classmethod
+    def begun(cls, readers: int | None, batch: GlobalBatch, workers: int) -> "Deal":
+        """That of a run that begins.
+
+        Args:
+            readers: their number, where it is given: the deal then depends on the rows of an update only. Else each
+                worker of each rank is a reader, and makes whole batches.
+            batch: of all ranks.
+            workers: of a rank.
+
+        Example:
+            >>> {Deal.begun(4, GlobalBatch(8, ranks), workers).parts for ranks in (1, 2, 4) for workers in (1, 3)}
+            {4}
+        """
+        if readers is None:
+            return cls(batch.ranks * workers, batch.ranks, batch.rows // batch.ranks)
+        parts = math.gcd(readers, batch.update)
+        return cls(readers, parts, batch.update // parts)
+
+    @property
+    def period(self) -> int:
+        """Rows after which readers come in the same order again."""
+        return self.readers * self.rows
+
+    def reader(self, number: Ids) -> Ids:
+        """Who gives the rows of these numbers."""
+        section, place = np.divmod(number, self.parts * self.rows)
+        turns = self.readers // self.parts
+        found: Ids = place // self.rows * turns + section % turns
+        return found
+
+    def of_rank(self, batch: GlobalBatch, rank: int, start: int) -> list[int]:
+        """The readers of which a rank has rows, from the batch that begins with row ``start`` on."""
+        own = batch.rows // batch.ranks
+        found: set[int] = set()
+        for i in range(self.period // math.gcd(self.period, batch.rows)):
+            first = start + i * batch.rows + rank * own
+            found |= set(self.reader(np.arange(first, first + own)).tolist())
+        return sorted(found)
+
+
+class _Parts(IterableDataset[Any]):
+    """For each batch of a rank, endless, the rows of a worker's readers: their places, the rows, changes of state."""
+
+    def __init__(
+        self,
+        deal: Deal,
+        batch: GlobalBatch,
+        rank: int,
+        start: int,
+        make: Any,
+        states: Mapping[int, dict[str, Any]],
+    ) -> None:
+        self._deal, self._batch, self._rank, self._start = deal, batch, rank, start
+        self._make, self._states = make, states
+        self.workers = 1
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        # `datasets` would divide the documents among the workers once more, by files, of which there may be too few
+        torch.utils.data._utils.worker._worker_info = None
+        return self.parts(0 if info is None else info.id)
+
+    def parts(self, worker: int) -> Iterator[tuple[Ids, dict[str, Tensor] | None, dict[int, dict[str, Any]]]]:
+        """Those of a worker."""
+        mine = list(self._states)[worker :: self.workers]
+        readers: dict[int, RowReader] = {r: self._make(r, self._states[r]) for r in mine}
+        own = self._batch.rows // self._batch.ranks
+        first, start = self._rank * own, self._start
+        while True:
+            who = self._deal.reader(start + np.arange(self._batch.rows))
+            places, made, changed = [], [], {}
+            for number, reader in readers.items():
+                of_all = np.flatnonzero(who == number)
+                of_rank = np.flatnonzero((of_all >= first) & (of_all < first + own))
+                if len(of_all):
+                    rows, changed[number] = reader.take(len(of_all), of_rank)
+                    made += rows
+                    places.append(of_all[of_rank] - first)
+            place = np.concatenate(places) if made else np.empty(0, np.int64)
+            yield place, _joined(made, place) if made else None, changed
+            start = (start + self._batch.rows) % self._deal.period
+
+
+def _joined(batches: Sequence[dict[str, Tensor]], places: Ids) -> dict[str, Tensor]:
+    """Rows of several batches as one, by their places."""
+    if len(batches) == 1 and (np.diff(places) > 0).all():
+        return batches[0]
+    order = torch.from_numpy(np.argsort(places, kind="stable"))
+    return {name: torch.cat([b[name] for b in batches])[order] for name in batches[0]}
+
+
+class StreamLoaderOfRows:
+    """Serves a stream as rows of fixed length: sized by ``epoch_batches``, sharded by rank and worker, resumable.
+
+    Documents are dealt out among readers, each of which cuts its own into rows, and batch i of all ranks together has
+    the next rows of the readers, as a :class:`Deal` says. Every rank has ``epoch_batches`` batches, of which it has
+    every row from rank × batch_size on. The next epoch goes on where this one ended. Memory holds a block of rows for
+    each reader, whatever the corpus.
+
+    The deal is made where a run begins, and the state holds it and where each reader stands: so a run resumes at the
+    very row, on other ranks and workers too. The readers of a rank's rows run in that rank, divided among its workers:
+    where ranks do not divide readers, several ranks read the same documents; where there are more workers than readers
+    of a rank, the others do nothing.
+
+    Args:
+        text: what to stream.
+        maker: makes rows.
+        tokenizer: encodes the text.
+        batch_size: rows of a batch of this process.
+        seed: of everything that is drawn.
+        num_workers: processes that read and encode; 0 does it in this one.
+        accumulated: batches of an update.
+        limit: fewer batches in an epoch than ``text`` says.
+        rank: this process.
+        world_size: number of processes.
+    """
+
+    label_convention = "aligned"
+    """``labels[b, t]`` belongs to ``logits[b, t]``."""
+
+    def __init__(
+        self,
+        text: StreamedText,
+        maker: RowMaker,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        num_workers: int = 0,
+        accumulated: int = 1,
+        limit: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self._text, self._maker, self._tokenizer, self._seed = text, maker, tokenizer, seed
+        self._workers = num_workers
+        self._rank = rank
+        self._batch = GlobalBatch(batch_size * world_size, world_size, accumulated)
+        self._deal = Deal.begun(text.readers, self._batch, max(1, num_workers))
+        self._length = text.epoch_batches if limit is None else min(limit, text.epoch_batches)
+        self._settings: dict[str, int | str] = {
+            "batch_size": batch_size, "block_rows": text.block_rows, "seed": seed, "objective": maker.format.objective,
+            "datasets": len(text.datasets),
+        }  # fmt: skip
+        self._read = f"{text.datasets}, split {text.split}"
+        self._position = 0
+        self._start = 0
+        """The row with which the next batch begins, in the deal's period."""
+        self._states: dict[int, dict[str, Any]] = {}
+        """Where each reader of this rank stands; those that are missing, at their start."""
+        self.label_names: dict[str, list[str]] = {}
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        if self._position >= self._length:
+            self._position = 0
+        if self._position >= self._length:
+            return
+        readers = self._deal.of_rank(self._batch, self._rank, self._start)
+        self._states = {r: self._states.get(r, START) for r in readers}
+        parts = _Parts(self._deal, self._batch, self._rank, self._start, self._reader, self._states)
+        made: Any
+        if self._workers:
+            parts.workers = min(self._workers, len(readers))
+            if parts.workers < self._workers:
+                log.info("%d workers read: there are no more readers (`readers`)", parts.workers)
+            made = iter(
+                DataLoader(
+                    parts, batch_size=None, num_workers=parts.workers, pin_memory=torch.cuda.is_available(),
+                    prefetch_factor=2 * parts.workers, generator=torch.Generator(),
+                )
+            )  # fmt: skip
+        else:
+            made = parts.parts(0)
+        while self._position < self._length:
+            # each worker has a part of each batch, which may be empty; they take turns from the first on
+            of_batch = list(islice(made, parts.workers))
+            for _, _, changed in of_batch:
+                for number, change in changed.items():
+                    self._states[number] = {**self._states[number], **change}
+            self._start = (self._start + self._batch.rows) % self._deal.period
+            self._position += 1  # before the yield: the trainer saves while it works on this batch
+            there = [(place, rows) for place, rows, _ in of_batch if rows is not None]
+            batch = _joined([rows for _, rows in there], np.concatenate([place for place, _ in there]))
+            if len(there) > 1 and self._workers and torch.cuda.is_available():
+                batch = {name: tensor.pin_memory() for name, tensor in batch.items()}
+            yield batch
+
+    def _reader(self, number: int, state: dict[str, Any]) -> RowReader:
+        rows = self._deal.rows
+        return RowReader(
+            self._text, self._maker, self._tokenizer, reader=number, readers=self._deal.readers, seed=self._seed,
+            block_rows=max(1, self._text.block_rows // rows) * rows, state=state,
+        )  # fmt: skip
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where every reader of every rank stands; with a process group, every rank must ask."""
+        ranks: list[Any] = [{number: {**s, **_packed(s)} for number, s in self._states.items()}]
+        if self._batch.ranks > 1 and torch.distributed.is_initialized():
+            mine, ranks = ranks[0], [None] * self._batch.ranks
+            torch.distributed.all_gather_object(ranks, mine)
+        return {
+            "position": self._position, "start": self._start, "deal": asdict(self._deal),
+            "readers": {number: state for states in ranks for number, state in states.items()},
+            "global_batch": self._batch.state(), "epoch_batches": self._length, "settings": self._settings,
+            "read": self._read,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at a saved state with the next iteration.
+
+        Raises:
+            ResumeError: a state of other settings, with updates of another size, or without a reader of this rank's;
+                one of earlier versions, of other numbers of ranks or workers.
+        """
+        saved = GlobalBatch.saved(state)
+        if saved is None:
+            state = self._of_earlier_version(state)
+            saved = self._batch
+        settings, here = (
+            {k: v for k, v in s.items() if k != "batch_size"} for s in (state["settings"], self._settings)
+        )
+        if settings != here:
+            raise ResumeError(
+                f"the stream was read with {state['settings']}, this run has {self._settings}: exact resuming needs "
+                "the same"
+            )
+        self._batch.check(saved)
+        epoch = int(state["epoch_batches"])
+        self._batch.check_epoch(self._length, saved, epoch, "epoch_batches")
+        deal = Deal(**state["deal"])
+        if self._text.readers not in (None, deal.readers):
+            raise ResumeError(
+                f"the stream was dealt out among {deal.readers} readers, this run asks for {self._text.readers}: set "
+                f"readers: {deal.readers}"
+            )
+        if (
+            read := state.get("read", self._read)
+        ) != self._read:  # a state of earlier versions does not say it
+            said = "the stream was read from %s and goes on in %s: the same run only if these are the same documents"
+            log.warning(said, read, self._read)
+        mine = deal.of_rank(self._batch, self._rank, int(state["start"]))
+        if state["readers"] and (missing := [r for r in mine if r not in state["readers"]]):
+            raise ResumeError(
+                f"the state lacks readers {missing} of {deal.readers}: was it saved by one rank of several?"
+            )
+        position = int(state["position"])
+        ended = self._batch != saved and position >= epoch
+        self._position = self._length if ended else self._batch.position(position, saved)
+        self._deal, self._start = deal, int(state["start"])
+        self._states = {r: {**s, **_unpacked(s)} for r, s in state["readers"].items() if r in mine}
+
+    def _of_earlier_version(self, state: dict[str, Any]) -> dict[str, Any]:
+        """A state of earlier versions, whose ranks and workers were the readers, as one of today's.
+
+        Raises:
+            ResumeError: it is of other numbers of ranks or workers, or of other batches.
+        """
+        ranks, workers = state["ranks"], max(1, self._workers)
+        if state["settings"] != self._settings:
+            raise ResumeError(
+                f"the stream was read with {state['settings']}, this run has {self._settings}: exact resuming needs "
+                "the same"
+            )
+        if len(ranks) != self._batch.ranks:
+            raise ResumeError(
+                f"the stream was read by {len(ranks)} ranks, this run has {self._batch.ranks}: exact resuming of a run "
+                "of earlier versions needs as many"
+            )
+        of_rank = [len(rank["states"]) for rank in ranks]
+        if of_rank[0] != workers:
+            raise ResumeError(
+                f"the stream was read by {of_rank[0]} workers a rank, this run has {workers}: set num_workers as it was"
+            )
+        rows = int(self._settings["batch_size"])
+        readers = {}
+        for r, rank in enumerate(ranks):
+            for w, old in enumerate(rank["states"]):
+                if old is not None:
+                    kept = {k: v for k, v in old.items() if k not in ("worker", "batch")}
+                    readers[r * workers + w] = {**kept, "row": int(old["batch"]) * rows}
+        return {
+            **state, "position": ranks[0]["position"], "start": int(ranks[0]["turn"]) * self._batch.rows,
+            "deal": asdict(Deal.begun(None, self._batch, workers)), "epoch_batches": self._length,
+            "readers": {r: readers.get(r, {**START, **_packed(START)}) for r in range(len(ranks) * workers)},
+        }  # fmt: skip
+
+
+def _packed(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What is left over, as tensors, which checkpoints hold in little space."""
+    return {
+        "tokens": torch.tensor(np.asarray(state["tokens"], np.int32)),
+        "word_start": torch.tensor(np.asarray(state["word_start"], np.bool_)),
+    }
+
+
+def _unpacked(state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    return {name: np.asarray(state[name]) for name in ("tokens", "word_start")}

@@ -1,0 +1,248 @@
+"""One reader of a stream: the rows of its share of the documents, in an order of its own, from a state on."""
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from lmdyn.datamodules.corpora.tokenization import plain_backend
+from lmdyn.datamodules.files.data_sets import read_rows
+from lmdyn.datamodules.pretraining.sentence_pairs import RowMaker, row_generator
+from lmdyn.datamodules.pretraining.streamed_text import StreamedText
+
+__all__ = ["START", "RowReader", "documents_of"]
+
+logger = logging.getLogger(__name__)
+
+START: dict[str, Any] = {
+    "pass": 0, "shares": None, "tokens": [], "word_start": [], "block": 0, "row": 0,
+}  # fmt: skip
+"""Where a reader begins."""
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
+
+
+class _Share:
+    """The documents of a dataset that one reader reads in one pass.
+
+    Args:
+        dataset: its arguments, which name it in errors.
+        stream: the documents, an iterable dataset of this reader's alone.
+        column: holds their text.
+        state: where to go on; None begins.
+    """
+
+    def __init__(
+        self, dataset: dict[str, Any], stream: Any, column: str, state: dict[str, Any] | None
+    ) -> None:
+        self._dataset, self._stream, self._column = dataset, stream, column
+        self.state: dict[str, Any] = state or {"stream": None, "given": 0}
+        """Where the stream stands, and the characters of text given so far in this pass."""
+        self.empty = 0
+        """Documents without text that were read."""
+        if self.state["stream"] is not None:
+            stream.load_state_dict(self.state["stream"])
+        self._rows = read_rows(stream, dataset)
+
+    def next(self) -> str | None:
+        """The text of the next document, empty where it has none; None at the end.
+
+        Raises:
+            ValueError: the dataset cannot be read, holds no text in the column, or ends without having given any.
+        """
+        row = next(self._rows, None)
+        if row is None:
+            if not self.state["given"]:
+                raise ValueError(
+                    f"dataset {self._dataset} has no text for one of the readers: it is empty, or has fewer documents "
+                    "than readers (ranks × workers)"
+                )
+            return None
+        text = row.get(self._column)
+        if text is not None and not isinstance(text, str):
+            raise ValueError(
+                f"dataset {self._dataset}: column {self._column!r} holds {type(text).__name__}, expected text: set "
+                f"text_column to one of {sorted(row)}"
+            )
+        text = (text or "").strip()
+        self.empty += not text
+        self.state = {"stream": self._stream.state_dict(), "given": self.state["given"] + len(text)}
+        return text
+
+
+@dataclass
+class _Block:
+    """Some documents in memory; see :class:`~lmdyn.datamodules.pretraining.sentence_pairs.Text`."""
+
+    tokens: npt.NDArray[np.int64]
+    word_start: npt.NDArray[np.bool_]
+    sentence_starts: npt.NDArray[np.int64]
+    document_starts: npt.NDArray[np.int64]
+
+    def layer(self, layer: str) -> npt.NDArray[Any]:
+        raise ValueError(f"a stream has no gold layers, so none {layer!r}: leave `layers` out")
+
+
+class _Gatherer:
+    """Documents of a stream, one after the other, as arrays that grow."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._backend = plain_backend(tokenizer)
+        self.clear([], [])
+
+    def clear(self, tokens: Sequence[int], word_start: Sequence[int]) -> None:
+        """Start with what the block before left over, as a document of its own."""
+        self.tokens, self.word_start = [int(t) for t in tokens], [int(w) for w in word_start]
+        self.sentences, self.documents = ([0], [0]) if self.tokens else ([], [])
+
+    def add(self, text: str) -> None:
+        """Add a document."""
+        sentences = [s for s in _SENTENCE_END.split(text) if s.strip()]
+        encodings = self._backend.encode_batch(sentences, add_special_tokens=False)
+        encodings = [e for e in encodings if e.ids]
+        if not encodings:
+            return
+        self.documents.append(len(self.sentences))
+        for e in encodings:
+            self.sentences.append(len(self.tokens))
+            self.tokens.extend(e.ids)
+            before = [None, *e.word_ids[:-1]]
+            self.word_start.extend(int(a != b) for a, b in zip(before, e.word_ids, strict=True))
+
+    def block(self) -> _Block:
+        """What was added."""
+        return _Block(
+            np.array(self.tokens, np.int64),
+            np.array(self.word_start, np.bool_),
+            np.array(self.sentences, np.int64),
+            np.array(self.documents, np.int64),
+        )
+
+
+def documents_of(
+    text: StreamedText, reader: int, readers: int, state: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Texts of a reader from a state on, each with the state of the streams after it; begins again when all end."""
+    from datasets.distributed import split_dataset_by_node
+
+    whole = text.open()
+    number, states = int(state["pass"]), state["shares"] or [None] * len(whole)
+    while True:
+        # each dataset is divided by itself: documents that alternate, dealt out to two readers in turn as
+        # `interleave_datasets` would have it, leave each reader with one dataset
+        shares = [
+            _Share(dataset, split_dataset_by_node(stream, reader, readers), text.text_column, begin)
+            for dataset, stream, begin in zip(text.datasets, whole, states, strict=True)
+        ]
+        left = list(shares)
+        while left:
+            share = min(left, key=lambda share: share.state["given"])
+            document = share.next()
+            if document is None:
+                left.remove(share)
+            else:
+                yield document, {"pass": number, "shares": [s.state for s in shares]}
+        for dataset, share in zip(text.datasets, shares, strict=True):
+            if share.empty and number == 0:
+                logger.warning("%s: %d documents without text are left out", dataset, share.empty)
+        number, states = number + 1, [None] * len(whole)
+
+
+class RowReader:
+    """The rows of one reader, endless, from a state on.
+
+    The text is read in blocks of rows. A block's rows come in an order, and with masks, drawn by (seed, reader, number
+    of the block). A state is where the streams stood when the block began, what the block before had left over, and how
+    many rows of the block are out.
+
+    Args:
+        text: the stream.
+        maker: makes rows.
+        tokenizer: encodes the text.
+        reader: its number.
+        readers: how many there are.
+        block_rows: rows of a block.
+        seed: of everything that is drawn.
+        state: where to begin.
+    """
+
+    def __init__(
+        self,
+        text: StreamedText,
+        maker: RowMaker,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        reader: int,
+        readers: int,
+        block_rows: int,
+        seed: int,
+        state: dict[str, Any],
+    ) -> None:
+        self._maker, self._key, self._rows = maker, (seed, reader), block_rows
+        self._state = state
+        self._documents = documents_of(text, reader, readers, state)
+        self._gatherer = _Gatherer(tokenizer)
+        self._block: _Block | None = None
+        self._order: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._after: dict[str, Any] = {}  # the streams, after the block
+
+    def take(self, count: int, mine: npt.NDArray[np.int64]) -> tuple[list[dict[str, Tensor]], dict[str, Any]]:
+        """The next ``count`` rows, of which those numbered ``mine`` (rising) are made.
+
+        Returns:
+            The rows as batches one after the other, one for each block that they are of; what has changed of the state
+            after all ``count``.
+        """
+        made: list[dict[str, Tensor]] = []
+        changed: dict[str, Any] = {}
+        done = 0
+        while done < count:
+            first = int(self._state["row"])
+            number = min(count - done, self._rows - first)
+            here = mine[(mine >= done) & (mine < done + number)] - done + first
+            self._read_block()
+            if len(here):
+                made.append(self._make(here))
+            done += number
+            changed |= self._advance(first + number)
+        return made, changed
+
+    def _read_block(self) -> None:
+        """Gather the text of the block at hand, unless it is there."""
+        if self._block is not None:
+            return
+        self._gatherer.clear(self._state["tokens"], self._state["word_start"])
+        while len(self._gatherer.tokens) < self._rows * self._maker.format.width:
+            text, self._after = next(self._documents)
+            self._gatherer.add(text)
+        self._block = self._gatherer.block()
+        self._order = row_generator(*self._key, self._state["block"], 0).permutation(self._rows)
+
+    def _make(self, numbers: npt.NDArray[np.int64]) -> dict[str, Tensor]:
+        assert self._block is not None
+        rows = self._order[numbers]
+        generators = [row_generator(*self._key, self._state["block"], 1, int(row)) for row in rows]
+        return self._maker.batch(self._block, rows * self._maker.format.width, generators)
+
+    def _advance(self, row: int) -> dict[str, Any]:
+        """Note that the rows before this one are out, and say what has changed.
+
+        What is left over may be long, and is the same all through a block.
+        """
+        changed: dict[str, Any] = {"row": row}
+        if row == self._rows:
+            assert self._block is not None
+            used = self._rows * self._maker.format.width
+            changed = {
+                **self._after, "block": self._state["block"] + 1, "row": 0,
+                "tokens": self._block.tokens[used:], "word_start": self._block.word_start[used:],
+            }  # fmt: skip
+            self._block = None
+        self._state = {**self._state, **changed}
+        return changed
