@@ -165,6 +165,11 @@ def test_one_run_on_1_2_4_and_1_ranks(tmp_path):
         assert len(set(whole[kind][0].values())) >= 8
         differences = [abs(found[kind][1][step] / loss - 1) for step, loss in whole[kind][1].items()]
         assert max(differences) < (1e-13 if kind == "bptt" else 2e-6), (kind, differences)
+        ends = [
+            torch.load(checkpoint_of(run / kind, STEPS), weights_only=True)
+            for run in (tmp_path / "whole", tmp_path)
+        ]
+        assert ends[0]["lmdyn"]["tokens"] == ends[1]["lmdyn"]["tokens"] > 200
 
 
 def along(kind, folder, *parts, **settings):

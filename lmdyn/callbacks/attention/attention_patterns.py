@@ -62,6 +62,7 @@ class AttentionPatterns(StreamingObserver):
     """
 
     uses_labels = False
+    sharded = True
 
     def __init__(
         self,

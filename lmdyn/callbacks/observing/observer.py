@@ -16,7 +16,6 @@ from torch import nn
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.analysis.inspection.forward import Forward, Renamed, device_of
 from lmdyn.analysis.inspection.label_convention import LabelConvention
-from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen, heed
 from lmdyn.callbacks.observing.probe import ProbeSet
 from lmdyn.callbacks.observing.protocols import require
@@ -116,6 +115,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
 
     in_step: ClassVar[bool] = False
     """Whether all ranks make equally many forward passes, as sharded modules need: passes over the probe set do."""
+
+    sharded: ClassVar[bool] = False
+    """Whether a test has shown that it gives the numbers of one process where ranks share the weights of a module."""
 
     def __init__(
         self,
@@ -395,11 +397,10 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check the module's sites, before anything runs."""
-        if not self.in_step and rank_and_world_size()[1] > 1 and shards_weights(trainer, pl_module):
+        if not self.sharded and trainer.world_size > 1 and shards_weights(trainer, pl_module):
             raise ValueError(
-                f"{self.name}: ranks share the weights of the module ({type(trainer.strategy).__name__}) and would "
-                "make unequal numbers of forward passes for this observer, which hangs or aborts: leave it out of this "
-                "training and replay it afterwards, `lmdyn analyze RUN --config OBSERVER.yaml`"
+                f"{self.name}: ranks share the weights of the module ({type(trainer.strategy).__name__}), and nobody "
+                "tested it so (no `sharded = True` in its class): leave it out, and replay it afterwards by analyze"
             )
         if device_of(pl_module) == trainer.strategy.root_device:  # else it is moved there later
             self.meet(pl_module)

@@ -5,7 +5,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,9 @@ class Reference(ABC):
     """
 
     forward: Forward | None = None
+
+    copies: ClassVar[bool] = False
+    """Whether its modules are copies of the observed one, of which no rank has all where they share its weights."""
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if k[0] != "_")
@@ -212,6 +215,8 @@ class OwnFinal(Reference):
         ValueError: on attaching to a run in training, which has no end yet.
     """
 
+    copies = True
+
     def __init__(self) -> None:
         self._digest: tuple[Path, str] | None = None
 
@@ -240,6 +245,8 @@ class OwnFinal(Reference):
 
 
 class _OwnPast(Reference):
+    copies = True
+
     def check(self, run: Run) -> None:
         """Refuse a run that saves no weights."""
         if run.live and run.checkpoint_folder is None:

@@ -85,6 +85,7 @@ class DiagnosticProbe(Observer):
 
     needs = (HasTrainingPart,)
     in_step = True
+    sharded = True
 
     def __init__(
         self,

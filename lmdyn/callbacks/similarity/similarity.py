@@ -12,6 +12,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from lmdyn.analysis.inspection.forward import is_sharded
 from lmdyn.analysis.similarity.cka import kernel_cka
 from lmdyn.analysis.similarity.covariance import CrossCovariance
 from lmdyn.analysis.similarity.rsa import rsa
@@ -124,6 +125,7 @@ class Similarity(StreamingObserver):
     """
 
     uses_labels = False
+    sharded = True
 
     not_settings = StreamingObserver.not_settings | {"reference"}
     legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
@@ -181,6 +183,12 @@ class Similarity(StreamingObserver):
     def check_module(self, module: nn.Module) -> None:
         """Refuse sites and pairs that do not exist, in the module and in the references, before training."""
         super().check_module(module)
+        for name, reference in self.references.items():
+            if reference.copies and is_sharded(module):
+                raise ValueError(
+                    f"{self.name}: reference {name!r} is a copy of the module, and ranks share its weights: leave it "
+                    "out of this training and replay it afterwards, or compare with a Checkpoint"
+                )
         for site, _ in self.pairs or ():
             _known(site.partition("@")[0], self.sites, "this model")
         for name, reference in self.references.items():

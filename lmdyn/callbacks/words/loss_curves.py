@@ -61,6 +61,7 @@ class LearningCurves(StreamingObserver):
     """
 
     uses_labels = True
+    sharded = True
 
     def __init__(
         self,

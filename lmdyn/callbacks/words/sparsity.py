@@ -128,6 +128,7 @@ class Sparsity(StreamingObserver):
     """
 
     uses_labels = True
+    sharded = True
 
     figure_rows = (
         pc.field("word").is_null()

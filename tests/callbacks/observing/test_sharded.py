@@ -1,5 +1,7 @@
 """Observers of a module whose weights are spread over ranks (FSDP2): two gloo processes give the numbers of one."""
 
+from typing import ClassVar
+
 import lightning as L
 import pandas as pd
 import pytest
@@ -7,7 +9,22 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lmdyn.callbacks import LearningCurves, Run, Sparsity, Steps, WordClusters
+from lmdyn.analysis.probing.probe_training import DiagnosticClassifier
+from lmdyn.callbacks import (
+    AttentionPatterns,
+    Checkpoint,
+    DiagnosticProbe,
+    Itself,
+    LearningCurves,
+    Observer,
+    Previous,
+    Run,
+    ScheduledCheckpoint,
+    Similarity,
+    Sparsity,
+    Steps,
+    WordClusters,
+)
 from tests.helpers.modules import Own
 from tests.helpers.ranks import TORCHRUN, run_ranks
 
@@ -22,59 +39,142 @@ class Sharded(Own):
         layers = nn.Embedding(11, 8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 11)
         super().__init__(nn.Sequential(*layers))
 
+    def layers(self):
+        return self.net[1], self.net[3], self.net
+
     def configure_model(self):
         if self._trainer is None or torch.distributed.get_world_size() == 1:
             return
         from torch.distributed.fsdp import fully_shard
 
-        for layer in (self.net[1], self.net[3], self.net):
+        for layer in self.layers():
             fully_shard(layer, mesh=self.device_mesh["data_parallel"])
+
+
+class ShardedTransformer(Sharded):
+    """One with attention."""
+
+    def __init__(self):
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        torch.manual_seed(0)
+        sizes = {
+            "n_layer": 2,
+            "n_head": 2,
+            "n_embd": 8,
+            "n_positions": 8,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+        }
+        dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+        Own.__init__(self, GPT2LMHeadModel(GPT2Config(vocab_size=11, **sizes, **dropout)))
+
+    def layers(self):
+        return (*self.net.transformer.h, self.net)
+
+    def forward(self, input_ids):
+        return self.net(input_ids=input_ids).logits
+
+
+class Tagged(DataLoader):
+    """Batches with a tag of each token."""
+
+    label_names: ClassVar = {"upos": ["even", "odd"]}
 
 
 def loader(batches):
     g = torch.Generator().manual_seed(1)
     rows = torch.randint(11, (2 * batches, 6), generator=g)
-    examples = [{"input_ids": row[:-1], "labels": row[1:]} for row in rows]
-    return DataLoader(examples, batch_size=2)
+    examples = [{"input_ids": row[:-1], "labels": row[1:], "upos": row[:-1] % 2} for row in rows]
+    return Tagged(examples, batch_size=2)
 
 
-def observers(probe):
-    shared = {"probe": probe, "schedule": Steps(at=(0,), last=False), "log_figures": False}
-    return [
-        LearningCurves(layers=[], bands=[3], frequency="probe", **shared),
-        Sparsity(sites=SITES, frequency="probe", pos_classes=False, matched_size=None, **shared),
-    ]
+class Data(L.LightningDataModule):
+    """With a training part, which probes are trained on."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.batches = batches
+
+    def train_dataloader(self):
+        return loader(self.batches + 1)
+
+    def val_dataloader(self):
+        return loader(self.batches)
 
 
-def fit(folder, watching):
+def observers(batches, other):
+    """Those that opt in, by the module that they look at; ``other`` is a checkpoint to compare with."""
+    shared = {"schedule": Steps(at=(0,), last=False), "log_figures": False}
+    of_probe = {"probe": loader(batches), **shared}
+    references = {"itself": Itself(), "other": Checkpoint(str(other), f"{__name__}.Sharded")}
+    return {
+        Sharded: [
+            LearningCurves(layers=[], bands=[3], frequency="probe", **of_probe),
+            Sparsity(sites=SITES, frequency="probe", pos_classes=False, matched_size=None, **of_probe),
+            Similarity(
+                reference=references, sites=SITES, measures=["svcca", "linear_cka", "rsa"], max_samples=20, **of_probe
+            ),
+            DiagnosticProbe(
+                probe=Data(batches), sites=SITES, targets=["current"], train_tokens=1000, control=False,
+                classifier=DiagnosticClassifier(epochs=2), **shared,
+            ),
+        ],
+        ShardedTransformer: [AttentionPatterns(size=4, **of_probe)],
+    }  # fmt: skip
+
+
+def fit(folder, watching, module=Sharded):
     strategy = L.pytorch.strategies.ModelParallelStrategy(2, 1, process_group_backend="gloo")
     trainer = L.Trainer(
         max_steps=2, accelerator="cpu", devices=2, default_root_dir=folder, logger=False,
-        callbacks=watching, strategy=strategy,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=watching, strategy=strategy, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=any(isinstance(c, ScheduledCheckpoint) for c in watching),
     )  # fmt: skip
-    trainer.fit(Sharded(), loader(4))
+    trainer.fit(module(), loader(4))
 
 
 def rank_main(folder):
     for batches in (1, 4, 5):  # one rank has nothing, equally many, one rank has one more
-        fit(folder / str(batches), observers(loader(batches)))
-    with pytest.raises(ValueError, match=r"ranks share the weights of the module .* replay it afterwards"):
-        fit(folder / "refused", [WordClusters(probe=loader(4), frequency="probe", words=5, components=2)])
+        for module, watching in observers(batches, folder / "other.ckpt").items():
+            fit(folder / str(batches), watching, module)
+    probe, saver = loader(4), ScheduledCheckpoint(Steps(at=(0,)))
+    of_past = Similarity(reference=Previous(), sites=SITES, probe=probe)
+    for watching, message in (
+        (
+            [WordClusters(probe=probe, frequency="probe", words=5, components=2)],
+            "share the weights.* replay it after",
+        ),
+        ([UsersOwn(layers=[], frequency="probe", probe=probe)], "no `sharded = True` in its class"),
+        ([saver, of_past], "reference 'previous' is a copy of the module, and ranks share its weights"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fit(folder / "refused", watching)
+
+
+class UsersOwn(LearningCurves):
+    """An observer that nobody has tested so."""
+
+    sharded = Observer.sharded
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sharded")
+    torch.manual_seed(7)
+    other = {name: torch.randn_like(value) for name, value in Sharded().state_dict().items()}
+    torch.save({"state_dict": other, "hyper_parameters": {}}, folder / "other.ckpt")
     run_ranks(__file__, folder, folder / "cache", timeout=240, **TORCHRUN)
     return folder
 
 
 @pytest.mark.parametrize("batches", [1, 4, 5])
 def test_any_number_of_batches_gives_the_numbers_of_one_process(two_ranks, tmp_path, batches):
-    for observer in observers(loader(batches)):
+    for module, observer in [
+        (m, o) for m, some in observers(batches, two_ranks / "other.ckpt").items() for o in some
+    ]:
         observer.attach(Run(tmp_path))
-        alone = observer.observe(Sharded(), 0)
+        alone = observer.observe(module(), 0)
         path = two_ranks / str(batches) / "observations" / observer.name / "000000000.parquet"
         both = pd.read_parquet(path)
         both = both[both["quantity"] != "learning_rate"].reset_index(drop=True)
