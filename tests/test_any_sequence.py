@@ -50,6 +50,16 @@ class Dies(L.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Stops(L.Callback):
+    """Ends the training after an update, as early stopping does; fewer ``max_steps`` would be other learning rates."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        trainer.should_stop = trainer.global_step >= self.step
+
+
 def words(folder, *, until, observers, workers=0, dies=None):
     """A command that trains until an update, from where the run in a folder is."""
     saver = {"class_path": "ScheduledCheckpoint"}
@@ -59,11 +69,12 @@ def words(folder, *, until, observers, workers=0, dies=None):
         {**saver, "init_args": {"schedule": {"every": 2}, "weights_only": False, "keep": 2}},
         *observers,
         *([] if dies is None else [{"class_path": f"{__name__}.Dies", "init_args": {"step": dies}}]),
+        *([] if until == LAST else [{"class_path": f"{__name__}.Stops", "init_args": {"step": until}}]),
     ]
     content = {
         "seed_everything": 3,
         "trainer": {
-            "accelerator": "cpu", "devices": 1, "max_steps": until, "max_epochs": -1, "limit_val_batches": 0,
+            "accelerator": "cpu", "devices": 1, "max_steps": LAST, "max_epochs": -1, "limit_val_batches": 0,
             "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1,
             "logger": {"class_path": "TensorBoardLogger", "init_args": logger}, "callbacks": callbacks,
         },

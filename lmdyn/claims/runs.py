@@ -195,12 +195,12 @@ class RunFolder:
 
     def read(self, observer: str, *, quantities: Iterable[str] | None = None) -> pd.DataFrame:
         """The observations of ``observations/<observer>``; what was read is kept."""
-        from lmdyn.callbacks.observing.store import ObservationStore
+        from lmdyn.callbacks.gathered.gathered_store import GatheredStore
 
         self._of(observer)
         wanted = None if quantities is None else tuple(sorted(set(quantities)))
         if (observer, wanted) not in self._tables:
-            store = ObservationStore(self.path / "observations" / observer)
+            store = GatheredStore(self.path / "observations" / observer)
             self._tables[observer, wanted] = store.read(quantities=wanted)
         return self._tables[observer, wanted]
 

@@ -180,7 +180,7 @@ def parse_shard(text: str | None) -> tuple[int, int]:
 
 
 def report_command(args: Sequence[str]) -> None:
-    """``lmdyn report RUN [RUN …] [--out DIR] [--config FILE …]``.
+    """``lmdyn report RUN [RUN …] [--out DIR] [--config FILE …] [--all]``.
 
     Raises:
         ValueError: several runs without ``--out``.
@@ -202,6 +202,10 @@ def report_command(args: Sequence[str]) -> None:
         "--untrusted", action="store_true",
         help="the runs are somebody else's: what their config.yaml names is not imported, and drawn by numbers only",
     )  # fmt: skip
+    parser.add_argument(
+        "--all", action="store_true",
+        help="draw every observation; default: of more than 300 of an observer 300, evenly spread",
+    )  # fmt: skip
     options = parser.parse_args(list(args))
     if len(options.run) > 1 and options.out is None:
         raise ValueError("a report of several runs needs a folder of its own: give --out DIR")
@@ -210,9 +214,9 @@ def report_command(args: Sequence[str]) -> None:
 
     for config in options.config:
         import_configured(config)
+    out = options.out or options.run[0] / "report"
     log.info(
-        "report: %s",
-        write_report(options.run, options.out or options.run[0] / "report", untrusted=options.untrusted),
+        "report: %s", write_report(options.run, out, untrusted=options.untrusted, every_step=options.all)
     )
 
 

@@ -17,6 +17,7 @@ import lmdyn.callbacks
 import lmdyn.datamodules
 import lmdyn.models  # noqa: F401
 from lmdyn.analysis.inspection.data_order import order_argument
+from lmdyn.callbacks.gathered.gathered_store import CACHE
 from lmdyn.callbacks.observing.loggers import where_curves_are
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_step
@@ -329,8 +330,9 @@ def run_folder(trainer: L.Trainer) -> Path:
 
 
 def _holds_something(folder: Path) -> bool:
-    """Whether there are files, other than what a killed process had begun."""
-    return any(not p.name.startswith(".") for p in folder.rglob("*") if p.is_file())
+    """Whether there are files, other than what a killed process had begun and what is derived."""
+    files = (p for p in folder.rglob("*") if CACHE not in p.relative_to(folder).parts)
+    return any(not p.name.startswith(".") for p in files if p.is_file())
 
 
 def check_hyperparameters(model: dict[str, Any], saved: dict[str, Any], path: str) -> None:

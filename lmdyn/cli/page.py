@@ -1,9 +1,10 @@
 """The parts of a page of HTML: tables, figures and animated images. Whatever text they are given shows as text."""
 
 import base64
+import gc
 import html
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +15,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
 
-from lmdyn.callbacks.observing.figures import lay_out
+from lmdyn.callbacks.observing.figures import lay_out, pixels
 
 __all__ = [
     "CLAIMS_PAGE",
@@ -25,6 +26,7 @@ __all__ = [
     "html_table",
     "link_to_claims",
     "links_between",
+    "many_objects",
     "page",
     "picture",
 ]
@@ -54,6 +56,16 @@ def page(title: str, sections: Iterable[str]) -> str:
         "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
         f"<style>{_STYLE}</style><body>{''.join(sections)}</body></html>"
     )
+
+
+@contextmanager
+def many_objects() -> Iterator[None]:
+    """In here Python does not look again and again through all that is imported for what could be freed."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def links_between(folder: Path, own: str = CLAIMS_PAGE) -> list[str]:
@@ -105,29 +117,40 @@ def html_table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def picture(figure: Figure, base: Path, name: str) -> str:
-    """Write a figure as PNG and SVG, and return it as part of the page."""
+    """Write a figure as PNG and SVG, and return it as part of the page; it is empty then."""
     files = {kind: file_beside(base, name, kind) for kind in ("png", "svg")}
     with rc_context({"svg.hashsalt": name}):  # equal pictures in equal files: no random names, no date
         lay_out(figure, _DPI)
         for kind, file in files.items():
             figure.savefig(file, dpi=_DPI, metadata={"Date": None} if kind == "svg" else {})
+        figure.clear()  # else it is held until its circles of references are looked for
     links = ", ".join(_link(file, kind.upper()) for kind, file in files.items())
     return _image(files["png"], name, f" ({links})")
 
 
 def animation(frames: Sequence[Figure], path: Path, name: str) -> str:
     """Write figures as the frames of an animated GIF, and return it as part of the page."""
-    pictures = []
     for figure in frames:
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=110)
-        pictures.append(Image.open(buffer).convert("RGB"))
+        _lay_out_as(figure, frames[0])
+    pictures = [Image.fromarray(pixels(figure)) for figure in frames]
+    for figure in frames:
+        figure.clear()
     # one palette for all frames, or the colours would flicker; the last frame has the most of them
     palette = pictures[-1].quantize(256)
     first, *others = (picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures)
     durations = [_FRAME_MS] * len(others) + [4 * _FRAME_MS]
     first.save(path, save_all=True, append_images=others, duration=durations, loop=0)
     return _image(path, name, f", {len(pictures)} observations ({_link(path, 'GIF')})")
+
+
+def _lay_out_as(figure: Figure, first: Figure) -> None:
+    """Give a frame the layout of the first, where they have the same axes: nothing moves, and it is found once."""
+    if figure is first:
+        lay_out(figure, figure.get_dpi())
+    elif len(figure.axes) == len(first.axes):
+        for own, other in zip(figure.axes, first.axes, strict=True):
+            own.set_position(other.get_position(original=True), which="original")
+        figure.set_layout_engine("none")
 
 
 def _image(path: Path, name: str, about: str) -> str:

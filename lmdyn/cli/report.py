@@ -4,18 +4,19 @@ import html
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pandas as pd
+import pyarrow.compute as pc
 import yaml
 
+from lmdyn.callbacks.gathered.drawn_observations import DrawnObservations, drawn_observations
 from lmdyn.callbacks.observing.figures import short_names
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.training.atomic_files import make_writable
 from lmdyn.cli.configurations import model_configurations, read_yaml
 from lmdyn.cli.page import (
@@ -25,6 +26,7 @@ from lmdyn.cli.page import (
     file_beside,
     html_table,
     links_between,
+    many_objects,
     page,
     picture,
 )
@@ -35,9 +37,14 @@ __all__ = ["write_report"]
 log = logging.getLogger(__name__)
 
 _MOST_NUMBERS = 1000  # of an unknown observer, some of whose rows are no scalars
+_MOST_STEPS = 300  # as many as a figure has room for
+_MOST_FRAMES = 20
 
 
-def write_report(runs: Sequence[Path], out: Path, *, untrusted: bool = False) -> Path:
+@many_objects()
+def write_report(
+    runs: Sequence[Path], out: Path, *, untrusted: bool = False, every_step: bool = False
+) -> Path:
     """Write ``<out>/index.html``, self-contained, and each figure as ``<out>/<observer>_<figure>.{png,svg}``.
 
     Observers may have more static methods than ``figures``; each answers what it makes by name:
@@ -61,7 +68,8 @@ def write_report(runs: Sequence[Path], out: Path, *, untrusted: bool = False) ->
         runs: run folders; those with a ``test.json`` (``lmdyn test``) give a row of a table, with or without
             observations.
         out: folder of the report; made if need be.
-        untrusted: nothing is imported that the runs' ``config.yaml`` name.
+        untrusted: nothing is imported that the runs' ``config.yaml`` name, and their caches are not believed.
+        every_step: draw all observations.
 
     Returns:
         The page.
@@ -72,21 +80,22 @@ def write_report(runs: Sequence[Path], out: Path, *, untrusted: bool = False) ->
     """
     tested = [run for run in runs if (run / "test.json").is_file()]
     observed = [run for run in runs if run not in tested or (run / "observations").is_dir()]
-    folders = {run: _observed(run) for run in observed}  # before anything is made
+    most = None if every_step else _MOST_STEPS
+    drawn = {run: _observed(run, most, cached=not untrusted) for run in observed}  # before anything is made
     make_writable(out, "give another folder by --out")
     shortened = short_names([str(run.resolve()) for run in runs])
     names = {run: shortened[str(run.resolve())] for run in runs}
     find = partial(recorded_observer, untrusted=untrusted)
-    together = _shared(folders, find) if len(observed) > 1 else {}
+    together = _shared(drawn, find) if len(observed) > 1 else {}
     sections = [_configurations({names[run]: run for run in runs}, out)] if len(runs) > 1 else []
-    sections += [_together_section(name, shared, folders, out, find) for name, shared in together.items()]
+    sections += [_together_section(name, shared, drawn, out, find) for name, shared in together.items()]
     sections += [
         _run_section(
             run,
-            folders[run],
+            drawn[run],
             out,
             prefix=f"{names[run]}_".replace("/", "_") if len(observed) > 1 else "",
-            drawn=frozenset(together),
+            together=frozenset(together),
             find=find,
         )
         for run in observed
@@ -98,15 +107,15 @@ def write_report(runs: Sequence[Path], out: Path, *, untrusted: bool = False) ->
     return path
 
 
-def _observed(run: Path) -> list[Path]:
-    """The folders of observations of a run."""
-    folders = sorted(p for p in (run / "observations").glob("*") if ObservationStore(p).steps())
-    if not folders:
+def _observed(run: Path, most: int | None, *, cached: bool) -> list[DrawnObservations]:
+    """The observations of a run."""
+    found = drawn_observations(run, most, cached=cached)
+    if not found:
         raise FileNotFoundError(
             f"{run} has no observations: expected {run / 'observations'}/<observer>/*.parquet; "
             "`lmdyn analyze` makes them"
         )
-    return folders
+    return found
 
 
 _Find = Callable[[Path], type[Observer]]
@@ -120,17 +129,19 @@ def _known_observer(folder: Path, find: _Find) -> type[Observer] | None:
         return None
 
 
-def _shared(folders: Mapping[Path, Sequence[Path]], find: _Find) -> dict[str, list[ObservationStore]]:
-    """Observations of several runs that are drawn together, by the name of the observer."""
-    stores: dict[str, list[ObservationStore]] = {}
-    for found in folders.values():
-        for folder in found:
-            stores.setdefault(folder.name, []).append(ObservationStore(folder))
+def _shared(
+    drawn: Mapping[Path, Sequence[DrawnObservations]], find: _Find
+) -> dict[str, dict[Path, DrawnObservations]]:
+    """Observers of several runs that are drawn together: by name, the observations of each run."""
+    by_name: dict[str, dict[Path, DrawnObservations]] = {}
+    for run, found in drawn.items():
+        for one in found:
+            by_name.setdefault(one.folder.name, {})[run] = one
     return {
         name: several
-        for name, several in stores.items()
+        for name, several in by_name.items()
         if len(several) > 1
-        and len(kinds := {_known_observer(s.folder, find) for s in several}) == 1
+        and len(kinds := {_known_observer(one.folder, find) for one in several.values()}) == 1
         and (observer := kinds.pop()) is not None
         and observer.several_runs
     }
@@ -138,26 +149,24 @@ def _shared(folders: Mapping[Path, Sequence[Path]], find: _Find) -> dict[str, li
 
 def _together_section(
     name: str,
-    stores: Sequence[ObservationStore],
-    folders: Mapping[Path, Sequence[Path]],
+    shared: Mapping[Path, DrawnObservations],
+    drawn: Mapping[Path, Sequence[DrawnObservations]],
     out: Path,
     find: _Find,
 ) -> str:
     """The figures and tables of several runs."""
-    observer, settings = find(stores[0].folder), stores[0].about()["settings"]
-    shared = {str(store.folder.parents[1]): store.folder for store in stores}
-    others = _Others(
-        {run: (shared[str(run)], found) for run, found in folders.items() if str(run) in shared}, find
-    )
-    parts = [f"<h1>{html.escape(name)} of {len(stores)} runs</h1>"]
-    settings_of = [store.about()["settings"] for store in stores]
+    settings_of = [one.store.about()["settings"] for one in shared.values()]
+    observer = find(next(iter(shared.values())).folder)
+    others = _Others({run: (one, drawn[run]) for run, one in shared.items()}, find)
+    parts = [f"<h1>{html.escape(name)} of {len(shared)} runs</h1>"]
     if different := _different_settings(settings_of, ("probe_set", "train_set", "references", "previous")):
         told = "; ".join(f"{name}: {', '.join(values)}" for name, values in different.items())
         parts.append(f"<p><strong>Observed with different settings</strong>: {html.escape(told)}.</p>")
     data = [{name: one.get(name) for name in ("probe_set", "train_set")} for one in settings_of]
     if texts := _different_settings(data):
         parts.append(f"<p>Observed on different data: {html.escape(', '.join(texts))}.</p>")
-    parts += _drawn(observer, _together(shared), settings, others, out / name)
+    read = partial(_together, shared)
+    parts += _drawn(observer, cache(read), read, settings_of[0], others, out / name)
     return "".join(parts)
 
 
@@ -170,24 +179,38 @@ def _different_settings(
     return {name: found for name, found in values.items() if len(found) > 1}
 
 
-def _together(folders: Mapping[str, Path]) -> pd.DataFrame:
+def _together(runs: Mapping[Path, DrawnObservations], rows: Any = None) -> pd.DataFrame:
     """The observations of several runs, one after the other."""
-    tables = [ObservationStore(folder).read().assign(run=run) for run, folder in folders.items()]
+    tables = [one.read(rows).assign(run=str(run)) for run, one in runs.items()]
     return pd.concat(tables, ignore_index=True)
 
 
 def _drawn(
     observer: type[Observer],
-    observations: pd.DataFrame,
+    whole: Callable[[], pd.DataFrame],
+    some: Callable[[Any], pd.DataFrame],
     settings: Mapping[str, Any],
     others: Mapping[str, pd.DataFrame],
     base: Path,
 ) -> Iterator[str]:
-    """Figures and tables of an observer, those beside other observers' too; files begin with ``base``."""
+    """Figures and tables of an observer, those beside other observers' too; files begin with ``base``.
+
+    Args:
+        observer: whose.
+        whole: answers its observations.
+        some: answers the rows of them for which an expression holds.
+        settings: its own.
+        others: what other observers recorded.
+        base: begin of the files' names.
+    """
+    few = _figure_rows(observer)
 
     def made(method: str, about: Any, part: Callable[[Any, str], str]) -> Callable[[], Iterator[str]]:
         make = getattr(observer, method, None)
-        return lambda: (part(one, name) for name, one in (make(observations, about) if make else {}).items())
+        if make is None:
+            return lambda: iter(())
+        table = partial(some, few) if few is not None and method == "figures" else whole
+        return lambda: (part(one, name) for name, one in make(table(), about).items())
 
     for kind, about in (("", settings), ("_beside", others)):
         figures = made(f"figures{kind}", about, lambda figure, name: picture(figure, base, name))
@@ -196,6 +219,12 @@ def _drawn(
             f"tables{kind}", about, lambda table, name: csv_table(table, file_beside(base, name, "csv"), name)
         )
         yield from _survived(f"tables{kind} of {base.name}", tables)
+
+
+def _figure_rows(observer: type[Observer]) -> pc.Expression | None:
+    """The rows that an observer's figures need; None for all, and where it depends on an observer at work."""
+    rows = observer.figure_rows
+    return rows if isinstance(rows, pc.Expression) else None
 
 
 def _survived(what: str, make: Callable[[], Iterable[str]]) -> Iterator[str]:
@@ -208,36 +237,20 @@ def _survived(what: str, make: Callable[[], Iterable[str]]) -> Iterator[str]:
 
 
 def _run_section(
-    run: Path, folders: Sequence[Path], out: Path, prefix: str, drawn: frozenset[str], find: _Find
+    run: Path,
+    drawn: Sequence[DrawnObservations],
+    out: Path,
+    prefix: str,
+    together: frozenset[str],
+    find: _Find,
 ) -> str:
     parts = [f"<h1>{html.escape(str(run))}</h1>"]
-    links = (f"<a href='#{quote(prefix + p.name)}'>{html.escape(p.name)}</a>" for p in folders)
+    names = (one.folder.name for one in drawn)
+    links = (f"<a href='#{quote(prefix + name)}'>{html.escape(name)}</a>" for name in names)
     parts.append(f"<nav>{' '.join(links)}</nav>")
-    for folder in folders:
-        store, base = ObservationStore(folder), out / f"{prefix}{folder.name}"
-        about, observations = store.about(), store.read()
-        parts.append(f"<h2 id='{html.escape(base.name)}'>{html.escape(folder.name)}</h2>")
-        try:
-            observer = find(folder)
-        except UnknownObserverError as error:
-            parts.append(f"<p>Without figures: {html.escape(str(error))}.</p>")
-            parts.append(_last_values(observations, _MOST_NUMBERS))
-        else:
-            summary = ((observer.__doc__ or "").strip().splitlines() or [""])[0]
-            parts.append(f"<p>{html.escape(summary)}</p>")
-            if folder.name not in drawn:
-                parts += _drawn(
-                    observer, observations, about["settings"], _Others({run: (folder, folders)}, find), base
-                )
-            parts += _survived(
-                f"animations and numbers of {base.name}",
-                partial(_moving_and_last, observer, observations, about["settings"], base),
-            )
-        settings = json.dumps(about["settings"], indent=1, ensure_ascii=False)
-        parts.append(
-            f"<details><summary>{len(store.steps())} observations, steps {store.steps()[0]} to {store.steps()[-1]}; "
-            f"settings</summary><pre>{html.escape(settings)}</pre></details>"
-        )
+    for one in drawn:
+        others = _Others({run: (one, drawn)}, find)
+        parts += _observer_section(one, others, out / f"{prefix}{one.folder.name}", together, find)
     config = run / "config.yaml"
     if config.exists():
         parts.append(
@@ -247,55 +260,101 @@ def _run_section(
     return "".join(parts)
 
 
+def _observer_section(
+    drawn: DrawnObservations,
+    others: Mapping[str, pd.DataFrame],
+    base: Path,
+    together: frozenset[str],
+    find: _Find,
+) -> Iterator[str]:
+    """What one observer recorded of a run."""
+    name, settings, steps = drawn.folder.name, drawn.store.about()["settings"], drawn.store.steps()
+    yield f"<h2 id='{html.escape(base.name)}'>{html.escape(name)}</h2>"
+    try:
+        observer = find(drawn.folder)
+    except UnknownObserverError as error:
+        yield f"<p>Without figures: {html.escape(str(error))}.</p>"
+        yield _last_values(drawn.ends(), _MOST_NUMBERS)
+    else:
+        summary = ((observer.__doc__ or "").strip().splitlines() or [""])[0]
+        yield f"<p>{html.escape(summary)}</p>"
+        if drawn.left_out:
+            yield (
+                f"<p>Drawn are {len(drawn.steps):,} of {len(steps):,} observations, evenly spread; "
+                "<code>lmdyn report --all</code> draws all.</p>"
+            )
+        read = cache(drawn.read)  # once for all that is made of it
+        if name not in together:
+            yield from _drawn(observer, read, drawn.read, settings, others, base)
+        yield from _survived(
+            f"animations and numbers of {base.name}",
+            partial(_moving_and_last, observer, drawn, read, settings, base),
+        )
+    text = json.dumps(settings, indent=1, ensure_ascii=False)
+    yield (
+        f"<details><summary>{len(steps)} observations, steps {steps[0]} to {steps[-1]}; settings</summary>"
+        f"<pre>{html.escape(text)}</pre></details>"
+    )
+
+
 def _moving_and_last(
-    observer: type[Observer], observations: pd.DataFrame, settings: Mapping[str, Any], base: Path
+    observer: type[Observer],
+    drawn: DrawnObservations,
+    read: Callable[[], pd.DataFrame],
+    settings: Mapping[str, Any],
+    base: Path,
 ) -> Iterator[str]:
     """Animations of observers that have some, and the scalars."""
     moving = getattr(observer, "animations", None)
-    for name, frames in (moving(observations, settings) if moving else {}).items():
-        yield animation(frames, file_beside(base, name, "gif"), name)
-    yield _last_values(observations[observer.is_scalar(observations)])
+    if moving is not None:
+        few = len(drawn.steps) <= _MOST_FRAMES
+        observations = read() if few else drawn.read(most=_MOST_FRAMES)
+        for name, frames in moving(observations, settings).items():
+            yield animation(frames, file_beside(base, name, "gif"), name)
+    table = read() if _figure_rows(observer) is None else drawn.ends()
+    yield _last_values(table[observer.is_scalar(table)])
 
 
 class _Others(Mapping[str, pd.DataFrame]):
     """What other observers recorded of the same runs, by their class and one of each; read when asked for.
 
     Args:
-        runs: for each run the observer's own folder, and those of all.
+        runs: for each run the observer's own observations, and those of all.
         find: answers whose a folder is.
     """
 
-    def __init__(self, runs: Mapping[Path, tuple[Path, Sequence[Path]]], find: _Find) -> None:
+    def __init__(
+        self, runs: Mapping[Path, tuple[DrawnObservations, Sequence[DrawnObservations]]], find: _Find
+    ) -> None:
         self._runs = runs
         self._find = find
         self._read: dict[str, pd.DataFrame] = {}
 
     @cached_property
-    def _folders(self) -> dict[str, dict[str, Path]]:
-        """By class, the folder in each run that has one."""
-        found: dict[str, dict[str, Path]] = {}
-        for run, (own, folders) in self._runs.items():
-            for folder in folders:
-                observer = _known_observer(folder, self._find) if folder != own else None
+    def _by_class(self) -> dict[str, dict[Path, DrawnObservations]]:
+        """By class, the observations of each run that has some."""
+        found: dict[str, dict[Path, DrawnObservations]] = {}
+        for run, (own, every) in self._runs.items():
+            for one in every:
+                observer = _known_observer(one.folder, self._find) if one is not own else None
                 if observer is not None:
-                    found.setdefault(observer.__name__, {}).setdefault(str(run), folder)
+                    found.setdefault(observer.__name__, {}).setdefault(run, one)
         return found
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         if name not in self._read:
-            folders = self._folders[name]
-            together = _together(folders)
+            together = _together(self._by_class[name])
             self._read[name] = together if len(self._runs) > 1 else together.drop(columns="run")
         return self._read[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._folders
+        return name in self._by_class
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._folders)
+        return iter(self._by_class)
 
     def __len__(self) -> int:
-        return len(self._folders)
+        return len(self._by_class)
 
 
 def _configurations(runs: Mapping[str, Path], out: Path) -> str:

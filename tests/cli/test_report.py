@@ -1,15 +1,21 @@
 """The report: tables, what stands beside other observers, several runs together, configurations, and whom it trusts."""
 
+import shutil
 import sys
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from matplotlib.figure import Figure
 
 from lmdyn.callbacks import LearningCurves
+from lmdyn.callbacks.gathered.drawn_observations import drawn_steps
+from lmdyn.callbacks.observing.figures import PlainTextFigure, draw_lines, spread_out
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.cli import report
@@ -19,6 +25,7 @@ from lmdyn.cli.page import picture
 from lmdyn.cli.report import write_report
 
 CALLS = []
+SAVE = Figure.savefig
 
 
 class Tabled(Observer):
@@ -90,7 +97,7 @@ def read(monkeypatch):
     return seen
 
 
-def make(run, *observers, value=1.0, k=1):
+def make(run, *observers, value=1.0, k=1, step=5):
     """A run that was looked at by these, under their class names."""
     for cls in observers:
         store = ObservationStore(
@@ -100,7 +107,7 @@ def make(run, *observers, value=1.0, k=1):
         )
         rows = [("loss", "", None, value), ("share", "", "the", 2 * value), ("share", "", "cat", 3 * value)]
         table = pd.DataFrame(rows, columns=["quantity", "site", "token", "value"])
-        store.write(5, table.assign(step=5))
+        store.write(step, table.assign(step=step))
     return run
 
 
@@ -463,3 +470,115 @@ def test_importing_the_users_observer_may_fail_in_any_way(theirs, tmp_path, capl
         assert "Without figures" in write_report([run], tmp_path / "out").read_text()
         sys.modules.pop("nobodys", None)
     assert len([r for r in caplog.records if "nobodys.Theirs cannot be imported" in r.getMessage()]) >= 3
+
+
+# ------------------------------------------------------------------------------------------ very many observations
+
+
+class Lined(Observer):
+    """Draws what it is given, and reads only a part of it."""
+
+    figure_rows = pc.field("token").is_null()
+
+    def measure(self, module, step):
+        raise NotImplementedError
+
+    @staticmethod
+    def is_scalar(observations):
+        return observations["token"].isna()
+
+    @staticmethod
+    def figures(observations, settings):
+        CALLS.append(("figures", observations, settings))
+        figure = PlainTextFigure(2, 1)
+        draw_lines(figure.subplots(), observations, "quantity", {"loss": {"color": "C0"}})
+        return {"loss": figure}
+
+    @staticmethod
+    def animations(observations, settings):
+        CALLS.append(("animations", observations, settings))
+        return {}
+
+    @staticmethod
+    def figures_beside(observations, others):
+        CALLS.append(("beside", observations, dict(others)))
+        return {}
+
+
+@pytest.fixture
+def many(tmp_path, monkeypatch):
+    """A run of 150 observations by one observer and of 3 by another, of which reports draw 20."""
+    monkeypatch.setattr(report, "_MOST_STEPS", 20)
+    monkeypatch.setattr(report, "_MOST_FRAMES", 4)
+    monkeypatch.setattr("lmdyn.callbacks.training.atomic_files._to_disk", lambda path: None)
+    monkeypatch.setattr(Figure, "savefig", SAVE)  # whole, to be compared
+    for step in range(150):
+        make(tmp_path / "run", Lined, value=1 / (1 + step), step=step)
+    for step in (0, 77, 140):
+        make(tmp_path / "run", Wide, step=step)
+    return tmp_path / "run"
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_as_many_observations_are_drawn_as_there_is_room_for(many, tmp_path):
+    page = write_report([many], tmp_path / "out").read_text()
+    ((drawn, _),) = called("figures")
+    steps = drawn["step"].tolist()
+    assert steps == sorted({*spread_out(range(150), 20), 77, 140})  # also where the other one has some
+    assert drawn["token"].isna().all()
+    assert f"<p>Drawn are {len(steps)} of 150 observations, evenly spread; " in page
+    assert page.count("Drawn are") == 1
+    assert "150 observations, steps 0 to 149" in page
+    assert "<th class='n'>step 0</th><th class='n'>step 149</th>" in page
+    ((moving, _),) = called("animations")
+    assert len(moving["step"].unique()) == 4
+    ((whole, others),) = called("beside")
+    assert whole["step"].unique().tolist() == steps
+    assert whole["token"].notna().any()
+    assert others["Wide"]["step"].unique().tolist() == [0, 77, 140]
+    CALLS.clear()
+    main(["report", str(many), "--all", "--out", str(tmp_path / "all")])
+    ((drawn, _),) = called("figures")
+    assert drawn["step"].tolist() == list(range(150))
+    assert "Drawn are" not in (tmp_path / "all" / "index.html").read_text()
+
+
+def test_drawn_steps_are_those_of_all():
+    """A run of few observations is drawn whole, also where another observer has very many."""
+    steps = {"a": list(range(1000)), "b": [3, 998], "c": list(range(1, 1000, 2)), "d": []}
+    drawn = drawn_steps(steps, 10)
+    assert drawn["b"] == [3, 998]
+    assert drawn["d"] == []
+    assert {0, 3, 998, 999} < set(drawn["a"])
+    assert set(drawn["c"]) == set(drawn["a"]) & set(steps["c"]) | {1}
+    assert len(drawn["a"]) == 12
+    assert drawn_steps(steps, None) == steps
+
+
+def test_pages_and_figures_are_equal_with_and_without_a_cache(many, tmp_path):
+    first, second = (files_of(write_report([many], tmp_path / name).parent) for name in ("first", "second"))
+    assert {"index.html", "lined_loss.png", "lined_loss.svg"} == set(first)
+    assert (many / ".cache" / "observations" / "lined").is_dir()
+    assert not (many / ".cache" / "observations" / "wide").exists()
+    shutil.rmtree(many / ".cache")
+    untrusted = files_of(write_report([many], tmp_path / "untrusted", untrusted=True).parent)
+    assert not (many / ".cache").exists()
+    assert first == second == untrusted
+
+
+def test_a_cache_that_somebody_else_has_made_is_not_believed(many, tmp_path):
+    """It says what no observation does, and is valid in all else: there is only one's own word for it."""
+    own = write_report([many], tmp_path / "own").read_text()
+    for path in (many / ".cache").rglob("*.parquet"):
+        table = pq.read_table(path)
+        forged = pa.array([123.0] * len(table))
+        with pq.ParquetWriter(path, table.schema, write_page_checksum=True) as writer:
+            writer.write_table(table.set_column(table.schema.get_field_index("value"), "value", forged))
+    content = {path: path.read_bytes() for path in (many / ".cache").rglob("*.parquet")}
+    assert ">123<" in write_report([many], tmp_path / "own").read_text()
+    page = write_report([many], tmp_path / "own", untrusted=True).read_text()
+    assert page == own
+    assert {path: path.read_bytes() for path in (many / ".cache").rglob("*.parquet")} == content

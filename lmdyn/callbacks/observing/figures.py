@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -15,6 +16,7 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import Collection
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.layout_engine import LayoutEngine, PlaceHolderLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.table import Table
@@ -48,6 +50,9 @@ __all__ = [
     "zero_line",
 ]
 
+_MOST_DROPS = 50  # of a learning rate; more are lines side by side
+_MOST_DOTS = 200  # of a line: more of them are a thicker line, and most of the time and size of an SVG
+
 
 class PlainTextFigure(Figure):
     r"""A figure that shows every text as it is: none is parsed as mathematics, whatever dollar signs it has.
@@ -62,10 +67,17 @@ class PlainTextFigure(Figure):
 
     def __init__(self, width: float = 7.0, height: float = 4.2) -> None:
         super().__init__(figsize=(width, height), dpi=110, layout="constrained")
+        self._laid_out = False
 
     def draw(self, renderer: Any) -> None:
-        """Draw; every canvas and every file format come here, also to find the layout."""
-        for artist in self.findobj():
+        """Draw; every canvas and every file format come here."""
+        with self._plain_texts():
+            super().draw(renderer)
+
+    @contextmanager
+    def _plain_texts(self) -> Iterator[None]:
+        """In here no text is parsed, those of ticks that are made meanwhile neither."""
+        for artist in () if self._laid_out else self.findobj():  # what comes later are ticks
             if isinstance(artist, Text):
                 artist.set_parse_math(False)
             elif isinstance(artist, Table):  # its cells do not list their texts among their children
@@ -77,13 +89,30 @@ class PlainTextFigure(Figure):
                     artist.set_major_formatter(_UnicodePowers(major))
                 if isinstance(minor, LogFormatterMathtext):
                     artist.set_minor_formatter(_UnicodePowers(minor))
-        with mpl.rc_context({"text.parse_math": False}):  # of ticks that are made while drawing
-            super().draw(renderer)
+        with mpl.rc_context({"text.parse_math": False}):
+            yield
+
+    def find_layout(self) -> None:
+        """Find the layout, which is kept from then on, without drawing anything."""
+        engine = self.get_layout_engine()
+        if engine is not None and self.axes:
+            with self._plain_texts():
+                engine.execute(self)
+        self.set_layout_engine("none")
+        self._laid_out = True
+
+    def get_layout_engine(self) -> LayoutEngine | None:
+        """None where the layout is found: of what stands in for it, matplotlib draws a figure twice."""
+        engine = super().get_layout_engine()
+        return None if isinstance(engine, PlaceHolderLayoutEngine) else engine
 
 
 def lay_out(figure: Figure, dpi: float) -> None:
     """Find a figure's layout, once for all files that it is saved to, which find it each for itself otherwise."""
     figure.set_dpi(dpi)
+    if isinstance(figure, PlainTextFigure):
+        figure.find_layout()
+        return
     figure.draw_without_rendering()
     # not "none", whose engine does nothing but has each savefig draw the figure twice
     with mpl.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
@@ -276,7 +305,7 @@ def draw_lines(
     label: Callable[[Any], str] = str,
     **common: Any,
 ) -> None:
-    """A line with dots for each value of the column ``by``, over ``x``.
+    """A line for each value of the column ``by``, over ``x``, with dots where they can be told apart.
 
     Args:
         axes: where.
@@ -292,6 +321,8 @@ def draw_lines(
         line = rows[rows[by].eq(name)]
         if len(line):
             drawn = {"marker": ".", "label": label(name), **common, **look}
+            if len(line) > _MOST_DOTS:
+                drawn["marker"] = ""
             axes.plot(line[x].to_numpy(dtype=float), line["value"].to_numpy(dtype=float), **drawn)
 
 
@@ -324,7 +355,7 @@ def spread_out(items: Sequence[Any], most: int) -> list[Any]:
 def mark_rate_drops(axes: Axes, observations: pd.DataFrame) -> None:
     """A vertical dashed line at each observation whose learning rate is below the one before, with one legend entry.
 
-    None where the rate falls all the time after its height, as by a warmup and decay.
+    None where the rate falls all the time after its height, as by a warmup and decay, or again and again.
     """
     rates = (
         observations[observations["quantity"] == "learning_rate"].drop_duplicates("step").sort_values("step")
@@ -333,6 +364,8 @@ def mark_rate_drops(axes: Axes, observations: pd.DataFrame) -> None:
     if len(values) == 0 or (len(values) > 2 and (values[values.idxmax() :].diff().dropna() < 0).all()):
         return
     drops = rates["step"][rates["value"].diff() < 0]
+    if len(drops) > _MOST_DROPS:
+        return
     for i, step in enumerate(drops):
         axes.axvline(
             step, color="0.6", lw=0.8, ls="--", zorder=0, label=None if i else "learning rate reduced"

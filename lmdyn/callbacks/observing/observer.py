@@ -144,6 +144,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         self.log_figures = log_figures
         self._run: Run | None = None
         self._probe_set: ProbeSet | None = None
+        self._store: ObservationStore | None = None
         self._seen_step: int | None = None
         self._met = False
         self._found: dict[str, Any] = {}  # settings that are found where they were not given
@@ -314,9 +315,14 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     @property
     def store(self) -> ObservationStore:
         """Where the observations are."""
-        cls = type(self)
         folder = self.run.log_dir / "observations" / self.name
-        return ObservationStore(folder, public_name(cls), lambda: self.settings, self._as_today)
+        if self._store is None or self._store.folder != folder:  # it knows what it has checked
+            observer = public_name(type(self))
+            self._store = ObservationStore(folder, observer, self._own_settings, self._as_today)
+        return self._store
+
+    def _own_settings(self) -> dict[str, Any]:
+        return self.settings
 
     def _as_today(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings that a file holds, as they would be written today."""
@@ -340,7 +346,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             ValueError: no probe set, no tokenizer for it, data that lacks what the observer :attr:`needs`, or
                 observations of other settings in the run's folder.
         """
-        self._run = run
+        self._run, self._store = run, None
         data = self.data
         if data is None:
             raise ValueError(
@@ -379,19 +385,13 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         datamodule = datamodule_of(trainer)
         if datamodule is None:
             datamodule = validation_source(trainer, pl_module)
+        savers = (c for c in callbacks_of(trainer) if isinstance(c, ScheduledCheckpoint) and c.weights_only)
         run = Run(
             log_dir=Path(trainer.log_dir or trainer.default_root_dir),
             tokenizer=tokenizer_of(datamodule, pl_module),
             token_counts=token_counts_of(datamodule),
             datamodule=datamodule,
-            checkpoint_folder=next(
-                (
-                    c.directory(trainer)
-                    for c in callbacks_of(trainer)
-                    if isinstance(c, ScheduledCheckpoint) and c.weights_only
-                ),
-                None,
-            ),
+            checkpoint_folder=next((c.directory(trainer) for c in savers), None),
         )
         self.attach(run, rank_zero=trainer.is_global_zero, barrier=trainer.strategy.barrier)
 

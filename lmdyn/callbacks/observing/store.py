@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -220,7 +220,11 @@ class ObservationStore:
         )
 
     def read(
-        self, until: int | None = None, quantities: Iterable[str] | None = None, where: Any = None
+        self,
+        until: int | None = None,
+        quantities: Iterable[str] | None = None,
+        where: Any = None,
+        steps: Collection[int] | None = None,
     ) -> pd.DataFrame:
         """All observations in one table, in the order of steps.
 
@@ -228,28 +232,38 @@ class ObservationStore:
             until: only steps up to this one.
             quantities: only these quantities.
             where: only rows for which this ``pyarrow.compute`` expression over the columns holds.
+            steps: only these steps.
 
         Raises:
             FileNotFoundError: nothing is there.
             ValueError: a file that cannot be read.
         """
-        steps = [step for step in self.steps() if until is None or step <= until]
-        if not steps:
+        chosen = [
+            step
+            for step in self.steps()
+            if (until is None or step <= until) and (steps is None or step in steps)
+        ]
+        if not chosen:
             raise FileNotFoundError(f"no observations in {self.folder}")
         if quantities is not None:
             among = pc.field("quantity").isin(sorted(quantities))
             where = among if where is None else among & where
-        tables = (self._read(step) for step in steps)
-        kept = [t if where is None else t.filter(where) for t in tables]
+        tables = list(self._tables(chosen, where))
         try:
-            return cast(pd.DataFrame, pa.concat_tables(kept, promote_options="default").to_pandas())
+            return cast(pd.DataFrame, pa.concat_tables(tables, promote_options="default").to_pandas())
         except _DAMAGED:
-            for step, table in zip(steps, kept, strict=True):  # which one?
+            for step in chosen:  # which one?
                 try:
-                    table.to_pandas()
+                    self._read(step).to_pandas()
                 except _DAMAGED as error:
                     raise ValueError(self._unreadable(step, error)) from error
             raise
+
+    def _tables(self, steps: Collection[int], where: Any) -> Iterator[pa.Table]:
+        """The rows of these steps, one or several at once, in the order of steps."""
+        for step in steps:
+            table = self._read(step)
+            yield table if where is None else table.filter(where)
 
     def _read(self, step: int) -> pa.Table:
         """One observation, compared with the checksums that it was written with, where it has them."""

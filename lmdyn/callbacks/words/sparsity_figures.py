@@ -33,20 +33,24 @@ def sparsity_figures(
             one below the logits.
         frequency: where words were counted, ``train`` or ``probe``.
     """
-    figures = {"rho_by_site": _rho_by_site(observations, sites)}
-    gradients = select(observations, quantity="chi_gradient").dropna(subset="word")
-    shown = [s for s in gradients["site"].unique() if s != "logits"]
+    by_word = observations["word"].notna()  # of many more rows, of which no more than needed are copied
+    curves = observations[~by_word]
+    by_word &= observations["quantity"].eq("chi_gradient")
+    figures = {"rho_by_site": _rho_by_site(curves, sites)}
+    shown = [s for s in observations["site"][by_word].unique() if s != "logits"]
     if shown:
         site = shown[-1]
-        figures["chi_gradient_by_rank"] = _heat_map(observations, gradients, site)
-        figures["chi_gradient_by_frequency"] = _scatter(observations, gradients, site, frequency)
-        figures["rho_l1_gradient"] = _l1_check(observations, sites)
-        if len(select(observations, quantity="rho_gradient", pos_class=["open", "closed"])):
-            figures["rho_by_pos_class"] = _rho_by_class(observations, site)
-        if len(select(observations, quantity="rho_gradient_error")):
-            figures["rho_by_sample"] = _rho_by_sample(observations, site)
-        if len(select(observations, quantity="chi_gradient_types")):
-            figures["chi_gradient_types"] = _types(observations, site)
+        gradients = observations[by_word & observations["site"].eq(site)]
+        frequencies = _frequencies(observations)
+        figures["chi_gradient_by_rank"] = _heat_map(curves, gradients, frequencies, site)
+        figures["chi_gradient_by_frequency"] = _scatter(curves, gradients, frequencies, site, frequency)
+        figures["rho_l1_gradient"] = _l1_check(curves, sites)
+        if len(select(curves, quantity="rho_gradient", pos_class=["open", "closed"])):
+            figures["rho_by_pos_class"] = _rho_by_class(curves, site)
+        if len(select(curves, quantity="rho_gradient_error")):
+            figures["rho_by_sample"] = _rho_by_sample(curves, site)
+        if len(select(curves, quantity="chi_gradient_types")):
+            figures["chi_gradient_types"] = _types(curves, site)
     return figures
 
 
@@ -212,15 +216,19 @@ def _frequencies(observations: pd.DataFrame) -> "pd.Series[float]":
     return rows.set_index("word")["value"].sort_values(ascending=False, kind="stable")
 
 
-def _heat_map(observations: pd.DataFrame, gradients: pd.DataFrame, site: str) -> Figure:
-    frequencies = _frequencies(observations)
+def _heat_map(
+    observations: pd.DataFrame, gradients: pd.DataFrame, frequencies: "pd.Series[float]", site: str
+) -> Figure:
     ranks = pd.Series(np.arange(1, len(frequencies) + 1), index=frequencies.index)
-    rows = select(gradients, site=site, role="target")
+    rows = select(gradients, role="target")
     edges = np.unique(np.geomspace(1, len(ranks) + 1, 61).round().astype(int))
     bins = np.searchsorted(edges, rows["word"].map(ranks).to_numpy(), side="right") - 1
     table = wide(rows.assign(bin=bins), "step", "bin").reindex(range(len(edges) - 1))
     figure, axes = new_figure(7.5, 4.8)
-    mesh = axes.pcolormesh(np.arange(table.shape[1] + 1), edges, table.to_numpy(), cmap="viridis")
+    mesh = axes.pcolormesh(
+        np.arange(table.shape[1] + 1), edges, table.to_numpy(), cmap="viridis",
+        rasterized=table.size > 5000,  # of an SVG, too
+    )  # fmt: skip
     axes.set_yscale("log")
     axes.set_ylabel("word frequency rank (most frequent at the bottom)")
     axes.set_xlabel("training step (optimizer updates), one column an observation")
@@ -235,10 +243,16 @@ def _heat_map(observations: pd.DataFrame, gradients: pd.DataFrame, site: str) ->
     return figure
 
 
-def _scatter(observations: pd.DataFrame, gradients: pd.DataFrame, site: str, frequency: str) -> Figure:
-    last = observations["step"].max()
-    rows = select(gradients, step=last, site=site, role="target")
-    rows = rows.assign(frequency=rows["word"].map(_frequencies(observations))).fillna({"pos_class": ""})
+def _scatter(
+    observations: pd.DataFrame,
+    gradients: pd.DataFrame,
+    frequencies: "pd.Series[float]",
+    site: str,
+    frequency: str,
+) -> Figure:
+    last = max(observations["step"].max(), gradients["step"].max())
+    rows = select(gradients, step=last, role="target")
+    rows = rows.assign(frequency=rows["word"].map(frequencies)).fillna({"pos_class": ""})
     rows = rows[rows["frequency"] > 0]
     figure, axes = new_figure(7.5, 4.6)
     for pos_class, label in (("", "other or ambiguous"), ("open", "open class"), ("closed", "closed class")):

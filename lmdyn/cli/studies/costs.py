@@ -95,7 +95,14 @@ def total_costs(runs: Path) -> dict[str, Any]:
     for name in sorted({record["command"][0] for record in records}):
         of = [record for record in records if record["command"][0] == name]
         commands[name] = {"processes": len(of), "killed": sum(not r["ended"] for r in of), **_sum(of)}
-    sizes = {path: path.stat().st_size for path in runs.rglob("*") if path.is_file()}
+    from lmdyn.callbacks.gathered.gathered_store import (
+        CACHE,
+    )  # costs seconds, and accounts are begun first of all
+
+    files = (
+        path for path in runs.rglob("*") if CACHE not in path.parts
+    )  # which reports may change meanwhile
+    sizes = {path: path.stat().st_size for path in files if path.is_file()}
     checkpoints = sum(size for path, size in sizes.items() if path.suffix == ".ckpt")
     return {
         **_sum(records),

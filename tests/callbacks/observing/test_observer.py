@@ -1,12 +1,14 @@
 """How observers find what to look at in a user's own training."""
 
+from copy import deepcopy
+
 import lightning as L
 import pandas as pd
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lmdyn.callbacks import LearningCurves, Run, Steps
+from lmdyn.callbacks import LearningCurves, ObservationStore, Run, Steps
 from tests.helpers.modules import Own
 
 
@@ -23,10 +25,10 @@ def loader():
     return DataLoader(rows, batch_size=2)
 
 
-def fit(tmp_path, module, *loaders):
+def fit(tmp_path, module, *loaders, steps=2):
     observer = LearningCurves(layers=[], bands=[3], frequency="probe", schedule=Steps(every=1))
     trainer = L.Trainer(
-        max_steps=2, accelerator="cpu", default_root_dir=tmp_path, logger=False, enable_checkpointing=False,
+        max_steps=steps, accelerator="cpu", default_root_dir=tmp_path, logger=False, enable_checkpointing=False,
         callbacks=[observer], enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(module, *loaders)
@@ -48,6 +50,35 @@ def test_loaders_given_to_fit_and_hooks_of_the_module(tmp_path):
 def test_nothing_to_look_at_is_an_error_before_training(tmp_path):
     with pytest.raises(ValueError, match="has nothing to look at: fit with validation data"):
         fit(tmp_path, Own(), loader())
+
+
+def test_a_write_does_not_list_the_folder(tmp_path, monkeypatch):
+    """Which takes seconds, of very many files: only the first two look at what is there."""
+    listed, steps, written = [], ObservationStore.steps, []
+    monkeypatch.setattr(
+        ObservationStore, "steps", lambda store: (listed.append(store.folder), steps(store))[1]
+    )
+    original = ObservationStore.write
+    monkeypatch.setattr(
+        ObservationStore, "write", lambda *args: (original(*args), written.append(len(listed)))
+    )
+    fit(tmp_path, Own(), loader(), loader(), steps=6)
+    assert len(written) == 7
+    assert written[0] > 0
+    assert len(set(written[1:])) == 1
+
+
+def test_a_store_is_of_the_run_that_the_observer_is_attached_to(tmp_path):
+    module = L.LightningDataModule()
+    module.val_dataloader = loader
+    observer = LearningCurves(layers=[], bands=[])
+    for name in ("a", "b"):
+        observer.attach(Run(tmp_path / name, datamodule=module))
+        assert observer.store.folder == tmp_path / name / "observations" / "learning_curves"
+        assert observer.store is observer.store
+    copy = deepcopy(observer)
+    copy.hparams["bands"] = [3]
+    assert (copy.store.settings["bands"], observer.store.settings["bands"]) == ([3], [])
 
 
 def test_a_split_that_is_not_there_has_a_remedy(tmp_path):

@@ -1,0 +1,220 @@
+"""How long does a report of very many observations take, and how much memory, at first and once it has a cache?
+
+Question: 10 observers × 10,000 steps (100,000 files): the first report below 3 minutes, every later one below 10 s and
+1 GB. The observations are those of two tiny runs, by ten classes of lmdyn's, their rows copied under other steps with
+other values and written by lmdyn's own writer. Each report is made in a process of its own; its seconds are those after
+the imports, its memory is the peak of the whole process. Also: what a write takes beside so many files, and what a read
+of one observer by claims takes.
+
+Run: ``python benchmarks/many_observations.py`` (``--smoke`` for seconds)
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+import yaml
+from common import machine, quiet, table
+
+from lmdyn.callbacks.observing.store import ObservationStore
+from lmdyn.cli.__main__ import main as lmdyn
+
+FIRST_S, LATER_S, LATER_GB = 180.0, 10.0, 1.0
+REAL = 4  # steps that are really observed
+
+GRAMMAR = {
+    "n_train_tokens": 2000, "n_validation_tokens": 600, "n_test_tokens": 100, "n_nouns": 40, "n_verbs": 30,
+    "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10,
+}  # fmt: skip
+FACTS = {**GRAMMAR, "fact_rate": 0.3}
+
+
+def of(class_path: str, **arguments: object) -> dict[str, object]:
+    """An object in yaml."""
+    return {"class_path": class_path, "init_args": arguments}
+
+
+CORPUS = of("GrammarCorpus", **FACTS)
+RUNS = {
+    "lstm": {
+        "model": of("LSTMLanguageModel", embedding_size=12, hidden_size=12),
+        "data": of("GrammarCorpus", **GRAMMAR, batch_size=8, sequence_length=20),
+        "observers": {
+            "LearningCurves": {"layers": ["upos", "semtag_coarse"], "bands": [5, 50]},
+            "Sparsity": {"matched_size": 4, "matched_tolerance": 0.5, "class_min_count": 5},
+            "Similarity": {"reference": {"itself": {"class_path": "Itself"}}, "bootstrap": 4, "jackknife": 64},
+            "DiagnosticProbe": {
+                "tasks": ["upos", "topic"], "train_tokens": 600, "bootstrap": 5, "classifier": {"epochs": 1},
+            },
+            "Interdependence": {"max_distance": 3, "min_pairs": 5},
+        },
+    },
+    "albert": {
+        "model": of(
+            "MaskedLanguageModel",
+            family="albert",
+            config={
+                "embedding_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
+                "num_attention_heads": 2, "max_position_embeddings": 128,
+            },
+            optimizer=of("torch.optim.AdamW", lr=0.01),
+            warmup_steps=3,
+        ),
+        "data": of(
+            "PretrainingCorpus",
+            corpus=of("GrammarCorpus", **FACTS, vocabulary="wordpiece", vocab_size=300),
+            sequence_length=24, batch_size=8, pairs="order",
+        ),
+        "observers": {
+            "TokenLearning": {
+                "max_words": 40, "bands": [[5, 20], [30, 90]], "probe": of("SpanCorpus", tasks=[], corpus=CORPUS),
+            },
+            "EdgeProbe": {
+                "train_tokens": 300, "classifier": {"max_updates": 20, "evaluate_every": 10},
+                "probe": of("SpanCorpus", corpus=CORPUS),
+            },
+            "WorldKnowledge": {
+                "probe": of("FactCorpus", source=of("GrammarFacts", corpus=CORPUS, template="both")),
+            },
+            "AttentionPatterns": {"max_tokens": 600, "size": 8},
+            "EncoderDynamics": {
+                "length": 12, "lengths": [8], "sentences": 6,
+                "short_term": {"steps": 20, "dimension_times": [0, 10]}, "long_term": {"steps": 60, "tau": 5},
+            },
+        },
+    },
+}  # fmt: skip
+
+
+def observed(folder: Path, *, few: bool) -> list[Path]:
+    """The folders of observations of the tiny runs, or only of two observers."""
+    runs = RUNS
+    if few:
+        observers = dict(list(RUNS["lstm"]["observers"].items())[:2])
+        runs = {"lstm": {**RUNS["lstm"], "observers": observers}}
+    for name, run in runs.items():
+        observers = [
+            of(cls, **arguments, schedule={"at": list(range(REAL)), "last": False}, log_figures=False)
+            for cls, arguments in run["observers"].items()
+        ]
+        logger = of("CSVLogger", save_dir=str(folder), name=None, version=name)
+        config = {
+            "seed_everything": 3, "model": run["model"], "data": run["data"],
+            "trainer": {
+                "max_steps": REAL, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False,
+                "log_every_n_steps": 1, "limit_val_batches": 0, "logger": logger, "callbacks": observers,
+            },
+        }  # fmt: skip
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(config))
+        with mock.patch("lmdyn.cli.report.write_report"):
+            lmdyn(["fit", "--config", str(folder / f"{name}.yaml")])
+    return sorted(p for name in runs for p in (folder / name / "observations").iterdir())
+
+
+def write_many(sources: list[Path], run: Path, steps: int) -> dict[str, int]:
+    """Observations of very many steps; rows of each observer."""
+    rows = {}
+    random = np.random.default_rng(0)
+    with mock.patch("lmdyn.callbacks.training.atomic_files._to_disk"):  # not what is measured
+        for source in sources:
+            there = ObservationStore(source)
+            about = there.about()
+            tables = [table for _, table in there.read().groupby("step")]
+            store = ObservationStore(run / "observations" / source.name, about["observer"], about["settings"])
+            rows[source.name] = 0
+            for i in range(steps):
+                table = tables[i % len(tables)]
+                noise = 1 + 0.02 * random.standard_normal(len(table))  # else it takes no room on the disk
+                noise[table["quantity"].eq("learning_rate").to_numpy()] = 1
+                store.write(10 * i, table.assign(step=10 * i, tokens=160 * i, value=table["value"] * noise))
+                rows[source.name] += len(table)
+    return rows
+
+
+CHILD = """
+import json, sys, time
+from pathlib import Path
+import lmdyn.callbacks
+{imports}
+began = time.monotonic(), time.process_time()
+{work}
+took = time.monotonic() - began[0], time.process_time() - began[1]
+status = Path("/proc/self/status").read_text()  # getrusage's peak would have the parent's in it
+print(json.dumps([*took, float(status.partition("VmHWM:")[2].split()[0]) / 1e6]))
+"""
+REPORT = (
+    "from lmdyn.cli.report import write_report",
+    "write_report([Path(sys.argv[1])], Path(sys.argv[1]) / 'report')",
+)
+CLAIMS = (
+    "from lmdyn.claims.runs import RunFolder",
+    "RunFolder(sys.argv[1]).read('sparsity', quantities=('rho_gradient',))",
+)
+
+
+def child(what: tuple[str, str], run: Path) -> list[str]:
+    """Seconds after the imports, by the clock and of CPU time, and peak GB, of a process of its own."""
+    code = CHILD.format(imports=what[0], work=what[1])
+    # cwd: the directory of this repository comes first on sys.path for -c
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parents[1], env={**os.environ, "LMDYN_TRACEBACK": "1"},
+    )  # fmt: skip
+    if done.returncode or "Traceback" in done.stderr:
+        raise RuntimeError(done.stderr)
+    seconds, cpu, gb = json.loads(done.stdout.splitlines()[-1])
+    return [f"{seconds:.1f}", f"{cpu:.1f}", f"{gb:.2f}"]
+
+
+def one_more(run: Path, name: str, step: int) -> float:
+    """Seconds of a write beside all that is there."""
+    store = ObservationStore(run / "observations" / name)
+    about = store.about()
+    last = pd.read_parquet(store.path(store.steps()[-1]))
+    writer = ObservationStore(store.folder, about["observer"], about["settings"])
+    writer.write(step, last.assign(step=step))
+    began = time.monotonic()
+    writer.write(step + 10, last.assign(step=step + 10))
+    return time.monotonic() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--folder", type=Path, help="keep the run there, and use what is there")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, whose numbers mean nothing")
+    args = parser.parse_args()
+    if args.smoke:
+        args.steps = 6
+    quiet()
+    results = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = args.folder or Path(name)
+        run = folder / "run"
+        if not run.is_dir():
+            folder.mkdir(exist_ok=True)
+            rows = write_many(observed(folder, few=args.smoke), run, args.steps)
+            (folder / "rows.json").write_text(json.dumps(rows))
+        rows = json.loads((folder / "rows.json").read_text())
+        n = f"{len(rows)} observers × {args.steps:,} steps, {sum(rows.values()):,} rows"
+        goal = f"{LATER_S:g} s, {LATER_GB:g} GB"
+        results.append([f"first report of {n}", *child(REPORT, run), f"{FIRST_S:g} s"])
+        results.append(["the next, with nothing new", *child(REPORT, run), goal])
+        seconds = one_more(run, "sparsity", 10 * args.steps)
+        results.append(["a write of an observation beside them", f"{seconds:.4f}", "", "", ""])
+        results.append(["a report with two new observations", *child(REPORT, run), goal])
+        results.append(["claims read a quantity of Sparsity", *child(CLAIMS, run), ""])
+    print(machine())
+    print(table(["many observations", "seconds", "CPU seconds", "peak GB", "goal"], results))
+
+
+if __name__ == "__main__":
+    main()
