@@ -122,6 +122,7 @@ class RunState(L.Callback):
         checkpoint["lmdyn"] = {
             **about_checkpoint(trainer), "ranks": ranks, "batches_that_stepped": stepped,
             "order": read_attribute(datamodule_of(trainer), "order_version"),
+            "accumulate_grad_batches": trainer.accumulate_grad_batches,
         }  # fmt: skip
 
     def on_load_checkpoint(
@@ -145,8 +146,10 @@ class RunState(L.Callback):
         datamodule = datamodule_of(trainer)
         if has_attribute(datamodule, "order_version"):
             datamodule.order_version = state.get("order") or 1
-        if divided and divided[0] is not None:
-            recount_batches(fit_loop, divided[0]["accumulated"], trainer.accumulate_grad_batches)
+        accumulated = state.get("accumulate_grad_batches")
+        # only with a loader that counted with the trainer does the number of batches change
+        if divided and divided[0] is not None and divided[0]["accumulated"] == accumulated:
+            recount_batches(fit_loop, accumulated, trainer.accumulate_grad_batches)
         self._restored = state
 
 

@@ -137,6 +137,29 @@ def test_another_number_of_ranks_goes_on_where_data_says_it(finished, tmp_path):
     assert resumed_state.tokens == state.tokens
 
 
+class OfOneBatch(Resumable):
+    """A loader that was made by hand, and does not know how many batches its trainer accumulates."""
+
+    def state_dict(self):
+        return {**super().state_dict(), "global_batch": {"rows": 2, "ranks": 1, "accumulated": 1}}
+
+
+def test_batches_are_counted_as_before_with_a_loader_that_knows_no_accumulation(tmp_path):
+    def fit(folder, checkpoint=None):
+        L.seed_everything(1, verbose=False)
+        module = Module()
+        t = trainer(folder, RunState(), ScheduledCheckpoint(Steps(every=1), weights_only=False))
+        t.accumulate_grad_batches = 2
+        t.fit(module, OfOneBatch(6, batches().make), ckpt_path=checkpoint, weights_only=True)
+        return t, module
+
+    t, whole = fit(tmp_path / "whole")
+    assert (t.global_step, len(whole.drawn)) == (6, 12)
+    t, resumed = fit(tmp_path / "again", tmp_path / "whole/resume/step=000000002.ckpt")
+    assert t.global_step == 6
+    assert resumed.drawn == whole.drawn[4:]
+
+
 def test_a_carried_state_is_dealt_out_anew_or_refused(finished, tmp_path, monkeypatch):
     path = tmp_path / "resume/step=000000003.ckpt"
     of_two_ranks(path, **DIVIDED, module={"x": torch.ones(1)})

@@ -13,7 +13,7 @@ import yaml
 
 from lmdyn.claims.yaml_files import read_yaml
 from lmdyn.datamodules import StreamedText, TextCorpus
-from lmdyn.datamodules.pretraining.streamed_text import _Share
+from lmdyn.datamodules.pretraining.stream_reader import _Share
 from tests.helpers.mutants import BYTES, JSON, KEEPING, TEXT, Reader, naive_lines
 
 __all__ = ["READERS"]
