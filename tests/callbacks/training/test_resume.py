@@ -145,19 +145,23 @@ class OfOneBatch(Resumable):
 
 
 def test_batches_are_counted_as_before_with_a_loader_that_knows_no_accumulation(tmp_path):
+    class Count(L.Callback):
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            module.drawn.append((trainer.current_epoch, batch_idx))
+
     def fit(folder, checkpoint=None):
         L.seed_everything(1, verbose=False)
         module = Module()
-        t = trainer(folder, RunState(), ScheduledCheckpoint(Steps(every=1), weights_only=False))
+        t = trainer(folder, RunState(), ScheduledCheckpoint(Steps(every=1), weights_only=False), Count())
         t.accumulate_grad_batches = 2
         t.fit(module, OfOneBatch(6, batches().make), ckpt_path=checkpoint, weights_only=True)
         return t, module
 
     t, whole = fit(tmp_path / "whole")
-    assert (t.global_step, len(whole.drawn)) == (6, 12)
+    assert (t.global_step, len(whole.drawn)) == (6, 24)
     t, resumed = fit(tmp_path / "again", tmp_path / "whole/resume/step=000000002.ckpt")
     assert t.global_step == 6
-    assert resumed.drawn == whole.drawn[4:]
+    assert resumed.drawn == whole.drawn[8:]
 
 
 def test_a_carried_state_is_dealt_out_anew_or_refused(finished, tmp_path, monkeypatch):
