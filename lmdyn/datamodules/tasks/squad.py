@@ -26,7 +26,7 @@ def read_squad(path: str | Path) -> list[Question]:
     Reference: Rajpurkar, Jia & Liang 2018; https://rajpurkar.github.io/SQuAD-explorer/.
 
     Example:
-        >>> import tempfile
+        >>> import json, tempfile
         >>> qa = {"id": "1", "question": "who sat ?", "answers": [{"text": "the cat", "answer_start": 0}]}
         >>> file = Path(tempfile.mkdtemp()) / "dev-v2.0.json"
         >>> paragraph = {"context": "the cat sat", "qas": [qa]}
