@@ -1,15 +1,20 @@
 """Tasks and facts: GLUE, SQuAD, T-REx."""
 
+import dataclasses
+import io
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from lmdyn.datamodules.facts.fact_sources import TrexFacts
 from lmdyn.datamodules.tasks.glue import GLUE_LAYOUTS, GlueTasks
 from lmdyn.datamodules.tasks.squad import read_squad
-from tests.helpers.mutants import CELLS, JSON, KEEPING, TEXT, Reader, naive_lines
+from tests.helpers.mutants import BYTES, CELLS, JSON, KEEPING, TEXT, Reader, naive_lines
 
 __all__ = ["READERS"]
 
@@ -107,6 +112,52 @@ SQUAD = {
 
 def read_questions(folder: Path) -> list[Any]:
     return [(q.id, q.question, q.context, list(q.answers)) for q in read_squad(folder / "x.json")]
+
+
+def table(task: str) -> bytes:
+    """A split as on the hub, where labels are numbers and answers lists of their parts."""
+    answers = [{"text": ["the cat"], "answer_start": [0]}, {"text": [], "answer_start": []}]
+    rows = {
+        "RTE": {
+            "sentence1": ["cats", "a cat", "É"],
+            "sentence2": ["cat", "it", "b"],
+            "label": [1, 0, 0],
+            "idx": [0, 1, 2],
+        },
+        "SQuAD2.0": {
+            "id": ["a", "b"],
+            "question": ["who ?", "É ?"],
+            "context": ["the cat sat"] * 2,
+            "answers": answers,
+        },
+    }[task]
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(rows), buffer)
+    return buffer.getvalue()
+
+
+def read_table(task: str) -> Callable[[Path], Any]:
+    def read(folder: Path) -> list[Any]:
+        files = {split: str(folder / f"{split}.parquet") for split in ("train", "validation")}
+        dataset = {"path": "parquet", "data_files": files, "cache_dir": str(folder / "cache")}
+        (raw,) = GlueTasks([task], dataset=dataset, squad_dataset=dataset).read()
+        return [dataclasses.astuple(example) for example in raw.train]
+
+    return read
+
+
+def naive_table(content: bytes) -> list[Any]:
+    found: list[Any] = []
+    for row in pq.read_table(io.BytesIO(content)).to_pylist():
+        if "label" in row:
+            assert row["label"] in (0, 1)
+            found.append((_text(row["sentence1"]), _text(row["sentence2"]), row["label"]))
+            continue
+        answers = list(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True))
+        assert all(start >= 0 and text and row["context"][start:].startswith(text) for text, start in answers)
+        found.append((_text(row["id"]), _text(row["question"]), _text(row["context"]), tuple(answers)))
+    assert found
+    return found
 
 
 def strict_json(text: str) -> Any:
@@ -237,6 +288,13 @@ READERS = {
         "x.json", json.dumps(SQUAD, indent=1, ensure_ascii=False).encode(), read_questions, naive_squad, JSON,
         r"{file}(:\d+: |: data[^:]*: |: expected (SQuAD's layout|questions))", KEEPING,
     ),
+    **{
+        f"parquet, {task}": Reader(
+            "train.parquet", table(task), read_table(task), naive_table, BYTES, f"(train.parquet|{task}, train, row)",
+            others={"validation.parquet": table(task)},
+        )
+        for task in ("RTE", "SQuAD2.0")
+    },
     "T-REx": Reader(
         FACTS, TREX.encode(), read_trex, naive_trex, JSON, keeping=KEEPING,
         others={"LAMA_relations.jsonl": LAMA.encode(), VOCABULARY: b"Paris\nRome\n"},
