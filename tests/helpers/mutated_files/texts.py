@@ -4,6 +4,7 @@ import io
 import json
 import math
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import yaml
 
 from lmdyn.claims.yaml_files import read_yaml
 from lmdyn.datamodules import StreamedText, TextCorpus
-from lmdyn.datamodules.pretraining.stream_reader import _Share
+from lmdyn.datamodules.pretraining.stream_reader import START, documents_of
 from tests.helpers.mutants import BYTES, JSON, KEEPING, TEXT, Reader, naive_lines
 
 __all__ = ["READERS"]
@@ -97,9 +98,9 @@ def read_stream(kind: str) -> Callable[[Path], Any]:
     def read(folder: Path) -> list[Any]:
         (file,) = folder.glob("x.*")
         text = StreamedText({"path": kind, "data_files": {"train": str(file)}}, epoch_batches=1)
-        (stream,) = text.open()
-        share = _Share(text.datasets[0], stream, "text", None)
-        return [row for row in iter(share.next, None) if row]
+        endless = documents_of(text, 0, 1, START)
+        once = takewhile(lambda document: document[1]["pass"] == 0, endless)
+        return [row for row, _ in once if row]
 
     return read
 
