@@ -6,6 +6,7 @@ all else, arguments, folder, environment, streams, signals and the exit status, 
 """
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -93,6 +94,8 @@ class Interpreter:
 def _serve(address: str) -> None:
     for name in PRELOADED:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # no command has to look through, and to copy, what was imported
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # those who wait for the commands are reaped
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)
