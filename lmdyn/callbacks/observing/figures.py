@@ -16,7 +16,6 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import Collection
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.layout_engine import LayoutEngine, PlaceHolderLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.table import Table
@@ -67,17 +66,16 @@ class PlainTextFigure(Figure):
 
     def __init__(self, width: float = 7.0, height: float = 4.2) -> None:
         super().__init__(figsize=(width, height), dpi=110, layout="constrained")
-        self._laid_out = False
 
     def draw(self, renderer: Any) -> None:
-        """Draw; every canvas and every file format come here."""
-        with self._plain_texts():
+        """Draw; every canvas and every file format come here, also to find the layout."""
+        with self.as_it_is():
             super().draw(renderer)
 
     @contextmanager
-    def _plain_texts(self) -> Iterator[None]:
-        """In here no text is parsed, those of ticks that are made meanwhile neither."""
-        for artist in () if self._laid_out else self.findobj():  # what comes later are ticks
+    def as_it_is(self) -> Iterator[None]:
+        """No text is parsed as mathematics, of those there are and of ticks that are made meanwhile."""
+        for artist in self.findobj():
             if isinstance(artist, Text):
                 artist.set_parse_math(False)
             elif isinstance(artist, Table):  # its cells do not list their texts among their children
@@ -92,28 +90,15 @@ class PlainTextFigure(Figure):
         with mpl.rc_context({"text.parse_math": False}):
             yield
 
-    def find_layout(self) -> None:
-        """Find the layout, which is kept from then on, without drawing anything."""
-        engine = self.get_layout_engine()
-        if engine is not None and self.axes:
-            with self._plain_texts():
-                engine.execute(self)
-        self.set_layout_engine("none")
-        self._laid_out = True
-
-    def get_layout_engine(self) -> LayoutEngine | None:
-        """None where the layout is found: of what stands in for it, matplotlib draws a figure twice."""
-        engine = super().get_layout_engine()
-        return None if isinstance(engine, PlaceHolderLayoutEngine) else engine
-
 
 def lay_out(figure: Figure, dpi: float) -> None:
     """Find a figure's layout, once for all files that it is saved to, which find it each for itself otherwise."""
     figure.set_dpi(dpi)
-    if isinstance(figure, PlainTextFigure):
-        figure.find_layout()
-        return
-    figure.draw_without_rendering()
+    if isinstance(figure, PlainTextFigure) and (engine := figure.get_layout_engine()) is not None:
+        with figure.as_it_is():
+            engine.execute(figure)  # a drawing would do this first, and then draw
+    else:
+        figure.draw_without_rendering()
     # not "none", whose engine does nothing but has each savefig draw the figure twice
     with mpl.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
         figure.set_layout_engine(None)
