@@ -253,8 +253,9 @@ class ObservationStore:
             return cast(pd.DataFrame, pa.concat_tables(tables, promote_options="default").to_pandas())
         except _DAMAGED:
             for step in chosen:  # which one?
+                table = self._read(step)
                 try:
-                    self._read(step).to_pandas()
+                    table.to_pandas()
                 except _DAMAGED as error:
                     raise ValueError(self._unreadable(step, error)) from error
             raise
