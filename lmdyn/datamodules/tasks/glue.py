@@ -47,7 +47,7 @@ class GlueLayout:
     skip_short: bool = False
 
 
-_SCORE = re.compile(r"[0-9]+(\.[0-9]*)?")
+_SCORE = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _REMEDY = (
     "give a hub name that can be reached, a local copy of its folder, or `folder`, files in GLUE's own layout"
 )

@@ -380,12 +380,21 @@ def test_damaged_files(tmp_path, content, message):
     assert type(found.value) is ValueError
 
 
-@pytest.mark.parametrize("score", ["0_1", "٣", "nan", "1e0", "-0.5", ""])
+@pytest.mark.parametrize("score", ["0_1", "٣", "nan", "inf", "1e9", "-0.5", "", "5 0", "."])
 def test_scores_are_plain_numbers(tmp_path, score):
     rows = [*ROWS["STS-B"][:1], ROWS["STS-B"][1].replace("5.000", score)]
     write(tmp_path, "STS-B", rows)
     with pytest.raises(ValueError, match=r"tsv:2: expected a score from 0 to 5, got"):
         list(GlueTasks(["STS-B"], folder=str(tmp_path)).read())
+
+
+@pytest.mark.parametrize(
+    ("score", "value"), [("1e-05", 1e-5), (".5", 0.5), ("4.", 4), ("+2", 2), (" 3.0 ", 3)]
+)
+def test_scores_as_other_programs_write_them(tmp_path, score, value):
+    write(tmp_path, "STS-B", [*ROWS["STS-B"][:1], ROWS["STS-B"][1].replace("5.000", score)])
+    (task,) = GlueTasks(["STS-B"], folder=str(tmp_path)).read()
+    assert [example.label for example in task.train] == [value]
 
 
 def test_an_answer_that_is_elsewhere(tmp_path):
