@@ -38,7 +38,7 @@ _UNKNOWN = {
 _counter = itertools.count()
 
 
-class UnwritableError(OSError):
+class UnwritableError(OSError, ValueError):  # the latter, as what cannot be written was before
     """A file that cannot be written: a disk that is full, a quota, a folder that may only be read.
 
     Example:
