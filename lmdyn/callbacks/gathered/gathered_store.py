@@ -95,9 +95,7 @@ class GatheredStore(ObservationStore):
                 continue
             try:
                 yield self._rows(part, chosen, where)
-            except (
-                pa.ArrowException
-            ):  # columns of several types: damaged, or not lmdyn's; who reads them says it
+            except pa.ArrowException:  # columns of several types: who reads the files says it
                 yield from super()._tables(own, where)
         self._tidy()
 

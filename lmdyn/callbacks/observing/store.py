@@ -248,9 +248,9 @@ class ObservationStore:
         if quantities is not None:
             among = pc.field("quantity").isin(sorted(quantities))
             where = among if where is None else among & where
-        tables = list(self._tables(chosen, where))
+        kept = list(self._tables(chosen, where))
         try:
-            return cast(pd.DataFrame, pa.concat_tables(tables, promote_options="default").to_pandas())
+            return cast(pd.DataFrame, pa.concat_tables(kept, promote_options="default").to_pandas())
         except _DAMAGED:
             for step in chosen:  # which one?
                 table = self._read(step)

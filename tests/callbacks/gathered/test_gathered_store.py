@@ -166,6 +166,16 @@ def test_new_files_and_files_that_are_gone(folder, read):
     check(folder)
 
 
+def test_columns_of_several_types_are_told_as_without_a_cache(folder):
+    path = ObservationStore(folder).path(26)
+    table = pq.read_table(path).replace_schema_metadata(None)
+    pq.write_table(table.set_column(table.schema.get_field_index("site"), "site", pa.array([1, 2, 3])), path)
+    for store in (ObservationStore(folder), GatheredStore(folder)):
+        with pytest.raises(pa.ArrowException, match="site"):
+            store.read()
+        assert len(store.read(until=20)) == 33
+
+
 def test_which_files_there_are_is_found_out_once(folder):
     store = GatheredStore(folder)
     assert len(store.steps()) == 30
