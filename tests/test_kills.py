@@ -23,7 +23,7 @@ from tests.helpers import ranks
 
 pytestmark = pytest.mark.slow
 
-KILLS = int(os.environ.get("LMDYN_KILLS", "10"))  # at random moments, of each kind of run
+KILLS = int(os.environ.get("LMDYN_KILLS", "4"))  # at random moments, of each kind of run
 ROUNDS = 8  # in one run at most: then it is left alone
 
 GRAMMAR = {
