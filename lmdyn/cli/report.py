@@ -17,6 +17,7 @@ from lmdyn.callbacks.gathered.drawn_observations import DrawnObservations, drawn
 from lmdyn.callbacks.observing.figures import short_names
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.store import UnreadableError
 from lmdyn.callbacks.training.atomic_files import make_writable
 from lmdyn.cli.configurations import model_configurations, read_yaml
 from lmdyn.cli.page import (
@@ -231,6 +232,8 @@ def _survived(what: str, make: Callable[[], Iterable[str]]) -> Iterator[str]:
     """Parts of the page; where making one fails, those made so far and a line that says so."""
     try:
         yield from make()
+    except UnreadableError:  # a file to remove, and no page that looks whole without it
+        raise
     except Exception as error:
         log.exception("%s could not be made; the report goes on", what)
         yield f"<p>Without {html.escape(what)}: {html.escape(f'{type(error).__name__}: {error}')}</p>"

@@ -129,6 +129,11 @@ def test_a_damaged_file_is_named(name, command, damage, run, trained, tmp_path, 
         if not said:
             there, before = (pd.read_parquet(r / "observations" / "learning_curves") for r in (run, trained))
             pd.testing.assert_frame_equal(there, before)
+    elif not said and name.startswith("observations"):
+        there, before = (
+            ObservationStore(r / "observations" / "learning_curves").read() for r in (run, trained)
+        )
+        pd.testing.assert_frame_equal(there, before)
     if said:
         assert Path(name).name in said or Path(name).parent.name in said, said
 

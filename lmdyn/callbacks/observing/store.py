@@ -27,6 +27,7 @@ from lmdyn.callbacks.training.atomic_files import remove_unfinished, write_file
 __all__ = [
     "UNDECIDED",
     "ObservationStore",
+    "UnreadableError",
     "canonical_settings",
     "current_name",
     "plain_setting",
@@ -41,6 +42,10 @@ UNDECIDED = "auto"
 
 _DAMAGED = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
 """What pyarrow raises of files that are not as they were written."""
+
+
+class UnreadableError(ValueError):
+    """An observation that is there and cannot be read: of it, nothing can be reported."""
 
 
 class ObservationStore:
@@ -113,10 +118,12 @@ class ObservationStore:
         try:
             return pq.ParquetFile(self.path(step), page_checksum_verification=True)
         except _DAMAGED as error:
-            raise ValueError(self._unreadable(step, error)) from error
+            raise self._unreadable(step, error) from error
 
-    def _unreadable(self, step: int, error: Exception) -> str:
-        return f"{self.path(step)} cannot be read ({error}): remove it; `lmdyn analyze` makes it again"
+    def _unreadable(self, step: int, error: Exception) -> "UnreadableError":
+        return UnreadableError(
+            f"{self.path(step)} cannot be read ({error}): remove it; `lmdyn analyze` makes it again"
+        )
 
     def write(self, step: int, observation: pd.DataFrame) -> None:
         """Write one observation; replaces what is there for this step.
@@ -257,7 +264,7 @@ class ObservationStore:
                 try:
                     table.to_pandas()
                 except _DAMAGED as error:
-                    raise ValueError(self._unreadable(step, error)) from error
+                    raise self._unreadable(step, error) from error
             raise
 
     def _tables(self, steps: Collection[int], where: Any) -> Iterator[pa.Table]:
@@ -274,7 +281,7 @@ class ObservationStore:
             if checksum is not None and checksum != _schema_checksum(table):
                 raise ValueError("its columns are not those that were written")
         except _DAMAGED as error:
-            raise ValueError(self._unreadable(step, error)) from error
+            raise self._unreadable(step, error) from error
         return table
 
 

@@ -237,8 +237,8 @@ USES = (
     ),
 )
 
-# seed 11 had been looked at when the observer's settings were chosen; λ of seeds to 15 was measured wrongly at first, and
-# the number of the claim about it was changed, no region; that on the full map came later still
+# seed 11 had been looked at when the observer's settings were chosen; λ of seeds to 15 was measured wrongly at first,
+# and the number of the claim about it was changed, no region; that on the full map came later still
 SEEN, ALL = (11,), (11, 12, 13, 14, 15)
 TRAINING = tuple(
     replace(claim, seen=ALL if claim.name.startswith("larger_exponent") else SEEN)
