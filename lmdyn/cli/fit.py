@@ -20,6 +20,7 @@ from lmdyn.analysis.inspection.data_order import order_argument
 from lmdyn.callbacks.gathered.gathered_store import CACHE
 from lmdyn.callbacks.observing.loggers import where_curves_are
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.store import current_name
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_step
 from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
 from lmdyn.callbacks.training.lightning_internals import callbacks_of, purge_after
@@ -93,6 +94,7 @@ class LmdynCLI(LightningCLI):
         self, args: Sequence[str], *, run: bool = True, command: Sequence[str] | None = None
     ) -> None:
         self._writer: FolderLock | None = None
+        self._resumed: tuple[Any, ...] = ()  # what is compared where a run goes on
         super().__init__(
             L.LightningModule,
             L.LightningDataModule,
@@ -190,7 +192,9 @@ class LmdynCLI(LightningCLI):
         check_hyperparameters(config.model.as_dict(), saved, path)
         if subcommand == "fit":
             loaders = checkpoint["loops"].get("fit_loop", {}).get("state_dict", {}).get("combined_loader", ())
-            check_resumed(Path(path).absolute().parent.parent, plain(config), saved, loaders)
+            optimizers = () if "forked_from" in checkpoint else checkpoint["optimizer_states"]
+            self._resumed = (plain(config), saved, loaders, optimizers)
+            check_resumed(Path(path).absolute().parent.parent, *self._resumed)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         """Arguments of the Trainer's method; it would unpickle what weights_only=None leaves open."""
@@ -211,6 +215,8 @@ class LmdynCLI(LightningCLI):
             last = self._last_checkpoint(folder)
             path = config["ckpt_path"] = self.config_init["fit"]["ckpt_path"] = last and str(last)
             self._parse_ckpt_path()
+        elif (folder / "config.yaml").is_file() and Path(path).resolve().parent.parent != folder.resolve():
+            check_resumed(folder, *self._resumed)  # a checkpoint that was copied
         if path is None:
             for logger in self.trainer.loggers if _holds_something(folder) else ():
                 purge_after(logger, -1)
@@ -245,7 +251,7 @@ class LmdynCLI(LightningCLI):
         ]
         found = [p for c in savers for p in (folder / c.folder).glob("step=*.ckpt")]
         if not found and savers and (folder / "config.yaml").exists():
-            if changed := changed_settings(folder, plain(self.config["fit"])):
+            if changed := changed_settings(folder, plain(self.config["fit"]), from_begin=True):
                 raise ValueError(
                     f"{folder} was stopped before its first full checkpoint and cannot begin again with other settings "
                     f"({'; '.join(changed.values())}): give those from before, remove it, or choose another folder"
@@ -348,13 +354,21 @@ def check_hyperparameters(model: dict[str, Any], saved: dict[str, Any], path: st
     differences = [
         f"{key.removeprefix('_')}: {value!r} in the checkpoint, {here[key]!r} in the configuration"
         for key, value in saved.items()
-        if key in here and key not in ignored and here[key] is not None and plain(here[key]) != plain(value)
+        if key in here
+        and key not in ignored
+        and here[key] is not None
+        and _named(key, here[key]) != _named(key, value)
     ]
     if differences:
         raise ValueError(
             f"{path} was written by another model ({'; '.join(differences)}): give the same configuration, or another "
             "checkpoint"
         )
+
+
+def _named(key: str, value: Any) -> Any:
+    """A plain value; a class by its public name, as its module may be given in several ways."""
+    return current_name(value) if key == "_class_path" and isinstance(value, str) else plain(value)
 
 
 def plain(value: Any) -> Any:

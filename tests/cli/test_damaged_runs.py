@@ -253,6 +253,16 @@ def test_other_settings_that_act_are_said(change, message, run, tmp_path, warnin
     assert [message in w for w in said] == ([True] if message else [])
 
 
+@pytest.mark.usefixtures("without_report")
+def test_a_checkpoint_that_was_copied_away_is_compared_with_the_run_it_goes_on_in(run, tmp_path, capsys):
+    config = configuration(tmp_path, "run")
+    copied = shutil.copy(run / "resume" / "step=000000004.ckpt", tmp_path / "copied.ckpt")
+    words = ["fit", "--config", str(config), "--ckpt_path", str(copied), "--trainer.max_steps", "6"]
+    said = says([*words, "--model.init_args.optimizer.init_args.lr=0.1"], capsys)
+    assert "model.optimizer.lr: 0.5 before, 0.1 now" in said
+    assert says([*words, "--model.class_path=lmdyn.models.lstm.LSTMLanguageModel"], capsys) == ""
+
+
 # ---------------------------------------------------------------- observations and names
 
 

@@ -74,7 +74,13 @@ class GatheredStore(ObservationStore):
             with os.scandir(self.folder) as entries:
                 for entry in entries:
                     if match := re.fullmatch(r"(\d{9,})\.parquet", entry.name):
-                        about = entry.stat()
+                        try:
+                            about = entry.stat()
+                        except (
+                            FileNotFoundError
+                        ):  # gone meanwhile; a link that leads nowhere is told when read
+                            found += [Source(int(match[1]), 0, 0)] if entry.is_symlink() else []
+                            continue
                         found.append(Source(int(match[1]), about.st_size, about.st_mtime_ns))
         except (FileNotFoundError, NotADirectoryError):
             return []

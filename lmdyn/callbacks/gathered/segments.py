@@ -30,7 +30,7 @@ __all__ = [
     "write_segment",
 ]
 
-_VERSION = 1
+_VERSION = 2
 _KEY = b"lmdyn_cache"
 _STEPS = 256  # of a segment, on average
 _MOST_BYTES = 8 << 20  # of the files of a segment: what is held in memory at once, some ten times as much
@@ -134,8 +134,11 @@ def write_segment(path: Path, part: Sequence[Source], gathered: Gathered) -> Non
     Raises:
         OSError: it cannot be written.
     """
-    about = {"version": _VERSION, "sources": part, "rows": gathered.rows, "alike": gathered.alike}
     schema = gathered.table.schema
+    about = {
+        "version": _VERSION, "sources": part, "rows": gathered.rows, "alike": gathered.alike,
+        "schema": _checksum(schema),
+    }  # fmt: skip
     schema = schema.with_metadata({**(schema.metadata or {}), _KEY: json.dumps(about).encode()})
 
     def write(unfinished: Path) -> None:
@@ -200,7 +203,10 @@ def _open(path: Path) -> tuple[dict[str, Any], pq.ParquetFile]:
         groups = [last - first for first, last in _groups(about["rows"])]
         there = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
         fine = (
-            about["version"] == _VERSION and there == groups and len(about["rows"]) == len(about["sources"])
+            about["version"] == _VERSION
+            and there == groups
+            and len(about["rows"]) == len(about["sources"])
+            and about["schema"] == _checksum(schema)
         )
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise BrokenSegment(f"{path} is no segment: {error}") from error
@@ -239,6 +245,12 @@ def _of_steps(
     """The rows of sources of certain steps."""
     chosen = [steps is None or step in steps for step in own]
     return table if all(chosen) else table.filter(pa.array(np.repeat(chosen, rows)))
+
+
+def _checksum(schema: pa.Schema) -> int:
+    """Of what parquet has no checksums of: names and types of columns, and what the metadata say of them."""
+    metadata = sorted((k, v) for k, v in (schema.metadata or {}).items() if k in (b"pandas", b"lmdyn"))
+    return crc32(repr([schema.names, list(map(str, schema.types)), metadata]).encode())
 
 
 def _columns(schema: pa.Schema) -> tuple[Any, ...]:

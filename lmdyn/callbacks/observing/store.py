@@ -111,7 +111,8 @@ class ObservationStore:
             about = self._about(step)
             if self.observer:
                 self._compare(about, self.path(step))
-            self._known.add(written)
+            if UNDECIDED not in self.settings.values():  # else it is compared when it is decided
+                self._known.add(written)
         return True
 
     def _open(self, step: int) -> pq.ParquetFile:

@@ -18,6 +18,8 @@ import pytest
 from lmdyn.callbacks.gathered import gathered_store, segments
 from lmdyn.callbacks.gathered.gathered_store import GatheredStore
 from lmdyn.callbacks.gathered.segments import (
+    BrokenSegment,
+    Gathered,
     Source,
     gather,
     partition,
@@ -25,6 +27,7 @@ from lmdyn.callbacks.gathered.segments import (
     segment_name,
     write_segment,
 )
+from lmdyn.callbacks.observing.schema import from_arrow, to_arrow
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.training import atomic_files
 from lmdyn.claims.runs import RunFolder
@@ -214,6 +217,31 @@ def test_a_broken_or_foreign_file_is_made_again(folder, how, read):
     read.clear()
     assert GatheredStore(folder).read().equals(ObservationStore(folder).read())
     assert path.read_bytes() == good
+
+
+def test_any_bit_of_what_a_segment_says_of_its_columns(tmp_path):
+    table = from_arrow(to_arrow(pd.DataFrame({"step": [1, 2], "quantity": "loss", "site": "", "value": 0.5})))
+    part, path = (Source(1, 10, 0), Source(2, 10, 0)), tmp_path / "a.parquet"
+    write_segment(path, part, Gathered(table, (1, 1), alike=True))
+    good, expected = path.read_bytes(), table.to_pandas()
+    broken = 0
+    for at in range(good.index(b"ARROW:schema"), len(good), 11):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 0x40]) + good[at + 1 :])
+        try:
+            read = read_segment(path, part)
+        except BrokenSegment:
+            broken += 1
+        else:
+            pd.testing.assert_frame_equal(read.to_pandas(), expected)
+    assert broken > 20
+
+
+def test_a_link_that_leads_nowhere_is_told_as_without_a_cache(folder):
+    link = folder / "000000777.parquet"
+    link.symlink_to(folder / "none")
+    for store in (ObservationStore(folder), GatheredStore(folder)):
+        with pytest.raises(ValueError, match=r"000000777\.parquet cannot be read"):
+            store.read()
 
 
 def test_the_cache_can_be_deleted_at_any_moment(folder, monkeypatch):

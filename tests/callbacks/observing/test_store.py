@@ -86,6 +86,17 @@ def test_settings_are_kept_and_never_mixed(tmp_path):
         ObservationStore(tmp_path, "a.C", {"n": 1, "m": 2}).check_settings()
 
 
+def test_what_was_there_before_a_setting_was_decided_is_compared_then(tmp_path):
+    for step in (0, 1):
+        ObservationStore(tmp_path, "a.B", {"n": 1}).write(step, table(step))
+    settings = {"n": "auto"}
+    store = ObservationStore(tmp_path, "a.B", lambda: settings)
+    assert store.has(0)
+    settings["n"] = 5
+    with pytest.raises(ValueError, match="n: 1 there, 5 here"):
+        store.has(1)
+
+
 def test_nothing_there_and_foreign_files(tmp_path):
     with pytest.raises(FileNotFoundError, match="no observations"):
         ObservationStore(tmp_path / "none").read()
