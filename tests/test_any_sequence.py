@@ -22,18 +22,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lmdyn.callbacks.training.checkpoint_files import weights_digest
 from lmdyn.cli.__main__ import main
 from tests.helpers import ranks
+from tests.helpers.small_runs import ENCODER, PIECES
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*does not have many workers")]
 
 SEQUENCES = int(os.environ.get("LMDYN_SEQUENCES", "2"))
 LAST = 9  # updates of the run that was left alone; an epoch has 7
-GRAMMAR = {
-    "n_train_tokens": 500, "n_validation_tokens": 150, "n_test_tokens": 50, "n_topics": 3, "n_nouns": 40, "n_verbs": 20,
-    "n_adjectives": 10, "n_adverbs": 3, "n_names": 20, "n_facts": 5, "vocabulary": "wordpiece", "vocab_size": 200,
-}  # fmt: skip
-ENCODER = {
-    "hidden_size": 16, "embedding_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-}  # fmt: skip
 EVERY = {"schedule": {"every": 1}, "log_figures": False}
 CURVES = {"class_path": "LearningCurves", "init_args": EVERY}
 SPARSITY = {"class_path": "Sparsity", "init_args": {**EVERY, "matched_size": None, "class_min_count": 5}}
@@ -81,7 +75,7 @@ def words(folder, *, until, observers, workers=0, dies=None):
         "model": {"class_path": "MaskedLanguageModel", "init_args": {"family": "albert", "config": ENCODER}},
         "data": {"class_path": "PretrainingCorpus", "init_args": {
             "sequence_length": 24, "batch_size": 4, "num_workers": workers,
-            "corpus": {"class_path": "GrammarCorpus", "init_args": GRAMMAR}}},
+            "corpus": {"class_path": "GrammarCorpus", "init_args": PIECES}}},
     }  # fmt: skip
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from lmdyn.cli.__main__ import main
-from tests.cli.test_damaged_runs import configuration, says
+from tests.helpers.small_runs import configuration, says
 
 pytestmark = pytest.mark.slow
 

@@ -18,38 +18,22 @@ import torch
 import yaml
 
 from lmdyn.cli.__main__ import main
-from lmdyn.datamodules import GrammarCorpus
 from tests.helpers import ranks
+from tests.helpers.small_runs import ENCODER, GRAMMAR, PIECES, stream_files
 
 pytestmark = pytest.mark.slow
 
 KILLS = int(os.environ.get("LMDYN_KILLS", "4"))  # at random moments, of each kind of run
 ROUNDS = 8  # in one run at most: then it is left alone
 
-GRAMMAR = {
-    "n_train_tokens": 500, "n_validation_tokens": 150, "n_test_tokens": 50, "n_topics": 3, "n_nouns": 40, "n_verbs": 20,
-    "n_adjectives": 10, "n_adverbs": 3, "n_names": 20, "n_facts": 5,
-}  # fmt: skip
-PIECES = {**GRAMMAR, "vocabulary": "wordpiece", "vocab_size": 200}
 SIZES = {"embedding_size": 16, "hidden_size": 16, "num_layers": 2, "dropout": 0.2, "anneal_factor": 4.0}
-ENCODER = {
-    "hidden_size": 16, "embedding_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-}  # fmt: skip
 LSTM = {"class_path": "LSTMLanguageModel", "init_args": SIZES}
 ALBERT = {"class_path": "MaskedLanguageModel", "init_args": {"family": "albert", "config": ENCODER}}
 
 
 @pytest.fixture(scope="module")
 def stream(tmp_path_factory):
-    """A stream's files: the documents of the grammar, and its tokenizer."""
-    folder = tmp_path_factory.mktemp("text")
-    corpus = GrammarCorpus(**{**PIECES, "n_train_tokens": 1500}, cache_dir=str(folder / "cache"))
-    corpus.prepare_data()
-    corpus.tokenizer.save_pretrained(str(folder / "tokenizer"))
-    texts = [" ".join(" ".join(s.words) for s in d) for d in corpus.documents("train")]
-    for part in range(2):
-        pd.DataFrame({"text": texts[part::2]}).to_parquet(folder / f"{part}.parquet")
-    return folder
+    return stream_files(tmp_path_factory.mktemp("text"))
 
 
 def data_of(kind, stream):

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import lightning as L
-import pandas as pd
 import pytest
 import torch
 import yaml
@@ -16,6 +15,7 @@ from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
 from lmdyn.cli.__main__ import main
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus, StreamedText
 from lmdyn.models import LAMB, MaskedLanguageModel
+from tests.helpers.small_runs import PIECES, stream_files
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -23,28 +23,16 @@ pytestmark = [
 ]
 
 SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-GRAMMAR = {
-    "n_train_tokens": 500, "n_validation_tokens": 150, "n_test_tokens": 50, "n_topics": 3, "n_nouns": 40, "n_verbs": 20,
-    "n_adjectives": 10, "n_adverbs": 3, "n_names": 20, "n_facts": 5, "vocabulary": "wordpiece", "vocab_size": 200,
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A stream's files: the documents of the grammar, and its tokenizer."""
-    folder = tmp_path_factory.mktemp("text")
-    corpus = GrammarCorpus(**{**GRAMMAR, "n_train_tokens": 1500}, cache_dir=str(folder / "cache"))
-    corpus.prepare_data()
-    corpus.tokenizer.save_pretrained(str(folder / "tokenizer"))
-    texts = [" ".join(" ".join(s.words) for s in d) for d in corpus.documents("train")]
-    for part in range(2):
-        pd.DataFrame({"text": texts[part::2]}).to_parquet(folder / f"{part}.parquet")
-    return folder
+    return stream_files(tmp_path_factory.mktemp("text"))
 
 
 def data_of(source, files):
     settings = {"sequence_length": 24, "batch_size": 4}
-    corpus = GrammarCorpus(**GRAMMAR, cache_dir=str(files / "cache"))
+    corpus = GrammarCorpus(**PIECES, cache_dir=str(files / "cache"))
     if source == "corpus":
         return PretrainingCorpus(corpus, **settings)
     stream = StreamedText(
@@ -139,7 +127,7 @@ def test_killed_while_streaming_and_resumed(files, tmp_path):
                 "class_path": "PretrainingCorpus",
                 "init_args": {
                     "corpus": {
-                        "class_path": "GrammarCorpus", "init_args": {**GRAMMAR, "cache_dir": str(files / "cache")},
+                        "class_path": "GrammarCorpus", "init_args": {**PIECES, "cache_dir": str(files / "cache")},
                     },
                     "stream": {
                         "class_path": "StreamedText",

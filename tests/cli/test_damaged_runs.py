@@ -11,43 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.cli.__main__ import main
-
-DATA = {"n_train_tokens": 1500, "n_validation_tokens": 300, "n_test_tokens": 200, "n_nouns": 40, "n_verbs": 30,
-        "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8,
-        "sequence_length": 20}  # fmt: skip
-MODEL = {
-    "embedding_size": 8,
-    "hidden_size": 8,
-    "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5}},
-}
-AT = {"at": [0, 4], "last": False}
-
-
-def configuration(folder: Path, version: str) -> Path:
-    saver = {"class_path": "ScheduledCheckpoint"}
-    content = {
-        "seed_everything": 3,
-        "trainer": {
-            "max_steps": 4, "max_epochs": -1, "accelerator": "cpu", "enable_progress_bar": False,
-            "enable_model_summary": False, "num_sanity_val_steps": 0,
-            "logger": {"class_path": "TensorBoardLogger",
-                       "init_args": {"save_dir": str(folder), "name": None, "version": version}},
-            "callbacks": [
-                {**saver, "init_args": {"schedule": AT}},
-                {**saver, "init_args": {"schedule": AT, "weights_only": False}},
-                {"class_path": "LearningCurves", "init_args": {"schedule": AT, "log_figures": False}},
-            ],
-        },
-        "model": {"class_path": "LSTMLanguageModel", "init_args": MODEL},
-        "data": {"class_path": "GrammarCorpus", "init_args": DATA},
-    }  # fmt: skip
-    path = folder / f"{version}.yaml"
-    path.write_text(yaml.safe_dump(content), encoding="utf-8")
-    return path
+from tests.helpers.small_runs import DATA, configuration, says
 
 
 @pytest.fixture(scope="module")
@@ -88,17 +55,6 @@ FILES = {
     "observations/learning_curves/000000004.parquet": ("report", "analyze"),
     "checkpoints/step=000000004.ckpt": ("analyze",),
 }
-
-
-def says(words, capsys):
-    """The error that a command ends with, the empty text where it ends well; a traceback fails the test."""
-    try:
-        main(words)
-    except SystemExit:
-        lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-        assert len(lines) == 1
-        return lines[0]
-    return ""
 
 
 def commands(run, out):
