@@ -5,10 +5,12 @@ import json
 from pathlib import Path
 
 import lightning as L
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from lmdyn.callbacks import RunState, ScheduledCheckpoint, Steps
+from lmdyn.callbacks import LearningCurves, RunState, ScheduledCheckpoint, Steps
 from lmdyn.datamodules import Masking, PretrainingCorpus, StreamedText, TextCorpus
 from lmdyn.models import LSTMLanguageModel, MaskedLanguageModel
 from tests.helpers.ranks import TORCHRUN, run_ranks
@@ -31,10 +33,10 @@ KINDS = ("rows", "bptt", "stream")
 def data_of(kind, batch_size, workers, short_share):
     """Rows, with unequally many labels where some are short; a stream that begins with one reader."""
     tokenizer = str(TEXT / "tokenizer")
+    text = {"train": str(TEXT / "text.txt"), "validation": str(TEXT / "text.txt")}
     corpus = TextCorpus(
-        train=str(TEXT / "text.txt"), layout="paragraphs", tokenizer=tokenizer, batch_size=batch_size,
-        sequence_length=35,
-    )  # fmt: skip
+        **text, layout="paragraphs", tokenizer=tokenizer, batch_size=batch_size, sequence_length=35
+    )
     if kind == "bptt":
         return corpus
     stream = StreamedText(
@@ -77,7 +79,10 @@ def fit(kind, folder, *, ranks=1, accumulated=1, workers=0, short_share=0.5, che
         accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto", logger=False, precision="64-true",
         default_root_dir=folder, enable_progress_bar=False, enable_model_summary=False, max_epochs=-1, max_steps=steps,
         limit_val_batches=0, num_sanity_val_steps=0, accumulate_grad_batches=accumulated,
-        callbacks=[RunState(), watch, ScheduledCheckpoint(Steps(at=(), last=True), weights_only=False)],
+        callbacks=[
+            RunState(), watch, LearningCurves(schedule=Steps(at=(0,), every=4, last=False), max_tokens=600),
+            ScheduledCheckpoint(Steps(at=(), last=True), weights_only=False),
+        ],
     )  # fmt: skip
     data = data_of(kind, UPDATE // ranks // accumulated, workers, short_share)
     trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
@@ -120,6 +125,15 @@ def losses(watches):
         for step, some in watch[1].items():
             found[int(step)] = found.get(int(step), []) + some
     return {step: sum(some) / len(some) for step, some in found.items()}
+
+
+def assert_observed_alike(folder, whole, tolerance):
+    """The run's own validation text was looked at in the batches that the run began with: the same observations."""
+    found, expected = (pd.read_parquet(run / "observations" / "learning_curves") for run in (folder, whole))
+    keys = [name for name in expected if name != "value"]
+    pd.testing.assert_frame_equal(found[keys], expected[keys])
+    assert found["step"].nunique() >= 4
+    np.testing.assert_allclose(found["value"], expected["value"], rtol=tolerance, atol=tolerance)
 
 
 def seen(watch):
@@ -165,6 +179,7 @@ def test_one_run_on_1_2_4_and_1_ranks(tmp_path):
         assert len(set(whole[kind][0].values())) >= 8
         differences = [abs(found[kind][1][step] / loss - 1) for step, loss in whole[kind][1].items()]
         assert max(differences) < (1e-13 if kind == "bptt" else 2e-6), (kind, differences)
+        assert_observed_alike(tmp_path / kind, tmp_path / "whole" / kind, 1e-12 if kind == "bptt" else 1e-5)
         ends = [
             torch.load(checkpoint_of(run / kind, STEPS), weights_only=True)
             for run in (tmp_path / "whole", tmp_path)
@@ -189,6 +204,7 @@ def test_one_run_with_0_2_and_1_workers(kind, tmp_path):
     watch, whole = fit(kind, tmp_path / "whole", steps=18)
     assert rows == order(seen(watch))
     assert means == losses(seen(watch))
+    assert_observed_alike(tmp_path / "run", tmp_path / "whole", 0)
     assert all(torch.equal(value, weights[name]) for name, value in whole.state_dict().items())
 
 
@@ -197,5 +213,6 @@ def test_one_run_with_other_accumulation(tmp_path):
     parts = ({"accumulated": 1}, {"accumulated": 4}, {"accumulated": 2}, {"accumulated": 1})
     rows, means, _ = along("rows", tmp_path / "run", *parts, short_share=0.0)
     watch, _ = fit("rows", tmp_path / "whole", short_share=0.0)
+    assert_observed_alike(tmp_path / "run", tmp_path / "whole", 1e-5)
     assert rows == order(seen(watch))
     assert max(abs(means[step] / loss - 1) for step, loss in losses(seen(watch)).items()) < 2e-6

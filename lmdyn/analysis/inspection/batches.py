@@ -24,9 +24,11 @@ __all__ = [
     "aligned_labels",
     "drawn_alike",
     "in_order",
+    "labels_of",
     "named_batch",
     "next_token_labels",
     "own_copy",
+    "text_of",
     "unread_entries",
     "whole_numbers",
 ]
@@ -163,6 +165,27 @@ def next_token_labels(batch: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(tensor, Tensor) and tensor.ndim == 2
     }
     return {**batch, **shifted}
+
+
+def labels_of(batch: Mapping[str, Any]) -> Tensor:
+    """The labels of a batch.
+
+    Raises:
+        ValueError: it has none.
+    """
+    labels = batch.get("labels")
+    if not isinstance(labels, Tensor):
+        raise ValueError(
+            f"the probe set's batches have no `labels`, only {sorted(batch)}: give labels (Hugging Face's collators "
+            "make them), or name them by `batch: {labels: …}`"
+        )
+    return labels
+
+
+def text_of(batch: Mapping[str, Any]) -> Tensor:
+    """What a batch is read from: its ``input_ids``, else its ``labels``."""
+    ids = batch.get("input_ids")
+    return ids if isinstance(ids, Tensor) else labels_of(batch)
 
 
 def whole_numbers(batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, get_args
 
@@ -29,6 +28,7 @@ from lmdyn.callbacks.observing.reading import (
 from lmdyn.callbacks.observing.recording import Passes, check_names, record
 from lmdyn.callbacks.observing.run import (
     Run,
+    announce,
     check_arguments,
     forget_announced,
     open_data,
@@ -43,15 +43,13 @@ from lmdyn.callbacks.observing.store import (
     plain_setting,
     public_name,
 )
-from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint
 from lmdyn.callbacks.training.lightning_internals import (
     callbacks_of,
-    datamodule_of,
     shards_weights,
-    validation_source,
+    tree_leaves,
 )
 from lmdyn.callbacks.training.observation_schedule import Progress, Steps
-from lmdyn.callbacks.training.resume import at_epoch_start, progress, token_counts_of, tokenizer_of
+from lmdyn.callbacks.training.resume import at_epoch_start, progress
 
 __all__ = ["Observer"]
 
@@ -144,6 +142,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         self.log_figures = log_figures
         self._run: Run | None = None
         self._probe_set: ProbeSet | None = None
+        self._known_hashes: Collection[str] = ()  # of what was observed, among the settings that are there
         self._store: ObservationStore | None = None
         self._seen_step: int | None = None
         self._met = False
@@ -277,10 +276,15 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     def part(self, split: str, max_tokens: int | None = None) -> ProbeSet:
         """A split of what the observer looks at: of its ``probe``, or of the run's own data."""
         loader = split_loader(self.data, split, self.name, chosen=split == self.split)
-        return ProbeSet(
+        given = ProbeSet(
             loader, max_tokens=max_tokens, identity=(id(self.data), split), names=self.batch,
             labels=self.labels or "aligned",
         )  # fmt: skip
+        if (part := given.recut(self._known_hashes)) is not given and split == self.split:
+            announce(
+                self.name, f"another batch_size than before; {split} data is looked at in batches as before"
+            )
+        return part
 
     @property
     def token_counts(self) -> pd.DataFrame:
@@ -359,8 +363,10 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
         forget_announced(self.name)
         given = self.hparams.get("labels", "auto")
         self.labels = None if given == "auto" else given
+        settings = self.store.about().get("settings", {})
+        self._known_hashes = {found for found in tree_leaves(settings) if isinstance(found, str)}
         if self.labels is None:  # a replay reads labels as the observations that are there
-            recorded = self.store.about().get("settings", {}).get("labels")
+            recorded = settings.get("labels")
             self.labels = recorded if recorded in get_args(LabelConvention) else None
         self._probe_set = self.part(self.split, self.max_tokens)
         declared = declared_labels(self._probe_set)
@@ -382,18 +388,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
             return
         self._seen_step = None  # of another fit
         check_names(_observers(trainer))
-        datamodule = datamodule_of(trainer)
-        if datamodule is None:
-            datamodule = validation_source(trainer, pl_module)
-        savers = (c for c in callbacks_of(trainer) if isinstance(c, ScheduledCheckpoint) and c.weights_only)
-        run = Run(
-            log_dir=Path(trainer.log_dir or trainer.default_root_dir),
-            tokenizer=tokenizer_of(datamodule, pl_module),
-            token_counts=token_counts_of(datamodule),
-            datamodule=datamodule,
-            checkpoint_folder=next((c.directory(trainer) for c in savers), None),
+        self.attach(
+            Run.of(trainer, pl_module), rank_zero=trainer.is_global_zero, barrier=trainer.strategy.barrier
         )
-        self.attach(run, rank_zero=trainer.is_global_zero, barrier=trainer.strategy.barrier)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check the module's sites, before anything runs."""

@@ -1,7 +1,7 @@
 """The probe set of an observer, and the one pass over it that observers share."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, Protocol
@@ -16,9 +16,11 @@ from lmdyn.analysis.inspection.activations import capture
 from lmdyn.analysis.inspection.batches import (
     drawn_alike,
     in_order,
+    labels_of,
     named_batch,
     next_token_labels,
     own_copy,
+    text_of,
     whole_numbers,
 )
 from lmdyn.analysis.inspection.forward import (
@@ -36,6 +38,7 @@ from lmdyn.callbacks.observing.protocols import (
     HasLabelNames,
     Limitable,
     Rebatchable,
+    Recuttable,
     Resumable,
     Shardable,
     offers,
@@ -88,27 +91,6 @@ class ObservedBatch:
         """Which positions hold a token of the text: all but padding."""
         mask = self.batch.get("attention_mask")
         return torch.ones_like(text_of(self.batch), dtype=torch.bool) if mask is None else mask.bool()
-
-
-def labels_of(batch: Mapping[str, Any]) -> Int[Tensor, "batch time"]:
-    """The labels of a batch.
-
-    Raises:
-        ValueError: it has none.
-    """
-    labels = batch.get("labels")
-    if not isinstance(labels, Tensor):
-        raise ValueError(
-            f"the probe set's batches have no `labels`, only {sorted(batch)}: give labels (Hugging Face's collators "
-            "make them), or name them by `batch: {labels: …}`"
-        )
-    return labels
-
-
-def text_of(batch: Mapping[str, Any]) -> Int[Tensor, "batch time"]:
-    """What a batch is read from: its ``input_ids``, else its ``labels``."""
-    ids = batch.get("input_ids")
-    return ids if isinstance(ids, Tensor) else labels_of(batch)
 
 
 class Consumer(Protocol):
@@ -180,6 +162,17 @@ class ProbeSet:
         self.labels = labels
         read_as = (tuple(sorted(names.items())) if names else (), labels)
         self.identity = (self.fingerprint or identity or id(loader), self.max_tokens, *read_as)
+
+    def recut(self, fingerprints: Collection[str]) -> "ProbeSet":
+        """The same data, in the batches that one of these fingerprints is of; itself where it is of none."""
+        if (
+            self.fingerprint is None
+            or self.fingerprint in fingerprints
+            or not offers(self.loader, Recuttable)
+        ):
+            return self
+        loader = self.loader.recut(fingerprints)
+        return self if loader is None else ProbeSet(loader, names=self.names, labels=self.labels)
 
     def batches(self, rank: int = 0, world_size: int = 1) -> Iterator[dict[str, Any]]:
         """The batches of one rank, in Hugging Face's names, with labels of their own place.

@@ -11,7 +11,7 @@ on the class, so a property is not read too early and an error inside it reaches
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeGuard, TypeVar
 
@@ -40,6 +40,7 @@ __all__ = [
     "HasValidationPart",
     "Limitable",
     "Rebatchable",
+    "Recuttable",
     "Resumable",
     "RuleInstances",
     "Sentence",
@@ -59,7 +60,6 @@ Batches = Iterable[dict[str, Any]]
 """What a loader is: batches, dicts in Hugging Face's names, as often as it is iterated."""
 
 Side = Literal["datamodule", "loader"]
-
 
 CONTRACTS: "dict[type, Contract]" = {}  # every protocol of this file with its contract
 
@@ -89,6 +89,7 @@ class Contract:
 
 
 _LOADERS = ("ExampleLoader", "RowLoader", "StreamLoader")
+_NAMED = (*_LOADERS, "StreamLoaderOfRows")
 _CORPORA = ("ConllCorpus", "ConlluCorpus", "GrammarCorpus", "ScaffoldCorpus", "SemtagCorpus", "TextCorpus")
 _TASKS = ("GlueTasks", "GrammarTasks")
 _TRAINING = (*_CORPORA, "PretrainingCorpus", "SpanCorpus")
@@ -121,10 +122,7 @@ class HasFingerprint(Protocol):
 
 
 @Contract(
-    "loader",
-    "the names of its labels",
-    (*_LOADERS, "StreamLoaderOfRows"),
-    used_by="DiagnosticProbe, EdgeProbe, LearningCurves, TokenLearning, WorldKnowledge: which layers there are",
+    "loader", "the names of its labels", _NAMED, used_by="observers that group or probe by layers of labels"
 )
 class HasLabelNames(Protocol):
     """Batches hold label indices; the names are here. Without it there are no layers to group or probe by."""
@@ -134,12 +132,7 @@ class HasLabelNames(Protocol):
         """Names of the labels of each layer or task, in the order of the indices."""
 
 
-@Contract(
-    "loader",
-    "what its labels belong to",
-    (*_LOADERS, "StreamLoaderOfRows"),
-    used_by="Observer: `labels: auto`",
-)
+@Contract("loader", "what its labels belong to", _NAMED, used_by="Observer: `labels: auto`")
 class HasLabelConvention(Protocol):
     """``aligned``: labels are of the logits at their own place; ``next``: at the place before (Hugging Face's)."""
 
@@ -152,6 +145,16 @@ class Rebatchable(Protocol):
 
     def with_batch_size(self, rows: int) -> Batches:
         """The same rows in batches of another size, of all ranks together."""
+
+
+@Contract(
+    "loader", "the cut of a hash", ("RowLoader", "StreamLoader"), used_by="Observer, where a run goes on"
+)
+class Recuttable(Protocol):
+    """A run that goes on with another ``batch_size`` is then observed in the batches that it began with."""
+
+    def recut(self, fingerprints: Collection[str]) -> Batches | None:
+        """The same data in the batches that one of these fingerprints is of; None where it is of none."""
 
 
 @Contract(
@@ -170,9 +173,8 @@ class Resumable(Protocol):
         """Continue there with the next iteration."""
 
 
-@Contract(
-    "loader", "questions about facts", ("FactCorpus",), needed_by=("WorldKnowledge",)
-)  # whose loader, an ExampleLoader, has these attributes
+# the loader of FactCorpus, an ExampleLoader, has these attributes
+@Contract("loader", "questions about facts", ("FactCorpus",), needed_by=("WorldKnowledge",))
 class HasFacts(Protocol):
     """Cloze questions with one mask; batches have ``relation`` and ``fact``, indices into ``label_names``."""
 
@@ -217,9 +219,7 @@ class HasTestPart(Protocol):
         """The loader of the test part."""
 
 
-@Contract(
-    "datamodule", "a list of its splits", _ALL, used_by="every observer, for messages before data is read"
-)
+@Contract("datamodule", "a list of its splits", _ALL, used_by="observers, for messages before data is read")
 class HasSplits(Protocol):
     """Which hooks have data: lmdyn's classes have all hooks, and not always files for each of them."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.activations import capture, observing, resolve_sites
-from lmdyn.analysis.inspection.batches import seen, unread_entries
+from lmdyn.analysis.inspection.batches import seen, text_of, unread_entries
 from lmdyn.analysis.inspection.forward import Forward, call_module, device_of, logits_of
 from lmdyn.analysis.inspection.label_convention import (
     LabelConvention,
@@ -23,7 +23,7 @@ from lmdyn.analysis.inspection.label_convention import (
 from lmdyn.analysis.inspection.sites import FoundSites, Kind, find_sites, match_sites
 from lmdyn.analysis.inspection.transformer import is_encoder_decoder
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
-from lmdyn.callbacks.observing.probe import ProbeSet, text_of, to_device
+from lmdyn.callbacks.observing.probe import ProbeSet, to_device
 from lmdyn.callbacks.observing.protocols import HasLabelConvention, offers
 from lmdyn.callbacks.observing.run import announce
 

@@ -12,8 +12,10 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader
 
 from lmdyn.callbacks.observing.protocols import PARTS, HasSplits, HasTokenizer, members, offers
-from lmdyn.callbacks.training.checkpoint import checkpoint_step
+from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_step
+from lmdyn.callbacks.training.lightning_internals import callbacks_of, datamodule_of, validation_source
 from lmdyn.callbacks.training.observation_schedule import Steps
+from lmdyn.callbacks.training.resume import token_counts_of, tokenizer_of
 
 __all__ = [
     "Run",
@@ -47,6 +49,20 @@ class Run:
     datamodule: Any = None
     checkpoints: Mapping[int, Path] | None = None
     checkpoint_folder: Path | None = None
+
+    @classmethod
+    def of(cls, trainer: L.Trainer, module: L.LightningModule) -> "Run":
+        """The run that a trainer trains a module in."""
+        data = datamodule_of(trainer)
+        data = validation_source(trainer, module) if data is None else data
+        savers = (c for c in callbacks_of(trainer) if isinstance(c, ScheduledCheckpoint) and c.weights_only)
+        return cls(
+            log_dir=Path(trainer.log_dir or trainer.default_root_dir),
+            tokenizer=tokenizer_of(data, module),
+            token_counts=token_counts_of(data),
+            datamodule=data,
+            checkpoint_folder=next((c.directory(trainer) for c in savers), None),
+        )
 
     @property
     def live(self) -> bool:

@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from lmdyn.analysis.inspection.batches import text_of
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.hashing import splitmix64
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.probe import ObservedBatch, text_of
+from lmdyn.callbacks.observing.probe import ObservedBatch
 from lmdyn.callbacks.observing.run import announce
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Contiguous streams of text for truncated backpropagation through time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NotRequired, TypedDict
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmdyn.datamodules.corpora.encoding import BATCH_LAYERS, IGNORED, EncodedSplit
 from lmdyn.datamodules.corpora.tokenization import digest
-from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError
+from lmdyn.datamodules.loading.global_batch import GlobalBatch, ResumeError, size_that
 
 __all__ = ["SHUFFLED", "StreamLoader", "StreamState"]
 
@@ -164,8 +164,11 @@ class StreamLoader:
     @property
     def fingerprint(self) -> str:
         """Hash of what all ranks together are served: equal tokens, labels and cut give an equal one."""
+        return self._fingerprint(self.streams)
+
+    def _fingerprint(self, streams: int) -> str:
         served = {k: v for k, v in self._settings.items() if k not in ("rank", "world_size")}
-        served["max_tokens"] = self.total_tokens
+        served |= {"streams": streams, "max_tokens": self.total_tokens}
         if not any(layer.startswith(SHUFFLED) for layer in self.layers):
             del served["seed"]
         return digest([self._data.fingerprint(name.removeprefix(SHUFFLED) for name in self.layers), served])
@@ -226,6 +229,11 @@ class StreamLoader:
     def limit(self, max_tokens: int) -> "StreamLoader":
         """The first ``max_tokens`` predictions of the split, cut into the same number of streams."""
         return self._replace(max_tokens=max_tokens)
+
+    def recut(self, fingerprints: Collection[str]) -> "StreamLoader | None":
+        """The same predictions, in as many streams as one of these fingerprints is of; None where it is of none."""
+        streams = size_that(lambda n: self._fingerprint(n) in fingerprints)
+        return None if streams is None else self._replace(streams=streams)
 
     def state_dict(self) -> StreamState:
         """Number of batches handed out in this epoch, the one that is being worked on included.

@@ -1,10 +1,10 @@
 """The batch of all ranks together, which stays what it is where a run goes on, on other ranks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["ORDER_VERSION", "GlobalBatch", "ResumeError", "accumulated_batches"]
+__all__ = ["ORDER_VERSION", "GlobalBatch", "ResumeError", "accumulated_batches", "size_that"]
 
 ORDER_VERSION = 2
 """How training data is ordered. 2: epochs of rows end with a whole update. 1, of runs begun before: also within one."""
@@ -156,3 +156,12 @@ class GlobalBatch:
 def accumulated_batches(trainer: Any) -> int:
     """Batches of an update, for a loader that a trainer asks for; 1 without trainer."""
     return int(getattr(trainer, "accumulate_grad_batches", 1))
+
+
+_LARGEST = 4096
+"""Of batch sizes that are tried: each costs a hash of a few settings."""
+
+
+def size_that(fits: Callable[[int], bool]) -> int | None:
+    """The smallest batch size that fits, as that of which a hash was kept; None where none does."""
+    return next((size for size in range(1, _LARGEST + 1) if fits(size)), None)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lmdyn.datamodules.corpora.encoding import EncodedSplit
 from lmdyn.datamodules.corpora.tokenization import digest
-from lmdyn.datamodules.loading.global_batch import ORDER_VERSION, GlobalBatch, ResumeError
+from lmdyn.datamodules.loading.global_batch import ORDER_VERSION, GlobalBatch, ResumeError, size_that
 from lmdyn.datamodules.pretraining.masking import Masking
 from lmdyn.datamodules.pretraining.sentence_pairs import RowMaker, row_generator, rows_of
 
@@ -132,8 +132,11 @@ class RowLoader:
     @property
     def fingerprint(self) -> str:
         """Hash of what all ranks together are served."""
+        return self._fingerprint(self._settings["batch_size"])
+
+    def _fingerprint(self, batch_size: int) -> str:
         private = ("rank", "world_size", "num_workers", "accumulated", "order")
-        served = {k: v for k, v in self._settings.items() if k not in private}
+        served = {k: v for k, v in self._settings.items() if k not in private} | {"batch_size": batch_size}
         layout = self._maker.format
         predicted = masking_settings(layout.masking) if layout.objective == "masked" else layout.objective
         return digest(
@@ -201,6 +204,11 @@ class RowLoader:
     def with_batch_size(self, rows: int) -> "RowLoader":
         """The same rows in batches of another size, of all ranks together, each an update."""
         return self._replace(batch_size=rows, accumulated=1)
+
+    def recut(self, fingerprints: Collection[str]) -> "RowLoader | None":
+        """The same rows, in batches of the size that one of these fingerprints is of; None where it is of none."""
+        rows = size_that(lambda n: self._fingerprint(n) in fingerprints)
+        return None if rows is None else self._replace(batch_size=rows)
 
     def state_dict(self) -> dict[str, Any]:
         """Epoch and number of batches handed out in it, the one that is being worked on included."""

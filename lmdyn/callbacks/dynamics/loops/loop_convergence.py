@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from lmdyn.analysis.dynamics.convergence import RULES, LoopSums
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.inspection.batches import text_of
 from lmdyn.analysis.inspection.forward import device_of, logits_of
 from lmdyn.analysis.orbits.trajectories import exact_products
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen
 from lmdyn.callbacks.dynamics.loops.loop_convergence_figures import loop_convergence_figures
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.observing.probe import text_of, to_device
+from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.store import UNDECIDED
 
 __all__ = ["LoopConvergence"]
