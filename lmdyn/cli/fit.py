@@ -23,8 +23,9 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.store import current_name
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_step
 from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
-from lmdyn.callbacks.training.lightning_internals import callbacks_of, purge_after
+from lmdyn.callbacks.training.lightning_internals import SHARDING, callbacks_of, purge_after
 from lmdyn.callbacks.training.resume import RunState
+from lmdyn.callbacks.training.sharded_checkpoints import about_sharded, is_sharded_checkpoint
 from lmdyn.cli import INSPECT_FIRST
 from lmdyn.cli.checking.preflight import Preflight
 from lmdyn.cli.checking.resumption import changed_settings, check_resumed
@@ -167,12 +168,13 @@ class LmdynCLI(LightningCLI):
         path = config.get("ckpt_path")
         if path is None or (subcommand == "fit" and path == "last"):  # before_fit looks for the last one
             return
-        if not Path(path).is_file():
+        sharded = is_sharded_checkpoint(Path(path))
+        if not (sharded or Path(path).is_file()):
             raise FileNotFoundError(
-                f"ckpt_path: there is no checkpoint {path}: expected a file on this machine (download a remote one, "
-                "consolidate a sharded one)"
+                f"ckpt_path: there is no checkpoint {path}: expected a file on this machine, or the folder of a "
+                "sharded one (download a remote one)"
             )
-        checkpoint = read_checkpoint(Path(path))
+        checkpoint = about_sharded(Path(path)) if sharded else read_checkpoint(Path(path))
         if subcommand == "fit" and "optimizer_states" not in checkpoint:
             raise ValueError(
                 f"ckpt_path: {path} holds weights and no resume state: a run goes on from a full checkpoint, one "
@@ -226,6 +228,7 @@ class LmdynCLI(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Run it; a run that was terminated says so, where Lightning exits as if it had ended."""
+        self._refuse_whole_module_for_sharded(self.config[subcommand].get("ckpt_path"))
         try:
             super()._run_subcommand(subcommand)
         except SIGTERMException:
@@ -233,6 +236,16 @@ class LmdynCLI(LightningCLI):
         finally:
             if self._writer is not None:
                 self._writer.release()
+
+    def _refuse_whole_module_for_sharded(self, path: str | None) -> None:
+        """A sharded checkpoint, which each rank reads its part of, where ranks have the whole module."""
+        strategy = self.trainer.strategy
+        if path is not None and is_sharded_checkpoint(Path(path)) and not isinstance(strategy, SHARDING):
+            raise ValueError(
+                f"ckpt_path: {path} is a sharded checkpoint, and ranks have the whole module here "
+                f"({type(strategy).__name__}): give the strategy of the run that wrote it (on any number of ranks; "
+                "its `save_distributed_checkpoint: false` writes files)"
+            )
 
     def _refuse_used_folder(self, folder: Path) -> None:
         """Every rank looks for itself, and all of them raise: rank 0 writes only when all have met, which is later."""

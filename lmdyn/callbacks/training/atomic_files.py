@@ -9,12 +9,15 @@ import platform
 import re
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 __all__ = [
     "UnwritableError",
+    "compare_checksums",
     "make_writable",
     "process_is_gone",
     "process_name",
@@ -202,3 +205,19 @@ def _began(pid: int) -> int | None:
         return None
     fields = content.rpartition(")")[2].split()
     return None if fields[0] in {"Z", "X"} else int(fields[19])  # one that has ended and is not yet buried
+
+
+def compare_checksums(archive: Path | BinaryIO) -> None:
+    """Refuse what torch has saved, where a part is not as it was written: torch would believe its numbers.
+
+    Raises:
+        ValueError: another content than was written.
+    """
+    if not zipfile.is_zipfile(archive):  # of old versions of torch
+        return
+    with zipfile.ZipFile(archive) as file:
+        without = all(
+            part.CRC == 0 for part in file.infolist()
+        )  # torch.serialization.set_crc32_options(False)
+        if not without and (part := file.testzip()) is not None:
+            raise ValueError(f"{part} in it has another content than was written")

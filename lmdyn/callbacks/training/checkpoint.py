@@ -146,7 +146,7 @@ class ScheduledCheckpoint(Checkpoint):
         try:
             trainer.strategy.save_checkpoint(checkpoint, partial)
         except (OSError, RuntimeError) as error:  # the latter is torch's, of a disk that is full
-            partial.unlink(missing_ok=True)
+            _remove(partial)
             raise UnwritableError(path, error) from error
         trainer.strategy.barrier("ScheduledCheckpoint")
         if not trainer.is_global_zero:

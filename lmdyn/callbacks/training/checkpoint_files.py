@@ -4,7 +4,6 @@ import hashlib
 import inspect
 import os
 import sys
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from lmdyn.analysis.inspection.forward import dotted
+from lmdyn.callbacks.training.atomic_files import compare_checksums
 from lmdyn.callbacks.training.checkpoint import checkpoint_step
 from lmdyn.callbacks.training.hub_checkpoints import is_pretrained, name_step, read_pretrained
+from lmdyn.callbacks.training.sharded_checkpoints import is_sharded_checkpoint, read_sharded
 
 __all__ = [
     "build_module",
@@ -28,17 +29,20 @@ __all__ = [
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint on the CPU: a file of Lightning's, read with ``weights_only=True``, or a folder of Hugging Face's.
+    """A checkpoint on the CPU: a file of Lightning's, read with ``weights_only=True``, or a folder.
 
-    A file is compared with the checksums that it holds, which torch does not look at (0.3 s for a gigabyte).
+    Folders are of Hugging Face's format, or those that ranks write together. What Lightning has written is compared
+    with the checksums that it holds, which torch does not look at (0.3 s for a gigabyte).
 
     Raises:
         ValueError: a file or folder that cannot be read, that is damaged, or that is no checkpoint.
     """
     if is_pretrained(path):
         return read_pretrained(path)
+    if is_sharded_checkpoint(path):
+        return read_sharded(path)
     try:
-        _compare_checksums(path)
+        compare_checksums(path)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ValueError(
@@ -47,18 +51,6 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise ValueError(f"{path} is no Lightning checkpoint: it has no 'state_dict'")
     return checkpoint
-
-
-def _compare_checksums(path: Path) -> None:
-    """Refuse a file of which a part is not as it was written: its numbers would be believed."""
-    if not zipfile.is_zipfile(path):  # of old versions of torch
-        return
-    with zipfile.ZipFile(path) as file:
-        without = all(
-            part.CRC == 0 for part in file.infolist()
-        )  # torch.serialization.set_crc32_options(False)
-        if not without and (part := file.testzip()) is not None:
-            raise ValueError(f"{part} in it has another content than was written")
 
 
 def find_checkpoints(pattern: str) -> dict[int, Path]:
@@ -128,7 +120,7 @@ def newest_checkpoint(path: str, step: int | None = None) -> Path:
         FileNotFoundError: nothing there, or nothing of this step.
     """
     found = Path(os.path.expandvars(path)).expanduser()
-    if found.is_file() or is_pretrained(found):
+    if found.is_file() or is_pretrained(found) or is_sharded_checkpoint(found):
         return found
     folder = found / "checkpoints" if (found / "checkpoints").is_dir() else found
     checkpoints = find_checkpoints(str(folder))

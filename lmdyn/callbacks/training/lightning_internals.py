@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from lmdyn.analysis.inspection.forward import is_sharded
 
 __all__ = [
+    "SHARDING",
     "accumulates_gradients",
     "callbacks_of",
     "checkpoint_contents",
@@ -210,6 +211,8 @@ def start_wandb_run(logger: WandbLogger) -> None:
 
 def shards_weights(trainer: L.Trainer, module: nn.Module) -> bool:
     """Whether the weights are in parts, or will be: some strategies cut them after this hook."""
-    return is_sharded(module) or isinstance(
-        trainer.strategy, (FSDPStrategy, ModelParallelStrategy, DeepSpeedStrategy)
-    )
+    return is_sharded(module) or isinstance(trainer.strategy, SHARDING)
+
+
+SHARDING = (FSDPStrategy, ModelParallelStrategy, DeepSpeedStrategy)
+"""Strategies whose ranks share the weights of the module."""

@@ -357,7 +357,10 @@ class Preflight(L.Callback):
         if not trainer.is_global_zero:
             return
         memory, disk = self._foreseen
-        used = sum(p.stat().st_size for p in folder.rglob("*.ckpt") if p.is_file())
+        saved = [
+            p for found in folder.rglob("*.ckpt") for p in (found, *found.rglob("*"))
+        ]  # or folders of files
+        used = sum(p.stat().st_size for p in saved if p.is_file())
         self.compared = compared(memory, device_of(pl_module))
         self.compared |= {"checkpoints_mb": used >> 20, "foreseen_checkpoints_mb": disk >> 20}
         log.info("checkpoints: %s, %s foreseen", in_words(used), in_words(disk))

@@ -14,6 +14,7 @@ import yaml
 
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_step
 from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
+from lmdyn.callbacks.training.sharded_checkpoints import is_sharded_checkpoint
 from lmdyn.cli.configurations import read_yaml
 from lmdyn.cli.fit import LmdynCLI, plain
 from lmdyn.cli.studies.restored_rates import change_optimizers
@@ -106,6 +107,11 @@ def fork(
             _write(path, _configuration(config, out, known))
             resumed = "last"
         else:
+            if is_sharded_checkpoint(origin):
+                raise ValueError(
+                    f"{origin} is a sharded checkpoint, and a fork changes a file: the strategy's "
+                    "`save_distributed_checkpoint: false` writes files"
+                )
             checkpoint = read_checkpoint(origin)
             if "optimizer_states" not in checkpoint:
                 raise ValueError(

@@ -1,0 +1,161 @@
+"""Checkpoints that ranks write together: folders of torch.distributed.checkpoint's, with a ``meta.pt`` of Lightning's.
+
+torch reads their index and the settings of their optimizers by pickle, which can run code. Here both are read as plain
+values, and a checkpoint that holds anything else is refused before torch reads it.
+"""
+
+import io
+import pickle
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, TensorStorageMetadata
+
+from lmdyn.callbacks.training.atomic_files import compare_checksums
+
+__all__ = ["about_sharded", "is_sharded_checkpoint", "read_sharded"]
+
+_ABOUT = "meta.pt"
+_INDEX = ".metadata"
+_WEIGHTS = ("state_dict.", "model.")  # of a ModelParallelStrategy, of an FSDPStrategy
+
+_IN_INDEX = {
+    "torch": {"Size", "device"},
+    "torch.serialization": {"_get_layout"},
+    "torch.distributed.checkpoint.metadata": {
+        "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties",
+        "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "collections": {"OrderedDict"},
+    "pathlib": {"PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"},
+}  # fmt: skip
+"""What an index is made of, by module; and the dtypes of torch."""
+
+
+def is_sharded_checkpoint(path: Path) -> bool:
+    """Whether it is such a checkpoint."""
+    return (path / _INDEX).is_file() and (path / _ABOUT).is_file()
+
+
+def about_sharded(path: Path) -> dict[str, Any]:
+    """All but the tensors: what a file of Lightning's holds beside its weights and its optimizers' states.
+
+    The index and the optimizers' settings are read too, and must be plain.
+
+    Returns:
+        As :func:`~lmdyn.callbacks.training.checkpoint_files.read_checkpoint`, without ``state_dict``;
+        ``optimizer_states`` is an empty list where there are any.
+
+    Raises:
+        ValueError: files that cannot be read, or that hold more than plain values and tensors.
+    """
+    return _read(path)[0]
+
+
+def read_sharded(path: Path) -> dict[str, Any]:
+    """The same with the whole weights, on the CPU.
+
+    Raises:
+        ValueError: as :func:`about_sharded`.
+    """
+    about, weights = _read(path, *_WEIGHTS)
+    return {**about, "state_dict": weights}
+
+
+def _read(path: Path, *parts: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is no tensor, and the tensors whose names begin with a part's, by the rest of their names."""
+    reader = _Reader(path)
+    try:
+        compare_checksums(path / _ABOUT)
+        about = torch.load(path / _ABOUT, map_location="cpu", weights_only=True)
+        whole = reader.read_metadata()
+        index = whole.state_dict_metadata
+        tensors = {
+            name: torch.empty(what.size, dtype=what.properties.dtype)
+            for name, what in index.items()
+            if isinstance(what, TensorStorageMetadata) and name.startswith(parts)
+        }
+        plain = {name for name, what in index.items() if isinstance(what, BytesStorageMetadata)}
+        _check_chunks(index)
+        _compare_checksums(path, whole, tensors.keys() | plain)
+        reader.set_up_storage_reader(whole, is_coordinator=True)
+        planner = _Planner(flatten_state_dict=False)
+        planner.set_up_planner({**tensors, **dict.fromkeys(plain)}, whole, is_coordinator=True)
+        plan = planner.finish_plan(reader.prepare_local_plan(planner.create_local_plan()))
+        reader.read_data(plan, planner).wait()
+    except Exception as error:
+        raise ValueError(
+            f"{path} cannot be read as a sharded checkpoint: damaged, or none ({error}): take another, or write it anew"
+        ) from error
+    if not isinstance(about, dict):
+        raise ValueError(
+            f"{path / _ABOUT} is none of Lightning's: expected a dict, got {type(about).__name__}"
+        )
+    if any(name.startswith("optimizer_0.") for name in index):
+        about["optimizer_states"] = []
+    return about, {name.partition(".")[2]: tensor for name, tensor in tensors.items()}
+
+
+def _check_chunks(index: Mapping[str, Any]) -> None:
+    """Refuse an index by which parts of a tensor would stay as the memory was."""
+    for name, what in index.items():
+        if not isinstance(what, TensorStorageMetadata):
+            continue
+        within = all(
+            first >= 0 and first + length <= size
+            for chunk in what.chunks
+            for first, length, size in zip(chunk.offsets, chunk.sizes, what.size, strict=True)
+        )
+        if not within or sum(chunk.sizes.numel() for chunk in what.chunks) != what.size.numel():
+            raise ValueError(f"the parts of {name} are not those of {tuple(what.size)}")
+
+
+def _compare_checksums(path: Path, index: Metadata, names: Collection[str]) -> None:
+    """Refuse parts that are not as they were written: each is an archive with checksums."""
+    for part, where in (index.storage_data or {}).items():
+        if part.fqn not in names:
+            continue
+        with (path / where.relative_path).open("rb") as file:
+            file.seek(where.offset)
+            stored = io.BytesIO(file.read(where.length))
+        compare_checksums(stored)
+
+
+class _Reader(FileSystemReader):
+    """Reads an index of plain values only."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        with (Path(self.path) / _INDEX).open("rb") as file:
+            index = cast(Metadata, _Index(file).load())
+        index.storage_meta = None
+        return index
+
+
+class _Index(pickle.Unpickler):
+    """Knows what an index is made of, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):
+            return _member
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        if name not in _IN_INDEX.get(module, ()):
+            raise pickle.UnpicklingError(f"its index names {module}.{name}, which no index needs")
+        return super().find_class(module, name)
+
+
+def _member(of: Any, name: str) -> Any:
+    """A member of an enum: that is what an index looks up by ``getattr``."""
+    return of[name]
+
+
+class _Planner(DefaultLoadPlanner):
+    """Reads the values that are no tensors without running code."""
+
+    def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
+        self.state_dict[read_item.dest_index.fqn] = torch.load(value, map_location="cpu", weights_only=True)

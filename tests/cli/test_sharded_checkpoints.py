@@ -1,0 +1,172 @@
+"""Checkpoints that ranks write together, which are folders: a run goes on from them and is replayed."""
+
+import contextlib
+import io
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
+from lmdyn.callbacks.training.sharded_checkpoints import about_sharded, is_sharded_checkpoint, read_sharded
+from lmdyn.cli.__main__ import main
+from tests.helpers.ranks import TORCHRUN, run_ranks
+from tests.helpers.small_runs import says
+
+
+def configuration(folder, version, steps):
+    saver = {"class_path": "ScheduledCheckpoint"}
+    schedule = {"every": 3, "last": False}
+    content = {
+        "seed_everything": 3,
+        "trainer": {
+            "accelerator": "cpu", "devices": 2, "max_steps": steps, "max_epochs": -1, "limit_val_batches": 0,
+            "enable_progress_bar": False, "enable_model_summary": False,
+            "strategy": {"class_path": "lightning.pytorch.strategies.ModelParallelStrategy",
+                         "init_args": {"data_parallel_size": 2, "tensor_parallel_size": 1,
+                                       "process_group_backend": "gloo"}},
+            "logger": {"class_path": "TensorBoardLogger",
+                       "init_args": {"save_dir": str(folder), "name": None, "version": version}},
+            "callbacks": [
+                {**saver, "init_args": {"schedule": schedule}},
+                {**saver, "init_args": {"schedule": schedule, "weights_only": False}},
+                {"class_path": "LearningCurves", "init_args": {
+                    "schedule": schedule, "layers": [], "bands": [3], "frequency": "probe", "log_figures": False}},
+            ],
+        },
+        "model": {"class_path": "tests.callbacks.observing.test_sharded.Sharded"},
+        "data": {"class_path": "tests.callbacks.observing.test_sharded.Data", "init_args": {"batches": 4}},
+    }  # fmt: skip
+    path = folder / f"{version}-{steps}.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return str(path)
+
+
+def rank_main(folder):
+    main(["fit", "--config", str(folder / "whole-6.yaml")])
+    main(["fit", "--config", str(folder / "run-3.yaml")])
+    main(["fit", "--config", str(folder / "run-6.yaml"), "--ckpt_path", "last"])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sharded")
+    for version, steps in (("whole", 6), ("run", 3), ("run", 6)):
+        configuration(folder, version, steps)
+    run_ranks(__file__, folder, folder / "cache", timeout=240, **TORCHRUN)
+    return folder
+
+
+def test_a_run_goes_on_from_a_sharded_checkpoint(runs):
+    """Its weights are those of the run that was left alone, bit by bit; they are read without torchrun."""
+    for step in (3, 6):
+        whole, run = (
+            read_checkpoint(runs / name / "checkpoints" / f"step={step:09d}.ckpt")["state_dict"]
+            for name in ("whole", "run")
+        )
+        assert whole.keys() == run.keys()
+        assert len(whole) == 7
+        assert all(torch.equal(whole[name], run[name]) for name in whole)
+    assert is_sharded_checkpoint(runs / "run" / "resume" / "step=000000006.ckpt")
+    tables = [pd.read_parquet(runs / name / "observations" / "learning_curves") for name in ("whole", "run")]
+    pd.testing.assert_frame_equal(*tables)
+    assert tables[0]["step"].unique().tolist() == [0, 3, 6]
+    noted = json.loads((runs / "run" / "provenance.json").read_text(encoding="utf-8"))
+    assert "foreseen_checkpoints_mb" in noted["sessions"][-1]
+
+
+def test_it_is_replayed_by_one_process(runs, tmp_path):
+    shutil.copytree(runs / "run", tmp_path / "run")
+    live = pd.read_parquet(tmp_path / "run" / "observations" / "learning_curves")
+    shutil.rmtree(tmp_path / "run" / "observations")
+    main(["analyze", str(tmp_path / "run")])
+    replayed = pd.read_parquet(tmp_path / "run" / "observations" / "learning_curves")
+    keys = [name for name in live if name != "value"]
+    pd.testing.assert_frame_equal(replayed[keys], live[keys])
+    np.testing.assert_allclose(replayed["value"], live["value"], rtol=1e-6, atol=1e-7)
+
+
+def test_ranks_of_the_whole_module_cannot_go_on_from_it(runs, tmp_path, capsys):
+    config = yaml.safe_load((runs / "run-6.yaml").read_text(encoding="utf-8"))
+    config["trainer"] |= {"strategy": "auto", "devices": 1}
+    path = tmp_path / "one.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    checkpoint = runs / "run" / "resume" / "step=000000003.ckpt"
+    for command in ("fit", "validate"):
+        said = says([command, "--config", str(path), "--trainer.logger.init_args.version", "one",
+                     "--ckpt_path", str(checkpoint)], capsys)  # fmt: skip
+        assert "is a sharded checkpoint, and ranks have the whole module here (SingleDeviceStrategy)" in said
+    weights = runs / "run" / "checkpoints" / "step=000000003.ckpt"
+    said = says(["fit", "--config", str(path), "--ckpt_path", str(weights)], capsys)
+    assert "holds weights and no resume state" in said
+    said = says(["fork", str(runs / "run"), "--step", "3", "--out", str(tmp_path / "fork")], capsys)
+    assert "is a sharded checkpoint, and a fork changes a file" in said
+
+
+@pytest.fixture
+def checkpoint(runs, tmp_path):
+    return Path(
+        shutil.copytree(runs / "run" / "resume" / "step=000000003.ckpt", tmp_path / "step=000000003.ckpt")
+    )
+
+
+class Opener:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return exec, (f"open({str(self.path)!r}, 'w').close()",)
+
+
+def test_an_index_runs_no_code(checkpoint, tmp_path):
+    found = FileSystemReader(checkpoint).read_metadata()
+    found.planner_data = Opener(tmp_path / "ran")
+    (checkpoint / ".metadata").write_bytes(pickle.dumps(found))
+    for read in (about_sharded, read_sharded):
+        with pytest.raises(ValueError, match=r"its index names builtins\.exec, which no index needs"):
+            read(checkpoint)
+    assert not (tmp_path / "ran").exists()
+    FileSystemReader(checkpoint).read_metadata()  # torch runs it
+    assert (tmp_path / "ran").exists()
+
+
+def test_settings_of_an_optimizer_run_no_code(checkpoint, tmp_path):
+    stored = io.BytesIO()
+    torch.save(Opener(tmp_path / "ran"), stored)
+    found = FileSystemReader(checkpoint).read_metadata()
+    where = next(w for index, w in found.storage_data.items() if index.fqn == "optimizer_0.param_groups.0.lr")
+    where.relative_path, where.offset, where.length = "other.distcp", 0, len(stored.getvalue())
+    (checkpoint / "other.distcp").write_bytes(stored.getvalue())
+    (checkpoint / ".metadata").write_bytes(pickle.dumps(found))
+    with pytest.raises(
+        ValueError, match=r"(?s)cannot be read as a sharded checkpoint.*weights_only|Unsupported"
+    ):
+        about_sharded(checkpoint)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", [".metadata", "meta.pt", "__0_0.distcp", "__1_0.distcp"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "bit"])
+def test_damaged_files_are_refused(checkpoint, name, damage):
+    before = read_checkpoint(checkpoint)["state_dict"]
+    content = bytearray((checkpoint / name).read_bytes())
+    if damage == "bit":
+        content[len(content) // 2] ^= 64
+    (checkpoint / name).write_bytes(
+        {"cut": content[: len(content) // 2], "empty": b"", "bit": content}[damage]
+    )
+    found = None
+    with contextlib.suppress(ValueError):
+        found = read_checkpoint(checkpoint)
+    if found is not None:  # damage to what is not read: padding, or the optimizer's tensors
+        assert damage == "bit"
+        assert all(torch.equal(found["state_dict"][k], v) for k, v in before.items())
