@@ -4,11 +4,13 @@ import json
 import logging
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
@@ -30,6 +32,7 @@ from lmdyn.cli import INSPECT_FIRST
 from lmdyn.cli.checking.preflight import Preflight
 from lmdyn.cli.checking.resumption import changed_settings, check_resumed
 from lmdyn.cli.parser import ConfigFile, Parser
+from lmdyn.cli.progress_lines import ProgressLines
 from lmdyn.cli.studies.chain import CHAIN
 from lmdyn.cli.studies.provenance import begin_session, end_session
 from lmdyn.cli.studies.run_lock import FolderLock
@@ -95,6 +98,7 @@ class LmdynCLI(LightningCLI):
         self, args: Sequence[str], *, run: bool = True, command: Sequence[str] | None = None
     ) -> None:
         self._writer: FolderLock | None = None
+        self._folder: Path | None = None
         self._resumed: tuple[Any, ...] = ()  # what is compared where a run goes on
         super().__init__(
             L.LightningModule,
@@ -205,8 +209,10 @@ class LmdynCLI(LightningCLI):
     def before_fit(self) -> None:
         """Resolve ``last``; refuse to begin a run where one already is; check ahead what would fail later."""
         callbacks_of(self.trainer).insert(0, Preflight())
+        if isinstance(self.trainer.progress_bar_callback, RichProgressBar) and not sys.stdout.isatty():
+            callbacks_of(self.trainer).append(ProgressLines())
         config = self.config["fit"]
-        folder = run_folder(self.trainer)
+        folder = self._folder = run_folder(self.trainer)
         if self.trainer.is_global_zero:
             self._writer = FolderLock(folder)
             self._writer.acquire(wait=CHAIN in os.environ)  # its chain has ended all that it could end
@@ -232,10 +238,29 @@ class LmdynCLI(LightningCLI):
         try:
             super()._run_subcommand(subcommand)
         except SIGTERMException:
+            self._say_how_to_go_on()
             raise SystemExit(128 + signal.SIGTERM) from None
+        except SystemExit:  # Ctrl-C, which Lightning catches
+            self._say_how_to_go_on()
+            raise
         finally:
             if self._writer is not None:
                 self._writer.release()
+
+    def _say_how_to_go_on(self) -> None:
+        """Of a training that was stopped; nothing here waits for other ranks."""
+        if self._folder is None or not self.trainer.is_global_zero:
+            return
+        full = self._full_checkpoints(self._folder)
+        start = f"step {checkpoint_step(full[-1])}" if full else "its beginning"
+        logger = plain(self.config["fit"])["trainer"].get("logger")
+        chosen = isinstance(logger, dict) and "version" in (logger.get("init_args") or {})
+        named = chosen and logger["init_args"]["version"] is None  # the next run would have the next number
+        version = f" --trainer.logger.init_args.version {self._folder.name}" if named else ""
+        log.info(
+            "stopped at step %d; to go on, from %s: the same command with%s --ckpt_path last",
+            self.trainer.global_step, start, version,
+        )  # fmt: skip
 
     def _refuse_whole_module_for_sharded(self, path: str | None) -> None:
         """A sharded checkpoint, which each rank reads its part of, where ranks have the whole module."""
@@ -259,10 +284,7 @@ class LmdynCLI(LightningCLI):
 
     def _last_checkpoint(self, folder: Path) -> Path | None:
         """The newest full checkpoint of a run; None where one was begun that has none yet, to begin it again."""
-        savers = [
-            c for c in callbacks_of(self.trainer) if isinstance(c, ScheduledCheckpoint) and not c.weights_only
-        ]
-        found = [p for c in savers for p in (folder / c.folder).glob("step=*.ckpt")]
+        savers, found = self._full_savers, self._full_checkpoints(folder)
         if not found and savers and (folder / "config.yaml").exists():
             if changed := changed_settings(folder, plain(self.config["fit"]), from_begin=True):
                 raise ValueError(
@@ -277,7 +299,17 @@ class LmdynCLI(LightningCLI):
                 "--trainer.logger.init_args.version version_0)"
                 + ("" if savers else ": attach a ScheduledCheckpoint with weights_only: false")
             )
-        return max(found, key=lambda p: checkpoint_step(p) or 0)
+        return found[-1]
+
+    @property
+    def _full_savers(self) -> list[ScheduledCheckpoint]:
+        callbacks = callbacks_of(self.trainer)
+        return [c for c in callbacks if isinstance(c, ScheduledCheckpoint) and not c.weights_only]
+
+    def _full_checkpoints(self, folder: Path) -> list[Path]:
+        """Those from which a run goes on, in the order of steps."""
+        found = [p for saver in self._full_savers for p in (folder / saver.folder).glob("step=*.ckpt")]
+        return sorted(found, key=lambda path: checkpoint_step(path) or 0)
 
     def after_fit(self) -> None:
         """Write the report, and say where everything is."""

@@ -16,6 +16,7 @@ from lmdyn.callbacks import Sparsity
 from lmdyn.cli import __main__ as cli
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.fit import LmdynCLI
+from lmdyn.cli.progress_lines import ProgressLines
 
 DATA = {"n_train_tokens": 1500, "n_validation_tokens": 300, "n_test_tokens": 200, "n_nouns": 40, "n_verbs": 30,
         "n_adjectives": 20, "n_adverbs": 10, "n_names": 20, "n_facts": 10, "batch_size": 8,
@@ -225,10 +226,40 @@ class Terminate(L.Callback):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_a_terminated_run_says_so(config):
+class Interrupt(L.Callback):
+    def on_train_batch_end(self, *_):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "full", "start"),
+    [("Terminate", 143, True, "step 1"), ("Interrupt", 1, False, "its beginning")],
+)
+def test_a_stopped_run_says_so_and_how_to_go_on(config, capsys, how, code, full, start):
+    saver = {"class_path": "ScheduledCheckpoint", "init_args": {"weights_only": False}}
+    callbacks = [*([saver] if full else []), {"class_path": f"{__name__}.{how}"}]
     with pytest.raises(SystemExit) as stop:
-        main(["fit", "--config", config(callbacks=[{"class_path": f"{__name__}.Terminate"}])])
-    assert stop.value.code == 143
+        main(["fit", "--config", config(callbacks=callbacks)])
+    assert stop.value.code == code
+    said = capsys.readouterr().err
+    assert f"stopped at step 1; to go on, from {start}: the same command with --ckpt_path last\n" in said
+
+
+def test_a_run_without_a_name_is_gone_on_with_by_its_number(config, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--config", config(None, callbacks=[{"class_path": f"{__name__}.Interrupt"}])])
+    assert "with --trainer.logger.init_args.version version_0 --ckpt_path last\n" in capsys.readouterr().err
+
+
+def test_where_no_bar_can_be_drawn_lines_say_where_a_training_is(config, capsys, monkeypatch):
+    monkeypatch.setattr(ProgressLines.__init__, "__defaults__", (0.0, 0.0))
+    main(["fit", "--config", config(max_steps=4, enable_progress_bar=True)])
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
+    assert [line.split(",")[:2] for line in lines] == [[f"step {n} of 4", " epoch 0"] for n in (1, 2, 3, 4)]
+    assert all(", train_loss " in line and " updates a second" in line for line in lines)
+    assert ["left" in line for line in lines] == [False, True, True, True]
+    main(["fit", "--config", config("quiet", max_steps=4)])
+    assert "updates a second" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

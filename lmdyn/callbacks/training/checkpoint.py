@@ -17,6 +17,7 @@ from lmdyn.callbacks.training.lightning_internals import (
 )
 from lmdyn.callbacks.training.observation_schedule import Steps
 from lmdyn.callbacks.training.resume import RunState, about_checkpoint, at_epoch_start
+from lmdyn.callbacks.training.sharded_checkpoints import is_sharded_checkpoint, seal_index
 
 __all__ = ["ScheduledCheckpoint", "checkpoint_step"]
 
@@ -151,6 +152,8 @@ class ScheduledCheckpoint(Checkpoint):
         trainer.strategy.barrier("ScheduledCheckpoint")
         if not trainer.is_global_zero:
             return
+        if is_sharded_checkpoint(partial):
+            seal_index(partial)
         if path.is_dir():  # a file is replaced in one go
             _remove(path)
         partial.replace(path)

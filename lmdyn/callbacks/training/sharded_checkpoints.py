@@ -6,6 +6,7 @@ values, and a checkpoint that holds anything else is refused before torch reads 
 
 import io
 import pickle
+import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -17,10 +18,11 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
 from lmdyn.callbacks.training.atomic_files import compare_checksums
 
-__all__ = ["about_sharded", "is_sharded_checkpoint", "read_sharded"]
+__all__ = ["about_sharded", "is_sharded_checkpoint", "read_sharded", "seal_index"]
 
 _ABOUT = "meta.pt"
 _INDEX = ".metadata"
+_CHECKSUM = "metadata.crc32"
 _WEIGHTS = ("state_dict.", "model.")  # of a ModelParallelStrategy, of an FSDPStrategy
 
 _IN_INDEX = {
@@ -40,6 +42,11 @@ _IN_INDEX = {
 def is_sharded_checkpoint(path: Path) -> bool:
     """Whether it is such a checkpoint."""
     return (path / _INDEX).is_file() and (path / _ABOUT).is_file()
+
+
+def seal_index(path: Path) -> None:
+    """Write a checksum of the index, which torch writes without any: a flipped bit could name another tensor."""
+    (path / _CHECKSUM).write_text(f"{zlib.crc32((path / _INDEX).read_bytes())}\n", encoding="utf-8")
 
 
 def about_sharded(path: Path) -> dict[str, Any]:
@@ -130,8 +137,11 @@ class _Reader(FileSystemReader):
     """Reads an index of plain values only."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        with (Path(self.path) / _INDEX).open("rb") as file:
-            index = cast(Metadata, _Index(file).load())
+        content = (Path(self.path) / _INDEX).read_bytes()
+        sealed = Path(self.path) / _CHECKSUM
+        if sealed.is_file() and int(sealed.read_text(encoding="utf-8")) != zlib.crc32(content):
+            raise ValueError(f"{_INDEX} in it has another content than was written")
+        index = cast(Metadata, _Index(io.BytesIO(content)).load())
         index.storage_meta = None
         return index
 

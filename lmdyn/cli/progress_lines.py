@@ -1,0 +1,74 @@
+"""Where a training is, in lines, where no bar can be drawn: in a file, in a queue's log."""
+
+import logging
+import math
+import time
+from typing import Any
+
+import lightning as L
+
+__all__ = ["ProgressLines"]
+
+log = logging.getLogger(__name__)
+
+
+class ProgressLines(L.Callback):
+    """Logs step, losses and speed once a minute, on rank 0.
+
+    Rich's bar, which is Lightning's, writes nothing before its end where the output is no terminal.
+
+    Args:
+        every: seconds between lines.
+        first: seconds before the first one.
+    """
+
+    def __init__(self, every: float = 60.0, first: float = 10.0) -> None:
+        self.every, self.first = every, first
+        self._last = (0.0, 0)  # when the last line was written, and at which step
+        self._long = (
+            False  # whether speed was seen for so long that it tells what is left: observations come first
+        )
+        self._due = math.inf
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Begin to count."""
+        self._last = time.monotonic(), trainer.global_step
+        self._due = self._last[0] + self.first
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Write a line, where it is time."""
+        now = time.monotonic()
+        if now < self._due or not trainer.is_global_zero:
+            return
+        before, step_before = self._last
+        speed = (trainer.global_step - step_before) / (now - before)
+        self._last, self._due = (now, trainer.global_step), now + self.every
+        log.info("%s", progress_line(trainer, speed, left=self._long))
+        self._long = True
+
+
+def progress_line(trainer: L.Trainer, speed: float, *, left: bool = True) -> str:
+    """Step, epoch, what the bar would show, speed in updates a second and, where asked, the time left at that speed."""
+    step, total = trainer.global_step, _updates(trainer)
+    at = f"step {step:,}" + (f" of {total:,}" if total else "") + f", epoch {trainer.current_epoch}"
+    shown = {name: value for name, value in trainer.progress_bar_metrics.items() if name != "v_num"}
+    numbers = "".join(f", {name} {value:.4g}" for name, value in shown.items())
+    rest = f", {_in_words((total - step) / speed)} left" if left and total and speed > 0 else ""
+    return f"{at}{numbers}, {speed:.3g} updates a second{rest}"
+
+
+def _updates(trainer: L.Trainer) -> int | None:
+    """Of the whole training, where it is known."""
+    limits = [trainer.max_steps] if trainer.max_steps >= 0 else []
+    epochs = -1 if trainer.max_epochs is None else trainer.max_epochs
+    if epochs >= 0 and math.isfinite(trainer.num_training_batches):
+        epoch = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
+        limits.append(epochs * epoch)
+    return min(limits, default=None)
+
+
+def _in_words(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{max(minutes, 1)} min"
