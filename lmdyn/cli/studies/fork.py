@@ -121,6 +121,7 @@ def fork(
             before = _rates(checkpoint)
             _write(path, _configuration(config, out, about))
             _change(checkpoint, config, words, path, out)
+            _take_order(checkpoint, data_seed)
             about["rate"] = _ratio(before, _rates(checkpoint))
             _write(path, _configuration(config, out, about))
             checkpoint["forked_from"] = about
@@ -313,9 +314,22 @@ def _check_end(checkpoint: Mapping[str, Any], trainer: Any) -> None:
 
 def _take_updates(checkpoint: Mapping[str, Any], trainer: Any) -> None:
     """Let updates of other numbers of batches begin here, which a loader refuses where a run goes on."""
-    for state in checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", ()):
-        if isinstance(state, dict) and "global_batch" in state:
+    for state in _loaders(checkpoint):
+        if "global_batch" in state:
             state["global_batch"]["accumulated"] = trainer.accumulate_grad_batches
+
+
+def _take_order(checkpoint: Mapping[str, Any], seed: int | None) -> None:
+    """Let another order of rows begin here, where the loader's own seed draws it."""
+    for state in _loaders(checkpoint):
+        if seed is not None and "seed" in (settings := state.get("settings", {})):
+            settings["seed"] = seed
+
+
+def _loaders(checkpoint: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """States of the training loaders."""
+    states = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", ())
+    return [state for state in states if isinstance(state, dict)]
 
 
 def _write(path: Path, config: Mapping[str, Any]) -> None:

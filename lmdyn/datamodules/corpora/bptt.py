@@ -26,6 +26,8 @@ class StreamState(TypedDict):
     """Batches handed out in this epoch."""
     global_batch: NotRequired[dict[str, int]]
     """Rows of a batch of all ranks, and how they are divided; states of earlier versions lack it."""
+    text: NotRequired[str]
+    """Hash of the tokens; states of earlier versions lack it."""
 
 
 class StreamLoader:
@@ -242,7 +244,11 @@ class StreamLoader:
         midst of a training step, as on an exception, counts the batch of that step too.
         """
         position = self._position if self._resume is None else self._resume
-        return {"position": position, "global_batch": self._global_batch.state()}
+        return {
+            "position": position,
+            "global_batch": self._global_batch.state(),
+            "text": self._data.fingerprint(),
+        }
 
     @property
     def _global_batch(self) -> GlobalBatch:
@@ -257,6 +263,7 @@ class StreamLoader:
         """
         if (saved := GlobalBatch.saved(state)) is not None:
             self._global_batch.check_streams(saved)
+        self._data.compare(state.get("text"))
         position = int(state["position"])
         if not 0 <= position <= len(self):
             raise ResumeError(

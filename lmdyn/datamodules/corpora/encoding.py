@@ -221,6 +221,18 @@ class EncodedSplit:
         """Hash of the tokens and of the labels of some layers."""
         return digest([self._hashes["tokens"], {layer: self._hashes[layer] for layer in layers}])
 
+    def compare(self, saved: str | None) -> None:
+        """Say where a run that goes on reads another text than before, or the same in another order.
+
+        Args:
+            saved: the :meth:`fingerprint` of the text that it has read so far; None where nobody noted it.
+        """
+        if saved not in (None, self.fingerprint()):
+            logger.warning(
+                "the run goes on with another text than it was trained on so far, or with documents in another order: "
+                "the same run only if that is meant (%s)", self.folder,
+            )  # fmt: skip
+
     def count(self, vocab_size: int, layer: str | None = None) -> npt.NDArray[np.int64]:
         """Occurrences of each token, (vocab_size,), or under each label of a layer, (labels, vocab_size)."""
         rows = 1 if layer is None else len(self.names[layer])

@@ -216,6 +216,7 @@ class RowLoader:
         return {
             "epoch": epoch, "position": position, "settings": self._resumable, "order": self._settings["order"],
             "global_batch": self._global_batch.state(), "epoch_batches": min(self.epoch_batches, len(self)),
+            "text": self._text.fingerprint(),
         }  # fmt: skip
 
     @property
@@ -246,6 +247,7 @@ class RowLoader:
                 f"the saved run read its rows with {state['settings']}, this one has {self._resumable}: exact resuming "
                 "needs the same"
             )
+        self._text.compare(state.get("text"))
         order = int(state.get("order", 1))
         if order != self._settings["order"] and len(self._replace(order=order)) != len(self):
             raise ResumeError(

@@ -11,6 +11,7 @@ import yaml
 from lmdyn.claims.runs import RunFolder, is_fork
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.studies.restored_rates import change_optimizers
+from tests.helpers.small_runs import ENCODER, PIECES, stream_files
 
 pytestmark = [
     pytest.mark.usefixtures("without_report"),
@@ -190,6 +191,39 @@ def test_other_settings_act(folder, words, settings, hyperparameters, step):
     assert changed  # the control
     shutil.rmtree(out)
     shutil.rmtree(folder / f"hand_{name}")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_rows_are_drawn_in_another_order(tmp_path, monkeypatch, stream):
+    """Until the fork the same weights, afterwards others; by the same seed the run itself."""
+    monkeypatch.setenv("LMDYN_CACHE", str(tmp_path / "cache"))
+    content = configuration(tmp_path, max_steps=8, max_epochs=-1, limit_val_batches=0, num_sanity_val_steps=0)
+    rows = {
+        "sequence_length": 24,
+        "batch_size": 4,
+        "corpus": {"class_path": "GrammarCorpus", "init_args": PIECES},
+    }
+    if stream:
+        stream_files(tmp_path)
+        rows["stream"] = {"class_path": "StreamedText", "init_args": {
+            "dataset": {"path": "parquet", "data_files": str(tmp_path / "*.parquet")},
+            "tokenizer": str(tmp_path / "tokenizer"), "epoch_batches": 12, "block_rows": 12}}  # fmt: skip
+    content |= {
+        "model": {"class_path": "MaskedLanguageModel", "init_args": {"family": "albert", "config": ENCODER}},
+        "data": {"class_path": "PretrainingCorpus", "init_args": rows},
+    }
+    content["trainer"]["callbacks"] = content["trainer"]["callbacks"][:2]
+    (tmp_path / "in.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    main(["fit", "--config", str(tmp_path / "in.yaml")])
+    whole = weights(tmp_path / "run")
+    forks = {}
+    for seed in (0, 5):
+        out = tmp_path / f"order_{seed}"
+        main(["fork", str(tmp_path / "run"), "--step", "5", "--data-seed", str(seed), "--out", str(out)])
+        forks[seed] = weights(out)
+    assert_same({name: state for name, state in whole.items() if name in forks[0]}, forks[0])
+    last = "step=000000008.ckpt"
+    assert str(forks[5][last]) != str(whole[last])
 
 
 @pytest.mark.slow

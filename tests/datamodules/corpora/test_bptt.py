@@ -176,12 +176,12 @@ def test_state(tmp_path):
     loader = StreamLoader(encode(tmp_path / "d", 60), 4, 5)
     batches = as_lists(loader)
     assert len(batches) == 3
-    whole = {"rows": 4, "ranks": 1, "accumulated": 1}
-    assert loader.state_dict() == {"position": 3, "global_batch": whole}
+    whole = {"global_batch": {"rows": 4, "ranks": 1, "accumulated": 1}, "text": loader._data.fingerprint()}
+    assert loader.state_dict() == {"position": 3, **whole}
     iterator = iter(loader)
     next(iterator)
     state = loader.state_dict()
-    assert state == {"position": 1, "global_batch": whole}
+    assert state == {"position": 1, **whole}
     fresh = StreamLoader(encode(tmp_path / "e", 60), 4, 5)
     fresh.load_state_dict(state)
     iter(fresh)  # opened and never read
@@ -190,10 +190,18 @@ def test_state(tmp_path):
     assert as_lists(fresh) == batches[1:]
     assert as_lists(fresh) == batches
     fresh.load_state_dict({"position": 3})
-    assert fresh.state_dict() == {"position": 0, "global_batch": whole}
+    assert fresh.state_dict() == {"position": 0, **whole}
     assert as_lists(fresh) == batches
     with pytest.raises(ValueError, match="position 4 lies outside of an epoch of 3 batches"):
         fresh.load_state_dict({"position": 4})
+
+
+def test_another_text_is_said(tmp_path, caplog):
+    first, other = (StreamLoader(encode(tmp_path / str(n), n), 4, 5) for n in (60, 61))
+    for loader, said in ((first, 0), (other, 1)):
+        caplog.clear()
+        loader.load_state_dict(first.state_dict())
+        assert caplog.text.count("goes on with another text than it was trained on so far") == said
 
 
 @pytest.mark.parametrize(
