@@ -107,8 +107,10 @@ def run_and_die(words, where, at):
 
     import lmdyn.callbacks.training.atomic_files as files
     import lmdyn.cli.page
+    from lmdyn.cli.parser import Parser
 
     owner, name = {
+        "configuration": (Parser, "save"),
         "checkpoint": (Strategy, "save_checkpoint"),
         "observation": (pq, "write_table"),
         "rename": (files, "_to_disk"),
@@ -235,6 +237,7 @@ def test_killed_at_random(kind, whole, stream, tmp_path):
 @pytest.mark.parametrize(
     ("where", "at"),
     [
+        ("configuration", 1),
         ("checkpoint", 1),
         ("checkpoint", 4),
         ("observation", 1),

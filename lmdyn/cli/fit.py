@@ -23,6 +23,7 @@ from lmdyn.callbacks.gathered.gathered_store import CACHE
 from lmdyn.callbacks.observing.loggers import where_curves_are
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.store import current_name
+from lmdyn.callbacks.training.atomic_files import write_file
 from lmdyn.callbacks.training.checkpoint import ScheduledCheckpoint, checkpoint_step
 from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
 from lmdyn.callbacks.training.lightning_internals import SHARDING, callbacks_of, purge_after
@@ -59,7 +60,9 @@ class SaveRunConfig(SaveConfigCallback):
     """
 
     def __init__(self, *args: Any, command: Sequence[str] = (), **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(
+            *args, **kwargs, save_to_log_dir=False
+        )  # Lightning would leave half of it where it is killed
         self.command = command
         self._folder = Path()
         self._session: int | None = None
@@ -71,7 +74,14 @@ class SaveRunConfig(SaveConfigCallback):
             super().setup(trainer, pl_module, stage)
 
     def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Begin a session in the provenance; called on rank 0, before anything is observed."""
+        """Write both; called on rank 0, before anything is observed."""
+
+        def write(path: Path) -> None:
+            self.parser.save(
+                self.config, str(path), skip_none=False, overwrite=True, multifile=self.multifile
+            )
+
+        write_file(self._folder / self.config_filename, write)
         self._session = begin_session(self._folder, self.command, str(trainer.strategy.root_device))
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -137,6 +137,9 @@ def surprisals(
     device = device_of(module)
     with observing(module), torch.no_grad():
         objective = objective or _objective(module, tokenizer, ids, forward)
+        unread = {"causal": ("pseudo", pseudo != "piece"), "masked": ("start", start is not None)}[objective]
+        if unread[1]:
+            log.warning("the model is %s: `%s` has no effect", objective, unread[0])
         before: list[int] = []
         context = context or _context(module, tokenizer)
         if context is not None and context < 4:
