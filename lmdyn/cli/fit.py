@@ -60,9 +60,8 @@ class SaveRunConfig(SaveConfigCallback):
     """
 
     def __init__(self, *args: Any, command: Sequence[str] = (), **kwargs: Any) -> None:
-        super().__init__(
-            *args, **kwargs, save_to_log_dir=False
-        )  # Lightning would leave half of it where it is killed
+        kwargs["save_to_log_dir"] = False  # Lightning would leave half a file where it is killed
+        super().__init__(*args, **kwargs)
         self.command = command
         self._folder = Path()
         self._session: int | None = None
