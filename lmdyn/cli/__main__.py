@@ -10,12 +10,14 @@ from pathlib import Path
 
 from lmdyn.cli.commands import (
     analyze_command,
+    configs_command,
     inspect_command,
     prepare_command,
     report_command,
     surprisal_command,
 )
 from lmdyn.cli.mistakes import of_users_code
+from lmdyn.cli.shipped import with_shipped
 from lmdyn.cli.studies.commands import check_command, claims_command, fork_command, records_command
 
 __all__ = ["main"]
@@ -46,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         account(Path(folder), args)
     try:
-        _run(args)
+        _run(with_shipped(args))
     except Exception as error:
         if os.environ.get("LMDYN_TRACEBACK") or not _of_configuration(error):
             raise
@@ -92,6 +94,7 @@ _COMMANDS = (
     "claims",
     "records",
     "surprisal",
+    "configs",
 )
 
 _USAGE = """usage: lmdyn COMMAND …
@@ -108,6 +111,7 @@ report     draw the figures of a run                 report RUN
 surprisal  how surprising words are to a model       surprisal MODEL TEXT [--out DIR]
 fork       train on under other settings             fork RUN --step K [--set KEY=VALUE …] [--data-seed N]
 claims     judge a publication's claims by runs      claims STUDY RUN … [--markdown FILE] [--out DIR]
+configs    what lmdyn brings: a list, or a copy      configs [STUDY] [--to DIR]
 records    keep what claims need of runs             records RUN … --out docs/records/STUDY/PROFILE
 
 COMMAND --help has the rest; arguments of a class: fit --model.help LSTMLanguageModel, --data.help GrammarCorpus,
@@ -136,6 +140,8 @@ def _run(args: list[str]) -> None:
         claims_command(args[1:])
     elif command == "records":
         records_command(args[1:])
+    elif command == "configs":
+        configs_command(args[1:])
     elif command == "surprisal":
         surprisal_command(args[1:])
     elif command not in _OF_TRAINER and not str(command).startswith("-"):

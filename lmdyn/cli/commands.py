@@ -13,6 +13,7 @@ from lmdyn.cli import INSPECT_FIRST
 __all__ = [
     "CommandParser",
     "analyze_command",
+    "configs_command",
     "inspect_command",
     "parse_shard",
     "prepare_command",
@@ -300,6 +301,27 @@ def inspect_command(args: Sequence[str]) -> None:
         write=options.write,
         device=options.device or ("cuda" if torch.cuda.is_available() else "cpu"),
     )
+
+
+def configs_command(args: Sequence[str]) -> None:
+    """``lmdyn configs [STUDY] [--to DIR]``."""
+    parser = CommandParser(
+        "lmdyn configs",
+        description="The configurations that lmdyn brings. Without arguments: their names, for `--config NAME`. "
+        "With a study: a copy of its configurations and workflow, for `snakemake --profile configs/STUDY/PROFILE`.",
+    )
+    parser.add_argument("study", nargs="?", help="such as he2022_twotower")
+    parser.add_argument(
+        "--to", type=Path, default=Path("configs"), help="folder of the copy; default: configs"
+    )
+    options = parser.parse_args(list(args))
+    from lmdyn.cli.shipped import copy_shipped, shipped_files
+
+    if options.study is None:
+        sys.stdout.write("\n".join(shipped_files()) + "\n")
+        return
+    copied = copy_shipped(options.study, options.to)
+    log.info("%d files in %s", len(copied), options.to)
 
 
 def surprisal_command(args: Sequence[str]) -> None:
