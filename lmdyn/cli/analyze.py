@@ -30,14 +30,14 @@ from lmdyn.cli.checking.untrusted import only_known, refuse_others
 from lmdyn.cli.configurations import read_yaml
 from lmdyn.cli.replay.downloads import Downloads, KeepLimit
 from lmdyn.cli.replay.leases import EXPIRY_S, Leases, file_system_time
+from lmdyn.cli.replay.loggers import Destination, logger_settings, logging_to, make_loggers
 from lmdyn.cli.replay.reading import ReadAhead
 from lmdyn.cli.replay.replay import Backlog, replay
 from lmdyn.cli.replay.status import replay_states, status_lines
 from lmdyn.cli.replay.subject import Subject
+from lmdyn.cli.replay.weights_record import WeightsRecord
 from lmdyn.cli.replay.work import Work
-from lmdyn.cli.replay_loggers import Destination, logger_settings, logging_to, make_loggers
 from lmdyn.cli.studies.provenance import begin_session, end_session
-from lmdyn.cli.weights_record import WeightsRecord
 
 __all__ = ["analyze", "replay_status"]
 
@@ -89,7 +89,7 @@ def analyze(
         strict: stop at the first failure.
         device: where to observe.
         loggers: classes of loggers, or ``none``; by default those of the configuration, see
-            :func:`~lmdyn.cli.replay_loggers.logger_settings`. Loggers that are named here are also given the
+            :func:`~lmdyn.cli.replay.loggers.logger_settings`. Loggers that are named here are also given the
             observations that are there already; others get the new ones only.
         keep: of a hub model, how much of what all workers download may be in the cache at once, beside the first
             checkpoint; None removes nothing.

@@ -35,7 +35,7 @@ from lmdyn.callbacks.training.checkpoint_files import (
 from lmdyn.callbacks.training.hub_checkpoints import HubCheckpoints, StoredNames, read_stored, stamp
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.analyze import analyze
-from lmdyn.cli.weights_record import SeenWeights
+from lmdyn.cli.replay.weights_record import SeenWeights
 from lmdyn.models.pretrained import PretrainedLM
 
 SIZES = {

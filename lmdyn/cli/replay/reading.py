@@ -11,7 +11,7 @@ from torch import nn
 
 from lmdyn.callbacks.training.checkpoint_files import load_weights, read_checkpoint
 from lmdyn.callbacks.training.hub_checkpoints import StoredNames, is_pretrained, read_stored
-from lmdyn.cli.weights_record import SeenWeights
+from lmdyn.cli.replay.weights_record import SeenWeights
 
 __all__ = ["ReadAhead", "ReadCheckpoint", "Weights"]
 

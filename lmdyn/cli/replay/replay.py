@@ -16,8 +16,8 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.recording import Passes
 from lmdyn.callbacks.training.observation_schedule import Progress
 from lmdyn.cli.replay.reading import ReadAhead, Weights
+from lmdyn.cli.replay.weights_record import WeightsRecord
 from lmdyn.cli.replay.work import Task, Work
-from lmdyn.cli.weights_record import WeightsRecord
 
 __all__ = ["Backlog", "replay"]
 
