@@ -52,7 +52,7 @@ class EdgeProbe(Observer):
     Defaults of the classifier are not those of the released code of Tenney et al. (Adam at 1e-3 and batches of 256 on
     standardised activations, for 1e-4 and 32 on the activations as they are), nor is the amount of text: numbers
     compare among observations, and with printed ones where both are set alike
-    (:class:`~lmdyn.analysis.EdgeClassifier`).
+    (:class:`~lmdyn.analysis.probing.edge_probe_training.EdgeClassifier`).
 
     Args:
         tasks: such as ``pos``, ``constituents``, ``roles``, ``coreference``; null for all that the data has.
