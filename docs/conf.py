@@ -21,6 +21,8 @@ extensions = [
 ]
 html_theme = "furo"
 html_title = "lmdyn"
+html_static_path = ["_static"]
+html_css_files = ["lmdyn.css"]
 templates_path = ["_templates"]
 exclude_patterns = ["_build", "_templates", "records"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
@@ -36,7 +38,7 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_attr_annotations = False  # shapes are no markup; each attribute shows its type
-napoleon_custom_sections = [("Logged tags", "params_style"), ("Layouts", "params_style")]
+napoleon_custom_sections = [("Layouts", "params_style")]
 
 nitpicky = True
 nitpick_ignore_regex = [(r"py:.*", r"(?!lmdyn\b).*")]  # names of other projects, and shapes
@@ -79,6 +81,28 @@ def _public_reference(app: Any, env: Any, node: Any, contnode: Any) -> Any:
     return contnode if _exists(target) else None
 
 
+def _table_of_tags(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """An observer's section of logged tags, as a table."""
+    if "Logged tags:" not in lines:
+        return
+    first = lines.index("Logged tags:")
+    last = next((i for i in range(first + 1, len(lines)) if lines[i] and lines[i][0] != " "), len(lines))
+    rows: list[list[str]] = []
+    rest: list[str] = []  # paragraphs below the tags
+    for line in lines[first + 1 : last]:
+        if rest or not line:
+            rest.append(line.removeprefix("    "))
+        elif line.startswith("    ``"):
+            tag, _, meaning = line.strip().partition("``: ")
+            rows.append([f"{tag.rstrip('`')}``", meaning])
+        elif rows:
+            rows[-1][1] += f" {line.strip()}"
+    table = ["**Logged tags**", "", ".. list-table::", "   :widths: 45 55", "   :header-rows: 1", ""]
+    for tag, meaning in [["tag", "what it is"], *rows]:
+        table += [f"   * - {tag}", f"     - {meaning}"]
+    lines[first:last] = [*table, "", *rest, ""]
+
+
 def _plain_signs(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Bars and stars of mathematics, as in |λ| and (*shape, d), are none of the markup."""
     for i, line in enumerate(lines):
@@ -92,13 +116,15 @@ def _plain_signs(app: Any, what: str, name: str, obj: Any, options: Any, lines: 
 def _links_out(app: Any, name: str, source: list[str]) -> None:
     """Pages are read in the repository too: links to what stands beside ``docs/`` there."""
     text = re.sub(r"\]\((?:\.\./)+benchmarks/README\.md", "](/benchmarks.md", source[0])
-    source[0] = re.sub(
-        r"\[([^\]]+)\]\((?:\.\./)*records(?:/[^)]*)?\)", r"\1", text
-    )  # data: not part of the site
+    text = re.sub(r"\[([^\]]+)\]\((?:\.\./)*records(?:/[^)]*)?\)", r"\1", text)  # data: not part of the site
+    if name == "observers":  # each row leads to its reference
+        text = re.sub(r"^\| `(\w+)` \|", r"| {class}`~lmdyn.callbacks.\1` |", text, flags=re.MULTILINE)
+    source[0] = text
 
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("source-read", _links_out)
+    app.connect("autodoc-process-docstring", _table_of_tags, priority=300)
     app.connect("autodoc-process-docstring", _plain_signs, priority=400)  # before napoleon
     app.connect("missing-reference", _public_reference)

@@ -1,4 +1,4 @@
-"""The README holds what it says: its commands, its example, its links."""
+"""README and the pages for users hold what they say: their commands, examples, links."""
 
 import importlib.util
 import re
@@ -15,12 +15,21 @@ from lmdyn.cli.__main__ import main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {
+    path: path.read_text(encoding="utf-8")
+    for path in (
+        ROOT / "README.md",
+        *(p for p in sorted((ROOT / "docs").rglob("*.md")) if "results" not in str(p)),
+    )
+}
 
 
 def code_block(after: str) -> str:
-    match = re.search(rf"<!-- {re.escape(after)} -->\s*```\w*\n(.*?)```", README, re.DOTALL)
-    assert match, f"no code block below <!-- {after} -->"
-    return match[1]
+    """The block that stands below a marker; where several pages have it, it is the same."""
+    block = rf"<!-- {re.escape(after)} -->\s*```\w*\n(.*?)```"
+    found = {match for text in PAGES.values() for match in re.findall(block, text, re.DOTALL)}
+    assert len(found) == 1, f"expected one code block below <!-- {after} -->, found {len(found)}"
+    return found.pop()
 
 
 def example_region(name: str) -> str:
@@ -104,12 +113,19 @@ def test_quickstart_is_one_command():
     assert command.endswith("python -m lmdyn.cli fit --config configs/quickstart.yaml")
 
 
-def test_links_and_named_files_exist():
-    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", README)
-    named = re.findall(r"\b(?:configs|examples|docs|lmdyn|tests|benchmarks)/[\w./-]+\w", README)
-    assert links
-    missing = [path for path in {*links, *named} if not (ROOT / path).exists()]
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_and_named_files_exist(page):
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", PAGES[page])
+    named = re.findall(r"\b(?:configs|examples|docs|lmdyn|tests|benchmarks)/[\w./-]+\w", PAGES[page])
+    missing = [path for path in links if not (page.parent / path).exists()]
+    made = r"docs/_build|docs/reports/"
+    missing += [path for path in named if not (ROOT / path).exists() and not re.match(made, path)]
     assert not missing
+
+
+def test_the_readme_is_a_door():
+    assert len(README.splitlines()) < 150
+    assert re.findall(r"<!-- command: (\w+) -->", README)[:2] == ["quickstart", "tests"]
 
 
 def test_table_of_observers_is_complete():
@@ -122,8 +138,8 @@ def test_table_of_observers_is_complete():
         for c in exported
         if isinstance(c, type) and issubclass(c, Observer) and c not in (Observer, StreamingObserver)
     }
-    in_table = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE))
-    assert observers == in_table
+    for page in (ROOT / "README.md", ROOT / "docs" / "observers.md"):
+        assert observers == set(re.findall(r"^\| `(\w+)` \|", PAGES[page], re.MULTILINE))
 
 
 @pytest.mark.slow
