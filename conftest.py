@@ -76,7 +76,7 @@ def warnings_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 _SURVIVED: list[logging.LogRecord] = []
 _handler = logging.Handler(logging.ERROR)
 _handler.emit = _SURVIVED.append  # type: ignore[method-assign]
-for _name in ("callbacks.observing.loggers", "cli.fit", "cli.report"):
+for _name in ("callbacks.observing.loggers", "cli.fit", "cli.drawing.observer_section"):
     logging.getLogger(f"lmdyn.{_name}").addHandler(_handler)
 
 

@@ -166,7 +166,7 @@ def machine(left_alone):
         @rule()
         def is_reported(self):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("lmdyn.cli.report.picture", lambda *_, **__: "")
+                patch.setattr("lmdyn.cli.drawing.observer_section.picture", lambda *_, **__: "")
                 main(["report", str(self.run)])
 
         @invariant()

@@ -210,15 +210,21 @@ def report_command(args: Sequence[str]) -> None:
     options = parser.parse_args(list(args))
     if len(options.run) > 1 and options.out is None:
         raise ValueError("a report of several runs needs a folder of its own: give --out DIR")
+    from lmdyn.cli.drawing.side_by_side import processes_to_draw
     from lmdyn.cli.recorded_observers import import_configured
     from lmdyn.cli.report import write_report
 
     for config in options.config:
         import_configured(config)
     out = options.out or options.run[0] / "report"
-    log.info(
-        "report: %s", write_report(options.run, out, untrusted=options.untrusted, every_step=options.all)
+    path = write_report(
+        options.run,
+        out,
+        untrusted=options.untrusted,
+        every_step=options.all,
+        processes=processes_to_draw(),
     )
+    log.info("report: %s", path)
 
 
 def prepare_command(args: Sequence[str]) -> None:

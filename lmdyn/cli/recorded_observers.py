@@ -21,12 +21,13 @@ class UnknownObserverError(ValueError):
     """Observations of a class that neither lmdyn nor the user knows."""
 
 
-def recorded_observer(folder: Path, *, untrusted: bool = False) -> type[Observer]:
+def recorded_observer(folder: Path, *, untrusted: bool = False, name: str | None = None) -> type[Observer]:
     """The observer whose observations a folder holds; a name in a file imports nothing by itself.
 
     Args:
         folder: ``RUN/observations/NAME``.
         untrusted: the run's configuration is not to be followed.
+        name: the observer's, as its files say it, where that is known already.
 
     Returns:
         The class: a public one of lmdyn's, one that is imported already, or one among the callbacks in
@@ -35,7 +36,7 @@ def recorded_observer(folder: Path, *, untrusted: bool = False) -> type[Observer
     Raises:
         UnknownObserverError: it is none of these; the message says how to name it.
     """
-    name = str(ObservationStore(folder).about()["observer"])
+    name = name or str(ObservationStore(folder).about()["observer"])
     module, _, cls = name.rpartition(".")
     if module == "lmdyn.callbacks":
         found = vars(lmdyn.callbacks).get(cls)

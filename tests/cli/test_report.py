@@ -21,6 +21,7 @@ from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.cli import report
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.configurations import model_configurations
+from lmdyn.cli.drawing import observer_section, side_by_side
 from lmdyn.cli.page import picture
 from lmdyn.cli.report import write_report
 
@@ -81,6 +82,7 @@ class Heavy(Wide):
 def _undrawn(monkeypatch):
     """Files in place of pictures, which take seconds."""
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: path.write_bytes(b"a picture"))
+    monkeypatch.setattr(side_by_side, "processes_to_draw", lambda: 1)  # what is called is looked at here
     CALLS.clear()
 
 
@@ -509,7 +511,7 @@ class Lined(Observer):
 def many(tmp_path, monkeypatch):
     """A run of 150 observations by one observer and of 3 by another, of which reports draw 20."""
     monkeypatch.setattr(report, "_MOST_STEPS", 20)
-    monkeypatch.setattr(report, "_MOST_FRAMES", 4)
+    monkeypatch.setattr(observer_section, "_MOST_FRAMES", 4)
     monkeypatch.setattr("lmdyn.callbacks.training.atomic_files._to_disk", lambda path: None)
     monkeypatch.setattr(Figure, "savefig", SAVE)  # whole, to be compared
     for step in range(150):

@@ -1,6 +1,6 @@
 """Figures of attention: scores by layer over steps, scores and maps of all heads, and heads over training."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,8 +92,11 @@ def _heads(last: pd.DataFrame, sites: Sequence[str], scores: Sequence[str]) -> F
 
 def _map(ax: Axes, rows: pd.DataFrame) -> Any:
     """The map of one head, query by key."""
-    square = wide(rows, "key", "query").to_numpy(dtype=float)
-    return ax.imshow(square, norm=_SCALE, cmap="magma", interpolation="nearest")
+    return ax.imshow(_square(rows), norm=_SCALE, cmap="magma", interpolation="nearest")
+
+
+def _square(rows: pd.DataFrame) -> "np.ndarray[Any, Any]":
+    return wide(rows, "key", "query").to_numpy(dtype=float)
 
 
 def _maps(last: pd.DataFrame, sites: Sequence[str]) -> Figure:
@@ -129,10 +132,9 @@ def _colour_bar(panels: fig.Panels, image: Any) -> None:
     )
 
 
-def diagonal_animation(observations: pd.DataFrame) -> list[Figure]:
+def diagonal_animation(observations: pd.DataFrame) -> Sequence[Figure]:
     """One frame a step: in the first, a middle and the last layer the head whose diagonal score rises most."""
     observations = _finite(observations)
-    steps = sorted(observations["step"].unique())
     rows = select(observations, quantity="diagonal")
     sites = _in_order(list(rows["site"].unique()))
     chosen: list[tuple[str, int]] = []
@@ -141,23 +143,44 @@ def diagonal_animation(observations: pd.DataFrame) -> list[Figure]:
         rise = (of.iloc[-1] - of.iloc[0]).to_numpy(dtype=float)
         if not np.isnan(rise).all():
             chosen.append((site, int(of.columns[int(np.nanargmax(rise))])))
-    frames = []
-    for step in steps:
+    maps = {}
+    for step in sorted(observations["step"].unique()):
         now = select(observations, quantity="map", step=step)
         squares = [select(now, site=site, head=head) for site, head in chosen]
-        if not squares or any(square.empty for square in squares):
-            continue  # live, only the newest maps are read
-        panels = fig.new_panels(len(chosen), 2.9, 3.6, margin=(1, 0))
-        for ax, square, (site, head) in zip(panels, squares, chosen, strict=True):
-            image = _map(ax, square)
+        if squares and not any(square.empty for square in squares):  # live, only the newest maps are read
+            maps[int(step)] = squares
+    return _DiagonalFrames(maps, chosen) if maps else []
+
+
+class _DiagonalFrames(Sequence[Figure]):
+    """Frames that are states of one figure, since to make axes and ticks takes most of the time: each when asked for.
+
+    Args:
+        maps: for each step the map of each head.
+        heads: their sites and numbers.
+    """
+
+    def __init__(self, maps: Mapping[int, Sequence[pd.DataFrame]], heads: Sequence[tuple[str, int]]) -> None:
+        self._maps = list(maps.items())
+        self._panels = panels = fig.new_panels(len(heads), 2.9, 3.6, margin=(1, 0))
+        self._images = []
+        for ax, square, (site, head) in zip(panels, self._maps[0][1], heads, strict=True):
+            self._images.append(_map(ax, square))
             ax.set_title(f"{fig.site_label(site)}, head {head}", fontsize=9)
             ax.set_xlabel("key position", fontsize=8)
             ax.tick_params(labelsize=7)
         panels.set_ylabel("query position", fontsize=8)
-        _colour_bar(panels, image)
-        panels.figure.suptitle(
-            f"step {int(step):,}: in the first, a middle and the last layer, the head whose diagonal score rises most",
+        _colour_bar(panels, self._images[-1])
+
+    def __len__(self) -> int:
+        return len(self._maps)
+
+    def __getitem__(self, i: Any) -> Any:
+        step, squares = self._maps[i]
+        for image, square in zip(self._images, squares, strict=True):
+            image.set_data(_square(square))
+        self._panels.figure.suptitle(
+            f"step {step:,}: in the first, a middle and the last layer, the head whose diagonal score rises most",
             fontsize=9,
-        )  # fmt: skip
-        frames.append(panels.figure)
-    return frames
+        )
+        return self._panels.figure

@@ -1,7 +1,7 @@
 """What the heads of a transformer attend to as it is trained: mean maps, their scores, and an animation."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -115,7 +115,7 @@ class AttentionPatterns(StreamingObserver):
         return attention_figures(observations)
 
     @staticmethod
-    def animations(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, list[Figure]]:
+    def animations(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Sequence[Figure]]:
         """A picture a step of the heads that become diagonal, by name; the report makes animated images of them."""
         frames = diagonal_animation(observations)
         return {"diagonal_heads": frames} if len(frames) > 1 else {}

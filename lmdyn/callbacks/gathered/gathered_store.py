@@ -24,23 +24,25 @@ from lmdyn.callbacks.gathered.segments import (
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.training.atomic_files import remove_unfinished
 
-__all__ = ["CACHE", "GatheredStore"]
+__all__ = ["CACHE", "LEAST", "GatheredStore"]
 
 log = logging.getLogger(__name__)
 
 CACHE = ".cache"
 """Its name in a run's folder; what is in it can be deleted at any moment."""
 
-_LEAST = 100  # steps: fewer files are read as fast
+LEAST = 100
+"""Observations of one observer from which on something of them is kept there: fewer files are read as fast."""
+
 _READERS = 8  # threads: a file system over a network answers late
 
 
 class GatheredStore(ObservationStore):
     """The observations of one observer, to be read: what was read once is read from ``<log_dir>/.cache`` the next time.
 
-    It is the observations that count: a file that is new, or of another size or time than when it was read, is read
-    again, and of one that is gone no row is left. Below 100 steps, or where no cache can be written, all files are
-    read. Which files there are is found out once.
+    It is the observations that count: a file that is new, or of another size or of other times than when it was read,
+    is read again, and of one that is gone no row is left. Below 100 steps, or where no cache can be written, all files
+    are read. Which files there are is found out once.
 
     Args:
         folder: ``<log_dir>/observations/<name>``.
@@ -65,10 +67,11 @@ class GatheredStore(ObservationStore):
 
     def steps(self) -> list[int]:
         """Steps that are there, in order."""
-        return [source.step for source in self._sources]
+        return [source.step for source in self.sources]
 
     @cached_property
-    def _sources(self) -> list[Source]:
+    def sources(self) -> list[Source]:
+        """The files that are there, as they were when this was asked first."""
         found = []
         try:
             with os.scandir(self.folder) as entries:
@@ -76,22 +79,22 @@ class GatheredStore(ObservationStore):
                     if match := re.fullmatch(r"(\d{9,})\.parquet", entry.name):
                         try:
                             about = entry.stat()
-                        except (
-                            FileNotFoundError
-                        ):  # gone meanwhile; a link that leads nowhere is told when read
-                            found += [Source(int(match[1]), 0, 0)] if entry.is_symlink() else []
+                        except FileNotFoundError:
+                            # gone meanwhile; a link that leads nowhere is told when read
+                            found += [Source(int(match[1]), 0, 0, 0)] if entry.is_symlink() else []
                             continue
-                        found.append(Source(int(match[1]), about.st_size, about.st_mtime_ns))
+                        times = about.st_mtime_ns, about.st_ctime_ns
+                        found.append(Source(int(match[1]), about.st_size, *times))
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(found)
 
     @cached_property
     def _parts(self) -> list[tuple[Source, ...]]:
-        return list(partition(self._sources))
+        return list(partition(self.sources))
 
     def _tables(self, steps: Collection[int], where: Any) -> Iterator[pa.Table]:
-        if not self._cached or len(self._sources) < _LEAST:
+        if not self._cached or len(self.sources) < LEAST:
             yield from super()._tables(steps, where)
             return
         chosen = set(steps)

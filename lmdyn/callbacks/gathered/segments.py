@@ -30,7 +30,7 @@ __all__ = [
     "write_segment",
 ]
 
-_VERSION = 2
+_VERSION = 3
 _KEY = b"lmdyn_cache"
 _STEPS = 256  # of a segment, on average
 _MOST_BYTES = 8 << 20  # of the files of a segment: what is held in memory at once, some ten times as much
@@ -47,12 +47,14 @@ class Source(NamedTuple):
     Attributes:
         step: its name.
         size: in bytes.
-        time: when it was changed, in nanoseconds by the file system's clock.
+        time: when its content was changed, in nanoseconds by the file system's clock; programs can set it.
+        status_time: when anything of it was changed, its name, its content or its times; nobody can set it.
     """
 
     step: int
     size: int
     time: int
+    status_time: int
 
 
 def partition(sources: Iterable[Source]) -> Iterator[tuple[Source, ...]]:
@@ -61,8 +63,8 @@ def partition(sources: Iterable[Source]) -> Iterator[tuple[Source, ...]]:
     Where a segment ends is a matter of the steps themselves, so that a source more or less changes one segment only.
 
     Example:
-        >>> first = list(partition(Source(step, 100, 0) for step in range(5000)))
-        >>> second = list(partition(Source(step, 100, 0) for step in range(5000) if step != 2000))
+        >>> first = list(partition(Source(step, 100, 0, 0) for step in range(5000)))
+        >>> second = list(partition(Source(step, 100, 0, 0) for step in range(5000) if step != 2000))
         >>> len(set(first) ^ set(second))
         2
     """

@@ -38,7 +38,7 @@ RARE = (pc.field("quantity") == "rare") | (pc.field("word") == "ein")
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     """Few files are many, and segments and groups small; what is written need not reach the disk."""
-    monkeypatch.setattr(gathered_store, "_LEAST", 5)
+    monkeypatch.setattr(gathered_store, "LEAST", 5)
     monkeypatch.setattr(segments, "_STEPS", 8)
     monkeypatch.setattr(segments, "_GROUP_ROWS", 16)
     monkeypatch.setattr(atomic_files, "_to_disk", lambda path: None)
@@ -221,7 +221,7 @@ def test_a_broken_or_foreign_file_is_made_again(folder, how, read):
 
 def test_any_bit_of_what_a_segment_says_of_its_columns(tmp_path):
     table = from_arrow(to_arrow(pd.DataFrame({"step": [1, 2], "quantity": "loss", "site": "", "value": 0.5})))
-    part, path = (Source(1, 10, 0), Source(2, 10, 0)), tmp_path / "a.parquet"
+    part, path = (Source(1, 10, 0, 0), Source(2, 10, 0, 0)), tmp_path / "a.parquet"
     write_segment(path, part, Gathered(table, (1, 1), alike=True))
     good, expected = path.read_bytes(), table.to_pandas()
     broken = 0
@@ -357,7 +357,7 @@ def test_parts_hold_all_in_order_and_change_where_a_source_does(monkeypatch):
     for _ in range(200):
         monkeypatch.setattr(segments, "_MOST_BYTES", draw.randint(1, 200))
         steps = sorted(draw.sample(range(300), draw.randint(0, 80)))
-        sources = [Source(step, draw.randint(0, 50), 1) for step in steps]
+        sources = [Source(step, draw.randint(0, 50), 1, 1) for step in steps]
         parts = list(partition(sources))
         assert [s for part in parts for s in part] == sources
         assert all(sum(s.size for s in part[:-1]) < segments._MOST_BYTES for part in parts)
@@ -365,7 +365,7 @@ def test_parts_hold_all_in_order_and_change_where_a_source_does(monkeypatch):
         changed = list(partition(s._replace(time=2) if s.step == new else s for s in sources))
         assert len(set(changed) - set(parts)) == (new in steps)
         monkeypatch.setattr(segments, "_MOST_BYTES", 1 << 40)
-        with_new = sorted({*sources, Source(new, 51, 3)})
+        with_new = sorted({*sources, Source(new, 51, 3, 3)})
         assert len(set(partition(with_new)) - set(partition(sources))) <= 2
 
 
@@ -374,7 +374,7 @@ def test_any_rows_of_any_steps_come_back(tmp_path, monkeypatch):
     for _ in range(40):
         monkeypatch.setattr(segments, "_GROUP_ROWS", draw.randint(1, 30))
         rows = [draw.choice([0, draw.randint(0, 20)]) for _ in range(draw.randint(1, 12))]
-        part = [Source(step, 1, 1) for step in range(len(rows))]
+        part = [Source(step, 1, 1, 1) for step in range(len(rows))]
         tables = {
             source: pa.table({
                 "step": pa.array([source.step] * n, pa.int64()),

@@ -1,0 +1,140 @@
+"""Sections of a report as they were drawn, good as long as nothing has changed on which they depend."""
+
+import hashlib
+import json
+import re
+import sys
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import matplotlib as mpl
+from matplotlib.font_manager import FontProperties, findfont
+
+import lmdyn
+from lmdyn.callbacks.gathered.drawn_observations import DrawnObservations
+from lmdyn.callbacks.gathered.gathered_store import CACHE, LEAST
+from lmdyn.callbacks.training.atomic_files import remove_unfinished, write_file
+from lmdyn.cli.drawing.observer_section import ObserverSection, known_observer
+
+__all__ = ["KeptSections"]
+
+_VERSION = 1
+_DRAWN_WITH = (
+    "lmdyn", "matplotlib", "contourpy", "pandas", "numpy", "pyarrow", "pillow", "scipy", "scikit-learn", "torch",
+    "wordcloud",
+)  # fmt: skip
+
+
+class KeptSections:
+    """Sections in ``RUN/.cache/report/<observer>.json``, one an observer: the page's part, its files by their hash.
+
+    A section is taken from there where all that it was drawn from is as it was (the files of observations by name,
+    size and times; those of all observers for figures beside others), all that it was drawn with (lmdyn's code, the
+    versions of libraries, matplotlib's settings), and every file that it links to. Else it is drawn. Kept are those
+    of lmdyn's own observers, from 100 observations on, of which nothing failed.
+
+    Args:
+        out: folder of the report.
+        cached: False to believe none, and to keep none: of a run that somebody else has made.
+    """
+
+    def __init__(self, out: Path, *, cached: bool = True) -> None:
+        self._out = out
+        self._cached = cached
+
+    def find(self, section: ObserverSection) -> str | None:
+        """A section's part of the page; None where it is to be drawn."""
+        if (key := self._key(section)) is None:
+            return None
+        try:
+            checksum, _, content = _path(section).read_bytes().partition(b"\n")
+            if checksum.decode() != _hash(content):
+                return None
+            kept = json.loads(content)
+            if kept["key"] == key and kept["files"] == _files(self._out, kept["html"]):
+                return str(kept["html"])
+        except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged
+            pass
+        return None
+
+    def keep(self, section: ObserverSection, html: str) -> None:
+        """Keep a section that was drawn, in place of what was kept of its observer; where that can be written."""
+        if section.failed or (key := self._key(section)) is None:
+            return
+        with suppress(OSError):
+            content = json.dumps({"key": key, "files": _files(self._out, html), "html": html}).encode()
+            path = _path(section)
+            write_file(
+                path, lambda unfinished: unfinished.write_bytes(_hash(content).encode() + b"\n" + content)
+            )
+            there = {one.folder.name for one in section.every}
+            for other in path.parent.glob("*.json"):
+                if other.stem not in there:
+                    other.unlink(missing_ok=True)
+            remove_unfinished(path.parent)
+
+    def _key(self, section: ObserverSection) -> str | None:
+        """Of all that a section depends on; None where that is not known."""
+        if not self._cached or len(section.drawn.store.steps()) < LEAST:
+            return None
+        observer, with_what = known_observer(section.drawn, section.find), _with_what()
+        if observer is None or not observer.__module__.startswith("lmdyn.") or with_what is None:
+            return None
+        beside = hasattr(observer, "figures_beside") or hasattr(observer, "tables_beside")
+        return _hash(json.dumps([
+            _VERSION, with_what, section.base.name, section.together, _about(section.drawn),
+            [[_about(one), _name(known_observer(one, section.find))] for one in section.every] if beside else None,
+        ]).encode())  # fmt: skip
+
+
+def _path(section: ObserverSection) -> Path:
+    return section.run / CACHE / "report" / f"{section.drawn.folder.name}.json"
+
+
+def _about(drawn: DrawnObservations) -> list[Any]:
+    return [drawn.folder.name, drawn.store.sources, drawn.steps]
+
+
+def _name(cls: type | None) -> str:
+    return "" if cls is None else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _files(out: Path, html: str) -> dict[str, str]:
+    """The files beside the page to which a part of it links, with hashes of their content.
+
+    Raises:
+        FileNotFoundError: one is missing.
+    """
+    names = {unquote(link) for link in re.findall(r"<a href='([^'#]+)'>", html)}
+    return {name: _hash((out / name).read_bytes()) for name in sorted(names)}
+
+
+@cache
+def _with_what() -> str | None:
+    """What figures are drawn with: code, libraries and settings; None where lmdyn's code cannot be read."""
+    root = Path(lmdyn.__file__).parent
+    code = {str(path.relative_to(root)): _hash(path.read_bytes()) for path in sorted(root.rglob("*.py"))}
+    if not code:
+        return None
+    # not by its own getter, which looks for a backend
+    settings = {
+        k: repr(dict.__getitem__(mpl.rcParams, k)) for k in mpl.rcParams if not k.startswith("backend")
+    }
+    font = Path(findfont(FontProperties()))
+    about = [sys.version, code, list(map(_installed, _DRAWN_WITH)), settings, str(font), font.stat().st_size]
+    return _hash(json.dumps(about).encode())
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

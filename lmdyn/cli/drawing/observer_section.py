@@ -1,0 +1,247 @@
+"""The section of a report on one observer: figures, tables, animated images and numbers."""
+
+import html
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.compute as pc
+
+from lmdyn.callbacks.gathered.drawn_observations import DrawnObservations
+from lmdyn.callbacks.observing.loggers import scalar_tags
+from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.store import UnreadableError
+from lmdyn.cli.page import animation, csv_table, file_beside, html_table, picture
+from lmdyn.cli.recorded_observers import UnknownObserverError
+
+__all__ = ["Find", "ObserverSection", "Others", "Parts", "known_observer", "together_of"]
+
+log = logging.getLogger(__name__)
+
+_MOST_NUMBERS = 1000  # of an unknown observer, some of whose rows are no scalars
+_MOST_FRAMES = 20
+
+Find = Callable[[DrawnObservations], type[Observer]]
+"""Answers the observer whose observations these are."""
+
+
+def known_observer(drawn: DrawnObservations, find: Find) -> type[Observer] | None:
+    """The observer, or None where it is nobody's that is known."""
+    try:
+        return find(drawn)
+    except UnknownObserverError:
+        return None
+
+
+def together_of(runs: Mapping[Path, DrawnObservations], rows: Any = None) -> pd.DataFrame:
+    """The observations of several runs, one after the other."""
+    tables = [one.read(rows).assign(run=str(run)) for run, one in runs.items()]
+    return pd.concat(tables, ignore_index=True)
+
+
+class Parts:
+    """Makes parts of a page; where making one fails, the others are made and a line says so.
+
+    Attributes:
+        failed: whether anything did.
+    """
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def survived(self, what: str, make: Callable[[], Iterable[str]]) -> Iterator[str]:
+        """Parts of the page; where making one fails, those made so far and a line that says so."""
+        try:
+            yield from make()
+        except UnreadableError:  # a file to remove, and no page that looks whole without it
+            raise
+        except Exception as error:
+            self.failed = True
+            log.exception("%s could not be made; the report goes on", what)
+            yield f"<p>Without {html.escape(what)}: {html.escape(f'{type(error).__name__}: {error}')}</p>"
+
+    def drawn(
+        self,
+        observer: type[Observer],
+        whole: Callable[[], pd.DataFrame],
+        some: Callable[[Any], pd.DataFrame],
+        settings: Mapping[str, Any],
+        others: Mapping[str, pd.DataFrame],
+        base: Path,
+    ) -> Iterator[str]:
+        """Figures and tables of an observer, those beside other observers' too; files begin with ``base``.
+
+        Args:
+            observer: whose.
+            whole: answers its observations.
+            some: answers the rows of them for which an expression holds.
+            settings: its own.
+            others: what other observers recorded.
+            base: begin of the files' names.
+        """
+        few = _figure_rows(observer)
+
+        def made(method: str, about: Any, part: Callable[[Any, str], str]) -> Callable[[], Iterator[str]]:
+            make = getattr(observer, method, None)
+            if make is None:
+                return lambda: iter(())
+            table = partial(some, few) if few is not None and method == "figures" else whole
+            return lambda: (part(one, name) for name, one in make(table(), about).items())
+
+        for kind, about in (("", settings), ("_beside", others)):
+            figures = made(f"figures{kind}", about, lambda figure, name: picture(figure, base, name))
+            yield from self.survived(f"figures{kind} of {base.name}", figures)
+            tables = made(
+                f"tables{kind}",
+                about,
+                lambda table, name: csv_table(table, file_beside(base, name, "csv"), name),
+            )
+            yield from self.survived(f"tables{kind} of {base.name}", tables)
+
+
+def _figure_rows(observer: type[Observer]) -> pc.Expression | None:
+    """The rows that an observer's figures need; None for all, and where it depends on an observer at work."""
+    rows = observer.figure_rows
+    return rows if isinstance(rows, pc.Expression) else None
+
+
+@dataclass(frozen=True)
+class ObserverSection:
+    """What one observer recorded of a run, as a section of its page.
+
+    Attributes:
+        drawn: its observations.
+        every: those of all observers of the run.
+        run: its folder.
+        base: begin of the names of the files that are written.
+        together: whether its figures are drawn elsewhere, with those of other runs.
+        find: answers whose observations are.
+    """
+
+    drawn: DrawnObservations
+    every: Sequence[DrawnObservations]
+    run: Path
+    base: Path
+    together: bool
+    find: Find
+    parts: Parts = field(default_factory=Parts)
+
+    def html(self) -> str:
+        """Write its files, and return its part of the page."""
+        return "".join(self._made())
+
+    @property
+    def failed(self) -> bool:
+        """Whether something of it could not be made."""
+        return self.parts.failed
+
+    def _made(self) -> Iterator[str]:
+        drawn, base = self.drawn, self.base
+        settings, steps = drawn.store.about()["settings"], drawn.store.steps()
+        yield f"<h2 id='{html.escape(base.name)}'>{html.escape(drawn.folder.name)}</h2>"
+        try:
+            observer = self.find(drawn)
+        except UnknownObserverError as error:
+            yield f"<p>Without figures: {html.escape(str(error))}.</p>"
+            yield _last_values(drawn.ends(), _MOST_NUMBERS)
+        else:
+            summary = ((observer.__doc__ or "").strip().splitlines() or [""])[0]
+            yield f"<p>{html.escape(summary)}</p>"
+            if drawn.left_out:
+                yield (
+                    f"<p>Drawn are {len(drawn.steps):,} of {len(steps):,} observations, evenly spread; "
+                    "<code>lmdyn report --all</code> draws all.</p>"
+                )
+            read = cache(drawn.read)  # once for all that is made of it
+            others = Others({self.run: (drawn, self.every)}, self.find)
+            if not self.together:
+                yield from self.parts.drawn(observer, read, drawn.read, settings, others, base)
+            yield from self.parts.survived(
+                f"animations and numbers of {base.name}",
+                partial(_moving_and_last, observer, drawn, read, settings, base),
+            )
+        text = json.dumps(settings, indent=1, ensure_ascii=False)
+        yield (
+            f"<details><summary>{len(steps)} observations, steps {steps[0]} to {steps[-1]}; settings</summary>"
+            f"<pre>{html.escape(text)}</pre></details>"
+        )
+
+
+def _moving_and_last(
+    observer: type[Observer],
+    drawn: DrawnObservations,
+    read: Callable[[], pd.DataFrame],
+    settings: Mapping[str, Any],
+    base: Path,
+) -> Iterator[str]:
+    """Animations of observers that have some, and the scalars."""
+    moving = getattr(observer, "animations", None)
+    if moving is not None:
+        few = len(drawn.steps) <= _MOST_FRAMES
+        observations = read() if few else drawn.read(most=_MOST_FRAMES)
+        for name, frames in moving(observations, settings).items():
+            yield animation(frames, file_beside(base, name, "gif"), name)
+    table = read() if _figure_rows(observer) is None else drawn.ends()
+    yield _last_values(table[observer.is_scalar(table)])
+
+
+class Others(Mapping[str, pd.DataFrame]):
+    """What other observers recorded of the same runs, by their class and one of each; read when asked for.
+
+    Args:
+        runs: for each run the observer's own observations, and those of all.
+        find: answers whose a folder is.
+    """
+
+    def __init__(
+        self, runs: Mapping[Path, tuple[DrawnObservations, Sequence[DrawnObservations]]], find: Find
+    ) -> None:
+        self._runs = runs
+        self._find = find
+        self._read: dict[str, pd.DataFrame] = {}
+
+    @cached_property
+    def _by_class(self) -> dict[str, dict[Path, DrawnObservations]]:
+        """By class, the observations of each run that has some."""
+        found: dict[str, dict[Path, DrawnObservations]] = {}
+        for run, (own, every) in self._runs.items():
+            for one in every:
+                observer = known_observer(one, self._find) if one is not own else None
+                if observer is not None:
+                    found.setdefault(observer.__name__, {}).setdefault(run, one)
+        return found
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        if name not in self._read:
+            together = together_of(self._by_class[name])
+            self._read[name] = together if len(self._runs) > 1 else together.drop(columns="run")
+        return self._read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_class
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_class)
+
+    def __len__(self) -> int:
+        return len(self._by_class)
+
+
+def _last_values(scalars: pd.DataFrame, most: int | None = None) -> str:
+    """The scalars of the first and the last observation, side by side."""
+    steps = sorted(scalars["step"].unique())
+    if not steps:
+        return ""
+    first, last = (scalar_tags("", scalars[scalars["step"].eq(s)]) for s in (steps[0], steps[-1]))
+    rows = [
+        (tag.removeprefix("/").replace("/", " · "), first.get(tag), value)
+        for tag, value in list(last.items())[:most]
+    ]
+    title = "all numbers" if len(rows) == len(last) else f"the first {len(rows):,} of {len(last):,} numbers"
+    table = html_table(["", f"step {steps[0]}", f"step {steps[-1]}"], rows)
+    return f"<details><summary>{title}</summary>{table}</details>"

@@ -1,0 +1,57 @@
+"""Work of a command, done in several processes at once."""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import Any, TypeVar
+
+__all__ = ["made_side_by_side", "processes_to_draw"]
+
+_T = TypeVar("_T")
+_MOST = 4
+_WORK: list[Callable[[], Any]] = []  # what the processes know from the beginning: it need not be sent to them
+
+
+def processes_to_draw() -> int:
+    """How many processes a command may start to draw: one a core, four at most; 1 where none can be forked safely."""
+    if sys.platform != "linux":
+        return 1
+    return min(_MOST, len(os.sched_getaffinity(0)))
+
+
+def made_side_by_side(work: Sequence[Callable[[], _T]], processes: int) -> list[_T]:
+    """What each function answers, in their order, made in so many forks of this process; what fails there, here.
+
+    Only for a process without threads: those of a training do not live on in a fork, but what they hold locked does.
+
+    Args:
+        work: functions of no arguments whose answers can be sent; the longest first.
+        processes: 1 to fork none.
+
+    Example:
+        >>> made_side_by_side([lambda: "a", lambda: "b"], 2)
+        ['a', 'b']
+    """
+    processes = min(processes, len(work))
+    if processes < 2:
+        return [make() for make in work]
+    _WORK[:] = work
+    try:
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
+            futures = [pool.submit(_make, i) for i in range(len(work))]
+            return [_answer(future, make) for future, make in zip(futures, work, strict=True)]
+    finally:
+        _WORK.clear()
+
+
+def _make(i: int) -> Any:
+    return _WORK[i]()
+
+
+def _answer(future: "Future[_T]", make: Callable[[], _T]) -> _T:
+    try:
+        return future.result()
+    except Exception:  # of the work, which raises it again here, or of a process: memory, a signal
+        return make()
