@@ -5,7 +5,7 @@ import json
 import re
 import sys
 from contextlib import suppress
-from functools import cache
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -77,16 +77,20 @@ class KeptSections:
                     other.unlink(missing_ok=True)
             remove_unfinished(path.parent)
 
+    @cached_property
+    def _with_what(self) -> str | None:
+        return _with_what()
+
     def _key(self, section: ObserverSection) -> str | None:
         """Of all that a section depends on; None where that is not known."""
         if not self._cached or len(section.drawn.store.steps()) < LEAST:
             return None
-        observer, with_what = known_observer(section.drawn, section.find), _with_what()
-        if observer is None or not observer.__module__.startswith("lmdyn.") or with_what is None:
+        observer = known_observer(section.drawn, section.find)
+        if observer is None or not observer.__module__.startswith("lmdyn.") or self._with_what is None:
             return None
         beside = hasattr(observer, "figures_beside") or hasattr(observer, "tables_beside")
         return _hash(json.dumps([
-            _VERSION, with_what, section.base.name, section.together, _about(section.drawn),
+            _VERSION, self._with_what, section.base.name, section.together, _about(section.drawn),
             [[_about(one), _name(known_observer(one, section.find))] for one in section.every] if beside else None,
         ]).encode())  # fmt: skip
 
@@ -113,7 +117,6 @@ def _files(out: Path, html: str) -> dict[str, str]:
     return {name: _hash((out / name).read_bytes()) for name in sorted(names)}
 
 
-@cache
 def _with_what() -> str | None:
     """What figures are drawn with: code, libraries and settings; None where lmdyn's code cannot be read."""
     root = Path(lmdyn.__file__).parent

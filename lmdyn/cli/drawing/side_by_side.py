@@ -1,8 +1,11 @@
-"""Work of a command, done in several processes at once."""
+"""Work of a command, done in two processes at once."""
 
+import ctypes
 import multiprocessing
 import os
+import signal
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any, TypeVar
@@ -10,12 +13,13 @@ from typing import Any, TypeVar
 __all__ = ["made_side_by_side", "processes_to_draw"]
 
 _T = TypeVar("_T")
-_MOST = 4
+_MOST = 2  # a report of very many observations takes less than 1 GB so
 _WORK: list[Callable[[], Any]] = []  # what the processes know from the beginning: it need not be sent to them
+_PR_SET_PDEATHSIG = 1  # of Linux' prctl
 
 
 def processes_to_draw() -> int:
-    """How many processes a command may start to draw: one a core, four at most; 1 where none can be forked safely."""
+    """How many processes a command may start to draw: two where there are two cores and Linux' fork."""
     if sys.platform != "linux":
         return 1
     return min(_MOST, len(os.sched_getaffinity(0)))
@@ -24,7 +28,8 @@ def processes_to_draw() -> int:
 def made_side_by_side(work: Sequence[Callable[[], _T]], processes: int) -> list[_T]:
     """What each function answers, in their order, made in so many forks of this process; what fails there, here.
 
-    Only for a process without threads: those of a training do not live on in a fork, but what they hold locked does.
+    Only for a process without threads at work: those of a training do not live on in a fork, but what they hold locked
+    does. Forks end with this process, however it ends.
 
     Args:
         work: functions of no arguments whose answers can be sent; the longest first.
@@ -38,8 +43,14 @@ def made_side_by_side(work: Sequence[Callable[[], _T]], processes: int) -> list[
     if processes < 2:
         return [make() for make in work]
     _WORK[:] = work
+    fork = multiprocessing.get_context("fork")
     try:
-        with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
+        with (
+            warnings.catch_warnings(),
+            ProcessPoolExecutor(processes, fork, initializer=_end_with, initargs=(os.getpid(),)) as pool,
+        ):
+            # Python 3.12 warns of any threads: pyarrow's wait for work, and are made anew in a fork
+            warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
             futures = [pool.submit(_make, i) for i in range(len(work))]
             return [_answer(future, make) for future, make in zip(futures, work, strict=True)]
     finally:
@@ -55,3 +66,10 @@ def _answer(future: "Future[_T]", make: Callable[[], _T]) -> _T:
         return future.result()
     except Exception:  # of the work, which raises it again here, or of a process: memory, a signal
         return make()
+
+
+def _end_with(parent: int) -> None:
+    """Let this process be killed when its parent ends, which may be killed itself and tell nobody."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
