@@ -2,9 +2,10 @@
 
 Question: 10 observers × 10,000 steps (100,000 files): the first report below 3 minutes, every later one below 10 s and
 1 GB. The observations are those of two tiny runs, by ten classes of lmdyn's, their rows copied under other steps with
-other values and written by lmdyn's own writer. Each report is made in a process of its own; its seconds are those after
-the imports, its memory is the peak of the whole process. Also: what a write takes beside so many files, and what a read
-of one observer by claims takes.
+other values and written by lmdyn's own writer. Each report is made by the command, in a process of its own; its seconds
+are those after the imports, its memory is the most that the process and those that it starts hold at once (its resident
+pages, and of the others those that are their own, looked at every 50 ms). Later, nothing is new, or two observations of
+one observer are, or one of each. Also: what a write takes beside so many files, and a read of one observer by claims.
 
 Run: ``python benchmarks/many_observations.py`` (``--smoke`` for seconds)
 """
@@ -140,19 +141,18 @@ def write_many(sources: list[Path], run: Path, steps: int) -> dict[str, int]:
 
 
 CHILD = """
-import json, sys, time
+import json, os, sys, time
 from pathlib import Path
 import lmdyn.callbacks
 {imports}
-began = time.monotonic(), time.process_time()
+began, before = time.monotonic(), os.times()
 {work}
-took = time.monotonic() - began[0], time.process_time() - began[1]
-status = Path("/proc/self/status").read_text()  # getrusage's peak would have the parent's in it
-print(json.dumps([*took, float(status.partition("VmHWM:")[2].split()[0]) / 1e6]))
+used = sum(now - then for now, then in zip(os.times()[:4], before[:4]))  # also of processes that have ended
+print(json.dumps([time.monotonic() - began, used]))
 """
 REPORT = (
-    "from lmdyn.cli.report import write_report",
-    "write_report([Path(sys.argv[1])], Path(sys.argv[1]) / 'report')",
+    "import lmdyn.cli.report\nfrom lmdyn.cli.commands import report_command",
+    "report_command([sys.argv[1]])",
 )
 CLAIMS = (
     "from lmdyn.claims.runs import RunFolder",
@@ -164,25 +164,45 @@ def child(what: tuple[str, str], run: Path) -> list[str]:
     """Seconds after the imports, by the clock and of CPU time, and peak GB, of a process of its own."""
     code = CHILD.format(imports=what[0], work=what[1])
     # cwd: the directory of this repository comes first on sys.path for -c
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=False,
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         cwd=Path(__file__).parents[1], env={**os.environ, "LMDYN_TRACEBACK": "1"},
     )  # fmt: skip
-    if done.returncode or "Traceback" in done.stderr:
-        raise RuntimeError(done.stderr)
-    seconds, cpu, gb = json.loads(done.stdout.splitlines()[-1])
-    return [f"{seconds:.1f}", f"{cpu:.1f}", f"{gb:.2f}"]
+    peak = 0.0
+    while process.poll() is None:
+        peak = max(peak, held_gb(process.pid))
+        time.sleep(0.05)
+    out, errors = process.communicate()
+    if process.returncode or "Traceback" in errors:
+        raise RuntimeError(errors)
+    seconds, cpu = json.loads(out.splitlines()[-1])
+    return [f"{seconds:.1f}", f"{cpu:.1f}", f"{peak:.2f}"]
 
 
-def one_more(run: Path, name: str, step: int) -> float:
-    """Seconds of a write beside all that is there."""
-    store = ObservationStore(run / "observations" / name)
-    about = store.about()
-    last = pd.read_parquet(store.path(store.steps()[-1]))
+def held_gb(process: int) -> float:
+    """What a process holds in memory, with what those that it started hold of their own."""
+    try:
+        started = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        kb = _kb(process, "Rss")
+        return (kb + sum(_kb(int(child), "Private_Clean", "Private_Dirty") for child in started)) / 1e6
+    except (OSError, IndexError):  # one has ended meanwhile
+        return 0.0
+
+
+def _kb(process: int, *names: str) -> float:
+    about = Path(f"/proc/{process}/smaps_rollup").read_text()
+    return sum(float(about.partition(f"\n{name}:")[2].split()[0]) for name in names)
+
+
+def one_more(folder: Path) -> float:
+    """Write an observation beside all that is there, after the last step; its seconds."""
+    store = ObservationStore(folder)
+    about, step = store.about(), store.steps()[-1] + 10
+    last = pd.read_parquet(store.path(step - 10))
     writer = ObservationStore(store.folder, about["observer"], about["settings"])
-    writer.write(step, last.assign(step=step))
+    writer.check_settings()
     began = time.monotonic()
-    writer.write(step + 10, last.assign(step=step + 10))
+    writer.write(step, last.assign(step=step, tokens=16 * step))
     return time.monotonic() - began
 
 
@@ -208,9 +228,15 @@ def main() -> None:
         goal = f"{LATER_S:g} s, {LATER_GB:g} GB"
         results.append([f"first report of {n}", *child(REPORT, run), f"{FIRST_S:g} s"])
         results.append(["the next, with nothing new", *child(REPORT, run), goal])
-        seconds = one_more(run, "sparsity", 10 * args.steps)
+        folders = sorted((run / "observations").iterdir())
+        sparsity = run / "observations" / "sparsity"
+        one_more(sparsity)
+        seconds = one_more(sparsity)
         results.append(["a write of an observation beside them", f"{seconds:.4f}", "", "", ""])
         results.append(["a report with two new observations", *child(REPORT, run), goal])
+        for one in folders:
+            one_more(one)
+        results.append(["a report with a new observation of each observer", *child(REPORT, run), goal])
         results.append(["claims read a quantity of Sparsity", *child(CLAIMS, run), ""])
     print(machine())
     print(table(["many observations", "seconds", "CPU seconds", "peak GB", "goal"], results))

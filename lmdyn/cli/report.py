@@ -11,7 +11,7 @@ from urllib.parse import quote
 import yaml
 
 from lmdyn.callbacks.gathered.drawn_observations import DrawnObservations, drawn_observations
-from lmdyn.callbacks.observing.figures import short_names
+from lmdyn.callbacks.observing.figures import MOST_STEPS, short_names
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.training.atomic_files import make_writable
 from lmdyn.cli.configurations import model_configurations, read_yaml
@@ -29,8 +29,6 @@ from lmdyn.cli.page import REPORT_PAGE, csv_table, html_table, links_between, ma
 from lmdyn.cli.recorded_observers import recorded_observer
 
 __all__ = ["write_report"]
-
-_MOST_STEPS = 300  # as many as a figure has room for
 
 
 @many_objects()
@@ -78,7 +76,7 @@ def write_report(
     """
     tested = [run for run in runs if (run / "test.json").is_file()]
     observed = [run for run in runs if run not in tested or (run / "observations").is_dir()]
-    most = None if every_step else _MOST_STEPS
+    most = None if every_step else MOST_STEPS
     drawn = {run: _observed(run, most, cached=not untrusted) for run in observed}  # before anything is made
     make_writable(out, "give another folder by --out")
     shortened = short_names([str(run.resolve()) for run in runs])

@@ -510,7 +510,7 @@ class Lined(Observer):
 @pytest.fixture
 def many(tmp_path, monkeypatch):
     """A run of 150 observations by one observer and of 3 by another, of which reports draw 20."""
-    monkeypatch.setattr(report, "_MOST_STEPS", 20)
+    monkeypatch.setattr(report, "MOST_STEPS", 20)
     monkeypatch.setattr(observer_section, "_MOST_FRAMES", 4)
     monkeypatch.setattr("lmdyn.callbacks.training.atomic_files._to_disk", lambda path: None)
     monkeypatch.setattr(Figure, "savefig", SAVE)  # whole, to be compared

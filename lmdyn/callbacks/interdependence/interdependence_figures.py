@@ -144,7 +144,7 @@ def _bands(ax: Axes, rows: pd.DataFrame, by: str, looks: dict[Any, dict[str, Any
     for name, look in looks.items():
         of = select(rows, **{by: name}).sort_values(x)
         at, low, high = (of[column].to_numpy(dtype=float) for column in (x, "di_low", "di_high"))
-        ax.fill_between(at, low, high, color=look["color"], alpha=0.18, lw=0)
+        fig.draw_band(ax, at, low, high, color=look["color"], alpha=0.18)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 

@@ -1,8 +1,7 @@
-"""What the observers' figures have in common, and their way to the loggers."""
+"""What the observers' figures have in common."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -10,29 +9,35 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from lightning.pytorch.loggers import WandbLogger
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import Collection
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.table import Table
-from matplotlib.text import Text
 from matplotlib.ticker import Formatter, LogFormatterMathtext, MaxNLocator
 
 from lmdyn.analysis.inspection.transformer import layer_number
+from lmdyn.callbacks.observing.drawing.bands_and_labels import draw_band, error_band, label_points
+from lmdyn.callbacks.observing.drawing.plain_text_figure import (
+    Around,
+    PlainTextFigure,
+    UnicodePowers,
+    lay_out,
+)
 
 __all__ = [
+    "MOST_STEPS",
     "Panels",
     "PlainTextFigure",
     "cell_values",
+    "draw_band",
     "draw_lines",
+    "error_band",
+    "label_points",
     "lay_out",
     "line_style",
     "line_styles",
-    "log_figure",
     "mark_rate_drops",
     "named_runs",
     "new_figure",
@@ -45,88 +50,14 @@ __all__ = [
     "short_names",
     "site_label",
     "spread_out",
-    "takes_images",
     "zero_line",
 ]
 
+MOST_STEPS = 300
+"""Observations of very many that are drawn: as many as a figure has room for."""
+
 _MOST_DROPS = 50  # of a learning rate; more are lines side by side
 _MOST_DOTS = 200  # of a line: more of them are a thicker line, and most of the time and size of an SVG
-
-
-class PlainTextFigure(Figure):
-    r"""A figure that shows every text as it is: none is parsed as mathematics, whatever dollar signs it has.
-
-    Words, sites and names of runs are data: matplotlib refuses to draw some of them (``$\frac$``) and alters others.
-    Formulas in labels are written in Unicode (t₀, 10⁻³), and so are the powers on logarithmic axes.
-
-    Args:
-        width: inches.
-        height: inches.
-    """
-
-    def __init__(self, width: float = 7.0, height: float = 4.2) -> None:
-        super().__init__(figsize=(width, height), dpi=110, layout="constrained")
-
-    def draw(self, renderer: Any) -> None:
-        """Draw; every canvas and every file format come here, also to find the layout."""
-        with self.as_it_is():
-            super().draw(renderer)
-
-    @contextmanager
-    def as_it_is(self) -> Iterator[None]:
-        """No text is parsed as mathematics, of those there are and of ticks that are made meanwhile."""
-        for artist in self.findobj():
-            if isinstance(artist, Text):
-                artist.set_parse_math(False)
-            elif isinstance(artist, Table):  # its cells do not list their texts among their children
-                for cell in artist.get_celld().values():
-                    cell.get_text().set_parse_math(False)
-            elif isinstance(artist, Axis):
-                major, minor = artist.get_major_formatter(), artist.get_minor_formatter()
-                if isinstance(major, LogFormatterMathtext):
-                    artist.set_major_formatter(_UnicodePowers(major))
-                if isinstance(minor, LogFormatterMathtext):
-                    artist.set_minor_formatter(_UnicodePowers(minor))
-        with mpl.rc_context({"text.parse_math": False}):
-            yield
-
-
-def lay_out(figure: Figure, dpi: float) -> None:
-    """Find a figure's layout, once for all files that it is saved to, which find it each for itself otherwise."""
-    figure.set_dpi(dpi)
-    if isinstance(figure, PlainTextFigure) and (engine := figure.get_layout_engine()) is not None:
-        with figure.as_it_is():
-            engine.execute(figure)  # a drawing would do this first, and then draw
-    else:
-        figure.draw_without_rendering()
-    # not "none", whose engine does nothing but has each savefig draw the figure twice
-    with mpl.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
-        figure.set_layout_engine(None)
-
-
-class _Around(Formatter):
-    """A formatter that changes what another one writes."""
-
-    def __init__(self, formatter: Formatter) -> None:
-        self._formatter = formatter
-
-    def set_axis(self, axis: Any) -> None:
-        super().set_axis(axis)
-        self._formatter.set_axis(axis)
-
-    def set_locs(self, locs: Any) -> None:
-        self._formatter.set_locs(locs)
-
-
-class _UnicodePowers(_Around):
-    """What a formatter of logarithmic axes writes as mathematics, in Unicode."""
-
-    _SUPERSCRIPT = str.maketrans("0123456789-.", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻·")
-
-    def __call__(self, x: float, pos: int | None = None) -> str:
-        text = self._formatter(x, pos).removeprefix(r"$\mathdefault{").removesuffix("}$")
-        powers = re.sub(r"\^\{(.*?)\}", lambda m: m[1].translate(self._SUPERSCRIPT), text)
-        return powers.replace(r"\times", "×").replace("-", "\N{MINUS SIGN}")
 
 
 def new_figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[Figure, Any]:
@@ -199,28 +130,38 @@ def set_step_axis(axes: Axes, steps: Iterable[int], rates: pd.DataFrame | None =
         mark_rate_drops(axes, rates)
     axes.set_xlabel("training step (optimizer updates)")
     different = sorted(set(steps))
-    if len(different) < 2:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        return
-    early = sum(step < different[-1] / 10 for step in different)
-    if early > max(3, len(different) / 3):
-        axes.set_xscale("symlog", linthresh=max(1, different[1]), linscale=0.3)
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    axes.set_xlim(different[0], different[-1])
+    if len(different) == 1:
+        axes.set_xticks(different)
+        axes.set_xlim(different[0] - 1, different[0] + 1)
+        _show_points(axes)
+    elif different:
+        early = sum(step < different[-1] / 10 for step in different)
+        if early > max(3, len(different) / 3):
+            axes.set_xscale("symlog", linthresh=max(1, different[1]), linscale=0.3)
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.set_xlim(different[0], different[-1])
     if rates is not None and "tokens" in rates:
         known = rates[["step", "tokens"]].dropna().drop_duplicates("step").sort_values("step")
-        if len(known) > 1 and known["tokens"].iloc[-1] > 0:
+        if len(known) >= min(2, len(different)) > 0 and known["tokens"].iloc[-1] > 0:
             axes.set_xlabel("training step (optimizer updates)\nand tokens seen")
             axes.xaxis.set_major_formatter(_AndTokens(axes.xaxis.get_major_formatter(), known))
 
 
-class _AndTokens(_Around):
+def _show_points(axes: Axes) -> None:
+    """Let lines of one point be seen: large dots, whole on the frame too, of another form where lines are dashed."""
+    for line in axes.lines:
+        if np.size(line.get_xdata()) == 1:
+            marker = {"--": "s", ":": "^", "-.": "D"}.get(str(line.get_linestyle()), "o")
+            line.set(marker=marker, markersize=max(6.0, line.get_markersize()), clip_on=False)
+
+
+class _AndTokens(Around):
     """What a formatter writes, and below it how many tokens had been seen at this step."""
 
     def __init__(self, formatter: Formatter, known: pd.DataFrame) -> None:
         super().__init__(
-            _UnicodePowers(formatter) if isinstance(formatter, LogFormatterMathtext) else formatter
+            UnicodePowers(formatter) if isinstance(formatter, LogFormatterMathtext) else formatter
         )
         self._steps, self._tokens = (known[c].to_numpy(dtype=float) for c in ("step", "tokens"))
 
@@ -391,28 +332,6 @@ def named_runs(observations: pd.DataFrame) -> pd.DataFrame:
 def of_run(run: str, name: str, several: bool) -> str:
     """A label of a line: with the name of its run, where there are several."""
     return f"{run}, {name}" if several else name
-
-
-def takes_images(logger: Any) -> bool:
-    """Whether :func:`log_figure` can send figures to a logger."""
-    return hasattr(logger, "log_image") or _add_image(logger) is not None
-
-
-def log_figure(loggers: Sequence[Any], tag: str, figure: Figure, step: int) -> None:
-    """Send a figure to every logger that takes images: TensorBoard's ``add_image``, or ``log_image``."""
-    picture: np.ndarray[Any, Any] | None = None
-    for logger in filter(takes_images, loggers):
-        picture = pixels(figure) if picture is None else picture
-        if (add_image := _add_image(logger)) is not None:
-            add_image(tag, picture, step, dataformats="HWC")
-        else:
-            # Weights & Biases' slider over images counts calls: the caption says the step
-            caption = {"caption": [f"step {step}"]} if isinstance(logger, WandbLogger) else {}
-            logger.log_image(key=tag, images=[picture], step=step, **caption)
-
-
-def _add_image(logger: Any) -> Callable[..., Any] | None:
-    return getattr(getattr(logger, "experiment", None), "add_image", None)
 
 
 def pixels(figure: Figure) -> np.ndarray[Any, Any]:

@@ -2,22 +2,23 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import pandas as pd
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.observing.figures import log_figure, takes_images
+from lmdyn.callbacks.observing.figures import MOST_STEPS, pixels, spread_out
 from lmdyn.callbacks.observing.schema import group_columns, is_number_column
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.training.lightning_internals import logged_name
 
-__all__ = ["Published", "publish", "scalar_tags", "where_curves_are"]
+__all__ = ["Published", "log_figure", "publish", "scalar_tags", "takes_images", "where_curves_are"]
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +78,9 @@ def scalar_tags(name: str, observation: pd.DataFrame) -> dict[str, float]:
 def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], step: int) -> None:
     """Send an observation's scalars to every logger, and its figures to those that take images.
 
-    An error in any of this does not end the run: it is logged with its traceback, once for each observer and what
-    failed. The observation is stored already, so that ``lmdyn report`` can draw its figures later.
+    Of more than 300 observations figures draw 300, evenly spread, the newest among them. An error in any of this does
+    not end the run: it is logged with its traceback, once for each observer and what failed. The observation is stored
+    already, so that ``lmdyn report`` can draw its figures later.
     """
     with _survived(observer, "its scalars"):
         scalars = scalar_tags(
@@ -93,11 +95,37 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
                     logger.save()  # it keeps rows until a step that ends in 99, or the end
     with _survived(observer, "its figures"):
         if observer.log_figures and any(map(takes_images, loggers)):
-            observations = observer.store.read(until=step, where=observer.figure_rows)
+            steps = [s for s in observer.store.steps() if s <= step]
+            drawn = frozenset(
+                spread_out(steps, MOST_STEPS)
+            )  # as a report does: all, at each step, would be quadratic
+            observations = observer.store.read(steps=drawn, where=observer.figure_rows)
             figures = observer.figures(observations, observer.settings)
             for name, figure in figures.items():
                 with _survived(observer, f"figure {name!r}"):
                     log_figure(loggers, f"{observer.name}/{name}", figure, step)
+
+
+def takes_images(logger: Any) -> bool:
+    """Whether :func:`log_figure` can send figures to a logger."""
+    return hasattr(logger, "log_image") or _add_image(logger) is not None
+
+
+def log_figure(loggers: Sequence[Any], tag: str, figure: Figure, step: int) -> None:
+    """Send a figure to every logger that takes images: TensorBoard's ``add_image``, or ``log_image``."""
+    picture: np.ndarray[Any, Any] | None = None
+    for logger in filter(takes_images, loggers):
+        picture = pixels(figure) if picture is None else picture
+        if (add_image := _add_image(logger)) is not None:
+            add_image(tag, picture, step, dataformats="HWC")
+        else:
+            # Weights & Biases' slider over images counts calls: the caption says the step
+            caption = {"caption": [f"step {step}"]} if isinstance(logger, WandbLogger) else {}
+            logger.log_image(key=tag, images=[picture], step=step, **caption)
+
+
+def _add_image(logger: Any) -> Callable[..., Any] | None:
+    return getattr(getattr(logger, "experiment", None), "add_image", None)
 
 
 def where_curves_are(logger: Any) -> str:

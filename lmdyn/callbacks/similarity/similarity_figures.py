@@ -146,9 +146,9 @@ def _line(ax: Axes, around: pd.DataFrame, line: pd.DataFrame, look: Mapping[str,
     found = line[_LINE].merge(around, on=_LINE, how="left")
     low, high, corrected, error = (found[end].to_numpy() for end in _ENDS)
     if np.isfinite(error).any():
-        low, high = corrected - 2 * error, corrected + 2 * error
+        low, high = fig.error_band(np.clip(corrected, -1, 1), error, "fisher")
     if np.isfinite([low, high]).any():
-        ax.fill_between(line["step"].to_numpy(), low, high, color=look["color"], alpha=0.15, lw=0)
+        fig.draw_band(ax, line["step"], low, high, color=look["color"], alpha=0.15)
 
 
 def _ranks(observations: pd.DataFrame, rows: pd.DataFrame, sites: Sequence[str]) -> Figure:

@@ -9,7 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lmdyn.callbacks.observing.figures import (
+    draw_band,
     draw_lines,
+    error_band,
+    label_points,
     new_figure,
     outer_legend,
     set_step_axis,
@@ -64,15 +67,16 @@ def _draw_with_errors(
     quantity: str,
     site: str,
     looks: Mapping[str, Mapping[str, Any]],
+    scale: str = "plain",
 ) -> pd.DataFrame:
-    """A line over steps for each sample of words, on twice its standard error to both sides."""
+    """A line over steps for each sample of words, on two standard errors to both sides, taken on a scale."""
     rows, errors = (_curves(observations, f"{quantity}{end}", site=site) for end in ("", "_error"))
     draw_lines(axes, rows, "pos_class", looks, ms=4)
     for sample, look in looks.items():
         line = select(rows, pos_class=sample).set_index("step")["value"].sort_index()
-        error = 2 * select(errors, pos_class=sample).set_index("step")["value"].reindex(line.index)
-        steps = line.index.to_numpy(dtype=float)
-        axes.fill_between(steps, line - error, line + error, color=look["color"], alpha=0.12, lw=0)
+        error = select(errors, pos_class=sample).set_index("step")["value"].reindex(line.index)
+        if len(line):
+            draw_band(axes, line.index, *error_band(line, error, scale), color=look["color"], alpha=0.12)
     return rows
 
 
@@ -148,9 +152,9 @@ def _rho_by_sample(observations: pd.DataFrame, site: str) -> Figure:
         "count100": {"color": "C2", "label": "of at least 100 occurrences"},
         "count100_no_top20": {"color": "C3", "label": "both"},
     }
-    rows = _draw_with_errors(axes, observations, "rho_gradient", site, looks)
+    rows = _draw_with_errors(axes, observations, "rho_gradient", site, looks, "fisher")
     axes.set_title(
-        f"ρ← of the gradient at {site}, by sample of words (2 standard errors over words)",
+        f"ρ← of the gradient at {site}, by sample of words (2 standard errors over words, of Fisher's z)",
         fontsize=10,
         loc="left",
     )
@@ -259,10 +263,6 @@ def _scatter(
         one, color = select(rows, pos_class=pos_class), _CLASS_COLORS[pos_class]
         if len(one):
             axes.scatter(one["frequency"], one["value"], s=9, color=color, label=label, lw=0, alpha=0.8)
-    for pos_class in ("open", "closed"):
-        for row in select(rows, pos_class=pos_class).nlargest(6, "frequency").itertuples():
-            axes.annotate(str(row.word), (float(str(row.frequency)), float(str(row.value))), fontsize=7, xytext=(3, 2),
-                          textcoords="offset points", color=_CLASS_COLORS[pos_class])  # fmt: skip
     _references(axes, observations, site)
     axes.set_xscale("log")
     axes.set_xlabel(f"occurrences in the {'training data' if frequency == 'train' else 'probe set'}")
@@ -271,4 +271,10 @@ def _scatter(
         f"Concentration of the gradient at {site} by target word, step {last}", fontsize=10, loc="left"
     )
     outer_legend(axes)
+    frequent = pd.concat([select(rows, pos_class=c).nlargest(6, "frequency") for c in ("open", "closed")])
+    frequent = frequent.sort_values("frequency", ascending=False, kind="stable")
+    columns = (frequent[c] for c in ("frequency", "value", "word", "pos_class"))
+    label_points(
+        axes, [(float(x), float(y), str(w), _CLASS_COLORS[c]) for x, y, w, c in zip(*columns, strict=True)]
+    )
     return figure

@@ -16,7 +16,11 @@ import lmdyn.callbacks
 from lmdyn.callbacks import ObservationStore, Sparsity
 from lmdyn.callbacks.observing.figures import (
     cell_values,
+    draw_band,
     draw_lines,
+    error_band,
+    label_points,
+    lay_out,
     new_figure,
     new_panels,
     outer_legend,
@@ -199,3 +203,134 @@ def test_cells_show_what_is_finite_in_a_colour_that_can_be_read():
     assert [(t.get_text(), t.get_position(), t.get_color()) for t in ax.texts] == [
         ("0.90", (0, 0), "k"), ("0.00", (1, 0), "w"), ("0.25", (1, 1), "w"),
     ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------ what is to be seen
+
+
+def outside(figure):
+    """Labels of axes of which a part is beyond the picture's edge, once its layout is found."""
+    lay_out(figure, 150)
+    edge = figure.bbox.padded(1)
+    labels = [axis.label for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)]
+    boxes = [(label.get_text(), label.get_window_extent()) for label in labels if label.get_text()]
+    return [text for text, box in boxes if not (edge.contains(*box.min) and edge.contains(*box.max))]
+
+
+LONG = "Pearson ρ(mean ‖gradient‖₁ of a word, its frequency)"
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_long_labels_of_axes_are_broken_and_not_cut(breaks, monkeypatch):
+    figure, (left, right) = new_figure(7.5, 3.5, ncols=2)
+    left.set_ylabel(LONG)
+    right.set_xlabel(f"{LONG} and its rank")
+    right.set_ylabel("short enough")
+    left.set_title("above\nall")
+    if not breaks:  # the control: what is seen without
+        monkeypatch.setattr(type(figure), "_break_labels", lambda figure, where: False)
+        assert len(outside(figure)) == 2
+        return
+    assert outside(figure) == []
+    assert left.get_ylabel() == "Pearson ρ(mean ‖gradient‖₁\nof a word, its frequency)"
+    assert right.get_xlabel().replace("\n", " ") == f"{LONG} and its rank"
+    assert right.get_ylabel() == "short enough"
+    pixels(figure)
+    assert left.get_ylabel().count("\n") == 1  # once
+
+
+def test_a_word_that_is_too_long_stays_whole():
+    figure, ax = new_figure(2, 1)
+    ax.set_ylabel("a" * 60)
+    lay_out(figure, 100)
+    assert ax.get_ylabel() == "a" * 60
+
+
+def test_labels_of_several_rows_of_panels_do_not_meet():
+    panels = new_panels(3, 5, 2, most=1)
+    panels.set_ylabel("deviation D(t), mean of all sentences")
+    lay_out(panels.figure, 100)
+    boxes = [ax.yaxis.label.get_window_extent() for ax in panels]
+    assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
+
+
+def test_bands_of_correlations_stay_between_minus_one_and_one():
+    values, errors = (
+        np.array([0.97, -0.9, 0.0, 1.0, np.nan, 0.5]),
+        np.array([0.1, 0.4, 0.001, 0.1, 0.1, np.nan]),
+    )
+    low, high = error_band(values, errors, "fisher")
+    known = [0, 1, 2, 3]
+    assert ((low >= -1) & (low <= values) & (values <= high) & (high <= 1))[known].all()
+    assert np.isnan([low[4:], high[4:]]).all()
+    np.testing.assert_allclose(low[2], -0.002, rtol=1e-4)  # of small errors it is two of them
+    plain = error_band(values, errors)
+    np.testing.assert_array_equal(plain[1][known], (values + 2 * errors)[known])
+    assert plain[1][0] > 1  # the control
+
+
+def test_the_band_of_sparsitys_correlation_stays_there():
+    tables = []
+    for step, rho in ((0, -0.95), (5, 0.1), (20, 0.98)):
+        table = observation(step)
+        table.loc[table["quantity"].eq("rho_gradient"), "value"] = rho
+        errors = table[table["quantity"].eq("rho_gradient")].assign(quantity="rho_gradient_error", value=0.2)
+        tables += [table, errors]
+    figure = Sparsity.figures(pd.concat(tables, ignore_index=True), {"sites": {"h1": "x", "logits": "y"}})
+    (ax,) = figure["rho_by_sample"].axes
+    (band,) = ax.collections
+    vertices = band.get_paths()[0].vertices
+    assert np.abs(vertices[:, 1]).max() <= 1
+    assert vertices[:, 1].max() > 0.99
+    assert vertices[:, 1].min() < -0.97
+
+
+def test_labels_beside_points_lie_over_nothing_else():
+    random = np.random.default_rng(0)
+    points = [(x, y, f"word {i}", "C0") for i, (x, y) in enumerate(random.uniform(0, 1, (60, 2)))]
+    figure, ax = new_figure(5, 4)
+    ax.scatter(*zip(*[(x, y) for x, y, *_ in points], strict=True))
+    label_points(ax, points)
+    lay_out(figure, 150)
+    boxes = {text.get_text(): text.get_window_extent() for text in ax.texts}
+    assert "word 0" in boxes
+    assert 30 < len(boxes) < 60  # most, where there is a place
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes.values()) for b in list(boxes.values())[:i])
+    for x, y, name, _ in points:
+        at = ax.transData.transform((x, y))
+        assert not any(box.contains(*at) for label, box in boxes.items() if label != name)
+    assert all(box.x0 >= ax.bbox.x0 - 1 and box.x1 <= ax.bbox.x1 + 1 for box in boxes.values())
+
+
+@pytest.mark.parametrize("step", [0, 7, 1_000_000])
+def test_a_single_step_has_its_own_tick_and_points_that_are_seen(step):
+    figure, ax = new_figure()
+    rows = pd.DataFrame(
+        {"step": step, "site": ["a", "b"], "value": [0.0, 0.5], "quantity": "loss", "tokens": 3 * step}
+    )
+    draw_lines(ax, rows, "site", {"a": {"color": "C0"}, "b": {"color": "C1", "ls": "--"}}, ms=4)
+    ax.axhline(0.2)
+    draw_band(ax, [step], [0.4], [0.6], color="C1", alpha=0.1)
+    ax.set_ylim(bottom=0)
+    set_step_axis(ax, [step, step], rates=rows)
+    assert ax.get_xticks().tolist() == [step]
+    assert ax.get_xlim() == (step - 1, step + 1)
+    a, b, level = ax.lines
+    assert [line.get_markersize() for line in (a, b)] == [6, 6]
+    assert [line.get_marker() for line in (a, b, level)] == ["o", "s", "None"]
+    assert not a.get_clip_on()  # at 0 it would be cut in half
+    (band,) = ax.collections
+    np.testing.assert_array_equal(band.get_segments()[0], [[step, 0.4], [step, 0.6]])
+    shown = [text.replace(",", "") for text in texts(figure)]
+    assert {0: "0", 7: "7\n21"}.get(step, shown[0]) in shown
+
+
+def test_more_steps_have_lines_and_bands_as_before():
+    _, ax = new_figure()
+    rows = pd.DataFrame({"step": [0, 10], "site": "a", "value": [0.0, 0.5]})
+    draw_lines(ax, rows, "site", {"a": {"color": "C0"}}, ms=4)
+    draw_band(ax, [0, 10], [0, 0.4], [0.1, 0.6], color="C1", alpha=0.1)
+    set_step_axis(ax, [0, 10])
+    assert ax.get_xlim() == (0, 10)
+    assert (ax.lines[0].get_marker(), ax.lines[0].get_markersize()) == (".", 4)
+    assert len(ax.collections[0].get_paths()[0].vertices) > 4

@@ -9,8 +9,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.data import DataLoader
 
 from lmdyn.callbacks import Observer, Steps
-from lmdyn.callbacks.observing.figures import log_figure, new_figure
-from lmdyn.callbacks.observing.loggers import publish, scalar_tags
+from lmdyn.callbacks.observing.figures import new_figure
+from lmdyn.callbacks.observing.loggers import log_figure, publish, scalar_tags
 from lmdyn.callbacks.observing.run import Run
 from lmdyn.callbacks.observing.schema import tidy
 from lmdyn.callbacks.training.observation_schedule import Progress
@@ -143,3 +143,24 @@ def test_figures_go_to_those_that_take_images(tmp_path):
     assert images.images == [("a/b", (110, 220, 3), 5)]
     events = EventAccumulator(tensorboard.log_dir).Reload()
     assert [(e.step, e.width, e.height) for e in events.Images("a/b")] == [(5, 220, 110)]
+
+
+def test_figures_of_very_many_observations_read_as_many_as_there_is_room_for(tmp_path, monkeypatch):
+    """And not more of them, the longer the training."""
+    monkeypatch.setattr("lmdyn.callbacks.observing.loggers.MOST_STEPS", 4)
+    steps = range(0, 100, 10)
+    observer = observer_at(tmp_path, "many", steps, dict.fromkeys(steps, ()))
+    observer.log_figures = True
+    drawn, read = [], []
+
+    def figures(table, settings):
+        drawn.append(table["step"].unique().tolist())
+        return {}
+
+    monkeypatch.setattr(Broken, "figures", staticmethod(figures))
+    original = type(observer.store)._read
+    monkeypatch.setattr(type(observer.store), "_read", lambda *args: read.append(args[1]) or original(*args))
+    for step in (20, 80):
+        publish(observer, pd.read_parquet(observer.store.path(step)), [Images(tmp_path, "images")], step)
+    assert drawn == [[0, 10, 20], [0, 30, 50, 80]]  # none that a later training has left
+    assert read == [0, 10, 20, 0, 30, 50, 80]

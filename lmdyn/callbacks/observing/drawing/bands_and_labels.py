@@ -1,0 +1,83 @@
+"""Intervals around lines, and labels beside points."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.transforms import Bbox
+from numpy.typing import ArrayLike, NDArray
+
+from lmdyn.analysis.statistics.scales import error_on_scale, from_scale, to_scale
+from lmdyn.callbacks.observing.drawing.plain_text_figure import PlainTextFigure
+
+__all__ = ["draw_band", "error_band", "label_points"]
+
+Array = NDArray[np.float64]
+
+
+def error_band(values: ArrayLike, errors: ArrayLike, scale: str = "plain") -> tuple[Array, Array]:
+    """Ends of two standard errors to both sides: on a scale on which they do not leave the numbers' range.
+
+    Args:
+        values: (n,) numbers within the range.
+        errors: (n,) their standard errors; NaN where there is none.
+        scale: see :func:`~lmdyn.analysis.statistics.scales.to_scale`; ``fisher`` for correlations.
+
+    Example:
+        >>> low, high = error_band([0.0, 0.9, 1.0], [0.1, 0.1, 0.1], "fisher")
+        >>> low.round(2).tolist(), high.round(2).tolist()
+        ([-0.2, 0.4, 1.0], [0.2, 0.99, 1.0])
+    """
+    ends = []
+    for value, error in zip(np.asarray(values, dtype=float), np.asarray(errors, dtype=float), strict=True):
+        at, width = to_scale(value, scale), 2 * error_on_scale(value, error, scale)
+        at_end = np.isinf(at)  # of the range, where the scale says nothing
+        ends.append([value if at_end else from_scale(at + side * width, scale) for side in (-1, 1)])
+    low, high = np.array(ends).reshape(-1, 2).T
+    return low, high
+
+
+def draw_band(axes: Axes, x: ArrayLike, low: ArrayLike, high: ArrayLike, **look: Any) -> None:
+    """What lies between two lines over ``x``; a vertical line where they have one point only."""
+    at, below, above = (np.asarray(of, dtype=float) for of in (x, low, high))
+    if len(at) == 1:
+        axes.vlines(at, below, above, color=look["color"], lw=1.2)
+    else:
+        axes.fill_between(at, below, above, lw=0, **look)
+
+
+_PLACES = (("left", "bottom"), ("left", "top"), ("right", "bottom"), ("right", "top"), ("center", "bottom"),
+           ("center", "top"))  # fmt: skip
+
+
+def label_points(axes: Axes, points: Iterable[tuple[float, float, str, str]], fontsize: float = 7) -> None:
+    """Write labels beside points, none over another one or over another one's point: without one where no place is.
+
+    To be called when all else is drawn: places are found in the layout of then.
+
+    Args:
+        axes: where.
+        points: x, y, label and colour of each; the first come first.
+        fontsize: of all.
+    """
+    points = list(points)
+    if isinstance(axes.figure, PlainTextFigure):
+        axes.figure.lay_out()
+    taken = []
+    for x, y, *_ in points:
+        at, above = axes.transData.transform((x, y))
+        taken.append(Bbox.from_extents(at - 2, above - 2, at + 2, above + 2))
+    for i, (x, y, label, colour) in enumerate(points):
+        for ha, va in _PLACES:
+            away = {"left": 3, "right": -3, "center": 0}[ha], {"bottom": 2, "top": -2}[va]
+            text = axes.annotate(
+                label, (x, y), xytext=away, textcoords="offset points", ha=ha, va=va, fontsize=fontsize, color=colour,
+                parse_math=False,
+            )  # fmt: skip
+            box = text.get_window_extent()
+            inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
+            if inside and not any(box.overlaps(other) for j, other in enumerate(taken) if j != i):
+                taken.append(box)
+                break
+            text.remove()

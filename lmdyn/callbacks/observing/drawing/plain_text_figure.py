@@ -1,0 +1,156 @@
+"""Figures whose texts are shown as they are, and whole."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.table import Table
+from matplotlib.text import Text
+from matplotlib.ticker import Formatter, LogFormatterMathtext
+
+__all__ = ["Around", "PlainTextFigure", "UnicodePowers", "lay_out"]
+
+
+class PlainTextFigure(Figure):
+    r"""A figure that shows every text as it is: none is parsed as mathematics, whatever dollar signs it has.
+
+    Words, sites and names of runs are data: matplotlib refuses to draw some of them (``$\frac$``) and alters others.
+    Formulas in labels are written in Unicode (t₀, 10⁻³), and so are the powers on logarithmic axes.
+
+    Args:
+        width: inches.
+        height: inches.
+    """
+
+    def __init__(self, width: float = 7.0, height: float = 4.2) -> None:
+        self._unbroken = True
+        super().__init__(figsize=(width, height), dpi=110, layout="constrained")
+
+    def draw(self, renderer: Any) -> None:
+        """Draw; every canvas and every file format come here, also to find the layout."""
+        with self.as_it_is():
+            self._break_long_labels()
+            super().draw(renderer)
+
+    def lay_out(self) -> None:
+        """Find the layout; a drawing would do this first."""
+        if (engine := self.get_layout_engine()) is not None:
+            with self.as_it_is():
+                self._break_long_labels()
+                engine.execute(self)
+                if self._break_labels(self._is_cut):
+                    engine.execute(self)
+
+    def _break_long_labels(self) -> None:
+        """Break those of vertical axes that are longer than these, once: the layout has no regard to that."""
+        if self._unbroken:
+            self._unbroken = False
+            self._break_labels(lambda axes, axis: axis is axes.yaxis and _height(axis) > 1.04 * _room(axes))
+
+    def _break_labels(self, where: Callable[[Axes, Axis], bool]) -> bool:
+        """Break the labels of some axes in two, or in three; whether there were any."""
+        found = False
+        for ax in self.axes:
+            for axis in (ax.xaxis, ax.yaxis):
+                for _ in range(2):
+                    if axis.get_label_text() and where(ax, axis):
+                        axis.label.set_text(_broken(axis.get_label_text()))
+                        found = True
+        return found
+
+    def _is_cut(self, axes: Axes, axis: Axis) -> bool:
+        """Whether the label goes beyond the picture's edge."""
+        box = axis.label.get_window_extent()
+        if axis is axes.xaxis:
+            return bool(box.x0 < 0 or box.x1 > self.bbox.width)
+        return bool(box.y0 < 0 or box.y1 > self.bbox.height)
+
+    @contextmanager
+    def as_it_is(self) -> Iterator[None]:
+        """No text is parsed as mathematics, of those there are and of ticks that are made meanwhile."""
+        for artist in self.findobj():
+            if isinstance(artist, Text):
+                artist.set_parse_math(False)
+            elif isinstance(artist, Table):  # its cells do not list their texts among their children
+                for cell in artist.get_celld().values():
+                    cell.get_text().set_parse_math(False)
+            elif isinstance(artist, Axis):
+                major, minor = artist.get_major_formatter(), artist.get_minor_formatter()
+                if isinstance(major, LogFormatterMathtext):
+                    artist.set_major_formatter(UnicodePowers(major))
+                if isinstance(minor, LogFormatterMathtext):
+                    artist.set_minor_formatter(UnicodePowers(minor))
+        with mpl.rc_context({"text.parse_math": False}):
+            yield
+
+
+def lay_out(figure: Figure, dpi: float) -> None:
+    """Find a figure's layout, once for all files that it is saved to, which find it each for itself otherwise."""
+    figure.set_dpi(dpi)
+    if isinstance(figure, PlainTextFigure):
+        figure.lay_out()
+    else:
+        figure.draw_without_rendering()
+    # not "none", whose engine does nothing but has each savefig draw the figure twice
+    with mpl.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
+        figure.set_layout_engine(None)
+
+
+def _height(axis: Axis) -> float:
+    return float(axis.label.get_window_extent().height)
+
+
+def _room(axes: Axes) -> float:
+    """How high axes are before the layout is found."""
+    spec: Any = axes.get_subplotspec()
+    place = axes.get_position(original=True) if spec is None else spec.get_position(axes.figure)
+    return float(place.height * axes.figure.bbox.height)
+
+
+def _broken(label: str) -> str:
+    r"""With the longest line in two, at the blank next to its middle.
+
+    Example:
+        >>> _broken("Pearson ρ(mean χ of a word, its frequency)")
+        'Pearson ρ(mean χ of a\nword, its frequency)'
+    """
+    lines = label.split("\n")
+    longest = max(lines, key=len)
+    blanks = [i for i, c in enumerate(longest) if c == " "]
+    if blanks:
+        at = min(blanks, key=lambda i: abs(i - len(longest) / 2))
+        lines[lines.index(longest)] = f"{longest[:at]}\n{longest[at + 1 :]}"
+    return "\n".join(lines)
+
+
+class Around(Formatter):
+    """A formatter that changes what another one writes."""
+
+    def __init__(self, formatter: Formatter) -> None:
+        self._formatter = formatter
+
+    def set_axis(self, axis: Any) -> None:
+        """Of both."""
+        super().set_axis(axis)
+        self._formatter.set_axis(axis)
+
+    def set_locs(self, locs: Any) -> None:
+        """Of the other one."""
+        self._formatter.set_locs(locs)
+
+
+class UnicodePowers(Around):
+    """What a formatter of logarithmic axes writes as mathematics, in Unicode."""
+
+    _SUPERSCRIPT = str.maketrans("0123456789-.", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻·")
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """The label of a tick."""
+        text = self._formatter(x, pos).removeprefix(r"$\mathdefault{").removesuffix("}$")
+        powers = re.sub(r"\^\{(.*?)\}", lambda m: m[1].translate(self._SUPERSCRIPT), text)
+        return powers.replace(r"\times", "×").replace("-", "\N{MINUS SIGN}")
