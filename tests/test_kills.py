@@ -106,7 +106,7 @@ def run_and_die(words, where, at):
     from lightning.pytorch.strategies import Strategy
 
     import lmdyn.callbacks.training.atomic_files as files
-    import lmdyn.cli.page
+    import lmdyn.cli.drawing.page
     from lmdyn.cli.parser import Parser
 
     owner, name = {
@@ -114,7 +114,7 @@ def run_and_die(words, where, at):
         "checkpoint": (Strategy, "save_checkpoint"),
         "observation": (pq, "write_table"),
         "rename": (files, "_to_disk"),
-        "report": (lmdyn.cli.page, "picture"),
+        "report": (lmdyn.cli.drawing.page, "picture"),
     }[where]
     original, count = getattr(owner, name), 0
 

@@ -24,8 +24,8 @@ from lmdyn.cli.drawing.observer_section import (
     known_observer,
     together_of,
 )
+from lmdyn.cli.drawing.page import REPORT_PAGE, csv_table, html_table, links_between, many_objects, page
 from lmdyn.cli.drawing.side_by_side import made_side_by_side
-from lmdyn.cli.page import REPORT_PAGE, csv_table, html_table, links_between, many_objects, page
 from lmdyn.cli.recorded_observers import recorded_observer
 
 __all__ = ["write_report"]

@@ -67,7 +67,7 @@ def commands(run, out):
 
 @pytest.fixture
 def without_pictures(monkeypatch):
-    monkeypatch.setattr("lmdyn.cli.page.picture", lambda *a, **k: "")
+    monkeypatch.setattr("lmdyn.cli.drawing.page.picture", lambda *a, **k: "")
 
 
 @pytest.mark.slow

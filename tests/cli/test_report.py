@@ -22,7 +22,7 @@ from lmdyn.cli import report
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.configurations import model_configurations
 from lmdyn.cli.drawing import observer_section, side_by_side
-from lmdyn.cli.page import picture
+from lmdyn.cli.drawing.page import picture
 from lmdyn.cli.report import write_report
 
 CALLS = []

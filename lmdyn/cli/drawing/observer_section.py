@@ -16,7 +16,7 @@ from lmdyn.callbacks.gathered.drawn_observations import DrawnObservations
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.store import UnreadableError
-from lmdyn.cli.page import animation, csv_table, file_beside, html_table, picture
+from lmdyn.cli.drawing.page import animation, csv_table, file_beside, html_table, picture
 from lmdyn.cli.recorded_observers import UnknownObserverError
 
 __all__ = ["Find", "ObserverSection", "Others", "Parts", "known_observer", "together_of"]

@@ -14,7 +14,7 @@ from lmdyn.claims import Published, Study
 from lmdyn.claims.judge import ClaimJudgement
 from lmdyn.claims.numbers import Number
 from lmdyn.claims.runs import NotMeasured, ObservedRun, SeedPair, by_seed
-from lmdyn.cli.page import CLAIMS_PAGE, html_table, link_to_claims, links_between, page, picture
+from lmdyn.cli.drawing.page import CLAIMS_PAGE, html_table, link_to_claims, links_between, page, picture
 from lmdyn.cli.studies.costs import cost_words
 from lmdyn.cli.studies.made_by import made_by
 from lmdyn.cli.verdicts.figures import Curve, ForestRow, claims_figure
