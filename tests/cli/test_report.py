@@ -5,6 +5,7 @@ import sys
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +16,7 @@ from matplotlib.figure import Figure
 
 from lmdyn.callbacks import LearningCurves
 from lmdyn.callbacks.gathered.drawn_observations import drawn_steps
-from lmdyn.callbacks.observing.figures import PlainTextFigure, draw_lines, spread_out
+from lmdyn.callbacks.observing.figures import PlainTextFigure, draw_lines
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.cli import report
@@ -529,7 +530,7 @@ def test_as_many_observations_are_drawn_as_there_is_room_for(many, tmp_path):
     page = write_report([many], tmp_path / "out").read_text()
     ((drawn, _),) = called("figures")
     steps = drawn["step"].tolist()
-    assert steps == sorted({*spread_out(range(150), 20), 77, 140})  # also where the other one has some
+    assert steps == sorted({*range(0, 150, 8), 149, 77, 140})  # also where the other one has some
     assert drawn["token"].isna().all()
     assert f"<p>Drawn are {len(steps)} of 150 observations, evenly spread; " in page
     assert page.count("Drawn are") == 1
@@ -558,6 +559,20 @@ def test_drawn_steps_are_those_of_all():
     assert set(drawn["c"]) == set(drawn["a"]) & set(steps["c"]) | {1}
     assert len(drawn["a"]) == 12
     assert drawn_steps(steps, None) == steps
+
+
+@pytest.mark.parametrize("n", [11, 100, 101, 109, 999])
+def test_a_new_observation_changes_no_other_that_is_drawn(n):
+    """So that what is drawn of other observers is as it was, and kept; but when there are many more."""
+    before = drawn_steps({"a": range(n), "b": range(0, n, 2)}, 10)
+    after = drawn_steps({"a": range(n + 1), "b": range(0, n, 2)}, 10)
+    assert all(5 <= len(drawn) <= 11 for found in (before, after) for drawn in found.values())
+    grid = -(-(n - 1) // 9)
+    assert np.diff(before["a"][:-1]).tolist() == [grid] * (len(before["a"]) - 2)
+    if -(-n // 9) == grid:
+        assert after["b"] == before["b"]
+        assert after["a"][:-1] == [step for step in before["a"] if step % grid == 0]
+        assert after["a"][-1] == n
 
 
 def test_pages_and_figures_are_equal_with_and_without_a_cache(many, tmp_path):

@@ -33,7 +33,7 @@ __all__ = [
 _VERSION = 3
 _KEY = b"lmdyn_cache"
 _STEPS = 256  # of a segment, on average
-_MOST_BYTES = 8 << 20  # of the files of a segment: what is held in memory at once, some ten times as much
+_MOST_BYTES = 4 << 20  # of the files of a segment: what is held in memory at once, some ten times as much
 _GROUP_ROWS = 1 << 15  # what is read at once
 
 
@@ -153,7 +153,7 @@ def write_segment(path: Path, part: Sequence[Source], gathered: Gathered) -> Non
             for first, last in _groups(gathered.rows):
                 writer.write_table(gathered.table.slice(first, last - first), row_group_size=last - first)
 
-    write_file(path, write)
+    write_file(path, write, lasting=False)
 
 
 def read_segment(

@@ -62,13 +62,16 @@ class UnwritableError(OSError, ValueError):  # the latter, as what cannot be wri
         self.errno = getattr(error, "errno", None)
 
 
-def write_file(path: Path, write: Callable[[Path], object], *, first_wins: bool = False) -> bool:
+def write_file(
+    path: Path, write: Callable[[Path], object], *, first_wins: bool = False, lasting: bool = True
+) -> bool:
     """Write a file under another name, onto the disk, and then give it its own.
 
     Args:
         path: its own name; the folder is made.
         write: writes to the path that it is given.
         first_wins: leave a file that is there as it is; else it is replaced.
+        lasting: wait until it is on the disk; False for what can be made again, and has a checksum.
 
     Returns:
         False where another was first.
@@ -90,7 +93,8 @@ def write_file(path: Path, write: Callable[[Path], object], *, first_wins: bool 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(unfinished)
-        _to_disk(unfinished)
+        if lasting:
+            _to_disk(unfinished)
         if first_wins:
             try:
                 _publish(unfinished, path)
@@ -98,7 +102,8 @@ def write_file(path: Path, write: Callable[[Path], object], *, first_wins: bool 
                 return False
         else:
             unfinished.replace(path)
-        _to_disk(path.parent)
+        if lasting:
+            _to_disk(path.parent)
     except OSError as error:
         raise UnwritableError(path, error) from error
     finally:

@@ -68,9 +68,8 @@ class KeptSections:
         with suppress(OSError):
             content = json.dumps({"key": key, "files": _files(self._out, html), "html": html}).encode()
             path = _path(section)
-            write_file(
-                path, lambda unfinished: unfinished.write_bytes(_hash(content).encode() + b"\n" + content)
-            )
+            whole = _hash(content).encode() + b"\n" + content
+            write_file(path, lambda unfinished: unfinished.write_bytes(whole), lasting=False)
             there = {one.folder.name for one in section.every}
             for other in path.parent.glob("*.json"):
                 if other.stem not in there:

@@ -209,7 +209,7 @@ def test_what_is_kept_is_not_believed_when_damaged(run, damage):
 
 
 def test_what_cannot_be_kept_is_drawn_each_time(run, monkeypatch):
-    def refused(*args):
+    def refused(*args, **kwargs):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(kept_sections, "write_file", refused)
