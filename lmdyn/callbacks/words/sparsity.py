@@ -133,7 +133,11 @@ class Sparsity(StreamingObserver):
     figure_rows = (
         pc.field("word").is_null()
         | (pc.field("quantity") == "frequency")
-        | ((pc.field("quantity") == "chi_gradient") & (pc.field("role") == "target"))
+        | (
+            (pc.field("quantity") == "chi_gradient")
+            & (pc.field("role") == "target")
+            & (pc.field("site") != "logits")
+        )
     )
 
     default_sites = MappingProxyType({**LSTM_SITES, "logits": "decoder"})

@@ -14,20 +14,22 @@ from lmdyn.cli.drawing.side_by_side import made_side_by_side
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks")
 
 
-def where(i, folder):
-    """Which process does this; all of them wait for two."""
+def where(i, folder, processes):
+    """Which process does this; all of them wait for so many."""
     (folder / str(os.getpid())).touch()
     end = time.monotonic() + 20
-    while len(list(folder.iterdir())) < 2 and time.monotonic() < end:
+    while len(list(folder.iterdir())) < processes and time.monotonic() < end:
         time.sleep(0.01)
     return i, os.getpid()
 
 
-def test_answers_are_in_order_and_of_several_processes(tmp_path):
-    answers = made_side_by_side([partial(where, i, tmp_path) for i in range(6)], 2)
-    assert [i for i, _ in answers] == list(range(6))
-    assert len({process for _, process in answers} - {os.getpid()}) == 2
-    assert {process for _, process in made_side_by_side([partial(where, 0, tmp_path)] * 3, 1)} == {
+@pytest.mark.parametrize("processes", [2, 3])
+def test_answers_are_in_order_and_of_several_processes(tmp_path, processes):
+    answers = made_side_by_side([partial(where, i, tmp_path, processes) for i in range(8)], processes)
+    assert [i for i, _ in answers] == list(range(8))
+    assert len({process for _, process in answers}) == processes
+    assert os.getpid() in {process for _, process in answers}
+    assert {process for _, process in made_side_by_side([partial(where, 0, tmp_path, 1)] * 3, 1)} == {
         os.getpid()
     }
 
