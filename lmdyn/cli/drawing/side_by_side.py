@@ -3,11 +3,14 @@
 import ctypes
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from typing import Any, TypeVar
 
 __all__ = ["made_side_by_side", "processes_to_draw"]
@@ -15,6 +18,7 @@ __all__ = ["made_side_by_side", "processes_to_draw"]
 _T = TypeVar("_T")
 _MOST = 2  # a report of very many observations takes less than 1 GB so
 _WORK: list[Callable[[], Any]] = []  # what the processes know from the beginning: it need not be sent to them
+_NUMBER = 2  # bytes: more work does not go into a pipe at once
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl
 
 
@@ -44,34 +48,43 @@ def made_side_by_side(work: Sequence[Callable[[], _T]], processes: int) -> list[
         return [make() for make in work]
     _WORK[:] = work
     fork = multiprocessing.get_context("fork")
+    numbers, full = os.pipe()  # of what nobody has begun: each takes the next one
+    os.write(full, b"".join(i.to_bytes(_NUMBER) for i in range(len(work))))
+    os.close(full)
+    answers: dict[int, _T] = {}
     try:
         with ProcessPoolExecutor(forks, fork, initializer=_end_with, initargs=(os.getpid(),)) as pool:
-            with warnings.catch_warnings():
-                # Python 3.12 warns of any threads: pyarrow's wait for work, and are made anew in a fork
-                warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-                futures = [pool.submit(_make, i) for i in range(len(work) - 1)]
-            # forks begin with the first, this process with the last
-            answers = {len(futures): work[-1]()}
-            for i in reversed(range(len(futures))):
-                if futures[i].cancel():
+            try:
+                with warnings.catch_warnings():
+                    # Python 3.12 warns of any threads: pyarrow's wait for work, and are made anew in a fork
+                    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+                    futures = [pool.submit(_made_in_a_fork, numbers) for _ in range(forks)]
+                for i in _taken(numbers):
                     answers[i] = work[i]()
-            for i, future in enumerate(futures):
-                if i not in answers:
-                    answers[i] = _answer(future, work[i])
-            return [answers[i] for i in range(len(work))]
+            finally:
+                list(_taken(numbers))  # after an error nobody begins anything
+            for future in futures:
+                with suppress(BrokenProcessPool):  # without memory, or killed
+                    answers |= {i: pickle.loads(answer) for i, answer in future.result().items()}
     finally:
         _WORK.clear()
+        os.close(numbers)
+    return [answers[i] if i in answers else make() for i, make in enumerate(work)]
 
 
-def _make(i: int) -> Any:
-    return _WORK[i]()
+def _taken(numbers: int) -> Iterator[int]:
+    """Numbers of what this process is to do."""
+    while number := os.read(numbers, _NUMBER):
+        yield int.from_bytes(number)
 
 
-def _answer(future: "Future[_T]", make: Callable[[], _T]) -> _T:
-    try:
-        return future.result()
-    except Exception:  # of the work, which raises it again here, or of a process: memory, a signal
-        return make()
+def _made_in_a_fork(numbers: int) -> dict[int, bytes]:
+    """Answers, but for those that could not be made, or sent."""
+    answers = {}
+    for i in _taken(numbers):
+        with suppress(Exception):  # it is raised again where this is made again
+            answers[i] = pickle.dumps(_WORK[i]())
+    return answers
 
 
 def _end_with(parent: int) -> None:
