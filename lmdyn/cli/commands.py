@@ -205,7 +205,7 @@ def report_command(args: Sequence[str]) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--all", action="store_true",
-        help="draw every observation; default: of more than 300 of an observer 300, evenly spread",
+        help="draw every observation; default: of more than 300 of an observer at most 300, evenly spread",
     )  # fmt: skip
     options = parser.parse_args(list(args))
     if len(options.run) > 1 and options.out is None:
