@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from lmdyn.callbacks.gathered.drawn_observations import DrawnObservations
@@ -133,7 +134,9 @@ class ObserverSection:
 
     def html(self) -> str:
         """Write its files, and return its part of the page."""
-        return "".join(self._made())
+        found = "".join(self._made())
+        pa.default_memory_pool().release_unused()  # as large as the largest observer's, else, until the end
+        return found
 
     @property
     def failed(self) -> bool:

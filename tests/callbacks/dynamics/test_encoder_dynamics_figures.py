@@ -201,7 +201,7 @@ def test_offsets_by_length(figures):
 
 def test_short_term_is_what_was_recorded(figures):
     exponent, dimension, deviation = figures["short_term"].axes
-    assert exponent.get_ylabel() == "λ(t) (nats a step, τ = 10)"
+    assert exponent.get_ylabel().replace("\n", " ") == "λ(t) (nats a step, τ = 10)"
     for ax, x, y in (
         (exponent, np.arange(0, T, 10), EXPONENT),
         (dimension, 25 * np.arange(5), DIMENSION),
@@ -293,7 +293,7 @@ def test_a_model_whose_layers_differ():
     assert set(figures) == {"short_term"}
     draw(figures)
     at_each, up_to_each, *_ = axes = figures["short_term"].axes
-    assert at_each.get_ylabel() == "λ(t) (nats a layer, τ = 1)"
+    assert at_each.get_ylabel().replace("\n", " ") == "λ(t) (nats a layer, τ = 1)"
     assert "of the first t layers" in up_to_each.get_ylabel()
     (line,) = lines(up_to_each).values()
     np.testing.assert_allclose(line.get_xydata(), [[1, 0.0], [2, 0.05], [3, 0.1], [4, 0.15]])

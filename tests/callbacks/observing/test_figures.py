@@ -232,7 +232,7 @@ def test_long_labels_of_axes_are_broken_and_not_cut(breaks, monkeypatch):
         assert len(outside(figure)) == 2
         return
     assert outside(figure) == []
-    assert left.get_ylabel() == "Pearson ρ(mean ‖gradient‖₁\nof a word, its frequency)"
+    assert left.get_ylabel() == "Pearson ρ(mean ‖gradient‖₁ of a word,\nits frequency)"
     assert right.get_xlabel().replace("\n", " ") == f"{LONG} and its rank"
     assert right.get_ylabel() == "short enough"
     pixels(figure)

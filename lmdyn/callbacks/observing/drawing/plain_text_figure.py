@@ -113,17 +113,21 @@ def _room(axes: Axes) -> float:
 
 
 def _broken(label: str) -> str:
-    r"""With the longest line in two, at the blank next to its middle.
+    r"""With the longest line in two, near its middle and rather where a part of the sentence ends.
 
     Example:
         >>> _broken("Pearson ρ(mean χ of a word, its frequency)")
-        'Pearson ρ(mean χ of a\nword, its frequency)'
+        'Pearson ρ(mean χ of a word,\nits frequency)'
     """
     lines = label.split("\n")
     longest = max(lines, key=len)
-    blanks = [i for i, c in enumerate(longest) if c == " "]
-    if blanks:
-        at = min(blanks, key=lambda i: abs(i - len(longest) / 2))
+
+    def cost(i: int) -> float:
+        ends_part = longest[i - 1] in ",;:" or longest[i + 1 : i + 2] == "("
+        return abs(i / len(longest) - 0.5) - 0.25 * ends_part
+
+    if blanks := [i for i, c in enumerate(longest) if c == " "]:
+        at = min(blanks, key=cost)
         lines[lines.index(longest)] = f"{longest[:at]}\n{longest[at + 1 :]}"
     return "\n".join(lines)
 
