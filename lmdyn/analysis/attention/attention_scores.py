@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
+from lmdyn.analysis.statistics.precision import at_least_float32
 
 __all__ = ["AttentionPatternSums", "HeadPatterns", "attention_scores", "rows_on_tokens"]
 
@@ -48,7 +49,8 @@ def attention_scores(
 
     Returns:
         Score to its value for each query; NaN for queries that are padding or attend to nothing but padding, and for
-        ``block`` where the row of the batch has one segment only; NaN too where the weights are.
+        ``block`` where the row of the batch has one segment only; NaN too where the weights are, or are infinite. In
+        float32 at least.
 
     Example:
         >>> uniform = torch.full((1, 1, 4, 4), 0.25)
@@ -88,9 +90,10 @@ def _scores(
 def rows_on_tokens(
     attention: Float[Tensor, "batch heads time time"], tokens: Bool[Tensor, "batch time"]
 ) -> tuple[Float[Tensor, "batch heads time time"], Bool[Tensor, "batch heads time"]]:
-    """Weights on tokens only, adding up to 1, and which rows have any; NaN stays NaN."""
-    p = attention.where(tokens[:, None, None, :], 0)
+    """Weights on tokens only, adding up to 1, and which rows have any; what holds NaN or ∞ is NaN."""
+    p = attention.to(at_least_float32(attention)).where(tokens[:, None, None, :], 0)
     total = p.sum(-1)
+    total = total.where(total.isfinite(), torch.nan)  # over an infinite one all others would be 0
     valid = tokens[:, None, :] & (total != 0)  # true of NaN
     return p / total.where(valid, 1)[..., None], valid
 

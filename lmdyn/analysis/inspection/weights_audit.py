@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
+from lmdyn.analysis.statistics.precision import at_least_float32
+
 __all__ = ["WeightsAudit", "audit_weights", "out_of_order", "squared_distances", "weights_sketch"]
 
 SKETCH_SIZE = 4093
@@ -77,6 +79,7 @@ def squared_distances(points: Float[Tensor, "n d"], width: int) -> Float[Tensor,
 
     From differences: a Gram matrix would lose small ones.
     """
+    points = points.to(at_least_float32(points))
     n = len(points)
     found = points.new_full((n, width), torch.inf)
     for k in range(1, min(width, n - 1) + 1):

@@ -147,12 +147,17 @@ def arrival(
     Returns:
         (batch,) window at which the second part begins, from 0.
 
+    Raises:
+        ValueError: no windows.
+
     Reference: the likeliest change of the mean of independent normal numbers: Hinkley 1970.
 
     Example:
         >>> arrival(torch.tensor([[0.2], [0.1], [0.2], [-0.3], [-0.3]]))
         tensor([3])
     """
+    if not len(exponents):
+        raise ValueError("there are no windows to split: expected one at least")
     known = ~exponents.isnan()
     values = torch.where(known, exponents.double(), 0)
     before, count = values.cumsum(0), known.cumsum(0)

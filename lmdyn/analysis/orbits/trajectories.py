@@ -306,6 +306,7 @@ def state_norm(x: Float[Tensor, "batch *state"]) -> Float[Tensor, "batch"]:
         >>> state_norm(torch.ones(2, 2, 8))
         tensor([4., 4.], dtype=torch.float64)
     """
+    x = x if x.is_floating_point() else x.double()
     rows = x if x.ndim == 2 else _rows(x)
     norm: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     return norm

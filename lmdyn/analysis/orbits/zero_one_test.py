@@ -104,7 +104,10 @@ def decorrelation_lag(series: Float[Tensor, "times"], share: float = math.exp(-1
         share: of the autocorrelation at lag 0.
 
     Returns:
-        From 1; the number of values where it never falls below.
+        From 1; the number of values where it never falls below, as of a constant.
+
+    Raises:
+        ValueError: no values, or such as are not finite.
 
     Example:
         >>> wave = torch.arange(1000.0).mul(math.tau / 100).cos()
@@ -112,6 +115,11 @@ def decorrelation_lag(series: Float[Tensor, "times"], share: float = math.exp(-1
         19
     """
     n = len(series)
+    if n == 0 or not bool(series.isfinite().all()):
+        raise ValueError(
+            "expected finite values of a series that is not empty, got "
+            + ("none" if n == 0 else "some that are NaN or infinite: cut the series before these")
+        )
     centred = series.double() - series.double().mean()
     power = torch.fft.rfft(centred, 2 * n).abs().square()
     correlation = torch.fft.irfft(power, 2 * n)[:n]

@@ -16,7 +16,7 @@ from lmdyn.analysis.probing.state_decoder import StateDecoder
 from lmdyn.analysis.probing.task_metrics import regression_metrics
 from lmdyn.analysis.probing.tower_heads import TowerHead
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
-from lmdyn.analysis.statistics.precision import exact_float, scatter_matrix
+from lmdyn.analysis.statistics.precision import at_least_float32, exact_float, scatter_matrix
 
 __all__ = [
     "LinearReadouts",
@@ -279,15 +279,19 @@ def readout_correlation(predictions: Float[Tensor, "n"], scores: Float[Tensor, "
     """Pearson's correlation of a readout's predictions with the scores.
 
     0 where all predictions are equal but for float32's rounding (1e-5 of the largest), as where all sentences have
-    become one; NaN where one is not finite.
+    become one; NaN where a prediction or a score is not finite.
+
+    Raises:
+        ValueError: nothing to evaluate.
 
     Example:
         >>> scores = torch.tensor([1.0, 2.0, 3.0])
         >>> round(readout_correlation(2 * scores, scores), 6), readout_correlation(torch.ones(3), scores)
         (1.0, 0.0)
     """
-    if not bool(predictions.isfinite().all()):
+    if not bool(predictions.isfinite().all() & scores.isfinite().all()):
         return float("nan")
-    if predictions.std() <= 1e-5 * predictions.abs().max():
+    predictions = predictions.to(at_least_float32(predictions))
+    if len(predictions) > 1 and predictions.std() <= 1e-5 * predictions.abs().max():
         return 0.0
     return regression_metrics(predictions, scores)["pearson"]

@@ -9,7 +9,8 @@ __all__ = ["f1_counts", "micro_f1", "one_hot"]
 def f1_counts(logits: Tensor, labels: Tensor, multi_label: bool) -> tuple[Tensor, Tensor, int]:
     """Right answers and answers of each of S probes, and the labels to be found, of some spans.
 
-    With one label a span, the answer is the highest logit; with any number of labels, each logit above 0 is one.
+    With one label a span, the answer is the highest logit; with any number of labels, each logit above 0 is one. Nothing
+    is right of a span with a logit that is NaN.
 
     Args:
         logits: (S, n, C).
@@ -24,11 +25,12 @@ def f1_counts(logits: Tensor, labels: Tensor, multi_label: bool) -> tuple[Tensor
         >>> right.tolist(), answers.tolist(), gold
         ([2], [3], 2)
     """
+    known = ~logits.isnan().any(-1)  # a comparison with NaN is an answer, too
     if not multi_label:
-        right = (logits.argmax(-1) == labels).sum(1)
+        right = ((logits.argmax(-1) == labels) & known).sum(1)
         return right, right.new_full(right.shape, len(labels)), len(labels)
     answered, gold = logits > 0, one_hot(labels, logits.shape[-1]).bool()
-    return (answered & gold).sum((1, 2)), answered.sum((1, 2)), int(gold.sum())
+    return (answered & gold & known[..., None]).sum((1, 2)), answered.sum((1, 2)), int(gold.sum())
 
 
 def micro_f1(tp: Tensor, fp: Tensor, fn: Tensor) -> Tensor:

@@ -44,6 +44,9 @@ def kept_directions(singular_values: Tensor, variance: float = 1.0, cut: Cut = "
         variance: share to hold, in (0, 1]; 1 keeps every direction within the rank tolerance.
         cut: share of the squares of singular values (``variance``), or of the singular values themselves.
 
+    Raises:
+        ValueError: a ``variance`` out of range, another ``cut``; no singular values, or such as are NaN or infinite.
+
     Example:
         >>> kept_directions(torch.tensor([10.0, 1.0, 0.5, 0.0]), 0.99)
         2
@@ -52,6 +55,11 @@ def kept_directions(singular_values: Tensor, variance: float = 1.0, cut: Cut = "
         raise ValueError(f"variance is the share of it to keep, above 0 and at most 1: got {variance}")
     if cut not in ("variance", "singular_values"):
         raise ValueError(f"cut is 'variance' or 'singular_values': got {cut!r}")
+    if not len(singular_values) or not bool(singular_values.isfinite().all()):
+        raise ValueError(
+            f"{len(singular_values)} singular values, of which all are to be finite, and one is needed: this "
+            + ("side is empty" if not len(singular_values) else "side holds NaN or infinite values, or overflows")
+        )
     rank = int((singular_values > RANK_TOLERANCE * singular_values[0]).sum())
     if variance == 1:
         return rank

@@ -42,13 +42,16 @@ def weighted_pearson(x: FloatArray, y: FloatArray, weights: FloatArray) -> Float
         weights: (r, n) how often each counts, such as in the resamplings of a bootstrap.
 
     Returns:
-        (r,) numbers from -1 to 1; NaN where what counts of one of both is constant (but for rounding).
+        (r,) numbers from -1 to 1; NaN where what counts of one of both is constant (but for rounding) or nothing, and
+        where a value is not finite.
 
     Example:
         >>> x, y = np.array([1.0, 2.0, 3.0, 9.0]), np.array([3.0, 2.0, 1.0, 9.0])
         >>> weighted_pearson(x, y, np.array([[1.0, 1.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]])).round(6).tolist()
         [-1.0, 1.0]
     """
+    if not (len(x) and np.isfinite(x).all() and np.isfinite(y).all()):
+        return np.full(len(weights), np.nan)
     # about the mean of all, from which that of a resampling is not far: no digits are lost
     u, v = x - x.mean(), y - y.mean()
     means = weights @ np.stack([u, v, u * u, v * v, u * v], axis=1) / weights.sum(1, keepdims=True)
@@ -72,14 +75,15 @@ def spearman(x: npt.NDArray[Any], y: npt.NDArray[Any], given: Sequence[npt.NDArr
         given: variables to hold, each (n,).
 
     Returns:
-        A number from -1 to 1; NaN where one of both is constant, or is told by the others, or is not finite.
+        A number from -1 to 1; NaN of fewer than 3 values, where one of both is constant, or is told by the others, and
+        where a value, also of the others, is not finite.
 
     Example:
         >>> x = np.arange(6.0)
         >>> round(spearman(x, x**3), 6)
         1.0
     """
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+    if len(x) < 3 or not all(np.isfinite(values).all() for values in (x, y, *given)):
         return float("nan")
     ranks = [rankdata(values) for values in (x, y)]
     held = np.stack([np.ones(len(x)), *(rankdata(values) for values in given)], axis=1)
