@@ -95,6 +95,7 @@ class Measure:
         zero: where that number is 0; None: as any other.
         one: of one row.
         empty: of no row.
+        lengths: where the first argument lacks the last two rows that the others have.
         integers: of whole numbers where floats are expected.
         half: types whose numbers must be those of the same values in float64.
         rounded: whether products are in the type of the inputs, as a model's are, so that their rounding shows.
@@ -117,6 +118,7 @@ class Measure:
     zero: Expected | None = None
     one: Expected = NO_CASE
     empty: Expected = NO_CASE
+    lengths: Expected = Refused(".")
     integers: Expected = AS_USUAL
     half: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
     rounded: bool = False

@@ -5,12 +5,13 @@ neither here nor in ``not_measures.py`` fails ``test_measures.py``: add a row, o
 """
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
 from lmdyn import analysis as A
-from lmdyn.analysis.attention.attention_scores import AttentionPatternSums, attention_scores, rows_on_tokens
+from lmdyn.analysis.attention.attention_scores import AttentionPatternSums, attention_scores
 from lmdyn.analysis.dynamics.horizon import carried_on, late_exponents
 from lmdyn.analysis.inspection.forward import token_losses
 from lmdyn.analysis.inspection.linear_cross_entropy import (
@@ -77,7 +78,9 @@ few = Refused("at least")
 
 # ------------------------------------------------------------------------------------------------ similarity
 
-_alike = dict(make=I.pair, nan=not_finite, constant=is_constant, empty=is_empty, one=is_constant)
+_alike: dict[str, Any] = {
+    "make": I.pair, "nan": not_finite, "constant": is_constant, "empty": is_empty, "one": is_constant,
+}  # fmt: skip
 
 
 def streamed(measure):
@@ -119,7 +122,7 @@ SIMILARITY = [
     *(Measure("similarity.covariance.CrossCovariance", streamed(measure), low=-1, high=1,
               invariant={0: "shift rotation scale" if measure != "pwcca" else "shift scale",
                          1: "shift rotation scale", "all": "rows"}, variant=measure,
-              **{**_alike, "empty": Refused("no samples so far")})
+              lengths=NO_CASE, **{**_alike, "empty": Refused("no samples so far")})
       for measure in ("cca", "svcca", "pwcca", "linear_cka", "procrustes")),
     Measure("similarity.sweep.sweep similarity.sweep.measure_of",
             lambda x, y: A.sweep([x, x.flip(1)], y, ["svcca_1", "pwcca", "debiased_linear_cka"]), low=-1, high=1,
@@ -127,7 +130,7 @@ SIMILARITY = [
     Measure("similarity.block_jackknife.jackknife_similarity",
             lambda x, y: A.jackknife_similarity(parts_of(x, y), ["svcca", "linear_cka"]),
             make=lambda s: I.pair(Sample(s.seed, 40, s.d1, s.d2)), nan=not_finite, constant=is_constant,
-            one=Refused("one block of several"), empty=Refused("one block of several"),
+            one=Refused("one block of several"), empty=Refused("one block of several"), lengths=NO_CASE,
             invariant={0: "shift rotation scale", 1: "shift rotation scale"}),
     Measure("similarity.cka.kernel_cka similarity.kernels.rbf_kernel", A.kernel_cka, low=0, high=1, symmetric=True,
             invariant={0: "shift rotation scale", 1: "shift rotation scale", "all": "rows"}, variant="rbf",
@@ -149,8 +152,9 @@ SIMILARITY = [
     Measure("similarity.rsa.rsa", A.rsa, low=-1, high=1, symmetric=True, tolerance=1e-3,
             invariant={0: "lengths row_shift units", "all": "rows"}, variant="correlation",
             **{**_alike, "make": I.wide_pair, "empty": few, "one": few}),
-    Measure("similarity.kernels.linear_kernel", A.linear_kernel, I.vectors, inf=SAME_OR_NOT_FINITE, invariant={0: "shift rotation units"},
-            constant=Value(0), one=Value(0), empty=NOTHING, tolerance=1e-6),
+    Measure("similarity.kernels.linear_kernel", A.linear_kernel, I.vectors, inf=SAME_OR_NOT_FINITE,
+            invariant={0: "shift rotation units"},
+            constant=Value(0), one=Value(0), empty=NOTHING, tolerance=1e-5),
     Measure("similarity.kernels.cosine_kernel", A.cosine_kernel, I.vectors, low=-1, high=1, nan=not_finite,
             invariant={0: "rotation lengths"}, zero=Refused("is zero"), constant=Value(1), one=Value(1), empty=NOTHING),
     Measure("similarity.kernels.rbf_kernel", A.rbf_kernel, I.vectors, low=0, high=1, nan=not_finite,
@@ -195,13 +199,15 @@ WORDS = [
     Measure("words.sparsity.frequency_correlation_error", frequency_correlation_error, I.two_series, low=0,
             nan={0: LEFT_OUT, 1: NAN}, inf=NAN, invariant={0: "shift scale", 1: "shift scale", "all": "rows"},
             symmetric=True, constant=NAN, one=NAN, empty=NAN),
-    Measure("words.sparsity.unigram_entropy", lambda x: unigram_entropy((8 * x).abs().long()), lambda s: (I.normal(s, s.n),),
+    Measure("words.sparsity.unigram_entropy", lambda x: unigram_entropy((8 * x).abs().long()), lambda s: (I.normal(s,
+            s.n),),
             nan=NO_CASE, low=0, invariant={0: "rows sign"}, constant=AS_USUAL, empty=NAN, half=NONE,
             integers=NO_CASE),
     Measure("words.frequency_matching.match_frequency",
-            lambda x, y: A.match_frequency(x.double().abs() + 1, y.double().abs() + 1, size=3, tolerance=9.0).means, I.two_series, low=1,
+            lambda x, y: A.match_frequency(x.double().abs() + 1, y.double().abs() + 1, size=3, tolerance=9.0).means,
+            I.two_series, low=1,
             nan=Refused("finite"), invariant={0: "sign rows", 1: "rows"}, constant=AS_USUAL,
-            one=Refused("no ranges"), empty=Refused("no ranges"), integers=AS_USUAL),
+            one=Refused("no ranges"), empty=Refused("no ranges"), lengths=NO_CASE, integers=AS_USUAL),
     Measure("words.learning_order.rescaled", rescaled, lambda s: (I.normal(s, s.n, s.d1).abs(),), low=0, nan=SOME_NAN,
             inf=SAME_OR_NOT_FINITE, invariant={0: "scale"}, empty=NOTHING, one=Value(1)),
     Measure("words.learning_order.learning_order",
@@ -251,7 +257,10 @@ def seeds(v, errors):
     return found.interval(), found.text_interval(), found.error, found.p_above(0.0)
 
 
-_corr = dict(make=I.two_series, low=-1, high=1, symmetric=True, constant=NAN, one=NAN, empty=NAN, half=FLOAT16)
+_corr: dict[str, Any] = {
+    "make": I.two_series, "low": -1, "high": 1, "symmetric": True, "constant": NAN, "one": NAN, "empty": NAN,
+    "half": FLOAT16,
+}  # fmt: skip
 
 STATISTICS = [
     Measure("statistics.correlation.pearson", arrays(A.pearson),
@@ -274,7 +283,7 @@ STATISTICS = [
             invariant={0: "rising", 1: "rising", 2: "rising sign"}, one=NAN, empty=NAN, constant=NAN, half=FLOAT16,
             variant="partial"),
     Measure("statistics.jackknife.jackknife",
-            lambda v: A.jackknife(v.double().mean(), v.double().numpy())[:2], lambda s: (I.normal(s, s.n),), 
+            lambda v: A.jackknife(v.double().mean(), v.double().numpy())[:2], lambda s: (I.normal(s, s.n),),
             invariant={0: "rows"}, constant=AS_USUAL, one=Refused("two blocks"), empty=Refused("two blocks")),
     Measure("statistics.jackknife.pseudo_values", lambda v: pseudo_values(0.5, v.double().numpy()),
             lambda s: (I.normal(s, s.n),), nan=SOME_NAN, inf=AS_USUAL, one=Refused("two units"),
@@ -293,14 +302,15 @@ STATISTICS = [
     Measure("statistics.variance_components.variance_components", arrays(variance_components),
             lambda s: (I.normal(s, s.n, s.d1 + 1),), nan=Refused("finite"), invariant={0: "rows units"},
             constant=AS_USUAL, one=Refused("two or more"), empty=Refused("two or more"), half=FLOAT16),
-    Measure("statistics.grouped.GroupedMeans", grouped, in_groups, nan=LEFT_OUT, inf=AS_USUAL, constant=AS_USUAL, one=AS_USUAL, empty=NOTHING),
-    Measure("statistics.grouped.GroupedMeans", partial(grouped, skip_nan=False), in_groups,
+    Measure("statistics.grouped.GroupedMeans", grouped, in_groups, lengths=NO_CASE, nan=LEFT_OUT, inf=AS_USUAL, constant=AS_USUAL,
+            one=AS_USUAL, empty=NOTHING),
+    Measure("statistics.grouped.GroupedMeans", partial(grouped, skip_nan=False), in_groups, lengths=NO_CASE,
             nan=SOME_NAN, inf=AS_USUAL, one=AS_USUAL, empty=NOTHING, variant="with NaN"),
     Measure("statistics.mean_over_seeds.mean_over_seeds statistics.mean_over_seeds.MeanOverSeeds", seeds,
             lambda s: (I.normal(s, 5), I.normal(s, 5, seed=1)), inf={0: NAN, 1: SAME_OR_NOT_FINITE},
             constant=AS_USUAL, one=Refused("two values"), empty=Refused("two values")),
     Measure("statistics.multiplicity.holm", lambda p: holm(p.tolist()), lambda s: (I.normal(s, s.n).sigmoid(),), low=0,
-            high=1, nan=Refused("p-values"), constant=AS_USUAL, one=AS_USUAL, empty=NOTHING, half=NONE,
+            high=1, nan=Refused("p-values"), one=AS_USUAL, empty=NOTHING, half=NONE,
             integers=NO_CASE),
     *(Measure("statistics.scales.to_scale statistics.scales.from_scale statistics.scales.error_on_scale",
               lambda v, scale=scale: (from_scale(to_scale(float(v[0]), scale), scale) - float(v[0]),
@@ -351,7 +361,7 @@ ATTENTION = [
     Measure("attention.head_divergence.head_divergences", divergent, two_attentions, low=0, nan=SAME_OR_NAN,
             empty=NOTHING, one=AS_USUAL, integers=NO_CASE),
     Measure("attention.head_divergence.HeadDivergenceSums attention.head_divergence.HeadDivergence",
-            summed_divergence, two_attentions, low=0, nan=SAME_OR_NAN, empty=Refused("no attention"), one=AS_USUAL,
+            summed_divergence, two_attentions, low=0, nan=SAME_OR_NAN, lengths=NO_CASE, empty=Refused("no attention"), one=AS_USUAL,
             integers=NO_CASE),
 ]  # fmt: skip
 
@@ -371,6 +381,11 @@ def token_states(s: Sample) -> Args:
 
 def states(s: Sample) -> Args:
     return (I.normal(s, s.n, 3),)
+
+
+def when_synchronized(x):
+    found = A.synchronize(I.contraction, x, 30, threshold=1e-2)
+    return torch.where(found.offset < 0, torch.nan, found.offset.double())
 
 
 def looped(x):
@@ -403,7 +418,7 @@ DYNAMICS = [
             lambda d: A.synchronization_offset(d.abs(), 0.0, threshold=0.5), lambda s: (I.normal(s, 9, 3),), low=-1,
             high=8, nan=AS_USUAL, invariant={0: "sign"}, constant=AS_USUAL, one=AS_USUAL, empty=Refused("no times")),
     Measure("dynamics.synchronization.synchronize dynamics.synchronization.Synchronization",
-            lambda x: A.synchronize(I.contraction, x, 30, threshold=1e-2).token, token_states, nan=SOME_NAN, one=AS_USUAL,
+            when_synchronized, token_states, nan=SOME_NAN, one=AS_USUAL,
             empty=NOTHING, invariant={0: "samples"}, constant=AS_USUAL, half=NONE, integers=NO_CASE),
     Measure("dynamics.synchronization.deviation_floor", partial(A.deviation_floor, I.contraction),
             lambda s: (I.normal(s, s.n, 4, 3),), low=0, high=1e-10, nan=AS_USUAL, one=AS_USUAL, empty=Value(0),
@@ -414,7 +429,7 @@ DYNAMICS = [
             lambda v: carried_on(v, torch.zeros(v.shape[1], dtype=v.dtype), torch.full(v.shape[1:], 3)),
             I.exponents, nan=SAME_OR_NAN, inf=AS_USUAL, one=AS_USUAL, empty=NOTHING),
     Measure("dynamics.convergence.LoopSums", looped, lambda s: (I.normal(s, 9, 4),), low=-99,
-            nan=SAME_OR_NAN, constant=AS_USUAL, half=NONE, integers=NO_CASE),
+            nan=SAME_OR_NAN, inf=AS_USUAL, constant=AS_USUAL, half=NONE, integers=NO_CASE),
     Measure("dynamics.synchronized_map.transverse_exponents",
             lambda x: A.transverse_exponents(I.contraction, x, tau=2, steps=4), states, low=np.log(0.3) - 1e-6,
             high=np.log(0.8) + 1e-6, nan=SOME_NAN, one=AS_USUAL, empty=NOTHING, half=NONE, integers=NO_CASE),
@@ -462,7 +477,7 @@ ORBITS = [
             invariant={0: "sign scale"}, constant=AS_USUAL, one=Value(0),
             empty=Refused("no windows"), half=NONE),
     Measure("orbits.kaplan_yorke.kaplan_yorke_dimension", A.kaplan_yorke_dimension,
-            lambda s: (I.normal(s, s.n, 3) - 0.3,), low=0, high=3, nan=SOME_NAN, minus_inf=AS_USUAL,
+            lambda s: (I.normal(s, s.n, 3) - 0.3,), low=0, high=3, nan=SAME_OR_NAN, minus_inf=AS_USUAL,
             invariant={0: "units scale"}, one=AS_USUAL, empty=NOTHING),
     Measure("orbits.spectral_lines.spectral_lines orbits.spectral_lines.SpectralLines", A.spectral_lines, some_series,
             low=0, high=1, nan=SOME_NAN, invariant={0: "shift rotation scale sign"}, constant=NAN,
@@ -482,7 +497,8 @@ ORBITS = [
     Measure("orbits.recurrence.Recurrence", recurred, states, low=-1, high=60, nan=AS_USUAL, one=AS_USUAL,
             empty=NOTHING, half=NONE, integers=NO_CASE),
     Measure("orbits.recurrence.attractors orbits.recurrence.Attractors orbits.recurrence.attractor_types",
-            lambda x: A.attractors(I.contraction, 1 + (x - 1) / 1e9, 3, 1e-5).label, states, low=-1, high=99, nan=AS_USUAL,
+            lambda x: A.attractors(I.contraction, 1 + (x - 1) / 1e9, 3, 1e-5).label, states, low=-1, high=99,
+            nan=AS_USUAL,
             one=AS_USUAL, empty=NOTHING, half=NONE, integers=NO_CASE),
     Measure("orbits.lyapunov.local_lyapunov_exponents orbits.lyapunov.LocalExponents",
             lambda x: A.local_lyapunov_exponents(I.contraction, x, tau=2, steps=4).exponents, states,
@@ -493,13 +509,15 @@ ORBITS = [
             integers=Refused("float32")),
     Measure("orbits.closed_rate.closed_orbit_rate",
             lambda x: A.closed_orbit_rate(I.contraction, 1 + 0 * x, torch.ones(len(x), dtype=torch.int64)).exponent,
-            lambda s: (I.normal(s, 3, 3),), low=np.log(0.3), high=0, nan=SOME_NAN, one=AS_USUAL, empty=NOTHING, half=NONE,
+            lambda s: (I.normal(s, 3, 3),), low=np.log(0.3), high=0, nan=SOME_NAN, one=AS_USUAL, empty=NOTHING,
+            half=NONE,
             integers=Refused("float32")),
     Measure("orbits.orbit_kind.orbit_kind orbits.orbit_kind.OrbitKinds",
             lambda x: [k.exponent for k in [A.orbit_kind(I.contraction, x, 200)]], lambda s: (I.normal(s, 2, 3),),
             high=0, nan=SOME_NAN, one=AS_USUAL, empty=NOTHING, half=NONE, integers=Refused("float32")),
     Measure("orbits.trajectories.iterate orbits.trajectories.Trajectory",
-            lambda x: A.iterate(I.contraction, x, 5, {"norm": state_norm}).observables, states, nan=SAME_OR_NAN, inf=AS_USUAL, one=AS_USUAL,
+            lambda x: A.iterate(I.contraction, x, 5, {"norm": state_norm}).observables, states, nan=SAME_OR_NAN,
+            inf=AS_USUAL, one=AS_USUAL,
             empty=NOTHING, half=NONE, integers=Refused("float32")),
     Measure("orbits.trajectories.state_norm", state_norm, states, low=0, nan=SOME_NAN, inf=AS_USUAL,
             invariant={0: "rotation sign"}, one=AS_USUAL, empty=NOTHING),
@@ -526,10 +544,14 @@ def embeddings(s: Sample) -> Args:
     return (I.normal(s, 40, s.d1 + 2) ** 3,)
 
 
-_towers = dict(make=I.log_probabilities, nan=Refused("no probabilities"), minus_inf=AS_USUAL,
-               inf=Refused("no probabilities"), rows=I.positions_of_towers, one=AS_USUAL, integers=NO_CASE)
-_unusable = dict(nan=Refused("finite"), one=Refused("more words than components"),
-                 empty=Refused("more words than components"))
+_towers: dict[str, Any] = {
+    "make": I.log_probabilities, "nan": Refused("no probabilities"), "minus_inf": AS_USUAL,
+    "inf": Refused("no probabilities"), "rows": I.positions_of_towers, "one": AS_USUAL, "integers": NO_CASE,
+}  # fmt: skip
+_unusable: dict[str, Any] = {
+    "nan": Refused("finite"), "one": Refused("more words than components"),
+    "empty": Refused("more words than components"),
+}  # fmt: skip
 
 PREFERENCE = [
     *(Measure("preference.preference.token_preference preference.tower_predictions.TowerPredictions "
@@ -565,7 +587,8 @@ PREFERENCE = [
             rows=lambda args, k: (args[0][:k, :k],)),
     Measure("preference.word_clusters.word_clusters preference.word_clusters.ClusteredWords "
             "preference.word_clusters.Clustering",
-            lambda x: A.word_clusters(x, A.Clustering(components=2, learning_rate=0.1, max_iterations=100)).values.abs(),
+            lambda x: A.word_clusters(x, A.Clustering(components=2, learning_rate=0.1,
+            max_iterations=100)).values.abs(),
             embeddings, constant=Refused("vary in [01] directions"), invariant={0: "shift scale"}, tolerance=1e-4,
             **_unusable),
     Measure("preference.word_clusters.cluster_means preference.word_clusters.typical_words "
@@ -584,14 +607,25 @@ PREFERENCE = [
 def probed(train, test):
     labels = torch.arange(len(train)) % 3, torch.arange(len(test)) % 3
     how = A.DiagnosticClassifier(epochs=1, batch_size=8)
-    found = A.diagnostic_probe({"h": train.float()}, {"tag": labels[0]}, {"h": test.float()}, {"tag": labels[1]},
-                               {"tag": 3}, classifier=how)
+    found = A.diagnostic_probe(
+        {"h": train.float()},
+        {"tag": labels[0]},
+        {"h": test.float()},
+        {"tag": labels[1]},
+        {"tag": 3},
+        classifier=how,
+    )
     return found.accuracy, found.loss
 
 
 def described(x):
-    found = A.description_length({"h": x.float()}, {"tag": torch.arange(len(x)) % 3}, {"tag": 3},
-                                 fractions=(0.2, 0.5, 1.0), classifier=A.DiagnosticClassifier(epochs=1))
+    found = A.description_length(
+        {"h": x.float()},
+        {"tag": torch.arange(len(x)) % 3},
+        {"tag": 3},
+        fractions=(0.2, 0.5, 1.0),
+        classifier=A.DiagnosticClassifier(epochs=1),
+    )
     return found.codelength
 
 
@@ -623,10 +657,10 @@ def readouts(x, scores):
 
 
 PROBING = [
-    Measure("probing.probes.diagnostic_probe probing.probes.ProbeResult", probed, two_features, low=0,
-            nan=Refused("NaN or infinite"), half=NONE, constant=AS_USUAL, empty=Refused("no "), integers=AS_USUAL),
-    Measure("probing.probes.description_length probing.probes.DescriptionLength", described,
-            lambda s: (I.normal(s, 30, 3),), low=0, nan=Refused("NaN or infinite"), half=NONE, constant=AS_USUAL),
+    Measure("probing.probes.diagnostic_probe probing.probes.ProbeResult", call=probed, make=two_features,
+            lengths=NO_CASE, low=0, nan=Refused("NaN or infinite"), half=NONE, constant=AS_USUAL, empty=Refused("no "), integers=AS_USUAL),
+    Measure("probing.probes.description_length probing.probes.DescriptionLength", call=described,
+            make=lambda s: (I.normal(s, 30, 3),), low=0, nan=Refused("NaN or infinite"), half=NONE, constant=AS_USUAL),
     Measure("probing.edge_probe_f1.f1_counts probing.edge_probe_f1.micro_f1 probing.edge_probe_f1.one_hot", counted,
             lambda s: (I.normal(s, 2, s.n, 3),), low=0, high=1, nan=AS_USUAL, inf=AS_USUAL, invariant={0: "lengths"},
             rows=lambda args, k: (args[0][:, :k],), one=AS_USUAL, empty=NAN, half=NONE),
@@ -639,7 +673,8 @@ PROBING = [
     Measure("probing.edge_probes.span_means", spans_of, lambda s: (I.normal(s, 6, 3),), nan=SAME_OR_NAN, empty=NOTHING,
             one=NOTHING, inf=AS_USUAL),
     Measure("probing.task_metrics.regression_metrics", regression_metrics, I.two_series, low=-1, high=1, symmetric=True,
-            invariant={0: "shift scale", "all": "rows"}, constant=Value(0), one=Value(0), empty=Refused("at least one")),
+            invariant={0: "shift scale", "all": "rows"}, constant=Value(0), one=Value(0),
+            empty=Refused("at least one")),
     Measure("probing.task_metrics.classification_metrics",
             lambda x, y: classification_metrics((x > 0).long(), (y > 0).long(), 2), I.two_series, low=-1, high=1,
             nan=NO_CASE, invariant={"all": "rows scale"}, constant=AS_USUAL, one=AS_USUAL,
@@ -654,11 +689,13 @@ PROBING = [
             invariant={0: "scale shift", 1: "scale shift"}, constant=Value(0), one=Value(0),
             empty=Refused("at least one"), tolerance=1e-6),
     Measure("probing.depth_heads.train_linear_readouts probing.depth_heads.LinearReadouts", readouts,
-            lambda s: (I.normal(s, s.n, 3), I.normal(s, s.n)), nan=SAME_OR_NAN, inf=SAME_OR_NOT_FINITE, constant=AS_USUAL, half=NONE,
+            lambda s: (I.normal(s, s.n, 3), I.normal(s, s.n)), nan=SAME_OR_NAN, inf=SAME_OR_NOT_FINITE,
+            constant=AS_USUAL, half=NONE,
             integers=NO_CASE),
     Measure("probing.probes.control_labels",
             lambda d: A.control_labels(torch.arange(20), d.abs()), lambda s: (I.normal(s, 4),), low=0, high=3,
-            nan=Refused("shares of at least 0"), invariant={0: "sign scale"}, constant=AS_USUAL, zero=Refused("not all 0"),
+            nan=Refused("shares of at least 0"), invariant={0: "sign scale"}, constant=AS_USUAL,
+            zero=Refused("not all 0"),
             one=Value(0), empty=Refused("shares of at least 0")),
 ]  # fmt: skip
 
@@ -686,7 +723,8 @@ INSPECTION = [
             lambda h, w, b: probability_sums(h, w, b, torch.ones(len(h), dtype=torch.bool), chunk=20), projected, low=0,
             rows=first_rows, empty=NOTHING, one=AS_USUAL, rounded=True),
     Measure("inspection.forward.token_losses", lambda z: token_losses(z, torch.arange(5).expand(len(z), 5) % 4),
-            lambda s: (I.normal(s, s.n, 5, 4),), low=0, nan=SOME_NAN, minus_inf=AS_USUAL, invariant={0: "row_shift"}, empty=NOTHING,
+            lambda s: (I.normal(s, s.n, 5, 4),), low=0, nan=SOME_NAN, minus_inf=AS_USUAL, invariant={0: "row_shift"},
+            empty=NOTHING,
             one=AS_USUAL, integers=Refused("floating-point")),
     Measure("inspection.weights_audit.squared_distances", partial(squared_distances, width=2), I.vectors, low=0,
             nan=SAME_OR_NAN, inf=AS_USUAL, invariant={0: "shift rotation sign"}, empty=NOTHING, one=AS_USUAL),
@@ -723,26 +761,28 @@ def one_of(*places):
 
 INTERDEPENDENCE = [
     Measure("interdependence.decomposition.contextual_decomposition interdependence.decomposition.Decomposition",
-            lambda x: A.contextual_decomposition(LSTM, x, side(x, 1)).relevant, words, nan=SAME_OR_NAN, inf=SAME_OR_NOT_FINITE,
+            lambda x: A.contextual_decomposition(LSTM, x, side(x, 1)).relevant, words, nan=SAME_OR_NAN,
+            inf=SAME_OR_NOT_FINITE,
             empty=Refused("at least one word"), one=AS_USUAL, half=NONE, integers=Refused("float")),
     Measure("interdependence.interdependence.decompositional_interdependence",
             lambda x: A.decompositional_interdependence(LSTM, x, side(x, 0), side(x, 2)), words, low=0, nan=SAME_OR_NAN,
             empty=Refused("at least one word"), one=AS_USUAL, half=NONE, integers=Refused("float")),
     Measure("interdependence.interdependence.pairwise_interdependence "
             "interdependence.interdependence.PairwiseInterdependence",
-            lambda x: A.pairwise_interdependence(LSTM, x, 2).hidden, words, low=0, nan=SAME_OR_NAN, inf=SAME_OR_NOT_FINITE,
+            lambda x: A.pairwise_interdependence(LSTM, x, 2).hidden, words, low=0, nan=SAME_OR_NAN, inf=AS_USUAL,
             empty=Refused("at least one word"), one=AS_USUAL, half=NONE, integers=Refused("float")),
     Measure("interdependence.lstm.state_gradients",
             lambda x: A.state_gradients(LSTM, DECODER, x, torch.zeros(x.shape[:2], dtype=torch.int64)), words,
             nan=SAME_OR_NAN, inf=AS_USUAL, empty=Refused("at least one word"), one=AS_USUAL, half=NONE,
             integers=Refused("float")),
     Measure("interdependence.shapley.shapley_interaction interdependence.shapley.ShapleyInteraction",
-            lambda x: A.shapley_interaction(game, x, one_of(0), one_of(2), at=3, baseline=torch.zeros(3, dtype=F64)).value,
-            lambda s: (I.normal(s, 4, 3),), low=0, nan=NAN, inf=AS_USUAL, half=NONE, integers=NO_CASE),
+            lambda x: A.shapley_interaction(game, x, one_of(0), one_of(2), at=3, baseline=torch.zeros(3,
+            dtype=F64)).value,
+            lambda s: (I.normal(s, 4, 3),), low=0, nan=not_finite, inf=AS_USUAL, half=NONE, integers=NO_CASE),
     Measure("interdependence.pairwise_shapley.pairwise_shapley_interaction "
             "interdependence.coalition_sums.PairwiseShapley",
             lambda x: A.pairwise_shapley_interaction(game, x, 1, baseline=torch.zeros(3, dtype=F64)),
-            words, nan=SAME_OR_NAN, inf=AS_USUAL, half=NONE, integers=NO_CASE),
+            words, nan=not_finite, inf=AS_USUAL, half=NONE, integers=NO_CASE),
 ]  # fmt: skip
 
 TABLE: tuple[Measure, ...] = (*SIMILARITY, *WORDS, *STATISTICS, *ATTENTION, *DYNAMICS, *ORBITS, *PREFERENCE, *PROBING,

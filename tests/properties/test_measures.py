@@ -1,27 +1,35 @@
 """Properties of all measures: their invariances, their range, and what they do with what cannot be measured.
 
 Never a wrong number in silence: an answer that the docstring names (NaN, a limit), or an error of lmdyn's own that says
-what was expected. ``LMDYN_EXAMPLES=150`` for each property is the campaign (docs/reliability.md).
+what was expected. ``LMDYN_EXAMPLES=100`` for each property is the campaign (docs/reliability.md).
 """
 
 import math
 import os
 
 import jaxtyping
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from lmdyn import analysis as A
+from lmdyn.analysis import pearson
 from tests.properties.measures import (
     AS_USUAL,
+    LEFT_OUT,
     MAPS,
+    NAN,
+    NOTHING,
+    SAME_OR_NAN,
+    SAME_OR_NOT_FINITE,
+    SOME_NAN,
     Measure,
     Refused,
     Sample,
     check,
     in_range,
-    is_own,
     numbers,
     precision,
     same,
@@ -29,13 +37,17 @@ from tests.properties.measures import (
 from tests.properties.not_measures import no_measures, public_names
 from tests.properties.table import TABLE
 
-EXAMPLES = int(os.environ.get("LMDYN_EXAMPLES", "3"))
+EXAMPLES = int(os.environ.get("LMDYN_EXAMPLES", "2"))
 measures = pytest.mark.parametrize("measure", TABLE, ids=[m.name for m in TABLE])
 samples = st.builds(
     Sample, seed=st.integers(0, 10**6), n=st.integers(14, 24), d1=st.integers(2, 4), d2=st.integers(2, 4)
 )
 some = settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
 
@@ -68,6 +80,30 @@ def test_each_public_name_is_in_the_table_or_said_to_be_no_measure():
     )
     assert not (covered | listed) - names, f"no longer there: {sorted((covered | listed) - names)}"
     assert not covered & listed, f"both a measure and none: {sorted(covered & listed)}"
+
+
+def test_the_table_can_fail():
+    """The control: measures that make numbers of NaN, raise errors of libraries, or refuse with other words."""
+    x = torch.ones(3)
+    bad = replaced((x,), 0, torch.tensor([1.0, math.nan, 1.0]))
+    wrong = Measure("wrong", lambda v: v.nan_to_num(0.0).sum(), lambda s: (x,))
+    for expected in (NAN, SOME_NAN, SAME_OR_NAN, SAME_OR_NOT_FINITE, LEFT_OUT, NOTHING, Refused("NaN")):
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
+            check(wrong, bad, expected, (x,), (5 * x,))
+    raw = Measure("raw", lambda v: torch.linalg.cholesky(-torch.eye(2)), lambda s: (x,))
+    with pytest.raises(RuntimeError, match="cholesky"):
+        check(raw, bad, Refused("."), (x,))
+    accident = Measure(
+        "accident", lambda v: pearson(v.numpy()[:, None] @ np.ones((2, 2)), v.numpy()), lambda s: (x,)
+    )
+    with pytest.raises(AssertionError, match="an error of a library's"):
+        check(accident, bad, Refused("."), (x,))
+    with pytest.raises(AssertionError, match="Regex"):
+        check(
+            Measure("mine", A.cca, lambda s: (x,)), (bad[0][:, None], bad[0][:, None]), Refused("empty"), (x,)
+        )
+    with pytest.raises(AssertionError, match="above"):
+        in_range(Measure("range", A.cca, lambda s: (x,), high=1.0), torch.tensor([1.5]))
 
 
 @measures
@@ -104,7 +140,9 @@ def test_invariances(measure, where, name, s):
     assert same(found, before, measure.tolerance), (found[:8], before[:8])
 
 
-@pytest.mark.parametrize("measure", [m for m in TABLE if m.symmetric], ids=[m.name for m in TABLE if m.symmetric])
+@pytest.mark.parametrize(
+    "measure", [m for m in TABLE if m.symmetric], ids=[m.name for m in TABLE if m.symmetric]
+)
 @some
 @given(s=samples)
 def test_symmetry(measure, s):
@@ -141,7 +179,10 @@ def test_half_precision_is_summed_in_a_wide_type(measure, dtype, s):
     rounding = torch.finfo(dtype).eps if measure.rounded else precision(answer)
     found = numbers(answer)
     scale = max(1.0, float(expected[expected.isfinite()].abs().max())) if expected.isfinite().any() else 1.0
-    assert same(found / scale, expected / scale, max(measure.tolerance, 16 * rounding)), (found[:8], expected[:8])
+    assert same(found / scale, expected / scale, max(measure.tolerance, 16 * rounding)), (
+        found[:8],
+        expected[:8],
+    )
 
 
 @measures
@@ -156,11 +197,11 @@ def test_whole_numbers(measure, s):
     as_floats = tuple(w.double() if a.is_floating_point() else w for a, w in zip(args, whole, strict=True))
     try:
         expected = numbers(measure.call(*as_floats))
-    except ValueError as error:
-        assert is_own(error)
-        check(measure, whole, Refused(""), args)
-        return
-    assert same(numbers(measure.call(*whole)), expected, max(measure.tolerance, 1e-6))
+    except ValueError:  # what these numbers are is refused, whatever their type: constant, no distribution
+        check(measure, as_floats, Refused("."), args)
+        check(measure, whole, Refused("."), args)
+    else:
+        assert same(numbers(measure.call(*whole)), expected, max(measure.tolerance, 1e-6))
 
 
 @pytest.mark.parametrize("trouble", [math.nan, math.inf, -math.inf])
@@ -185,6 +226,36 @@ def test_constants(measure, s, value):
     args = measure.make(s)
     expected = measure.constant if value or measure.zero is None else measure.zero
     check(measure, replaced(args, 0, torch.full_like(args[0], value)), expected, args)
+
+
+ALIGNED = [m for m in TABLE if isinstance(m.lengths, Refused) and m.rows is None]
+
+
+@pytest.mark.parametrize("measure", ALIGNED, ids=[m.name for m in ALIGNED])
+@some
+@given(s=samples)
+def test_rows_that_do_not_belong_together(measure, s):
+    args = measure.make(s)
+    if len(args) == 1:
+        pytest.skip("one argument")
+    check(measure, replaced(args, 0, args[0][:-2]), measure.lengths, args)
+
+
+@measures
+@some
+@given(s=samples)
+def test_rows_without_numbers(measure, s):
+    """(n, 0): refused, or a number of the range; no error of a library's."""
+    args = measure.make(s)
+    if all(a.ndim < 2 for a in args):
+        pytest.skip("rows are numbers")
+    nothing = tuple(a[..., :0] if a.is_floating_point() and a.ndim > 1 else a for a in args)
+    try:
+        found = numbers(measure.call(*nothing))
+    except (ValueError, TypeError):
+        check(measure, nothing, Refused("."), args)
+    else:
+        in_range(measure, found)
 
 
 @pytest.mark.parametrize("rows", [1, 0])

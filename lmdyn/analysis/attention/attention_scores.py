@@ -52,14 +52,26 @@ def attention_scores(
         ``block`` where the row of the batch has one segment only; NaN too where the weights are, or are infinite. In
         float32 at least.
 
+    Raises:
+        ValueError: weights of another batch or time than the tokens.
+
     Example:
         >>> uniform = torch.full((1, 1, 4, 4), 0.25)
         >>> scores = attention_scores(uniform, torch.ones(1, 4, dtype=torch.bool))
         >>> scores["entropy"][0, 0].exp(), scores["diagonal"][0, 0]
         (tensor([4., 4., 4., 4.]), tensor([0.2500, 0.5000, 0.5000, 0.2500]))
     """
+    _check_shapes("attention", attention, tokens)
     scores = _scores(*rows_on_tokens(attention, tokens), tokens, special, segments)
     return {name: score.where(there, torch.nan) for name, (score, there) in scores.items()}
+
+
+def _check_shapes(name: str, attention: Tensor, tokens: Tensor) -> None:
+    batch, _, queries, keys = attention.shape
+    if (batch, queries) != tuple(tokens.shape) or queries != keys:
+        raise ValueError(
+            f"{name} is {tuple(attention.shape)}, the tokens {tuple(tokens.shape)}: expected (batch, heads, time, time)"
+        )
 
 
 def _scores(
@@ -182,12 +194,8 @@ class AttentionPatternSums:
             tokens = tokens.cpu()
             special, segments = (None if t is None else t.cpu() for t in (special, segments))
         for site, attention in attentions.items():
-            batch, heads, queries, keys = attention.shape
-            if (batch, queries) != tuple(tokens.shape) or queries != keys:
-                raise ValueError(
-                    f"attention of {site!r} is {tuple(attention.shape)}, the tokens {tuple(tokens.shape)}: expected "
-                    "(batch, heads, time, time)"
-                )
+            _check_shapes(f"attention of {site!r}", attention, tokens)
+            _, heads, queries, _ = attention.shape
             if site not in self._sites:
                 self._sites[site] = _empty(heads, self.size, attention.device)
             held = self._sites[site]

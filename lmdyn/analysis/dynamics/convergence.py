@@ -24,10 +24,17 @@ def relative_change(
 
     Infinite, too, where only ``after`` is; NaN where ``before`` is infinite, and where one of both is NaN.
 
+    Raises:
+        ValueError: different shapes.
+
     Example:
         >>> relative_change(torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 4.5]]))
         tensor([0.1000], dtype=torch.float64)
     """
+    if before.shape != after.shape:
+        raise ValueError(
+            f"before is {tuple(before.shape)} and after {tuple(after.shape)}: expected the same vectors"
+        )
     before, after = before.double(), after.double()
     change: Tensor = (after - before).norm(dim=-1) / before.norm(dim=-1)
     return change

@@ -33,10 +33,10 @@ def deviation(
 ) -> Float[Tensor, "*batch"]:
     """D = (1/N) Σᵢ ‖xᵢ − x̄‖₂, how far the N token vectors are from their mean; computed and answered in float64.
 
-    0 where all are the same, at least 0, in the units of the state; NaN where the state is NaN or infinite. The variant ``released`` is
-    what the publication's code computes: the standard deviation over tokens of each of the d units, mean over units,
-    (1/d) Σⱼ √((1/N) Σᵢ (xᵢⱼ − x̄ⱼ)²). It is about √d times smaller, so that at one threshold tokens count as
-    synchronized earlier.
+    0 where all are the same, at least 0, in the units of the state; NaN where the state is NaN or infinite. The
+    variant ``released`` is what the publication's code computes: the standard deviation over tokens of each of the d
+    units, mean over units, (1/d) Σⱼ √((1/N) Σᵢ (xᵢⱼ − x̄ⱼ)²). It is about √d times smaller, so that at one threshold
+    tokens count as synchronized earlier.
 
     Args:
         x: (…, tokens, d) token vectors.

@@ -335,7 +335,7 @@ _NO_LOGITS = ("last_hidden_state", "pooler_output", "loss", "hidden_states", "en
 
 
 def check_labels(labels: Tensor, classes: int) -> None:
-    """Refuse labels that are no class; on the CPU only, since elsewhere it would wait for the device.
+    """Refuse labels that are no class: on the CPU only, since elsewhere it would wait for the device.
 
     Raises:
         ValueError: a label that is not below the number of classes.
@@ -344,7 +344,9 @@ def check_labels(labels: Tensor, classes: int) -> None:
         >>> check_labels(torch.tensor([3, -100]), 4)
     """
     if labels.device.type == "cpu" and labels.numel() and int(labels.max()) >= classes:
-        raise ValueError(f"a label of {int(labels.max())} for {classes} classes: do model and data have one vocabulary?")
+        raise ValueError(
+            f"a label of {int(labels.max())} for {classes} classes: do model and data have one vocabulary?"
+        )
 
 
 def token_losses(

@@ -22,13 +22,18 @@ def kaplan_yorke_dimension(
         exponents: (…, k) the greatest k exponents, in any order.
         state_size: dimensions of the state, which tells whether k exponents are all of them; unknown by default.
 
+    Raises:
+        ValueError: no exponents.
+
     Reference: Kaplan & Yorke 1979; Eckmann & Ruelle 1985, equation 4.22.
 
     Example:
         >>> kaplan_yorke_dimension(torch.tensor([[0.4192, -1.6232], [-1.0, -2.0], [0.5, 0.1]]))
         tensor([1.2583, 0.0000,    nan])
     """
-    k, dtype = exponents.shape[-1], exponents.dtype
+    k, out = exponents.shape[-1], exponents.dtype if exponents.is_floating_point() else torch.float32
+    if k == 0:
+        raise ValueError(f"expected one exponent or more of each, got shape {tuple(exponents.shape)}")
     exponents = exponents.to(at_least_float32(exponents))
     falling = exponents.sort(-1, descending=True).values
     sums = falling.cumsum(-1)
@@ -38,4 +43,4 @@ def kaplan_yorke_dimension(
     all_held = float(k) if k == state_size else torch.nan
     dimension = torch.where(j.squeeze(-1) == k, all_held, dimension)
     unknown = (exponents.isnan() | (exponents == torch.inf)).any(-1)
-    return torch.where(unknown, torch.nan, dimension).to(dtype if dtype.is_floating_point else exponents.dtype)
+    return torch.where(unknown, torch.nan, dimension).to(out)

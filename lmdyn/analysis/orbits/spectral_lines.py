@@ -43,7 +43,7 @@ def spectral_lines(series: Float[Tensor, "times batch observables"], lines: int 
         Both numbers; NaN where the series is constant up to the rounding of its numbers, or not finite.
 
     Raises:
-        ValueError: fewer than 256 times.
+        ValueError: fewer than 256 times, or no observables.
 
     Reference: Eckmann & Ruelle 1985, section 2.E (discrete and continuous spectra); Laskar 1993.
 
@@ -57,12 +57,14 @@ def spectral_lines(series: Float[Tensor, "times batch observables"], lines: int 
     n = len(series) // 2
     if n < 128:
         raise ValueError(f"{len(series)} times: expected 256 or more, of which each half is a spectrum")
+    if series.shape[2] == 0:
+        raise ValueError(f"expected one observable or more, got shape {tuple(series.shape)}")
     window = torch.kaiser_window(n, periodic=False, beta=_BETA, dtype=torch.float64, device=series.device)
     window = window[:, None, None]
     halves = []
     # (batch,) power that the rounding of the numbers themselves would have
     rounding = torch.finfo(series.dtype if series.is_floating_point() else torch.float64).eps
-    floor = (_ROUNDING * rounding * series.double().square().sum(2).amax(0).sqrt()).square() * n
+    floor = (_ROUNDING * rounding * series.double().square().sum(2).amax(0).sqrt()).square() * n**2
     for part in (series[:n].double(), series[len(series) - n :].double()):
         centred = part - (part * window).sum(0) / window.sum()
         halves.append(torch.fft.rfft(centred * window, dim=0).abs().square().sum(2))

@@ -81,6 +81,9 @@ def zero_one_test(
             f"expected lengths from {_LEAST} to the number of values, {n} (every {every} of {len(series)}), got "
             f"{list(lengths)}: give a longer series"
         )
+    if values.shape[1] == 0:
+        nothing = values.new_empty(len(lengths), 0)
+        return ZeroOne(torch.tensor(list(lengths)), nothing, nothing)
     g = torch.Generator().manual_seed(seed)
     c = math.pi / 5 + 3 * math.pi / 5 * torch.rand(n_frequencies, generator=g, dtype=torch.float64)
     c = c.to(values.device)
@@ -121,6 +124,9 @@ def decorrelation_lag(series: Float[Tensor, "times"], share: float = math.exp(-1
             + ("none" if n == 0 else "some that are NaN or infinite: cut the series before these")
         )
     centred = series.double() - series.double().mean()
+    centred = torch.ldexp(
+        centred, -torch.frexp(centred.abs().max()).exponent
+    )  # so that squares do not underflow
     power = torch.fft.rfft(centred, 2 * n).abs().square()
     correlation = torch.fft.irfft(power, 2 * n)[:n]
     below = (correlation < share * correlation[0]).nonzero()

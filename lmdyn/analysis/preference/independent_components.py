@@ -104,7 +104,12 @@ def principal_components(
         raise UnusableEmbeddingsError("expected finite embeddings, got some that are NaN or infinite")
     if centre:
         x = x - x.mean(0)
-    variance, vectors = torch.linalg.eigh(x.T @ x / n)
+    covariance = x.T @ x / n
+    if not covariance.isfinite().all():
+        raise UnusableEmbeddingsError(
+            "the squares of the embeddings overflow: divide them by their largest value"
+        )
+    variance, vectors = torch.linalg.eigh(covariance)
     variance, vectors = variance.flip(0)[:components], vectors.flip(1)[:, :components]
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
     p: Tensor = x @ (vectors * largest.sign())
@@ -297,7 +302,7 @@ def amari_index(product: Float[Tensor, "k k"]) -> float:
         product: (k, k) unmixing matrix @ mixing matrix.
 
     Raises:
-        ValueError: a row or column of zeros, numbers that are not finite, an empty product.
+        ValueError: a row or column of zeros, numbers that are not finite, an empty product or one that is not square.
 
     Reference: Amari, Cichocki & Yang 1996, section 5, normalised by 2k(k − 1).
 
@@ -307,8 +312,10 @@ def amari_index(product: Float[Tensor, "k k"]) -> float:
     """
     size = product.double().abs().cpu()
     k = len(size)
-    if k == 0:
-        raise ValueError("the product is empty: expected (k, k) for one component or more")
+    if k == 0 or size.shape != (k, k):
+        raise ValueError(
+            f"expected a (k, k) product of one component or more, got {tuple(size.shape)}, empty or not square"
+        )
     rows, columns = size.amax(1), size.amax(0)
     if not (size.isfinite().all() and (rows > 0).all() and (columns > 0).all()):
         raise ValueError(

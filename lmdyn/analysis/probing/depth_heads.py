@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.inspection.forward import check_labels
 from lmdyn.analysis.probing.state_decoder import StateDecoder
 from lmdyn.analysis.probing.task_metrics import regression_metrics
 from lmdyn.analysis.probing.tower_heads import TowerHead
@@ -65,11 +66,15 @@ def prediction_scores(logits: Float[Tensor, "n vocab"], labels: Int[Tensor, "n"]
 
     Where logits are not finite nothing is right, and the second is NaN.
 
+    Raises:
+        ValueError: on the CPU, a label that is no type.
+
     Example:
         >>> prediction_scores(torch.tensor([[0.0, 0.0], [5.0, 5.0 + 1e-6]]), torch.tensor([0, 1]))
         tensor([[1.0000, 0.6931],
                 [1.0000, 0.6931]], dtype=torch.float64)
     """
+    check_labels(labels, logits.shape[1])
     logits = logits.float() if logits.dtype != torch.float64 else logits
     finite = logits.isfinite().all(1)
     right = ((logits.argmax(1) == labels) & finite).double()
@@ -282,7 +287,7 @@ def readout_correlation(predictions: Float[Tensor, "n"], scores: Float[Tensor, "
     become one; NaN where a prediction or a score is not finite.
 
     Raises:
-        ValueError: nothing to evaluate.
+        ValueError: nothing to evaluate, or another number of predictions than scores.
 
     Example:
         >>> scores = torch.tensor([1.0, 2.0, 3.0])

@@ -65,7 +65,9 @@ def rbf_kernel(x: Float[Tensor, "n d"], bandwidth: float = 1.0) -> Float[Tensor,
         tensor([1.0000, 0.6065, 0.6065])
     """
     if len(x) < 2:
-        raise ValueError(f"the bandwidth is a distance between two samples: expected 2 samples or more, got {len(x)}")
+        raise ValueError(
+            f"the bandwidth is a distance between two samples: expected 2 samples or more, got {len(x)}"
+        )
     x = x.to(at_least_float32(x))
     distance = pair_distances(x)
     if not bool(distance.isfinite().all()):
@@ -99,7 +101,13 @@ def pair_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "pairs"]:
 
 
 def pairs_of_rows(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "pairs"]:
-    """What is above the diagonal, in the order of :func:`pair_distances`."""
+    """What is above the diagonal, in the order of :func:`pair_distances`.
+
+    Raises:
+        ValueError: a matrix that is not square.
+    """
+    if matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"expected an (n, n) matrix, got shape {tuple(matrix.shape)}")
     rows, columns = torch.triu_indices(len(matrix), len(matrix), 1, device=matrix.device)
     return matrix[rows, columns]
 

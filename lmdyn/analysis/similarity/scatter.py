@@ -55,11 +55,10 @@ def kept_directions(singular_values: Tensor, variance: float = 1.0, cut: Cut = "
         raise ValueError(f"variance is the share of it to keep, above 0 and at most 1: got {variance}")
     if cut not in ("variance", "singular_values"):
         raise ValueError(f"cut is 'variance' or 'singular_values': got {cut!r}")
-    if not len(singular_values) or not bool(singular_values.isfinite().all()):
-        raise ValueError(
-            f"{len(singular_values)} singular values, of which all are to be finite, and one is needed: this "
-            + ("side is empty" if not len(singular_values) else "side holds NaN or infinite values, or overflows")
-        )
+    if not len(singular_values):
+        raise ValueError("expected one singular value or more, got none: the side is empty")
+    if not bool(singular_values.isfinite().all()):
+        raise ValueError("singular values are NaN or infinite: so are values of this side, or their squares")
     rank = int((singular_values > RANK_TOLERANCE * singular_values[0]).sum())
     if variance == 1:
         return rank

@@ -23,10 +23,14 @@ def pearson(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> float:
         A number from -1 to 1; NaN of fewer than 3 values, or where one of both is constant (but for rounding) or is not
         finite.
 
+    Raises:
+        ValueError: other numbers of values.
+
     Example:
         >>> round(pearson(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])), 6)
         1.0
     """
+    _check_lengths(x, y)
     if len(x) < 3 or not (np.isfinite(x).all() and np.isfinite(y).all()):
         return float("nan")
     x, y = x.astype(np.float64), y.astype(np.float64)
@@ -43,23 +47,28 @@ def weighted_pearson(x: FloatArray, y: FloatArray, weights: FloatArray) -> Float
 
     Returns:
         (r,) numbers from -1 to 1; NaN where what counts of one of both is constant (but for rounding) or nothing, and
-        where a value is not finite.
+        where a value is not finite or its square overflows.
+
+    Raises:
+        ValueError: other numbers of values.
 
     Example:
         >>> x, y = np.array([1.0, 2.0, 3.0, 9.0]), np.array([3.0, 2.0, 1.0, 9.0])
         >>> weighted_pearson(x, y, np.array([[1.0, 1.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]])).round(6).tolist()
         [-1.0, 1.0]
     """
+    _check_lengths(x, y)
     if not (len(x) and np.isfinite(x).all() and np.isfinite(y).all()):
         return np.full(len(weights), np.nan)
     # about the mean of all, from which that of a resampling is not far: no digits are lost
     u, v = x - x.mean(), y - y.mean()
-    means = weights @ np.stack([u, v, u * u, v * v, u * v], axis=1) / weights.sum(1, keepdims=True)
-    variances = means[:, 2:4] - means[:, :2] ** 2
-    # a constant side is constant up to the rounding of its mean, or of the difference
-    raw = np.array([x @ x, y @ y]) / len(x)
-    variances[variances <= np.maximum(1e-12 * means[:, 2:4], 1e-24 * raw)] = np.nan
-    r = (means[:, 4] - means[:, 0] * means[:, 1]) / np.sqrt(variances.prod(1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = weights @ np.stack([u, v, u * u, v * v, u * v], axis=1) / weights.sum(1, keepdims=True)
+        variances = means[:, 2:4] - means[:, :2] ** 2
+        # a constant side is constant up to the rounding of its mean, or of the difference
+        raw = np.array([x @ x, y @ y]) / len(x)
+        variances[variances <= np.maximum(1e-12 * means[:, 2:4], 1e-24 * raw)] = np.nan
+        r = (means[:, 4] - means[:, 0] * means[:, 1]) / np.sqrt(variances.prod(1))
     return np.asarray(np.clip(r, -1, 1))
 
 
@@ -78,11 +87,15 @@ def spearman(x: npt.NDArray[Any], y: npt.NDArray[Any], given: Sequence[npt.NDArr
         A number from -1 to 1; NaN of fewer than 3 values, where one of both is constant, or is told by the others, and
         where a value, also of the others, is not finite.
 
+    Raises:
+        ValueError: other numbers of values.
+
     Example:
         >>> x = np.arange(6.0)
         >>> round(spearman(x, x**3), 6)
         1.0
     """
+    _check_lengths(x, y, *given)
     if len(x) < 3 or not all(np.isfinite(values).all() for values in (x, y, *given)):
         return float("nan")
     ranks = [rankdata(values) for values in (x, y)]
@@ -92,6 +105,13 @@ def spearman(x: npt.NDArray[Any], y: npt.NDArray[Any], given: Sequence[npt.NDArr
     if any(n <= 1e-9 * np.linalg.norm(r) for n, r in zip(norms, ranks, strict=True)):
         return float("nan")
     return float(np.clip(left[0] @ left[1] / (norms[0] * norms[1]), -1, 1))
+
+
+def _check_lengths(*rows: npt.NDArray[Any]) -> None:
+    if any(row.shape != rows[0].shape or row.ndim != 1 for row in rows):
+        raise ValueError(
+            f"expected rows of as many values, got shapes {', '.join(str(row.shape) for row in rows)}"
+        )
 
 
 def somers_d(given: npt.NDArray[Any], found: npt.NDArray[Any]) -> float:

@@ -56,7 +56,9 @@ def match_frequency(
     """
     for name, frequency in (("first", first), ("second", second)):
         if not bool((frequency >= 0).all() & frequency.isfinite().all()):
-            raise ValueError(f"frequencies of the {name} class are to be finite and 0 or more: leave others out")
+            raise ValueError(
+                f"frequencies of the {name} class are to be finite and 0 or more: leave others out"
+            )
     orders = [np.argsort(-f.double().numpy(), kind="stable") for f in (first, second)]
     ranked = [f.double().numpy()[order] for f, order in zip((first, second), orders, strict=True)]
     found = _closest_ranges(ranked, size)

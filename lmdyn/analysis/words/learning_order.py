@@ -63,7 +63,9 @@ def learning_order(
             f"expected a row of accuracy for each of rising steps, got {len(accuracy)} rows for steps {steps.tolist()}"
         )
     if bool(accuracy.isinf().any()):
-        raise ValueError("expected finite accuracies, or NaN where a group was not observed, got an infinite one")
+        raise ValueError(
+            "expected finite accuracies, or NaN where a group was not observed, got an infinite one"
+        )
     reached = torch.full((accuracy.shape[1],), torch.nan, dtype=torch.float64)
     place = steps.double().log1p()
     for group, values in enumerate(accuracy.double().T):

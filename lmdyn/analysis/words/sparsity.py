@@ -260,7 +260,7 @@ def word_tags(
     them, carry it (section 3, "The role of part of speech").
 
     Args:
-        tag_counts: (types, tags) occurrences of each word under each tag.
+        tag_counts: (types, tags) occurrences of each word under each tag; of no tags every word has none.
         counts: (types,) occurrences of each word, tagged or not.
         min_count: least number of occurrences under the tag; 100 as published.
 
@@ -268,5 +268,7 @@ def word_tags(
         >>> word_tags(torch.tensor([[120, 10], [60, 70], [99, 0]]), torch.tensor([130, 150, 99]))
         tensor([ 0, -1, -1])
     """
+    if tag_counts.shape[1] == 0:
+        return torch.full(tag_counts.shape[:1], -1, device=tag_counts.device)
     top, tag = tag_counts.max(dim=1)
     return torch.where((2 * top > counts) & (top >= min_count), tag, -1)
