@@ -41,7 +41,8 @@ _WHY = {
         orbits.lyapunov.rescaled orbits.lyapunov.tangent_window orbits.lyapunov.unit_perturbation
         orbits.lyapunov.window orbits.trajectories.exact_products orbits.trajectories.part_of
         orbits.trajectories.power_at orbits.trajectories.repeat preference.tower_predictions.means_of
-        statistics.precision.* statistics.distributed.* statistics.hashing.splitmix64 statistics.bootstrap.draw_blocks
+        statistics.precision.*
+        statistics.correlation.unit_values statistics.distributed.* statistics.hashing.splitmix64 statistics.bootstrap.draw_blocks
         statistics.mean_over_seeds.Bounds statistics.mean_over_seeds.EqualSeeds inspection.weights_audit.WeightsAudit
         inspection.weights_audit.audit_weights""",
     "checks, which raise or do nothing, and errors": """

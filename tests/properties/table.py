@@ -302,7 +302,8 @@ STATISTICS = [
     Measure("statistics.variance_components.variance_components", arrays(variance_components),
             lambda s: (I.normal(s, s.n, s.d1 + 1),), nan=Refused("finite"), invariant={0: "rows units"},
             constant=AS_USUAL, one=Refused("two or more"), empty=Refused("two or more"), half=FLOAT16),
-    Measure("statistics.grouped.GroupedMeans", grouped, in_groups, lengths=NO_CASE, nan=LEFT_OUT, inf=AS_USUAL, constant=AS_USUAL,
+    Measure("statistics.grouped.GroupedMeans", grouped, in_groups, lengths=NO_CASE, nan=LEFT_OUT, inf=AS_USUAL,
+            constant=AS_USUAL,
             one=AS_USUAL, empty=NOTHING),
     Measure("statistics.grouped.GroupedMeans", partial(grouped, skip_nan=False), in_groups, lengths=NO_CASE,
             nan=SOME_NAN, inf=AS_USUAL, one=AS_USUAL, empty=NOTHING, variant="with NaN"),
@@ -361,7 +362,8 @@ ATTENTION = [
     Measure("attention.head_divergence.head_divergences", divergent, two_attentions, low=0, nan=SAME_OR_NAN,
             empty=NOTHING, one=AS_USUAL, integers=NO_CASE),
     Measure("attention.head_divergence.HeadDivergenceSums attention.head_divergence.HeadDivergence",
-            summed_divergence, two_attentions, low=0, nan=SAME_OR_NAN, lengths=NO_CASE, empty=Refused("no attention"), one=AS_USUAL,
+            summed_divergence, two_attentions, low=0, nan=SAME_OR_NAN, lengths=NO_CASE, empty=Refused("no attention"),
+            one=AS_USUAL,
             integers=NO_CASE),
 ]  # fmt: skip
 
@@ -658,7 +660,8 @@ def readouts(x, scores):
 
 PROBING = [
     Measure("probing.probes.diagnostic_probe probing.probes.ProbeResult", call=probed, make=two_features,
-            lengths=NO_CASE, low=0, nan=Refused("NaN or infinite"), half=NONE, constant=AS_USUAL, empty=Refused("no "), integers=AS_USUAL),
+            lengths=NO_CASE, low=0, nan=Refused("NaN or infinite"), half=NONE, constant=AS_USUAL, empty=Refused("no "),
+            integers=AS_USUAL),
     Measure("probing.probes.description_length probing.probes.DescriptionLength", call=described,
             make=lambda s: (I.normal(s, 30, 3),), low=0, nan=Refused("NaN or infinite"), half=NONE, constant=AS_USUAL),
     Measure("probing.edge_probe_f1.f1_counts probing.edge_probe_f1.micro_f1 probing.edge_probe_f1.one_hot", counted,

@@ -140,6 +140,38 @@ def test_invariances(measure, where, name, s):
     assert same(found, before, measure.tolerance), (found[:8], before[:8])
 
 
+SCALED = [m for m in TABLE if "scale" in m.invariant.get(0, "").split()]
+
+
+@pytest.mark.parametrize("size", [1e-170, 1e-100, 1e-80, 1e80, 1e100])
+@pytest.mark.parametrize("measure", SCALED, ids=[m.name for m in SCALED])
+@some
+@given(s=samples)
+def test_size_is_refused_or_changes_nothing(measure, size, s):
+    """Squares, and their squares, overflow or underflow: that is said, or NaN, or it does not matter."""
+    args = measure.make(s)
+    before = numbers(measure.call(*args))
+    scaled = replaced(args, 0, args[0] * size)
+    try:
+        found = numbers(measure.call(*scaled))
+    except ValueError:
+        check(measure, scaled, Refused("."), args)
+    else:
+        found = torch.where(found.isnan(), before, found)
+        assert same(found, before, measure.tolerance), (found[:8], before[:8])
+
+
+@pytest.mark.parametrize("size", [1e-36, 1e36])
+@pytest.mark.parametrize("measure", SCALED, ids=[m.name for m in SCALED])
+@some
+@given(s=samples)
+def test_size_of_float32_changes_nothing(measure, size, s):
+    args = measure.make(s)
+    before = numbers(measure.call(*(a.float() if a.is_floating_point() else a for a in args)))
+    single = tuple(a.float() if a.is_floating_point() else a for a in replaced(args, 0, args[0] * size))
+    assert same(numbers(measure.call(*single)), before, 1e-3)
+
+
 @pytest.mark.parametrize(
     "measure", [m for m in TABLE if m.symmetric], ids=[m.name for m in TABLE if m.symmetric]
 )

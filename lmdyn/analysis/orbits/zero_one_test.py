@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lmdyn.analysis.statistics.precision import unit_size
+
 __all__ = ["ZeroOne", "decorrelation_lag", "zero_one_test"]
 
 
@@ -73,6 +75,8 @@ def zero_one_test(
     if every < 1 or n_frequencies < 1:
         raise ValueError(f"expected every and n_frequencies from 1, got {every} and {n_frequencies}")
     values = series[::every].double()
+    # K has no scale, and is of fourth powers
+    values = unit_size(values, 0)
     n = len(values)
     if lengths is None:
         lengths = [m for m in (n // 8, n // 4, n // 2, n) if m >= _LEAST] or [n]
@@ -124,9 +128,7 @@ def decorrelation_lag(series: Float[Tensor, "times"], share: float = math.exp(-1
             + ("none" if n == 0 else "some that are NaN or infinite: cut the series before these")
         )
     centred = series.double() - series.double().mean()
-    centred = torch.ldexp(
-        centred, -torch.frexp(centred.abs().max()).exponent
-    )  # so that squares do not underflow
+    centred = unit_size(centred)
     power = torch.fft.rfft(centred, 2 * n).abs().square()
     correlation = torch.fft.irfft(power, 2 * n)[:n]
     below = (correlation < share * correlation[0]).nonzero()

@@ -17,7 +17,7 @@ from lmdyn.analysis.probing.state_decoder import StateDecoder
 from lmdyn.analysis.probing.task_metrics import regression_metrics
 from lmdyn.analysis.probing.tower_heads import TowerHead
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
-from lmdyn.analysis.statistics.precision import at_least_float32, exact_float, scatter_matrix
+from lmdyn.analysis.statistics.precision import at_least_float32, exact_float, scatter_matrix, unit_size
 
 __all__ = [
     "LinearReadouts",
@@ -296,7 +296,7 @@ def readout_correlation(predictions: Float[Tensor, "n"], scores: Float[Tensor, "
     """
     if not bool(predictions.isfinite().all() & scores.isfinite().all()):
         return float("nan")
-    predictions = predictions.to(at_least_float32(predictions))
+    predictions = unit_size(predictions.to(at_least_float32(predictions)))
     if len(predictions) > 1 and predictions.std() <= 1e-5 * predictions.abs().max():
         return 0.0
     return regression_metrics(predictions, scores)["pearson"]

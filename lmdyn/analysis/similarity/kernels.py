@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lmdyn.analysis.statistics.precision import at_least_float32, exact_float
+from lmdyn.analysis.statistics.precision import at_least_float32, exact_float, unit_size
 
 __all__ = [
     "KERNELS",
@@ -24,6 +24,7 @@ __all__ = [
 Structure = str | Callable[[Tensor], Tensor]
 """A name from a table, ``precomputed``, or a function of (n, d) samples that returns an (n, n) matrix."""
 
+_SMALL = 1e-140  # numbers whose squares are below have lost digits
 _MOST = 10_000  # samples: a matrix of 800 MB
 
 
@@ -68,7 +69,7 @@ def rbf_kernel(x: Float[Tensor, "n d"], bandwidth: float = 1.0) -> Float[Tensor,
         raise ValueError(
             f"the bandwidth is a distance between two samples: expected 2 samples or more, got {len(x)}"
         )
-    x = x.to(at_least_float32(x))
+    x = unit_size(x.to(at_least_float32(x)))
     distance = pair_distances(x)
     if not bool(distance.isfinite().all()):
         raise ValueError(
@@ -177,6 +178,8 @@ def structure_of(
             x = x[index]
         if not bool(x.isfinite().all()):
             raise ValueError(f"{name} holds NaN or infinite values: drop these samples from both sides")
+        if x.numel() and 0 < float(x.abs().max()) < _SMALL:
+            raise ValueError(f"the squares of {name} underflow: divide it by its largest value")
         if callable(structure):
             found = exact_float(structure(x))
             if found.shape != (len(x), len(x)):

@@ -15,6 +15,7 @@ from lmdyn.analysis.statistics.precision import exact_float, scatter_matrix
 
 __all__ = [
     "RANK_TOLERANCE",
+    "UNDERFLOW",
     "WELL_CONDITIONED",
     "Axes",
     "Cut",
@@ -31,6 +32,9 @@ WELL_CONDITIONED = 1e-4
 _ABSENT = (
     5e-13  # eigenvalues of XᵀX below this share of the greatest are rounding: safely below RANK_TOLERANCE²
 )
+UNDERFLOW = 1e-290
+"""Squares that add up to less have lost digits."""
+
 _CONSTANT = 1e-12  # deviations below this share of the values themselves are the rounding of the mean
 
 Cut = Literal["variance", "singular_values"]
@@ -123,6 +127,10 @@ class Side:
             raise ValueError(
                 f"{name} holds NaN or infinite values (or its squares overflow): similarity to it is undefined; "
                 "drop these samples from both sides or mend the model"
+            )
+        if 0 < self.variance < UNDERFLOW:
+            raise ValueError(
+                f"the squares of {name} underflow: divide it by its largest value, which changes no similarity"
             )
         if self.variance <= _CONSTANT**2 * n * float(mean.square().sum()):
             raise ValueError(

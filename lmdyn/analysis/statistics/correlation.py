@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-__all__ = ["pearson", "somers_d", "spearman", "weighted_pearson"]
+__all__ = ["pearson", "somers_d", "spearman", "unit_values", "weighted_pearson"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -61,6 +61,7 @@ def weighted_pearson(x: FloatArray, y: FloatArray, weights: FloatArray) -> Float
     if not (len(x) and np.isfinite(x).all() and np.isfinite(y).all()):
         return np.full(len(weights), np.nan)
     # about the mean of all, from which that of a resampling is not far: no digits are lost
+    x, y = unit_values(x), unit_values(y)
     u, v = x - x.mean(), y - y.mean()
     with np.errstate(over="ignore", invalid="ignore"):
         means = weights @ np.stack([u, v, u * u, v * v, u * v], axis=1) / weights.sum(1, keepdims=True)
@@ -105,6 +106,18 @@ def spearman(x: npt.NDArray[Any], y: npt.NDArray[Any], given: Sequence[npt.NDArr
     if any(n <= 1e-9 * np.linalg.norm(r) for n, r in zip(norms, ranks, strict=True)):
         return float("nan")
     return float(np.clip(left[0] @ left[1] / (norms[0] * norms[1]), -1, 1))
+
+
+def unit_values(values: FloatArray) -> FloatArray:
+    """Values as :func:`~lmdyn.analysis.statistics.precision.unit_size` has them: no digit changes, squares are normal.
+
+    Example:
+        >>> unit_values(np.array([3.0, -8.0])).tolist()
+        [0.1875, -0.5]
+    """
+    if not len(values):
+        return values
+    return np.asarray(np.ldexp(values, -np.frexp(np.abs(values).max())[1]))
 
 
 def _check_lengths(*rows: npt.NDArray[Any]) -> None:
