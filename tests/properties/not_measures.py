@@ -42,7 +42,8 @@ _WHY = {
         orbits.lyapunov.window orbits.trajectories.exact_products orbits.trajectories.part_of
         orbits.trajectories.power_at orbits.trajectories.repeat preference.tower_predictions.means_of
         statistics.precision.*
-        statistics.correlation.unit_values statistics.distributed.* statistics.hashing.splitmix64 statistics.bootstrap.draw_blocks
+        statistics.correlation.unit_values statistics.distributed.* statistics.hashing.splitmix64
+        statistics.bootstrap.draw_blocks
         statistics.mean_over_seeds.Bounds statistics.mean_over_seeds.EqualSeeds inspection.weights_audit.WeightsAudit
         inspection.weights_audit.audit_weights""",
     "checks, which raise or do nothing, and errors": """
