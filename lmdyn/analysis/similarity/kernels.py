@@ -24,7 +24,6 @@ __all__ = [
 Structure = str | Callable[[Tensor], Tensor]
 """A name from a table, ``precomputed``, or a function of (n, d) samples that returns an (n, n) matrix."""
 
-_SMALL = 1e-140  # numbers whose squares are below have lost digits
 _MOST = 10_000  # samples: a matrix of 800 MB
 
 
@@ -178,8 +177,6 @@ def structure_of(
             x = x[index]
         if not bool(x.isfinite().all()):
             raise ValueError(f"{name} holds NaN or infinite values: drop these samples from both sides")
-        if x.numel() and 0 < float(x.abs().max()) < _SMALL:
-            raise ValueError(f"the squares of {name} underflow: divide it by its largest value")
         if callable(structure):
             found = exact_float(structure(x))
             if found.shape != (len(x), len(x)):
@@ -187,7 +184,7 @@ def structure_of(
                     f"{structure!r} made a matrix of shape {tuple(found.shape)} for {len(x)} samples of {name}"
                 )
         elif structure in table:
-            found = table[structure](x)
+            found = table[structure](unit_size(x))  # none of them is of the size of all samples
         else:
             known = ", ".join([*table, "precomputed"])
             raise ValueError(f"{structure!r} for {name} is none of {known}, and no function either")
