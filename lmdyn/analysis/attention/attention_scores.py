@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, gather
+from lmdyn.analysis.statistics.precision import at_least_float32
 
 __all__ = ["AttentionPatternSums", "HeadPatterns", "attention_scores", "rows_on_tokens"]
 
@@ -48,7 +49,11 @@ def attention_scores(
 
     Returns:
         Score to its value for each query; NaN for queries that are padding or attend to nothing but padding, and for
-        ``block`` where the row of the batch has one segment only; NaN too where the weights are.
+        ``block`` where the row of the batch has one segment only; NaN too where the weights are, or are infinite. In
+        float32 at least.
+
+    Raises:
+        ValueError: weights of another batch or time than the tokens.
 
     Example:
         >>> uniform = torch.full((1, 1, 4, 4), 0.25)
@@ -56,8 +61,17 @@ def attention_scores(
         >>> scores["entropy"][0, 0].exp(), scores["diagonal"][0, 0]
         (tensor([4., 4., 4., 4.]), tensor([0.2500, 0.5000, 0.5000, 0.2500]))
     """
+    _check_shapes("attention", attention, tokens)
     scores = _scores(*rows_on_tokens(attention, tokens), tokens, special, segments)
     return {name: score.where(there, torch.nan) for name, (score, there) in scores.items()}
+
+
+def _check_shapes(name: str, attention: Tensor, tokens: Tensor) -> None:
+    batch, _, queries, keys = attention.shape
+    if (batch, queries) != tuple(tokens.shape) or queries != keys:
+        raise ValueError(
+            f"{name} is {tuple(attention.shape)}, the tokens {tuple(tokens.shape)}: expected (batch, heads, time, time)"
+        )
 
 
 def _scores(
@@ -88,9 +102,10 @@ def _scores(
 def rows_on_tokens(
     attention: Float[Tensor, "batch heads time time"], tokens: Bool[Tensor, "batch time"]
 ) -> tuple[Float[Tensor, "batch heads time time"], Bool[Tensor, "batch heads time"]]:
-    """Weights on tokens only, adding up to 1, and which rows have any; NaN stays NaN."""
-    p = attention.where(tokens[:, None, None, :], 0)
+    """Weights on tokens only, adding up to 1, and which rows have any; what holds NaN or ∞ is NaN."""
+    p = attention.to(at_least_float32(attention)).where(tokens[:, None, None, :], 0)
     total = p.sum(-1)
+    total = total.where(total.isfinite(), torch.nan)  # over an infinite one all others would be 0
     valid = tokens[:, None, :] & (total != 0)  # true of NaN
     return p / total.where(valid, 1)[..., None], valid
 
@@ -179,12 +194,8 @@ class AttentionPatternSums:
             tokens = tokens.cpu()
             special, segments = (None if t is None else t.cpu() for t in (special, segments))
         for site, attention in attentions.items():
-            batch, heads, queries, keys = attention.shape
-            if (batch, queries) != tuple(tokens.shape) or queries != keys:
-                raise ValueError(
-                    f"attention of {site!r} is {tuple(attention.shape)}, the tokens {tuple(tokens.shape)}: expected "
-                    "(batch, heads, time, time)"
-                )
+            _check_shapes(f"attention of {site!r}", attention, tokens)
+            _, heads, queries, _ = attention.shape
             if site not in self._sites:
                 self._sites[site] = _empty(heads, self.size, attention.device)
             held = self._sites[site]

@@ -22,10 +22,19 @@ def relative_change(
 ) -> Float[Tensor, "*batch"]:
     """‖after − before‖ / ‖before‖ of each vector, in float64; infinite where only ``before`` is 0, NaN where both are.
 
+    Infinite, too, where only ``after`` is; NaN where ``before`` is infinite, and where one of both is NaN.
+
+    Raises:
+        ValueError: different shapes.
+
     Example:
         >>> relative_change(torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 4.5]]))
         tensor([0.1000], dtype=torch.float64)
     """
+    if before.shape != after.shape:
+        raise ValueError(
+            f"before is {tuple(before.shape)} and after {tuple(after.shape)}: expected the same vectors"
+        )
     before, after = before.double(), after.double()
     change: Tensor = (after - before).norm(dim=-1) / before.norm(dim=-1)
     return change
@@ -40,10 +49,15 @@ def settling_depth(same: Bool[Tensor, "times *n"]) -> Int[Tensor, "*n"]:
     Args:
         same: for t = 0, 1, …, the horizon.
 
+    Raises:
+        ValueError: no times.
+
     Example:
         >>> settling_depth(torch.tensor([[True, False, True], [False, False, True], [True, True, True]]))
         tensor([2, 2, 0])
     """
+    if not len(same):
+        raise ValueError("there are no times: expected what was the same at t = 0 at least")
     times = torch.arange(1, len(same) + 1, device=same.device).reshape(-1, *[1] * (same.ndim - 1))
     return torch.where(same, 0, times).amax(0).clamp(max=len(same) - 1)
 

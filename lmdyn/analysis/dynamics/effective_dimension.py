@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lmdyn.analysis.similarity.covariance import CrossCovariance
+from lmdyn.analysis.similarity.scatter import UNDERFLOW
 from lmdyn.analysis.statistics.precision import exact_float, scatter_matrix
 
 __all__ = ["EffectiveDimension", "effective_dimension"]
@@ -115,6 +116,7 @@ def _check_samples(n: int) -> None:
 def _participation(scatter: Tensor, size: Tensor, dtype: torch.dtype) -> Tensor:
     """tr(C)²/‖C‖² of a scatter or Gram matrix; NaN where it is the rounding of constants with squares of this sum."""
     trace = scatter.trace()
-    varies = trace > (_ROUNDING * torch.finfo(dtype).eps) ** 2 * size  # False for NaN
+    rounding = torch.finfo(dtype if dtype.is_floating_point else torch.float64).eps
+    varies = trace > ((_ROUNDING * rounding) ** 2 * size).clamp(min=UNDERFLOW)  # False for NaN
     share = scatter / trace  # first, so that squares do not overflow
     return torch.where(varies & trace.isfinite(), 1 / share.square().sum(), torch.nan)

@@ -33,10 +33,10 @@ def deviation(
 ) -> Float[Tensor, "*batch"]:
     """D = (1/N) Σᵢ ‖xᵢ − x̄‖₂, how far the N token vectors are from their mean; computed and answered in float64.
 
-    0 where all are the same, at least 0, in the units of the state; NaN where the state is. The variant ``released`` is
-    what the publication's code computes: the standard deviation over tokens of each of the d units, mean over units,
-    (1/d) Σⱼ √((1/N) Σᵢ (xᵢⱼ − x̄ⱼ)²). It is about √d times smaller, so that at one threshold tokens count as
-    synchronized earlier.
+    0 where all are the same, at least 0, in the units of the state; NaN where the state is NaN or infinite. The
+    variant ``released`` is what the publication's code computes: the standard deviation over tokens of each of the d
+    units, mean over units, (1/d) Σⱼ √((1/N) Σᵢ (xᵢⱼ − x̄ⱼ)²). It is about √d times smaller, so that at one threshold
+    tokens count as synchronized earlier.
 
     Args:
         x: (…, tokens, d) token vectors.
@@ -54,6 +54,8 @@ def deviation(
     if variant not in get_args(DeviationVariant):
         raise ValueError(f"variant is one of {list(get_args(DeviationVariant))}, got {variant!r}")
     x = x.double()
+    if not x.numel():
+        return x.new_full(x.shape[:-2], torch.nan)
     if variant == "released":
         return x.std(-2, correction=0).mean(-1)
     apart: Tensor = torch.linalg.vector_norm(x - x.mean(-2, keepdim=True), dim=-1)
@@ -84,7 +86,7 @@ def deviation_floor(
         0 of no rows.
 
     Raises:
-        ValueError: fewer than 2 steps.
+        ValueError: fewer than 2 steps, states that are no floating-point numbers.
 
     Example:
         >>> bool(deviation_floor(lambda x: 1 - x / 2, torch.ones(1, 3, 4)) < 1e-6)
@@ -92,6 +94,8 @@ def deviation_floor(
     """
     if steps < 2:
         raise ValueError(f"steps is {steps}: expected 2 at least")
+    if not x.is_floating_point():
+        raise ValueError(f"expected states of floating-point numbers, which have a precision, got {x.dtype}")
     noise = torch.rand(x.shape[1:], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     factor = 1 + 8 * torch.finfo(x.dtype).eps * (noise - 0.5)
     x = (x.double().mean(-2, keepdim=True) * factor.to(x.device)).to(x.dtype)
@@ -111,7 +115,7 @@ def synchronization_offset(
     floor: Float[Tensor, ""] | float,
     threshold: float = THRESHOLD,
 ) -> Int[Tensor, "batch"]:
-    """The first t with D(t) < threshold; −1 where there is none among the times.
+    """The first t with D(t) < threshold; −1 where there is none among the times. A NaN is not below it.
 
     Args:
         deviations: (times, batch) D(t) for t = 0, 1, 2, …
@@ -120,6 +124,7 @@ def synchronization_offset(
 
     Raises:
         ValueError: the floor is not below the threshold: "never synchronized" could not be told from "not resolved".
+            No times.
 
     Reference: Inoue et al. 2022, section II.A and figure 2B.
 
@@ -128,6 +133,8 @@ def synchronization_offset(
         tensor([ 1, -1])
     """
     check_floor(floor, threshold)
+    if not len(deviations):
+        raise ValueError("there are no times: expected D(t) from t = 0 on")
     below = deviations < threshold
     return torch.where(below.any(0), below.int().argmax(0), -1)
 
@@ -136,7 +143,7 @@ class Synchronization(NamedTuple):
     """What :func:`synchronize` found.
 
     Attributes:
-        offset: (batch,) first t with D(t) below the threshold; −1: not within the steps.
+        offset: (batch,) first t with D(t) below the threshold; −1: not within the steps, or the state became NaN.
         token: (batch, d) the mean token then, or after the last step.
     """
 

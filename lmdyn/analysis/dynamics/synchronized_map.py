@@ -202,5 +202,7 @@ def transverse_exponents(
             norm = state_norm(u)[:, None]
             growth = growth + norm[:, 0].log()
             u = torch.where(norm > 0, u / norm, u).to(x.dtype)
-        found.append(growth / tau)
+        # where the derivative does not depend on the state it is finite yet
+        finite = state_norm(x).isfinite()
+        found.append(torch.where(finite, growth / tau, torch.nan))
     return torch.stack(found)

@@ -20,6 +20,7 @@ __all__ = [
     "StopForward",
     "call_module",
     "called_module",
+    "check_labels",
     "device_of",
     "dotted",
     "function_of",
@@ -333,13 +334,29 @@ def logits_of(output: Any) -> Tensor:
 _NO_LOGITS = ("last_hidden_state", "pooler_output", "loss", "hidden_states", "encoder_last_hidden_state")
 
 
+def check_labels(labels: Tensor, classes: int) -> None:
+    """Refuse labels that are no class: on the CPU only, since elsewhere it would wait for the device.
+
+    Raises:
+        ValueError: a label that is not below the number of classes.
+
+    Example:
+        >>> check_labels(torch.tensor([3, -100]), 4)
+    """
+    if labels.device.type == "cpu" and labels.numel() and int(labels.max()) >= classes:
+        raise ValueError(
+            f"a label of {int(labels.max())} for {classes} classes: do model and data have one vocabulary?"
+        )
+
+
 def token_losses(
     logits: Float[Tensor, "batch time classes"], labels: Int[Tensor, "_ _"]
 ) -> Float[Tensor, "batch time"]:
     """Cross entropy of each token in nats; 0 where the label is -100.
 
     Raises:
-        ValueError: logits and labels disagree in batch or time.
+        ValueError: logits and labels disagree in batch or time, logits are no floating-point numbers; on the CPU, a
+            label that is no class.
 
     Example:
         >>> token_losses(torch.zeros(1, 2, 4), torch.tensor([[3, -100]]))
@@ -350,5 +367,8 @@ def token_losses(
             f"logits are (batch, time, classes) = {tuple(logits.shape)}, labels {tuple(labels.shape)}: "
             "`logits[b, t]` must be the prediction for `labels[b, t]`"
         )
+    if not logits.is_floating_point():
+        raise ValueError(f"logits are floating-point numbers, got {logits.dtype}")
+    check_labels(labels, logits.shape[-1])
     losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
     return losses.view(labels.shape)

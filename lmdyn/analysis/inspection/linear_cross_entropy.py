@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lmdyn.analysis.inspection.forward import IGNORED
+from lmdyn.analysis.inspection.forward import IGNORED, check_labels
 
 __all__ = ["linear_cross_entropy", "probability_sums", "target_log_probabilities"]
 
@@ -43,7 +43,7 @@ def linear_cross_entropy(
         The sum, 0 where nothing is labelled; divide it by the number of labels for the mean.
 
     Raises:
-        ValueError: sizes that do not fit.
+        ValueError: sizes that do not fit; on the CPU, a label that is no row of the weight.
 
     Example:
         >>> linear_cross_entropy(torch.eye(2), torch.zeros(4, 2), None, torch.tensor([3, -100]))
@@ -129,6 +129,7 @@ class _Chunks:
             )
         if labels.shape != hidden.shape[:1]:
             raise ValueError(f"{len(hidden)} positions have {tuple(labels.shape)} labels: expected one each")
+        check_labels(labels, len(weight))
         device = hidden.device.type
         most = (_CHUNK.get(device, _CHUNK["other"])) if chunk is None else chunk
         self.rows = max(1, most // len(weight))

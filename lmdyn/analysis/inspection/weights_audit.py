@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
+from lmdyn.analysis.statistics.precision import unit_size
+
 __all__ = ["WeightsAudit", "audit_weights", "out_of_order", "squared_distances", "weights_sketch"]
 
 SKETCH_SIZE = 4093
@@ -77,6 +79,7 @@ def squared_distances(points: Float[Tensor, "n d"], width: int) -> Float[Tensor,
 
     From differences: a Gram matrix would lose small ones.
     """
+    points = points.double()
     n = len(points)
     found = points.new_full((n, width), torch.inf)
     for k in range(1, min(width, n - 1) + 1):
@@ -123,6 +126,7 @@ def out_of_order(points: Float[Tensor, "n d"]) -> Bool[Tensor, "n"]:
         >>> out_of_order(line).nonzero().flatten().tolist()
         [3, 5, 6]
     """
+    points = unit_size(points.double())
     n = len(points)
     stranger = torch.zeros(n, dtype=torch.bool, device=points.device)
     if n > 2:

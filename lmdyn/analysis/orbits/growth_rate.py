@@ -7,6 +7,8 @@ from jaxtyping import Bool, Float, Int
 from scipy import stats
 from torch import Tensor
 
+from lmdyn.analysis.statistics.precision import unit_size
+
 __all__ = ["GrowthRate", "arrival", "growth_rate"]
 
 _BLOCKS = (20, 10, 5)
@@ -147,14 +149,19 @@ def arrival(
     Returns:
         (batch,) window at which the second part begins, from 0.
 
+    Raises:
+        ValueError: no windows.
+
     Reference: the likeliest change of the mean of independent normal numbers: Hinkley 1970.
 
     Example:
         >>> arrival(torch.tensor([[0.2], [0.1], [0.2], [-0.3], [-0.3]]))
         tensor([3])
     """
+    if not len(exponents):
+        raise ValueError("there are no windows to split: expected one at least")
     known = ~exponents.isnan()
-    values = torch.where(known, exponents.double(), 0)
+    values = unit_size(torch.where(known, exponents.double(), 0))
     before, count = values.cumsum(0), known.cumsum(0)
     whole, n = before[-1:], count[-1:]
     after, rest = whole - before, n - count

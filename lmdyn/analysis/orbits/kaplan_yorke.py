@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lmdyn.analysis.statistics.precision import at_least_float32
+
 __all__ = ["kaplan_yorke_dimension"]
 
 
@@ -13,11 +15,15 @@ def kaplan_yorke_dimension(
     """Kaplan–Yorke dimension j + Σ_{i≤j} λ_i / |λ_{j+1}| of an attractor, j being the last with Σ_{i≤j} λ_i ≥ 0.
 
     0 where all exponents are negative. NaN where the sum of all k of them is not negative (more are needed), unless
-    they are all there are: then volumes do not shrink, and the dimension is that of the state. NaN for a NaN.
+    they are all there are: then volumes do not shrink, and the dimension is that of the state. NaN for NaN and +∞; −∞,
+    of a direction that is lost at once, adds nothing.
 
     Args:
         exponents: (…, k) the greatest k exponents, in any order.
         state_size: dimensions of the state, which tells whether k exponents are all of them; unknown by default.
+
+    Raises:
+        ValueError: no exponents.
 
     Reference: Kaplan & Yorke 1979; Eckmann & Ruelle 1985, equation 4.22.
 
@@ -25,7 +31,10 @@ def kaplan_yorke_dimension(
         >>> kaplan_yorke_dimension(torch.tensor([[0.4192, -1.6232], [-1.0, -2.0], [0.5, 0.1]]))
         tensor([1.2583, 0.0000,    nan])
     """
-    k = exponents.shape[-1]
+    k, out = exponents.shape[-1], exponents.dtype if exponents.is_floating_point() else torch.float32
+    if k == 0:
+        raise ValueError(f"expected one exponent or more of each, got shape {tuple(exponents.shape)}")
+    exponents = exponents.to(at_least_float32(exponents))
     falling = exponents.sort(-1, descending=True).values
     sums = falling.cumsum(-1)
     j = (sums >= 0).long().cumprod(-1).sum(-1, keepdim=True)
@@ -33,4 +42,5 @@ def kaplan_yorke_dimension(
     dimension = (j + held / falling.gather(-1, j.clamp(max=k - 1)).abs()).squeeze(-1)
     all_held = float(k) if k == state_size else torch.nan
     dimension = torch.where(j.squeeze(-1) == k, all_held, dimension)
-    return torch.where(exponents.isnan().any(-1), torch.nan, dimension).to(exponents.dtype)
+    unknown = (exponents.isnan() | (exponents == torch.inf)).any(-1)
+    return torch.where(unknown, torch.nan, dimension).to(out)

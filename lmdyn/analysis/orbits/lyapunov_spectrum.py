@@ -144,7 +144,7 @@ def lyapunov_spectrum(
 def _block_errors(sums: Float[Tensor, "blocks batch k"], n: int, every: int) -> Float[Tensor, "batch k"]:
     """Standard errors of the mean exponents, from the growth in consecutive blocks of n factorizations."""
     blocks = len(sums)
-    if blocks < _LEAST_BLOCKS:
+    if blocks < _LEAST_BLOCKS or not sums.numel():
         return torch.full_like(sums[0], torch.nan)
     length = torch.bincount(torch.arange(n) * blocks // n).to(sums) * every
     return (sums / length[:, None, None]).std(0) / math.sqrt(blocks)

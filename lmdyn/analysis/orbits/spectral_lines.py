@@ -9,6 +9,7 @@ from torch import Tensor
 __all__ = ["SpectralLines", "spectral_lines"]
 
 _BETA = 20.0  # of Kaiser's window: leakage below 1e-14 of a line's power
+_ROUNDING = 4  # units of the last place
 _HALF_WIDTH = 7  # bins of a line on either side, √(1 + (β/π)²)
 
 
@@ -38,8 +39,11 @@ def spectral_lines(series: Float[Tensor, "times batch observables"], lines: int 
         series: (times, batch, observables) numbers that depend on the state, at equal steps; their spectra are added.
         lines: how many lines the share is of; each takes 15 bins of times / 4.
 
+    Returns:
+        Both numbers; NaN where the series is constant up to the rounding of its numbers, or not finite.
+
     Raises:
-        ValueError: fewer than 256 times.
+        ValueError: fewer than 256 times, or no observables.
 
     Reference: Eckmann & Ruelle 1985, section 2.E (discrete and continuous spectra); Laskar 1993.
 
@@ -53,14 +57,20 @@ def spectral_lines(series: Float[Tensor, "times batch observables"], lines: int 
     n = len(series) // 2
     if n < 128:
         raise ValueError(f"{len(series)} times: expected 256 or more, of which each half is a spectrum")
+    if series.shape[2] == 0:
+        raise ValueError(f"expected one observable or more, got shape {tuple(series.shape)}")
     window = torch.kaiser_window(n, periodic=False, beta=_BETA, dtype=torch.float64, device=series.device)
     window = window[:, None, None]
     halves = []
+    # (batch,) power that the rounding of the numbers themselves would have
+    rounding = torch.finfo(series.dtype if series.is_floating_point() else torch.float64).eps
+    floor = (_ROUNDING * rounding * series.double().square().sum(2).amax(0).sqrt()).square() * n**2
     for part in (series[:n].double(), series[len(series) - n :].double()):
         centred = part - (part * window).sum(0) / window.sum()
         halves.append(torch.fft.rfft(centred * window, dim=0).abs().square().sum(2))
     first, second = halves
     total = first.sum(0) + second.sum(0)
+    total = torch.where(total > floor, total, torch.nan)
     change = (first - second).abs().sum(0) / total
     left = first + second
     held = torch.zeros_like(total)

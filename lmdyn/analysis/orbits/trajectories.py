@@ -51,7 +51,8 @@ def check_precision(x: Tensor) -> None:
         x: (batch, *state) the state, of which dtype and device are looked at.
 
     Raises:
-        ValueError: a state without batch, or neither float32 nor float64; autocast, or reduced products.
+        ValueError: a state without batch, without numbers, or neither float32 nor float64; autocast, or reduced
+            products.
 
     Example:
         >>> check_precision(torch.zeros(1, 2, dtype=torch.bfloat16))
@@ -63,6 +64,8 @@ def check_precision(x: Tensor) -> None:
             f"states are (batch, *state), and these have the shape {tuple(x.shape)}: starts of a map of one number are "
             "(batch, 1)"
         )
+    if 0 in x.shape[1:]:
+        raise ValueError(f"states without numbers, of shape {tuple(x.shape)}: expected one dimension or more")
     if x.dtype not in (torch.float32, torch.float64):
         raise ValueError(
             f"a state of dtype {x.dtype}: dynamics run in float32 or float64, convert it (and the map)"
@@ -306,6 +309,7 @@ def state_norm(x: Float[Tensor, "batch *state"]) -> Float[Tensor, "batch"]:
         >>> state_norm(torch.ones(2, 2, 8))
         tensor([4., 4.], dtype=torch.float64)
     """
+    x = x if x.is_floating_point() else x.double()
     rows = x if x.ndim == 2 else _rows(x)
     norm: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     return norm

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lmdyn.analysis.statistics.precision import unit_size
+
 __all__ = ["ZeroOne", "decorrelation_lag", "zero_one_test"]
 
 
@@ -73,6 +75,8 @@ def zero_one_test(
     if every < 1 or n_frequencies < 1:
         raise ValueError(f"expected every and n_frequencies from 1, got {every} and {n_frequencies}")
     values = series[::every].double()
+    # K has no scale, and is of fourth powers
+    values = unit_size(values, 0)
     n = len(values)
     if lengths is None:
         lengths = [m for m in (n // 8, n // 4, n // 2, n) if m >= _LEAST] or [n]
@@ -81,6 +85,9 @@ def zero_one_test(
             f"expected lengths from {_LEAST} to the number of values, {n} (every {every} of {len(series)}), got "
             f"{list(lengths)}: give a longer series"
         )
+    if values.shape[1] == 0:
+        nothing = values.new_empty(len(lengths), 0)
+        return ZeroOne(torch.tensor(list(lengths)), nothing, nothing)
     g = torch.Generator().manual_seed(seed)
     c = math.pi / 5 + 3 * math.pi / 5 * torch.rand(n_frequencies, generator=g, dtype=torch.float64)
     c = c.to(values.device)
@@ -104,7 +111,10 @@ def decorrelation_lag(series: Float[Tensor, "times"], share: float = math.exp(-1
         share: of the autocorrelation at lag 0.
 
     Returns:
-        From 1; the number of values where it never falls below.
+        From 1; the number of values where it never falls below, as of a constant.
+
+    Raises:
+        ValueError: no values, or such as are not finite.
 
     Example:
         >>> wave = torch.arange(1000.0).mul(math.tau / 100).cos()
@@ -112,7 +122,13 @@ def decorrelation_lag(series: Float[Tensor, "times"], share: float = math.exp(-1
         19
     """
     n = len(series)
+    if n == 0 or not bool(series.isfinite().all()):
+        raise ValueError(
+            "expected finite values of a series that is not empty, got "
+            + ("none" if n == 0 else "some that are NaN or infinite: cut the series before these")
+        )
     centred = series.double() - series.double().mean()
+    centred = unit_size(centred)
     power = torch.fft.rfft(centred, 2 * n).abs().square()
     correlation = torch.fft.irfft(power, 2 * n)[:n]
     below = (correlation < share * correlation[0]).nonzero()

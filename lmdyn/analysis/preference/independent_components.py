@@ -104,7 +104,12 @@ def principal_components(
         raise UnusableEmbeddingsError("expected finite embeddings, got some that are NaN or infinite")
     if centre:
         x = x - x.mean(0)
-    variance, vectors = torch.linalg.eigh(x.T @ x / n)
+    covariance = x.T @ x / n
+    if not covariance.isfinite().all():
+        raise UnusableEmbeddingsError(
+            "the squares of the embeddings overflow: divide them by their largest value"
+        )
+    variance, vectors = torch.linalg.eigh(covariance)
     variance, vectors = variance.flip(0)[:components], vectors.flip(1)[:, :components]
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
     p: Tensor = x @ (vectors * largest.sign())
@@ -178,7 +183,7 @@ def amari_ica(
         The components; ``converged`` is false where ``max_iterations`` came first.
 
     Raises:
-        ValueError: an unknown nonlinearity, a rate that is not positive.
+        ValueError: an unknown nonlinearity, a rate that is not positive, no samples.
         UnusableEmbeddingsError: input that is not finite, or W growing beyond all bounds.
 
     Reference: He & Toyoizumi 2022, equations 6 and 7; Amari, Cichocki & Yang 1996, "A new learning algorithm for
@@ -204,6 +209,8 @@ def amari_ica(
     if not p.isfinite().all():
         raise UnusableEmbeddingsError("expected finite samples, got some that are NaN or infinite")
     n, k = p.shape
+    if n == 0 or k == 0:
+        raise ValueError(f"expected (n, k) samples, got shape {(n, k)}: there are no samples to take apart")
     samples = p.T.contiguous()
     identity = torch.eye(k, dtype=p.dtype, device=p.device)
     half = 0.5 if nonlinearity == "halved" else 1.0
@@ -248,7 +255,7 @@ def fast_ica(
         ``max_iterations`` came first, and ``residual`` NaN.
 
     Raises:
-        ValueError: no iterations, or a tolerance that is not positive.
+        ValueError: no iterations, a tolerance that is not positive, no more samples than components.
         UnusableEmbeddingsError: input that is not finite.
 
     Reference: Hyvärinen 1999, "Fast and robust fixed-point algorithms for independent component analysis".
@@ -269,6 +276,8 @@ def fast_ica(
     p = _float64(p)
     if not p.isfinite().all():
         raise UnusableEmbeddingsError("expected finite samples, got some that are NaN or infinite")
+    if len(p) <= p.shape[1] or p.shape[1] == 0:
+        raise ValueError(f"expected more samples than components, got (n, k) = {tuple(p.shape)}")
     ica = FastICA(whiten=False, fun="logcosh", max_iter=max_iterations, tol=tolerance, random_state=seed)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -293,7 +302,7 @@ def amari_index(product: Float[Tensor, "k k"]) -> float:
         product: (k, k) unmixing matrix @ mixing matrix.
 
     Raises:
-        ValueError: a row or column of zeros, or numbers that are not finite.
+        ValueError: a row or column of zeros, numbers that are not finite, an empty product or one that is not square.
 
     Reference: Amari, Cichocki & Yang 1996, section 5, normalised by 2k(k − 1).
 
@@ -303,6 +312,10 @@ def amari_index(product: Float[Tensor, "k k"]) -> float:
     """
     size = product.double().abs().cpu()
     k = len(size)
+    if k == 0 or size.shape != (k, k):
+        raise ValueError(
+            f"expected a (k, k) product of one component or more, got {tuple(size.shape)}, empty or not square"
+        )
     rows, columns = size.amax(1), size.amax(0)
     if not (size.isfinite().all() and (rows > 0).all() and (columns > 0).all()):
         raise ValueError(

@@ -251,7 +251,7 @@ def most_frequent_tag(counts: Int[Tensor, "vocab tags"]) -> Int[Tensor, "vocab"]
     """The most frequent tag of each type, −1 of a type that has none; of equally frequent ones the first.
 
     Args:
-        counts: (V, tags) occurrences of each type under each tag.
+        counts: (V, tags) occurrences of each type under each tag; of no tags every type has none.
 
     Reference: He & Toyoizumi 2022, section 5.2. (:func:`lmdyn.analysis.word_tags` asks for a majority.)
 
@@ -259,5 +259,7 @@ def most_frequent_tag(counts: Int[Tensor, "vocab tags"]) -> Int[Tensor, "vocab"]
         >>> most_frequent_tag(torch.tensor([[1, 3], [2, 2], [0, 0]]))
         tensor([ 1,  0, -1])
     """
+    if counts.shape[1] == 0:
+        return torch.full(counts.shape[:1], -1, device=counts.device)
     top, tag = counts.max(dim=1)
     return torch.where(top > 0, tag, -1)

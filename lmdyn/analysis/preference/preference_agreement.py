@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy.stats import rankdata
 
 from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
-from lmdyn.analysis.statistics.correlation import FloatArray, pearson, spearman, weighted_pearson
+from lmdyn.analysis.statistics.correlation import FloatArray, pearson, spearman, unit_values, weighted_pearson
 
 __all__ = ["Agreement", "compare_preferences", "shuffled_within"]
 
@@ -103,7 +103,8 @@ def compare_preferences(
         raise ValueError("a frequency is not finite: give the count of each type, 0 where it does not occur")
     finite = np.flatnonzero(np.isfinite(first) & np.isfinite(second))
     kept = finite[np.argsort(rarity[finite], kind="stable")[:top]]
-    x, y, rarity = first[kept].astype(np.float64), second[kept].astype(np.float64), rarity[kept]
+    x, y = (unit_values(v[kept].astype(np.float64)) for v in (first, second))
+    rarity = rarity[kept]
     n, nan = len(kept), float("nan")
     if n < 3:
         return Agreement(n, *[nan] * 9)
@@ -159,7 +160,8 @@ def shuffled_within(first: npt.NDArray[Any], second: npt.NDArray[Any], strata: n
         )
     if math.isnan(pearson(first, second)):
         return float("nan")
-    x, y = (v.astype(np.float64) - v.mean(dtype=np.float64) for v in (first, second))
+    x, y = (unit_values(v.astype(np.float64)) for v in (first, second))
+    x, y = x - x.mean(), y - y.mean()
     _, at, sizes = np.unique(strata, return_inverse=True, return_counts=True)
     sums = [np.bincount(at, weights=v) for v in (x, y)]
     return float((sums[0] * sums[1] / sizes).sum() / np.sqrt((x @ x) * (y @ y)))

@@ -12,11 +12,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lmdyn.analysis.dynamics.encoder_map import EncoderMap
+from lmdyn.analysis.inspection.forward import check_labels
 from lmdyn.analysis.probing.state_decoder import StateDecoder
 from lmdyn.analysis.probing.task_metrics import regression_metrics
 from lmdyn.analysis.probing.tower_heads import TowerHead
 from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world_size
-from lmdyn.analysis.statistics.precision import exact_float, scatter_matrix
+from lmdyn.analysis.statistics.precision import at_least_float32, exact_float, scatter_matrix, unit_size
 
 __all__ = [
     "LinearReadouts",
@@ -65,11 +66,15 @@ def prediction_scores(logits: Float[Tensor, "n vocab"], labels: Int[Tensor, "n"]
 
     Where logits are not finite nothing is right, and the second is NaN.
 
+    Raises:
+        ValueError: on the CPU, a label that is no type.
+
     Example:
         >>> prediction_scores(torch.tensor([[0.0, 0.0], [5.0, 5.0 + 1e-6]]), torch.tensor([0, 1]))
         tensor([[1.0000, 0.6931],
                 [1.0000, 0.6931]], dtype=torch.float64)
     """
+    check_labels(labels, logits.shape[1])
     logits = logits.float() if logits.dtype != torch.float64 else logits
     finite = logits.isfinite().all(1)
     right = ((logits.argmax(1) == labels) & finite).double()
@@ -279,15 +284,19 @@ def readout_correlation(predictions: Float[Tensor, "n"], scores: Float[Tensor, "
     """Pearson's correlation of a readout's predictions with the scores.
 
     0 where all predictions are equal but for float32's rounding (1e-5 of the largest), as where all sentences have
-    become one; NaN where one is not finite.
+    become one; NaN where a prediction or a score is not finite.
+
+    Raises:
+        ValueError: nothing to evaluate, or another number of predictions than scores.
 
     Example:
         >>> scores = torch.tensor([1.0, 2.0, 3.0])
         >>> round(readout_correlation(2 * scores, scores), 6), readout_correlation(torch.ones(3), scores)
         (1.0, 0.0)
     """
-    if not bool(predictions.isfinite().all()):
+    if not bool(predictions.isfinite().all() & scores.isfinite().all()):
         return float("nan")
-    if predictions.std() <= 1e-5 * predictions.abs().max():
+    predictions = unit_size(predictions.to(at_least_float32(predictions)))
+    if len(predictions) > 1 and predictions.std() <= 1e-5 * predictions.abs().max():
         return 0.0
     return regression_metrics(predictions, scores)["pearson"]

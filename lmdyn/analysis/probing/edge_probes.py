@@ -1,5 +1,6 @@
 """Edge probing: classifiers of spans on frozen representations, for all sites and tasks from one set of features."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -137,7 +138,8 @@ def span_means(x: Float[Tensor, "n *features"], spans: Int[Tensor, "m 2"]) -> Fl
     """
     length = spans[:, 1] - spans[:, 0]
     rows, _ = ranges(spans[:, 0], spans[:, 1])
-    flat = x.reshape(len(x), -1)
+    x = x if x.is_floating_point() else x.float()
+    flat = x.reshape(len(x), math.prod(x.shape[1:]))
     means = F.embedding_bag(rows, flat, length.cumsum(0) - length, mode="mean")
     return means.view(len(spans), *x.shape[1:])
 

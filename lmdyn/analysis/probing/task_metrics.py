@@ -14,6 +14,7 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
 from lmdyn.analysis.statistics.correlation import pearson, spearman
+from lmdyn.analysis.statistics.precision import at_least_float32
 
 __all__ = [
     "Metrics",
@@ -106,14 +107,13 @@ def classification_metrics(
         num_labels: number of labels that there are.
 
     Raises:
-        ValueError: nothing to evaluate.
+        ValueError: nothing to evaluate, or another number of predictions than labels.
 
     Example:
         >>> classification_metrics(torch.tensor([1, 1, 0]), torch.tensor([1, 0, 0]), 2)["accuracy"]
         0.666...
     """
-    if not len(labels):
-        raise ValueError("expected at least one example, got none")
+    _check_examples(predictions, labels)
     values = {"accuracy": float((predictions == labels).double().mean())}
     if num_labels == 2:
         true, predicted = labels.cpu().numpy(), predictions.cpu().numpy()
@@ -126,16 +126,32 @@ def classification_metrics(
 def regression_metrics(predictions: Float[Tensor, "n"], labels: Float[Tensor, "n"]) -> dict[str, float]:
     """Pearson's and Spearman's correlation, 0 where they are undefined: what is constant orders nothing.
 
-    See :mod:`lmdyn.analysis.statistics.correlation`; Pearson's is undefined of fewer than 3 examples too.
+    See :mod:`lmdyn.analysis.statistics.correlation`; both are undefined of fewer than 3 examples too. NaN where a
+    prediction or a label is not finite: a model that diverged has no score.
+
+    Raises:
+        ValueError: nothing to evaluate, or another number of predictions than labels.
 
     Example:
         >>> found = regression_metrics(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([0.0, 1.0, 2.0]))
         >>> round(found["spearman"], 6)
         1.0
     """
+    _check_examples(predictions, labels)
     a, b = predictions.double().cpu().numpy(), labels.double().cpu().numpy()
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return {"pearson": float("nan"), "spearman": float("nan")}
     values = {"pearson": pearson(a, b), "spearman": spearman(a, b)}
     return {name: value if np.isfinite(value) else 0.0 for name, value in values.items()}
+
+
+def _check_examples(predictions: Tensor, labels: Tensor) -> None:
+    if not len(labels):
+        raise ValueError("expected at least one example, got none")
+    if predictions.shape != labels.shape:
+        raise ValueError(
+            f"expected a prediction for each label, got {tuple(predictions.shape)} and {tuple(labels.shape)}"
+        )
 
 
 # ------------------------------------------------------------------------------------------------ spans
@@ -220,7 +236,7 @@ class Spans:
     Attributes:
         start: (n,) first position.
         end: (n,) last position.
-        score: (n,) sum of its logits, -inf where the window has no span.
+        score: (n,) sum of its logits, -inf where the window has no span, NaN where a logit within it is NaN.
         null: (n,) the same of no answer: both logits at position 0.
     """
 
@@ -248,7 +264,7 @@ def best_spans(
         max_length: positions of the longest span.
 
     Raises:
-        ValueError: ``max_length`` below 1.
+        ValueError: ``max_length`` below 1, different shapes.
 
     Reference: Devlin et al. 2019, section 4.3.
 
@@ -260,6 +276,11 @@ def best_spans(
     """
     if max_length < 1:
         raise ValueError(f"max_length is {max_length}: expected at least 1")
+    if not start.shape == end.shape == inside.shape:
+        raise ValueError(
+            f"expected (n, time) of all, got {tuple(start.shape)}, {tuple(end.shape)} and {tuple(inside.shape)}"
+        )
+    start, end = start.to(at_least_float32(start)), end.to(at_least_float32(end))
     time = start.shape[1]
     low = torch.full_like(start, -torch.inf)
     first, last = torch.where(inside, start, low), torch.where(inside, end, low)
@@ -273,4 +294,7 @@ def best_spans(
         better = best.values > score
         score = torch.where(better, best.values, score)
         at, length = torch.where(better, best.indices, at), torch.where(better, d, length)
+    # comparisons with NaN are false, so that another span would be the best
+    unknown = ((start.isnan() | end.isnan()) & inside).any(1)
+    score = torch.where(unknown, torch.nan, score)
     return Spans(at, at + length, score, start[:, 0] + end[:, 0])

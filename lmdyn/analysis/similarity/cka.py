@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lmdyn.analysis.similarity.kernels import KERNELS, Structure, structure_of, subsample
-from lmdyn.analysis.similarity.scatter import Pair
+from lmdyn.analysis.similarity.scatter import UNDERFLOW, Pair
 
 __all__ = ["kernel_cka", "linear_cka"]
 
@@ -121,6 +121,12 @@ def linear_cka_of(pair: Pair, debiased: bool = False) -> Tensor:
     if n < least:
         raise ValueError(f"{n} samples: at least {least} are needed for this measure to say anything")
     xx, yy, xy = _squared_norms(pair)
+    for side, squared in ((pair.x, float(xx)), (pair.y, float(yy))):
+        if not UNDERFLOW < squared < float("inf"):
+            raise ValueError(
+                f"the fourth powers of {side.name} overflow, or underflow: divide it by its largest value, which "
+                "changes no similarity"
+            )
     if debiased:
         # HSIC₁ of Song et al. 2012, times n(n − 3), for centred X: the rows of K = XXᵀ sum to 0, so those of K
         # without its diagonal to −kᵢ = −‖xᵢ‖², and 1ᵀK̃L̃1 = Σ kᵢ lᵢ, 1ᵀK̃1 = −tr XᵀX, tr K̃L̃ = ‖XᵀY‖² − Σ kᵢ lᵢ

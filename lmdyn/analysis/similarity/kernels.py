@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lmdyn.analysis.statistics.precision import exact_float
+from lmdyn.analysis.statistics.precision import at_least_float32, exact_float, unit_size
 
 __all__ = [
     "KERNELS",
@@ -28,7 +28,11 @@ _MOST = 10_000  # samples: a matrix of 800 MB
 
 
 def linear_kernel(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """Products ⟨xᵢ, xⱼ⟩ of the centred samples (CKA centres anyway; done first, it costs no digits)."""
+    """Products ⟨xᵢ, xⱼ⟩ of the centred samples (CKA centres anyway; done first, it costs no digits).
+
+    In float32 at least, as all kernels here. NaN, or infinite, where a sample is: the mean is too.
+    """
+    x = x.to(at_least_float32(x))
     centred = x - x.mean(0)
     gram: Tensor = centred @ centred.T
     return gram
@@ -38,9 +42,9 @@ def cosine_kernel(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
     """Cosines of the angles between samples, in [−1, 1].
 
     Raises:
-        ValueError: a sample that is zero has no angle.
+        ValueError: a sample that is zero has no angle; NaN or infinite values.
     """
-    unit = unit_rows(x, "zero")
+    unit = unit_rows(x.to(at_least_float32(x)), "zero")
     gram: Tensor = unit @ unit.T
     return gram
 
@@ -54,13 +58,22 @@ def rbf_kernel(x: Float[Tensor, "n d"], bandwidth: float = 1.0) -> Float[Tensor,
             section 4; the lower median of an even number). It makes the kernel invariant to isotropic scaling.
 
     Raises:
-        ValueError: more than half of the pairs of samples coincide.
+        ValueError: fewer than 2 samples; NaN or infinite values; more than half of the pairs of samples coincide.
 
     Example:
         >>> rbf_kernel(torch.tensor([[0.0], [1.0], [1.0]]))[0]
         tensor([1.0000, 0.6065, 0.6065])
     """
+    if len(x) < 2:
+        raise ValueError(
+            f"the bandwidth is a distance between two samples: expected 2 samples or more, got {len(x)}"
+        )
+    x = unit_size(x.to(at_least_float32(x)))
     distance = pair_distances(x)
+    if not bool(distance.isfinite().all()):
+        raise ValueError(
+            "samples hold NaN or infinite values, or are too far apart for their precision: leave these out"
+        )
     median = distance.median()
     if not median > 0:
         raise ValueError(
@@ -80,12 +93,21 @@ KERNELS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 
 
 def pair_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "pairs"]:
-    """Distances ‖xᵢ − xⱼ‖, i < j, in the order of rows: exactly 0 between equal samples, so that ties are ties."""
-    return torch.nn.functional.pdist(x)
+    """Distances ‖xᵢ − xⱼ‖, i < j, in the order of rows: exactly 0 between equal samples, so that ties are ties.
+
+    In float32 at least; NaN or infinite for samples that are.
+    """
+    return torch.nn.functional.pdist(x.to(at_least_float32(x)))
 
 
 def pairs_of_rows(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "pairs"]:
-    """What is above the diagonal, in the order of :func:`pair_distances`."""
+    """What is above the diagonal, in the order of :func:`pair_distances`.
+
+    Raises:
+        ValueError: a matrix that is not square.
+    """
+    if matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"expected an (n, n) matrix, got shape {tuple(matrix.shape)}")
     rows, columns = torch.triu_indices(len(matrix), len(matrix), 1, device=matrix.device)
     return matrix[rows, columns]
 
@@ -93,6 +115,11 @@ def pairs_of_rows(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "pairs"]:
 def unit_rows(x: Float[Tensor, "n d"], lacking: str) -> Float[Tensor, "n d"]:
     """Each row over its norm; a ValueError that names the first row without one."""
     norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    if not bool(norms.isfinite().all()):
+        row = int((~norms[:, 0].isfinite()).nonzero()[0, 0])
+        raise ValueError(
+            f"sample {row} holds NaN or infinite values (or its squares overflow): leave it out on both sides"
+        )
     if not bool((norms > 0).all()):
         row = int((norms[:, 0] == 0).nonzero()[0, 0])
         raise ValueError(
@@ -157,7 +184,7 @@ def structure_of(
                     f"{structure!r} made a matrix of shape {tuple(found.shape)} for {len(x)} samples of {name}"
                 )
         elif structure in table:
-            found = table[structure](x)
+            found = table[structure](unit_size(x))  # none of them is of the size of all samples
         else:
             known = ", ".join([*table, "precomputed"])
             raise ValueError(f"{structure!r} for {name} is none of {known}, and no function either")

@@ -15,6 +15,7 @@ from lmdyn.analysis.similarity.kernels import (
     subsample,
     unit_rows,
 )
+from lmdyn.analysis.statistics.precision import at_least_float32
 
 __all__ = ["DISSIMILARITIES", "centred_ranks", "rsa"]
 
@@ -101,10 +102,17 @@ def rsa(
 
 
 def centred_ranks(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    """Ranks less their mean; equal values share the mean of their ranks."""
+    """Ranks less their mean; equal values share the mean of their ranks.
+
+    Raises:
+        ValueError: NaN, which has no rank.
+    """
+    values = values.to(at_least_float32(values))
     # numpy sorts several times as fast as torch does on the CPU
     order = torch.from_numpy(values.numpy().argsort()) if values.device.type == "cpu" else values.argsort()
     ordered = values.gather(0, order)
+    if len(ordered) and bool(ordered[-1].isnan()):  # NaN is sorted last
+        raise ValueError("expected numbers to rank, got NaN: leave these values out")
     first = torch.cat([ordered.new_ones(1), ordered.diff()]).nonzero()[:, 0]
     counts = first.diff(append=first.new_tensor([len(values)]))
     ranks = (first.double() + (counts.double() - len(values)) / 2).repeat_interleave(counts)

@@ -15,6 +15,7 @@ from lmdyn.analysis.statistics.precision import exact_float, scatter_matrix
 
 __all__ = [
     "RANK_TOLERANCE",
+    "UNDERFLOW",
     "WELL_CONDITIONED",
     "Axes",
     "Cut",
@@ -31,6 +32,9 @@ WELL_CONDITIONED = 1e-4
 _ABSENT = (
     5e-13  # eigenvalues of XᵀX below this share of the greatest are rounding: safely below RANK_TOLERANCE²
 )
+UNDERFLOW = 1e-290
+"""Squares that add up to less have lost digits."""
+
 _CONSTANT = 1e-12  # deviations below this share of the values themselves are the rounding of the mean
 
 Cut = Literal["variance", "singular_values"]
@@ -44,6 +48,9 @@ def kept_directions(singular_values: Tensor, variance: float = 1.0, cut: Cut = "
         variance: share to hold, in (0, 1]; 1 keeps every direction within the rank tolerance.
         cut: share of the squares of singular values (``variance``), or of the singular values themselves.
 
+    Raises:
+        ValueError: a ``variance`` out of range, another ``cut``; no singular values, or such as are NaN or infinite.
+
     Example:
         >>> kept_directions(torch.tensor([10.0, 1.0, 0.5, 0.0]), 0.99)
         2
@@ -52,6 +59,10 @@ def kept_directions(singular_values: Tensor, variance: float = 1.0, cut: Cut = "
         raise ValueError(f"variance is the share of it to keep, above 0 and at most 1: got {variance}")
     if cut not in ("variance", "singular_values"):
         raise ValueError(f"cut is 'variance' or 'singular_values': got {cut!r}")
+    if not len(singular_values):
+        raise ValueError("expected one singular value or more, got none: the side is empty")
+    if not bool(singular_values.isfinite().all()):
+        raise ValueError("singular values are NaN or infinite: so are values of this side, or their squares")
     rank = int((singular_values > RANK_TOLERANCE * singular_values[0]).sum())
     if variance == 1:
         return rank
@@ -116,6 +127,10 @@ class Side:
             raise ValueError(
                 f"{name} holds NaN or infinite values (or its squares overflow): similarity to it is undefined; "
                 "drop these samples from both sides or mend the model"
+            )
+        if 0 < self.variance < UNDERFLOW:
+            raise ValueError(
+                f"the squares of {name} underflow: divide it by its largest value, which changes no similarity"
             )
         if self.variance <= _CONSTANT**2 * n * float(mean.square().sum()):
             raise ValueError(

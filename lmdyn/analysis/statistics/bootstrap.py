@@ -28,7 +28,7 @@ def basic_interval(
 
     Args:
         value: (…) θ of the whole sample.
-        resampled: (resamplings, …) values; none of them gives NaN.
+        resampled: (resamplings, …) values; none of them gives NaN, and so does a NaN among them.
         confidence: share of resampled values between the quantiles.
 
     Reference: Davison & Hinkley 1997, equation 5.6.
@@ -41,5 +41,6 @@ def basic_interval(
     if len(values) == 0:
         return np.full(np.shape(value), np.nan), np.full(np.shape(value), np.nan)
     tail = (1 - confidence) / 2
-    ends = 2 * np.asarray(value, dtype=np.float64) - np.quantile(values, [1 - tail, tail], axis=0)
+    with np.errstate(invalid="ignore"):  # between infinite values
+        ends = 2 * np.asarray(value, dtype=np.float64) - np.quantile(values, [1 - tail, tail], axis=0)
     return np.asarray(ends[0]), np.asarray(ends[1])

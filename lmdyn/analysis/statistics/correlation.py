@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-__all__ = ["pearson", "somers_d", "spearman", "weighted_pearson"]
+__all__ = ["pearson", "somers_d", "spearman", "unit_values", "weighted_pearson"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -23,10 +23,14 @@ def pearson(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> float:
         A number from -1 to 1; NaN of fewer than 3 values, or where one of both is constant (but for rounding) or is not
         finite.
 
+    Raises:
+        ValueError: other numbers of values.
+
     Example:
         >>> round(pearson(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])), 6)
         1.0
     """
+    _check_lengths(x, y)
     if len(x) < 3 or not (np.isfinite(x).all() and np.isfinite(y).all()):
         return float("nan")
     x, y = x.astype(np.float64), y.astype(np.float64)
@@ -42,21 +46,30 @@ def weighted_pearson(x: FloatArray, y: FloatArray, weights: FloatArray) -> Float
         weights: (r, n) how often each counts, such as in the resamplings of a bootstrap.
 
     Returns:
-        (r,) numbers from -1 to 1; NaN where what counts of one of both is constant (but for rounding).
+        (r,) numbers from -1 to 1; NaN where what counts of one of both is constant (but for rounding) or nothing, and
+        where a value is not finite or its square overflows.
+
+    Raises:
+        ValueError: other numbers of values.
 
     Example:
         >>> x, y = np.array([1.0, 2.0, 3.0, 9.0]), np.array([3.0, 2.0, 1.0, 9.0])
         >>> weighted_pearson(x, y, np.array([[1.0, 1.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]])).round(6).tolist()
         [-1.0, 1.0]
     """
+    _check_lengths(x, y)
+    if not (len(x) and np.isfinite(x).all() and np.isfinite(y).all()):
+        return np.full(len(weights), np.nan)
     # about the mean of all, from which that of a resampling is not far: no digits are lost
+    x, y = unit_values(x), unit_values(y)
     u, v = x - x.mean(), y - y.mean()
-    means = weights @ np.stack([u, v, u * u, v * v, u * v], axis=1) / weights.sum(1, keepdims=True)
-    variances = means[:, 2:4] - means[:, :2] ** 2
-    # a constant side is constant up to the rounding of its mean, or of the difference
-    raw = np.array([x @ x, y @ y]) / len(x)
-    variances[variances <= np.maximum(1e-12 * means[:, 2:4], 1e-24 * raw)] = np.nan
-    r = (means[:, 4] - means[:, 0] * means[:, 1]) / np.sqrt(variances.prod(1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = weights @ np.stack([u, v, u * u, v * v, u * v], axis=1) / weights.sum(1, keepdims=True)
+        variances = means[:, 2:4] - means[:, :2] ** 2
+        # a constant side is constant up to the rounding of its mean, or of the difference
+        raw = np.array([x @ x, y @ y]) / len(x)
+        variances[variances <= np.maximum(1e-12 * means[:, 2:4], 1e-24 * raw)] = np.nan
+        r = (means[:, 4] - means[:, 0] * means[:, 1]) / np.sqrt(variances.prod(1))
     return np.asarray(np.clip(r, -1, 1))
 
 
@@ -72,14 +85,19 @@ def spearman(x: npt.NDArray[Any], y: npt.NDArray[Any], given: Sequence[npt.NDArr
         given: variables to hold, each (n,).
 
     Returns:
-        A number from -1 to 1; NaN where one of both is constant, or is told by the others, or is not finite.
+        A number from -1 to 1; NaN of fewer than 3 values, where one of both is constant, or is told by the others, and
+        where a value, also of the others, is not finite.
+
+    Raises:
+        ValueError: other numbers of values.
 
     Example:
         >>> x = np.arange(6.0)
         >>> round(spearman(x, x**3), 6)
         1.0
     """
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+    _check_lengths(x, y, *given)
+    if len(x) < 3 or not all(np.isfinite(values).all() for values in (x, y, *given)):
         return float("nan")
     ranks = [rankdata(values) for values in (x, y)]
     held = np.stack([np.ones(len(x)), *(rankdata(values) for values in given)], axis=1)
@@ -88,6 +106,25 @@ def spearman(x: npt.NDArray[Any], y: npt.NDArray[Any], given: Sequence[npt.NDArr
     if any(n <= 1e-9 * np.linalg.norm(r) for n, r in zip(norms, ranks, strict=True)):
         return float("nan")
     return float(np.clip(left[0] @ left[1] / (norms[0] * norms[1]), -1, 1))
+
+
+def unit_values(values: FloatArray) -> FloatArray:
+    """Values as :func:`~lmdyn.analysis.statistics.precision.unit_size` has them: no digit changes, squares are normal.
+
+    Example:
+        >>> unit_values(np.array([3.0, -8.0])).tolist()
+        [0.1875, -0.5]
+    """
+    if not len(values):
+        return values
+    return np.asarray(np.ldexp(values, -np.frexp(np.abs(values).max())[1]))
+
+
+def _check_lengths(*rows: npt.NDArray[Any]) -> None:
+    if any(row.shape != rows[0].shape or row.ndim != 1 for row in rows):
+        raise ValueError(
+            f"expected rows of as many values, got shapes {', '.join(str(row.shape) for row in rows)}"
+        )
 
 
 def somers_d(given: npt.NDArray[Any], found: npt.NDArray[Any]) -> float:

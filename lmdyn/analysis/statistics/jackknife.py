@@ -46,7 +46,7 @@ def jackknife(
         sizes: (g,) observations of each block; equal ones by default.
 
     Returns:
-        NaN where a value is NaN; ``df`` is g - 1. A t interval is ``value ± t(df) · error``.
+        NaN where a value is NaN or infinite; ``df`` is g - 1. A t interval is ``value ± t(df) · error``.
 
     Raises:
         ValueError: fewer than two blocks, a block of no observation, another number of sizes.
@@ -74,6 +74,8 @@ def jackknife(
         raise ValueError(f"expected the observations of each of {blocks} blocks, got {m.tolist()}")
     m = m.reshape(-1, *[1] * theta.ndim)
     share = m / m.sum()
+    known = np.isfinite(theta) & np.isfinite(without).all(0)
+    theta, without = np.where(known, theta, np.nan), np.where(known, without, np.nan)
     value = blocks * theta - ((1 - share) * without).sum(0)
     pseudo = theta / share - (1 / share - 1) * without
     variance = ((pseudo - value) ** 2 / (1 / share - 1)).mean(0)

@@ -67,7 +67,7 @@ class MeanOverSeeds(NamedTuple):
 
 
 def _interval(mean: float, error: float, df: float, confidence: float) -> tuple[float, float]:
-    half = _quantile(df, confidence) * error if error > 0 else 0.0
+    half = 0.0 if error == 0 else _quantile(df, confidence) * error  # NaN stays NaN
     return mean - half, mean + half
 
 
@@ -102,7 +102,8 @@ def mean_over_seeds(
     :meth:`MeanOverSeeds.interval` is the wider of both, which covers 94.3 to 95.6 %, and its p-values are the larger.
 
     Returns:
-        The mean and its variances; degrees of freedom of the text's are the least of the seeds'.
+        The mean and its variances; degrees of freedom of the text's are the least of the seeds'. NaN where a value or
+        an error is NaN, or a value infinite.
 
     Raises:
         ValueError: fewer than two values, or another number of errors.
@@ -117,7 +118,7 @@ def mean_over_seeds(
     n = len(values)
     if n < 2 or (text_errors is not None and len(text_errors) != n):
         raise ValueError(f"expected two values or more and as many errors, got {values} and {text_errors}")
-    mean = math.fsum(values) / n
+    mean = math.fsum(values) / n if all(math.isfinite(v) for v in values) else math.nan
     spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
     if spread <= 1e-14 * abs(mean):  # rounding of equal values
         spread = 0.0

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["at_least_float32", "exact_float", "scatter_matrix"]
+__all__ = ["at_least_float32", "exact_float", "scatter_matrix", "unit_size"]
 
 
 def at_least_float32(x: Tensor) -> torch.dtype:
@@ -22,6 +22,26 @@ def at_least_float32(x: Tensor) -> torch.dtype:
 def exact_float(x: Tensor) -> Tensor:
     """``x`` in float64 without its graph, on its device, or on the CPU if that device (MPS) has no float64."""
     return x.detach().to(torch.device("cpu") if x.device.type == "mps" else x.device, torch.float64)
+
+
+def unit_size(x: Tensor, dim: int | None = None) -> Tensor:
+    """``x`` times the power of two that brings its largest number to [½, 1): squares neither overflow nor underflow.
+
+    No digit changes, so that what has no scale is the same to the bit. What is not finite, or 0, stays as it is.
+
+    Args:
+        x: floating-point numbers.
+        dim: along which the largest is looked for, each with a power of its own; None: one of all.
+
+    Example:
+        >>> unit_size(torch.tensor([3.0, -8.0]))
+        tensor([ 0.1875, -0.5000])
+    """
+    if not x.numel():
+        return x
+    largest = x.abs().max() if dim is None else x.abs().amax(dim, keepdim=True)
+    exponent = torch.frexp(largest).exponent
+    return torch.ldexp(x, torch.where(largest.isfinite(), -exponent, 0))
 
 
 def scatter_matrix(v: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:

@@ -39,7 +39,7 @@ class RankCorrelations:
     without each block.
 
     Args:
-        columns: finite values of each variable, each (n,).
+        columns: values of each variable, each (n,); one that has a NaN or an infinite value has no correlation.
         blocks: (n,) the block of each observation: see :func:`blocks_of_clusters`.
         strata: (n,) the stratum of each observation.
 
@@ -81,13 +81,15 @@ class RankCorrelations:
             kept = ranks[:, :start], ranks[:, end:]
             moments.append(kept[0] @ kept[0].T + kept[1] @ kept[1].T)
         self._moments = np.stack(moments)
+        self._finite = [bool(np.isfinite(column).all()) for column in columns]
 
     def of(self, x: int, y: int, given: Sequence[int] = ()) -> RankCorrelation:
         """The correlation of variables x and y, by their numbers, the ranks of others held by a linear regression.
 
-        NaN where x or y is constant, or is told by the others, and of fewer than 3 observations.
+        NaN where x or y is constant, or is told by the others, of fewer than 3 observations, and where a value of any
+        of these variables is not finite.
         """
-        if self.sizes.sum() < 3:
+        if self.sizes.sum() < 3 or not all(self._finite[number] for number in (x, y, *given)):
             return RankCorrelation(float("nan"), float("nan"), np.full(len(self._moments) - 1, np.nan))
         found = _partial(self._moments, (x, y), given)
         value, without = float(found[0]), found[1:]

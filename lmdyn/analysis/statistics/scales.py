@@ -9,7 +9,7 @@ def to_scale(value: float | int, scale: str) -> float:
     """A number on a scale: Fisher's z of a correlation, the logit of a share, the logarithm of a ratio.
 
     Args:
-        value: within the range of the scale.
+        value: within the range of the scale; NaN stays NaN, and ±∞ is the end of any scale.
         scale: ``plain``, ``fisher``, ``logit`` or ``log``.
 
     Returns:

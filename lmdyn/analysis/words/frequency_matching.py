@@ -45,7 +45,8 @@ def match_frequency(
         tolerance: greatest |ln(mean₁ / mean₂)| that counts as similar (0.05: about 5 %).
 
     Raises:
-        ValueError: no such ranges; the message names the largest size for which there are.
+        ValueError: no such ranges; the message names the largest size for which there are. Frequencies that are
+            negative, NaN or infinite.
 
     Reference: Saphra & Lopez 2019, section 3.
 
@@ -53,6 +54,11 @@ def match_frequency(
         >>> match_frequency(torch.tensor([9.0, 5.0, 4.0]), torch.tensor([99.0, 5.0, 4.0, 1.0]), size=2).second
         tensor([1, 2])
     """
+    for name, frequency in (("first", first), ("second", second)):
+        if not bool((frequency >= 0).all() & frequency.isfinite().all()):
+            raise ValueError(
+                f"frequencies of the {name} class are to be finite and 0 or more: leave others out"
+            )
     orders = [np.argsort(-f.double().numpy(), kind="stable") for f in (first, second)]
     ranked = [f.double().numpy()[order] for f, order in zip((first, second), orders, strict=True)]
     found = _closest_ranges(ranked, size)
@@ -77,11 +83,14 @@ def _closest_ranges(ranked: Sequence[NDArray[np.float64]], size: int) -> tuple[f
     if size < 1 or min(map(len, ranked)) < size:
         return None
     sums = [np.concatenate([[0.0], np.cumsum(r)]) for r in ranked]
-    logs = [np.log((s[size:] - s[:-size]) / size) for s in sums]  # falling, since frequencies fall
+    with np.errstate(divide="ignore"):  # words that do not occur
+        logs = [np.log((s[size:] - s[:-size]) / size) for s in sums]  # falling, since frequencies fall
     # for each range of the first list, the neighbours of its average among those of the second
     right = np.searchsorted(-logs[1], -logs[0])
     candidates = np.stack([np.clip(right - 1, 0, len(logs[1]) - 1), np.clip(right, 0, len(logs[1]) - 1)])
-    gaps = np.abs(logs[0] - logs[1][candidates])
+    with np.errstate(invalid="ignore"):
+        gaps = np.abs(logs[0] - logs[1][candidates])
+    gaps = np.where(np.isnan(gaps), np.inf, gaps)  # two ranges that do not occur have no ratio
     gap = gaps.min(0)
     i = int(gap.argmin())  # the first of equals: the most frequent
     return float(gap[i]), i, int(candidates[gaps[:, i].argmin(), i])

@@ -8,7 +8,7 @@ __all__ = ["learning_order", "rescaled"]
 
 
 def rescaled(accuracy: Float[Tensor, "steps *groups"]) -> Float[Tensor, "steps *groups"]:
-    """Accuracy over that of the last observation, by group; NaN where that is 0.
+    """Accuracy over that of the last observation, by group; NaN where that is 0 or not finite.
 
     Values from 0; above 1 where a group was better than it is in the end.
 
@@ -20,7 +20,7 @@ def rescaled(accuracy: Float[Tensor, "steps *groups"]) -> Float[Tensor, "steps *
                 [1.0000,    nan]])
     """
     last = accuracy[-1:]
-    return accuracy / torch.where(last > 0, last, torch.nan)
+    return accuracy / torch.where((last > 0) & last.isfinite(), last, torch.nan)
 
 
 def learning_order(
@@ -46,7 +46,7 @@ def learning_order(
 
     Raises:
         ValueError: steps that do not rise, another number of rows than steps, a level outside of (0, 1],
-            ``least`` below 0.
+            ``least`` below 0, an infinite accuracy.
 
     Reference: Chiang, Huang & Lee 2020, section 3 and appendix C.4.
 
@@ -61,6 +61,10 @@ def learning_order(
     if len(steps) != len(accuracy) or bool((steps.diff() <= 0).any()):
         raise ValueError(
             f"expected a row of accuracy for each of rising steps, got {len(accuracy)} rows for steps {steps.tolist()}"
+        )
+    if bool(accuracy.isinf().any()):
+        raise ValueError(
+            "expected finite accuracies, or NaN where a group was not observed, got an infinite one"
         )
     reached = torch.full((accuracy.shape[1],), torch.nan, dtype=torch.float64)
     place = steps.double().log1p()

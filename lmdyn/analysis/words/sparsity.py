@@ -38,7 +38,8 @@ _CHUNK = 1 << 18  # numbers that stay in the cache of a CPU core while a chunk i
 def concentration(v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
     """Taxicab-Euclidean concentration ‖v‖₂ / ‖v‖₁ of each vector.
 
-    1 for a one-hot vector, 1/√d for a uniform one; invariant to scale and sign. NaN where v = 0.
+    1 for a one-hot vector, 1/√d for a uniform one; invariant to scale and sign. NaN where v = 0, where a number is NaN
+    or infinite, and where the sum ‖v‖₁ overflows.
 
     Args:
         v: (..., d) vectors.
@@ -67,13 +68,13 @@ def concentration_and_norm(
         v: (..., d) vectors.
 
     Returns:
-        χ in [1/√d, 1], NaN where v = 0, and ‖v‖₁, each (...); float32 for half precision.
+        χ in [1/√d, 1], NaN where ‖v‖₁ is 0 or not finite, and ‖v‖₁, each (...); float32 for half precision.
 
     Example:
         >>> concentration_and_norm(torch.tensor([[1.0, 0.0], [1.0, -1.0]]))
         (tensor([1.0000, 0.7071]), tensor([1., 2.]))
     """
-    rows = v.reshape(-1, v.shape[-1])
+    rows = v.reshape(math.prod(v.shape[:-1]), v.shape[-1])
     chunk = max(1, _CHUNK // max(1, v.shape[-1])) if v.device.type == "cpu" else max(1, len(rows))
     dtype = at_least_float32(v)
     chi, norm = (rows.new_empty(len(rows), dtype=dtype) for _ in range(2))
@@ -82,6 +83,7 @@ def concentration_and_norm(
         torch.sum(part.abs(), -1, out=part_norm)  # sums of many, where vector_norm(…, 1) adds one by one
         # divided by ‖v‖₁ first: the squares of gradients of 1e-25 would vanish in float32
         torch.linalg.vector_norm(part / part_norm[:, None], dim=-1, out=part_chi)
+    chi.masked_fill_(norm.isinf(), torch.nan)  # numbers over an infinite sum are 0
     return chi.view(v.shape[:-1]), norm.view(v.shape[:-1])
 
 
@@ -121,7 +123,7 @@ def attention_entropy(weights: Float[Tensor, "*batch key"]) -> Float[Tensor, "*b
     attention (Saphra 2021, section 6.1.2).
 
     Args:
-        weights: (..., key) distributions.
+        weights: (..., key) distributions. NaN gives NaN; a weight that is negative or infinite gives −∞.
 
     Example:
         >>> attention_entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
@@ -230,11 +232,23 @@ def frequency_correlation_error(means: Float[Tensor, "types"], frequency: Float[
 def unigram_entropy(counts: Int[Tensor, "types"]) -> float:
     """Entropy in nats of the words' frequencies: the loss of a model that knows these and no more.
 
+    Args:
+        counts: (types,) of each word, 0 or more.
+
+    Returns:
+        From 0 to ln(types); NaN where no word was counted.
+
+    Raises:
+        ValueError: a negative count.
+
     Example:
         >>> round(unigram_entropy(torch.tensor([3, 3, 0])), 4)
         0.6931
     """
-    return float(torch.special.entr(counts.double() / counts.sum()).sum())
+    total = int(counts.sum())
+    if bool((counts < 0).any()):
+        raise ValueError(f"expected counts of 0 or more, got {int(counts.min())}")
+    return float(torch.special.entr(counts.double() / total).sum()) if total else float("nan")
 
 
 def word_tags(
@@ -246,7 +260,7 @@ def word_tags(
     them, carry it (section 3, "The role of part of speech").
 
     Args:
-        tag_counts: (types, tags) occurrences of each word under each tag.
+        tag_counts: (types, tags) occurrences of each word under each tag; of no tags every word has none.
         counts: (types,) occurrences of each word, tagged or not.
         min_count: least number of occurrences under the tag; 100 as published.
 
@@ -254,5 +268,7 @@ def word_tags(
         >>> word_tags(torch.tensor([[120, 10], [60, 70], [99, 0]]), torch.tensor([130, 150, 99]))
         tensor([ 0, -1, -1])
     """
+    if tag_counts.shape[1] == 0:
+        return torch.full(tag_counts.shape[:1], -1, device=tag_counts.device)
     top, tag = tag_counts.max(dim=1)
     return torch.where((2 * top > counts) & (top >= min_count), tag, -1)

@@ -1,0 +1,85 @@
+"""Which public names below lmdyn.analysis are no measures, and why; and all names there are."""
+
+import importlib
+import inspect
+import pkgutil
+
+import lmdyn.analysis
+
+_WHY = {
+    "find, call and describe modules: no numbers are measured": """
+        dynamics.encoder_map.EncoderMap dynamics.synchronized_map.SynchronizedMap
+        dynamics.synchronized_map.synchronized_map interdependence.coalitions.reading_of
+        inspection.activations.* inspection.attributes.* inspection.batches.* inspection.blocks.*
+        inspection.data_order.* inspection.forward.Renamed inspection.forward.StopForward
+        inspection.forward.call_module inspection.forward.called_module inspection.forward.device_of
+        inspection.forward.dotted inspection.forward.function_of inspection.forward.logits_of
+        inspection.forward_trace.* inspection.predictions.* inspection.sites.* inspection.transformer.*
+        dynamics.maps.copies.* dynamics.maps.core.* dynamics.maps.passage.* dynamics.maps.steps.*
+        dynamics.maps.texts.* probing.state_decoder.StateDecoder probing.state_decoder.States
+        words.word_masks.* interdependence.lstm.LSTMLayer interdependence.lstm.lstm_layers""",
+    "measured on a whole model, with tests of their own in tests/analysis/inspection, words and probing": """
+        inspection.label_convention.* inspection.token_effects.* words.surprisal.*
+        probing.depth_heads.head_scores probing.depth_heads.pooled_states probing.depth_heads.states_at
+        probing.state_decoder.RetrainedDecoder probing.state_decoder.retrain_decoders
+        probing.tower_heads.* dynamics.horizon.Horizon dynamics.horizon.ends""",
+    "training of probes, whose inputs `edge_probes` and `diagnostic_probe` check": """
+        probing.probe_training.* probing.edge_probe_training.* probing.warmup_decay.warmup_decay_factor
+        probing.depth_heads.ReadoutTraining probing.edge_probes.EdgeData probing.edge_probes.EdgeProbeResult
+        probing.edge_probes.edge_probes""",
+    "readouts of windows, against solvers and closed forms in tests/analysis/dynamics": """
+        dynamics.window_kernels.* dynamics.window_readouts.* dynamics.window_regressions.* dynamics.window_sums.*""",
+    "parts of measures that have a row": """
+        similarity.scatter.Axes similarity.scatter.Pair similarity.scatter.Side similarity.kernels.structure_of
+        similarity.kernels.subsample interdependence.coalition_sums.PairValues
+        interdependence.coalition_sums.drawn_means interdependence.coalition_sums.exact_sums
+        interdependence.coalition_sums.in_context interdependence.coalition_sums.norms_of_all
+        interdependence.coalitions.Game interdependence.coalitions.Outputs interdependence.coalitions.games_of
+        interdependence.coalitions.named_outputs interdependence.lstm.initial_state interdependence.lstm.run_layers
+        interdependence.lstm.real_steps interdependence.shapley.described interdependence.shapley.size_weights
+        orbits.followed_orbits.* orbits.lyapunov.derivative orbits.lyapunov.random_perturbation
+        orbits.lyapunov.rescaled orbits.lyapunov.tangent_window orbits.lyapunov.unit_perturbation
+        orbits.lyapunov.window orbits.trajectories.exact_products orbits.trajectories.part_of
+        orbits.trajectories.power_at orbits.trajectories.repeat preference.tower_predictions.means_of
+        statistics.precision.*
+        statistics.correlation.unit_values statistics.distributed.* statistics.hashing.splitmix64
+        statistics.bootstrap.draw_blocks
+        statistics.mean_over_seeds.Bounds statistics.mean_over_seeds.EqualSeeds inspection.weights_audit.WeightsAudit
+        inspection.weights_audit.audit_weights""",
+    "checks, which raise or do nothing, and errors": """
+        dynamics.synchronization.check_floor inspection.forward.check_labels interdependence.lstm.check_decoder
+        interdependence.lstm.check_inputs interdependence.shapley.check_baseline interdependence.shapley.check_output
+        orbits.lyapunov.check_windows orbits.lyapunov_spectrum.ResolutionError orbits.trajectories.check_precision
+        orbits.trajectories.check_steps preference.independent_components.UnusableEmbeddingsError""",
+    "what a measure answers": """
+        attention.attention_scores.HeadPatterns statistics.clustered.ClusteredMeans statistics.jackknife.Jackknifed
+        statistics.rank_blocks.RankCorrelation statistics.variance_components.VarianceComponents
+        words.frequency_matching.MatchedSamples""",
+    "functions of a setting, a text or a tree: nothing in them can be NaN": """
+        words.sparsity.expected_concentration statistics.multiplicity.simultaneous_confidence
+        preference.word_clusters.cluster_name preference.word_clusters.cluster_number
+        probing.task_metrics.exact_match probing.task_metrics.normalized_answer probing.task_metrics.span_metrics
+        probing.task_metrics.task_score probing.task_metrics.token_f1 interdependence.trees.*""",
+}
+
+
+def public_names() -> set[str]:
+    """``module.name`` of each function and class that a module below lmdyn.analysis says is public, at its home."""
+    found = set()
+    for module in pkgutil.walk_packages(lmdyn.analysis.__path__, "lmdyn.analysis."):
+        home = importlib.import_module(module.name)
+        for name in () if module.ispkg else home.__all__:
+            made = getattr(home, name)
+            if (inspect.isfunction(made) or inspect.isclass(made)) and made.__module__ == module.name:
+                found.add(f"{module.name.removeprefix('lmdyn.analysis.')}.{name}")
+    return found
+
+
+def no_measures() -> set[str]:
+    """Those that are none; a star stands for all names of a module."""
+    names, found = public_names(), set()
+    for entry in " ".join(_WHY.values()).split():
+        of_module = {name for name in names if name.rpartition(".")[0] == entry[:-2]}
+        found |= of_module if entry.endswith(".*") else {entry}
+        assert of_module or not entry.endswith(".*"), f"no longer there: {entry}"
+    return found

@@ -1,0 +1,299 @@
+"""Properties of all measures: their invariances, their range, and what they do with what cannot be measured.
+
+Never a wrong number in silence: an answer that the docstring names (NaN, a limit), or an error of lmdyn's own that says
+what was expected. ``LMDYN_EXAMPLES=100`` for each property is the campaign (docs/reliability.md).
+"""
+
+import math
+import os
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from lmdyn import analysis as A
+from lmdyn.analysis import pearson
+from tests.properties.measures import (
+    AS_USUAL,
+    LEFT_OUT,
+    MAPS,
+    NAN,
+    NOTHING,
+    SAME_OR_NAN,
+    SAME_OR_NOT_FINITE,
+    SOME_NAN,
+    Measure,
+    Refused,
+    Sample,
+    check,
+    in_range,
+    numbers,
+    precision,
+    same,
+)
+from tests.properties.not_measures import no_measures, public_names
+from tests.properties.table import TABLE
+
+EXAMPLES = int(os.environ.get("LMDYN_EXAMPLES", "2"))
+measures = pytest.mark.parametrize("measure", TABLE, ids=[m.name for m in TABLE])
+samples = st.builds(
+    Sample, seed=st.integers(0, 10**6), n=st.integers(14, 24), d1=st.integers(2, 4), d2=st.integers(2, 4)
+)
+some = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _as_for_users():
+    """Annotations are checked under pytest only: here the measures are what they are for users."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def floats(args):
+    return [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and a.is_floating_point()]
+
+
+def replaced(args, i, value):
+    return *args[:i], value, *args[i + 1 :]
+
+
+def test_each_public_name_is_in_the_table_or_said_to_be_no_measure():
+    """A new measure says here what it is invariant to, and what it does with NaN, constants, one row and none."""
+    names, listed = public_names(), no_measures()
+    covered = {name for m in TABLE for name in m.names.split()}
+    missing = sorted(names - covered - listed)
+    assert not missing, (
+        f"no row for {', '.join(missing)}: add a Measure to tests/properties/table.py with what the docstring says of "
+        "invariances, range, NaN, infinite values, constants, one row, none and half precision; or say in "
+        "tests/properties/not_measures.py why there is nothing to measure"
+    )
+    assert not (covered | listed) - names, f"no longer there: {sorted((covered | listed) - names)}"
+    assert not covered & listed, f"both a measure and none: {sorted(covered & listed)}"
+
+
+def test_the_table_can_fail():
+    """The control: measures that make numbers of NaN, raise errors of libraries, or refuse with other words."""
+    x = torch.ones(3)
+    bad = replaced((x,), 0, torch.tensor([1.0, math.nan, 1.0]))
+    wrong = Measure("wrong", lambda v: v.nan_to_num(0.0).sum(), lambda s: (x,))
+    for expected in (NAN, SOME_NAN, SAME_OR_NAN, SAME_OR_NOT_FINITE, LEFT_OUT, NOTHING, Refused("NaN")):
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
+            check(wrong, bad, expected, (x,), (5 * x,))
+    raw = Measure("raw", lambda v: torch.linalg.cholesky(-torch.eye(2)), lambda s: (x,))
+    with pytest.raises(RuntimeError, match="cholesky"):
+        check(raw, bad, Refused("."), (x,))
+    accident = Measure(
+        "accident", lambda v: pearson(v.numpy()[:, None] @ np.ones((2, 2)), v.numpy()), lambda s: (x,)
+    )
+    with pytest.raises(AssertionError, match="an error of a library's"):
+        check(accident, bad, Refused("."), (x,))
+    with pytest.raises(AssertionError, match="Regex"):
+        check(
+            Measure("mine", A.cca, lambda s: (x,)), (bad[0][:, None], bad[0][:, None]), Refused("empty"), (x,)
+        )
+    with pytest.raises(AssertionError, match="above"):
+        in_range(Measure("range", A.cca, lambda s: (x,), high=1.0), torch.tensor([1.5]))
+
+
+@measures
+@some
+@given(s=samples)
+def test_numbers_are_in_their_range_and_inputs_stay(measure, s):
+    args = measure.make(s)
+    kept = [a.clone() for a in args]
+    found = numbers(measure.call(*args))
+    in_range(measure, found)
+    assert (found.isfinite() | found.isnan()).any() or not len(found)
+    for arg, before in zip(args, kept, strict=True):
+        assert torch.equal(arg, before), "an input was changed"
+    assert same(numbers(measure.call(*args)), found, 0.0), "another answer the second time"
+
+
+invariances = [
+    pytest.param(m, where, name, id=f"{m.name}-{where}-{name}")
+    for m in TABLE
+    for where, names in m.invariant.items()
+    for name in names.split()
+]
+
+
+@pytest.mark.parametrize(("measure", "where", "name"), invariances)
+@some
+@given(s=samples)
+def test_invariances(measure, where, name, s):
+    args = measure.make(s)
+    before = numbers(measure.call(*args))
+    for i in floats(args) if where == "all" else [where]:
+        args = replaced(args, i, MAPS[name](args[i], s.generator))
+    found = numbers(measure.call(*args))
+    assert same(found, before, measure.tolerance), (found[:8], before[:8])
+
+
+SCALED = [m for m in TABLE if "scale" in m.invariant.get(0, "").split()]
+
+
+@pytest.mark.parametrize("size", [1e-170, 1e-100, 1e-80, 1e80, 1e100])
+@pytest.mark.parametrize("measure", SCALED, ids=[m.name for m in SCALED])
+@some
+@given(s=samples)
+def test_size_is_refused_or_changes_nothing(measure, size, s):
+    """Squares, and their squares, overflow or underflow: that is said, or NaN, or it does not matter."""
+    args = measure.make(s)
+    before = numbers(measure.call(*args))
+    scaled = replaced(args, 0, args[0] * size)
+    try:
+        found = numbers(measure.call(*scaled))
+    except ValueError:
+        check(measure, scaled, Refused("."), args)
+    else:
+        found = torch.where(found.isnan(), before, found)
+        assert same(found, before, measure.tolerance), (found[:8], before[:8])
+
+
+@pytest.mark.parametrize("size", [1e-36, 1e36])
+@pytest.mark.parametrize("measure", SCALED, ids=[m.name for m in SCALED])
+@some
+@given(s=samples)
+def test_size_of_float32_changes_nothing(measure, size, s):
+    args = measure.make(s)
+    before = numbers(measure.call(*(a.float() if a.is_floating_point() else a for a in args)))
+    single = tuple(a.float() if a.is_floating_point() else a for a in replaced(args, 0, args[0] * size))
+    assert same(numbers(measure.call(*single)), before, 1e-3)
+
+
+@pytest.mark.parametrize(
+    "measure", [m for m in TABLE if m.symmetric], ids=[m.name for m in TABLE if m.symmetric]
+)
+@some
+@given(s=samples)
+def test_symmetry(measure, s):
+    x, y, *rest = measure.make(s)
+    assert same(numbers(measure.call(y, x, *rest)), numbers(measure.call(x, y, *rest)), measure.tolerance)
+
+
+@measures
+@some
+@given(s=samples)
+def test_strides_change_nothing(measure, s):
+    args = measure.make(s)
+    strided = []
+    for a in args:
+        apart = a.new_zeros(*a.shape[:-1], 2 * a.shape[-1]) if a.ndim else a
+        if a.ndim:
+            apart[..., ::2] = a
+            apart = apart[..., ::2]
+        strided.append(apart.transpose(0, -1).contiguous().transpose(0, -1) if a.ndim > 1 else apart)
+    assert same(numbers(measure.call(*strided)), numbers(measure.call(*args)), measure.tolerance)
+
+
+HALVES = [pytest.param(m, t, id=f"{m.name}-{str(t)[6:]}") for m in TABLE for t in m.half]
+
+
+@pytest.mark.parametrize(("measure", "dtype"), HALVES)
+@some
+@given(s=samples)
+def test_half_precision_is_summed_in_a_wide_type(measure, dtype, s):
+    """The numbers are those of the same rounded values in float64, to the rounding of the answer's own type."""
+    args = tuple(a.to(dtype) if a.is_floating_point() else a for a in measure.make(s))
+    answer = measure.call(*args)
+    expected = numbers(measure.call(*(a.double() if a.is_floating_point() else a for a in args)))
+    rounding = torch.finfo(dtype).eps if measure.rounded else precision(answer)
+    found = numbers(answer)
+    scale = max(1.0, float(expected[expected.isfinite()].abs().max())) if expected.isfinite().any() else 1.0
+    assert same(found / scale, expected / scale, max(measure.tolerance, 16 * rounding)), (
+        found[:8],
+        expected[:8],
+    )
+
+
+@measures
+@some
+@given(s=samples)
+def test_whole_numbers(measure, s):
+    args = measure.make(s)
+    whole = tuple((4 * a).round().long() if a.is_floating_point() else a for a in args)
+    if measure.integers != AS_USUAL:
+        check(measure, whole, measure.integers, args)
+        return
+    as_floats = tuple(w.double() if a.is_floating_point() else w for a, w in zip(args, whole, strict=True))
+    try:
+        expected = numbers(measure.call(*as_floats))
+    except ValueError:  # what these numbers are is refused, whatever their type: constant, no distribution
+        check(measure, as_floats, Refused("."), args)
+        check(measure, whole, Refused("."), args)
+    else:
+        assert same(numbers(measure.call(*whole)), expected, max(measure.tolerance, 1e-6))
+
+
+@pytest.mark.parametrize("trouble", [math.nan, math.inf, -math.inf])
+@measures
+@some
+@given(s=samples, which=st.integers(0, 9), where=st.integers(0, 10**6))
+def test_not_finite(measure, trouble, s, which, where):
+    args = measure.make(s)
+    i = floats(args)[which % len(floats(args))]
+    bad = args[i].clone()
+    place = where % bad.numel()
+    bad.view(-1)[place] = trouble
+    sample = place // max(1, bad[0].numel())
+    dropped = tuple(torch.cat([a[:sample], a[sample + 1 :]]) if len(a) == len(bad) else a for a in args)
+    check(measure, replaced(args, i, bad), measure.expected(trouble, i), args, dropped)
+
+
+@measures
+@some
+@given(s=samples, value=st.sampled_from([0.0, 0.1, -3.0, 1e-3]))
+def test_constants(measure, s, value):
+    args = measure.make(s)
+    expected = measure.constant if value or measure.zero is None else measure.zero
+    check(measure, replaced(args, 0, torch.full_like(args[0], value)), expected, args)
+
+
+ALIGNED = [m for m in TABLE if isinstance(m.lengths, Refused) and m.rows is None]
+
+
+@pytest.mark.parametrize("measure", ALIGNED, ids=[m.name for m in ALIGNED])
+@some
+@given(s=samples)
+def test_rows_that_do_not_belong_together(measure, s):
+    args = measure.make(s)
+    if len(args) == 1:
+        pytest.skip("one argument")
+    check(measure, replaced(args, 0, args[0][:-2]), measure.lengths, args)
+
+
+@measures
+@some
+@given(s=samples)
+def test_rows_without_numbers(measure, s):
+    """(n, 0): refused, or a number of the range; no error of a library's."""
+    args = measure.make(s)
+    if all(a.ndim < 2 for a in args):
+        pytest.skip("rows are numbers")
+    nothing = tuple(a[..., :0] if a.is_floating_point() and a.ndim > 1 else a for a in args)
+    try:
+        found = numbers(measure.call(*nothing))
+    except (ValueError, TypeError):
+        check(measure, nothing, Refused("."), args)
+    else:
+        in_range(measure, found)
+
+
+@pytest.mark.parametrize("rows", [1, 0])
+@measures
+@some
+@given(s=samples)
+def test_few_rows(measure, rows, s):
+    args = measure.make(s)
+    check(measure, measure.cut(args, rows), measure.one if rows else measure.empty, args)
