@@ -113,12 +113,22 @@ def _plain_signs(app: Any, what: str, name: str, obj: Any, options: Any, lines: 
         lines[i] = "``".join(parts)
 
 
+def _linked(code: re.Match[str]) -> str:
+    """A public name of lmdyn's leads to its reference; other code stays as it is."""
+    for package in _PUBLIC:
+        if code[1] in importlib.import_module(package).__all__:
+            return f"{{py:obj}}`~{package}.{code[1]}`"
+    return code[0]
+
+
 def _links_out(app: Any, name: str, source: list[str]) -> None:
     """Pages are read in the repository too: links to what stands beside ``docs/`` there."""
     text = re.sub(r"\]\((?:\.\./)+benchmarks/README\.md", "](/benchmarks.md", source[0])
     text = re.sub(r"\[([^\]]+)\]\((?:\.\./)*records(?:/[^)]*)?\)", r"\1", text)  # data: not part of the site
-    if name == "observers":  # each row leads to its reference
-        text = re.sub(r"^\| `(\w+)` \|", r"| {class}`~lmdyn.callbacks.\1` |", text, flags=re.MULTILINE)
+    if not name.startswith(("results/", "reference/")):
+        blocks = re.split(r"(^```.*?^```)", text, flags=re.MULTILINE | re.DOTALL)  # every second one is code
+        blocks[::2] = [re.sub(r"(?<![`}])`(\w+)`(?!`)", _linked, block) for block in blocks[::2]]
+        text = "".join(blocks)
     source[0] = text
 
 

@@ -49,6 +49,12 @@ def test_code_block_is_the_tested_example(name):
     assert len(block) < 10
 
 
+def test_the_own_observer_is_the_tested_one():
+    assert without_blank_lines(code_block("example: own_observer")) == without_blank_lines(
+        example_region("own_observer")
+    )
+
+
 def run_example(name: str, folder: Path, text: object) -> Path:
     """Train it for three steps; its run's observations."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")

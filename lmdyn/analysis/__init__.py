@@ -85,6 +85,7 @@ from lmdyn.analysis.similarity.procrustes import procrustes
 from lmdyn.analysis.similarity.rsa import rsa
 from lmdyn.analysis.similarity.sweep import sweep
 from lmdyn.analysis.statistics.correlation import pearson, spearman
+from lmdyn.analysis.statistics.distributed import all_reduce_sum
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.analysis.statistics.jackknife import Jackknifed, jackknife
 from lmdyn.analysis.words.frequency_matching import MatchedSamples, match_frequency
@@ -140,6 +141,7 @@ __all__ = [
     "Transients",
     "UnusableEmbeddingsError",
     "ZeroOne",
+    "all_reduce_sum",
     "amari_ica",
     "amari_index",
     "attention_entropy",
