@@ -6,6 +6,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from lmdyn.cli.commands import (
@@ -122,6 +123,9 @@ def _run(args: list[str]) -> None:
     command = args[0] if args else None
     if command in (None, "-h", "--help"):
         logging.getLogger("lmdyn").info(_USAGE)
+        return
+    if command == "--version":
+        logging.getLogger("lmdyn").info("lmdyn %s", version("lmdyn"))
         return
     # these are no methods of the Trainer: LightningCLI would not parse them
     if command == "analyze":

@@ -260,16 +260,24 @@ class LmdynCLI(LightningCLI):
         """Of a training that was stopped; nothing here waits for other ranks."""
         if self._folder is None or not self.trainer.is_global_zero:
             return
+        said = f"stopped at step {self.trainer.global_step}"
+        if not self._full_savers:
+            log.info(
+                "%s; to be able to go on, a run needs a ScheduledCheckpoint with weights_only: false", said
+            )
+            return
         full = self._full_checkpoints(self._folder)
         start = f"step {checkpoint_step(full[-1])}" if full else "its beginning"
         logger = plain(self.config["fit"])["trainer"].get("logger")
-        chosen = isinstance(logger, dict) and "version" in (logger.get("init_args") or {})
-        named = chosen and logger["init_args"]["version"] is None  # the next run would have the next number
-        version = f" --trainer.logger.init_args.version {self._folder.name}" if named else ""
-        log.info(
-            "stopped at step %d; to go on, from %s: the same command with%s --ckpt_path last",
-            self.trainer.global_step, start, version,
-        )  # fmt: skip
+        words = " --ckpt_path last"
+        named = isinstance(logger, dict) and "version" in (logger.get("init_args") or {})
+        if named and logger["init_args"]["version"] is None:  # the next run would have the next number
+            words = f" --trainer.logger.init_args.version {self._folder.name}{words}"
+        elif logger is not False and not named:  # Lightning's own loggers, several, or of a user's own
+            words += (
+                f", and its logger with the folder of this run, {self._folder} (version: {self._folder.name})"
+            )
+        log.info("%s; to go on, from %s: the same command with%s", said, start, words)
 
     def _refuse_whole_module_for_sharded(self, path: str | None) -> None:
         """A sharded checkpoint, which each rank reads its part of, where ranks have the whole module."""
@@ -318,6 +326,9 @@ class LmdynCLI(LightningCLI):
     def _full_checkpoints(self, folder: Path) -> list[Path]:
         """Those from which a run goes on, in the order of steps."""
         found = [p for saver in self._full_savers for p in (folder / saver.folder).glob("step=*.ckpt")]
+        for path in [p for p in found if p.is_dir() and not is_sharded_checkpoint(p)]:
+            log.warning("%s is a folder and no whole checkpoint: it is passed over", path)
+            found.remove(path)
         return sorted(found, key=lambda path: checkpoint_step(path) or 0)
 
     def after_fit(self) -> None:
@@ -355,7 +366,8 @@ class LmdynCLI(LightningCLI):
                 folder = run if (run / "config.yaml").exists() else folder  # the run that was tested
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"{name}.json"
-            path.write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
+            text = json.dumps(metrics, indent=1) + "\n"
+            write_file(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
             log.info("numbers: %s", path)
 
 

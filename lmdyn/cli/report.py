@@ -13,7 +13,7 @@ import yaml
 from lmdyn.callbacks.gathered.drawn_observations import DrawnObservations, drawn_observations
 from lmdyn.callbacks.observing.figures import MOST_STEPS, short_names
 from lmdyn.callbacks.observing.observer import Observer
-from lmdyn.callbacks.training.atomic_files import make_writable
+from lmdyn.callbacks.training.atomic_files import make_writable, write_file
 from lmdyn.cli.configurations import model_configurations, read_yaml
 from lmdyn.cli.drawing.kept_sections import KeptSections
 from lmdyn.cli.drawing.observer_section import (
@@ -107,7 +107,8 @@ def write_report(
     sections += [_test_table({names[run]: run for run in tested})] if tested else []
     title = ", ".join(run.name if run.name else str(run) for run in runs)
     path = out / REPORT_PAGE
-    path.write_text(page(f"lmdyn: {title}", [*links_between(out, REPORT_PAGE), *sections]), encoding="utf-8")
+    text = page(f"lmdyn: {title}", [*links_between(out, REPORT_PAGE), *sections])
+    write_file(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
     return path
 
 

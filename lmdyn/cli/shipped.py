@@ -40,7 +40,7 @@ def with_shipped(args: Sequence[str]) -> list[str]:
             continue
         at = i if equals else i + 1
         value = value if equals else (words[at] if at < len(words) else "")
-        if value and not Path(value).exists() and (path := shipped_path(value)) is not None:
+        if value and not Path(value).is_file() and (path := shipped_path(value)) is not None:
             words[at] = f"{option}={path}" if equals else str(path)
     return words
 

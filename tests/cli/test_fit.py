@@ -231,24 +231,38 @@ class Interrupt(L.Callback):
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(
-    ("how", "code", "full", "start"),
-    [("Terminate", 143, True, "step 1"), ("Interrupt", 1, False, "its beginning")],
-)
-def test_a_stopped_run_says_so_and_how_to_go_on(config, capsys, how, code, full, start):
-    saver = {"class_path": "ScheduledCheckpoint", "init_args": {"weights_only": False}}
-    callbacks = [*([saver] if full else []), {"class_path": f"{__name__}.{how}"}]
+def stopped(config, capsys, how="Interrupt", schedule=(1,), **trainer):
+    """What a run says at its end that is stopped after its first update."""
+    full = {"schedule": {"at": list(schedule), "last": False}, "weights_only": False}
+    saver = {"class_path": "ScheduledCheckpoint", "init_args": full}
+    callbacks = [*([saver] if schedule else []), {"class_path": f"{__name__}.{how}"}]
     with pytest.raises(SystemExit) as stop:
-        main(["fit", "--config", config(callbacks=callbacks)])
-    assert stop.value.code == code
-    said = capsys.readouterr().err
-    assert f"stopped at step 1; to go on, from {start}: the same command with --ckpt_path last\n" in said
+        main(["fit", "--config", config(callbacks=callbacks, **trainer)])
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("stopped at step 1")]
+    return stop.value.code, said
 
 
-def test_a_run_without_a_name_is_gone_on_with_by_its_number(config, capsys):
-    with pytest.raises(SystemExit):
-        main(["fit", "--config", config(None, callbacks=[{"class_path": f"{__name__}.Interrupt"}])])
-    assert "with --trainer.logger.init_args.version version_0 --ckpt_path last\n" in capsys.readouterr().err
+def test_a_stopped_run_says_so_and_how_to_go_on(config, capsys):
+    goes_on = "stopped at step 1; to go on, from {}: the same command with{} --ckpt_path last"
+    assert stopped(config, capsys, "Terminate") == (143, goes_on.format("step 1", ""))
+    assert stopped(config, capsys, schedule=(9,), version="b") == (1, goes_on.format("its beginning", ""))
+    number = " --trainer.logger.init_args.version version_0"  # the next run would have the next number
+    assert stopped(config, capsys, version=None) == (1, goes_on.format("its beginning", number))
+
+
+def test_a_stopped_run_without_full_checkpoints_says_what_it_needs(config, capsys):
+    needs = "to be able to go on, a run needs a ScheduledCheckpoint with weights_only: false"
+    assert stopped(config, capsys, schedule=()) == (1, f"stopped at step 1; {needs}")
+
+
+def test_a_stopped_run_whose_logger_has_no_name_says_its_folder(config, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = stopped(config, capsys, logger=True, default_root_dir=str(tmp_path))[1]
+    assert "--ckpt_path last, and its logger with the folder of this run, " in said
+    assert said.endswith("version_0 (version: version_0)")
+    assert stopped(config, capsys, logger=False, default_root_dir=str(tmp_path / "n"))[1].endswith(
+        "--ckpt_path last"
+    )
 
 
 def test_where_no_bar_can_be_drawn_lines_say_where_a_training_is(config, capsys, monkeypatch):

@@ -5,7 +5,8 @@ import io
 import json
 import pickle
 import shutil
-from pathlib import Path
+from pathlib import Path, PosixPath
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,9 +15,11 @@ import torch
 import yaml
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
+from lmdyn.callbacks import ScheduledCheckpoint
 from lmdyn.callbacks.training.checkpoint_files import read_checkpoint
 from lmdyn.callbacks.training.sharded_checkpoints import about_sharded, is_sharded_checkpoint, read_sharded
 from lmdyn.cli.__main__ import main
+from lmdyn.cli.fit import LmdynCLI
 from tests.helpers.ranks import TORCHRUN, run_ranks
 from tests.helpers.small_runs import says
 
@@ -131,13 +134,80 @@ def test_an_index_runs_no_code(checkpoint, tmp_path):
     found = FileSystemReader(checkpoint).read_metadata()
     found.planner_data = Opener(tmp_path / "ran")
     (checkpoint / ".metadata").write_bytes(pickle.dumps(found))
-    (checkpoint / "metadata.crc32").unlink()  # of Lightning's alone, or of somebody who means harm
+    (checkpoint / "seal.json").unlink()  # of Lightning's alone, or of somebody who means harm
     for read in (about_sharded, read_sharded):
         with pytest.raises(ValueError, match=r"its index names builtins\.exec, which no index needs"):
             read(checkpoint)
     assert not (tmp_path / "ran").exists()
     FileSystemReader(checkpoint).read_metadata()  # torch runs it
     assert (tmp_path / "ran").exists()
+
+
+def test_an_index_changes_no_class(checkpoint):
+    """Pickle's BUILD sets attributes of whatever is on its stack: here it would be those of a class."""
+    index = b"\x80\x02cpathlib\nPosixPath\nN}X\x0b\x00\x00\x00__truediv__cpathlib\nPosixPath\ns\x86b."
+    (checkpoint / ".metadata").write_bytes(index)
+    (checkpoint / "seal.json").unlink()
+    before = PosixPath.__truediv__
+    with pytest.raises(ValueError, match="changes what is none of its own values"):
+        read_sharded(checkpoint)
+    assert PosixPath.__truediv__ is before
+
+
+def test_parts_of_another_step_are_refused(runs, checkpoint):
+    part = "__1_0.distcp"
+    shutil.copy(runs / "run" / "resume" / "step=000000006.ckpt" / part, checkpoint / part)
+    for read in (about_sharded, read_sharded):
+        with pytest.raises(ValueError, match=r"__1_0\.distcp in it has another content than was written"):
+            read(checkpoint)
+
+
+def test_parts_that_lie_over_each_other_are_refused(checkpoint):
+    """Their sum is right, and a place between them would stay as the memory was."""
+    found = FileSystemReader(checkpoint).read_metadata()
+    chunks = found.state_dict_metadata["state_dict.net.0.weight"].chunks
+    assert len(chunks) == 2
+    _, second = sorted(chunks, key=lambda chunk: chunk.offsets)
+    second.offsets = torch.Size((second.offsets[0] - 1, 0))
+    (checkpoint / ".metadata").write_bytes(pickle.dumps(found))
+    (checkpoint / "seal.json").unlink()
+    with pytest.raises(ValueError, match=r"the parts of state_dict\.net\.0\.weight are not those of"):
+        read_sharded(checkpoint)
+
+
+def test_weights_by_two_names_are_refused(checkpoint):
+    found = FileSystemReader(checkpoint).read_metadata()
+    kinds = found.state_dict_metadata
+    kinds["model.net.0.weight"] = kinds["state_dict.net.0.weight"]
+    (checkpoint / ".metadata").write_bytes(pickle.dumps(found))
+    (checkpoint / "seal.json").unlink()
+    with pytest.raises(ValueError, match="the weights of two kinds of strategies"):
+        read_sharded(checkpoint)
+
+
+def test_half_a_folder_is_passed_over_by_last(runs, tmp_path, caplog):
+    """A folder is replaced by another name; one that somebody has half removed does not stop the run."""
+    saver = ScheduledCheckpoint(weights_only=False)
+    this = SimpleNamespace(_full_savers=[saver])
+    folder = tmp_path / "resume"
+    for step in (3, 6):
+        shutil.copytree(runs / "run" / "resume" / f"step={step:09d}.ckpt", folder / f"step={step:09d}.ckpt")
+    assert [p.name for p in LmdynCLI._full_checkpoints(this, tmp_path)] == [
+        "step=000000003.ckpt", "step=000000006.ckpt"
+    ]  # fmt: skip
+    (folder / "step=000000006.ckpt" / ".metadata").unlink()
+    assert [p.name for p in LmdynCLI._full_checkpoints(this, tmp_path)] == ["step=000000003.ckpt"]
+    assert "step=000000006.ckpt is a folder and no whole checkpoint: it is passed over" in caplog.text
+
+
+def test_a_damaged_first_checkpoint_does_not_stop_the_others(runs, tmp_path, capsys):
+    shutil.copytree(runs / "run", tmp_path / "run")
+    first = tmp_path / "run" / "checkpoints" / "step=000000000.ckpt"
+    (first / "meta.pt").write_bytes(b"")
+    shutil.rmtree(tmp_path / "run" / "observations")
+    assert "1 of 3 checkpoints could not be observed" in says(["analyze", str(tmp_path / "run")], capsys)
+    found = pd.read_parquet(tmp_path / "run" / "observations" / "learning_curves")
+    assert found["step"].unique().tolist() == [3, 6]
 
 
 def test_settings_of_an_optimizer_run_no_code(checkpoint, tmp_path):
@@ -148,7 +218,7 @@ def test_settings_of_an_optimizer_run_no_code(checkpoint, tmp_path):
     where.relative_path, where.offset, where.length = "other.distcp", 0, len(stored.getvalue())
     (checkpoint / "other.distcp").write_bytes(stored.getvalue())
     (checkpoint / ".metadata").write_bytes(pickle.dumps(found))
-    (checkpoint / "metadata.crc32").unlink()  # of Lightning's alone, or of somebody who means harm
+    (checkpoint / "seal.json").unlink()  # of Lightning's alone, or of somebody who means harm
     with pytest.raises(
         ValueError, match=r"(?s)cannot be read as a sharded checkpoint.*weights_only|Unsupported"
     ):

@@ -46,6 +46,8 @@ def _enter(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
+    # as in a user's process on Linux; of a forkserver's, workers of a DataLoader would outlive one that is killed
+    multiprocessing.set_start_method("fork", force=True)
     import torch  # by the server already
 
     torch.set_num_threads(1)

@@ -172,7 +172,11 @@ class ProbeSet:
         ):
             return self
         loader = self.loader.recut(fingerprints)
-        return self if loader is None else ProbeSet(loader, names=self.names, labels=self.labels)
+        return (
+            self
+            if loader is None
+            else ProbeSet(loader, max_tokens=self.max_tokens, names=self.names, labels=self.labels)
+        )
 
     def batches(self, rank: int = 0, world_size: int = 1) -> Iterator[dict[str, Any]]:
         """The batches of one rank, in Hugging Face's names, with labels of their own place.

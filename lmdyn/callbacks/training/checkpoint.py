@@ -17,7 +17,7 @@ from lmdyn.callbacks.training.lightning_internals import (
 )
 from lmdyn.callbacks.training.observation_schedule import Steps
 from lmdyn.callbacks.training.resume import RunState, about_checkpoint, at_epoch_start
-from lmdyn.callbacks.training.sharded_checkpoints import is_sharded_checkpoint, seal_index
+from lmdyn.callbacks.training.sharded_checkpoints import is_sharded_checkpoint, seal
 
 __all__ = ["ScheduledCheckpoint", "checkpoint_step"]
 
@@ -153,10 +153,15 @@ class ScheduledCheckpoint(Checkpoint):
         if not trainer.is_global_zero:
             return
         if is_sharded_checkpoint(partial):
-            seal_index(partial)
-        if path.is_dir():  # a file is replaced in one go
-            _remove(path)
+            seal(partial)
+        before = path.with_name(f".{path.name}.old.tmp")
+        if (
+            path.is_dir()
+        ):  # a file is replaced in one go, a folder by another name: one of them is whole at any moment
+            _remove(before)
+            path.rename(before)
         partial.replace(path)
+        _remove(before)
         if self.keep is not None:
             steps = {p: checkpoint_step(p) for p in path.parent.glob("step=*.ckpt")}
             older = sorted((there, p) for p, there in steps.items() if there is not None and there < step)

@@ -5,12 +5,14 @@ values, and a checkpoint that holds anything else is refused before torch reads 
 """
 
 import io
+import json
 import pickle
 import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
+import numpy as np
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -18,11 +20,12 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
 from lmdyn.callbacks.training.atomic_files import compare_checksums
 
-__all__ = ["about_sharded", "is_sharded_checkpoint", "read_sharded", "seal_index"]
+__all__ = ["about_sharded", "is_sharded_checkpoint", "read_sharded", "seal"]
 
 _ABOUT = "meta.pt"
 _INDEX = ".metadata"
-_CHECKSUM = "metadata.crc32"
+_SEAL = "seal.json"
+_END = 1 << 16  # bytes
 _WEIGHTS = ("state_dict.", "model.")  # of a ModelParallelStrategy, of an FSDPStrategy
 
 _IN_INDEX = {
@@ -44,9 +47,34 @@ def is_sharded_checkpoint(path: Path) -> bool:
     return (path / _INDEX).is_file() and (path / _ABOUT).is_file()
 
 
-def seal_index(path: Path) -> None:
-    """Write a checksum of the index, which torch writes without any: a flipped bit could name another tensor."""
-    (path / _CHECKSUM).write_text(f"{zlib.crc32((path / _INDEX).read_bytes())}\n", encoding="utf-8")
+def seal(path: Path) -> None:
+    """Note which files belong together, and a checksum of each index and of both ends of each part.
+
+    torch notes neither: a part of another step would be read without a word.
+    """
+    (path / _SEAL).write_text(json.dumps(_sealed(path), indent=1) + "\n", encoding="utf-8")
+
+
+def _sealed(path: Path) -> dict[str, list[int]]:
+    files = [path / _INDEX, *sorted(path.glob("*.distcp"))]
+    return {file.name: [file.stat().st_size, _checksum(file, whole=file.name == _INDEX)] for file in files}
+
+
+def _checksum(file: Path, *, whole: bool) -> int:
+    with file.open("rb") as content:
+        first = content.read() if whole else content.read(_END)
+        content.seek(max(content.tell(), file.stat().st_size - _END))
+        return zlib.crc32(content.read(), zlib.crc32(first))
+
+
+def _compare_seal(path: Path) -> None:
+    """Refuse files that are not those that were written together, where that was noted."""
+    if not (path / _SEAL).is_file():
+        return
+    noted = json.loads((path / _SEAL).read_text(encoding="utf-8"))
+    for name, found in _sealed(path).items():
+        if noted.get(name) not in (None, found) or (name == _INDEX and name not in noted):
+            raise ValueError(f"{name} in it has another content than was written")
 
 
 def about_sharded(path: Path) -> dict[str, Any]:
@@ -78,10 +106,13 @@ def _read(path: Path, *parts: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is no tensor, and the tensors whose names begin with a part's, by the rest of their names."""
     reader = _Reader(path)
     try:
+        _compare_seal(path)
         compare_checksums(path / _ABOUT)
         about = torch.load(path / _ABOUT, map_location="cpu", weights_only=True)
         whole = reader.read_metadata()
         index = whole.state_dict_metadata
+        if sum(any(name.startswith(part) for name in index) for part in _WEIGHTS) > 1:
+            raise ValueError("it holds the weights of two kinds of strategies")
         tensors = {
             name: torch.empty(what.size, dtype=what.properties.dtype)
             for name, what in index.items()
@@ -113,12 +144,15 @@ def _check_chunks(index: Mapping[str, Any]) -> None:
     for name, what in index.items():
         if not isinstance(what, TensorStorageMetadata):
             continue
-        within = all(
-            first >= 0 and first + length <= size
-            for chunk in what.chunks
-            for first, length, size in zip(chunk.offsets, chunk.sizes, what.size, strict=True)
-        )
-        if not within or sum(chunk.sizes.numel() for chunk in what.chunks) != what.size.numel():
+        shape = (len(what.chunks), len(what.size))
+        first = np.array([chunk.offsets for chunk in what.chunks], np.int64).reshape(shape)
+        end = first + np.array([chunk.sizes for chunk in what.chunks], np.int64).reshape(shape)
+        within = (first >= 0).all() and (end <= np.array(what.size, np.int64)).all()
+        # two boxes meet where they do in each dimension
+        meet = ((first[:, None] < end[None]) & (first[None] < end[:, None])).all(-1)
+        meet &= ~np.eye(len(what.chunks), dtype=bool)
+        covered = sum(chunk.sizes.numel() for chunk in what.chunks) == what.size.numel()
+        if not within or not covered or meet.any():
             raise ValueError(f"the parts of {name} are not those of {tuple(what.size)}")
 
 
@@ -138,16 +172,26 @@ class _Reader(FileSystemReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         content = (Path(self.path) / _INDEX).read_bytes()
-        sealed = Path(self.path) / _CHECKSUM
-        if sealed.is_file() and int(sealed.read_text(encoding="utf-8")) != zlib.crc32(content):
-            raise ValueError(f"{_INDEX} in it has another content than was written")
         index = cast(Metadata, _Index(io.BytesIO(content)).load())
         index.storage_meta = None
         return index
 
 
-class _Index(pickle.Unpickler):
-    """Knows what an index is made of, and nothing else."""
+_InPython: Any = pickle._Unpickler  # whose steps can be refused
+
+
+class _Index(_InPython):
+    """Knows what an index is made of, and nothing else; nothing that it names can be changed."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(_InPython.dispatch)
+
+    def load_build(self) -> None:
+        """Set the attributes of a value, never those of a class, a function or a dtype."""
+        if not type(self.stack[-2]).__module__.startswith("torch.distributed.checkpoint"):
+            raise pickle.UnpicklingError("its index changes what is none of its own values")
+        super().load_build()
+
+    dispatch[pickle.BUILD[0]] = load_build
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):

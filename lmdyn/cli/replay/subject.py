@@ -52,7 +52,11 @@ class Subject:
 
     def config(self) -> dict[str, Any]:
         """Its configuration."""
-        return _run_config(self.folder, self.first) if self.own else _pretrained_config(self.first)
+        return (
+            _run_config(self.folder, list(self.paths.values()))
+            if self.own
+            else _pretrained_config(self.first)
+        )
 
 
 def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Mapping[int, Path]:
@@ -97,8 +101,8 @@ def _hub_refs(name: str) -> list[str]:
     return [ref.name for ref in (*refs.branches, *refs.tags)]
 
 
-def _run_config(run: Path, first: Path) -> dict[str, Any]:
-    """The configuration of a run of ours, with what its first checkpoint knows."""
+def _run_config(run: Path, checkpoints: Sequence[Path]) -> dict[str, Any]:
+    """The configuration of a run of ours, with what its first checkpoint that can be read knows."""
     config = read_yaml(run / "config.yaml")
     if not (
         isinstance(config, Mapping) and all(isinstance(config.get(k), Mapping) for k in ("trainer", "model"))
@@ -114,11 +118,22 @@ def _run_config(run: Path, first: Path) -> dict[str, Any]:
     config["trainer"]["callbacks"] = [c for c in callbacks if not _saves_checkpoints(c["class_path"])]
     # what was found in training, as the size of the vocabulary, is in the checkpoint; numbers only, since texts could
     # name classes, which jsonargparse imports
-    saved = read_checkpoint(first).get("hyper_parameters", {})
+    saved = _first_that_reads(checkpoints).get("hyper_parameters", {})
     hparams = {k: v for k, v in saved.items() if isinstance(v, (int, float))}
     arguments = config["model"].get("init_args", {})
     arguments |= {k: hparams[k] for k, v in arguments.items() if v is None and k in hparams}
     return config
+
+
+def _first_that_reads(checkpoints: Sequence[Path]) -> dict[str, Any]:
+    """One that is damaged is told where it is observed, and does not stop the others."""
+    wrong: ValueError | None = None
+    for path in checkpoints:
+        try:
+            return read_checkpoint(path)
+        except ValueError as error:
+            wrong = wrong or error
+    raise wrong or ValueError("there are no checkpoints")
 
 
 def _pretrained_config(first: Path) -> dict[str, Any]:

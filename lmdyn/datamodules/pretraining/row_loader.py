@@ -194,12 +194,12 @@ class RowLoader:
         return RowLoader(self._text, self._maker, **{**self._settings, **changes})
 
     def shard(self, rank: int, world_size: int) -> "RowLoader":
-        """Every ``world_size``-th row of each batch from row ``rank`` on."""
-        return self._replace(rank=rank, world_size=world_size)
+        """Every ``world_size``-th row of each batch from row ``rank`` on, to be looked at: part of an update, too."""
+        return self._replace(rank=rank, world_size=world_size, accumulated=1)
 
     def limit(self, max_tokens: int) -> "RowLoader":
         """About ``max_tokens`` positions of the split, in windows evenly spread over it."""
-        return self._replace(max_tokens=max_tokens)
+        return self._replace(max_tokens=max_tokens, accumulated=1)
 
     def with_batch_size(self, rows: int) -> "RowLoader":
         """The same rows in batches of another size, of all ranks together, each an update."""
@@ -208,7 +208,7 @@ class RowLoader:
     def recut(self, fingerprints: Collection[str]) -> "RowLoader | None":
         """The same rows, in batches of the size that one of these fingerprints is of; None where it is of none."""
         rows = size_that(lambda n: self._fingerprint(n) in fingerprints)
-        return None if rows is None else self._replace(batch_size=rows)
+        return None if rows is None else self._replace(batch_size=rows, accumulated=1)
 
     def state_dict(self) -> dict[str, Any]:
         """Epoch and number of batches handed out in it, the one that is being worked on included."""

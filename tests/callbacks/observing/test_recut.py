@@ -1,9 +1,11 @@
 """A run that goes on with another batch_size is observed in the batches that it began with, live and in replay."""
 
 import hashlib
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 
 from lmdyn.callbacks import ProbeSet
@@ -51,6 +53,45 @@ def test_other_data_has_no_such_cut(loader):
     assert now.recut(other) is now
     assert now.recut(()) is now
     assert now.recut({now.fingerprint, ProbeSet(loader(3)).fingerprint}) is now
+
+
+class Recuttable(list):
+    """A loader of a user's own: it has a hash and can be cut, and cannot limit itself."""
+
+    fingerprint = "now"
+
+    def recut(self, fingerprints):
+        found = Recuttable(self)
+        found.fingerprint = "before"
+        return found if "before" in fingerprints else None
+
+
+def test_its_limit_stays():
+    batches = Recuttable([{"labels": torch.zeros(2, 5, dtype=torch.int64)} for _ in range(9)])
+    probe = ProbeSet(batches, max_tokens=30)
+    assert [len(list(p.batches())) for p in (probe, probe.recut({"before"}))] == [3, 3]
+
+
+def test_training_rows_are_looked_at_whole_whatever_the_accumulation(tmp_path):
+    """Epochs of training end with a whole update; what is looked at does not."""
+    data = PretrainingCorpus(
+        GrammarCorpus(**PIECES, cache_dir=str(tmp_path)), sequence_length=24, batch_size=2
+    )
+    data.prepare_data()
+    data.setup("fit")
+    loaders = []
+    for accumulated in (1, 8):
+        data.trainer = SimpleNamespace(
+            accumulate_grad_batches=accumulated, global_rank=0, world_size=1, limit_train_batches=1.0
+        )
+        loaders.append(data.train_dataloader())
+    assert len(loaders[1]) < len(loaders[0])
+    for limit in (None, 600):
+        one, eight = (ProbeSet(loader, max_tokens=limit) for loader in loaders)
+        assert one.fingerprint == eight.fingerprint
+        assert contents(one) == contents(eight)
+        wanted = ProbeSet(loaders[0].with_batch_size(3), max_tokens=limit)
+        assert contents(eight.recut({wanted.fingerprint})) == contents(wanted)
 
 
 def configuration(folder, batch_size, accumulated, steps, more=()):
