@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import time
+import weakref
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,7 +22,8 @@ _SAY_S = 60.0
 class FolderLock:
     """A file next to a folder that one process at a time may hold (``flock``), with a line about who does.
 
-    The system releases it when the process ends, SIGKILL included; a file that is left over locks nothing. On file
+    The system releases it when the process ends, SIGKILL included; a file that is left over locks nothing. Processes
+    that the holder forks, such as the workers of a DataLoader, which outlive it by seconds, do not hold it. On file
     systems without locks, and on Windows, it is not held, which is no error.
 
     Args:
@@ -79,6 +81,7 @@ class FolderLock:
                 os.close(file)
                 continue
             self._file = file
+        _HELD.add(self)
         about = {
             "pid": os.getpid(),
             "host": platform.node(),
@@ -118,6 +121,21 @@ class FolderLock:
             return f"process {about['pid']} on {about['host']} ({about['command']}, since {about['began']})"
         except (OSError, ValueError, KeyError, TypeError):  # it has just begun
             return "another process"
+
+
+_HELD: "weakref.WeakSet[FolderLock]" = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """In a process that was forked: a lock is held as long as one process has the file open."""
+    for lock in _HELD:
+        if lock._file is not None:
+            os.close(lock._file)
+            lock._file = None
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _same_file(file: int, path: Path) -> bool:

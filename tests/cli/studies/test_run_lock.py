@@ -54,6 +54,35 @@ def test_a_second_writer_is_told_of_the_first(tmp_path, holder):
     assert not (tmp_path / "run").exists()
 
 
+FORK = HOLD.replace("time.sleep(60)", "time.sleep(60 if os.fork() else 30)").replace(
+    "import sys", "import os, sys"
+)
+
+
+def test_processes_that_outlive_the_holder_do_not_hold_it(tmp_path):
+    """As the workers of a DataLoader do: they look for their parent every five seconds only."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORK, str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout.readline() == "held\n"
+        time.sleep(0.3)
+        with pytest.raises(ValueError, match="is written by process"):
+            FolderLock(tmp_path / "run").acquire()
+        process.kill()
+        process.wait()
+        os.killpg(process.pid, 0)  # the forked one is there
+        lock = FolderLock(tmp_path / "run")
+        lock.acquire()
+        lock.release()
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+
+
 def test_waiting_ends_with_the_holder(tmp_path, holder, caplog):
     lock = FolderLock(tmp_path / "run")
     threading.Timer(1.0, holder.kill).start()
