@@ -34,8 +34,7 @@ from torch import Tensor
 
 from lmdyn.analysis.inspection.activations import observing
 from lmdyn.callbacks import LearningCurves, Observer, Run, RunState, Sparsity, Steps
-from lmdyn.callbacks.observing.figures import log_figure
-from lmdyn.callbacks.observing.loggers import scalar_tags
+from lmdyn.callbacks.observing.loggers import log_figure, scalar_tags
 from lmdyn.callbacks.observing.probe import Watch, probe_pass
 from lmdyn.callbacks.observing.schema import tidy
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
