@@ -164,7 +164,7 @@ def test_of_a_checkpoint_only_numbers_are_configuration(run, tmp_path):
     arguments = config["model"]["init_args"]
     arguments |= {"vocab_size": None, "init_range": None, "dropout": None}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    found = _run_config(tmp_path, folder / "step=000000002.ckpt")["model"]["init_args"]
+    found = _run_config(tmp_path, [folder / "step=000000002.ckpt"])["model"]["init_args"]
     assert (found["init_range"], found["dropout"]) == (None, 0.5)
     assert found["vocab_size"] > 0
 
