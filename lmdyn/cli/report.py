@@ -49,7 +49,7 @@ def write_report(
     - ``figures_beside(observations, others)`` and ``tables_beside(observations, others)`` also have what other
       observers recorded of the run, whole and by their class (of one class the first folder by name). A table of
       ``others`` is read when it is asked for.
-    - ``animations(observations, settings)`` answers lists of figures: each is an animated image,
+    - ``animations(observations, settings)`` answers sequences of figures, each taken once: an animated image,
       ``<out>/<observer>_<name>.gif``. Of single runs only.
 
     Observers with ``several_runs`` make them once for all runs that they looked at; observations, and those of

@@ -5,8 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lmdyn.analysis.similarity.covariance import CrossCovariance
-from lmdyn.analysis.similarity.scatter import UNDERFLOW
-from lmdyn.analysis.statistics.precision import exact_float, scatter_matrix
+from lmdyn.analysis.statistics.precision import UNDERFLOW, exact_float, scatter_matrix
 
 __all__ = ["EffectiveDimension", "effective_dimension"]
 

@@ -8,7 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lmdyn.analysis.similarity.kernels import KERNELS, Structure, structure_of, subsample
-from lmdyn.analysis.similarity.scatter import UNDERFLOW, Pair
+from lmdyn.analysis.similarity.scatter import Pair
+from lmdyn.analysis.statistics.precision import UNDERFLOW
 
 __all__ = ["kernel_cka", "linear_cka"]
 

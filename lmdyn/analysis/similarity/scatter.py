@@ -11,11 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lmdyn.analysis.statistics.precision import exact_float, scatter_matrix
+from lmdyn.analysis.statistics.precision import UNDERFLOW, exact_float, scatter_matrix
 
 __all__ = [
     "RANK_TOLERANCE",
-    "UNDERFLOW",
     "WELL_CONDITIONED",
     "Axes",
     "Cut",
@@ -32,9 +31,6 @@ WELL_CONDITIONED = 1e-4
 _ABSENT = (
     5e-13  # eigenvalues of XᵀX below this share of the greatest are rounding: safely below RANK_TOLERANCE²
 )
-UNDERFLOW = 1e-290
-"""Squares that add up to less have lost digits."""
-
 _CONSTANT = 1e-12  # deviations below this share of the values themselves are the rounding of the mean
 
 Cut = Literal["variance", "singular_values"]

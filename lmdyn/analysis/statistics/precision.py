@@ -6,7 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["at_least_float32", "exact_float", "scatter_matrix", "unit_size"]
+__all__ = ["UNDERFLOW", "at_least_float32", "exact_float", "scatter_matrix", "unit_size"]
+
+UNDERFLOW = 1e-290
+"""Squares that add up to less have lost digits, in float64."""
 
 
 def at_least_float32(x: Tensor) -> torch.dtype:

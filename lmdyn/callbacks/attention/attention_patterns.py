@@ -116,7 +116,10 @@ class AttentionPatterns(StreamingObserver):
 
     @staticmethod
     def animations(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Sequence[Figure]]:
-        """A picture a step of the heads that become diagonal, by name; the report makes animated images of them."""
+        """A picture a step of the heads that become diagonal, by name; the report makes animated images of them.
+
+        The pictures are states of one figure: save each before you take the next one.
+        """
         frames = diagonal_animation(observations)
         return {"diagonal_heads": frames} if len(frames) > 1 else {}
 

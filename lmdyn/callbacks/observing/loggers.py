@@ -96,9 +96,8 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
     with _survived(observer, "its figures"):
         if observer.log_figures and any(map(takes_images, loggers)):
             steps = [s for s in observer.store.steps() if s <= step]
-            drawn = frozenset(
-                spread_out(steps, MOST_STEPS)
-            )  # as a report does: all, at each step, would be quadratic
+            # as a report does: all of them, at each step, would be quadratic
+            drawn = frozenset(spread_out(steps, MOST_STEPS))
             observations = observer.store.read(steps=drawn, where=observer.figure_rows)
             figures = observer.figures(observations, observer.settings)
             for name, figure in figures.items():

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lmdyn.callbacks.observing.figures import lay_out, pixels
+from lmdyn.callbacks.training.atomic_files import write_file
 
 __all__ = [
     "CLAIMS_PAGE",
@@ -85,7 +86,8 @@ def link_to_claims(folder: Path) -> None:
     text = path.read_text(encoding="utf-8")
     (link,) = links_between(folder, REPORT_PAGE)
     if link not in text:
-        path.write_text(text.replace("<body>", f"<body>{link}", 1), encoding="utf-8")
+        linked = text.replace("<body>", f"<body>{link}", 1)
+        write_file(path, lambda unfinished: unfinished.write_text(linked, encoding="utf-8"))
 
 
 def file_beside(base: Path, name: str, suffix: str) -> Path:

@@ -193,22 +193,26 @@ class RowLoader:
     def _replace(self, **changes: Any) -> "RowLoader":
         return RowLoader(self._text, self._maker, **{**self._settings, **changes})
 
+    def _looked_at(self, **changes: Any) -> "RowLoader":
+        """To be looked at, not trained on: epochs of training end with a whole update, however it is divided."""
+        return self._replace(accumulated=1, **changes)
+
     def shard(self, rank: int, world_size: int) -> "RowLoader":
-        """Every ``world_size``-th row of each batch from row ``rank`` on, to be looked at: part of an update, too."""
-        return self._replace(rank=rank, world_size=world_size, accumulated=1)
+        """Every ``world_size``-th row of each batch from row ``rank`` on."""
+        return self._looked_at(rank=rank, world_size=world_size)
 
     def limit(self, max_tokens: int) -> "RowLoader":
         """About ``max_tokens`` positions of the split, in windows evenly spread over it."""
-        return self._replace(max_tokens=max_tokens, accumulated=1)
+        return self._looked_at(max_tokens=max_tokens)
 
     def with_batch_size(self, rows: int) -> "RowLoader":
         """The same rows in batches of another size, of all ranks together, each an update."""
-        return self._replace(batch_size=rows, accumulated=1)
+        return self._looked_at(batch_size=rows)
 
     def recut(self, fingerprints: Collection[str]) -> "RowLoader | None":
         """The same rows, in batches of the size that one of these fingerprints is of; None where it is of none."""
         rows = size_that(lambda n: self._fingerprint(n) in fingerprints)
-        return None if rows is None else self._replace(batch_size=rows, accumulated=1)
+        return None if rows is None else self._looked_at(batch_size=rows)
 
     def state_dict(self) -> dict[str, Any]:
         """Epoch and number of batches handed out in it, the one that is being worked on included."""
