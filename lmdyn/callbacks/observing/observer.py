@@ -35,7 +35,7 @@ from lmdyn.callbacks.observing.run import (
     snake_case,
     split_loader,
 )
-from lmdyn.callbacks.observing.schema import tidy
+from lmdyn.callbacks.observing.schema import Quantity, tidy
 from lmdyn.callbacks.observing.store import (
     UNDECIDED,
     ObservationStore,
@@ -89,6 +89,9 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
 
     several_runs: bool = False
     """Whether :meth:`figures` also draws several runs: one table after the other, with a column ``run``."""
+
+    recorded: ClassVar[tuple[Quantity, ...]] = ()
+    """What it records: for the documentation, the axes of a report and TensorBoard's layouts; may be empty."""
 
     not_settings: ClassVar[frozenset[str]] = frozenset({"schedule", "name", "probe", "log_figures"})
     """Arguments on which no number depends: they are no part of the settings that a file holds."""

@@ -1,7 +1,8 @@
 """The tidy table of an observation: step, tokens, quantity, site, group columns, value; and its parquet schema."""
 
 from collections.abc import Collection
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pyarrow as pa
 from lmdyn.callbacks.training.observation_schedule import Progress
 
 __all__ = [
+    "Quantity",
     "from_arrow",
     "group_columns",
     "is_number_column",
@@ -21,6 +23,49 @@ __all__ = [
 ]
 
 _BEFORE_GROUPS = ("step", "tokens", "quantity", "site")
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What the numbers of one quantity are: an observer declares each that it records.
+
+    The tables of the documentation, the axes of a report and the layouts of TensorBoard are made of these.
+
+    Attributes:
+        name: as in the column ``quantity``; ``<...>`` stands for a part that settings or data give.
+        meaning: one sentence, without unit and range.
+        unit: ``nats``, ``bits``, ``share``, ``words`` and so on; empty for a pure number.
+        low: the least value by definition, itself included; None where there is none.
+        high: the greatest one.
+        better: which way a model is better, where that has a meaning.
+        tags: what follows the quantity in a logger's tag, one for each form: empty, or column names such as
+            ``<site>`` or ``<layer>/<tag>``; none where it is stored and not logged.
+
+    Example:
+        >>> loss = Quantity("loss", "Mean token loss.", unit="nats", low=0.0, better="lower")
+        >>> loss.label, loss.holds(3.2), loss.holds(-1.0)
+        ('loss (nats)', True, False)
+    """
+
+    name: str
+    meaning: str
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    better: Literal["higher", "lower"] | None = None
+    tags: tuple[str, ...] = ("",)
+
+    @property
+    def label(self) -> str:
+        """As at an axis: words, and the unit in brackets."""
+        words = self.name.replace("_", " ")
+        return f"{words} ({self.unit})" if self.unit else words
+
+    def holds(self, value: float, rounding: float = 1e-6) -> bool:
+        """Whether a value is within the range; one that is not a number is none."""
+        low = self.low is None or value >= self.low - rounding
+        high = self.high is None or value <= self.high + rounding
+        return value != value or (low and high)
 
 
 def group_columns(table: pd.DataFrame) -> list[str]:
