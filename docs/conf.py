@@ -2,8 +2,12 @@
 
 import importlib
 import re
+import sys
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "lmdyn"
 author = "the lmdyn authors"
@@ -18,13 +22,14 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
+    "recorded",  # of docs/_ext
 ]
 html_theme = "furo"
 html_title = "lmdyn"
 html_static_path = ["_static"]
 html_css_files = ["lmdyn.css"]
 templates_path = ["_templates"]
-exclude_patterns = ["_build", "_templates", "records"]
+exclude_patterns = ["_build", "_ext", "_templates", "records"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
@@ -81,28 +86,6 @@ def _public_reference(app: Any, env: Any, node: Any, contnode: Any) -> Any:
     return contnode if _exists(target) else None
 
 
-def _table_of_tags(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """An observer's section of logged tags, as a table."""
-    if "Logged tags:" not in lines:
-        return
-    first = lines.index("Logged tags:")
-    last = next((i for i in range(first + 1, len(lines)) if lines[i] and lines[i][0] != " "), len(lines))
-    rows: list[list[str]] = []
-    rest: list[str] = []  # paragraphs below the tags
-    for line in lines[first + 1 : last]:
-        if rest or not line:
-            rest.append(line.removeprefix("    "))
-        elif line.startswith("    ``"):
-            tag, _, meaning = line.strip().partition("``: ")
-            rows.append([f"{tag.rstrip('`')}``", meaning])
-        elif rows:
-            rows[-1][1] += f" {line.strip()}"
-    table = ["**Logged tags**", "", ".. list-table::", "   :widths: 45 55", "   :header-rows: 1", ""]
-    for tag, meaning in [["tag", "what it is"], *rows]:
-        table += [f"   * - {tag}", f"     - {meaning}"]
-    lines[first:last] = [*table, "", *rest, ""]
-
-
 def _plain_signs(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Bars and stars of mathematics, as in |λ| and (*shape, d), are none of the markup."""
     for i, line in enumerate(lines):
@@ -135,6 +118,5 @@ def _links_out(app: Any, name: str, source: list[str]) -> None:
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("source-read", _links_out)
-    app.connect("autodoc-process-docstring", _table_of_tags, priority=300)
     app.connect("autodoc-process-docstring", _plain_signs, priority=400)  # before napoleon
     app.connect("missing-reference", _public_reference)

@@ -10,13 +10,22 @@ import torch
 from matplotlib.figure import Figure
 
 from lmdyn.analysis import all_reduce_sum
-from lmdyn.callbacks import ObservedBatch, StreamingObserver
+from lmdyn.callbacks import ObservedBatch, Quantity, StreamingObserver
 
 
 class Calibration(StreamingObserver):
     """Tokens are sorted into bins by the probability of the likeliest word; in each, confidence against accuracy."""
 
     uses_labels = True
+    recorded = (
+        Quantity("confidence", "Mean probability of the likeliest word.", "share", low=0.0, high=1.0),
+        Quantity(
+            "accuracy", "Tokens whose likeliest word is right.", "share", low=0.0, high=1.0, better="higher"
+        ),
+        Quantity(
+            "calibration_error", "Mean gap of both over bins.", "share", low=0.0, high=1.0, better="lower"
+        ),
+    )
 
     def __init__(self, *, bins: int = 10, **kwargs):
         super().__init__(**kwargs)

@@ -19,6 +19,7 @@ from lmdyn.callbacks.observing.loggers import publish
 from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.cli.__main__ import main
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
+from tests.helpers.recorded import UNITS, check_tags, check_values, is_elsewhere
 
 SCHEDULE = {"at": [0, 3], "epochs": True}
 
@@ -44,6 +45,10 @@ OBSERVERS = {
     "LearningCurves": {"layers": ["upos", "semtag_coarse"], "bands": [5, 50]},
     "Similarity": {
         "reference": {"before": {"class_path": "Previous"}, "itself": {"class_path": "Itself"}},
+        "measures": [
+            "cca", "svcca", "svcca_2", "pwcca", "linear_cka", "debiased_linear_cka", "procrustes", "kernel_cka", "rsa",
+        ],
+        "max_samples": 50,
         "bootstrap": 4,
         "jackknife": 64,
     },
@@ -357,23 +362,56 @@ def test_live_equals_replayed(observed, tmp_path_factory, name):
 
 
 @pytest.mark.parametrize("name", OBSERVERS)
-def test_logged_tags_are_the_documented_ones(observed, name):
+def test_logged_tags_are_the_declared_ones(observed, name):
     observed = observed[language_of(name)]
     events = EventAccumulator(str(observed)).Reload()
     snake = folder_of(observed, name).name
     logged = {tag for tag in events.Tags()["scalars"] if tag.startswith(f"{snake}/")}
     assert logged
-    section = re.search(r"Logged tags:\n(.*?)\n\n", inspect.getdoc(exported()[name]) + "\n\n", re.S)
-    documented = re.findall(r"^\s+``(.+?)``:", section[1], re.M)
-    # attention sites are no part of an LSTM: their tags are asserted in the observer's own tests
-    documented = [tag for tag in documented if "attention" not in tag.partition("/")[2]]
-    patterns = {tag: re.compile(re.sub(r"<\w+>", "[^/]+", tag)) for tag in documented}
-    for tag in logged:
-        assert any(p.fullmatch(tag) for p in patterns.values()), f"{tag} is logged but not documented"
-    for tag, pattern in patterns.items():
-        assert any(pattern.fullmatch(t) for t in logged), f"{tag} is documented but not logged"
+    cls = exported()[name]
+    check_tags(cls, snake, logged, lambda quantity: not is_elsewhere(cls, quantity))
     steps = {e.step for e in events.Scalars(min(logged))}
     assert steps <= set(pd.read_parquet(folder_of(observed, name))["step"].unique())
+
+
+@pytest.mark.parametrize("name", OBSERVERS)
+def test_what_is_stored_is_declared_and_in_its_range(observed, name):
+    check_values(exported()[name], pd.read_parquet(folder_of(observed[language_of(name)], name)))
+
+
+def test_declarations_are_sentences_with_known_units():
+    for name, cls in exported().items():
+        assert len({q.name for q in cls.recorded}) == len(cls.recorded), f"{name} declares a quantity twice"
+        for q in cls.recorded:
+            assert q.unit in UNITS, f"{name}: {q.name} has the unit {q.unit!r}"
+            assert re.fullmatch(r".+\.", q.meaning), f"{name}: {q.name} means {q.meaning!r}"
+            assert q.low is None or q.high is None or q.low < q.high
+
+
+def test_the_tests_of_declarations_can_fail():
+    cls = lmdyn.callbacks.LearningCurves
+    tags = [
+        "loss",
+        "perplexity",
+        "accuracy",
+        "loss/upos/X",
+        "accuracy/upos/X",
+        "loss/rank/1-9",
+        "accuracy/rank/1-9",
+    ]
+    logged = [f"name/{tag}" for tag in tags]
+    check_tags(cls, "name", logged)
+    with pytest.raises(AssertionError, match="name/loss/X is logged but not declared"):
+        check_tags(cls, "name", [*logged, "name/loss/X"])
+    with pytest.raises(AssertionError, match="<band>'] are declared but not logged"):
+        check_tags(cls, "name", [tag for tag in logged if tag != "name/loss/rank/1-9"])
+    table = pd.DataFrame(
+        {"quantity": ["learning_rate", "accuracy", "loss", "loss"], "value": [-3, 1, 3, float("nan")]}
+    )
+    check_values(cls, table)
+    for quantity, value, says in (("accuracy", 1.01, "outside of 0 to 1"), ("hits", 1.0, "not declared")):
+        with pytest.raises(AssertionError, match=says):
+            check_values(cls, pd.concat([table, pd.DataFrame({"quantity": [quantity], "value": [value]})]))
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Observers with found sites and measured labels, on models that are not ours: invisible, live = replayed, tags."""
 
-import inspect
-import re
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +12,7 @@ import lmdyn.callbacks
 from lmdyn.callbacks import ObservationStore
 from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.cli.__main__ import main
+from tests.helpers.recorded import check_tags, check_values
 
 SCHEDULE = {"at": [0, 3], "last": True}
 ANY = {
@@ -108,15 +107,11 @@ def test_what_was_found_is_a_setting(observed):
     assert all(path.startswith("model.") for path in sites.values())
 
 
-def test_logged_tags_are_documented(observed):
+def test_tags_and_values_are_declared(observed):
     name, run = observed
     events = EventAccumulator(str(run)).Reload()
     for cls in MODELS[name]:
         logged = {tag for tag in events.Tags()["scalars"] if tag.startswith(f"{snake_case(cls)}/")}
-        section = re.search(
-            r"Logged tags:\n(.*?)\n\n", inspect.getdoc(getattr(lmdyn.callbacks, cls)) + "\n\n", re.S
-        )
-        documented = re.findall(r"^\s+``(.+?)``:", section[1], re.M)
-        patterns = [re.compile(re.sub(r"<\w+>", "[^/]+", tag)) for tag in documented]
         assert logged
-        assert all(any(p.fullmatch(tag) for p in patterns) for tag in logged)
+        check_tags(getattr(lmdyn.callbacks, cls), snake_case(cls), logged, wanted=lambda quantity: False)
+        check_values(getattr(lmdyn.callbacks, cls), pd.read_parquet(run / "observations" / snake_case(cls)))

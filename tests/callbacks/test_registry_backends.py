@@ -1,7 +1,5 @@
 """Interdependence with the backend shapley, as the registry tests each observer: on an LSTM, Llama, Mamba and T5."""
 
-import inspect
-import re
 from unittest import mock
 
 import lightning as L
@@ -15,6 +13,7 @@ from lmdyn.callbacks import Interdependence
 from lmdyn.cli.__main__ import main
 from tests.callbacks import test_registry as registry
 from tests.helpers.architectures import ARCHITECTURES
+from tests.helpers.recorded import check_tags, check_values
 
 SIZES = {
     **registry.GRAMMAR, "n_train_tokens": 600, "n_nouns": 25, "n_verbs": 20, "n_adjectives": 10, "n_adverbs": 4,
@@ -92,16 +91,11 @@ def test_live_equals_replayed(runs):
     assert di.groupby("step")["value"].mean().nunique() == 4  # training changes it
 
 
-def test_logged_tags_are_documented(runs):
+def test_tags_and_values_are_declared(runs):
     _, observed, kind = runs
     logged = {
         t for t in EventAccumulator(str(observed)).Reload().Tags()["scalars"] if t.startswith("interdep")
     }
-    section = re.search(r"Logged tags:\n(.*?)\n\n", inspect.getdoc(Interdependence) + "\n\n", re.S)
-    documented = re.findall(r"^\s+``(.+?)``:", section[1], re.M)
-    patterns = {tag: re.compile(re.sub(r"<\w+>", "[^/]+", tag)) for tag in documented}
-    for tag in logged:
-        assert any(p.fullmatch(tag) for p in patterns.values()), f"{tag} is logged but not documented"
-    for tag, pattern in patterns.items():
-        assert any(pattern.fullmatch(t) for t in logged), f"{tag} is documented but not logged"
+    check_tags(Interdependence, "interdependence", logged)
+    check_values(Interdependence, pd.read_parquet(registry.folder_of(observed, "Interdependence")))
     assert any("/logits/" in tag for tag in logged) == (kind != "t5")

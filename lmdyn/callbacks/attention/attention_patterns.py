@@ -17,6 +17,7 @@ from lmdyn.analysis.inspection.transformer import attention_sites
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.callbacks.attention.attention_figures import attention_figures, diagonal_animation
 from lmdyn.callbacks.observing.probe import ObservedBatch
+from lmdyn.callbacks.observing.schema import Quantity
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver, given_sites
 
 __all__ = ["AttentionPatterns"]
@@ -24,6 +25,7 @@ __all__ = ["AttentionPatterns"]
 log = logging.getLogger(__name__)
 
 _SPECIAL = ("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
+_HEAD = ("<site>/head=<head>",)
 
 
 class AttentionPatterns(StreamingObserver):
@@ -47,12 +49,7 @@ class AttentionPatterns(StreamingObserver):
         max_tokens: look at about this many tokens only; None for all.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
-    Logged tags:
-        ``attention_patterns/entropy/<site>/head=<head>``: mean entropy of a query's attention in nats.
-        ``attention_patterns/diagonal/<site>/head=<head>``: mean weight on the previous and the following token.
-        ``attention_patterns/itself/<site>/head=<head>``: mean weight on the token itself.
-        ``attention_patterns/vertical/<site>/head=<head>``: mean weight on special tokens.
-        ``attention_patterns/block/<site>/head=<head>``: mean weight within the segment, less its share of the tokens.
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
         ValueError: sites that name no module, a size below 1, a module whose attention is not found.
@@ -62,6 +59,17 @@ class AttentionPatterns(StreamingObserver):
     """
 
     uses_labels = False
+    recorded = (
+        Quantity("entropy", "Mean entropy of a query's attention.", "nats", low=0.0, tags=_HEAD),
+        Quantity("diagonal", "Mean weight on the previous and the following token.", low=0.0, high=1.0, tags=_HEAD),
+        Quantity("itself", "Mean weight on the token itself.", low=0.0, high=1.0, tags=_HEAD),
+        Quantity("vertical", "Mean weight on special tokens.", low=0.0, high=1.0, tags=_HEAD),
+        Quantity(
+            "block", "Mean weight within the segment, less its share of the tokens.", low=-1.0, high=1.0, tags=_HEAD
+        ),
+        Quantity("map", "Mean weight of a query position on a key position.", low=0.0, high=1.0, tags=()),
+    )  # fmt: skip
+
     sharded = True
 
     def __init__(

@@ -32,6 +32,7 @@ from lmdyn.analysis.probing.tower_heads import Encoded, HeadTraining, TowerHead,
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen
 from lmdyn.callbacks.dynamics.depth_performance_figures import depth_performance_figures
+from lmdyn.callbacks.dynamics.depth_performance_quantities import DEPTH_PERFORMANCE
 from lmdyn.callbacks.dynamics.masked_tokens import DepthRow, MaskedTokens
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, TrainingPart, to_device
@@ -109,17 +110,7 @@ class DepthPerformance(Observer):
         seed: of fine-tuning.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
-    Logged tags:
-        ``depth_performance/accuracy/<how>/t=<t>``: share of masked tokens with the highest logit, from 0 to 1; how is
-            ``fixed`` or ``retrained``.
-        ``depth_performance/cross_entropy/<how>/t=<t>``: their mean −ln p, in nats.
-        ``depth_performance/accuracy/<how>/mask/t=<t>``: the same where the mask token is shown, with a tokenizer.
-        ``depth_performance/cross_entropy/<how>/mask/t=<t>``: the same.
-        ``depth_performance/floor/retrained``: accuracy of the decoder that is retrained at t = 0.
-        ``depth_performance/floor/most_frequent``: share of the most frequent token among the labels.
-        ``depth_performance/floor/<how>/mask``: the same where the mask token is shown.
-        ``depth_performance/pearson/<how>/t=<t>``: from −1 to 1, with ``tasks``; how is ``frozen`` or ``fine_tuned``.
-        ``depth_performance/depth``: L, how often the model itself applies its layers.
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
         ValueError: times that do not rise; when attached, data that is not for masked language models or has no
@@ -137,6 +128,7 @@ class DepthPerformance(Observer):
     uses_labels = True
     reads = "masked"
 
+    recorded = DEPTH_PERFORMANCE
     several_runs = True
 
     not_settings = Observer.not_settings | {"tasks"}

@@ -26,6 +26,7 @@ from lmdyn.callbacks.dynamics.dynamics_settings import (
     with_flat,
 )
 from lmdyn.callbacks.dynamics.encoder_dynamics_figures import dynamics_figures
+from lmdyn.callbacks.dynamics.encoder_dynamics_quantities import ENCODER_DYNAMICS
 from lmdyn.callbacks.dynamics.encoder_dynamics_tables import dynamics_tables
 from lmdyn.callbacks.dynamics.encoder_rows import Row
 from lmdyn.callbacks.dynamics.encoder_runs import EncoderRuns
@@ -122,49 +123,15 @@ class EncoderDynamics(Observer):
         **kwargs: see :class:`~lmdyn.callbacks.Observer`; and, as in version 0.1, each of the settings above by its name
             in the observations' files (``short_steps``, ``long_tau``, ``dtype``, …).
 
-    Logged tags:
-        ``encoder_dynamics/synchronization_offset/length=<n>``: mean t at which the tokens of a sentence synchronized.
-        ``encoder_dynamics/synchronized_share/length=<n>``: share of sentences that did within ``short_steps``.
-        ``encoder_dynamics/restricted_offset/length=<n>``: mean over all sentences of the offset, ``short_steps`` of
-            those that did not synchronize.
-        ``encoder_dynamics/deviation_floor``: D that rounding keeps up among equal tokens.
-        ``encoder_dynamics/mean_exponent``: mean λ of the long term over the windows of chaotic transients, in sentences
-            that have one, nats a step.
-        ``encoder_dynamics/chaotic_share``: share of sentences with a chaotic transient.
-        ``encoder_dynamics/censored_share``: share whose transient was not over at the horizon.
-        ``encoder_dynamics/transient_length/width=<windows>``: mean steps until the running mean of λ over so many
-            windows stays at or below 0, or the state recurs; the horizon where it was not over.
-        ``encoder_dynamics/sign_change_length``: mean steps until the likeliest change of λ's sign; see the rule
-            ``sign_change`` of :func:`~lmdyn.analysis.transient_length`, also for what biases the other.
-        ``encoder_dynamics/sign_change_chaotic_share``: share of sentences with a transient by this rule.
-        ``encoder_dynamics/switched_share``: share of sentences that went over to the map of one token.
-        ``encoder_dynamics/orbit_share/<kind>``: share of sentences by the kind of their orbit: ``chaotic``, ``torus``,
-            or ``cycle``, ``fixed point`` and ``undetermined``, see :func:`~lmdyn.analysis.orbit_kind`.
-        ``encoder_dynamics/orbit_lyapunov_exponent``: mean λ over sentences of the part of the trajectory that tells its
-            kind, whatever it is, nats a step; of closed orbits, over whole periods. Of sentences whose tokens have
-            become equal it is that of the map of one token. Earlier files have ``orbit_exponent``, which is wrong for
-            closed orbits.
-        ``encoder_dynamics/full_lyapunov_exponent``: the same of the full map: of sentences of equal tokens the
-            larger of λ and of λ⊥ beside their orbit (``sentence_orbit_transverse_exponent``).
-        ``encoder_dynamics/transient_share``: share of sentences whose λ is that of chaos, at first or all along.
-        ``encoder_dynamics/undetermined_transient_share``: share of the others of which this is open: undetermined, or
-            λ·steps ≥ 10 before the arrival with an interval of λ that reaches its resolution.
-        ``encoder_dynamics/ended_share``: share whose chaos was seen to end within the horizon.
-        ``encoder_dynamics/restricted_mean_length``: mean steps of the chaotic transient up to the horizon
-            (:func:`~lmdyn.analysis.survival`), 0 where there is none.
-        ``encoder_dynamics/attractors``: number of different fixed points and periodic orbits.
-        ``encoder_dynamics/largest_attractor_share``: share of all sentences that end on the most frequent one.
-        ``encoder_dynamics/transverse_exponent``: mean growth of differences between tokens along synchronized
-            trajectories, nats a step; below 0 they stay synchronized. Where none of the ``check`` sentences has
-            synchronized within ``check_steps``, along sentences whose tokens are made equal.
-        ``encoder_dynamics/full_map_exponent``: mean λ of the ``check`` sentences on the full map, once synchronized.
-        ``encoder_dynamics/reduced_map_exponent``: the same windows of the same sentences on the map of one token.
-        ``encoder_dynamics/peak_effective_dimension``: highest effective dimension over t.
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
-        Not logged, for figures, tables and claims: ``local_exponent`` (λ of the window at t, mean over sentences, of
-        each term), ``deviation``, ``effective_dimension`` and ``share_of_ceiling`` at t, ``survival``,
-        ``chaotic_lyapunov_exponent`` (mean λ over sentences while they are chaotic, transients included, where there is
-        one), and rows of single sentences, ``sentence_…``.
+    Shares and means are over sentences, λ is in nats a step. ``sign_change_…`` are by the rule ``sign_change`` of
+    :func:`~lmdyn.analysis.transient_length`, which also says what biases the other one; kinds of orbits by
+    :func:`~lmdyn.analysis.orbit_kind` (``orbit_lyapunov_exponent`` of closed orbits is over whole periods); whether a
+    transient is undetermined (λ·steps ≥ 10 before the arrival with an interval of λ that reaches its resolution) and
+    ``restricted_mean_length`` by :func:`~lmdyn.analysis.survival`. Where none of the ``check`` sentences has
+    synchronized within ``check_steps``, ``transverse_exponent`` is along sentences whose tokens are made equal. Earlier
+    files have ``orbit_exponent``, which is wrong for closed orbits.
 
     Raises:
         ValueError: numbers out of range, windows that do not divide their horizon; when attached or observing, a probe
@@ -182,6 +149,7 @@ class EncoderDynamics(Observer):
 
     uses_labels = False
 
+    recorded = ENCODER_DYNAMICS
     several_runs = True
     legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {

@@ -22,8 +22,9 @@ from lmdyn.analysis.statistics.distributed import all_reduce_sum, rank_and_world
 from lmdyn.callbacks.conditions.finding import Foreseen
 from lmdyn.callbacks.interdependence.foreseen_pairs import foreseen_pairs
 from lmdyn.callbacks.interdependence.interdependence_figures import beside_figures, interdependence_figures
+from lmdyn.callbacks.interdependence.interdependence_quantities import INTERDEPENDENCE
 from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
-from lmdyn.callbacks.interdependence.pair_summary import recorded, summary
+from lmdyn.callbacks.interdependence.pair_summary import recorded_rows, summary
 from lmdyn.callbacks.interdependence.shapley_parts import Absence, ShapleyParts, Space, absent_token
 from lmdyn.callbacks.interdependence.token_pairs import TokenPairs
 from lmdyn.callbacks.interdependence.word_pairs import WordPairs, encode_words
@@ -99,20 +100,7 @@ class Interdependence(Observer):
         **kwargs: see :class:`~lmdyn.callbacks.Observer`. ``probe`` is a corpus, best with dependency trees and
             Universal POS; of the decomposition, one token a word.
 
-    Logged tags:
-        ``interdependence/di/<site>/distance=<d>``: mean DI of words d apart; site is ``hidden`` or ``logits``.
-        ``interdependence/di_low/<site>/distance=<d>``: lower end of its 95 % interval.
-        ``interdependence/di_high/<site>/distance=<d>``: upper end.
-        ``interdependence/syntactic_correlation/<site>/distance=<d>``: Spearman's correlation of DI with syntactic
-            distance, of words d apart; only with dependency trees.
-        ``interdependence/frequency_correlation/<site>/distance=<d>/<word>``: the same with the training count of
-            the ``left`` or the ``right`` word; only where training counts are known, of words of one token.
-        ``interdependence/partial_correlation/<site>/distance=<d>``: that with syntactic distance, the ranks of both
-            counts held; only where both are there.
-        ``interdependence/matched_correlation/<site>/distance=<d>``: that among pairs whose left words, and whose right
-            words, have about the same count, to a factor of two.
-        ``interdependence/mean_syntactic_correlation/<site>``: the mean over distances.
-        ``interdependence/mean_matched_correlation/<site>``: the same of pairs of the same counts.
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Columns of groups: ``distance``, ``syntactic`` and ``pos_class`` of the stratum, missing where it is over all, and
     ``word``. What is by class or by syntactic distance is in the store only; so are the number of ``pairs`` of each
@@ -138,6 +126,7 @@ class Interdependence(Observer):
 
     uses_labels = False
 
+    recorded = INTERDEPENDENCE
     needs = (AnnotatedText,)
     several_runs = True
     not_settings = Observer.not_settings | {"batch_tokens", "max_rows"}
@@ -390,7 +379,7 @@ class Interdependence(Observer):
     @staticmethod
     def record_rows(observations: pd.DataFrame, settings: Mapping[str, Any]) -> pd.DataFrame:
         """What a record of a run keeps: means and correlations over all classes, at both ends all of the states."""
-        return recorded(observations)
+        return recorded_rows(observations)
 
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:

@@ -10,7 +10,7 @@ from lmdyn.analysis.statistics.clustered import clustered_means
 from lmdyn.analysis.statistics.rank_blocks import blocks_of_clusters
 from lmdyn.callbacks.interdependence.pair_correlations import correlations
 
-__all__ = ["recorded", "summary"]
+__all__ = ["recorded_rows", "summary"]
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def _means(table: pd.DataFrame, strata: list[str], min_pairs: int) -> pd.DataFra
     return means[found.number >= min_pairs].reset_index().melt(id_vars=strata, var_name="quantity")
 
 
-def recorded(rows: pd.DataFrame) -> pd.DataFrame:
+def recorded_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that figures over all runs and claims need.
 
     Of each observation the means and correlations of hidden states (else of what there is) over all classes; of the

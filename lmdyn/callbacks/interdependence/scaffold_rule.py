@@ -19,11 +19,14 @@ from lmdyn.callbacks.interdependence.lstm_parts import LSTMParts
 from lmdyn.callbacks.interdependence.scaffold_figures import scaffold_figures
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import RuleInstances, offers
+from lmdyn.callbacks.observing.schema import Quantity
 
 __all__ = ["ScaffoldRule"]
 
 _BATCH = 250  # instances at once
 _STATES: dict[str, Literal["hidden", "cell"]] = {"gradient": "hidden", "cell_gradient": "cell"}
+_RULE = "<domain>/<scaffold>/length=<k>/rules=<n>"
+_RULE_FOCUS = "<domain>/<scaffold>/<focus>/length=<k>/rules=<n>"
 
 
 class ScaffoldRule(Observer):
@@ -61,16 +64,7 @@ class ScaffoldRule(Observer):
         **kwargs: see :class:`~lmdyn.callbacks.Observer`. The data are a
             :class:`~lmdyn.datamodules.ScaffoldCorpus`: the run's own, or ``probe``.
 
-    Logged tags:
-        ``scaffold_rule/probability/<domain>/<scaffold>/length=<k>/rules=<n>``: the model's own probability of ω.
-        ``scaffold_rule/probability/<domain>/<scaffold>/<focus>/length=<k>/rules=<n>``: of words in focus, ``open``
-            or ``scaffold``.
-        ``scaffold_rule/di/<domain>/<scaffold>/length=<k>/rules=<n>``: interdependence of α and the scaffold.
-        ``scaffold_rule/accuracy/<domain>/<scaffold>/length=<k>/rules=<n>``: share of instances predicted.
-        ``scaffold_rule/rise/<domain>/<scaffold>/length=<k>/rules=<n>``: by the scaffold in focus next to α.
-        ``scaffold_rule/gradient_inside/<domain>/<scaffold>/<focus>/length=<k>/rules=<n>``: of hidden states inside the
-            scaffold; focus is ``close`` or ``all``.
-        ``scaffold_rule/cell_gradient_inside/<domain>/<scaffold>/<focus>/length=<k>/rules=<n>``: of cell states.
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
         ValueError: data that are no ScaffoldCorpus, a tokenizer without its words, modules that are missing.
@@ -81,6 +75,29 @@ class ScaffoldRule(Observer):
     uses_labels = False
 
     several_runs = True
+    recorded = (
+        Quantity(
+            "probability", "Of ω after the scaffold: the model's own, or with some words in focus.", low=0.0, high=1.0,
+            tags=(_RULE, _RULE_FOCUS),
+        ),
+        Quantity("di", "Interdependence of α and the scaffold.", low=0.0, tags=(_RULE,)),
+        Quantity(
+            "accuracy", "Instances in which ω is the most probable word.", "share", low=0.0, high=1.0, better="higher",
+            tags=(_RULE,),
+        ),
+        Quantity(
+            "rise", "Probability of ω with all in focus less that with α alone.", low=-1.0, high=1.0, tags=(_RULE,)
+        ),
+        Quantity(
+            "gradient_inside", "Norm of the gradient of hidden states, mean inside the scaffold.", low=0.0,
+            tags=(_RULE_FOCUS,),
+        ),
+        Quantity("cell_gradient_inside", "The same of cell states.", low=0.0, tags=(_RULE_FOCUS,)),
+        Quantity("gradient", "Norm of the gradient of the hidden state some words after α.", low=0.0, tags=()),
+        Quantity("cell_gradient", "The same of the cell state.", low=0.0, tags=()),
+        Quantity("<quantity>_error", "Standard error over instances, by scaffold.", low=0.0, tags=()),
+    )  # fmt: skip
+
     needs = (RuleInstances,)
 
     def __init__(

@@ -91,7 +91,7 @@ class Observer(HyperparametersMixin, L.Callback, ABC):
     """Whether :meth:`figures` also draws several runs: one table after the other, with a column ``run``."""
 
     recorded: ClassVar[tuple[Quantity, ...]] = ()
-    """What it records: for the documentation, the axes of a report and TensorBoard's layouts; may be empty."""
+    """What it logs or stores: for documentation, a report's axes and TensorBoard's charts; may be empty."""
 
     not_settings: ClassVar[frozenset[str]] = frozenset({"schedule", "name", "probe", "log_figures"})
     """Arguments on which no number depends: they are no part of the settings that a file holds."""

@@ -1,7 +1,8 @@
 """The tidy table of an observation: step, tokens, quantity, site, group columns, value; and its parquet schema."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,10 +13,12 @@ from lmdyn.callbacks.training.observation_schedule import Progress
 
 __all__ = [
     "Quantity",
+    "declared",
     "from_arrow",
     "group_columns",
     "is_number_column",
     "last_step",
+    "pattern",
     "select",
     "tidy",
     "to_arrow",
@@ -23,6 +26,7 @@ __all__ = [
 ]
 
 _BEFORE_GROUPS = ("step", "tokens", "quantity", "site")
+_PART = re.compile(r"<\w+>")  # of a name or tag, that settings or data give
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Quantity:
     Attributes:
         name: as in the column ``quantity``; ``<...>`` stands for a part that settings or data give.
         meaning: one sentence, without unit and range.
-        unit: ``nats``, ``bits``, ``share``, ``words`` and so on; empty for a pure number.
+        unit: ``nats``, ``bits``, ``share``, ``count``, ``steps`` and so on; empty for a pure number.
         low: the least value by definition, itself included; None where there is none.
         high: the greatest one.
         better: which way a model is better, where that has a meaning.
@@ -61,11 +65,57 @@ class Quantity:
         words = self.name.replace("_", " ")
         return f"{words} ({self.unit})" if self.unit else words
 
+    @property
+    def bounds(self) -> str:
+        """The range in words; empty where there is none.
+
+        Example:
+            >>> [Quantity("rho", "", low=-1.0, high=1.0).bounds, Quantity("loss", "", low=0.0).bounds]
+            ['−1 to 1', 'from 0']
+        """
+        low, high = (None if end is None else f"{end:g}".replace("-", "−") for end in (self.low, self.high))
+        if low is not None and high is not None:
+            return f"{low} to {high}"
+        return f"from {low}" if low is not None else f"up to {high}" if high is not None else ""
+
+    def tags_of(self, observer: str) -> tuple[str, ...]:
+        """The forms of its tags in a logger, of an observer of this name.
+
+        Example:
+            >>> Quantity("loss", "Mean token loss.", tags=("", "<layer>/<tag>")).tags_of("learning_curves")
+            ('learning_curves/loss', 'learning_curves/loss/<layer>/<tag>')
+        """
+        return tuple("/".join(part for part in (observer, self.name, tag) if part) for tag in self.tags)
+
     def holds(self, value: float, rounding: float = 1e-6) -> bool:
         """Whether a value is within the range; one that is not a number is none."""
         low = self.low is None or value >= self.low - rounding
         high = self.high is None or value <= self.high + rounding
         return value != value or (low and high)
+
+
+def declared(recorded: Iterable[Quantity], name: str) -> Quantity | None:
+    """The declaration of a quantity, under its own name; None where there is none, as of a user's observer.
+
+    Of several that fit, such as ``svcca_<k>`` and ``svcca_low``, it is the one with the most letters of its own.
+
+    Example:
+        >>> at, low = Quantity("svcca_<k>", "Of k directions."), Quantity("svcca_low", "Lower end.")
+        >>> declared([at, low], "svcca_30").label, declared([at, low], "svcca_low").meaning, declared([at], "cka")
+        ('svcca 30', 'Lower end.', None)
+    """
+    fitting = [(_PART.sub("", q.name), q) for q in recorded if pattern(q.name).fullmatch(name)]
+    return replace(max(fitting, key=lambda found: len(found[0]))[1], name=name) if fitting else None
+
+
+def pattern(form: str) -> re.Pattern[str]:
+    """What a name or a tag with parts ``<...>`` stands for.
+
+    Example:
+        >>> bool(pattern("transient_length/width=<windows>").fullmatch("transient_length/width=20"))
+        True
+    """
+    return re.compile("[^/]+".join(map(re.escape, _PART.split(form))))
 
 
 def group_columns(table: pd.DataFrame) -> list[str]:

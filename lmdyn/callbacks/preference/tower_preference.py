@@ -42,6 +42,7 @@ from lmdyn.callbacks.observing.token_groups import (
     token_frequencies,
 )
 from lmdyn.callbacks.preference.tower_preference_figures import preference_figures
+from lmdyn.callbacks.preference.tower_preference_quantities import TOWER_PREFERENCE
 from lmdyn.callbacks.preference.tower_preference_tables import preference_tables
 from lmdyn.callbacks.preference.tower_reader import TowerReader, tags_in, tags_of
 from lmdyn.callbacks.training.checkpoint_files import weights_digest
@@ -98,21 +99,7 @@ class TowerPreference(Observer):
         second_seed: train the output layers once more, from first weights of this seed; None does not.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
-    Logged tags:
-        ``tower_preference/mean_probability/tower/<number>``: mean probability of the word, over all positions, of the
-            output layer of each tower, in the order of the sites.
-        ``tower_preference/head_loss/tower/<number>``: its mean −ln p, in nats.
-        ``tower_preference/primary_tower``: number of the tower with the higher mean probability.
-        ``tower_preference/spread``: standard deviation of the preference over words, in nats.
-        ``tower_preference/reliability``: of the preference, from two halves of the text (Spearman–Brown). It measures
-            the noise of the text alone, not that of the output layers' training: an untrained model's may be near 1.
-        ``tower_preference/head_reliability``: with ``second_seed``, Pearson's correlation of the preferences by output
-            layers of two seeds: the noise of their first weights alone, the batches being the same.
-        ``tower_preference/frequency_rank_correlation``: Spearman's, of the preference with the frequency rank (1 is the
-            most frequent word).
-        ``tower_preference/preference/upos/<tag>``: mean preference of words by their most frequent tag, in nats.
-        ``tower_preference/correlation/reference/<name>``: Pearson's, with the preference of a reference.
-        ``tower_preference/rank_correlation/reference/<name>``: Spearman's.
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
         ValueError: fewer than two sites; numbers out of range; a ``second_seed`` that is the first; when attached, data
@@ -129,6 +116,7 @@ class TowerPreference(Observer):
 
     uses_labels = True
 
+    recorded = TOWER_PREFERENCE
     several_runs = True
 
     legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(

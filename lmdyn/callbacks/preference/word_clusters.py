@@ -26,6 +26,7 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.reading import choose_sites
 from lmdyn.callbacks.observing.reference import has_module
 from lmdyn.callbacks.observing.run import announce
+from lmdyn.callbacks.observing.schema import Quantity
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
     frequency_ranks,
@@ -80,12 +81,7 @@ class WordClusters(Observer):
         seed: of FastICA's start.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
-    Logged tags:
-        ``word_clusters/within_one``: share of values within one standard deviation.
-        ``word_clusters/mean_clusters``: clusters that a word belongs to, on average.
-        ``word_clusters/share_of_words/clusters/<number>``: share of words that belong to 0, 1, …, 6 or 7+ clusters.
-        ``word_clusters/converged``: 1, or 0 where the iterations were too few.
-        ``word_clusters/iterations``: iterations of Amari's rule or FastICA.
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
         ValueError: an unknown ``method``, ``whiten`` or ``nonlinearity``; FastICA without ``divide``; numbers out of
@@ -100,6 +96,20 @@ class WordClusters(Observer):
     """
 
     uses_labels = False
+
+    recorded = (
+        Quantity("within_one", "Values within one standard deviation.", "share", low=0.0, high=1.0),
+        Quantity("mean_clusters", "Clusters that a word belongs to, on average.", "count", low=0.0),
+        Quantity(
+            "share_of_words", "Words that belong to 0, 1, …, 6 or 7+ clusters.", "share", low=0.0, high=1.0,
+            tags=("clusters/<number>",),
+        ),
+        Quantity("converged", "1, or 0 where the iterations were too few.", low=0.0, high=1.0),
+        Quantity("iterations", "Iterations of Amari's rule or FastICA.", "count", low=0.0),
+        Quantity("membership", "Value of a word in a cluster that it belongs to.", tags=()),
+        Quantity("component_value", "Value of a word in a component.", tags=()),
+        Quantity("count", "Occurrences of a word in the text that frequencies are from.", "count", low=1.0, tags=()),
+    )  # fmt: skip
 
     several_runs = True
 

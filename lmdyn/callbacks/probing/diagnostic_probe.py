@@ -23,7 +23,7 @@ from lmdyn.callbacks.observing.figures import draw_lines, line_style, new_panels
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch, ProbeSet, Watch, probe_pass, token_vectors
 from lmdyn.callbacks.observing.protocols import HasTrainingPart
-from lmdyn.callbacks.observing.schema import select
+from lmdyn.callbacks.observing.schema import Quantity, select
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, given_sites
 from lmdyn.callbacks.observing.token_groups import SentenceBlocks, bootstrap_settings, enough_blocks
 
@@ -32,6 +32,26 @@ __all__ = ["DiagnosticProbe"]
 log = logging.getLogger(__name__)
 
 Target = Literal["current", "next"]
+_TASK = ("<site>/<task>/<target>",)
+
+
+def _with_ends(name: str, meaning: str, low: float) -> tuple[Quantity, ...]:
+    """A share of test labels, and the ends 2θ − q of its basic bootstrap interval, of values from ``low`` to 1."""
+    least, most = 2 * low - 1, 2 - low
+    return (
+        Quantity(name, f"{meaning}.", "share", low=low, high=1.0, tags=_TASK),
+        Quantity(
+            f"{name}_low", f"Lower end of the bootstrap interval of {name}.", "share", least, most, tags=_TASK
+        ),
+        Quantity(
+            f"{name}_high",
+            f"Upper end of the bootstrap interval of {name}.",
+            "share",
+            least,
+            most,
+            tags=_TASK,
+        ),
+    )
 
 
 class DiagnosticProbe(Observer):
@@ -60,19 +80,7 @@ class DiagnosticProbe(Observer):
         confidence: of the intervals.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
-    Logged tags:
-        ``diagnostic_probe/accuracy/<site>/<task>/<target>``: share of test labels predicted first.
-        ``diagnostic_probe/control_accuracy/<site>/<task>/<target>``: the same on the control task.
-        ``diagnostic_probe/selectivity/<site>/<task>/<target>``: accuracy less control accuracy, in [−1, 1].
-        ``diagnostic_probe/accuracy_low/<site>/<task>/<target>``: lower end of its bootstrap interval.
-        ``diagnostic_probe/accuracy_high/<site>/<task>/<target>``: upper end.
-        ``diagnostic_probe/selectivity_low/<site>/<task>/<target>``: lower end of its bootstrap interval.
-        ``diagnostic_probe/selectivity_high/<site>/<task>/<target>``: upper end.
-        ``diagnostic_probe/probe_loss/<site>/<task>/<target>``: mean loss on the test labels, in nats.
-        ``diagnostic_probe/majority/<task>/<target>``: accuracy of the training data's most frequent label.
-        ``diagnostic_probe/codelength/<site>/<task>/<target>``: prequential code length in bits a label.
-        ``diagnostic_probe/compression/<site>/<task>/<target>``: uniform code length over it, 1 where nothing is
-            learnt.
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
         ValueError: a task that the data lacks, data without a training part.
@@ -82,6 +90,19 @@ class DiagnosticProbe(Observer):
     """
 
     uses_labels = False
+
+    recorded = (
+        *_with_ends("accuracy", "Test labels that are predicted first", low=0.0),
+        Quantity("control_accuracy", "The same on the control task.", "share", low=0.0, high=1.0, tags=_TASK),
+        *_with_ends("selectivity", "Accuracy less control accuracy", low=-1.0),
+        Quantity("probe_loss", "Mean loss on the test labels.", "nats", low=0.0, tags=_TASK),
+        Quantity(
+            "majority", "Accuracy of the training data's most frequent label.", "share", low=0.0, high=1.0,
+            tags=("<task>/<target>",),
+        ),
+        Quantity("codelength", "Prequential code length of the training labels.", "bits/label", low=0.0, tags=_TASK),
+        Quantity("compression", "Uniform code length over it, 1 where nothing is learnt.", low=0.0, tags=_TASK),
+    )  # fmt: skip
 
     needs = (HasTrainingPart,)
     in_step = True

@@ -24,6 +24,7 @@ from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import FineTuningTasks
 from lmdyn.callbacks.observing.run import announce
 from lmdyn.callbacks.probing.downstream_figures import downstream_figures
+from lmdyn.callbacks.probing.downstream_quantities import DOWNSTREAM
 from lmdyn.callbacks.training.fine_tuning import (
     PUBLISHED_WIDTH,
     Budget,
@@ -77,16 +78,7 @@ class Downstream(Observer):
         **kwargs: see :class:`~lmdyn.callbacks.Observer`; ``probe`` is needed. To look at fewer examples, set
             the probe's ``train_limit`` and ``evaluation_limit``.
 
-    Logged tags:
-        ``downstream/score/<task>``: the score, on the development set.
-        ``downstream/score_error/<task>``: its standard error over development examples.
-        ``downstream/baseline/<task>``: the same without any model.
-        ``downstream/average/<tasks>``: mean score of these tasks, joined by +.
-        ``downstream/average_error/<tasks>``: its standard error, tasks taken as independent.
-        ``downstream/average_baseline/<tasks>``: mean of their baselines.
-        ``downstream/<metric>/<task>``: each metric (``accuracy``, ``f1``, ``matthews``, ``pearson``, ``spearman``,
-            ``exact_match``); of MNLI, by set: ``MNLI-matched``, ``MNLI-mismatched``.
-        ``downstream/train_loss/<task>``: mean loss of the last tenth of the fine-tuning.
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
         ValueError: a probe without tasks, unknown tasks, ``init_from`` in a circle or between tasks that are not there,
@@ -97,6 +89,7 @@ class Downstream(Observer):
 
     uses_labels = False
 
+    recorded = DOWNSTREAM
     several_runs = True
     needs = (FineTuningTasks,)
 

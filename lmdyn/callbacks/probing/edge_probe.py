@@ -23,6 +23,7 @@ from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ProbeSet, to_device, token_vectors
 from lmdyn.callbacks.observing.protocols import HasTestPart, HasTrainingPart, HasValidationPart
+from lmdyn.callbacks.observing.schema import Quantity
 from lmdyn.callbacks.observing.streaming_observer import given_sites
 from lmdyn.callbacks.probing.edge_probe_figures import language_model_figure, layer_figure, task_figure
 
@@ -67,10 +68,7 @@ class EdgeProbe(Observer):
             other, so the numbers are the same. None for one pass.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
-    Logged tags:
-        ``edge_probe/f1/<site>/<task>``: micro-F1 on the test part.
-        ``edge_probe/validation_f1/<site>/<task>``: the best micro-F1 on the development part, of the same weights.
-        ``edge_probe/majority/<task>``: micro-F1 of answering the most frequent training label each time.
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
         ValueError: data without one of the parts, or without a task; a part without a span of a task.
@@ -79,6 +77,18 @@ class EdgeProbe(Observer):
     """
 
     uses_labels = False
+
+    recorded = (
+        Quantity("f1", "Micro-F1 on the test part.", low=0.0, high=1.0, tags=("<site>/<task>",)),
+        Quantity(
+            "validation_f1", "The best micro-F1 on the development part, of the same weights.", low=0.0, high=1.0,
+            tags=("<site>/<task>",),
+        ),
+        Quantity(
+            "majority", "Micro-F1 of answering the most frequent training label each time.", low=0.0, high=1.0,
+            tags=("<task>",),
+        ),
+    )  # fmt: skip
 
     needs = (HasTrainingPart, HasValidationPart, HasTestPart)
 

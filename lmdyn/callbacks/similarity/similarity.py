@@ -41,6 +41,7 @@ from lmdyn.callbacks.similarity.attention_sums import AttentionSums, Key, agreed
 from lmdyn.callbacks.similarity.block_values import BlockValues
 from lmdyn.callbacks.similarity.foreseen_sums import foreseen_sums
 from lmdyn.callbacks.similarity.similarity_figures import similarity_figures
+from lmdyn.callbacks.similarity.similarity_quantities import SIMILARITY
 
 __all__ = ["Similarity"]
 
@@ -91,30 +92,9 @@ class Similarity(StreamingObserver):
             standard errors of all but the n × n measures; 0 for none. For CCA-like measures, which a bootstrap raises.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
-    Logged tags:
-        ``similarity/<measure>/<site>/<reference>/<reference_site>``: the value, in the measure's range.
-        ``similarity/<measure>_low/<site>/<reference>/<reference_site>``: lower end of its bootstrap interval.
-        ``similarity/<measure>_high/<site>/<reference>/<reference_site>``: upper end.
-        ``similarity/<measure>_corrected/<site>/<reference>/<reference_site>``: value less its bias by the jackknife.
-        ``similarity/<measure>_error/<site>/<reference>/<reference_site>``: its standard error over texts.
-        ``similarity/rank/<site>/<reference>/<reference_site>``: directions of the site that ``svcca`` keeps.
-        ``similarity/reference_rank/<site>/<reference>/<reference_site>``: directions of the reference's site.
-        ``similarity/attention_jensen_shannon/<site>/<reference>/<reference_site>``: mean over query positions, nats.
-        ``similarity/attention_kullback_leibler/<site>/<reference>/<reference_site>``: of this model's distribution
-            from the reference's, mean over query positions, nats.
-        ``similarity/attention_head_jensen_shannon/<site>/<reference>/<reference_site>``: (``attention_heads``) heads of
-            one number, mean over heads and over queries of two places or more, bits, 0 to 1; its error, as those of
-            all that follow, over texts (``jackknife``).
-        ``similarity/attention_head_kullback_leibler/<site>/<reference>/<reference_site>``: the same, from 0 to ∞.
-        ``similarity/attention_head_jensen_shannon/<site>/<reference>/<reference_site>/head=<head>``: of each head.
-        ``similarity/attention_matched_jensen_shannon/<site>/<reference>/<reference_site>``: heads in the pairs of the
-            least divergence in all.
-        ``similarity/attention_matched_kullback_leibler/<site>/<reference>/<reference_site>``: of the same pairs.
-        ``similarity/attention_matched_jensen_shannon/<site>/<reference>/<reference_site>/head=<head>``: of each head
-            of this model.
-        ``similarity/attention_unmatched_jensen_shannon/<site>/<reference>/<reference_site>``: all other pairs, a floor.
-        ``similarity/attention_uniform_jensen_shannon/<site>/<reference>/<reference_site>``: of this model's heads from
-            equal weights on all places.
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
+
+    Ranges are those of the measures; divergences of head and head are over queries of two places or more.
 
     Raises:
         ValueError: an unknown measure, site or pair; a reference that this run cannot have; activations of
@@ -126,6 +106,8 @@ class Similarity(StreamingObserver):
 
     uses_labels = False
     sharded = True
+
+    recorded = SIMILARITY
 
     not_settings = StreamingObserver.not_settings | {"reference"}
     legacy_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(

@@ -16,7 +16,7 @@ from lmdyn.callbacks.conditions.finding import Foreseen, expected
 from lmdyn.callbacks.observing.figures import Panels, draw_lines, line_styles, new_panels, set_step_axis
 from lmdyn.callbacks.observing.probe import ObservedBatch
 from lmdyn.callbacks.observing.run import announce
-from lmdyn.callbacks.observing.schema import last_step, select
+from lmdyn.callbacks.observing.schema import Quantity, last_step, select
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
@@ -30,6 +30,7 @@ __all__ = ["LearningCurves"]
 log = logging.getLogger(__name__)
 
 _BANDS = (10, 100, 1000)
+_FORMS = ("", "<layer>/<tag>", "rank/<band>")
 
 
 class LearningCurves(StreamingObserver):
@@ -47,20 +48,24 @@ class LearningCurves(StreamingObserver):
             the training data where its counts are known.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
-    Logged tags:
-        ``learning_curves/loss``: mean token loss in nats.
-        ``learning_curves/perplexity``: exp of it.
-        ``learning_curves/accuracy``: share of targets predicted first.
-        ``learning_curves/loss/<layer>/<tag>``: mean token loss of targets with this tag.
-        ``learning_curves/accuracy/<layer>/<tag>``: their accuracy.
-        ``learning_curves/loss/rank/<band>``: mean token loss of targets in this band of frequency ranks.
-        ``learning_curves/accuracy/rank/<band>``: their accuracy.
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
         ValueError: a layer that the probe set lacks, bands that do not rise, or no training counts.
     """
 
     uses_labels = True
+    recorded = (
+        Quantity(
+            "loss", "Mean token loss, of all targets, of those with a tag, or in a band of frequency ranks.", "nats",
+            low=0.0, better="lower", tags=_FORMS,
+        ),
+        Quantity("perplexity", "exp of the mean token loss.", low=1.0, better="lower"),
+        Quantity(
+            "accuracy", "Targets that are predicted first.", "share", low=0.0, high=1.0, better="higher", tags=_FORMS
+        ),
+    )  # fmt: skip
+
     sharded = True
 
     def __init__(

@@ -42,6 +42,7 @@ from lmdyn.callbacks.observing.token_groups import (
 )
 from lmdyn.callbacks.words.frequency_cells import FrequencyCells, frequency_samples, is_frequency_sample
 from lmdyn.callbacks.words.sparsity_figures import sparsity_figures
+from lmdyn.callbacks.words.sparsity_quantities import SPARSITY
 
 __all__ = ["Sparsity"]
 
@@ -77,48 +78,11 @@ class Sparsity(StreamingObserver):
         matched_tolerance: greatest difference of the logarithms of the samples' average frequencies.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
-    Logged tags:
-        ``sparsity/chi_activation/<site>/<role>``: mean over tokens of χ of the activation.
-        ``sparsity/chi_gradient/<site>/<role>``: mean over tokens of χ of the gradient.
-        ``sparsity/l1_gradient/<site>/<role>``: mean over tokens of the gradient's ‖·‖₁; tokens that have no label and
-            that no loss reaches are left out.
-        ``sparsity/rho_activation/<site>/<role>``: ρ of χ of the activation with word frequency.
-        ``sparsity/rho_gradient/<site>/<role>``: ρ of χ of the gradient with word frequency.
-        ``sparsity/rho_l1_gradient/<site>/<role>``: ρ of the gradient's ‖·‖₁ (the check of section 4).
-        ``sparsity/rho_activation/<site>/<role>/<pos_class>``: ρ within a POS class or matched sample.
-        ``sparsity/rho_gradient/<site>/<role>/<pos_class>``: ρ within a POS class or matched sample.
-        ``sparsity/rho_l1_gradient/<site>/<role>/<pos_class>``: ρ within a POS class or matched sample.
-        ``sparsity/rho_activation_error/<site>/<role>``: standard error of ρ over word types (jackknife).
-        ``sparsity/rho_gradient_error/<site>/<role>``: the same.
-        ``sparsity/rho_l1_gradient_error/<site>/<role>``: the same.
-        ``sparsity/rho_activation_error/<site>/<role>/<pos_class>``: the same within a class or sample.
-        ``sparsity/rho_gradient_error/<site>/<role>/<pos_class>``: the same within a class or sample.
-        ``sparsity/rho_l1_gradient_error/<site>/<role>/<pos_class>``: the same within a class or sample.
-        ``sparsity/words/<role>``: number of words behind ρ.
-        ``sparsity/words/<role>/<pos_class>``: number of words within a class, sample or band.
-        ``sparsity/chi_activation_types/<site>/<role>/<pos_class>``: mean over word types, each weighing the same, of
-            χ of the activation: in a band of frequency (``0-9``, ``10-99``, ``100-999``, ``1000+`` occurrences), of a
-            class in half of such a band (``open_1000-2999``), or in a matched sample.
-        ``sparsity/chi_gradient_types/<site>/<role>/<pos_class>``: the same of χ of the gradient.
-        ``sparsity/chi_activation_types_error/<site>/<role>/<pos_class>``: its standard error over blocks of sentences.
-        ``sparsity/chi_gradient_types_error/<site>/<role>/<pos_class>``: the same.
-        ``sparsity/chi_uniform/<site>``: χ of vectors of as many units, uniform about 0, as untrained gradients are.
-        ``sparsity/chi_gaussian/<site>``: χ of Gaussian vectors of as many units.
-        ``sparsity/unigram_entropy``: entropy in nats of the words' frequencies, the loss of knowing these alone.
-        ``sparsity/attention_entropy/<attention_site>/<role>``: mean entropy in nats.
-        ``sparsity/attention_entropy_types/<attention_site>/<role>/<pos_class>``: mean over word types, as of χ,
-            with its error.
-        ``sparsity/rho_attention_entropy/<attention_site>/<role>``: ρ of the entropy with word frequency;
-            with errors as of χ.
-        ``sparsity/rho_attention_entropy/<attention_site>/<role>/<pos_class>``: ρ within a POS class or sample.
-        ``sparsity/normalized_attention_entropy/<attention_site>/<role>``: mean of the entropy over that of equal
-            weights on all places, 0 to 1; tokens with one place are left out. Means over types and ρ as of the entropy:
-        ``sparsity/normalized_attention_entropy_types/<attention_site>/<role>/<pos_class>``
-        ``sparsity/rho_normalized_attention_entropy/<attention_site>/<role>``
-        ``sparsity/rho_normalized_attention_entropy/<attention_site>/<role>/<pos_class>``
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
-    In the store there are, besides, the per-word means (``chi_activation``, ``chi_gradient``, ``l1_gradient``,
-    ``attention_entropy`` with a ``word``) and each word's ``frequency``.
+    Bands of training frequency are ``0-9``, ``10-99``, ``100-999`` and ``1000+`` occurrences; of a class there are
+    halves of them (``open_1000-2999``). Means of χ, of ‖·‖₁ and of the entropies are stored for each ``word`` too, and
+    not logged.
 
     Raises:
         ValueError: no training counts; matched samples that do not exist, with the largest size that does.
@@ -129,6 +93,8 @@ class Sparsity(StreamingObserver):
 
     uses_labels = True
     sharded = True
+
+    recorded = SPARSITY
 
     figure_rows = (
         pc.field("word").is_null()

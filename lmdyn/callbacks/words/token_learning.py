@@ -19,6 +19,7 @@ from lmdyn.analysis.words.word_masks import BatchWords, masked_copies, number_wo
 from lmdyn.callbacks.conditions.finding import Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
+from lmdyn.callbacks.observing.schema import Quantity
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
     frequency_ranks,
@@ -57,6 +58,7 @@ _GROUPINGS = {
 # of a batch of masked copies: on CPU as many as its caches hold, elsewhere as many as keep it busy
 _BATCH_TOKENS = {"cpu": 1024, "other": 32768}
 _LOGITS = 4096  # at most so many positions are predicted at once: each has logits over the vocabulary
+_FORMS = ("", "<by>/<group>")
 
 
 class TokenLearning(Observer):
@@ -102,11 +104,7 @@ class TokenLearning(Observer):
             do not depend on it.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
-    Logged tags:
-        ``token_learning/reconstruction``: share of words that are reconstructed.
-        ``token_learning/prediction``: share of words that are predicted when masked.
-        ``token_learning/reconstruction/<by>/<group>``: the first, of a group of words.
-        ``token_learning/prediction/<by>/<group>``: the second.
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
         ValueError: unknown quantities or groupings, bands that do not rise; when attached, a tokenizer without mask
@@ -122,6 +120,19 @@ class TokenLearning(Observer):
 
     uses_labels = False  # it masks words itself
     reads = "masked"
+
+    recorded = (
+        Quantity(
+            "reconstruction", "Words that are reconstructed, of all or of a group.", "share", low=0.0, high=1.0,
+            better="higher", tags=_FORMS,
+        ),
+        Quantity(
+            "prediction", "Words that are predicted when masked, of all or of a group.", "share", low=0.0, high=1.0,
+            better="higher", tags=_FORMS,
+        ),
+        Quantity("words", "Words that were to be reconstructed.", "count", low=1.0, tags=()),
+        Quantity("masked_words", "Words that were masked.", "count", low=1.0, tags=()),
+    )  # fmt: skip
 
     not_settings = Observer.not_settings | {"batch_tokens"}
 

@@ -18,6 +18,7 @@ from lmdyn.callbacks.conditions.finding import Foreseen, expected
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
 from lmdyn.callbacks.observing.protocols import HasFacts
+from lmdyn.callbacks.observing.schema import Quantity
 from lmdyn.callbacks.words.world_knowledge_figures import knowledge_figures
 
 __all__ = ["WorldKnowledge"]
@@ -25,6 +26,10 @@ __all__ = ["WorldKnowledge"]
 log = logging.getLogger(__name__)
 
 _EXAMPLES = 12  # facts of a relation whose predictions the figures of a running training can show
+
+
+def _precision(name: str, meaning: str, tags: tuple[str, ...] = ("", "<kind>", "<relation>")) -> Quantity:
+    return Quantity(name, meaning, "share", low=0.0, high=1.0, better="higher", tags=tags)
 
 
 class WorldKnowledge(Observer):
@@ -45,25 +50,7 @@ class WorldKnowledge(Observer):
     Args:
         **kwargs: see :class:`~lmdyn.callbacks.Observer`; ``probe`` is needed.
 
-    Logged tags:
-        ``world_knowledge/p_at_1``: mean over relations, in [0, 1].
-        ``world_knowledge/p_at_1/<kind>``: mean over the relations of a kind, such as N-1.
-        ``world_knowledge/p_at_1/<relation>``: share of the relation's facts that are known.
-        ``world_knowledge/p_at_1_candidates``: the same, where only candidates compete.
-        ``world_knowledge/p_at_1_candidates/<kind>``: by kind.
-        ``world_knowledge/p_at_1_candidates/<relation>``: by relation.
-        ``world_knowledge/p_at_1_lowest``: where facts are asked in several wordings, the mean over relations of the
-            wording with the lowest precision (whole vocabulary); ``p_at_1`` is the mean over wordings.
-        ``world_knowledge/p_at_1_lowest/<relation>``: by relation.
-        ``world_knowledge/p_at_1_highest``: of that with the highest.
-        ``world_knowledge/p_at_1_highest/<relation>``: by relation.
-        ``world_knowledge/majority``: what the most frequent object of each relation scores, mean over relations: a
-            model that has learnt what answers a relation has, and no fact.
-        ``world_knowledge/majority/<kind>``: by kind.
-        ``world_knowledge/majority/<relation>``: by relation.
-        ``world_knowledge/facts``: number of facts asked.
-        ``world_knowledge/facts/<relation>``: number asked of each relation.
-        ``world_knowledge/known``: number of facts known, of the whole vocabulary.
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
         ValueError: a probe set that asks no facts.
@@ -73,6 +60,23 @@ class WorldKnowledge(Observer):
 
     uses_labels = True
     reads = "masked"
+
+    recorded = (
+        _precision("p_at_1", "Facts that are known: of a relation, or the mean over relations, of a kind or of all."),
+        _precision("p_at_1_candidates", "The same, where only candidates compete."),
+        _precision(
+            "p_at_1_lowest", "Of the wording of the lowest precision; p_at_1 is the mean over wordings.",
+            ("", "<relation>"),
+        ),
+        _precision("p_at_1_highest", "Of the wording of the highest.", ("", "<relation>")),
+        Quantity(
+            "majority", "What the most frequent object of each relation scores: a model that knows no fact.", "share",
+            low=0.0, high=1.0, tags=("", "<kind>", "<relation>"),
+        ),
+        Quantity("facts", "Number of facts asked.", "count", low=0.0, tags=("", "<relation>")),
+        Quantity("known", "Number of facts known, of the whole vocabulary.", "count", low=0.0, better="higher"),
+        Quantity("hit", "1 where a fact is known, else 0.", low=0.0, high=1.0, tags=()),
+    )  # fmt: skip
 
     needs = (HasFacts,)
 

@@ -26,6 +26,7 @@ from lmdyn.callbacks.observing.store import canonical_settings
 from lmdyn.cli.fit import LmdynCLI
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
 from lmdyn.models import MaskedLanguageModel
+from tests.helpers.recorded import check_elsewhere
 
 GRAMMAR = {
     "n_train_tokens": 1000, "n_validation_tokens": 600, "n_test_tokens": 100, "n_topics": 3, "n_nouns": 40,
@@ -156,6 +157,12 @@ def test_transverse_exponent_where_none_has_synchronized_so_soon(data, observed,
     soon = observer(data, tmp_path, check_steps=10).observe(model, 5)  # tokens need some 20 steps
     assert np.isnan(values(soon, "reduced_map_exponent")).all()
     assert values(soon, "transverse_exponent") == pytest.approx(values(whole, "transverse_exponent"), rel=0.3)
+
+
+def test_shares_of_attractors_are_logged_as_before(data, observed, tmp_path):
+    few = {"short_steps": 20, "dimension_times": (0,), "long_steps": 100, "check": 0}
+    before = observer(data, tmp_path, **few, follow=0)
+    check_elsewhere(before, before.observe(observed[0], 5))
 
 
 @pytest.mark.slow

@@ -42,6 +42,7 @@ from lmdyn.datamodules.corpora.tokenization import subword_tokenizer
 from lmdyn.datamodules.tasks.tasks import Question, RawTask, TaskData, TextExample
 from tests.helpers.observing import assert_leaves_alone
 from tests.helpers.one_rank import as_rank
+from tests.helpers.recorded import check_elsewhere
 
 WORDS = "good bad red blue cat dog sat ran here there who what it . ?".split()  # noqa: SIM905
 TOKENIZER = subword_tokenizer("wordpiece", dict.fromkeys(WORDS, 20), vocab_size=100)
@@ -353,9 +354,11 @@ def test_answers_do_not_depend_on_batches():
 
 
 def test_what_can_be_learnt_is_and_what_cannot_is_not(tmp_path):
-    table = attach(tmp_path, ("CoLA", "STS-B", "SQuAD2.0", "WNLI"), fine_tuning={
+    observer = attach(tmp_path, ("CoLA", "STS-B", "SQuAD2.0", "WNLI"), fine_tuning={
         "all": {**QUICK["all"], "updates": 80, "warmup": 8},
-    }).observe(Model(), 7)  # fmt: skip
+    })  # fmt: skip
+    table = observer.observe(Model(), 7)
+    check_elsewhere(observer, table)
     assert value(table, "score", "CoLA") == value(table, "accuracy", "CoLA") == 1
     assert value(table, "score", "STS-B") == value(table, "spearman", "STS-B") > 0.9
     assert value(table, "score", "SQuAD2.0") > 0.9

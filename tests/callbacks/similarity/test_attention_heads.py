@@ -11,6 +11,7 @@ from lmdyn.analysis import head_divergences
 from lmdyn.callbacks import Itself, Reference, Run, Similarity
 from lmdyn.datamodules.corpora.tokenization import word_tokenizer
 from lmdyn.models import CausalLanguageModel, CausalTagger
+from tests.helpers.recorded import check_elsewhere
 
 V, EOS = 20, 2
 SIZES = {"n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16, "initializer_range": 0.7}
@@ -116,7 +117,8 @@ def test_a_model_with_its_heads_in_another_order(tmp_path):
                 tensor.copy_(tensor.unflatten(-1, (3, 3, 4))[..., order, :].flatten(-3))
             weight = block.attn.c_proj.weight
             weight.copy_(weight.unflatten(0, (3, 4))[order].flatten(0, 1))
-    _, table = observed(tmp_path, Given(other), module, jackknife=5)
+    observer, table = observed(tmp_path, Given(other), module, jackknife=5)
+    check_elsewhere(observer, table)
     for site in SITES:
         assert value(table, "attention_matched_jensen_shannon", site) == pytest.approx(0, abs=1e-6)
         assert value(table, "attention_head_jensen_shannon", site) > 0.01  # the control

@@ -12,6 +12,7 @@ from torch import nn
 from lmdyn.analysis.words.sparsity import OPEN_CLASSES
 from lmdyn.callbacks import LearningCurves, Run, Sparsity
 from lmdyn.callbacks.observing.recording import observe_together
+from tests.helpers.recorded import check_elsewhere
 
 V = 12
 TAGS = ["NOUN", "VERB", "DET", "ADP"]
@@ -311,6 +312,14 @@ def test_attention_entropy_at_attention_sites(tmp_path):
     assert found == pytest.approx(sum(ratios) / len(ratios), rel=1e-4)
     assert 0.9 < found < 1  # untrained
     assert not table["quantity"].str.contains("chi").any()
+    within = Sparsity(
+        sites={},
+        attention_sites={"a0": "transformer.h.0.attn"},
+        gradients=False,
+        class_min_count=50,
+        matched_size=None,
+    )
+    check_elsewhere(within, attach(within, tmp_path, make_batches()).observe(model, 0))
 
 
 class TestLearningCurves:

@@ -31,6 +31,7 @@ from lmdyn.callbacks.dynamics.handwriting.handwriting_tables import PUBLISHED_WI
 from lmdyn.callbacks.dynamics.handwriting.letter_paths import pen_velocity
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.protocols import FineTuningTasks
+from lmdyn.callbacks.observing.schema import Quantity
 
 __all__ = ["PUBLISHED_WINDOW", "Handwriting"]
 
@@ -87,19 +88,9 @@ class Handwriting(Observer):
         n_written: how many paths are kept of each letter: those of least NMSE at the best window.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`; ``probe`` is needed, a datamodule with ``tasks``.
 
-    Logged tags:
-        ``handwriting/best_nmse``: least NMSE of all windows of ``shortest`` steps or more; 0 is perfect, a pen that
-            does not move has 1.
-        ``handwriting/best_start``: t₀ of that window.
-        ``handwriting/best_length``: its ΔT.
-        ``handwriting/best_condition``: estimate of its condition number; near 1e6 the ridge decides.
-        ``handwriting/published_window_nmse``: NMSE at t₀ = 7, ΔT = 28, where it is among the windows.
-        ``handwriting/raised_ridge``: number of windows that needed more than ``ridge``.
-        ``handwriting/times``: number of times at which states were read.
-        ``handwriting/n_train/<letter>``: training sentences of a letter.
-        ``handwriting/n_development/<letter>``: development sentences of a letter.
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
-    Recorded but not logged are ``nmse`` by ``start`` and ``length``, and at the best window ``path`` by ``letter``,
+    Stored and not logged are ``nmse`` by ``start`` and ``length``, and at the best window ``path`` by ``letter``,
     ``sentence`` (its number in the development set), ``k`` (0 … ΔT) and ``axis``, with the ``target_path`` of each.
 
     Raises:
@@ -110,6 +101,26 @@ class Handwriting(Observer):
     """
 
     uses_labels = False
+
+    recorded = (
+        Quantity(
+            "best_nmse", "Least NMSE of all windows that are long enough; 0 is perfect, 1 a pen that stays.",
+            low=0.0, better="lower",
+        ),
+        Quantity("best_start", "t₀ of that window.", "steps", low=0.0),
+        Quantity("best_length", "Its ΔT.", "steps", low=1.0),
+        Quantity("best_condition", "Estimate of its condition number; near 1e6 the ridge decides.", low=0.0),
+        Quantity(
+            "published_window_nmse", "NMSE at t₀ = 7, ΔT = 28, where it is among the windows.", low=0.0, better="lower"
+        ),
+        Quantity("raised_ridge", "Number of windows that needed more than the ridge.", "count", low=0.0),
+        Quantity("times", "Number of times at which states were read.", "count", low=1.0),
+        Quantity("n_train", "Training sentences of a letter.", "count", low=0.0, tags=("<letter>",)),
+        Quantity("n_development", "Development sentences of a letter.", "count", low=0.0, tags=("<letter>",)),
+        Quantity("nmse", "NMSE of a window.", low=0.0, better="lower", tags=()),
+        Quantity("path", "Where the pen was at a step of the best window.", tags=()),
+        Quantity("target_path", "Where it should be.", tags=()),
+    )  # fmt: skip
 
     several_runs = True
     needs = (FineTuningTasks,)

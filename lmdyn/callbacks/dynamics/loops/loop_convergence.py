@@ -19,6 +19,7 @@ from lmdyn.callbacks.conditions.finding import Cost, Foreseen
 from lmdyn.callbacks.dynamics.loops.loop_convergence_figures import loop_convergence_figures
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import to_device
+from lmdyn.callbacks.observing.schema import Quantity
 from lmdyn.callbacks.observing.store import UNDECIDED
 
 __all__ = ["LoopConvergence"]
@@ -26,6 +27,7 @@ __all__ = ["LoopConvergence"]
 log = logging.getLogger(__name__)
 
 _TIMES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+_AT = ("t=<t>",)
 
 
 class LoopConvergence(Observer):
@@ -57,18 +59,7 @@ class LoopConvergence(Observer):
         max_tokens: look at about this many tokens only.
         **kwargs: see :class:`~lmdyn.callbacks.Observer`.
 
-    Logged tags:
-        ``loop_convergence/residual/t=<t>``: relative change of the state in the next iteration.
-        ``loop_convergence/norm/t=<t>``: root mean square of a state's entries.
-        ``loop_convergence/divergence/t=<t>``: mean KL(p_T ‖ p_t), nats.
-        ``loop_convergence/cross_entropy/t=<t>``: mean −ln p_t of the labels, nats.
-        ``loop_convergence/accuracy/t=<t>``: share of labels that are most probable at t.
-        ``loop_convergence/settled_share/<rule>/t=<t>``: share of predictions settled by t; rule is ``argmax`` or
-            ``divergence``.
-        ``loop_convergence/settling_depth/<rule>``: mean settling depth, restricted to T.
-        ``loop_convergence/censored_share/<rule>``: share of predictions that changed up to T.
-        ``loop_convergence/depth``: how often the model itself iterates.
-        ``loop_convergence/horizon``: T.
+    Logged tags: see :attr:`~lmdyn.callbacks.Observer.recorded`.
 
     Raises:
         ValueError: numbers out of range; when it meets the module, one that does not iterate one map.
@@ -81,6 +72,24 @@ class LoopConvergence(Observer):
     """
 
     uses_labels = None
+
+    recorded = (
+        Quantity("residual", "Relative change of the state in the next iteration.", low=0.0, tags=_AT),
+        Quantity("norm", "Root mean square of a state's entries.", low=0.0, tags=_AT),
+        Quantity("divergence", "Mean KL(p_T ‖ p_t) of predictions.", "nats", low=0.0, tags=_AT),
+        Quantity("cross_entropy", "Mean −ln p_t of the labels.", "nats", low=0.0, better="lower", tags=_AT),
+        Quantity(
+            "accuracy", "Labels that are most probable at t.", "share", low=0.0, high=1.0, better="higher", tags=_AT
+        ),
+        Quantity(
+            "settled_share", "Predictions settled by t, by the rule argmax or divergence.", "share", low=0.0, high=1.0,
+            tags=("<rule>/t=<t>",),
+        ),
+        Quantity("settling_depth", "Mean settling depth, restricted to T.", "steps", low=0.0, tags=("<rule>",)),
+        Quantity("censored_share", "Predictions that changed up to T.", "share", low=0.0, high=1.0, tags=("<rule>",)),
+        Quantity("depth", "How often the model itself iterates.", "steps", low=1.0),
+        Quantity("horizon", "T.", "steps", low=1.0),
+    )  # fmt: skip
 
     several_runs = True
 

@@ -1,0 +1,66 @@
+"""What observers declare of what they record, held against logged tags and stored values."""
+
+import re
+from collections.abc import Callable, Iterable
+
+import pandas as pd
+
+from lmdyn.callbacks import Observer
+from lmdyn.callbacks.observing.loggers import scalar_tags
+from lmdyn.callbacks.observing.schema import declared, pattern
+
+UNITS = {"", "share", "count", "nats", "bits", "bits/label", "steps", "nats/step", "1/step"}
+ELSEWHERE = {
+    "Sparsity": "attention",  # tests/callbacks/words/test_sparsity.py
+    "Similarity": "attention",  # tests/callbacks/similarity/test_attention_heads.py
+    "Downstream": "exact_match",  # tests/callbacks/probing/test_downstream.py
+    "EncoderDynamics": "attractor_share",  # tests/callbacks/dynamics/test_encoder_dynamics.py
+}
+"""By observer, what is in the quantities of those forms of tags that runs of the registry do not log, and where a test
+says that they are logged."""
+
+
+def is_elsewhere(cls: type[Observer], quantity: str) -> bool:
+    return cls.__name__ in ELSEWHERE and ELSEWHERE[cls.__name__] in quantity
+
+
+def check_tags(
+    cls: type[Observer],
+    name: str,
+    logged: Iterable[str],
+    wanted: Callable[[str], bool] = lambda quantity: True,
+) -> None:
+    """Each tag has a form that is declared; each form that is declared, of the quantities that are wanted, has a tag.
+
+    A tag that several forms fit is one of those with the most letters of their own.
+    """
+    forms = {form: q.name for q in cls.recorded for form in q.tags_of(name)}
+    met = set()
+    for tag in logged:
+        fitting = [form for form in forms if pattern(form).fullmatch(tag)]
+        assert fitting, f"{tag} is logged but not declared"
+        own = {form: len(re.sub(r"<\w+>", "", form)) for form in fitting}
+        met |= {form for form in fitting if own[form] == max(own.values())}
+    missing = [form for form, quantity in forms.items() if wanted(quantity) and form not in met]
+    assert not missing, f"{missing} are declared but not logged"
+
+
+def check_elsewhere(observer: Observer, table: pd.DataFrame) -> None:
+    """The forms that runs of the registry do not log are logged of this observation, and nothing undeclared is."""
+    cls = type(observer)
+    tags = scalar_tags(
+        observer.name, table[observer.is_scalar(table) & table["quantity"].ne("learning_rate")]
+    )
+    check_tags(cls, observer.name, tags, lambda quantity: is_elsewhere(cls, quantity))
+    check_values(cls, table)
+
+
+def check_values(cls: type[Observer], table: pd.DataFrame) -> None:
+    """Each quantity of a stored table is declared, and its values are in the declared range."""
+    for name, values in table.groupby("quantity", observed=True)["value"]:
+        if name == "learning_rate":  # each observer records it
+            continue
+        quantity = declared(cls.recorded, name)
+        assert quantity is not None, f"{name} is recorded but not declared"
+        outside = [value for value in values if not quantity.holds(value)]
+        assert not outside, f"{name} has values {outside[:5]}, outside of {quantity.bounds}"

@@ -1,0 +1,47 @@
+"""Ranges that observers declare are those that the table of measures tests, on random and on degenerate inputs."""
+
+import math
+
+import pytest
+
+import lmdyn.callbacks
+from lmdyn.callbacks.observing.schema import declared
+from tests.properties.table import TABLE
+
+SAME = {
+    "Similarity": {
+        "cca": "similarity.cca.cca",
+        "svcca": "similarity.cca.svcca",
+        "pwcca": "similarity.cca.pwcca",
+        "linear_cka": "similarity.cka.linear_cka",
+        "procrustes": "similarity.procrustes.procrustes",
+        "kernel_cka": "similarity.cka.kernel_cka[rbf]",
+        "rsa": "similarity.rsa.rsa[correlation]",
+    },
+    "Sparsity": {
+        "chi_activation": "words.sparsity.concentration",
+        "rho_gradient": "words.sparsity.frequency_correlation",
+        "rho_gradient_error": "words.sparsity.frequency_correlation_error",
+        "normalized_attention_entropy": "words.sparsity.normalized_attention_entropy",
+        "unigram_entropy": "words.sparsity.unigram_entropy",
+    },
+    "Interdependence": {"di": "interdependence.interdependence.decompositional_interdependence"},
+    "LoopConvergence": {"residual": "dynamics.convergence.relative_change"},
+    "EncoderDynamics": {"deviation": "dynamics.synchronization.deviation"},
+    "TowerPreference": {
+        "preference": "preference.preference.token_preference[mean_probability]",
+        "standard_error": "preference.preference.preference_standard_error",
+    },
+    "Downstream": {"pearson": "probing.task_metrics.regression_metrics"},
+}
+
+
+@pytest.mark.parametrize(("observer", "quantity"), [(o, q) for o, of in SAME.items() for q in of])
+def test_a_declared_range_is_the_measure_s(observer, quantity):
+    found = declared(getattr(lmdyn.callbacks, observer).recorded, quantity)
+    rows = [row for row in TABLE if row.name == SAME[observer][quantity]]
+    assert rows
+    for row in rows:
+        assert (found.low, found.high) == tuple(
+            None if math.isinf(end) else end for end in (row.low, row.high)
+        )
