@@ -4,8 +4,9 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,12 +14,21 @@ import pandas as pd
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
 
+from lmdyn.callbacks.observing.drawing.tensorboard_charts import keep_charts, log_charts, takes_charts
 from lmdyn.callbacks.observing.figures import MOST_STEPS, pixels, spread_out
-from lmdyn.callbacks.observing.schema import group_columns, is_number_column
+from lmdyn.callbacks.observing.schema import Quantity, group_columns, is_number_column
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.training.lightning_internals import logged_name
 
-__all__ = ["Published", "log_figure", "publish", "scalar_tags", "takes_images", "where_curves_are"]
+__all__ = [
+    "Published",
+    "know_charts",
+    "log_figure",
+    "publish",
+    "scalar_tags",
+    "takes_images",
+    "where_curves_are",
+]
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +39,7 @@ class Published(Protocol):
     name: str
     log_figures: bool
     figure_rows: Any
+    recorded: ClassVar[tuple[Quantity, ...]]
 
     @property
     def store(self) -> ObservationStore:
@@ -83,9 +94,8 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
     already, so that ``lmdyn report`` can draw its figures later.
     """
     with _survived(observer, "its scalars"):
-        scalars = scalar_tags(
-            observer.name, table[observer.is_scalar(table) & (table["quantity"] != "learning_rate")]
-        )
+        rows = _scalar_rows(observer, table)
+        scalars = scalar_tags(observer.name, rows)
         for logger in loggers:
             with _survived(observer, f"scalars for {type(logger).__name__}"):
                 if isinstance(logger, WandbLogger):
@@ -93,6 +103,8 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
                 logger.log_metrics(scalars, step=step)
                 if isinstance(logger, CSVLogger):
                     logger.save()  # it keeps rows until a step that ends in 99, or the end
+                if takes_charts(logger):
+                    log_charts(logger, observer.name, observer.recorded, rows["quantity"].unique())
     with _survived(observer, "its figures"):
         if observer.log_figures and any(map(takes_images, loggers)):
             steps = [s for s in observer.store.steps() if s <= step]
@@ -103,6 +115,31 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
             for name, figure in figures.items():
                 with _survived(observer, f"figure {name!r}"):
                     log_figure(loggers, f"{observer.name}/{name}", figure, step)
+
+
+def _scalar_rows(observer: Published, table: pd.DataFrame) -> pd.DataFrame:
+    """What goes to the loggers as scalars, those without a value left out."""
+    scalar = observer.is_scalar(table) & table["quantity"].ne("learning_rate") & table["value"].notna()
+    return table[scalar]
+
+
+def know_charts(observers: Sequence[Published], loggers: Sequence[Any]) -> None:
+    """Learn from their newest observations which charts observers have in TensorBoard, where a run or replay goes on.
+
+    Args:
+        observers: all attached ones, also those that are not due.
+        loggers: where scalars go.
+    """
+
+    def quantities(observer: Published) -> Sequence[str]:
+        steps = observer.store.steps()
+        table = observer.store.read(steps=frozenset(steps[-1:])) if steps else None
+        return [] if table is None else list(_scalar_rows(observer, table)["quantity"].unique())
+
+    for logger in filter(takes_charts, loggers):
+        for observer in observers:
+            with _survived(observer, "its charts"):
+                keep_charts(logger, observer.name, observer.recorded, partial(quantities, observer))
 
 
 def takes_images(logger: Any) -> bool:

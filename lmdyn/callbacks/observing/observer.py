@@ -447,4 +447,4 @@ def _observe_due(trainer: L.Trainer, module: L.LightningModule, due: Callable[[O
         return
     for observer in observers:
         observer._seen_step = step
-    record(observers, module, progress(trainer), trainer.loggers)
+    record(observers, module, progress(trainer), trainer.loggers, _observers(trainer))

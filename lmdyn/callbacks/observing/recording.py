@@ -7,7 +7,7 @@ import pandas as pd
 from torch import nn
 
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
-from lmdyn.callbacks.observing.loggers import Published, publish
+from lmdyn.callbacks.observing.loggers import Published, know_charts, publish
 from lmdyn.callbacks.training.observation_schedule import Progress
 
 __all__ = ["Passes", "check_names", "observe_together", "record"]
@@ -70,7 +70,13 @@ def observe_together(
     return [observer.observe(module, step, passes) for observer in observers]
 
 
-def record(observers: Sequence[Recorded], module: nn.Module, at: Progress, loggers: Sequence[Any]) -> None:
+def record(
+    observers: Sequence[Recorded],
+    module: nn.Module,
+    at: Progress,
+    loggers: Sequence[Any],
+    attached: Sequence[Recorded] = (),
+) -> None:
     """Observe, store and publish, live and in replay alike. Every rank must enter; rank 0 writes.
 
     Args:
@@ -78,9 +84,12 @@ def record(observers: Sequence[Recorded], module: nn.Module, at: Progress, logge
         module: the module.
         at: how far training has come.
         loggers: where scalars and figures go.
+        attached: all observers, also those that are not due.
     """
     for observer in observers:  # which of them share a pass depends on it
         observer.ensure_met(module)
+    if rank_and_world_size()[0] == 0:
+        know_charts(attached, loggers)
     passes = Passes(observers)
     for observer in observers:
         table = observer.observe(module, at, passes)

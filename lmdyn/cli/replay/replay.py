@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import Logger
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from lmdyn.callbacks.observing.loggers import publish
+from lmdyn.callbacks.observing.loggers import know_charts, publish
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.recording import Passes
 from lmdyn.callbacks.training.observation_schedule import Progress
@@ -69,6 +69,7 @@ def replay(
     Raises:
         ValueError: an observer that cannot look at this module; a disk that is full; see :meth:`Work.failed`.
     """
+    know_charts(work.observers, loggers)
     worker = _Worker(work, reading, module, loggers, backlog, weights, stamps)
     total = work.n_left
     with Bar(*Bar.get_default_columns(), console=Console(stderr=True), transient=True) as bar:
