@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import pandas as pd
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
 
-from lmdyn.callbacks.observing.drawing.tensorboard_charts import keep_charts, log_charts, takes_charts
+from lmdyn.callbacks.observing.drawing.tensorboard_charts import know_charts_of, log_charts, takes_charts
 from lmdyn.callbacks.observing.figures import MOST_STEPS, pixels, spread_out
 from lmdyn.callbacks.observing.schema import Quantity, group_columns, is_number_column
 from lmdyn.callbacks.observing.store import ObservationStore
@@ -94,8 +94,7 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
     already, so that ``lmdyn report`` can draw its figures later.
     """
     with _survived(observer, "its scalars"):
-        rows = _scalar_rows(observer, table)
-        scalars = scalar_tags(observer.name, rows)
+        scalars = _scalars(observer, table)
         for logger in loggers:
             with _survived(observer, f"scalars for {type(logger).__name__}"):
                 if isinstance(logger, WandbLogger):
@@ -104,7 +103,7 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
                 if isinstance(logger, CSVLogger):
                     logger.save()  # it keeps rows until a step that ends in 99, or the end
                 if takes_charts(logger):
-                    log_charts(logger, observer.name, observer.recorded, rows["quantity"].unique())
+                    log_charts(logger, observer.name, observer.recorded, scalars)
     with _survived(observer, "its figures"):
         if observer.log_figures and any(map(takes_images, loggers)):
             steps = [s for s in observer.store.steps() if s <= step]
@@ -117,10 +116,9 @@ def publish(observer: Published, table: pd.DataFrame, loggers: Sequence[Any], st
                     log_figure(loggers, f"{observer.name}/{name}", figure, step)
 
 
-def _scalar_rows(observer: Published, table: pd.DataFrame) -> pd.DataFrame:
-    """What goes to the loggers as scalars, those without a value left out."""
-    scalar = observer.is_scalar(table) & table["quantity"].ne("learning_rate") & table["value"].notna()
-    return table[scalar]
+def _scalars(observer: Published, table: pd.DataFrame) -> dict[str, float]:
+    rows = table[observer.is_scalar(table) & (table["quantity"] != "learning_rate")]
+    return scalar_tags(observer.name, rows)
 
 
 def know_charts(observers: Sequence[Published], loggers: Sequence[Any]) -> None:
@@ -131,15 +129,15 @@ def know_charts(observers: Sequence[Published], loggers: Sequence[Any]) -> None:
         loggers: where scalars go.
     """
 
-    def quantities(observer: Published) -> Sequence[str]:
+    def tags(observer: Published) -> Iterable[str]:
         steps = observer.store.steps()
-        table = observer.store.read(steps=frozenset(steps[-1:])) if steps else None
-        return [] if table is None else list(_scalar_rows(observer, table)["quantity"].unique())
+        newest = observer.store.read(steps=frozenset(steps[-1:])) if steps else None
+        return {} if newest is None else _scalars(observer, newest)
 
     for logger in filter(takes_charts, loggers):
         for observer in observers:
             with _survived(observer, "its charts"):
-                keep_charts(logger, observer.name, observer.recorded, partial(quantities, observer))
+                know_charts_of(logger, observer.name, observer.recorded, partial(tags, observer))
 
 
 def takes_images(logger: Any) -> bool:

@@ -1,70 +1,118 @@
-"""TensorBoard's custom scalars: the curves of one quantity in one chart, in place of a card for each curve."""
+"""TensorBoard's custom scalars: the curves of one quantity in a few charts, in place of a card for each curve."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from lmdyn.callbacks.observing.schema import Quantity, declared, pattern
 from lmdyn.callbacks.training.lightning_internals import logged_name
 
-__all__ = ["charts_of", "keep_charts", "log_charts", "takes_charts"]
-
-Charts = dict[str, str]
-"""Title to the regular expression of its tags."""
+__all__ = ["charts_of", "know_charts_of", "log_charts", "takes_charts"]
 
 _BESIDE = ("_error", "_low", "_high")  # what goes with a value has no chart of its own
+_CURVES = 24  # of a chart: those of one run have one colour, and symbols tell them apart
+_DETAIL = "{}, in detail"
 
 
-def charts_of(observer: str, recorded: Sequence[Quantity], quantity: str) -> Charts:
-    """The charts of a quantity: one for each form of its tags; of one that is not declared, one for all of them.
+def charts_of(observer: str, recorded: Sequence[Quantity], tags: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The charts of an observer: one for each form of a quantity's tags.
 
-    Standard errors and ends of intervals have none.
+    What would be more than 24 curves is cut by some of its parts, such as a site, in a category of its own.
+    Standard errors and ends of intervals have no charts, quantities that are not declared one each.
 
     Args:
         observer: name of the observer, with which tags begin.
         recorded: what it declares.
-        quantity: as recorded.
+        tags: that were logged.
+
+    Returns:
+        Category to title to the regular expression of the chart's tags.
 
     Example:
         >>> loss = Quantity("loss", "Mean token loss.", "nats", tags=("", "<layer>/<tag>", "rank/<band>"))
-        >>> for title, tags in charts_of("curves", [loss], "loss").items():
-        ...     print(f"{title}: {tags}")
+        >>> tags = ["curves/loss", "curves/loss/upos/NOUN", "curves/loss/rank/1-9", "curves/other/h1"]
+        >>> for title, expression in charts_of("curves", [loss], tags)["curves"].items():
+        ...     print(f"{title}: {expression}")
         loss (nats): ^curves/loss$
         loss (nats) by layer, tag: ^(?!curves/loss/rank/[^/]+$)curves/loss/[^/]+/[^/]+$
         loss (nats) by rank, band: ^curves/loss/rank/[^/]+$
+        other: ^curves/other(/.*)?$
     """
-    if quantity.endswith(_BESIDE):
-        return {}
-    found = declared(recorded, quantity)
-    if found is None or not found.tags:
-        return {quantity.replace("_", " "): f"^{re.escape(f'{observer}/{quantity}')}(/.*)?$"}
-    forms = {
-        tag: pattern(form).pattern for tag, form in zip(found.tags, found.tags_of(observer), strict=True)
-    }
-    charts: dict[str, list[str]] = {}  # forms of equal expressions share a chart
-    for tag, expression in forms.items():
-        # of several forms that fit, a tag has the one with the most letters of its own
-        closer = [
-            other
-            for form, other in forms.items()
-            if pattern(form).fullmatch(tag) is None and pattern(tag).fullmatch(form)
+    by_quantity: dict[str, list[list[str]]] = {}
+    for tag in tags:
+        quantity, *parts = tag.removeprefix(f"{observer}/").split("/")
+        if not quantity.endswith(_BESIDE):
+            by_quantity.setdefault(quantity, []).append(parts)
+    places = {q.name: i for i, q in enumerate(recorded)}
+    charts: dict[str, dict[str, str]] = {observer: {}, _DETAIL.format(observer): {}}
+    for quantity in sorted(by_quantity, key=lambda name: places.get(name, len(places))):
+        start = f"{observer}/{quantity}"
+        found = declared(recorded, quantity)
+        if found is None or not found.tags:
+            charts[observer][quantity.replace("_", " ")] = f"^{re.escape(start)}(/.*)?$"
+            continue
+        for form in _forms(found.tags):
+            curves = [parts for parts in by_quantity[quantity] if form.holds("/".join(parts))]
+            if len(curves) > _CURVES:
+                charts[_DETAIL.format(observer)] |= form.cut(found.label, start, curves)
+            elif curves:
+                charts[observer][form.title(found.label)] = form.expression(start)
+    return {category: found for category, found in charts.items() if found}
+
+
+class _Form:
+    """A form of tags behind a quantity, ``<site>/<role>``; ``others`` are the closer ones that a tag may have."""
+
+    def __init__(self, form: str, others: Sequence[str]) -> None:
+        self.parts = form.split("/") if form else []
+        self._form, self._others = pattern(form), [pattern(other) for other in others]
+
+    def holds(self, tag: str) -> bool:
+        return bool(self._form.fullmatch(tag)) and not any(other.fullmatch(tag) for other in self._others)
+
+    def title(self, label: str, fixed: Sequence[int] = ()) -> str:
+        """What is drawn, and by what the curves of a chart differ."""
+        by = [part.strip("<>").partition("=")[0] for i, part in enumerate(self.parts) if i not in fixed]
+        return f"{label} by {', '.join(by)}" if by else label
+
+    def expression(self, start: str, fixed: Mapping[int, str] = MappingProxyType({})) -> str:
+        """Of all tags of this form, or of those with some parts as they are given."""
+        start = re.escape(start)
+        excluded = "".join(f"(?!{start}/{other.pattern}$)" for other in self._others)
+        parts = [
+            re.escape(fixed[i]) if i in fixed else pattern(part).pattern for i, part in enumerate(self.parts)
         ]
-        excluded = "".join(f"(?!{other}$)" for other in closer)
-        charts.setdefault(f"^{excluded}{expression}$", []).append(tag)
-    return {_title(found, tags): expression for expression, tags in charts.items()}
+        return f"^{excluded}{'/'.join([start, *parts])}$"
+
+    def cut(self, label: str, start: str, curves: Sequence[Sequence[str]]) -> dict[str, str]:
+        """Title to expression of charts of fewer curves: as few parts as possible are fixed, and as few charts made."""
+        places = range(len(self.parts))
+        ways = [fixed for n in places for fixed in combinations(places, n)]
+        sizes = {fixed: Counter(tuple(parts[i] for i in fixed) for parts in curves) for fixed in ways}
+        best = min(ways, key=lambda fixed: (max(_CURVES, *sizes[fixed].values()), len(sizes[fixed])))
+        charts = {}
+        for values in sorted(sizes[best]):
+            title = f"{self.title(label, best)}: {', '.join(values)}"
+            charts[title] = self.expression(start, dict(zip(best, values, strict=True)))
+        return charts
 
 
-def _title(quantity: Quantity, tags: Sequence[str]) -> str:
-    """Words, the unit, and by what the curves differ."""
-    by = [", ".join(part.strip("<>").partition("=")[0] for part in tag.split("/")) for tag in tags if tag]
-    return f"{quantity.label} by {' or '.join(by)}" if by else quantity.label
+def _forms(tags: Sequence[str]) -> list[_Form]:
+    """Of each different form what is closer to a tag that both fit: it has more letters of its own."""
+    unique = {pattern(tag).pattern: tag for tag in reversed(tags)}
+    forms = sorted(unique.values(), key=tags.index)
+    fits = {form: [o for o in forms if o and pattern(form).fullmatch(o)] for form in forms}
+    return [_Form(form, [o for o in fits[form] if not pattern(o).fullmatch(form)]) for form in forms]
 
 
-_CHARTS: WeakKeyDictionary[Any, dict[str, dict[str, Charts]]] = WeakKeyDictionary()
-"""By logger, observer and quantity."""
-_WRITTEN: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
-"""By logger, the observers whose charts this process has written."""
+_TAGS: WeakKeyDictionary[Any, dict[str, tuple[Sequence[Quantity], dict[str, None]]]] = WeakKeyDictionary()
+"""By logger and observer what it declares, and the tags that are known."""
+_WRITTEN: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+"""By logger the layout that this process has written last."""
 
 
 def takes_charts(logger: Any) -> bool:
@@ -72,31 +120,34 @@ def takes_charts(logger: Any) -> bool:
     return hasattr(getattr(logger, "experiment", None), "add_custom_scalars")
 
 
-def keep_charts(
-    logger: Any, observer: str, recorded: Sequence[Quantity], quantities: Callable[[], Iterable[str]]
+def know_charts_of(
+    logger: Any, observer: str, recorded: Sequence[Quantity], tags: Callable[[], Iterable[str]]
 ) -> None:
-    """Know the charts of an observer's earlier observations, so that they are written with those of others.
+    """Know the tags of an observer's earlier observations, so that its charts are written with those of others.
 
-    TensorBoard shows the last layout of a run only: that of a process which goes on with a run names all.
+    TensorBoard shows the last layout of a run only: that of a process which goes on with a run has to name all.
     """
-    known = _CHARTS.setdefault(logger, {})
+    known = _TAGS.setdefault(logger, {})
     if observer not in known:
-        known[observer] = {q: charts_of(logged_name(logger, observer), recorded, q) for q in quantities()}
+        known[observer] = (recorded, dict.fromkeys(tags()))
 
 
-def log_charts(logger: Any, observer: str, recorded: Sequence[Quantity], quantities: Iterable[str]) -> None:
-    """Write the charts of all observers that are known, where these quantities have not been written yet."""
-    known = _CHARTS.setdefault(logger, {})
-    own, written = known.setdefault(observer, {}), _WRITTEN.setdefault(logger, set())
-    new = [q for q in dict.fromkeys(quantities) if q not in own]
-    if not new and observer in written:
+def log_charts(logger: Any, observer: str, recorded: Sequence[Quantity], tags: Iterable[str]) -> None:
+    """Write the charts of all observers that are known, where this process has not written them yet."""
+    known = _TAGS.setdefault(logger, {})
+    _, own = known.setdefault(observer, (recorded, {}))
+    before = len(own)
+    own |= dict.fromkeys(tags)
+    if len(own) == before and logger in _WRITTEN:
         return
-    own |= {q: charts_of(logged_name(logger, observer), recorded, q) for q in new}
-    written |= known.keys()
-    layout = {
-        logged_name(logger, name): {
-            title: ["Multiline", [tags]] for charts in of.values() for title, tags in charts.items()
+    layout: dict[str, Any] = {}
+    for name, (declarations, there) in known.items():
+        named = logged_name(logger, name)
+        found = charts_of(named, declarations, [logged_name(logger, tag) for tag in there])
+        layout |= {
+            category: {title: ["Multiline", [expression]] for title, expression in charts.items()}
+            for category, charts in found.items()
         }
-        for name, of in known.items()
-    }
-    logger.experiment.add_custom_scalars({name: charts for name, charts in layout.items() if charts})
+    if layout != _WRITTEN.get(logger):
+        _WRITTEN[logger] = layout
+        logger.experiment.add_custom_scalars(layout)

@@ -1,0 +1,133 @@
+"""TensorBoard's charts: each curve in one, few curves in each; one layout a run, which names all observers."""
+
+import itertools
+import re
+
+import pandas as pd
+import pytest
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
+
+from lmdyn.callbacks import Observer, Quantity
+from lmdyn.callbacks.observing.drawing.tensorboard_charts import charts_of, takes_charts
+from lmdyn.callbacks.observing.loggers import know_charts, publish
+from lmdyn.callbacks.observing.run import Run
+from lmdyn.callbacks.observing.schema import tidy
+from lmdyn.callbacks.training.observation_schedule import Progress
+from tests.callbacks.test_registry import exported
+
+
+def logged(cls, name, values):
+    """Tags of all forms that an observer declares: so many values of each part, or 100 tags in all."""
+    for form in (form for q in cls.recorded for form in q.tags_of(name)):
+        parts = re.findall(r"<\w+>", form)
+        for drawn in itertools.islice(itertools.product(range(values), repeat=len(parts)), 100):
+            numbers = iter(drawn)
+            yield re.sub(r"<\w+>", lambda _, n=numbers: f"v{next(n)}", form)
+
+
+@pytest.mark.parametrize("values", [1, 3, 8])
+@pytest.mark.parametrize("name", exported())
+def test_each_curve_is_in_one_chart_and_few_in_each(name, values):
+    cls = exported()[name]
+    tags = list(dict.fromkeys(logged(cls, "own name", values)))
+    charts = charts_of("own name", cls.recorded, tags)
+    found = {
+        (c, title): [t for t in tags if re.match(of, t)] for c in charts for title, of in charts[c].items()
+    }
+    curves = list(itertools.chain.from_iterable(found.values()))
+    assert len(curves) == len(set(curves))
+    left_out = [tag for tag in tags if tag not in curves]
+    assert all(tag.split("/")[1].endswith(("_error", "_low", "_high")) for tag in left_out)
+    assert all(found.values())
+    assert max(len(of) for of in found.values()) <= 24
+    assert set(charts) <= {"own name", "own name, in detail"}
+
+
+def test_of_many_curves_as_few_parts_are_fixed_as_possible():
+    rho = Quantity("rho", "Of words.", tags=("<site>/<role>", "<site>/<role>/<pos_class>"))
+    sites, roles, classes = ("h1", "h2"), ("target", "input"), [f"c{i}" for i in range(20)]
+    tags = [f"s/rho/{'/'.join(parts)}" for parts in itertools.product(sites, roles, classes)]
+    charts = charts_of("s", [rho], [*tags, "s/rho/h1/target", "s/rho_error/h1/target"])
+    assert charts == {
+        "s": {"rho by site, role": "^s/rho/[^/]+/[^/]+$"},
+        "s, in detail": {
+            f"rho by pos_class: {site}, {role}": f"^s/rho/{site}/{role}/[^/]+$"
+            for site in sites
+            for role in sorted(roles)
+        },
+    }
+
+
+class Small(Observer):
+    """Stores what it is given."""
+
+    recorded = (Quantity("n", "A number.", "count", tags=("", "<site>")),)
+
+    def measure(self, module, step):
+        raise NotImplementedError
+
+
+def observer(folder, name):
+    found = Small(name=name, log_figures=False)
+    found._run = Run(folder)
+    return found
+
+
+def observe(observer, logger, step, sites, quantity="n"):
+    table = tidy(pd.DataFrame({"quantity": quantity, "site": sites, "value": 1.0}), Progress(step))
+    observer.store.write(step, table)
+    publish(observer, table, [logger], step)
+
+
+def layouts(logger):
+    """Those that were written, each as category to titles."""
+    logger.experiment.flush()
+    events = EventAccumulator(logger.log_dir, size_guidance={"tensors": 0}).Reload()
+    tag = "custom_scalars__config__"
+    found = []
+    for event in events.Tensors(tag) if tag in events.Tags()["tensors"] else []:
+        layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+        found.append({c.title: [chart.title for chart in c.chart] for c in layout.category})
+    return found
+
+
+def test_a_layout_is_written_where_it_changes_and_names_all_observers(tmp_path):
+    logger = TensorBoardLogger(tmp_path, "", "tb", prefix="p")
+    a, b = observer(tmp_path, "a"), observer(tmp_path, "b")
+    assert layouts(logger) == []
+    for step in range(3):
+        observe(a, logger, step, [""])
+    assert layouts(logger) == [{"p-a": ["n (count)"]}]
+    observe(b, logger, 3, ["", "h1"])
+    observe(a, logger, 4, [""])
+    both = {"p-a": ["n (count)"], "p-b": ["n (count)", "n (count) by site"]}
+    assert layouts(logger) == [{"p-a": ["n (count)"]}, both]
+    observe(b, logger, 5, ["", "h2"])  # the chart takes any site
+    assert layouts(logger)[1:] == [both]
+    observe(a, logger, 6, [""], quantity="undeclared")
+    assert layouts(logger)[2:] == [both | {"p-a": ["n (count)", "undeclared"]}]
+
+
+def test_a_run_that_goes_on_names_those_that_are_not_due(tmp_path):
+    before = TensorBoardLogger(tmp_path, "", "tb")
+    observe(observer(tmp_path, "once"), before, 0, ["h1"])
+    observe(observer(tmp_path, "often"), before, 0, [""])
+    before.finalize("success")
+    for attached in (True, False):  # the control: without them it would be lost
+        resumed = TensorBoardLogger(tmp_path, "", "tb")
+        again = [observer(tmp_path, name) for name in ("once", "often", "never")]
+        if attached:
+            know_charts(again, [resumed])
+        observe(again[1], resumed, 1, [""])
+        resumed.finalize("success")
+        once = {"once": ["n (count) by site"]} if attached else {}
+        assert layouts(resumed)[-1] == once | {"often": ["n (count)"]}
+
+
+def test_other_loggers_have_none(tmp_path):
+    logger = CSVLogger(tmp_path, "csv")
+    assert not takes_charts(logger)
+    know_charts([observer(tmp_path, "a")], [logger])
+    observe(observer(tmp_path, "a"), logger, 0, [""])
