@@ -14,6 +14,7 @@ import pandas as pd
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from matplotlib.figure import Figure
 
+from lmdyn.callbacks.observing.drawing.stacked_panels import stacked_pixels
 from lmdyn.callbacks.observing.drawing.tensorboard_charts import know_charts_of, log_charts, takes_charts
 from lmdyn.callbacks.observing.figures import MOST_STEPS, pixels, spread_out
 from lmdyn.callbacks.observing.schema import Quantity, group_columns, is_number_column
@@ -146,13 +147,19 @@ def takes_images(logger: Any) -> bool:
 
 
 def log_figure(loggers: Sequence[Any], tag: str, figure: Figure, step: int) -> None:
-    """Send a figure to every logger that takes images: TensorBoard's ``add_image``, or ``log_image``."""
+    """Send a figure to every logger that takes images: TensorBoard's ``add_image``, or ``log_image``.
+
+    TensorBoard gets it as its cards show it, see
+    :func:`~lmdyn.callbacks.observing.drawing.stacked_panels.stacked_pixels`.
+    """
+    stacked: np.ndarray[Any, Any] | None = None
     picture: np.ndarray[Any, Any] | None = None
-    for logger in filter(takes_images, loggers):
-        picture = pixels(figure) if picture is None else picture
+    for logger in sorted(filter(takes_images, loggers), key=lambda logger: _add_image(logger) is not None):
         if (add_image := _add_image(logger)) is not None:
-            add_image(tag, picture, step, dataformats="HWC")
+            stacked = stacked_pixels(figure) if stacked is None else stacked
+            add_image(tag, stacked, step, dataformats="HWC")
         else:
+            picture = pixels(figure) if picture is None else picture
             # Weights & Biases' slider over images counts calls: the caption says the step
             caption = {"caption": [f"step {step}"]} if isinstance(logger, WandbLogger) else {}
             logger.log_image(key=tag, images=[picture], step=step, **caption)

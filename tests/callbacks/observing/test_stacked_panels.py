@@ -1,0 +1,95 @@
+"""Figures as TensorBoard's cards show them: columns below each other, nothing of them lost, as wide as a card."""
+
+import itertools
+
+import numpy as np
+import pytest
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lmdyn.callbacks.observing.drawing.stacked_panels import stacked_pixels
+from lmdyn.callbacks.observing.figures import new_figure, new_panels, outer_legend, pixels
+from lmdyn.callbacks.observing.loggers import log_figure
+
+COLOURS = np.array([[200, 0, 0], [0, 160, 0], [0, 0, 220]])
+
+
+def panels(number, width=4.0, height=3.0, **more):
+    """Each is filled with a colour of its own."""
+    found = new_panels(number, width, height, **more)
+    for ax, colour in zip(found, COLOURS, strict=False):
+        ax.set_facecolor(colour / 255)
+        ax.plot([0, 1], [0, 1], color="black", label="line")
+        ax.set_xlabel("steps")
+        ax.set_ylabel("value")
+    return found
+
+
+def rows_of(picture):
+    """From and to which row each colour is."""
+    there = [(np.abs(picture.astype(int) - colour).max(-1) <= 2).any(1).nonzero()[0] for colour in COLOURS]
+    return [(rows[0], rows[-1]) if len(rows) else None for rows in there]
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_columns_are_below_each_other(number):
+    beside = rows_of(pixels(panels(number).figure))
+    assert len({rows for rows in beside if rows}) == 1  # the control
+    picture = stacked_pixels(panels(number).figure)
+    assert picture.shape[1] == 350
+    below = [rows for rows in rows_of(picture) if rows]
+    assert len(below) == number
+    assert all(above[1] < next_[0] for above, next_ in itertools.pairwise(below))
+    heights = [last - first for first, last in below]
+    assert min(heights) > 130
+    assert max(heights) - min(heights) <= 2
+
+
+def test_a_legend_beside_the_last_panel_is_below_it():
+    figure = panels(2, margin=(1.5, 0)).figure
+    outer_legend(figure.axes[1])
+    picture = stacked_pixels(figure)
+    assert picture.shape[1] == 350
+    rows = (picture != 255).any((1, 2)).nonzero()[0]
+    assert rows[-1] > rows_of(picture)[1][1] + 40
+
+
+def test_each_panel_has_numbers_at_its_axis():
+    shared = panels(2, sharey=True)
+    assert not [t for t in shared.figure.axes[1].get_yticklabels() if t.get_visible()]  # the control
+    stacked_pixels(shared.figure)
+    assert [t.get_text() for t in shared.figure.axes[1].get_yticklabels() if t.get_visible()]
+
+
+def test_what_would_not_be_readable_stays_as_it_is():
+    wide, titled = panels(1, width=9.0).figure, panels(2).figure
+    titled.suptitle("a title that is over both of the panels, and belongs to the two of them in equal parts")
+    for figure in (wide, titled):
+        expected = figure.get_size_inches()[::-1] * figure.get_dpi()
+        assert stacked_pixels(figure).shape[:2] == tuple(expected.round().astype(int))
+
+
+class Images(CSVLogger):
+    """Takes images as they are."""
+
+    shapes: list = []
+
+    def log_image(self, key, images, step=None):
+        self.shapes.append(images[0].shape[:2])
+
+
+def test_other_loggers_get_the_figure_as_it_is(tmp_path):
+    figure = panels(2).figure
+    tensorboard, images = TensorBoardLogger(tmp_path, "tb"), Images(tmp_path, "images")
+    log_figure([tensorboard, images], "a/b", figure, 1)
+    tensorboard.finalize("success")
+    (event,) = EventAccumulator(tensorboard.log_dir).Reload().Images("a/b")
+    assert event.width == 350
+    assert event.height > 400
+    assert images.shapes == [(330, 880)]
+
+
+def test_a_small_figure_is_not_enlarged():
+    figure, axes = new_figure(2, 1)
+    axes.plot([1, 2])
+    assert stacked_pixels(figure).shape == (110, 220, 3)
