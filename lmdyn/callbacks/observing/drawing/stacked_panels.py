@@ -21,6 +21,7 @@ _WIDTH = (
     350  # pixels of a card; wider images are shown at every n-th pixel, which leaves of small letters little
 )
 _LEAST = 55.0  # dots an inch, with which letters can be read
+_LINE = 2  # pixels of a frame's line, half of which is beyond it
 _GAP = 6  # pixels around a column and between two
 
 
@@ -38,17 +39,23 @@ def stacked_pixels(figure: Figure, width: int = _WIDTH) -> Pixels:
     widest = max(end - start for start, end in columns) / dpi
     if (width - 2 * _GAP) / widest < _LEAST:
         return pixels(figure)
-    scale = min(1.0, (width - 2 * _GAP) / widest / dpi)
-    figure.set_dpi(scale * dpi)
+    figure.set_dpi(min(dpi, (width - 2 * _GAP) / widest))
     picture = pixels(figure)
-    figure.set_dpi(dpi)
-    if len(columns) == 1 and scale == 1:
+    columns = _columns(figure)  # letters do not scale exactly
+    if len(columns) == 1 and figure.get_dpi() == dpi:
         return picture
-    parts = [_trimmed(picture, scale * start, scale * end) for start, end in columns]
+    figure.set_dpi(dpi)
+    before = [0.0, *(end + _LINE for _, end in columns)]
+    after = [*(start for start, _ in columns[1:]), np.inf]
+    parts = [
+        _trimmed(picture, max(left, start - _GAP), min(right, end + _GAP))
+        for left, (start, end), right in zip(before, columns, after, strict=False)
+    ]
     whole = np.full((sum(len(p) + _GAP for p in parts) + _GAP, width, 3), 255, dtype=np.uint8)
     top = _GAP
     for part in parts:
-        whole[top : top + len(part), _GAP : _GAP + part.shape[1]] = part[:, : width - _GAP]
+        at = max(0, min(_GAP, width - part.shape[1]))
+        whole[top : top + len(part), at : at + part.shape[1]] = part[:, :width]
         top += len(part) + _GAP
     return whole
 
@@ -108,7 +115,6 @@ def _boxes(figure: Figure, artists: list[Any]) -> list[tuple[Any, Bbox]]:
 
 def _trimmed(picture: Pixels, start: float, end: float) -> Pixels:
     """The part from start to end, without white rows above and below."""
-    first = int(np.ceil(start)) + 1 if start > 0 else 0  # no line of the column before
-    part = picture[:, first : int(np.ceil(end))]
+    part = picture[:, int(np.ceil(start)) : int(min(end, picture.shape[1]))]
     rows = (part != 255).any((1, 2)).nonzero()[0]
     return part[rows[0] : rows[-1] + 1] if len(rows) else part[:0]
