@@ -1,0 +1,119 @@
+"""What an observer found in the end: a few numbers that say most, with their errors or intervals."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pandas as pd
+
+from lmdyn.callbacks.observing.schema import Quantity, group_columns, is_number_column, last_step
+from lmdyn.cli.drawing.chart_data import declared
+
+__all__ = ["FinalNumber", "final_numbers"]
+
+_MOST = 6  # of one observer
+_END = re.compile(r"_(error|low|high)$")
+
+
+@dataclass(frozen=True)
+class FinalNumber:
+    """A number of the first and of the last observation.
+
+    Attributes:
+        label: of the quantity, with its unit.
+        of: site and groups; empty over everything.
+        first: at the first observation, None where it was not measured.
+        last: at the last one.
+        low: lower end of the interval that was recorded, or the number less its error.
+        high: the upper end.
+        kind: ``interval`` or ``error``; empty where neither is known.
+        better: ``higher``, ``lower`` or empty.
+    """
+
+    label: str
+    of: str
+    first: float | None
+    last: float
+    low: float | None = None
+    high: float | None = None
+    kind: str = ""
+    better: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """In types of JSON."""
+        return asdict(self)
+
+
+def final_numbers(
+    scalars: pd.DataFrame, recorded: Sequence[Quantity] = (), most: int = _MOST
+) -> list[FinalNumber]:
+    """The numbers of the last observation over everything, one for each quantity first, then of further sites.
+
+    Args:
+        scalars: tidy rows of the first and of the last observation.
+        recorded: what is declared; quantities of which a direction is known come first.
+        most: numbers.
+
+    Example:
+        >>> rows = pd.DataFrame({"step": 9, "quantity": ["loss", "loss_error"], "site": "", "value": [4.0, 0.5]})
+        >>> (found,) = final_numbers(rows)
+        >>> found.label, found.last, found.low, found.high
+        ('loss', 4.0, 3.5, 4.5)
+    """
+    groups = group_columns(scalars)
+    table = last_step(scalars)
+    first_step = scalars["step"].min()
+    first = _values(scalars[scalars["step"].eq(first_step)], groups)
+    last = _values(table, groups)
+    names = {key[0] for key in last}
+    chosen: list[tuple[int, bool, int, tuple[str, ...]]] = []
+    seen: dict[str, int] = {}
+    fewest: dict[str, int] = {}
+    for name, *of in last:
+        depth = sum(map(bool, of[1:]))
+        fewest[name] = min(depth, fewest.get(name, depth))
+    for i, key in enumerate(last):
+        name = key[0]
+        base = _END.sub("", name)
+        if name == "learning_rate" or (base != name and base in names):
+            continue
+        if sum(map(bool, key[2:])) > fewest[name]:
+            continue
+        known = declared(name, recorded)
+        seen[name] = seen.get(name, 0) + 1
+        chosen.append((seen[name], known is None or known.better is None, i, key))
+    return [_final(key, first, last, groups, scalars, recorded) for *_, key in sorted(chosen)[:most]]
+
+
+def _values(table: pd.DataFrame, groups: Sequence[str]) -> dict[tuple[str, ...], float]:
+    """Values by quantity, site and groups, texts; what is not a number is left out."""
+    names = ["quantity", "site", *groups]
+    columns = [table[name].astype(object).where(table[name].notna(), "").map(str) for name in names]
+    keys = zip(*columns, strict=True)
+    return {key: float(v) for key, v in zip(keys, table["value"].tolist(), strict=True) if v == v}
+
+
+def _final(
+    key: tuple[str, ...],
+    first: dict[tuple[str, ...], float],
+    last: dict[tuple[str, ...], float],
+    groups: Sequence[str],
+    table: pd.DataFrame,
+    recorded: Sequence[Quantity],
+) -> FinalNumber:
+    name, value = key[0], last[key]
+    known = declared(name, recorded)
+    low, high, error = (last.get((f"{name}_{end}", *key[1:])) for end in ("low", "high", "error"))
+    kind = "interval" if low is not None and high is not None else "error" if error is not None else ""
+    if kind == "error" and error is not None:
+        low, high = value - error, value + error
+    of = [
+        f"{c}={level}" if c and is_number_column(table[c]) else level
+        for c, level in zip(["", *groups], key[1:], strict=True)
+        if level
+    ]
+    return FinalNumber(
+        known.label if known else name.replace("_", " "), " · ".join(of), first.get(key), value,
+        low if kind else None, high if kind else None, kind, (known and known.better) or "",
+    )  # fmt: skip
