@@ -3,7 +3,7 @@
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import pandas as pd
 from lmdyn.callbacks.observing.figures import spread_out
 from lmdyn.callbacks.observing.schema import Quantity, group_columns, is_number_column
 
-__all__ = ["MOST_VALUES", "chart", "chart_data", "declared", "escaped_json"]
+__all__ = ["MOST_VALUES", "chart", "chart_data", "declared", "escaped_json", "quantity_order"]
 
 MOST_VALUES = 60_000
 """Values of one observer in a page: some 400 KB."""
@@ -64,7 +64,14 @@ def chart_data(
     order = sorted(range(len(keys)), key=lambda i: (depth[i], first[i]))
     kept_steps = spread_out(range(len(steps)), max(_FEWEST_STEPS, most // max(len(order), 1)))
     kept = sorted(order[: max(1, most // max(len(kept_steps), 1))], key=lambda i: first[i])
-    names = [levels[0][code] for code in dict.fromkeys(keys[kept, 0].tolist())] if kept else []
+    depths: dict[str, int] = {}
+    moving = set()
+    for i in kept:
+        name = levels[0][keys[i, 0]]
+        depths[name] = min(depths.get(name, len(columns)), int((keys[i, 2:] != np.array(empty[2:])).sum()))
+        if len(set(values[i, np.isfinite(values[i])].tolist())) > 1:
+            moving.add(name)
+    names = quantity_order(depths, recorded, moving)
     return {
         "observer": observer,
         "columns": columns,
@@ -74,7 +81,7 @@ def chart_data(
         "tokens": _tokens(scalars, steps[kept_steps]),
         "lines": keys[kept].tolist(),
         "values": [[_short(v) for v in values[i, kept_steps].tolist()] for i in kept],
-        "quantities": {name: _about(q) for name in names if (q := declared(name, recorded)) is not None},
+        "quantities": {name: _about(declared(name, recorded)) for name in names},
         "left": _left(len(kept), len(order), len(kept_steps), observed or len(steps), observer),
     }
 
@@ -93,6 +100,31 @@ def declared(name: str, recorded: Sequence[Quantity]) -> Quantity | None:
         if len(parts) > 1 and re.fullmatch(".+".join(map(re.escape, parts)), name):
             return replace(quantity, name=name)
     return None
+
+
+def quantity_order(
+    depths: Mapping[str, int], recorded: Sequence[Quantity], moving: Collection[str]
+) -> list[str]:
+    """Quantities in the order in which they are offered: as declared, and over everything before groups.
+
+    What never changes, as a floor of chance, comes last.
+
+    Args:
+        depths: in how many group columns of its coarsest rows something stands, by quantity.
+        recorded: what is declared.
+        moving: those of which some value changes.
+
+    Example:
+        >>> quantity_order({"by_word": 1, "chance": 0, "loss": 0}, [], ["by_word", "loss"])
+        ['loss', 'by_word', 'chance']
+    """
+    places = {name: i for i, name in enumerate(depths)}
+
+    def place(name: str) -> tuple[bool, int, int, int]:
+        known = [i for i, one in enumerate(recorded) if declared(name, [one]) is not None]
+        return name not in moving, min(known, default=len(recorded)), depths[name], places[name]
+
+    return sorted(depths, key=place)
 
 
 def _coded(column: "pd.Series[Any]") -> tuple[np.ndarray[Any, Any], list[str]]:
@@ -117,7 +149,9 @@ def _short(value: float) -> float | None:
     return float(f"{value:.{_DIGITS}g}") if np.isfinite(value) else None
 
 
-def _about(quantity: Quantity) -> dict[str, Any]:
+def _about(quantity: Quantity | None) -> dict[str, Any] | None:
+    if quantity is None:
+        return None
     return {"label": quantity.label, "meaning": quantity.meaning, "better": quantity.better}
 
 

@@ -7,13 +7,17 @@ from typing import Any
 
 import pandas as pd
 
+from lmdyn.callbacks.observing.figures import spread_out
 from lmdyn.callbacks.observing.schema import Quantity, group_columns, is_number_column, last_step
-from lmdyn.cli.drawing.chart_data import declared
+from lmdyn.cli.drawing.chart_data import declared, quantity_order
 
 __all__ = ["FinalNumber", "final_numbers"]
 
-_MOST = 6  # of one observer
+_MOST = 8  # of one observer
+_SITES = 4  # of one quantity
 _END = re.compile(r"_(error|low|high)$")
+
+_Key = tuple[str, ...]  # quantity, site, groups
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,11 @@ class FinalNumber:
 def final_numbers(
     scalars: pd.DataFrame, recorded: Sequence[Quantity] = (), most: int = _MOST
 ) -> list[FinalNumber]:
-    """The numbers of the last observation over everything, one for each quantity first, then of further sites.
+    """Some numbers of the last observation: of each quantity the coarsest, at a few sites, as long as there is room.
 
     Args:
         scalars: tidy rows of the first and of the last observation.
-        recorded: what is declared; quantities of which a direction is known come first.
+        recorded: what is declared.
         most: numbers.
 
     Example:
@@ -62,31 +66,27 @@ def final_numbers(
         ('loss', 4.0, 3.5, 4.5)
     """
     groups = group_columns(scalars)
-    table = last_step(scalars)
-    first_step = scalars["step"].min()
-    first = _values(scalars[scalars["step"].eq(first_step)], groups)
-    last = _values(table, groups)
-    names = {key[0] for key in last}
-    chosen: list[tuple[int, bool, int, tuple[str, ...]]] = []
-    seen: dict[str, int] = {}
-    fewest: dict[str, int] = {}
-    for name, *of in last:
-        depth = sum(map(bool, of[1:]))
-        fewest[name] = min(depth, fewest.get(name, depth))
-    for i, key in enumerate(last):
-        name = key[0]
-        base = _END.sub("", name)
-        if name == "learning_rate" or (base != name and base in names):
-            continue
-        if sum(map(bool, key[2:])) > fewest[name]:
-            continue
-        known = declared(name, recorded)
-        seen[name] = seen.get(name, 0) + 1
-        chosen.append((seen[name], known is None or known.better is None, i, key))
-    return [_final(key, first, last, groups, scalars, recorded) for *_, key in sorted(chosen)[:most]]
+    first = _values(scalars[scalars["step"].eq(scalars["step"].min())], groups)
+    last = _values(last_step(scalars), groups)
+    by_name: dict[str, list[_Key]] = {}
+    for key in last:
+        by_name.setdefault(key[0], []).append(key)
+    depths = {
+        name: min(sum(map(bool, key[2:])) for key in keys)
+        for name, keys in by_name.items()
+        if name != "learning_rate" and ((base := _END.sub("", name)) == name or base not in by_name)
+    }
+    moving = {key[0] for key, value in last.items() if first.get(key) != value}
+    chosen: list[_Key] = []
+    for name in quantity_order(depths, recorded, moving):
+        keys = [key for key in by_name[name] if sum(map(bool, key[2:])) == depths[name]]
+        chosen += spread_out([key for key in keys if key[2:] == keys[0][2:]], _SITES)
+        if len(chosen) >= most:
+            break
+    return [_final(key, first, last, groups, scalars, recorded) for key in chosen[:most]]
 
 
-def _values(table: pd.DataFrame, groups: Sequence[str]) -> dict[tuple[str, ...], float]:
+def _values(table: pd.DataFrame, groups: Sequence[str]) -> dict[_Key, float]:
     """Values by quantity, site and groups, texts; what is not a number is left out."""
     names = ["quantity", "site", *groups]
     columns = [table[name].astype(object).where(table[name].notna(), "").map(str) for name in names]
@@ -95,9 +95,9 @@ def _values(table: pd.DataFrame, groups: Sequence[str]) -> dict[tuple[str, ...],
 
 
 def _final(
-    key: tuple[str, ...],
-    first: dict[tuple[str, ...], float],
-    last: dict[tuple[str, ...], float],
+    key: _Key,
+    first: dict[_Key, float],
+    last: dict[_Key, float],
     groups: Sequence[str],
     table: pd.DataFrame,
     recorded: Sequence[Quantity],

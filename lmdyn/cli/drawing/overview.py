@@ -32,10 +32,10 @@ def run_names(runs: Sequence[Path]) -> dict[Path, str]:
     """
     paths = {run: run.resolve() for run in runs}
     shortened = short_names([str(path) for path in paths.values()])
-    names = {}
-    for run, path in paths.items():
-        name = shortened[str(path)]
-        names[run] = f"{path.parent.name}/{name}" if _VERSIONED.fullmatch(name) else name
+    names = {run: shortened[str(path)] for run, path in paths.items()}
+    if len(names) == 1:
+        ((run, name),) = names.items()
+        names[run] = f"{paths[run].parent.name}/{name}" if _VERSIONED.fullmatch(name) else name
     return names
 
 
@@ -69,7 +69,7 @@ def known_facts(run: Path, last: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         if (seeds := str(folder.seeds)) != "?":
             facts["seed"] = seeds
     if made := _made(session):
-        facts["made"] = made
+        facts["computed"] = made
     return facts
 
 
@@ -140,13 +140,16 @@ def conditions(runs: Mapping[str, Path]) -> dict[str, str]:
         with suppress(ValueError, FileNotFoundError):
             condition = RunFolder(path).condition
         alike.setdefault(json.dumps(dict(condition), sort_keys=True) if condition else name, []).append(name)
-    found, taken = {}, set()
+    found: dict[str, str] = {}
+    taken: set[str] = set()
     for names in alike.values():
         same = next((i for i, letters in enumerate(zip(*names, strict=False)) if len(set(letters)) > 1), None)
         label = re.sub(r"[\W_]*(version)?[\W_]*\d*$", "", names[0][:same]) if len(names) > 1 else ""
-        label = label if label and label not in taken else names[0]
+        if len(names) > 1:
+            label = f"{label}, mean of {len(names)}" if label else f"mean of {len(names)} runs"
+        if not label or label in taken:
+            label = f"{label} with {names[0]}" if label else names[0]
         taken.add(label)
-        label = f"{label} (mean of {len(names)})" if len(names) > 1 else label
         found |= dict.fromkeys(names, label)
     return {name: found[name] for name in runs}
 
@@ -172,14 +175,14 @@ def final_table(numbers: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
         return ""
     if len(numbers) <= _MOST_RUNS:
         head = ["observer", "number", "of", *numbers, "better"]
-        rows = [[*key, *(values.get(run) for run in numbers), better[key]] for key, values in found.items()]
+        rows = [[*key, *(v.get(run) for run in numbers), better[key]] for key, v in found.items()]
     else:
         head = ["observer", "number", "of", "mean", "least", "greatest", "runs", "better"]
         rows = [
             [*key, sum(v.values()) / len(v), min(v.values()), max(v.values()), len(v), better[key]]
             for key, v in found.items()
         ]
-    return html_table(head, rows)
+    return _told_once(head, rows)
 
 
 def _of_one(observers: Mapping[str, Mapping[str, Any]]) -> str:
@@ -191,7 +194,18 @@ def _of_one(observers: Mapping[str, Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     head = ["observer", "number", "of", "first observation", "last", "error or interval", "better"]
-    return html_table(head, rows)
+    return _told_once(head, rows)
+
+
+def _told_once(head: Sequence[str], rows: list[list[Any]]) -> str:
+    """A table whose first column names each observer once, without columns in which nothing stands."""
+    names = [row[0] for row in rows]
+    rows = [
+        ["" if i and name == names[i - 1] else name, *row[1:]]
+        for i, (name, row) in enumerate(zip(names, rows, strict=True))
+    ]
+    there = [i for i in range(len(head)) if any(row[i] not in ("", None) for row in rows)]
+    return html_table([head[i] for i in there], [[row[i] for i in there] for row in rows])
 
 
 def _ends(one: Mapping[str, Any]) -> str:

@@ -47,11 +47,14 @@
     return size < 1e-4 || size >= 1e5 ? v.toExponential(2).replace(/\.?0+e/, "e") : `${+v.toPrecision(4)}`;
   };
   const niceTicks = (low, high, n) => {
-    const raw = (high - low) / Math.max(n, 1);
-    const power = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999);
-    const ticks = [];
-    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) ticks.push(+(i * step).toPrecision(12));
+    let ticks = [];
+    for (let more = n; ticks.length < 3 && more < n + 6; more++) {
+      const raw = (high - low) / Math.max(more, 1);
+      const power = 10 ** Math.floor(Math.log10(raw));
+      const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999);
+      ticks = [];
+      for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) ticks.push(+(i * step).toPrecision(12));
+    }
     return ticks;
   };
   // logarithmic from the first positive value on, linear below it: step 0 is shown
@@ -102,6 +105,8 @@
       const base = name.replace(/_(error|low|high)$/, "");
       return base !== name && names.includes(base);
     };
+    const offered = Object.keys(quantities);
+    names.sort((a, b) => offered.indexOf(a) - offered.indexOf(b));
     const ordered = [...names.filter((n) => !companion(n) && n !== "learning_rate"), ...names.filter((n) => n === "learning_rate"), ...names.filter(companion)];
     const hasTokens = lines.some((line) => line.tokens && line.tokens.some((t) => known(t) && t > 0));
     return { observer, lines, quantities, columns, numeric, names: ordered, notes, hasTokens };

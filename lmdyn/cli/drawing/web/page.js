@@ -30,7 +30,10 @@
     }
     const button = document.querySelector("button.theme");
     if (!button) return;
-    const name = () => button.setAttribute("aria-label", `Show in ${root.dataset.shown === "dark" ? "light" : "dark"} colours`);
+    const name = () => {
+      button.title = `Show in ${root.dataset.shown === "dark" ? "light" : "dark"} colours`;
+      button.setAttribute("aria-label", button.title);
+    };
     name();
     button.hidden = false;
     button.addEventListener("click", () => {
