@@ -120,17 +120,18 @@ def write_report(
         for name, shared in together.items():
             contents.append(Place(f"together {name}", f"{name}, all runs"))
             sections.append(_together_section(name, shared, drawn, out, find, charts.pop(name, "")))
-        if charts:
-            contents.append(Place("curves", "curves of all runs"))
-            sections.append("<section id='curves'><h2>curves of all runs</h2>")
-            sections += [f"<h3>{html.escape(name)}</h3>{one}" for name, one in charts.items()]
-            sections.append("</section>")
+        for name, curves in charts.items():
+            contents.append(Place(f"together {name}", f"{name}, all runs"))
+            heading = f"<h2 id='{html.escape(f'together {name}')}'>{html.escape(name)}, all runs</h2>"
+            sections.append(f"{heading}{curves}")
     for run in observed:
         several = len(observed) > 1
         if several:
             contents.append(Place(f"run {names[run]}", names[run]))
         contents += [Place(one.base.name, one.drawn.folder.name, several) for one in of_observers[run]]
-        sections.append(_run_section(run, names[run] if several else "", of_observers[run], made))
+        if (run / "config.yaml").exists():
+            contents.append(Place(f"configuration {names[run]}", "configuration", several))
+        sections.append(_run_section(run, names[run], of_observers[run], made, headed=several))
     if tested:
         contents.append(Place("test", "test"))
         sections.append(_test_table({names[run]: run for run in tested}))
@@ -274,16 +275,21 @@ def _different_settings(
 
 
 def _run_section(
-    run: Path, name: str, sections: Sequence[ObserverSection], made: Mapping[Path, DrawnSection]
+    run: Path,
+    name: str,
+    sections: Sequence[ObserverSection],
+    made: Mapping[Path, DrawnSection],
+    *,
+    headed: bool,
 ) -> str:
-    """The sections of a run's observers, and its configuration; begins with its name where there are several runs."""
-    heading = f"<h1>{html.escape(name)}</h1>" if name else ""
+    """The sections of a run's observers, and its configuration; ``headed`` by its name where there are several runs."""
+    heading = f"<h1>{html.escape(name)}</h1>" if headed else ""
     parts = [f"<section id='{html.escape(f'run {name}')}'>{heading}"]
     parts += [made[one.base].html for one in sections]
     config = run / "config.yaml"
     if config.exists():
         parts.append(
-            "<h2>configuration</h2><details><summary>config.yaml</summary>"
+            f"<h2 id='{html.escape(f'configuration {name}')}'>configuration</h2><details><summary>config.yaml</summary>"
             f"<pre>{html.escape(_tidy_yaml(config))}</pre></details>"
         )
     return "".join([*parts, "</section>"])

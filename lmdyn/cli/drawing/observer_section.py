@@ -186,10 +186,10 @@ class ObserverSection:
             observer = self.find(drawn)
         except UnknownObserverError as error:
             yield f"<p>Without figures: {html.escape(str(error))}.</p>"
-            ends = drawn.ends()
-            few = max(2, _MOST_ROWS // max(len(ends) // 2, 1))
-            yield from self._chart(ends, drawn.read(most=few), (), last)
-            yield _last_values(ends, _MOST_NUMBERS)
+            at_ends = drawn.ends()
+            few = max(2, _MOST_ROWS // max(len(at_ends) // 2, 1))
+            yield from self._chart(at_ends, drawn.read(most=few), (), last)
+            yield _last_values(at_ends, _MOST_NUMBERS)
         else:
             summary = ((observer.__doc__ or "").strip().splitlines() or [""])[0]
             yield f"<p>{html.escape(summary)}</p>"
@@ -200,15 +200,18 @@ class ObserverSection:
                 )
             read = cache(drawn.read)  # once for all that is made of it
             some = _read_once(drawn)
+            ends = cache(
+                lambda: _ends(read(), drawn.steps) if _figure_rows(observer) is None else drawn.ends()
+            )
             others = Others({self.run: (drawn, self.every)}, self.find)
             yield from self.parts.survived(
-                f"chart of {base.name}", partial(self._curves, observer, read, some, last)
+                f"chart of {base.name}", partial(self._curves, observer, read, some, ends, last)
             )
             if not self.together:
                 yield from self.parts.drawn(observer, read, some, settings, others, base)
             yield from self.parts.survived(
                 f"animations and numbers of {base.name}",
-                partial(_moving_and_last, observer, drawn, read, settings, base),
+                partial(_moving_and_last, observer, drawn, read, ends, settings, base),
             )
         text = json.dumps(settings, indent=1, ensure_ascii=False)
         yield (
@@ -221,17 +224,16 @@ class ObserverSection:
         observer: type[Observer],
         read: Callable[[], pd.DataFrame],
         some: Callable[[Any], pd.DataFrame],
+        ends: Callable[[], pd.DataFrame],
         last: dict[str, Any],
     ) -> Iterator[str]:
         """The chart of an observer that is known: of its scalars."""
-        ends, few = self.drawn.ends(), _figure_rows(observer)
-        ends = ends[observer.is_scalar(ends)]
-        table = read() if few is None else some(few)
-        table = table[observer.is_scalar(table)]
-        if few is not None and len(ends) > table["step"].isin(ends["step"].unique()).sum():
-            table = read()  # figures need not show all scalars
-            table = table[observer.is_scalar(table)]
-        yield from self._chart(ends, table, observer.recorded, last)
+        few = _figure_rows(observer)
+        table = _scalars(observer, read() if few is None else some(few))
+        at_ends = _scalars(observer, ends())
+        if len(at_ends) > table["step"].isin(at_ends["step"].unique()).sum():
+            table = _scalars(observer, read())  # figures need not show all of them
+        yield from self._chart(at_ends, table, observer.recorded, last)
 
     def _chart(
         self, ends: pd.DataFrame, scalars: pd.DataFrame, recorded: Sequence[Quantity], last: dict[str, Any]
@@ -268,6 +270,7 @@ def _moving_and_last(
     observer: type[Observer],
     drawn: DrawnObservations,
     read: Callable[[], pd.DataFrame],
+    ends: Callable[[], pd.DataFrame],
     settings: Mapping[str, Any],
     base: Path,
 ) -> Iterator[str]:
@@ -278,8 +281,16 @@ def _moving_and_last(
         observations = read() if few else drawn.read(most=_MOST_FRAMES)
         for name, frames in moving(observations, settings).items():
             yield animation(frames, file_beside(base, name, "gif"), name)
-    table = read() if _figure_rows(observer) is None else drawn.ends()
-    yield _last_values(table[observer.is_scalar(table)])
+    yield _last_values(_scalars(observer, ends()))
+
+
+def _scalars(observer: type[Observer], table: pd.DataFrame) -> pd.DataFrame:
+    return table[observer.is_scalar(table)]
+
+
+def _ends(table: pd.DataFrame, steps: Sequence[int]) -> pd.DataFrame:
+    """The first and the last observation, of a table that holds all."""
+    return table[table["step"].isin([steps[0], steps[-1]])]
 
 
 class Others(Mapping[str, pd.DataFrame]):
