@@ -114,7 +114,9 @@ def write_report(
     if (out / CLAIMS_PAGE).is_file():
         contents.append(Place(CLAIMS_ANCHOR, "claims"))
     if len(runs) > 1:
-        sections.append(_configurations({names[run]: run for run in runs}, out))
+        contents.append(Place("configurations", "configurations"))
+        differing = _configurations({names[run]: run for run in runs}, out)
+        sections.append(f"<section id='configurations'>{differing}</section>")
     if len(observed) > 1:
         charts = _charts(of_observers, names)
         for name, shared in together.items():

@@ -13,7 +13,7 @@ from lmdyn.cli.drawing.chart_data import declared, quantity_order
 
 __all__ = ["FinalNumber", "final_numbers"]
 
-_MOST = 8  # of one observer
+_MOST = 40  # of one observer: a page shows fewer, and finds them in other runs
 _SITES = 4  # of one quantity
 _END = re.compile(r"_(error|low|high)$")
 
@@ -52,7 +52,7 @@ class FinalNumber:
 def final_numbers(
     scalars: pd.DataFrame, recorded: Sequence[Quantity] = (), most: int = _MOST
 ) -> list[FinalNumber]:
-    """Some numbers of the last observation: of each quantity the coarsest, at a few sites, as long as there is room.
+    """Numbers of the last observation, those that say most first: over everything, else of the coarsest groups.
 
     Args:
         scalars: tidy rows of the first and of the last observation.
@@ -78,6 +78,10 @@ def final_numbers(
     }
     moving = {key[0] for key, value in last.items() if first.get(key) != value}
     chosen: list[_Key] = []
+    if any(
+        depths[name] == 0 for name in moving if name in depths
+    ):  # what is over everything, where there is some
+        depths = {name: depth for name, depth in depths.items() if depth == 0}
     for name in quantity_order(depths, recorded, moving):
         keys = [key for key in by_name[name] if sum(map(bool, key[2:])) == depths[name]]
         chosen += spread_out([key for key in keys if key[2:] == keys[0][2:]], _SITES)

@@ -17,6 +17,7 @@ from lmdyn.cli.studies.provenance import read_provenance
 __all__ = ["conditions", "final_table", "known_facts", "run_names", "runs_table", "sheet"]
 
 _MOST_ARGUMENTS = 8
+_MOST_NUMBERS = 8  # of one observer
 _MOST_RUNS = 6  # columns of a table
 _VERSIONED = re.compile(
     r"version_\d+"
@@ -165,12 +166,16 @@ def final_table(numbers: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
         return _of_one(of_run)
     found: dict[tuple[str, str, str], dict[str, float]] = {}
     better = {}
-    for run, observers in numbers.items():
-        for observer, last in observers.items():
-            for one in last["numbers"]:
-                key = observer, one["label"], one["of"]
-                found.setdefault(key, {})[run] = one["last"]
-                better[key] = one["better"]
+    for observer in dict.fromkeys(name for of_run in numbers.values() for name in of_run):
+        known = {
+            run: {(one["label"], one["of"]): one for one in of_run[observer]["numbers"]}
+            for run, of_run in numbers.items()
+            if observer in of_run
+        }
+        for label, of in list(next((there for there in known.values() if there), {}))[:_MOST_NUMBERS]:
+            there = {run: one[label, of] for run, one in known.items() if (label, of) in one}
+            found[observer, label, of] = {run: one["last"] for run, one in there.items()}
+            better[observer, label, of] = next(iter(there.values()))["better"]
     if not found:
         return ""
     if len(numbers) <= _MOST_RUNS:
@@ -189,7 +194,7 @@ def _of_one(observers: Mapping[str, Mapping[str, Any]]) -> str:
     rows = [
         [observer, one["label"], one["of"], one["first"], one["last"], _ends(one), one["better"]]
         for observer, last in observers.items()
-        for one in last["numbers"]
+        for one in last["numbers"][:_MOST_NUMBERS]
     ]
     if not rows:
         return ""
