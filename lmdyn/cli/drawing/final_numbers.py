@@ -7,14 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from lmdyn.callbacks.observing.figures import spread_out
 from lmdyn.callbacks.observing.schema import Quantity, group_columns, is_number_column, last_step
 from lmdyn.cli.drawing.chart_data import declared, quantity_order
 
 __all__ = ["FinalNumber", "final_numbers"]
 
 _MOST = 40  # of one observer: a page shows fewer, and finds them in other runs
-_SITES = 4  # of one quantity
 _END = re.compile(r"_(error|low|high)$")
 
 _Key = tuple[str, ...]  # quantity, site, groups
@@ -52,7 +50,7 @@ class FinalNumber:
 def final_numbers(
     scalars: pd.DataFrame, recorded: Sequence[Quantity] = (), most: int = _MOST
 ) -> list[FinalNumber]:
-    """Numbers of the last observation, those that say most first: over everything, else of the coarsest groups.
+    """Numbers of the last observation, one of each quantity: over everything, else of its first group and last block.
 
     Args:
         scalars: tidy rows of the first and of the last observation.
@@ -78,16 +76,17 @@ def final_numbers(
     }
     moving = {key[0] for key, value in last.items() if first.get(key) != value}
     chosen: list[_Key] = []
-    if any(
-        depths[name] == 0 for name in moving if name in depths
-    ):  # what is over everything, where there is some
-        depths = {name: depth for name, depth in depths.items() if depth == 0}
-    for name in quantity_order(depths, recorded, moving):
+    names = quantity_order(depths, recorded, moving)
+    for name in sorted(names, key=lambda name: (name not in moving, depths[name])):
         keys = [key for key in by_name[name] if sum(map(bool, key[2:])) == depths[name]]
-        chosen += spread_out([key for key in keys if key[2:] == keys[0][2:]], _SITES)
-        if len(chosen) >= most:
-            break
+        chosen.append(_last_block([key for key in keys if key[2:] == keys[0][2:]]))
     return [_final(key, first, last, groups, scalars, recorded) for key in chosen[:most]]
+
+
+def _last_block(keys: Sequence[_Key]) -> _Key:
+    """The one of several sites that is nearest to the output and no readout of it; else the last one."""
+    blocks = [key for key in keys if not re.match(r"embedding|logits|norm|output", key[1])]
+    return (blocks or list(keys))[-1]
 
 
 def _values(table: pd.DataFrame, groups: Sequence[str]) -> dict[_Key, float]:
