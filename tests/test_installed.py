@@ -117,7 +117,7 @@ def test_the_wheel_holds_all_and_is_fit_to_be_uploaded(wheel):
         inside = set(file.namelist())
     for folder in ("lmdyn", "configs"):
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in (".py", ".yaml", ".smk", ".typed") or path.name == "Snakefile":
+            if path.suffix in (".py", ".yaml", ".smk", ".typed", ".js", ".css") or path.name == "Snakefile":
                 name = str(path.relative_to(ROOT))
                 assert (name if folder == "lmdyn" else f"lmdyn/{name}") in inside
     assert not [name for name in inside if name.startswith(("tests", "configs", "docs", "benchmarks"))]

@@ -12,6 +12,7 @@ import pytest
 
 from lmdyn.callbacks import ObservationStore
 from lmdyn.cli.__main__ import main
+from lmdyn.cli.report import write_report
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -163,3 +164,6 @@ def test_what_claims_print_of_the_quickstart(tmp_path, monkeypatch, capsys):
     assert re.sub(number, "#", told[0]) == re.sub(number, "#", told[1])
     values = [[float(n.replace("−", "-")) for n in re.findall(number, text)] for text in told]
     assert values[0] == pytest.approx(values[1], abs=0.03)
+    (run,) = (tmp_path / "runs" / "quickstart").glob("version_*")
+    page = write_report([run], tmp_path / "report")
+    assert page.stat().st_size < 6_000_000  # 2.1 MB; one sends it to a colleague

@@ -87,7 +87,9 @@ class SaveRunConfig(SaveConfigCallback):
         """End it."""
         if trainer.is_global_zero:
             checks = [c.compared for c in callbacks_of(trainer) if isinstance(c, Preflight)]
-            end_session(self._folder, self._session, step=trainer.global_step, **(checks or [{}])[0])
+            parameters = sum(parameter.numel() for parameter in pl_module.parameters())
+            about = {"step": trainer.global_step, "parameters": parameters, **(checks or [{}])[0]}
+            end_session(self._folder, self._session, **about)
 
 
 class LmdynCLI(LightningCLI):

@@ -6,29 +6,35 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import yaml
 
 from lmdyn.callbacks.gathered.drawn_observations import DrawnObservations, drawn_observations
-from lmdyn.callbacks.observing.figures import MOST_STEPS, short_names
+from lmdyn.callbacks.observing.figures import MOST_STEPS
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.training.atomic_files import make_writable, write_file
 from lmdyn.cli.configurations import model_configurations, read_yaml
+from lmdyn.cli.drawing.chart_data import MOST_VALUES, chart
+from lmdyn.cli.drawing.claims_block import CLAIMS_ANCHOR, claims_block
 from lmdyn.cli.drawing.kept_sections import KeptSections
 from lmdyn.cli.drawing.observer_section import (
+    DrawnSection,
     Find,
     ObserverSection,
     Others,
     Parts,
+    data_of,
     known_observer,
     together_of,
 )
-from lmdyn.cli.drawing.page import REPORT_PAGE, csv_table, html_table, links_between, many_objects, page
+from lmdyn.cli.drawing.overview import conditions, final_table, known_facts, run_names, runs_table, sheet
+from lmdyn.cli.drawing.page import CLAIMS_PAGE, REPORT_PAGE, Place, csv_table, html_table, many_objects, page
 from lmdyn.cli.drawing.side_by_side import made_side_by_side
 from lmdyn.cli.recorded_observers import recorded_observer
 
 __all__ = ["write_report"]
+
+_FEWEST_VALUES = 10_000  # in the chart of an observer of one of many runs
 
 
 @many_objects()
@@ -79,8 +85,7 @@ def write_report(
     most = None if every_step else MOST_STEPS
     drawn = {run: _observed(run, most, cached=not untrusted) for run in observed}  # before anything is made
     make_writable(out, "give another folder by --out")
-    shortened = short_names([str(run.resolve()) for run in runs])
-    names = {run: shortened[str(run.resolve())] for run in runs}
+    names = run_names(runs)
     find = partial(_find, untrusted=untrusted)
     together = _shared(drawn, find) if len(observed) > 1 else {}
     prefix = {run: f"{names[run]}_".replace("/", "_") if len(observed) > 1 else "" for run in observed}
@@ -93,6 +98,7 @@ def write_report(
                 out / f"{prefix[run]}{one.folder.name}",
                 one.folder.name in together,
                 find,
+                max(MOST_VALUES // len(observed), _FEWEST_VALUES),
             )
             for one in drawn[run]
         ]
@@ -101,15 +107,76 @@ def write_report(
     made = _made(
         [one for some in of_observers.values() for one in some], out, processes, cached=not untrusted
     )
-    sections = [_configurations({names[run]: run for run in runs}, out)] if len(runs) > 1 else []
-    sections += [_together_section(name, shared, drawn, out, find) for name, shared in together.items()]
-    sections += [_run_section(run, of_observers[run], made) for run in observed]
-    sections += [_test_table({names[run]: run for run in tested})] if tested else []
-    title = ", ".join(run.name if run.name else str(run) for run in runs)
+    title = ", ".join(names[run] for run in runs[:3]) + (
+        f" and {len(runs) - 3} more" if len(runs) > 3 else ""
+    )
+    contents, sections = [Place("top", "overview")], [_top(title, names, of_observers, made, out)]
+    if (out / CLAIMS_PAGE).is_file():
+        contents.append(Place(CLAIMS_ANCHOR, "claims"))
+    if len(runs) > 1:
+        contents.append(Place("configurations", "configurations"))
+        differing = _configurations({names[run]: run for run in runs}, out)
+        sections.append(f"<section id='configurations'>{differing}</section>")
+    if len(observed) > 1:
+        charts = _charts(of_observers, names)
+        for name, shared in together.items():
+            contents.append(Place(f"together {name}", f"{name}, all runs"))
+            sections.append(_together_section(name, shared, drawn, out, find, charts.pop(name, "")))
+        for name, curves in charts.items():
+            contents.append(Place(f"together {name}", f"{name}, all runs"))
+            heading = f"<h2 id='{html.escape(f'together {name}')}'>{html.escape(name)}, all runs</h2>"
+            sections.append(f"{heading}{curves}")
+    for run in observed:
+        several = len(observed) > 1
+        if several:
+            contents.append(Place(f"run {names[run]}", names[run]))
+        contents += [Place(one.base.name, one.drawn.folder.name, several) for one in of_observers[run]]
+        if (run / "config.yaml").exists():
+            contents.append(Place(f"configuration {names[run]}", "configuration", several))
+        sections.append(_run_section(run, names[run], of_observers[run], made, headed=several))
+    if tested:
+        contents.append(Place("test", "test"))
+        sections.append(_test_table({names[run]: run for run in tested}))
     path = out / REPORT_PAGE
-    text = page(f"lmdyn: {title}", [*links_between(out, REPORT_PAGE), *sections])
+    text = page(f"lmdyn: {title}", sections, contents)
     write_file(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
     return path
+
+
+def _top(
+    title: str,
+    names: Mapping[Path, str],
+    sections: Mapping[Path, Sequence[ObserverSection]],
+    made: Mapping[Path, DrawnSection],
+    out: Path,
+) -> str:
+    """What was trained on what, what was found in the end, and the verdicts that are there."""
+    last = {
+        run: {one.drawn.folder.name: made[one.base].last for one in sections.get(run, ())} for run in names
+    }
+    facts = {names[run]: known_facts(run, list(of.values())) for run, of in last.items()}
+    parts = [f"<header id='top'><h1 class='title'>{html.escape(title)}</h1></header>"]
+    parts.append(sheet(next(iter(facts.values()))) if len(facts) == 1 else runs_table(facts))
+    if table := final_table({names[run]: of for run, of in last.items() if of}):
+        parts.append(
+            f"<h2>final numbers</h2>{table}<p>The first numbers of each observer; its section has all.</p>"
+        )
+    return "".join([*parts, claims_block(out)])
+
+
+def _charts(sections: Mapping[Path, Sequence[ObserverSection]], names: Mapping[Path, str]) -> dict[str, str]:
+    """By observer, a chart of all runs that it looked at, where these are several."""
+    of = conditions({names[run]: run for run in sections})
+    sources: dict[str, list[dict[str, str]]] = {}
+    for run, some in sections.items():
+        for one in some:
+            about = {"data": data_of(one.base.name), "run": names[run], "condition": of[names[run]]}
+            sources.setdefault(one.drawn.folder.name, []).append(about)
+    return {
+        name: chart(several, f"chart of {name}, all runs")
+        for name, several in sources.items()
+        if len(several) > 1
+    }
 
 
 def _observed(run: Path, most: int | None, *, cached: bool) -> list[DrawnObservations]:
@@ -127,18 +194,20 @@ def _find(drawn: DrawnObservations, *, untrusted: bool) -> type[Observer]:
     return recorded_observer(drawn.folder, untrusted=untrusted, name=str(drawn.store.about()["observer"]))
 
 
-def _made(sections: Sequence[ObserverSection], out: Path, processes: int, *, cached: bool) -> dict[Path, str]:
+def _made(
+    sections: Sequence[ObserverSection], out: Path, processes: int, *, cached: bool
+) -> dict[Path, DrawnSection]:
     """Sections by the begin of their files' names: kept ones, and else drawn ones."""
     kept = KeptSections(out, cached=cached)
-    found = {section.base: html for section in sections if (html := kept.find(section)) is not None}
+    found = {section.base: one for section in sections if (one := kept.find(section)) is not None}
     missing = [one for one in sections if one.base not in found]
     if processes > 1:  # what may take longest first: that of the largest files
         missing.sort(key=_size, reverse=True)
 
-    def drawn(section: ObserverSection) -> str:
-        html = section.html()
-        kept.keep(section, html)
-        return html
+    def drawn(section: ObserverSection) -> DrawnSection:
+        one = section.make()
+        kept.keep(section, one)
+        return one
 
     return found | dict(
         zip(
@@ -177,12 +246,16 @@ def _together_section(
     drawn: Mapping[Path, Sequence[DrawnObservations]],
     out: Path,
     find: Find,
+    curves: str,
 ) -> str:
-    """The figures and tables of several runs."""
+    """The figures and tables of several runs, after the chart of their curves."""
     settings_of = [one.store.about()["settings"] for one in shared.values()]
     observer = find(next(iter(shared.values())))
     others = Others({run: (one, drawn[run]) for run, one in shared.items()}, find)
-    parts = [f"<h1>{html.escape(name)} of {len(shared)} runs</h1>"]
+    parts = [
+        f"<section id='{html.escape(f'together {name}')}'>"
+        f"<h1>{html.escape(name)} of {len(shared)} runs</h1>{curves}"
+    ]
     if different := _different_settings(settings_of, ("probe_set", "train_set", "references", "previous")):
         told = "; ".join(f"{name}: {', '.join(values)}" for name, values in different.items())
         parts.append(f"<p><strong>Observed with different settings</strong>: {html.escape(told)}.</p>")
@@ -191,7 +264,7 @@ def _together_section(
         parts.append(f"<p>Observed on different data: {html.escape(', '.join(texts))}.</p>")
     read = partial(together_of, shared)
     parts += Parts().drawn(observer, cache(read), read, settings_of[0], others, out / name)
-    return "".join(parts)
+    return "".join([*parts, "</section>"])
 
 
 def _different_settings(
@@ -203,20 +276,25 @@ def _different_settings(
     return {name: found for name, found in values.items() if len(found) > 1}
 
 
-def _run_section(run: Path, sections: Sequence[ObserverSection], made: Mapping[Path, str]) -> str:
-    parts = [f"<h1>{html.escape(str(run))}</h1>"]
-    links = (
-        f"<a href='#{quote(one.base.name)}'>{html.escape(one.drawn.folder.name)}</a>" for one in sections
-    )
-    parts.append(f"<nav>{' '.join(links)}</nav>")
-    parts += [made[one.base] for one in sections]
+def _run_section(
+    run: Path,
+    name: str,
+    sections: Sequence[ObserverSection],
+    made: Mapping[Path, DrawnSection],
+    *,
+    headed: bool,
+) -> str:
+    """The sections of a run's observers, and its configuration; ``headed`` by its name where there are several runs."""
+    heading = f"<h1>{html.escape(name)}</h1>" if headed else ""
+    parts = [f"<section id='{html.escape(f'run {name}')}'>{heading}"]
+    parts += [made[one.base].html for one in sections]
     config = run / "config.yaml"
     if config.exists():
         parts.append(
-            "<h2>configuration</h2><details><summary>config.yaml</summary>"
+            f"<h2 id='{html.escape(f'configuration {name}')}'>configuration</h2><details><summary>config.yaml</summary>"
             f"<pre>{html.escape(_tidy_yaml(config))}</pre></details>"
         )
-    return "".join(parts)
+    return "".join([*parts, "</section>"])
 
 
 def _configurations(runs: Mapping[str, Path], out: Path) -> str:
@@ -237,7 +315,7 @@ def _test_table(runs: Mapping[str, Path]) -> str:
     )
     head = ["run", *(name.removeprefix("test_") for name in metrics)]
     rows = [[run, *(found.get(name) for name in metrics)] for run, found in numbers.items()]
-    return f"<h2>test</h2>{html_table(head, rows)}"
+    return f"<h2 id='test'>test</h2>{html_table(head, rows)}"
 
 
 def _tested(path: Path) -> dict[str, Any]:

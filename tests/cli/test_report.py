@@ -1,8 +1,11 @@
 """The report: tables, what stands beside other observers, several runs together, configurations, and whom it trusts."""
 
+import base64
+import hashlib
 import shutil
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import unquote
 
 import numpy as np
@@ -23,6 +26,7 @@ from lmdyn.cli import report
 from lmdyn.cli.__main__ import main
 from lmdyn.cli.configurations import model_configurations
 from lmdyn.cli.drawing import observer_section, side_by_side
+from lmdyn.cli.drawing import page as web
 from lmdyn.cli.drawing.page import picture
 from lmdyn.cli.report import write_report
 
@@ -328,8 +332,14 @@ def test_names_of_runs_and_folders_are_texts(tmp_path, together):
     for target in map(unquote, targets):  # as a browser does
         assert target[1:] in anchors if target.startswith("#") else (tmp_path / "out" / target).is_file()
     assert set(ODD) <= set(page.text)
-    assert "script-src" not in text  # nothing lifts what the page's policy forbids
-    assert "default-src 'none'" in text
+    # nothing lifts what the page's policy forbids: it runs the package's own scripts only, known by their hashes
+    (policy,) = [value for name, value in page.attributes if name == "content" and "default-src" in value]
+    own = [(Path(web.__file__).parent / "web" / name).read_bytes() for name in ("page.js", "chart.js")]
+    hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(one).digest()).decode()}'" for one in own]
+    assert policy.split("; ")[-1] == " ".join(["script-src", *hashes])
+    assert policy.startswith(
+        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src"
+    )
 
 
 # ------------------------------------------------------------------------------------------ whom it trusts
@@ -458,10 +468,11 @@ def test_an_observer_that_fails_costs_its_own_part_only(tmp_path, survived):
     page = write_report([run], tmp_path / "out").read_text()
     assert "Without figures of breaking: RuntimeError: a bug &lt;in&gt; drawing" in page
     assert "Without animations and numbers of breaking: KeyError" in page
+    assert "Without chart of breaking: KeyError" in page
     assert len(rows_of(page, "some numbers")) > 0  # its tables, and the other observer
     assert page.count("of h1/h2") or page.count("of h1")
     assert "config.yaml:1: cannot be read as yaml" in page
-    assert len(survived) == 2
+    assert len(survived) == 3
     survived.clear()
 
 

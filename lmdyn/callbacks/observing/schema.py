@@ -61,9 +61,9 @@ class Quantity:
 
     @property
     def label(self) -> str:
-        """As at an axis: words, and the unit in brackets."""
+        """As at an axis: words, and the unit in brackets, unless the name ends with it."""
         words = self.name.replace("_", " ")
-        return f"{words} ({self.unit})" if self.unit else words
+        return f"{words} ({self.unit})" if self.unit and not words.endswith(self.unit) else words
 
     @property
     def bounds(self) -> str:

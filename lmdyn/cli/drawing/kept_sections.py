@@ -18,11 +18,11 @@ import lmdyn
 from lmdyn.callbacks.gathered.drawn_observations import DrawnObservations
 from lmdyn.callbacks.gathered.gathered_store import CACHE, LEAST
 from lmdyn.callbacks.training.atomic_files import remove_unfinished, write_file
-from lmdyn.cli.drawing.observer_section import ObserverSection, known_observer
+from lmdyn.cli.drawing.observer_section import DrawnSection, ObserverSection, known_observer
 
 __all__ = ["KeptSections"]
 
-_VERSION = 1
+_VERSION = 2
 _DRAWN_WITH = (
     "lmdyn", "matplotlib", "contourpy", "pandas", "numpy", "pyarrow", "pillow", "scipy", "scikit-learn", "torch",
     "wordcloud",
@@ -46,8 +46,8 @@ class KeptSections:
         self._out = out
         self._cached = cached
 
-    def find(self, section: ObserverSection) -> str | None:
-        """A section's part of the page; None where it is to be drawn."""
+    def find(self, section: ObserverSection) -> DrawnSection | None:
+        """A section that was made; None where it is to be drawn."""
         if (key := self._key(section)) is None:
             return None
         try:
@@ -56,17 +56,19 @@ class KeptSections:
                 return None
             kept = json.loads(content)
             if kept["key"] == key and kept["files"] == _files(self._out, kept["html"]):
-                return str(kept["html"])
+                return DrawnSection(str(kept["html"]), dict(kept["last"]))
         except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged
             pass
         return None
 
-    def keep(self, section: ObserverSection, html: str) -> None:
+    def keep(self, section: ObserverSection, made: DrawnSection) -> None:
         """Keep a section that was drawn, in place of what was kept of its observer; where that can be written."""
         if section.failed or (key := self._key(section)) is None:
             return
         with suppress(OSError):
-            content = json.dumps({"key": key, "files": _files(self._out, html), "html": html}).encode()
+            files = _files(self._out, made.html)
+            kept = {"key": key, "files": files, "html": made.html, "last": made.last}
+            content = json.dumps(kept).encode()
             path = _path(section)
             whole = _hash(content).encode() + b"\n" + content
             write_file(path, lambda unfinished: unfinished.write_bytes(whole), lasting=False)
@@ -89,7 +91,7 @@ class KeptSections:
             return None
         beside = hasattr(observer, "figures_beside") or hasattr(observer, "tables_beside")
         return _hash(json.dumps([
-            _VERSION, self._with_what, section.base.name, section.together, _about(section.drawn),
+            _VERSION, self._with_what, section.base.name, section.together, section.most, _about(section.drawn),
             [[_about(one), _name(known_observer(one, section.find))] for one in section.every] if beside else None,
         ]).encode())  # fmt: skip
 

@@ -16,16 +16,29 @@ import pyarrow.compute as pc
 from lmdyn.callbacks.gathered.drawn_observations import DrawnObservations
 from lmdyn.callbacks.observing.loggers import scalar_tags
 from lmdyn.callbacks.observing.observer import Observer
+from lmdyn.callbacks.observing.schema import Quantity
 from lmdyn.callbacks.observing.store import UnreadableError
+from lmdyn.cli.drawing.chart_data import MOST_VALUES, chart, chart_data, escaped_json
+from lmdyn.cli.drawing.final_numbers import final_numbers
 from lmdyn.cli.drawing.page import animation, csv_table, file_beside, html_table, picture
 from lmdyn.cli.recorded_observers import UnknownObserverError
 
-__all__ = ["Find", "ObserverSection", "Others", "Parts", "known_observer", "together_of"]
+__all__ = [
+    "DrawnSection",
+    "Find",
+    "ObserverSection",
+    "Others",
+    "Parts",
+    "data_of",
+    "known_observer",
+    "together_of",
+]
 
 log = logging.getLogger(__name__)
 
 _MOST_NUMBERS = 1000  # of an unknown observer, some of whose rows are no scalars
 _MOST_FRAMES = 20
+_MOST_ROWS = 2_000_000  # of an unknown observer, most of which may be no scalars
 
 Find = Callable[[DrawnObservations], type[Observer]]
 """Answers the observer whose observations these are."""
@@ -111,6 +124,25 @@ def _figure_rows(observer: type[Observer]) -> pc.Expression | None:
     return rows if isinstance(rows, pc.Expression) else None
 
 
+def data_of(name: str) -> str:
+    """The id of the script element that holds the data of a section's chart."""
+    return f"data of {name}"
+
+
+@dataclass(frozen=True)
+class DrawnSection:
+    """A section that was made.
+
+    Attributes:
+        html: its part of the page.
+        last: of its last observation ``step``, ``tokens`` (or None) and ``numbers``
+            (:class:`~lmdyn.cli.drawing.final_numbers.FinalNumber`, plain).
+    """
+
+    html: str
+    last: Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class ObserverSection:
     """What one observer recorded of a run, as a section of its page.
@@ -122,6 +154,7 @@ class ObserverSection:
         base: begin of the names of the files that are written.
         together: whether its figures are drawn elsewhere, with those of other runs.
         find: answers whose observations are.
+        most: values in its chart.
     """
 
     drawn: DrawnObservations
@@ -130,11 +163,13 @@ class ObserverSection:
     base: Path
     together: bool
     find: Find
+    most: int = MOST_VALUES
     parts: Parts = field(default_factory=Parts)
 
-    def html(self) -> str:
+    def make(self) -> DrawnSection:
         """Write its files, and return its part of the page."""
-        found = "".join(self._made())
+        last: dict[str, Any] = {"step": self.drawn.steps[-1], "tokens": None, "numbers": []}
+        found = DrawnSection("".join(self._made(last)), last)
         pa.default_memory_pool().release_unused()  # as large as the largest observer's, else, until the end
         return found
 
@@ -143,7 +178,7 @@ class ObserverSection:
         """Whether something of it could not be made."""
         return self.parts.failed
 
-    def _made(self) -> Iterator[str]:
+    def _made(self, last: dict[str, Any]) -> Iterator[str]:
         drawn, base = self.drawn, self.base
         settings, steps = drawn.store.about()["settings"], drawn.store.steps()
         yield f"<h2 id='{html.escape(base.name)}'>{html.escape(drawn.folder.name)}</h2>"
@@ -151,7 +186,10 @@ class ObserverSection:
             observer = self.find(drawn)
         except UnknownObserverError as error:
             yield f"<p>Without figures: {html.escape(str(error))}.</p>"
-            yield _last_values(drawn.ends(), _MOST_NUMBERS)
+            at_ends = drawn.ends()
+            few = max(2, _MOST_ROWS // max(len(at_ends) // 2, 1))
+            yield from self._chart(at_ends, drawn.read(most=few), (), last)
+            yield _last_values(at_ends, _MOST_NUMBERS)
         else:
             summary = ((observer.__doc__ or "").strip().splitlines() or [""])[0]
             yield f"<p>{html.escape(summary)}</p>"
@@ -161,12 +199,19 @@ class ObserverSection:
                     "<code>lmdyn report --all</code> draws all.</p>"
                 )
             read = cache(drawn.read)  # once for all that is made of it
+            some = _read_once(drawn)
+            ends = cache(
+                lambda: _ends(read(), drawn.steps) if _figure_rows(observer) is None else drawn.ends()
+            )
             others = Others({self.run: (drawn, self.every)}, self.find)
+            yield from self.parts.survived(
+                f"chart of {base.name}", partial(self._curves, observer, read, some, ends, last)
+            )
             if not self.together:
-                yield from self.parts.drawn(observer, read, drawn.read, settings, others, base)
+                yield from self.parts.drawn(observer, read, some, settings, others, base)
             yield from self.parts.survived(
                 f"animations and numbers of {base.name}",
-                partial(_moving_and_last, observer, drawn, read, settings, base),
+                partial(_moving_and_last, observer, drawn, read, ends, settings, base),
             )
         text = json.dumps(settings, indent=1, ensure_ascii=False)
         yield (
@@ -174,11 +219,58 @@ class ObserverSection:
             f"<pre>{html.escape(text)}</pre></details>"
         )
 
+    def _curves(
+        self,
+        observer: type[Observer],
+        read: Callable[[], pd.DataFrame],
+        some: Callable[[Any], pd.DataFrame],
+        ends: Callable[[], pd.DataFrame],
+        last: dict[str, Any],
+    ) -> Iterator[str]:
+        """The chart of an observer that is known: of its scalars."""
+        few = _figure_rows(observer)
+        table = _scalars(observer, read() if few is None else some(few))
+        at_ends = _scalars(observer, ends())
+        if len(at_ends) > table["step"].isin(at_ends["step"].unique()).sum():
+            table = _scalars(observer, read())  # figures need not show all of them
+        yield from self._chart(at_ends, table, observer.recorded, last)
+
+    def _chart(
+        self, ends: pd.DataFrame, scalars: pd.DataFrame, recorded: Sequence[Quantity], last: dict[str, Any]
+    ) -> Iterator[str]:
+        """A chart and its data; notes the final numbers."""
+        if not len(scalars):
+            return
+        if len(tokens := ends["tokens"].dropna() if "tokens" in ends else ()):
+            last["tokens"] = int(max(tokens))
+        last["numbers"] = [number.plain() for number in final_numbers(ends, recorded)]
+        name, observed = self.drawn.folder.name, len(self.drawn.store.steps())
+        data = escaped_json(chart_data(name, scalars, recorded, observed=observed, most=self.most))
+        place = data_of(self.base.name)
+        if not self.together:
+            yield chart([{"data": place, "run": "", "condition": ""}], f"chart of {name}")
+        yield f"<script type='application/json' id='{html.escape(place)}'>{data}</script>"
+
+
+def _read_once(drawn: DrawnObservations) -> Callable[[Any], pd.DataFrame]:
+    """Reads the rows for which an expression holds, and keeps them: expressions cannot be keys of a cache."""
+    kept: list[tuple[Any, pd.DataFrame]] = []
+
+    def read(rows: Any) -> pd.DataFrame:
+        for other, table in kept:
+            if other is rows:
+                return table
+        kept.append((rows, drawn.read(rows)))
+        return kept[-1][1]
+
+    return read
+
 
 def _moving_and_last(
     observer: type[Observer],
     drawn: DrawnObservations,
     read: Callable[[], pd.DataFrame],
+    ends: Callable[[], pd.DataFrame],
     settings: Mapping[str, Any],
     base: Path,
 ) -> Iterator[str]:
@@ -189,8 +281,16 @@ def _moving_and_last(
         observations = read() if few else drawn.read(most=_MOST_FRAMES)
         for name, frames in moving(observations, settings).items():
             yield animation(frames, file_beside(base, name, "gif"), name)
-    table = read() if _figure_rows(observer) is None else drawn.ends()
-    yield _last_values(table[observer.is_scalar(table)])
+    yield _last_values(_scalars(observer, ends()))
+
+
+def _scalars(observer: type[Observer], table: pd.DataFrame) -> pd.DataFrame:
+    return table[observer.is_scalar(table)]
+
+
+def _ends(table: pd.DataFrame, steps: Sequence[int]) -> pd.DataFrame:
+    """The first and the last observation, of a table that holds all."""
+    return table[table["step"].isin([steps[0], steps[-1]])]
 
 
 class Others(Mapping[str, pd.DataFrame]):

@@ -2,11 +2,13 @@
 
 import base64
 import gc
+import hashlib
 import html
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -16,16 +18,15 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lmdyn.callbacks.observing.figures import lay_out, pixels
-from lmdyn.callbacks.training.atomic_files import write_file
 
 __all__ = [
     "CLAIMS_PAGE",
     "REPORT_PAGE",
+    "Place",
     "animation",
     "csv_table",
     "file_beside",
     "html_table",
-    "link_to_claims",
     "links_between",
     "many_objects",
     "page",
@@ -39,25 +40,59 @@ _DPI = 150  # of a report's figures
 _PNG = {"compress_level": 3}  # two thirds of the time of 6, for files larger by a tenth
 _FRAME_MS = 500  # of an animated image
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1080px; margin: 2em auto; padding: 0 1em }
-h1 { font-size: 1.5em } h2 { font-size: 1.2em; border-bottom: 1px solid #ddd; margin-top: 2.2em }
-figure { margin: 1.2em 0; overflow-x: auto } figcaption { color: #555; font-size: .9em } img { max-width: 100% }
-table { border-collapse: collapse; font-size: .9em } td, th { padding: .15em .8em .15em 0; text-align: left }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
-pre { background: #f6f6f6; padding: 1em; overflow-x: auto }
-details { margin: .6em 0 } nav a { margin-right: 1em }
-"""
+_WEB = Path(__file__).with_name("web")
 
 
-def page(title: str, sections: Iterable[str]) -> str:
-    """A whole page of parts that are HTML already; browsers run no script in it."""
+class Place(NamedTuple):
+    """A line in the list of a page's sections.
+
+    Attributes:
+        anchor: id of the element that it leads to.
+        title: what it says.
+        inner: whether it is part of the place before it.
+    """
+
+    anchor: str
+    title: str
+    inner: bool = False
+
+
+def page(title: str, sections: Iterable[str], contents: Iterable[Place] = ()) -> str:
+    """A whole page of parts that are HTML already. Browsers load nothing for it, and run its own scripts only.
+
+    Args:
+        title: text.
+        sections: its parts, in order.
+        contents: where they are, for the list at the side.
+    """
+    body = "".join(sections)
+    scripts = [_web("page.js"), *([_web("chart.js")] if "data-chart=" in body else [])]
+    policy = (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src {' '.join(map(_source, scripts))}"
+    )
+    links = "".join(
+        f"<a href='#{quote(place.anchor)}' class='{'inner' if place.inner else ''}'>{html.escape(place.title)}</a>"
+        for place in contents
+    )
     return (
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{html.escape(title)}</title>"
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
-        f"<style>{_STYLE}</style><body>{''.join(sections)}</body></html>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f"<style>{_web('page.css')}</style>{''.join(f'<script>{script}</script>' for script in scripts)}<body>"
+        "<nav class='sections' aria-label='sections'><button type='button' class='theme' hidden>◐</button>"
+        f"<details open><summary>Sections</summary>{links}</details></nav><main>{body}</main></body></html>"
     )
+
+
+@cache
+def _web(name: str) -> str:
+    return (_WEB / name).read_text(encoding="utf-8")
+
+
+def _source(script: str) -> str:
+    """A script as the page's policy names it: by its hash, so that no other one is run."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 @contextmanager
@@ -76,18 +111,6 @@ def links_between(folder: Path, own: str = CLAIMS_PAGE) -> list[str]:
     return (
         [f"<nav>{''.join(f'<a href={name!r}>{_PAGES[name]}</a>' for name in others)}</nav>"] if others else []
     )
-
-
-def link_to_claims(folder: Path) -> None:
-    """Let a report that was written before its claims link to them."""
-    path = folder / REPORT_PAGE
-    if not path.is_file():
-        return
-    text = path.read_text(encoding="utf-8")
-    (link,) = links_between(folder, REPORT_PAGE)
-    if link not in text:
-        linked = text.replace("<body>", f"<body>{link}", 1)
-        write_file(path, lambda unfinished: unfinished.write_text(linked, encoding="utf-8"))
 
 
 def file_beside(base: Path, name: str, suffix: str) -> Path:
@@ -116,7 +139,8 @@ def html_table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
             *(("td", [_text(value) for value in row]) for row in cells),
         ]
     ]
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+    rows_of_it = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<div class='scrolled'><table>{rows_of_it}</table></div>"
 
 
 def picture(figure: Figure, base: Path, name: str) -> str:

@@ -14,7 +14,8 @@ from lmdyn.claims import Published, Study
 from lmdyn.claims.judge import ClaimJudgement
 from lmdyn.claims.numbers import Number
 from lmdyn.claims.runs import NotMeasured, ObservedRun, SeedPair, by_seed
-from lmdyn.cli.drawing.page import CLAIMS_PAGE, html_table, link_to_claims, links_between, page, picture
+from lmdyn.cli.drawing.claims_block import renew_claims, write_verdicts
+from lmdyn.cli.drawing.page import CLAIMS_PAGE, Place, html_table, links_between, page, picture
 from lmdyn.cli.studies.costs import cost_words
 from lmdyn.cli.studies.made_by import made_by
 from lmdyn.cli.verdicts.figures import Curve, ForestRow, claims_figure
@@ -63,36 +64,51 @@ def write_page(study: Study, judged: Sequence[Judged], out: Path) -> Path:
     """
     out.mkdir(parents=True, exist_ok=True)
     drawn = {(id(one), group.slug): figure for one, group, figure in _figures(judged)}
-    sections = [f"<h1>{html.escape(study.title)}</h1><p>{html.escape(study.publication)}</p>"]
+    sections = [
+        f"<h1 class='title'>{html.escape(study.title)}</h1><p>{html.escape(study.publication)}</p>",
+        *links_between(out),
+    ]
+    contents, profiles = [], []
     how = html.escape(how_words(judged[0].judgement.confidence)) if judged else ""
     how = re.sub(r"[*](.+?)[*]", r"<em>\1</em>", how)
     sections.append(f"<p>{how}</p>")
     if study.terms:
         told = "".join(f"<li><em>{html.escape(t)}</em>: {html.escape(m)}</li>" for t, m in study.terms)
         sections.append(f"<ul>{told}</ul>")
-    for one in judged:
+    for number, one in enumerate(judged):
         measured = elsewhere(one, judged)
-        told = html.escape(tally(one.judgement, measured))
-        sections.append(f"<h1>{html.escape(heading(one.profile))}</h1><p>{shown(one.judgement)} {told}.</p>")
+        name, counted = heading(one.profile), tally(one.judgement, measured)
+        profiles.append({"heading": name, "tally": counted, "claims": [*map(_verdict, one.judgement)]})
+        contents.append(Place(f"runs{number}", name))
+        sections.append(f"<h1 id='runs{number}'>{html.escape(name)}</h1>")
+        sections.append(f"<p>{shown(one.judgement)} {html.escape(counted)}.</p>")
         made = [line for line in (*made_by(one.profile.runs), cost_words(one.profile.costs)) if line]
         sections.append(f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in made)}</ul>")
         for group in groups_of(one.judgement):
             if not group.measured and all(row.claim.name in measured for row in group.rows):
                 continue
             figure = drawn.get((id(one), group.slug))
-            sections += _section(group, figure, out / _base(one))
+            anchor = f"runs{number} {group.slug}"
+            contents.append(Place(anchor, group.title, inner=True))
+            sections += _section(group, figure, out / _base(one), anchor)
     path = out / CLAIMS_PAGE
-    path.write_text(page(f"lmdyn: {study.name}", [*links_between(out), *sections]), encoding="utf-8")
-    link_to_claims(out)
+    path.write_text(page(f"lmdyn: {study.name}", sections, contents), encoding="utf-8")
+    write_verdicts(out, study.title, profiles)
+    renew_claims(out)
     return path
+
+
+def _verdict(row: ClaimJudgement) -> dict[str, str]:
+    tested = row.after_holm if row.p is not None else ""
+    return {"name": row.claim.name, "says": row.claim.says, "verdict": row.verdict, "after_holm": tested}
 
 
 def _base(judged: Judged) -> str:
     return "_".join(part for part in (judged.judgement.study.name, judged.profile.name) if part)
 
 
-def _section(group: Group, figure: Figure | None, base: Path) -> Iterator[str]:
-    yield f"<h2>{html.escape(group.title)}</h2>"
+def _section(group: Group, figure: Figure | None, base: Path, anchor: str) -> Iterator[str]:
+    yield f"<h2 id='{html.escape(anchor)}'>{html.escape(group.title)}</h2>"
     head = ["", "number", "other seeds and texts", "other seeds, this text", "these models, other texts or words",
             "true where", "floor", "verdict", "after Holm"]  # fmt: skip
     yield html_table(

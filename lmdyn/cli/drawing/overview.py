@@ -1,0 +1,219 @@
+"""The top of a report: what was trained on what, and what was found in the end."""
+
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from lmdyn.callbacks.observing.figures import short_names
+from lmdyn.claims.runs import RunFolder
+from lmdyn.cli.drawing.page import html_table
+from lmdyn.cli.studies.provenance import read_provenance
+
+__all__ = ["conditions", "final_table", "known_facts", "run_names", "runs_table", "sheet"]
+
+_MOST_ARGUMENTS = 8
+_MOST_NUMBERS = 8  # of one observer
+_MOST_RUNS = 6  # columns of a table
+_VERSIONED = re.compile(
+    r"version_\d+"
+)  # Lightning's name of a folder, which says nothing without the one above
+
+
+def run_names(runs: Sequence[Path]) -> dict[Path, str]:
+    """What a page calls its runs: the end of each one's path, as much as says which it is.
+
+    Example:
+        >>> list(run_names([Path("/home/me/runs/quickstart/version_0")]).values())
+        ['quickstart/version_0']
+    """
+    paths = {run: run.resolve() for run in runs}
+    shortened = short_names([str(path) for path in paths.values()])
+    names = {run: shortened[str(path)] for run, path in paths.items()}
+    if len(names) == 1:
+        ((run, name),) = names.items()
+        names[run] = f"{paths[run].parent.name}/{name}" if _VERSIONED.fullmatch(name) else name
+    return names
+
+
+def known_facts(run: Path, last: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What is known of a run, by name: model, parameters, optimizer, data, updates, tokens, seed, how it was made.
+
+    Args:
+        run: its folder; ``config.yaml`` and ``provenance.json`` may be missing.
+        last: of each observer ``step`` and ``tokens`` of its last observation.
+    """
+    folder, facts = RunFolder(run), {}
+    condition: Mapping[str, Any] = {}
+    session: Mapping[str, Any] = {}
+    with suppress(ValueError):  # the section of the configuration says what is wrong with it
+        condition = folder.condition
+    with suppress(ValueError):
+        sessions = read_provenance(run)["sessions"]
+        session = next((s for s in sessions if "ended" in s), sessions[0] if sessions else {})
+    for name, argument in (("model", "model"), ("optimizer", "model.optimizer"), ("data", "data")):
+        if argument in condition:
+            facts[name] = f"{condition[argument]}{_arguments(condition, argument)}"
+    if isinstance(parameters := session.get("parameters"), int):
+        facts["parameters"] = f"{parameters:,}"
+    steps = [one["step"] for one in last]
+    tokens = [one["tokens"] for one in last if one["tokens"]]
+    if steps:
+        facts["updates"] = f"{max(steps):,}"
+    if tokens:
+        facts["tokens"] = f"{max(tokens):,}"
+    with suppress(ValueError):
+        if (seeds := str(folder.seeds)) != "?":
+            facts["seed"] = seeds
+    if made := _made(session):
+        facts["computed"] = made
+    return facts
+
+
+def _arguments(condition: Mapping[str, Any], of: str) -> str:
+    """Plain arguments of a class in brackets, without those of classes within."""
+    begin = f"{of}."
+    within = [
+        name
+        for name in condition
+        if name.startswith(begin) and any(other.startswith(f"{name}.") for other in condition)
+    ]
+    said = [
+        f"{name.removeprefix(begin)} {value}"
+        for name, value in condition.items()
+        if name.startswith(begin)
+        and not any(name == other or name.startswith(f"{other}.") for other in within)
+        and not isinstance(value, bool)
+        and value not in ("", 0, 0.0)
+    ]
+    more = [f"and {len(said) - _MOST_ARGUMENTS} more"] if len(said) > _MOST_ARGUMENTS else []
+    return f" ({', '.join([*said[:_MOST_ARGUMENTS], *more])})" if said else ""
+
+
+def _made(session: Mapping[str, Any]) -> str:
+    said = []
+    with suppress(KeyError, TypeError, ValueError):
+        began = datetime.fromisoformat(session["began"])
+        said.append(f"{began:%Y-%m-%d}")
+        seconds = (datetime.fromisoformat(session["ended"]) - began).total_seconds()
+        said.append(f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min")
+    if session.get("device"):
+        processor = session.get("processor")
+        said.append(f"{session['device']} ({processor})" if processor else str(session["device"]))
+    versions = session.get("versions")
+    if isinstance(versions, Mapping):
+        said += [f"{name} {versions[name]}" for name in ("lmdyn", "torch") if name in versions]
+    if session.get("commit"):
+        said.append(f"commit {str(session['commit'])[:10]}{' with changes' if session.get('dirty') else ''}")
+    return ", ".join(said)
+
+
+def sheet(facts: Mapping[str, str]) -> str:
+    """What is known of one run."""
+    rows = "".join(
+        f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in facts.items()
+    )
+    return f"<dl class='facts'>{rows}</dl>"
+
+
+def runs_table(facts: Mapping[str, Mapping[str, str]]) -> str:
+    """What is known of several runs, a row for each."""
+    names = ("model", "data", "parameters", "updates", "tokens", "seed")
+    there = [name for name in names if any(name in one for one in facts.values())]
+    rows = [[run, *(re.sub(r" \(.*", "", one.get(name, "")) for name in there)] for run, one in facts.items()]
+    return html_table(["run", *there], rows)
+
+
+def conditions(runs: Mapping[str, Path]) -> dict[str, str]:
+    """Names of runs to those of their conditions: what is alike but for the seeds has one name.
+
+    Example:
+        >>> conditions({"lm_1": Path("nowhere"), "lm_2": Path("nowhere")})  # nobody knows what they were trained on
+        {'lm_1': 'lm_1', 'lm_2': 'lm_2'}
+    """
+    alike: dict[str, list[str]] = {}
+    for name, path in runs.items():
+        condition: Mapping[str, Any] = {}
+        with suppress(ValueError, FileNotFoundError):
+            condition = RunFolder(path).condition
+        alike.setdefault(json.dumps(dict(condition), sort_keys=True) if condition else name, []).append(name)
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for names in alike.values():
+        same = next((i for i, letters in enumerate(zip(*names, strict=False)) if len(set(letters)) > 1), None)
+        label = re.sub(r"[\W_]*(version)?[\W_]*\d*$", "", names[0][:same]) if len(names) > 1 else ""
+        if len(names) > 1:
+            label = f"{label}, mean of {len(names)}" if label else f"mean of {len(names)} runs"
+        if not label or label in taken:
+            label = f"{label} with {names[0]}" if label else names[0]
+        taken.add(label)
+        found |= dict.fromkeys(names, label)
+    return {name: found[name] for name in runs}
+
+
+def final_table(numbers: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """The final numbers of runs.
+
+    Args:
+        numbers: by run and observer, ``step`` and ``numbers`` of its last observation.
+    """
+    if len(numbers) == 1:
+        (of_run,) = numbers.values()
+        return _of_one(of_run)
+    found: dict[tuple[str, str, str], dict[str, float]] = {}
+    better = {}
+    for observer in dict.fromkeys(name for of_run in numbers.values() for name in of_run):
+        known = {
+            run: {(one["label"], one["of"]): one for one in of_run[observer]["numbers"]}
+            for run, of_run in numbers.items()
+            if observer in of_run
+        }
+        for label, of in list(next((there for there in known.values() if there), {}))[:_MOST_NUMBERS]:
+            there = {run: one[label, of] for run, one in known.items() if (label, of) in one}
+            found[observer, label, of] = {run: one["last"] for run, one in there.items()}
+            better[observer, label, of] = next(iter(there.values()))["better"]
+    if not found:
+        return ""
+    if len(numbers) <= _MOST_RUNS:
+        head = ["observer", "number", "of", *numbers, "better"]
+        rows = [[*key, *(v.get(run) for run in numbers), better[key]] for key, v in found.items()]
+    else:
+        head = ["observer", "number", "of", "mean", "least", "greatest", "runs", "better"]
+        rows = [
+            [*key, sum(v.values()) / len(v), min(v.values()), max(v.values()), len(v), better[key]]
+            for key, v in found.items()
+        ]
+    return _told_once(head, rows)
+
+
+def _of_one(observers: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [
+        [observer, one["label"], one["of"], one["first"], one["last"], _ends(one), one["better"]]
+        for observer, last in observers.items()
+        for one in last["numbers"][:_MOST_NUMBERS]
+    ]
+    if not rows:
+        return ""
+    head = ["observer", "number", "of", "first observation", "last", "error or interval", "better"]
+    return _told_once(head, rows)
+
+
+def _told_once(head: Sequence[str], rows: list[list[Any]]) -> str:
+    """A table whose first column names each observer once, without columns in which nothing stands."""
+    names = [row[0] for row in rows]
+    rows = [
+        ["" if i and name == names[i - 1] else name, *row[1:]]
+        for i, (name, row) in enumerate(zip(names, rows, strict=True))
+    ]
+    there = [i for i in range(len(head)) if any(row[i] not in ("", None) for row in rows)]
+    return html_table([head[i] for i in there], [[row[i] for i in there] for row in rows])
+
+
+def _ends(one: Mapping[str, Any]) -> str:
+    if one["kind"] == "error":
+        return f"± {one['high'] - one['last']:.2g}"
+    return f"[{one['low']:.4g}, {one['high']:.4g}]" if one["kind"] else ""
