@@ -23,7 +23,9 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "recorded",  # of docs/_ext
+    "mathml",  # of docs/_ext
 ]
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = "lmdyn"
 html_static_path = ["_static"]
@@ -110,7 +112,7 @@ def _links_out(app: Any, name: str, source: list[str]) -> None:
     text = re.sub(r"\[([^\]]+)\]\((?:\.\./)*records(?:/[^)]*)?\)", r"\1", text)  # data: not part of the site
     if not name.startswith(("results/", "reference/")):
         blocks = re.split(r"(^```.*?^```)", text, flags=re.MULTILINE | re.DOTALL)  # every second one is code
-        blocks[::2] = [re.sub(r"(?<![`}])`(\w+)`(?!`)", _linked, block) for block in blocks[::2]]
+        blocks[::2] = [re.sub(r"(?<![`}\[])`(\w+)`(?!`)", _linked, block) for block in blocks[::2]]
         text = "".join(blocks)
     source[0] = text
 

@@ -146,7 +146,7 @@ def test_table_of_observers_is_complete():
         if isinstance(c, type) and issubclass(c, Observer) and c not in (Observer, StreamingObserver)
     }
     for page in (ROOT / "README.md", ROOT / "docs" / "observers.md"):
-        assert observers == set(re.findall(r"^\| `(\w+)` \|", PAGES[page], re.MULTILINE))
+        assert observers == set(re.findall(r"^\| \[`(\w+)`\]\(\S+\) \|", PAGES[page], re.MULTILINE))
 
 
 @pytest.mark.slow

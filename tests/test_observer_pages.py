@@ -1,0 +1,199 @@
+"""Each observer has a page of one form; what it quotes of results and benchmarks stands there; its settings build."""
+
+import importlib.util
+import re
+import sys
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+import lmdyn.callbacks
+from lmdyn.callbacks import Observer
+from lmdyn.callbacks.observing.run import snake_case
+from lmdyn.cli.checking.built import build_observers
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+SECTIONS = [
+    "What it shows", "Formula", "Cost", "What it needs", "Settings", "What is logged", "What was found", "Pitfalls",
+    "How released code differs",
+]  # fmt: skip
+OBSERVERS = sorted(
+    name
+    for name in lmdyn.callbacks.__all__
+    if isinstance(cls := getattr(lmdyn.callbacks, name), type)
+    and issubclass(cls, Observer)
+    and not getattr(cls, "__abstractmethods__", None)
+)
+
+
+@cache
+def page(name: str) -> str:
+    return (DOCS / "observers" / f"{snake_case(name)}.md").read_text(encoding="utf-8")
+
+
+def headings(text: str) -> list[str]:
+    return re.findall(r"^## (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.M), re.M)
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+
+
+def tables(text: str, marker: str) -> list[tuple[str, list[list[str]]]]:
+    """What a marker says, and the rows of the table below it, but for its head."""
+    found = re.findall(rf"<!-- {marker}: (.+?) -->\n((?:\|.*\n)+)", text)
+    return [(said, [cells(line) for line in block.splitlines()[2:]]) for said, block in found]
+
+
+@cache
+def results(study: str) -> dict[tuple[str, str], list[list[str]]]:
+    """Of each group of runs and claim: number and interval, region, floor, verdict, after Holm.
+
+    Further numbers of a claim ("…") are of the variant above them, and may be of one name in several.
+    """
+    found: dict[tuple[str, str], list[list[str]]] = {}
+    group = question = ""
+    head: list[str] = []
+    for line in (DOCS / "results" / f"{study}.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            group = line[3:].replace("\\", "")
+        elif line.startswith("### "):
+            question, head = line[4:], []
+        elif line.startswith("| variant |") or line.startswith("| claim |"):
+            head = cells(line)
+        elif line.startswith("| ") and "number" in head:
+            row = dict(zip(head, cells(line), strict=True))
+            quoted = f"{row['number']} {row['other seeds and texts']}"
+            rest = [row[name] for name in ("true where", "floor", "verdict", "after Holm")]
+            found.setdefault((group, f"{question} *{cells(line)[0]}*"), []).append([quoted, *rest])
+    return found
+
+
+def not_in_results(text: str) -> list[list[str]]:
+    """Quoted rows that are not in the page of results that the marker names."""
+    wrong = []
+    for said, rows in tables(text, "from"):
+        study, group = said.split(", ")
+        wrong += [row for row in rows if row[1:] not in results(study).get((group, row[0]), [])]
+    return wrong
+
+
+def test_every_exported_observer_has_a_page():
+    pages = {path.stem for path in (DOCS / "observers").glob("*.md")}
+    assert pages == {snake_case(name) for name in OBSERVERS}
+    assert len(OBSERVERS) == 17
+
+
+@pytest.mark.parametrize("name", OBSERVERS)
+def test_a_page_has_all_sections_in_their_order(name):
+    text = page(name)
+    assert text.startswith(f"# {name}\n")
+    assert headings(text) == SECTIONS
+    assert 60 <= len(text.splitlines()) <= 150
+    assert f"](../images/observers/{snake_case(name)}.png)" in text
+
+
+def test_index_and_readme_lead_to_the_pages():
+    for path, folder in ((DOCS / "observers.md", "observers/"), (ROOT / "README.md", "docs/observers/")):
+        rows = re.findall(r"^\| \[`(\w+)`\]\((\S+)\) \|", path.read_text(encoding="utf-8"), re.M)
+        assert sorted(rows) == [(name, f"{folder}{snake_case(name)}.md") for name in OBSERVERS]
+
+
+@pytest.mark.parametrize("name", OBSERVERS)
+def test_quoted_verdicts_are_those_of_the_results(name):
+    assert not not_in_results(page(name))
+    assert name == "LearningCurves" or "<!-- from: " in page(name)
+
+
+def test_a_changed_number_is_found():
+    """The control: one digit, and one verdict."""
+    text = page("Sparsity")
+    for before, after in (("0.276 ", "0.277 "), ("**fails** (of this text)", "**holds** (of this text)")):
+        assert before in text
+        assert len(not_in_results(text.replace(before, after, 1))) == 1
+
+
+@pytest.mark.parametrize("name", OBSERVERS)
+def test_quoted_costs_are_those_of_the_benchmarks(name):
+    ((file, rows),) = tables(page(name), "cost")
+    benchmarks = [
+        cells(line) for line in (ROOT / file).read_text(encoding="utf-8").splitlines() if "|" in line
+    ]
+    assert rows
+    assert all(row[0] == f"`{name}`" and row in benchmarks for row in rows)
+
+
+@pytest.mark.parametrize("name", OBSERVERS)
+def test_the_settings_of_a_page_build(name, tmp_path):
+    ((base, settings),) = re.findall(r"<!-- settings: (\S+) -->\n```yaml\n(.*?)```", page(name), re.DOTALL)
+    overlay = tmp_path / "overlay.yaml"
+    overlay.write_text(settings, encoding="utf-8")
+    built = build_observers(["--config", str(ROOT / base), "--config", str(overlay)])
+    (observer,) = (callback for callback in built if isinstance(callback, Observer))
+    assert type(observer).__name__ == name
+    given = yaml.safe_load(settings)["trainer"]["callbacks+"][0]["init_args"]
+    assert observer.schedule.at == tuple(given["schedule"].get("at", (0,)))
+    if "max_tokens" in given:
+        assert observer.max_tokens == given["max_tokens"]
+
+
+def test_columns_of_groups_are_those_that_records_have():
+    """Each column that an observer has written here is explained."""
+    files = {
+        "saphra2019_sparsity/organism": ("learning_curves", "sparsity"),
+        "saphra2020_di/organism": ("interdependence",),
+        "saphra2020_di/scaffold_small": ("scaffold_rule",),
+        "chiang2020_embryology/organism": (
+            "token_learning", "edge_probe", "world_knowledge", "attention_patterns", "downstream"
+        ),
+        "he2022_twotower/organism": ("tower_preference", "word_clusters"),
+        "inoue2022_chaos/organism": ("encoder_dynamics", "depth_performance", "handwriting"),
+        "geiping2025_loops/organism": ("loop_convergence",),
+    }  # fmt: skip
+    always = {"step", "tokens", "quantity", "site", "value", "run"}
+    for folder, names in files.items():
+        for name in names:
+            columns = set(pd.read_parquet(DOCS / "records" / folder / f"{name}.parquet").columns) - always
+            text = (DOCS / "observers" / f"{name}.md").read_text(encoding="utf-8")
+            explained = set(re.findall(r"^\| `(\w+)` \|", text, re.M))
+            assert columns <= explained, (name, columns - explained)
+
+
+def pictures():
+    spec = importlib.util.spec_from_file_location("pictures", DOCS / "observers" / "pictures.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pictures_are_drawn_from_the_records(tmp_path, monkeypatch):
+    module = pictures()
+    assert set(module.PICTURES) == {snake_case(name) for name in OBSERVERS}
+    small = [path for path in module.IMAGES.glob("*.png") if path.stat().st_size <= 60_000]
+    assert {path.stem for path in small} == set(module.PICTURES)
+    monkeypatch.setattr(module, "IMAGES", tmp_path)
+    monkeypatch.setattr(module, "PICTURES", {"downstream": module.PICTURES["downstream"]})
+    module.main()
+    assert [path.name for path in tmp_path.iterdir()] == ["downstream.png"]
+
+
+def test_formulas_are_known_to_the_renderer():
+    pytest.importorskip("latex2mathml")
+    sys.path.insert(0, str(DOCS / "_ext"))
+    try:
+        from mathml import mathml
+    finally:
+        sys.path.pop(0)
+    for name in OBSERVERS:
+        formulas = re.findall(r"\$\$(.+?)\$\$", page(name), re.DOTALL)
+        assert formulas
+        for formula in formulas:
+            assert mathml(formula, "block").startswith("<math")
+    with pytest.raises(ValueError, match="arg"):
+        mathml(r"\arg x", "inline")
