@@ -99,7 +99,7 @@ def test_ctrl_c_in_a_report_ends_in_one_line(tmp_path, monkeypatch):
             os.setpgid(0, 0)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
-            sys.stderr = open(2, "w", buffering=1, closefd=False)
+            sys.stderr = os.fdopen(2, "w", buffering=1)
             main(["report", "run"])
         except SystemExit as stop:
             code = stop.code
