@@ -67,10 +67,35 @@ def test_the_file_of_a_name(tmp_path, monkeypatch):
     for typed in ("quickstart", "quickstart.yaml", "configs/quickstart.yaml"):
         assert with_shipped(["fit", "--config", typed]) == ["fit", "--config", quickstart]
         assert with_shipped(["check", f"--replay={typed}"]) == ["check", f"--replay={quickstart}"]
-    for words in (["fit", "--config", "mine.yaml"], ["fit", "--config"], ["report", "quickstart"]):
+    (tmp_path / "mine.yaml").touch()
+    inline = ["fit", "--config", "{trainer: {max_steps: 3}}"]
+    for words in (["fit", "--config", "mine.yaml"], ["fit", "--config"], ["report", "quickstart"], inline):
         assert with_shipped(words) == words
     (tmp_path / "quickstart").touch()  # what is here goes first
     assert with_shipped(["fit", "--config", "quickstart"]) == ["fit", "--config", "quickstart"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "close"),
+    [
+        ("quikstart", "quickstart"),
+        ("configs/quickstat.yaml", "quickstart"),
+        ("saphra2019_svcca/organism/ml", "saphra2019_svcca/organism/lm"),
+        ("sparsty", "overlays/sparsity"),
+        ("my/own_thing_of_no_name.yaml", None),
+    ],
+)
+def test_a_name_that_is_mistyped(tmp_path, monkeypatch, typed, close):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["fit", "--config", typed])
+    assert stop.value.code == 1
+    with pytest.raises(ValueError, match="`lmdyn configs` lists all names") as error:
+        with_shipped(["fit", f"--config={typed}"])
+    assert str(error.value).startswith(f"--config {typed!r}: expected a file, or the name of a configuration")
+    assert "\n" not in str(error.value)
+    named = str(error.value).partition("Close names: ")[2].partition(". ")[0].split(", ")
+    assert named == [""] if close is None else close in named
 
 
 def test_a_study_is_copied(tmp_path, monkeypatch, capsys):

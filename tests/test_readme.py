@@ -1,10 +1,13 @@
 """README and the pages for users hold what they say: their commands, examples, links."""
 
+import ast
 import importlib.util
 import re
 import shlex
+import shutil
 import textwrap
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pandas as pd
@@ -104,6 +107,67 @@ def test_interdependence_example_runs(capsys):
     assert "nan" not in printed
 
 
+def test_numbers_are_read_as_the_guide_says(tmp_path, monkeypatch, capsys):
+    """By pandas, polars and DuckDB, from two runs as version 0.1 left them; all give the same numbers."""
+    for version in ("version_0", "version_1"):
+        shutil.copytree(
+            ROOT / "tests/fixtures/v0_1/lstm_run/observations",
+            tmp_path / "runs/quickstart" / version / "observations",
+        )
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for part in ("pandas", "wide", "filters", "runs", "polars", "duckdb"):
+        if part in ("polars", "duckdb"):
+            pytest.importorskip(part)
+        exec(code_block(f"example: numbers_{part}"), names)
+    assert (tmp_path / "nouns.png").stat().st_size > 1000
+    assert names["nouns"]["step"].tolist() == [0, 20, 46]
+    assert {"NOUN", "VERB"} < set(names["losses"].columns)
+    assert len(names["losses"]) == 3
+    assert set(names["rho"]["step"]) == {20, 46}
+    assert names["loss"].columns.tolist() == ["version_0", "version_1"]
+    assert names["loss"].std(axis=1).tolist() == [0, 0, 0]  # one run and its copy
+    of_polars, of_duckdb = names["frame"].to_pandas(), names["table"]
+    for found in (of_polars, of_duckdb):
+        assert found["run"].tolist() == ["version_0"] * 3 + ["version_1"] * 3
+        assert found["step"].tolist() == [0, 20, 46] * 2
+        assert found["value"].tolist() == names["nouns"]["value"].tolist() * 2
+    capsys.readouterr()
+
+
+def test_each_public_measure_is_on_a_page():
+    import lmdyn.analysis
+
+    named = re.findall(r"^   (\w+)$", "\n".join(PAGES[p] for p in PAGES if p.parent.name == "measures"), re.M)
+    assert sorted(named) == sorted(set(lmdyn.analysis.__all__)), "each once, in docs/measures"
+
+
+def test_the_conventions_have_our_numbers(monkeypatch):
+    """Those of lmdyn's functions, on the inputs of the script that made the table."""
+    from lmdyn.analysis import cca, effective_dimension, linear_cka, pwcca, svcca
+
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    spec = importlib.util.spec_from_file_location("other_libraries", ROOT / "benchmarks/other_libraries.py")
+    assert spec
+    assert spec.loader
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    x, y = script.related(2000, 64)
+    page = PAGES[ROOT / "docs/measures/conventions.md"]
+    for name, value in {
+        "cca": cca(x, y),
+        "svcca": svcca(x, y),
+        "pwcca": pwcca(x, y),
+        "linear_cka": linear_cka(x, y),
+        "linear_cka(debiased=True)": linear_cka(x, y, debiased=True),
+        "effective_dimension": effective_dimension(x),
+    }.items():
+        (row,) = re.findall(
+            rf"^\|[^|]*\| \*\*lmdyn\*\* `{re.escape(name)}` \|[^|]*\| ([\d.]+) \|", page, re.M
+        )
+        assert row == f"{float(value):.4f}", name
+
+
 def test_ci_runs_the_command_for_tests():
     command = code_block("command: tests").strip()
     assert "\n" not in command
@@ -167,3 +231,35 @@ def test_what_claims_print_of_the_quickstart(tmp_path, monkeypatch, capsys):
     (run,) = (tmp_path / "runs" / "quickstart").glob("version_*")
     page = write_report([run], tmp_path / "report")
     assert page.stat().st_size < 6_000_000  # 2.1 MB; one sends it to a colleague
+
+
+def templates() -> list[str]:
+    """All texts in lmdyn's source that are no docstrings, with `…` for what is filled in."""
+    found = []
+    for path in (ROOT / "lmdyn").rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
+                found.append("".join(map(str, parts)))
+            elif (
+                isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
+            ):
+                found.append(node.value)
+    return found
+
+
+def test_the_messages_of_the_guide_are_those_of_the_source():
+    page = PAGES[ROOT / "docs/guides/errors.md"]
+    messages = re.findall(r"^\| `([^`]+)` \|", page, re.M)
+    assert len(messages) >= 30
+    assert len(messages) == len(re.findall(r"^\| `", page, re.M))
+    texts = templates()
+    missing = []
+    for message in messages:
+        parts = [re.escape(part) for part in message.split("…") if part]
+        assert sum(map(len, parts)) > 9, message
+        there = re.compile(".{0,80}".join(parts))
+        missing += [] if any(there.search(text) for text in texts) else [message]
+    assert not missing

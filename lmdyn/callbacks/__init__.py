@@ -23,7 +23,7 @@ from lmdyn.callbacks.observing.reference import (
 )
 from lmdyn.callbacks.observing.requirements import Finding, requirements
 from lmdyn.callbacks.observing.run import Run
-from lmdyn.callbacks.observing.schema import Quantity
+from lmdyn.callbacks.observing.schema import Quantity, select, wide
 from lmdyn.callbacks.observing.store import ObservationStore
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.preference.tower_preference import TowerPreference
@@ -91,4 +91,6 @@ __all__ = [
     "WorldKnowledge",
     "observe_together",
     "requirements",
+    "select",
+    "wide",
 ]

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     A mistake in configuration or files ends in one line and exit status 1, not in a traceback; set
     ``LMDYN_TRACEBACK=1`` to see where it came from. What fails in a user's code or in training shows its traceback.
+    Ctrl-C ends in one line and exit status 130.
     """
     logger = logging.getLogger("lmdyn")
     logger.setLevel(logging.INFO)
@@ -50,6 +52,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         account(Path(folder), args)
     try:
         _run(with_shipped(args))
+    except KeyboardInterrupt:
+        if os.environ.get("LMDYN_TRACEBACK"):
+            raise
+        logger.error("stopped by Ctrl-C")
+        raise SystemExit(128 + signal.SIGINT) from None
     except Exception as error:
         if os.environ.get("LMDYN_TRACEBACK") or not _of_configuration(error):
             raise

@@ -1,5 +1,6 @@
 """The configurations that lmdyn brings, by name: in its package, which in a clone is a link to ``configs/``."""
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ import lmdyn
 __all__ = ["copy_shipped", "shipped_files", "shipped_path", "with_shipped"]
 
 _OPTIONS = ("--config", "--replay")
+_NAME = re.compile(r"(?!-)[\w./\\~ -]+")  # not yaml, which --config takes too, and no option
 
 
 def _root() -> Path:
@@ -32,7 +34,11 @@ def shipped_path(name: str) -> Path | None:
 
 
 def with_shipped(args: Sequence[str]) -> list[str]:
-    """Words of a command line, in which ``--config NAME`` is the file of that name, where no such file is here."""
+    """Words of a command line, in which ``--config NAME`` is the file of that name, where no such file is here.
+
+    Raises:
+        ValueError: neither a file nor the name of a configuration of lmdyn's.
+    """
     words = list(args)
     for i, word in enumerate(words):
         option, equals, value = word.partition("=")
@@ -40,9 +46,29 @@ def with_shipped(args: Sequence[str]) -> list[str]:
             continue
         at = i if equals else i + 1
         value = value if equals else (words[at] if at < len(words) else "")
-        if value and not Path(value).is_file() and (path := shipped_path(value)) is not None:
-            words[at] = f"{option}={path}" if equals else str(path)
+        if not _NAME.fullmatch(value) or Path(value).exists():
+            continue
+        path = shipped_path(value)
+        if path is None:
+            raise ValueError(_unknown(option, value))
+        words[at] = f"{option}={path}" if equals else str(path)
     return words
+
+
+def _unknown(option: str, value: str) -> str:
+    from lmdyn.analysis.inspection.attributes import nearest  # costs seconds, by what is next to it
+
+    names = list(shipped_files())
+    # a name without its folder is compared with names without theirs
+    near = nearest(value.removeprefix("configs/").removesuffix(".yaml"), names, number=3)
+    if not near:
+        last = {name.rpartition("/")[2]: name for name in reversed(names)}
+        near = [last[found] for found in nearest(Path(value).stem, last, number=3)]
+    close = f" Close names: {', '.join(near)}." if near else ""
+    return (
+        f"{option} {value!r}: expected a file, or the name of a configuration of lmdyn's, and there is neither.{close} "
+        "`lmdyn configs` lists all names"
+    )
 
 
 def copy_shipped(study: str, folder: Path) -> list[Path]:

@@ -27,7 +27,8 @@ def correlation_dimension(
         (batch,) float64; infinite where the shares lie at one distance, NaN where points are not finite or all equal.
 
     Raises:
-        ValueError: fewer than 50 points, shares that do not rise from above 0 to below 1.
+        ValueError: points of another shape, such as (times, observables); fewer than 50 points, shares that do not rise
+            from above 0 to below 1.
 
     Reference: Grassberger & Procaccia 1983.
 
@@ -37,6 +38,11 @@ def correlation_dimension(
         >>> correlation_dimension(circle).round(decimals=1)
         tensor([1.], dtype=torch.float64)
     """
+    if points.ndim != 3:
+        raise ValueError(
+            f"expected points of shape (times, batch, observables), got {tuple(points.shape)}: of one set of (times, "
+            "observables) give points[:, None]"
+        )
     if len(points) < 50 or not 0 < low < high < 1:
         raise ValueError(
             f"expected 50 points or more and 0 < low < high < 1, got {len(points)}, {low} and {high}"

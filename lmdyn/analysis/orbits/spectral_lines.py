@@ -43,7 +43,7 @@ def spectral_lines(series: Float[Tensor, "times batch observables"], lines: int 
         Both numbers; NaN where the series is constant up to the rounding of its numbers, or not finite.
 
     Raises:
-        ValueError: fewer than 256 times, or no observables.
+        ValueError: a series of another shape, such as (times,); fewer than 256 times, or no observables.
 
     Reference: Eckmann & Ruelle 1985, section 2.E (discrete and continuous spectra); Laskar 1993.
 
@@ -54,6 +54,11 @@ def spectral_lines(series: Float[Tensor, "times batch observables"], lines: int 
         >>> bool(spectral_lines(two_lines).change < 1e-6), round(float(spectral_lines(noise).change), 1)
         (True, 0.5)
     """
+    if series.ndim != 3:
+        raise ValueError(
+            f"expected a series of shape (times, batch, observables), got {tuple(series.shape)}: of one scalar series "
+            "give series[:, None, None]"
+        )
     n = len(series) // 2
     if n < 128:
         raise ValueError(f"{len(series)} times: expected 256 or more, of which each half is a spectrum")

@@ -61,7 +61,8 @@ def zero_one_test(
         1/√n_frequencies times its spread, and of the square root of 10/length.
 
     Raises:
-        ValueError: fewer than 100 values, ``every`` or ``n_frequencies`` below 1, lengths out of range.
+        ValueError: a series of another shape, such as (times,); fewer than 100 values, ``every`` or ``n_frequencies``
+            below 1, lengths out of range.
 
     Reference: Gottwald & Melbourne 2009, "On the implementation of the 0–1 test for chaos", equations 3.1 to 3.5.
 
@@ -72,6 +73,10 @@ def zero_one_test(
         >>> zero_one_test(torch.stack(x)).k[-1].round(decimals=1).abs()
         tensor([0., 1.], dtype=torch.float64)
     """
+    if series.ndim != 2:
+        raise ValueError(
+            f"expected a series of shape (times, batch), got {tuple(series.shape)}: of one series give series[:, None]"
+        )
     if every < 1 or n_frequencies < 1:
         raise ValueError(f"expected every and n_frequencies from 1, got {every} and {n_frequencies}")
     values = series[::every].double()
@@ -114,13 +119,17 @@ def decorrelation_lag(series: Float[Tensor, "times"], share: float = math.exp(-1
         From 1; the number of values where it never falls below, as of a constant.
 
     Raises:
-        ValueError: no values, or such as are not finite.
+        ValueError: a series of another shape, such as (times, batch); no values, or such as are not finite.
 
     Example:
         >>> wave = torch.arange(1000.0).mul(math.tau / 100).cos()
         >>> decorrelation_lag(wave)  # arccos(1/e) is 0.19 periods, and the ends take a little
         19
     """
+    if series.ndim != 1:
+        raise ValueError(
+            f"expected a series of shape (times,), got {tuple(series.shape)}: give the columns one by one"
+        )
     n = len(series)
     if n == 0 or not bool(series.isfinite().all()):
         raise ValueError(

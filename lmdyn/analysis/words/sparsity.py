@@ -123,7 +123,9 @@ def attention_entropy(weights: Float[Tensor, "*batch key"]) -> Float[Tensor, "*b
     attention (Saphra 2021, section 6.1.2).
 
     Args:
-        weights: (..., key) distributions. NaN gives NaN; a weight that is negative or infinite gives −∞.
+        weights: (..., key) distributions: not negative, each row with a sum of 1. The sum is not checked, since the
+            check would wait for the device at each call: logits, or rows that are cut, give a number without a
+            meaning. NaN gives NaN; a weight that is negative or infinite gives −∞.
 
     Example:
         >>> attention_entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))

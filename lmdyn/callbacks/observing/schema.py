@@ -187,7 +187,20 @@ def last_step(table: pd.DataFrame) -> pd.DataFrame:
 def wide(
     table: pd.DataFrame, columns: str | list[str], index: str | list[str] = "step", **pivot: Any
 ) -> pd.DataFrame:
-    """Values with a row for each step (or other ``index``) and a column for each value of ``columns``; sorted rows."""
+    """Values with a row for each step (or other ``index``) and a column for each value of ``columns``; sorted rows.
+
+    Args:
+        table: a tidy table, of which other columns are left out: rows that differ in these only are averaged, so
+            :func:`select` one quantity first.
+        columns: name of the column whose values become columns, or several.
+        index: name of the column whose values become rows, or several.
+        **pivot: as of ``pandas.DataFrame.pivot_table``, such as ``aggfunc``.
+
+    Example:
+        >>> table = pd.DataFrame({"step": [0, 0, 9], "site": ["a", "b", "a"], "value": [1.0, 2.0, 3.0]})
+        >>> wide(table, "site").loc[0].tolist(), wide(table, "site").loc[9].tolist()
+        ([1.0, 2.0], [3.0, nan])
+    """
     return table.pivot_table(
         index=index, columns=columns, values="value", observed=True, **pivot
     ).sort_index()

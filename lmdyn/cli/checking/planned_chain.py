@@ -108,7 +108,7 @@ def planned_commands(
     """
     if importlib.util.find_spec("snakemake") is None:
         raise ValueError(
-            "--snakefile and --profile need Snakemake, which is not installed: pip install 'lmdyn[workflows]'"
+            "--snakefile and --profile need Snakemake, which is not installed: pip install 'lmdyn[workflow]'"
         )
     given = ["--profile", profile] if profile is not None else ["--cores", "1"]
     given += ["--snakefile", snakefile] if snakefile is not None else []

@@ -88,7 +88,11 @@ def _made_in_a_fork(numbers: int) -> dict[int, bytes]:
 
 
 def _end_with(parent: int) -> None:
-    """Let this process be killed when its parent ends, which may be killed itself and tell nobody."""
+    """Let this process be killed when its parent ends, which may be killed itself and tell nobody.
+
+    Ctrl-C ends it without a traceback, which reaches parent and fork at once: the parent has the line for it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

@@ -1,6 +1,8 @@
 """Discrete lines and continuous spectra; the correlation dimension of known sets."""
 
+import inspect
 import math
+import re
 
 import pytest
 import torch
@@ -75,3 +77,12 @@ class TestDimension:
     def test_refused(self):
         with pytest.raises(ValueError, match="50 points"):
             correlation_dimension(torch.rand(20, 1, 1))
+
+
+@pytest.mark.parametrize("shape", [(500,), (500, 2), (500, 2, 1, 1)])
+@pytest.mark.parametrize("measure", [spectral_lines, correlation_dimension])
+def test_another_shape_is_refused(measure, shape):
+    """As a user meets it, whose annotations nobody checks."""
+    expected = rf"\(times, batch, observables\), got {re.escape(str(shape))}: of one .* give \w+\[:, None"
+    with pytest.raises(ValueError, match=expected):
+        inspect.unwrap(measure)(torch.rand(shape))

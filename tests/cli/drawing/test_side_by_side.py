@@ -4,11 +4,13 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from lmdyn.cli.__main__ import main
 from lmdyn.cli.drawing.side_by_side import made_side_by_side
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks")
@@ -77,6 +79,47 @@ def test_forks_end_with_a_process_that_is_killed(tmp_path):
     while any(is_there(fork) for fork in forks) and time.monotonic() < end:
         time.sleep(0.01)
     assert not any(is_there(fork) for fork in forks)
+
+
+def test_ctrl_c_in_a_report_ends_in_one_line(tmp_path, monkeypatch):
+    """A terminal signals the report and its forks at once; none of them shows a traceback."""
+
+    def working():
+        (tmp_path / str(os.getpid())).touch()
+        time.sleep(60)
+
+    monkeypatch.setattr(
+        "lmdyn.cli.report.write_report", lambda *_, **__: made_side_by_side([working, working], 2)
+    )
+    errors = tmp_path.parent / f"{tmp_path.name}.stderr"
+    command = os.fork()
+    if command == 0:
+        code = 99
+        try:
+            os.setpgid(0, 0)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
+            sys.stderr = os.fdopen(2, "w", buffering=1)
+            main(["report", "run"])
+        except SystemExit as stop:
+            code = stop.code
+        finally:
+            os._exit(code)
+    try:
+        end = time.monotonic() + 20
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert len(list(tmp_path.iterdir())) == 2
+        os.killpg(command, signal.SIGINT)
+        done = 0, 0
+        while done == (0, 0) and time.monotonic() < end:
+            done = os.waitpid(command, os.WNOHANG)
+            time.sleep(0.01)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(command, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(done[1]) == 130
+    assert errors.read_text() == "stopped by Ctrl-C\n"
 
 
 def is_there(process):
