@@ -1,22 +1,22 @@
-"""Chiang, Huang & Lee 2020, "Pretrained language model embryology: the birth of ALBERT", as numbers of a run.
+"""Claims of Chiang, Huang & Lee 2020, "Pretrained language model embryology: the birth of ALBERT", as numbers of a run.
 
-Orders of learning are rank correlations (Somers' D) with the published order, of pairs that the publication tells
-apart: it says "function words, then verb, adverb, adjective, noun, proper noun", and nothing of the order among
-function words. A group is learned where its accuracy is half of its last one, what figure 1 rescales by; beside it
-stands a rule that looks at the whole curve. The floor of a correlation is the one that the numbers of words alone would
-give, since the publication says (appendix C.2) that orders are those of occurrence.
+Orders of learning are rank correlations (Somers' D) with the published order, over pairs that the publication
+distinguishes: it says "function words, then verb, adverb, adjective, noun, proper noun", and nothing about the order
+among function words. A group is learned when its accuracy is half of its last one, by which figure 1 rescales; a
+second rule uses the whole curve. The floor of a correlation is that expected from the numbers of words alone,
+since the publication says (appendix C.2) that orders are those of occurrence.
 
-How much is much was said from the publication, before any of these runs; of seed 1 an earlier version, with other
-downstream settings, had been looked at:
+Thresholds were derived from the publication before any of these runs; for seed 1, an earlier version with other
+downstream settings had been inspected:
 
-- *Orders.* D of 0.5: three quarters of the pairs are in the published order. Of random orders of the eight parts of
+- *Orders.* D of 0.5: three quarters of the pairs are in the published order. Among random orders of the eight parts of
   speech (25 pairs) 7 % reach it, of function before content words (15 pairs) 13 %, of five verb forms (10 pairs)
-  12 %: one run is no evidence. Seeds share their text, and so an order that is the text's and not the model's.
+  12 %: one run is no evidence. Seeds share their text, and thus an order due to the text instead of the model.
 - *Times.* 0.1 in log10 of the updates: a quarter more. "Together": within a factor of two.
 - *F1.* 0.02; 0.05 for a rise over the untrained model.
-- *Accuracies.* 0.1 of words, 0.05 of facts and of downstream scores, 0.02 for "no more after".
+- *Accuracies.* 0.1 for words, 0.05 for facts and downstream scores, 0.02 for "no more after".
 
-Fractions of training are the publication's: 100 k, 150 k and 250 k of 1 M updates.
+Fractions of training are those of the publication: 100 k, 150 k and 250 k of 1 M updates.
 """
 
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Region, Study, Within

@@ -1,16 +1,16 @@
-"""What we say of models that iterate a core, before they are trained: of depth, convergence and kinds of orbits.
+"""Our claims about models that iterate a core, stated before training: depth, convergence and kinds of orbits.
 
-No publication has the dynamics of a looped model over its training; Geiping et al. 2025 show, of one trained model of
-3.5 billion parameters, that its loss falls with depth and levels off, and that states converge in most contexts, on
-fixed points, orbits and slow drifts in others. It is asked of a looped Llama of 2.4 million parameters whose depth is
+No publication has the dynamics of a looped model over its training. Geiping et al. 2025 show, for one trained model of
+3.5 billion parameters, that its loss falls with depth and levels off, and that states converge in most contexts, but
+reach orbits or drift slowly in others. Tested here is a looped Llama of 2.4 million parameters whose depth is
 drawn at each update (6 on average), on the synthetic grammar.
 
-How much is much was chosen before any of these runs was observed; 400 updates of one (seed 1) had been looked at.
+Thresholds were chosen before any of these runs was observed; 400 updates of one (seed 1) had been inspected.
 
 - *Losses.* 0.02 nats: two per cent of the perplexity.
 - *Depths.* Half an iteration.
 - *Shares.* 0.1.
-- *λ.* 0.01 nats a step.
+- *λ.* 0.01 nats per step.
 """
 
 import math

@@ -1,23 +1,23 @@
-"""What He & Toyoizumi 2022 claim of two towers trained side by side, as numbers of models and of pairs of models.
+"""Claims of He & Toyoizumi 2022 about two towers trained together, as numbers of models and of pairs of models.
 
-The publication has five models, one a kind but for two BERT-large, and correlates their preferences over the 5,000
-most frequent types. Here there are several seeds of each kind, so that its "same configuration" can be asked of all
-pairs. The primary tower is the one with the higher mean probability (equation 3). Where both are nearly equal, the same
-division of the vocabulary may come out with either sign. The claim is about r with its sign; beside it stand |r|, whose
-sign cannot be wrong, and r among models one of whose towers leads.
+The publication has five models, one of each kind except two BERT-large, and correlates their preferences over the 5,000
+most frequent types. Here there are several seeds of each kind, so that its "same configuration" can be tested on all
+pairs. The primary tower is the one with the higher mean probability (equation 3). If both are nearly equal, the same
+division of the vocabulary can have either sign. The claim is about r with its sign; |r|, whose sign cannot be wrong,
+and r among models with a leading tower are shown with it.
 
-How much is much was chosen before any of these runs was made (models of seeds 1 and 2 of an earlier version had been
-looked at, one head training each, without second heads):
+Thresholds were chosen before any of these runs was made (models of seeds 1 and 2 of an earlier version had been
+inspected, with one trained head each, without second heads):
 
-- *Same configuration.* r of 0.72 and more: what the publication has of two sizes; 0.94 of two seeds of one.
-- *Two sizes.* 0.5, since 0.72 is called strong, and 0.57 of two kinds is "to some extent".
-- *Any correlation.* 0.2: the least in table 2 is 0.26.
-- *Lead.* A tower leads where its mean probability is higher by a tenth: |ln(p̄₁ / p̄₂)| of 0.1 and more.
-- *Sign.* Signs agree where |r| exceeds r by less than 0.05 on average.
-- *Frequency.* Spearman's ρ between −0.3 and 0.3 (table 4: 0.16 to 0.22), and r beyond strata of 0.1 and more.
-- *Parts of speech.* 0.1 nats; a class is spread over both towers where a quarter to three quarters of it go to one.
-- *Learned.* 0.1 nats: output layers of a tower are better by that than those of the untrained model.
-- *Reliability.* 0.9 of heads, of which the second ones start elsewhere; 0.8 of the text.
+- *Same configuration.* r of at least 0.72: the published value for two sizes; 0.94 for two seeds of one.
+- *Two sizes.* 0.5, since 0.72 is called strong, and 0.57 for two kinds is "to some extent".
+- *Any correlation.* 0.2: the smallest in table 2 is 0.26.
+- *Lead.* A tower leads if its mean probability is higher by a tenth: |ln(p̄₁ / p̄₂)| of at least 0.1.
+- *Sign.* Signs agree if |r| exceeds r by less than 0.05 on average.
+- *Frequency.* Spearman's ρ between −0.3 and 0.3 (table 4: 0.16 to 0.22), and r beyond strata of at least 0.1.
+- *Parts of speech.* 0.1 nats; a class is spread over both towers if a quarter to three quarters of it go to one.
+- *Learned.* 0.1 nats: output layers of a tower are better by this than those of the untrained model.
+- *Reliability.* 0.9 for heads, of which the second ones have another initialisation; 0.8 for the text.
 - *Clusters.* 0.1 of shares, a quarter of a cluster in the mean; a correlation of 0.5 over clusters.
 """
 
@@ -62,7 +62,7 @@ KINDS: dict[str, tuple[tuple[tuple[str, Any], ...], str]] = {
     "bert_large": ((("tower", "bert"), ("output", "standard"), ("hidden_size", OneOf((96, 512)))), "larger BERT"),
 }
 SEVERAL = ("gpt", "gpt_printed", "elmo", "bert")
-"""Kinds of which figure 4, table 3 and the correlation of seeds are asked."""
+"""Kinds for which figure 4, table 3 and the correlation of seeds are tested."""
 
 FREQUENCY: tuple[Stratum, ...] = ("frequency",)
 BOTH: tuple[Stratum, ...] = ("frequency", "upos")

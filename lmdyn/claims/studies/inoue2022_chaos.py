@@ -1,22 +1,22 @@
-"""What Inoue et al. 2022, "Transient chaos in BERT", claims of initial networks and of training, as numbers of a run.
+"""Claims of Inoue et al. 2022, "Transient chaos in BERT", about initial networks and training, as numbers of a run.
 
-Three kinds of runs are asked: initial networks of ALBERT-large's size (``networks``), of which there are many with few
-sentences each, small models that are trained (``organism``), and the published weights (``paper``), never run here. A
-sentence is no unit: within a network its sentences do much the same: estimates are means over the sentences of a
-network, intervals are over networks.
+The claims use three kinds of runs: initial networks of ALBERT-large's size (``networks``), many networks with few
+sentences each; small models that are trained (``organism``); and the published weights (``paper``), never run here. A
+sentence is not an independent unit, as sentences of one network behave similarly: estimates are means over the
+sentences of a network, intervals are over networks.
 
-How much is much was chosen before any of these runs was made; five networks of seeds 1 to 5 and one organism had been
-looked at by an earlier version, which took every small λ for quasi-periodic:
+Thresholds were chosen before any of these runs was made. Five networks of seeds 1 to 5 and one organism had been
+inspected with an earlier version, which took every small λ for quasi-periodic:
 
-- *λ.* 1e-3 nats a step: the resolution of 10,000 steps, max(ln T / T, block standard error).
+- *λ.* 1e-3 nats per step: the resolution of 10,000 steps, max(ln T / T, block standard error).
 - *Shares of sentences.* 0.1.
 - *Times.* A factor of 1.5.
 - *Accuracies.* 0.05.
 
-λ of the first networks, of seeds 11 to 30, was measured wrongly at first, and the numbers of the claims about it were
-changed after they had been looked at (their regions were not): these claims are tested on other seeds (``FIRST``).
+λ of the first networks, of seeds 11 to 30, was initially measured incorrectly, and the numbers of the claims about it
+were changed after they had been inspected (their regions were not): these claims are tested on other seeds (``FIRST``).
 
-Networks whose weights are drawn in another way have the same seeds, and the same numbers but for those beyond two
+Networks whose weights are drawn in another way have the same seeds, and the same weights except for those beyond two
 deviations: differences are paired.
 """
 
@@ -47,14 +47,14 @@ FIRST = tuple(range(11, 31))
 
 
 def rows(quantity: str, network: str = "truncated", **where: object) -> Rows:
-    """A quantity of initial networks whose weights are drawn in one of the ways."""
+    """Return a quantity of initial networks whose weights are drawn in one of the ways."""
     how, deviation, _ = NETWORKS[network]
     run = (("hidden_size", 1024), ("initialization", how), ("initializer_range", deviation))
     return Rows("EncoderDynamics", quantity, where=tuple(where.items()), run=run)
 
 
 def at(quantity: str, network: str = "truncated", **where: object) -> At:
-    """Its value before any update."""
+    """Return its value before any update."""
     return At(rows(quantity, network, **where), 0)
 
 

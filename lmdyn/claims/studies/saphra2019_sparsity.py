@@ -1,21 +1,21 @@
-"""What Saphra & Lopez 2019, "Sparsity emerges naturally in neural language models", claim, as numbers of a run.
+"""Claims of Saphra & Lopez 2019, "Sparsity emerges naturally in neural language models", as numbers of a run.
 
-χ(v) = ‖v‖₂/‖v‖₁; ρ← (ρ→) is Pearson's correlation over word types of the mean χ where a word is the target (the
-input) with its frequency in training. The publication's h2 is the last hidden layer of a model, its h1 the first. Two
-measures say how much is much, for all claims, and were chosen before any run but that of seed 1 was looked at:
+χ(v) = ‖v‖₂/‖v‖₁; ρ← (ρ→) is Pearson's correlation over word types between the mean χ where a word is the target (the
+input) and its frequency in training. The publication's h2 is the last hidden layer of a model, its h1 the first. Two
+measures define the thresholds of all claims; they were chosen before any run except that of seed 1 was inspected:
 
 - *Correlations.* The publication calls −0.1 "slight" (section 4): within ±0.1 there is no correlation, and a change by
   less than 0.1 is none. "Strong" is at least 0.3, which Cohen (1988) calls medium.
 - *Concentrations.* 1/χ² is the number of equal units that would have this χ. Vectors without any structure differ by
-  8 % in χ, uniform (0.0816 of 200 units) from Gaussian ones (0.0885): a quarter of that, 2 % (4 % of the units), is
-  the smallest difference that matters. On a logarithmic scale χ does not depend on the number of units.
+  8 % in χ, uniform (0.0816 with 200 units) from Gaussian ones (0.0885): a quarter of that, 2 % (4 % of the units), is
+  the smallest difference that matters. On a logarithmic scale this does not depend on the number of units.
 
-Errors of ρ are over word types, errors of χ over blocks of sentences. Of a change of ρ over training, on the same
-words, the error over words is not known (adding those of both ends would be far too wide): such a verdict is of these
-words.
+Errors of ρ are over word types, errors of χ over blocks of sentences. For a change of ρ over training, on the same
+words, the error over words is unknown (adding those of both ends would be far too conservative): such a verdict is for
+these words.
 
-What a reduction of the learning rate does is measured by forks: runs that go on from one checkpoint with one rate and
-another (``lmdyn/claims/studies/sparsity_forks.py``).
+The effect of a reduction of the learning rate is measured by forks: runs that continue from one checkpoint with
+different rates (``lmdyn/claims/studies/sparsity_forks.py``).
 """
 
 from itertools import pairwise
@@ -61,7 +61,7 @@ AS_LONG = Condition(
     Above(PUBLISHED_TOKENS),
 )
 FREQUENT = (LEARNED, words("1000+", "target", 10))
-"""Figure 2 shows words of more than 100,000 among 227 million tokens: of some thousand among one or two million."""
+"""Figure 2 shows words with more than 100,000 occurrences among 227 million tokens: some thousand in 1 or 2 million."""
 
 RUN = "python -m lmdyn.cli analyze RUN --config configs/saphra2019_sparsity/organism/observers.yaml"
 # fmt: off

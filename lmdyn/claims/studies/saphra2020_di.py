@@ -1,19 +1,19 @@
-"""What Saphra & Lopez 2020, "LSTMs compose—and learn—bottom-up", claim, as numbers of a run.
+"""Claims of Saphra & Lopez 2020, "LSTMs compose—and learn—bottom-up", as numbers of a run.
 
-DI(A, B) = ‖h_{A∪B} − (h_A + h_B)‖ / ‖h_{A∪B}‖. The publication shows curves and prints no number of them. How much is
-much was chosen for all claims before any run but those of seed 1 was looked at:
+DI(A, B) = ‖h_{A∪B} − (h_A + h_B)‖ / ‖h_{A∪B}‖. The publication shows curves without numbers. The thresholds of all
+claims were chosen before any run except those of seed 1 was inspected:
 
 - *Correlations.* Within ±0.1 there is none: their publication of 2019 calls −0.1 "slight". ρ is Spearman's, within a
   sequential distance, the mean over the distances of 1 to 8 words.
-- *DI and probabilities.* 0.05 of DI and 0.1 of a probability; a rule is learned where ω has a probability of 0.5.
+- *DI and probabilities.* 0.05 of DI and 0.1 of a probability; a rule is learned if ω has a probability of 0.5.
 - *Times.* 10 % of the updates (0.041 of their decimal logarithm); times are between two observations.
 - *Gradients.* 10 % of their norm (0.105 of its logarithm).
 
-Errors are over sentences (ρ: 32 blocks; DI: clusters) and over scaffolds. Where two numbers of one text are subtracted,
-their errors are added as if they were independent, which is too wide rather than too narrow.
+Errors are over sentences (ρ: 32 blocks; DI: clusters) and over scaffolds. If two numbers of one text are subtracted,
+their errors are added as if they were independent, which is conservative.
 
-Figure 4 has all its variants beside each other: what is relevant (the rule of the decomposition), the tree, words
-that the model does not know, and how word frequency is held. Figure 12 has both readings of the error and of the state.
+Figure 4 is tested in all its variants: what is relevant (the rule of the decomposition), the tree, words
+that the model does not know, and how word frequency is controlled. Figure 12 has both readings of error and state.
 """
 
 import math

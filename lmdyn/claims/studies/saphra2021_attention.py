@@ -1,18 +1,19 @@
-"""What Saphra 2021, "Training dynamics of neural language models", leaves to attentional models, as numbers of a run.
+"""Questions of Saphra 2021, "Training dynamics of neural language models", about attention, as numbers of a run.
 
-Sections 4.1.1, 5.1.2 and 6.1.2 say what could be measured of a transformer and claim nothing of it. Asked here are the
-thesis' findings on LSTMs, of what these sections name: the divergence of attention distributions, the Shapley
-interaction of words, the entropy of attention. How much is much was chosen before any run but those of seed 1 was made,
-by the measures of the other studies where there are any:
+Sections 4.1.1, 5.1.2 and 6.1.2 say what could be measured on a transformer, but make no claims. Tested here are the
+thesis' findings on LSTMs with the quantities of these sections: the divergence of attention distributions, the Shapley
+interaction of words, the entropy of attention. Thresholds were chosen before any run except those of seed 1 was made,
+with the measures of the other studies if available:
 
-- *Divergences and entropies.* A tenth (0.1 of the natural logarithm): of a divergence of 0.3 bits 0.03, of 20 words
-  attended to equally some five. Between classes of words a twentieth, since they are means over many heads.
+- *Divergences and entropies.* A tenth (0.1 of the natural logarithm): for a divergence of 0.3 bits 0.03, for 20 words
+  attended to equally about five. Between classes of words a twentieth, since they are means over many heads.
 - *Correlations.* Within ±0.1 there is none: the publication of 2019 calls −0.1 "slight".
-- *Interdependence.* 2 % for each word further apart, as in the study of 2020.
+- *Interdependence.* 2 % per word of distance, as in the study of 2020.
 - *Times.* 10 % of the updates (0.041 of their decimal logarithm); times are between two observations.
 
-Divergences are Jensen and Shannon's, in bits, of heads; heads of two models have no common order and are matched. The
-first token of a row, which can attend to itself only, does not count. Errors are over texts, by blocks of sentences.
+Divergences are Jensen–Shannon divergences of heads, in bits; heads of two models have no common order and are matched.
+The first token of a row, which can only attend to itself, does not count. Errors are over texts, by blocks of
+sentences.
 """
 
 import math

@@ -1,11 +1,11 @@
-"""What the rising curves of the sparsity study owe to reductions of the learning rate: claims on forks.
+"""Claims on forks about the effect of learning rate reductions on the rising curves of the sparsity study.
 
-The publication's runs reduce their learning rate again and again, so that its figures cannot tell training from
-reductions. Here runs of several seeds go on from one checkpoint with the same data, random states and state of the
-optimizer, at the rate that is in force there and at a quarter of it; neither is reduced further. Numbers are paired by
-seed. The floor is a third fork, whose rate is a thousandth lower: what any change does by itself, since two trainings
-part for whatever reason. (Without a change a fork is the run, bit by bit.) Claims and floor were said before any fork
-was trained. What makes a fork is in its condition: ``forked.run``, ``forked.step``, ``forked.rate``.
+The publication's runs reduce their learning rate repeatedly, so that its figures cannot distinguish training from
+reductions. Here runs of several seeds continue from one checkpoint with the same data, random states and optimizer
+state, at the current rate and at a quarter of it; neither is reduced further. Numbers are paired by
+seed. The floor is a third fork, whose rate is a thousandth lower: the effect of any change, since two trainings
+diverge for any reason. (Without a change, a fork equals the run bit by bit.) Claims and floor were stated before any
+fork was trained. A fork is identified in its condition: ``forked.run``, ``forked.step``, ``forked.rate``.
 """
 
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part
@@ -43,12 +43,12 @@ SITES: dict[str, str | Layer] = {"embedding": "embedding", "first layer": FIRST,
 
 
 def effect(rows: Rows, rate: float = QUARTER, *, log: bool = False) -> Number:
-    """What another rate does, against the rate kept."""
+    """Return the effect of another rate, compared with the unchanged rate."""
     return ForkEffect(at_rate(rows, rate), at_rate(rows, KEPT), log=log)
 
 
 def enough(sample: str, role: str, least: int) -> tuple[Condition, ...]:
-    """The conditions of the other claims, of the fork at the rate kept."""
+    """Return the conditions of the other claims, for the fork with the unchanged rate."""
     loss, entropy = (At(at_rate(rows, KEPT)) for rows in (LOSS, ENTROPY))
     learned = Condition(LEARNED.says, Difference(loss, entropy), Below(-0.1))
     return (learned, words(sample, role, least, rate=KEPT))

@@ -1,4 +1,4 @@
-"""How much is much in the claims on chaos, chosen before the runs were made."""
+"""Thresholds of the claims about chaos, chosen before the runs were made."""
 
 import math
 

@@ -1,8 +1,8 @@
-"""The claims of Inoue et al. 2022 about ALBERT-large as it was published: one network beside initial ones of its size.
+"""The claims of Inoue et al. 2022 about ALBERT-large as published: one network and initial ones of its size.
 
-The profile ``paper`` measures them; it was never run here. Of one pre-trained network a number has no interval over
-networks, and a verdict needs three seeds: what is compared with initial networks is paired with that of its seed, and
-stays undecided until other pre-trained networks of this size are there. How much is much was chosen as in the other
+The profile ``paper`` measures them; it was never run here. For one pre-trained network, a number has no interval over
+networks, and a verdict requires three seeds: comparisons with initial networks are paired by seed, and
+remain undecided until other pre-trained networks of this size exist. Thresholds were chosen as in the other
 files of this study, before any such run.
 """
 

@@ -1,8 +1,8 @@
-"""The claims of Inoue et al. 2022 about training, of small models that are trained: each against its own step 0.
+"""The claims of Inoue et al. 2022 about training, on small models that are trained: each compared with its own step 0.
 
-The publication compares one pre-trained network with five untrained ones; here each seed is its own control. What is
-void: an effective dimension near its ceiling, which is that of the sentences, and claims about what the model is good
-for, where it does not know more of masked tokens than can be told from the token alone.
+The publication compares one pre-trained network with five untrained ones; here each seed is its own control. Claims are
+void for an effective dimension near its ceiling, which is determined by the sentences, and claims about the use of a
+model if it does not predict masked tokens better than is possible from the token alone.
 """
 
 from dataclasses import replace
