@@ -230,9 +230,8 @@ def _missing(
     for seed, error in missing.items():
         of_others = some and isinstance(error, OtherCondition)
         message = "observed in other conditions only" if of_others else str(error)
-        others = re.sub(
-            rf"_{seed.init}(_{seed.order})?\b", "", message
-        )  # the same except for the runs' names
+        # the same except for the runs' names
+        others = re.sub(rf"_{seed.init}(_{seed.order})?\b", "", message)
         if isinstance(error, OtherCondition):
             others = message.partition("; there are, ")[
                 0

@@ -229,7 +229,7 @@ class Change(Number):
         return Difference(a, b).of(runs)
 
     def between(self) -> tuple[float, float] | None:
-        """-1 and 1 of shares and accuracies."""
+        """Return -1 and 1 for shares and accuracies."""
         return Difference(*self._ends()).between()
 
     def _ends(self) -> tuple[At, At]:

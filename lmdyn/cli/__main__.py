@@ -149,9 +149,7 @@ def _run(args: list[str]) -> None:
     elif command == "surprisal":
         surprisal_command(args[1:])
     elif command not in _OF_TRAINER and not str(command).startswith("-"):
-        from lmdyn.analysis.inspection.attributes import (
-            did_you_mean,
-        )  # slow, because of the imports of its package
+        from lmdyn.analysis.inspection.attributes import did_you_mean  # slow import
 
         raise ValueError(
             f"unknown command {command!r}{did_you_mean(str(command), _COMMANDS) or ':'} commands are "

@@ -129,9 +129,8 @@ def analyze(
     there = {step: [o for o in asked[step] if o.store.has(step)] for step in asked}
     missing = any(len(there[s]) < len(asked[s]) for s in asked)
     backlog = Backlog(there if loggers and settings else {}, worker)  # without loggers, nothing is read again
-    own_loggers = (
-        make_loggers(settings) if missing or backlog else []
-    )  # do not start loggers that receive nothing
+    # loggers that would receive nothing are not started
+    own_loggers = make_loggers(settings) if missing or backlog else []
     heed("this replay", foreseen_of_replay(observers, list(paths), scheduled=scheduled), torch.device("cpu"))
     session = begin_session(out, command, device, of=folder) if missing else None
     before = peak_memory(torch.device(device))

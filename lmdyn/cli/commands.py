@@ -31,9 +31,7 @@ class CommandParser(argparse.ArgumentParser):
         """Report an error and exit."""
         near = ""
         if message.startswith("unrecognized arguments: -"):
-            from lmdyn.analysis.inspection.attributes import (
-                did_you_mean,  # slow, because of the imports of its package
-            )
+            from lmdyn.analysis.inspection.attributes import did_you_mean  # slow import
 
             near = did_you_mean(message.split()[2].partition("=")[0], self._option_string_actions)
         self.exit(2, f"error: {message}{near}\n({self.prog} --help lists the options)\n")
@@ -201,7 +199,7 @@ def report_command(args: Sequence[str]) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--untrusted", action="store_true",
-        help="do not trust the runs: classes that only their config.yaml names are not imported and get no figures",
+        help="do not trust the runs: classes named in their config.yaml are not imported; only numbers are drawn",
     )  # fmt: skip
     parser.add_argument(
         "--all", action="store_true",

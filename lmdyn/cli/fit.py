@@ -224,9 +224,8 @@ class LmdynCLI(LightningCLI):
         folder = self._folder = run_folder(self.trainer)
         if self.trainer.is_global_zero:
             self._writer = FolderLock(folder)
-            self._writer.acquire(
-                wait=CHAIN in os.environ
-            )  # a chain has already ended the processes that it could
+            # a chain has already terminated the processes that it could
+            self._writer.acquire(wait=CHAIN in os.environ)
         path = config.get("ckpt_path")
         if path is None:
             self._refuse_used_folder(folder)

@@ -30,13 +30,13 @@ UNTRAINED = "0: the untrained model, from which it is counted"
 
 
 def by_depth(quantity: str, t: int | None = None, **where: object) -> Rows:
-    """A quantity of ``LoopConvergence``, at a depth."""
+    """Return a quantity of ``LoopConvergence`` at a depth."""
     place = (*where.items(), *([] if t is None else [("t", t)]))
     return Rows("LoopConvergence", quantity, where=place, run=LOOPED)
 
 
 def orbits(quantity: str, **where: object) -> Rows:
-    """A quantity of the orbits of the core."""
+    """Return a quantity of the orbits of the core."""
     return Rows("EncoderDynamics", quantity, where=tuple(where.items()), run=LOOPED)
 
 
@@ -110,7 +110,7 @@ ORBITS = (
         (Part(Change(orbits("orbit_lyapunov_exponent"), 0, "last"), Above(SMALL),
               "change of the mean λ over texts, nats a step"),),
         matters="1 % a step", floor=UNTRAINED, void_unless=(LEARNED,), question="Does training raise λ of the core?",
-        measured_by=RUN, seen=(2, 3, 4, 5, 6),  # with a λ that was measured wrongly; its number was changed, no region
+        measured_by=RUN, seen=(2, 3, 4, 5, 6),  # λ was incorrect; the number changed, not the region
     ),
 )
 

@@ -69,23 +69,23 @@ BOTH: tuple[Stratum, ...] = ("frequency", "upos")
 
 
 def rows(kind: str, quantity: str, **where: str) -> Rows:
-    """A quantity of ``TowerPreference`` of a kind of models."""
+    """Return a quantity of ``TowerPreference`` for a kind of models."""
     return Rows("TowerPreference", quantity, where=tuple(where.items()), run=KINDS[kind][0])
 
 
 def words(kind: str) -> Rows:
-    """The preference of each word."""
+    """Return the preference of each word."""
     return rows(kind, "preference", by="token")
 
 
 def lead(kind: str) -> Lead:
-    """By how much one tower leads."""
+    """Return the lead of one tower."""
     one, two = (rows(kind, "mean_probability", by="tower", group=tower) for tower in ("1", "2"))
     return Lead(one, two)
 
 
 def learned(kind: str) -> Condition:
-    """The towers have learned something."""
+    """Return the condition that the towers have learned something."""
     losses = [rows(kind, "head_loss", by="tower", group=tower) for tower in ("1", "2")]
     return Condition(
         f"{KINDS[kind][1]}: each tower's own output layer is better by 0.1 nats than of the untrained model",
@@ -94,7 +94,7 @@ def learned(kind: str) -> Condition:
 
 
 def pairs(kind: str, of: Literal["signed", "size", "chance", "beyond"] = "signed", **more: Any) -> AgreementOfPairs:
-    """A mean over pairs of seeds of one kind."""
+    """Return a mean over pairs of seeds of one kind."""
     return AgreementOfPairs(words(kind), of_pair=of, **more)
 
 
@@ -105,7 +105,7 @@ OF_BERT_LARGE = published_correlation(0.94, TOP, "two BERT-large, one pair; tabl
 
 
 def same(kind: str) -> tuple[Claim, ...]:
-    """Two seeds of one configuration: as claimed, without the sign, and where a tower leads."""
+    """Return the claims on two seeds of one configuration: as claimed, without the sign, and for a leading tower."""
     name, chance = KINDS[kind][1], pairs(kind, "chance", by=BOTH)
     how = "0.72: what two sizes have; of two seeds it is more"
     about: dict[str, Any] = {"void_unless": (learned(kind),), "measured_by": RUN}
@@ -144,7 +144,7 @@ def same(kind: str) -> tuple[Claim, ...]:
 
 
 def across(name: str, a: str, b: str, least: float, says: str, value: float, of: str, matters: str) -> Claim:
-    """Two kinds, or two sizes of one, of two seeds."""
+    """Return the claim on two kinds, or two sizes of one kind, of two seeds."""
     return Claim(
         name, says, "section 5.1, table 2",
         (Part(AgreementOfPairs(words(a), words(b)), Above(least), "r, its sign by equation 3"),),
@@ -172,7 +172,7 @@ PAIRS = (
 
 
 def with_lead(kind: str, of: Literal["signed", "size"]) -> Claim:
-    """Whether pairs with a lead agree better."""
+    """Return the claim that pairs with a lead agree better."""
     what = "r" if of == "signed" else "size of r"
     return Claim(
         f"with_lead_{of}_{kind}", "Models agree more the further their primary towers lead", "ours",
@@ -184,7 +184,7 @@ def with_lead(kind: str, of: Literal["signed", "size"]) -> Claim:
 
 
 def form(of: Literal["signed", "size"]) -> Claim:
-    """The printed form of equation 1 against the one that was run."""
+    """Return the claim that compares the printed form of equation 1 with the one that was run."""
     what = "r" if of == "signed" else "size of r"
     return Claim(
         f"printed_agrees_{of}", "Models of equation 1 as printed agree more than those with layers behind the towers",
@@ -197,7 +197,7 @@ def form(of: Literal["signed", "size"]) -> Claim:
 
 
 def reliable(kind: str, quantity: str, least: float, what: str) -> Claim:
-    """That a preference is none of its measurement's noise."""
+    """Return the claim that a preference is not noise of its measurement."""
     return Claim(
         f"{quantity}_{kind}", f"A model's preference is no noise of {what}", "of what we compute",
         (Part(At(rows(kind, quantity)), Above(least), "correlation"),),
@@ -218,7 +218,7 @@ REASONS = (
 
 
 def frequency(kind: str) -> tuple[Claim, ...]:
-    """That a preference is not frequency."""
+    """Return the claims that a preference is not frequency."""
     name = KINDS[kind][1]
     published = {"gpt": 0.22, "elmo": 0.16, "bert": 0.18}.get(kind)
     about: dict[str, Any] = {"void_unless": (learned(kind),), "measured_by": RUN}
@@ -251,12 +251,12 @@ TO_PRIMARY = ("VERB", "ADP", "ADV", "AUX")
 
 
 def of_tag(kind: str, tag: str, step: str | int = "last") -> At:
-    """Mean preference of the types of a part of speech."""
+    """Return the mean preference of the types of a part of speech."""
     return At(rows(kind, "preference", by="upos", group=tag), step)
 
 
 def parts_of_speech(kind: str) -> tuple[Claim, ...]:
-    """Which classes go to which tower."""
+    """Return the claims on which classes go to which tower."""
     name = KINDS[kind][1]
     about: dict[str, Any] = {"void_unless": (learned(kind),), "measured_by": RUN}
     return (
@@ -295,7 +295,7 @@ def parts_of_speech(kind: str) -> tuple[Claim, ...]:
 
 
 def clusters(kind: str) -> tuple[Claim, ...]:
-    """Independent components of the word vectors, and the preference of their clusters."""
+    """Return the claims on independent components of the word vectors, and the preference of their clusters."""
     name, run = KINDS[kind][1], KINDS[kind][0]
 
     def of(quantity: str, **where: str) -> Number:

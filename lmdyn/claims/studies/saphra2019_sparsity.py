@@ -71,7 +71,7 @@ RUN = "python -m lmdyn.cli analyze RUN --config configs/saphra2019_sparsity/orga
 
 
 def over_time(name: str, says: str, number: Number, floor: Number | str, label: str, variant: str) -> Claim:
-    """χ over training, of words of at least 1000 occurrences."""
+    """Return the claim on χ over training, for words with at least 1000 occurrences."""
     return Claim(
         f"chi_{name}", says, "section 3, figure 2", (Part(number, Above(CONCENTRATED), label),),
         matters=HOW_CONCENTRATED, floor=floor, void_unless=FREQUENT,
@@ -81,7 +81,7 @@ def over_time(name: str, says: str, number: Number, floor: Number | str, label: 
 
 
 def over_frequency(name: str, says: str, bands: tuple[str, ...], variant: str) -> Claim:
-    """χ in each band of frequency against the one below."""
+    """Return the claim that compares χ in each band of frequency with the band below."""
     pairs = list(pairwise(bands))
     return Claim(
         f"chi_{name}", says, "section 3, figure 2",
@@ -124,7 +124,7 @@ FIGURE_2 = (
 
 
 def target_claims(sample: str, variant: str) -> tuple[Claim, ...]:
-    """Figure 3a, of one sample of words."""
+    """Return the claims of figure 3a for one sample of words."""
     end, enough = suffix(sample), (LEARNED, words(sample, "target", 100))
     gradient, activation = (rho(what, LAST, "target", sample) for what in ("gradient", "activation"))
     same_words = rho("gradient", LAST, "target", sample, error=False)
@@ -177,7 +177,7 @@ def target_claims(sample: str, variant: str) -> tuple[Claim, ...]:
 
 
 def class_claims(sample: str, variant: str) -> tuple[Claim, ...]:
-    """Figure 4, of one pair of samples of both classes."""
+    """Return the claims of figure 4 for one pair of samples of both classes."""
     names = [f"{name}{suffix(sample)}" for name in ("closed", "open")]
     closed, opened = (rho("gradient", LAST, "target", name, error=False) for name in names)
     each = [rho("gradient", LAST, "target", name) for name in names]
@@ -205,7 +205,7 @@ def class_claims(sample: str, variant: str) -> tuple[Claim, ...]:
 
 
 def at_equal_frequency(name: str, samples: tuple[str, ...], variant: str, least: int) -> Claim:
-    """Closed against open classes: ln of the ratio of χ in samples of equal frequency, the mean over these."""
+    """Return the claim on closed and open classes: mean ln of the ratio of χ in samples of equal frequency."""
     def ratio(step: int | str) -> Number:
         return Mean(tuple(LogRatio(At(chi(f"closed_{s}"), step), At(chi(f"open_{s}"), step)) for s in samples))
 
@@ -224,7 +224,7 @@ def at_equal_frequency(name: str, samples: tuple[str, ...], variant: str, least:
 
 
 def surpasses(name: str, sample: str, variant: str, *conditions: Condition) -> Claim:
-    """The embedding against the first hidden layer."""
+    """Return the claim that compares the embedding with the first hidden layer."""
     first, embedding = (rho("activation", site, "input", sample) for site in (FIRST, "embedding"))
     return Claim(
         f"input_embedding_surpasses{name}", "… and the embedding surpasses it in the end", "section 3, figure 3b",
@@ -236,7 +236,7 @@ def surpasses(name: str, sample: str, variant: str, *conditions: Condition) -> C
 
 
 def input_claims(sample: str, variant: str) -> tuple[Claim, ...]:
-    """Figure 3b, of one sample of words."""
+    """Return the claims of figure 3b for one sample of words."""
     end, enough = suffix(sample), (LEARNED, words(sample, "input", 100))
     first, gradient = rho("activation", FIRST, "input", sample), rho("gradient", LAST, "input", sample)
     return (

@@ -347,7 +347,7 @@ TABLE_2 = {
 
 
 def tagger_claims(task: str, tagger: str) -> tuple[Claim, ...]:
-    """Table 2; taggers of topic by another optimizer or order of sentences are variants of its line."""
+    """Return the claims of table 2; taggers of topic with another optimizer or sentence order are variants."""
     following, read, shuffled = TABLE_2[task]
     variant = TOPICS.get(tagger, task)
     gain = lead(TaggerTest(f"{tagger}_next", "accuracy"), TaggerTest(f"shuffled_{tagger}_next", "accuracy"))

@@ -65,7 +65,7 @@ SHOWN = "The curve rises in a run whose learning rate is reduced again and again
 
 
 def target_claims(sample: str, variant: str) -> tuple[Claim, ...]:
-    """ρ← of the last layer's gradient, of one sample of words."""
+    """Return the claims on ρ← of the last layer's gradient, for one sample of words."""
     end, gradient = suffix(sample), rho("gradient", LAST, "target", sample, error=False)
     conditions = enough(sample, "target", 100)
     return (
@@ -85,7 +85,7 @@ def target_claims(sample: str, variant: str) -> tuple[Claim, ...]:
 
 
 def input_claim(sample: str, variant: str) -> Claim:
-    """ρ→ of activations, of one sample of words."""
+    """Return the claim on ρ→ of activations, for one sample of words."""
     each = {name: rho("activation", site, "input", sample, error=False) for name, site in SITES.items()}
     return Claim(
         f"fork_input_first_reduction{suffix(sample)}",

@@ -151,26 +151,26 @@ FIRST, LAST = Layer("first"), Layer("last")
 
 
 def rho(what: str, site: str | Layer, role: str, sample: str = "", *, error: bool = True) -> Rows:
-    """ρ of an ``activation``, a ``gradient`` or an ``l1_gradient``."""
+    """Return ρ of an ``activation``, a ``gradient`` or an ``l1_gradient``."""
     of = (("role", role), ("pos_class", sample))
     return Rows("Sparsity", f"rho_{what}", site, of, error=f"rho_{what}_error" if error else None)
 
 
 def chi(sample: str) -> Rows:
-    """Mean χ of the gradient at the last hidden layer over the types of a sample as targets."""
+    """Return the mean χ of the gradient at the last hidden layer over the types of a sample as targets."""
     of = (("role", "target"), ("pos_class", sample))
     return Rows("Sparsity", "chi_gradient_types", LAST, of, error="chi_gradient_types_error")
 
 
 def words(sample: str, role: str, least: int, *, rate: float | None = None) -> Condition:
-    """At least so many words are behind the number; of the fork at a rate, where one is given."""
+    """Return the condition that the number is based on at least ``least`` words; for the fork with a rate, if given."""
     rows = Rows("Sparsity", "words", where=(("role", role), ("pos_class", sample)))
     rows = rows if rate is None else at_rate(rows, rate)
     return Condition(f"at least {least} words ({sample or 'all'}, {role})", At(rows), Above(least - 0.5))
 
 
 def suffix(sample: str) -> str:
-    """What the name of a claim, or of a sample of a class, ends in."""
+    """Return the suffix of the name of a claim, or of a sample of a class."""
     return f"_{sample}" if sample else ""
 
 

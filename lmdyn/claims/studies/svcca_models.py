@@ -31,7 +31,7 @@ MATTERS = 0.02
 """The smallest difference in similarity that matters."""
 OVER_TIME = 0.05
 LEARNED = 0.05
-FIRST = 0.1  # of training: after the first epoch of ten
+FIRST = 0.1  # fraction of training: after the first epoch of ten
 GRID = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 MEASURES = {

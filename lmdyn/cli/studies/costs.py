@@ -95,13 +95,10 @@ def total_costs(runs: Path) -> dict[str, Any]:
     for name in sorted({record["command"][0] for record in records}):
         of = [record for record in records if record["command"][0] == name]
         commands[name] = {"processes": len(of), "killed": sum(not r["ended"] for r in of), **_sum(of)}
-    from lmdyn.callbacks.gathered.gathered_store import (
-        CACHE,
-    )  # a slow import, and account() runs before everything else
+    from lmdyn.callbacks.gathered.gathered_store import CACHE  # slow import, and account() runs first of all
 
-    files = (
-        path for path in runs.rglob("*") if CACHE not in path.parts
-    )  # which reports may change at the same time
+    # reports may change the cache at the same time
+    files = (path for path in runs.rglob("*") if CACHE not in path.parts)
     sizes = {path: path.stat().st_size for path in files if path.is_file()}
     checkpoints = sum(size for path, size in sizes.items() if path.suffix == ".ckpt")
     return {

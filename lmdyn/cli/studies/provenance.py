@@ -143,9 +143,7 @@ def unseen_claims(
 
 def write_json(path: Path, content: Any) -> None:
     """Write a file atomically, first under another name: a killed process leaves no partial file."""
-    from lmdyn.callbacks.training.atomic_files import (
-        write_file,
-    )  # slow, because of the imports of its package
+    from lmdyn.callbacks.training.atomic_files import write_file  # slow import
 
     text = json.dumps(content, indent=1, ensure_ascii=False)
     write_file(path, lambda unfinished: unfinished.write_text(f"{text}\n", encoding="utf-8"))
@@ -247,9 +245,8 @@ def _commit(package: Path = Path(__file__).parents[2]) -> dict[str, Any]:
         env={k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
     ).stdout.strip()
     try:
-        git(
-            "ls-files", "--error-unmatch", "__init__.py"
-        )  # excludes a repository in which lmdyn is only installed
+        # excludes a repository in which lmdyn is only installed
+        git("ls-files", "--error-unmatch", "__init__.py")
         return {
             "commit": git("rev-parse", "HEAD"),
             "dirty": bool(git("status", "--porcelain", "--untracked-files=no", ".")),

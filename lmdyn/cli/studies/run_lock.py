@@ -96,9 +96,7 @@ class FolderLock:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             return os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            from lmdyn.callbacks.training.atomic_files import (
-                UnwritableError,
-            )  # slow, because of the imports of its package
+            from lmdyn.callbacks.training.atomic_files import UnwritableError  # slow import
 
             raise UnwritableError(self.folder, error) from error
 

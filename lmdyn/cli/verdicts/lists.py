@@ -23,9 +23,7 @@ def find_study(name: str) -> Study:
         return study_of_file(Path(name))
     if name in STUDIES:
         return STUDIES[name]
-    from lmdyn.analysis.inspection.attributes import (
-        did_you_mean,
-    )  # slow, because of the imports of its package
+    from lmdyn.analysis.inspection.attributes import did_you_mean  # slow import
 
     first = " (the study comes first: lmdyn claims STUDY RUN …)" if Path(name).exists() else ""
     raise ValueError(

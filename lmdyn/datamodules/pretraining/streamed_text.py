@@ -74,7 +74,7 @@ class StreamedText:
         self.readers = readers
 
     def required_tokenizer(self) -> str:
-        """The tokenizer's name.
+        """Return the tokenizer's name.
 
         Raises:
             ValueError: if none was given.
