@@ -292,7 +292,7 @@ def falls(family: str, layer: int) -> Claim:
 
 
 def diagonal(layer: int) -> Rows:
-    """Return the most diagonal head of a layer: ALBERT's heads are the same in all layers, but diagonal only in some."""
+    """Return the most diagonal head of a layer: ALBERT's heads are equal in all layers, but diagonal only in some."""
     return Over("AttentionPatterns", "diagonal", f"layer@{layer - 1}", run=of("albert"), over="head", how="max")
 
 

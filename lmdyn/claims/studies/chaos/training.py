@@ -237,7 +237,7 @@ USES = (
     ),
 )
 
-# seed 11 was inspected when the observer's settings were chosen; λ of seeds up to 15 was initially measured incorrectly,
+# seed 11 was inspected when the observer's settings were chosen; λ of seeds up to 15 was at first measured incorrectly,
 # and the number of the claim about it was changed, but not its region; the number on the full map was added later
 SEEN, ALL = (11,), (11, 12, 13, 14, 15)
 TRAINING = tuple(
