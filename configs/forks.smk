@@ -1,8 +1,8 @@
-# Runs that go on from a checkpoint of another profile's runs under other settings; included by study.smk.
+# Runs that continue from a checkpoint of another profile's runs with other settings; included by study.smk.
 #
-# `of` is that profile, whose runs are trained first where they are not; `run` the name of the run before its seed, `epoch`
-# after which each of the `seeds` is forked, and `forks` the arguments of `lmdyn fork` by name: <fork>_<seed>. The runs need
-# a full checkpoint of this epoch: `keep` of their ScheduledCheckpoint must be large enough.
+# `of` is that profile, whose runs are trained first if they do not exist; `run` is the name of the run before its seed,
+# `epoch` the epoch after which each of the `seeds` is forked, and `forks` the arguments of `lmdyn fork` by name:
+# <fork>_<seed>. The runs must have a full checkpoint of this epoch: `keep` of their ScheduledCheckpoint must be large enough.
 CHANGES = {
     f"{fork}_{int(seed)}": f"runs/{STUDY}/{config['of']}/{config['run']}_{int(seed)} --epoch {config['epoch']} {arguments}"
     for fork, arguments in config["forks"].items()
@@ -10,7 +10,7 @@ CHANGES = {
 }
 
 
-rule origins: # a chain of its own, which keeps its own account and takes the cores while it runs
+rule origins: # a separate chain, which records its own costs and uses the cores while it runs
     output:
         touch(f"{RUNS}/done/origins"),
     log:

@@ -1,13 +1,13 @@
-# The end of a chain: what it has cost, its records and its claims; included after the rule `report`.
+# The end of a chain: its costs, records and claims; included after the rule `report`.
 #
-# Needs RUN_FOLDERS, the runs that claims are about. A profile says `records: docs/records` to keep the records of its runs
-# in docs/records/<study>/<profile>, with what they cost, and `claims: true` to have its study's claims judged.
-# What a report is of stands by itself, too: of a rule whose output is there, Snakemake does not make inputs that are missing
-# (a seed that was added).
+# Requires RUN_FOLDERS, the runs that claims are about. In a profile, `records: docs/records` keeps the records of its runs
+# in docs/records/<study>/<profile>, with their costs, and `claims: true` judges the claims of its study.
+# The inputs of the report are also listed: if a rule's output exists, Snakemake does not make its missing inputs
+# (such as a seed that was added).
 RESULTS = [f"{RUNS}/costs.json", *rules.report.input, *rules.report.output]
 
 
-rule costs: # of all that was started here, what was killed included
+rule costs: # of everything started here, including killed processes
     input:
         rules.report.output,
     output:

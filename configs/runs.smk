@@ -1,13 +1,13 @@
-# What the chains of runs have in common; included by each study's Snakefile.
+# Shared by the chains of runs; included by each study's Snakefile.
 #
-# Killed in whatever way and started again by the same command, a chain goes on: runs that are done are kept, the others
-# resume from their last checkpoint, to the same weights bit by bit; what a killed chain left running is ended first.
-# Profiles say `nolock: true` for this (lmdyn has a lock of its own, which ends with the process) and `rerun-incomplete`.
+# A chain that was killed resumes with the same command: completed runs are kept, the others resume from their last
+# checkpoint, to the same weights bit by bit; processes left by a killed chain are terminated first. For this, profiles set
+# `nolock: true` (lmdyn's own lock is released when the process ends) and `rerun-incomplete`.
 import os
 import sys
 
 if os.getcwd() not in sys.path:
-    sys.path.append(os.getcwd())  # so that the script `snakemake` finds what `python -m lmdyn.cli` does
+    sys.path.append(os.getcwd())  # so that the script `snakemake` finds the same modules as `python -m lmdyn.cli`
 
 PROFILE = config["profile"]
 STUDY = os.path.basename(workflow.basedir)
@@ -15,10 +15,10 @@ HERE = f"{workflow.basedir}/{PROFILE}"
 RUNS = f"runs/{STUDY}/{PROFILE}"
 COSTS = f"LMDYN_COSTS={RUNS}/costs"
 LMDYN = f"{COSTS} {sys.executable} -m lmdyn.cli"
-# A profile's `gpus` are the cards of one training, 1 but where its lm.yaml says `devices` for DDP; an observation has one. On
-# a machine jobs wait for free cards, whatever Snakemake starts at once; on a cluster the rules' resources ask for them.
+# A profile's `gpus` are the cards of one training, 1 unless its lm.yaml sets `devices` for DDP; an observation has one. On
+# one machine, jobs wait for free cards, however many Snakemake starts; on a cluster, the rules' resources request them.
 GPUS = int(config.get("gpus", 0))
-HOURS = int(config.get("hours", 0)) # at most, of one job: what a cluster is asked for
+HOURS = int(config.get("hours", 0)) # maximum per job, requested from a cluster
 
 
 def on_cards(n):
@@ -59,7 +59,7 @@ def with_seeds(runs):
             elif isinstance(seed, dict):
                 init, order = int(seed["init"]), int(seed["order"])
                 made[f"{run}_{init}_{order}"] = f"{arguments} --seed_everything {init} --data_seed {order}"
-            else:  # Snakemake hands the numbers of a profile's lists on as text
+            else:  # Snakemake passes the numbers of a profile's lists as text
                 made[f"{run}_{int(seed)}"] = f"{arguments} --seed_everything {int(seed)} --data_seed {int(seed)}"
     return made
 

@@ -1,11 +1,11 @@
-# A chain that studies with one kind of model share: train each run → observe its checkpoints → one report of all → results.
+# The chain of studies with one kind of model: train each run → observe its checkpoints → one report of all → results.
 #
-# A profile's config.yaml names its `runs` and what each lays over lm.yaml ("{HERE}" is the profile's folder), and the
-# `seeds` that each is trained with, `then` what a second phase lays over instead, which goes on where the first has ended;
-# observers.yaml says what is observed of them. A chain that was interrupted, killed
-# too, is started again by the same command. When observers.yaml has changed, runs are observed again and none is
-# trained again: a run whose lm.yaml is to change needs another name, or its folder and its files in done/ removed. On
-# a cluster: --executor slurm (snakemake-executor-plugin-slurm) with --default-resources.
+# A profile's config.yaml defines its `runs` with their changes to lm.yaml ("{HERE}" is the profile's folder), the `seeds`
+# of each run, and in `then` the changes of a second phase, which continues from the end of the first; observers.yaml
+# defines the observers. If a chain was interrupted or killed, the same command resumes it. If observers.yaml has changed,
+# runs are observed again and none is trained again. To train a run again with another lm.yaml, give it another name, or
+# remove its folder and its files in done/. On a cluster: --executor slurm (snakemake-executor-plugin-slurm) with
+# --default-resources.
 include: "runs.smk"
 
 

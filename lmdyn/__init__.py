@@ -1,7 +1,7 @@
-"""lmdyn: watch how language models learn.
+"""lmdyn: observe how language models learn.
 
-Four rooms: :mod:`lmdyn.analysis` (mathematics), :mod:`lmdyn.models`, :mod:`lmdyn.datamodules` and
-:mod:`lmdyn.callbacks` (observers); :mod:`lmdyn.cli` puts them together.
+The package has four parts: :mod:`lmdyn.analysis` (mathematics), :mod:`lmdyn.models`, :mod:`lmdyn.datamodules` and
+:mod:`lmdyn.callbacks` (observers). :mod:`lmdyn.cli` combines them.
 """
 
 from importlib.metadata import version

@@ -111,8 +111,8 @@ def test_a_study_is_copied(tmp_path, monkeypatch, capsys):
     ):
         assert (tmp_path / "configs" / name).read_bytes() == (ROOT / "configs" / name).read_bytes()
     for words, message in (
-        (["he2022_twotower"], "is there already: choose another folder by --to"),
-        (["he2022"], "there is no study 'he2022': there are chiang2020_embryology, "),
+        (["he2022_twotower"], "already exists: choose another folder with --to"),
+        (["he2022"], "unknown study 'he2022': studies are chiang2020_embryology, "),
     ):
         with pytest.raises(SystemExit):
             main(["configs", *words])

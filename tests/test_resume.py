@@ -254,7 +254,7 @@ def test_a_killed_run_ends_as_one_that_was_not(tmp_path, capsys):
     ]  # fmt: skip
     assert max(int(Path(name).stem) for name in observations(folder)) == 12
 
-    assert "already holds a run" in one_line_error(["fit", "--config", killed], capsys)
+    assert "contains a run" in one_line_error(["fit", "--config", killed], capsys)
     other = ["fit", "--config", killed, "--ckpt_path", "last", "--model.init_args.dropout", "0.5"]
     error = one_line_error(other, capsys)
     assert "dropout: 0.2 in the checkpoint, 0.5 in the configuration" in error

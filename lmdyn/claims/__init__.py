@@ -1,7 +1,7 @@
-"""What publications claim, as objects: the number of a run, the region in which the claim is true, its floor.
+"""Claims of publications as objects: the number of a run, the region in which the claim is true, and its floor.
 
-One file a study (``lmdyn/claims/studies/<study>.py``, with ``STUDY``); :data:`STUDIES` imports it when it is asked for,
-and :func:`lmdyn.claims.judge.judge` gives the verdicts. Importing this package imports neither torch nor lightning.
+Each study is one file (``lmdyn/claims/studies/<study>.py``, with ``STUDY``), which :data:`STUDIES` imports on access;
+:func:`lmdyn.claims.judge.judge` computes the verdicts. Importing this package imports neither torch nor lightning.
 """
 
 import os
@@ -77,30 +77,30 @@ __all__ = [
 
 
 def study_of_file(path: Path) -> Study:
-    """The study that a file of one's own says, ``STUDY = Study(...)``.
+    """Return the study that a user's file defines, ``STUDY = Study(...)``.
 
     Raises:
-        ValueError: no such file, or it holds no ``STUDY``.
+        ValueError: if the file does not exist or defines no ``STUDY``.
     """
     spec = spec_from_file_location(f"lmdyn_study_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise ValueError(f"{path}: expected a file of Python that says STUDY = lmdyn.claims.Study(…)")
+        raise ValueError(f"{path}: expected a Python file that defines STUDY = lmdyn.claims.Study(…)")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     study = getattr(module, "STUDY", None)
     if not isinstance(study, Study):
-        raise ValueError(f"{path} says no STUDY = lmdyn.claims.Study(…)")
+        raise ValueError(f"{path} does not define STUDY = lmdyn.claims.Study(…)")
     return study
 
 
 def _own() -> dict[str, Study]:
-    """Those of the files in the environment's ``LMDYN_STUDIES``."""
+    """Return the studies of the files in the environment variable ``LMDYN_STUDIES``."""
     paths = [Path(text) for text in os.environ.get("LMDYN_STUDIES", "").split(os.pathsep) if text]
     return {study.name: study for study in map(study_of_file, paths)}
 
 
 class _Studies(Mapping[str, Study]):
-    """Studies by name, each imported when it is asked for."""
+    """Studies by name, each imported on access."""
 
     def __getitem__(self, name: str) -> Study:
         if name in (own := _own()):

@@ -1,4 +1,4 @@
-"""Numbers of the runs of all seeds at once, such as a mean over pairs of models: each seed's is its pseudo-value."""
+"""Numbers of the runs of all seeds together, such as a mean over pairs of models: a pseudo-value for each seed."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,17 @@ from lmdyn.claims.runs import NotMeasured, ObservedRun, SeedPair
 __all__ = ["FEWEST_MODELS", "AmongSeeds"]
 
 FEWEST_MODELS = 3
-"""Models, of as many seeds, below which there are too few pairs to leave one model out."""
+"""Minimum number of models, each of another seed: fewer have too few pairs to leave one model out."""
 
 
 @dataclass(frozen=True)
 class AmongSeeds(Number):
-    """A statistic of the models of all seeds together, in which each model plays a part in several terms.
+    """A statistic of the models of all seeds together, in which each model enters several terms.
 
-    Pairs of models that share one are not independent: models are resampled, not pairs. A seed's number is the
-    pseudo-value nθ − (n − 1)θ₍ᵢ₎ of the jackknife, θ₍ᵢ₎ being the statistic without it. Of a mean over pairs the mean
-    of these is that mean, and their interval the jackknife's; a single one may lie beyond the statistic's range.
+    Pairs that share a model are not independent: models are resampled, not pairs. A seed's number is the
+    pseudo-value nθ − (n − 1)θ₍ᵢ₎ of the jackknife, with θ₍ᵢ₎ the statistic without this seed. For a mean over pairs,
+    the mean of the pseudo-values is that mean, and their interval is the jackknife's; a single one may lie outside the
+    statistic's range.
 
     Subclasses are frozen dataclasses with :meth:`read`, :meth:`table` and :meth:`statistic`.
 
@@ -32,22 +33,22 @@ class AmongSeeds(Number):
 
     @abstractmethod
     def read(self, runs: Sequence[ObservedRun]) -> Any:
-        """What is needed of the runs of one seed.
+        """Return what the statistic requires from the runs of one seed.
 
         Raises:
-            NotMeasured: they lack it.
+            NotMeasured: if the runs lack it.
         """
 
     @abstractmethod
     def table(self, found: Sequence[Any]) -> Any:
-        """What is computed once of all that was read, such as a matrix over pairs of seeds."""
+        """Return what is computed once from all values of :meth:`read`, such as a matrix over pairs of seeds."""
 
     @abstractmethod
     def statistic(self, table: Any, kept: "np.ndarray[Any, np.dtype[np.int64]]") -> float:
-        """θ of some of the seeds, by their places; NaN where it is undefined."""
+        """Return θ of some of the seeds, given by their positions; NaN if it is undefined."""
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """None: one seed's runs do not tell.
+        """Raise: one seed's runs do not determine the number.
 
         Raises:
             NotMeasured: always.
@@ -57,7 +58,7 @@ class AmongSeeds(Number):
     def of_seeds(
         self, groups: Mapping[SeedPair, Sequence[ObservedRun]]
     ) -> "dict[SeedPair, Estimate | NotMeasured]":
-        """The pseudo-value of each seed that has what is read."""
+        """Return the pseudo-value of each seed that has what is read."""
         from lmdyn.analysis.statistics.jackknife import pseudo_values
 
         found: dict[SeedPair, Any] = {}
@@ -81,5 +82,5 @@ class AmongSeeds(Number):
         return {seed: answer[seed] for seed in groups}
 
     def curve(self, runs: Sequence[ObservedRun]) -> pd.DataFrame | None:
-        """None: one seed has no curve of it."""
+        """Return None: one seed has no curve of it."""
         return None

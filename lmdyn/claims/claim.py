@@ -1,4 +1,4 @@
-"""What a publication says, as an object: numbers, the regions in which it is true, a floor, and what voids it."""
+"""A publication's claim as an object: numbers, the regions in which it is true, a floor, and conditions."""
 
 import hashlib
 import json
@@ -29,13 +29,13 @@ __all__ = [
 ]
 
 Scale = Literal["plain", "fisher", "logit", "log"]
-"""On which scale seeds are averaged: z of Fisher for correlations, logits for shares, logarithms for ratios."""
+"""The scale on which seeds are averaged: Fisher's z for correlations, logits for shares, logarithms for ratios."""
 
 _WORDS: dict[str, Any] = {"words": True}
 
 
 class Region(ABC):
-    """Where a number is to lie for a claim to be true: from ``low`` to ``high``, which may be infinite."""
+    """The region of numbers for which a claim is true: from ``low`` to ``high``, which may be infinite."""
 
     low: float
     high: float
@@ -52,7 +52,7 @@ def _bound(value: Any, what: str) -> float:
 
 @dataclass(frozen=True)
 class Above(Region):
-    """From a bound upwards; the smallest difference that matters is in the bound.
+    """All numbers from a bound upwards; the bound includes the smallest difference that matters.
 
     Example:
         >>> 0.2 in Above(0.1), 0.0 in Above(0.1), str(Above(0.1))
@@ -80,7 +80,7 @@ class Above(Region):
 
 @dataclass(frozen=True)
 class Below(Region):
-    """From a bound downwards; the smallest difference that matters is in the bound."""
+    """All numbers from a bound downwards; the bound includes the smallest difference that matters."""
 
     bound: float
 
@@ -103,7 +103,7 @@ class Below(Region):
 
 @dataclass(frozen=True)
 class Within(Region):
-    """A band, for "flat", "equal", "not correlated"."""
+    """An interval, for "flat", "equal", "not correlated"."""
 
     low: float
     high: float
@@ -120,13 +120,13 @@ class Within(Region):
 
 @dataclass(frozen=True)
 class Part:
-    """One number and the region where it is to lie.
+    """A number and the region in which it must lie.
 
     Attributes:
-        number: the one number a run.
-        region: where it is to lie, in the number's own units.
-        label: what it is called in tables.
-        scale: where the mean over seeds is taken.
+        number: the number of a run.
+        region: region in which it must lie, in the number's own units.
+        label: name of the number in tables.
+        scale: scale on which the mean over seeds is computed.
     """
 
     number: Number
@@ -139,23 +139,23 @@ class Part:
             raise TypeError(f"expected Part(Number, Region), got {self.number!r} and {self.region!r}")
         inside = {"fisher": (-1.0, 1.0), "logit": (0.0, 1.0), "log": (0.0, math.inf)}
         if self.scale not in ("plain", *inside):
-            raise ValueError(f"scale is {self.scale!r}: expected 'plain', 'fisher', 'logit' or 'log'")
+            raise ValueError(f"scale must be 'plain', 'fisher', 'logit' or 'log', got {self.scale!r}")
         low, high = inside.get(self.scale, (-math.inf, math.inf))
         for end in (self.region.low, self.region.high):
             if math.isfinite(end) and not low <= end <= high:
                 raise ValueError(
-                    f"a region {self.region} on scale {self.scale!r}, whose numbers are {low} to {high}"
+                    f"expected a region from {low} to {high} on scale {self.scale!r}, got {self.region}"
                 )
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What must be so in each seed for a claim to be judged at all: a tagger above chance, enough words.
+    """A requirement on each seed without which a claim is not judged: a tagger above chance, enough words.
 
     Attributes:
         says: the condition in words.
-        number: of each seed.
-        region: where each seed's number must lie.
+        number: the number of each seed.
+        region: region in which each seed's number must lie.
     """
 
     says: str = field(metadata=_WORDS)
@@ -171,15 +171,15 @@ class Condition:
 
 @dataclass(frozen=True)
 class Published:
-    """The number that a publication prints, with an interval where one can be had.
+    """A number printed in a publication, with an interval if available.
 
     Attributes:
-        value: as printed.
-        low: lower end of a 95 % interval, where it is printed; see :meth:`interval`.
+        value: the printed value.
+        low: lower end of a 95 % interval, if printed; see :meth:`interval`.
         high: upper end.
-        says: of what it is, and where it is printed.
-        n: number of observations behind it, from which :meth:`interval` is computed.
-        kind: which number it is, a ``correlation`` or a ``share``.
+        says: what the number is, and where it is printed.
+        n: number of observations, from which :meth:`interval` is computed.
+        kind: kind of the number, a ``correlation`` or a ``share``.
     """
 
     value: float
@@ -190,7 +190,7 @@ class Published:
     kind: Literal["correlation", "share"] | None = None
 
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval: as printed, or Fisher's of a correlation or Wilson's of a share; None without either."""
+        """Return the 95 % interval: as printed, Fisher's for a correlation, or Wilson's for a share; otherwise None."""
         if self.low is not None and self.high is not None:
             return self.low, self.high
         if self.n is None or self.kind is None:
@@ -201,49 +201,49 @@ class Published:
         return computed(self.value, self.n)
 
     def resolved(self) -> "Published":
-        """Itself, with ``low`` and ``high`` computed where they can be."""
+        """Return itself, with ``low`` and ``high`` computed if possible."""
         low, high = self.interval() or (None, None)
         return replace(self, low=low, high=high)
 
 
 def published_correlation(r: float, n: int, says: str = "") -> Published:
-    """A printed correlation of n pairs."""
+    """Return a printed correlation of n pairs."""
     if not (-1 <= r <= 1 and n > 3):
         raise ValueError(f"expected a correlation of more than 3 pairs, got {r} of {n}")
     return Published(r, says=says, n=n, kind="correlation")
 
 
 def published_share(p: float, n: int, says: str = "") -> Published:
-    """A printed share (an accuracy) of n cases."""
+    """Return a printed share (an accuracy) of n cases."""
     if not (0 <= p <= 1 and n > 0):
-        raise ValueError(f"expected a share of 0 to 1 of some cases, got {p} of {n}")
+        raise ValueError(f"expected a share from 0 to 1 of at least 1 case, got {p} of {n}")
     return Published(p, says=says, n=n, kind="share")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a publication, said before it is measured.
+    """A claim of a publication, stated before it is measured.
 
     Attributes:
-        name: short, unique in the study; what a run's provenance knows it by.
-        says: what the publication says, in a sentence of ours.
+        name: short name, unique in the study, by which a run's provenance refers to it.
+        says: the statement of the publication, in a sentence of ours.
         where: section, figure, table.
         parts: numbers and regions.
-        combine: ``all`` parts are to lie in their regions, or ``any``.
-        matters: the smallest difference that matters, which is in the regions, and why.
-        floor: what the number is where there is nothing to find (untrained, shuffled, another seed); or the reason why
+        combine: ``all`` if all parts must lie in their regions, or ``any``.
+        matters: the smallest difference that matters, which the regions include, and why.
+        floor: the value of the number without any effect (untrained, shuffled, another seed); or the reason why
             there is no such number.
-        void_unless: what must be so for the claim to be judged; never by a quantity that a part reads.
-        published: the number that is printed.
-        question: claims of one question stand beside each other: measures, rules, corpora.
-        variant: which of them it is.
+        void_unless: conditions without which the claim is not judged; they must not read a quantity that a part reads.
+        published: the printed number.
+        question: claims with the same question are shown together: measures, rules, corpora.
+        variant: name of this claim among those of its question.
         measured_by: the command that would measure it.
-        seen: seeds of which runs were looked at before this claim was said as it is, or runs that were made again
-            since; beside those of its study.
+        seen: seeds of runs that were inspected before this claim was stated in this form, or of runs that were made
+            again since; in addition to those of its study.
 
     Raises:
-        ValueError: no parts; a condition that reads what a part reads.
-        TypeError: something else than a number or a reason as the floor.
+        ValueError: if there are no parts, or a condition reads what a part reads.
+        TypeError: if the floor is neither a number nor a reason.
 
     Example:
         >>> from lmdyn.claims.numbers import At, Rows
@@ -274,46 +274,46 @@ class Claim:
                 f"claim {self.name!r}: expected a tuple of parts, one or more; got {self.parts!r}"
             )
         if self.combine not in ("all", "any"):
-            raise ValueError(f"claim {self.name!r}: combine is {self.combine!r}: expected 'all' or 'any'")
+            raise ValueError(f"claim {self.name!r}: combine must be 'all' or 'any', got {self.combine!r}")
         if not isinstance(self.floor, (Number, str)) or self.floor == "":
             raise TypeError(
-                f"claim {self.name!r}: the floor is {self.floor!r}: expected a number, or the reason why there is none"
+                f"claim {self.name!r}: expected a number as floor, or the reason why there is none, got {self.floor!r}"
             )
         judged = self.reads()
         for condition in self.void_unless:
             if shared := condition.number.reads() & judged:
                 raise ValueError(
                     f"claim {self.name!r}: the condition {condition.says!r} reads {', '.join(sorted(shared))}, by "
-                    "which the claim is judged: what voids a claim must not depend on what it says"
+                    "which the claim is judged: conditions must not depend on what the claim states"
                 )
 
     def reads(self) -> frozenset[str]:
-        """By which ``Observer/quantity`` it is judged; those of floor and conditions are not among them."""
+        """Return the ``Observer/quantity`` by which it is judged, without those of floor and conditions."""
         return frozenset(name for part in self.parts for name in part.number.reads())
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of parts, combination, floor and conditions: what decides, and no words."""
+        """SHA-256 of parts, combination, floor and conditions: what determines the verdict, without texts."""
         floor = self.floor if isinstance(self.floor, Number) else "none"
         return fingerprint_of((self.parts, self.combine, floor, self.void_unless))
 
 
 @dataclass(frozen=True)
 class Study:
-    """The claims of one publication that are judged together.
+    """The claims of one publication, which are judged together.
 
     Attributes:
         name: ``<author><year>_<word>``, the name of its file.
-        title: of the publication.
-        publication: authors, year, and what else it stands in.
-        claims: in the order in which they are shown.
-        seen: seeds whose runs were looked at before the claims were said: what they show is exploratory.
-        seen_in: what these runs were cases of: values of their conditions, all of one of which a run must have to be
-            one of them. A run of another model or text is not known by its seed. Without any, the seed decides.
-        terms: what the names of variants mean, by term; pages explain them before the tables.
+        title: title of the publication.
+        publication: authors, year, and further publications with the same content.
+        claims: the claims, in the order in which they are shown.
+        seen: seeds whose runs were inspected before the claims were stated: their results are exploratory.
+        seen_in: conditions of these runs: a run counts as one of them only if it has all values of one of these
+            conditions, as the seed does not identify runs of another model or text. If empty, the seed decides.
+        terms: meaning of the terms in names of variants; pages explain them before the tables.
 
     Raises:
-        ValueError: two claims of one name.
+        ValueError: if two claims have the same name.
     """
 
     name: str
@@ -330,15 +330,14 @@ class Study:
             raise ValueError(f"study {self.name!r} has several claims called {', '.join(twice)}")
 
     def was_seen(self, init: int | None, condition: Mapping[str, Any], also: tuple[int, ...] = ()) -> bool:
-        """Whether a run is one of those that were looked at before: by its seed, and what it is a case of.
+        """Return whether a run is one of those inspected before, by its seed and its condition.
 
-        A run whose seed or condition is not known, since it has no configuration, may be one of them, and counts as
-        such.
+        A run whose seed or condition is unknown, because it has no configuration, counts as inspected.
 
         Args:
-            init: its seed; None: not known.
-            condition: what it is a case of.
-            also: further seeds that were looked at, as those of one claim (``Claim.seen``).
+            init: its seed; None if unknown.
+            condition: its condition.
+            also: further inspected seeds, such as those of one claim (``Claim.seen``).
 
         Example:
             >>> study = Study("doe2001_word", "", "", (), seen_in=((("data", "GrammarCorpus"),),))
@@ -356,14 +355,14 @@ class Study:
 
 
 def canonical(value: Any) -> Any:
-    """A frozen dataclass, as deep as it goes, in types of JSON.
+    """Convert a frozen dataclass, recursively, to JSON types.
 
-    A dataclass is its class' name and those fields that are not at their default: an argument that is added later
-    changes nothing, and a default must never change. Fields of words, ``field(metadata={"words": True})``, are left
-    out. A ``revision`` of the class that is not 0 is part of it.
+    A dataclass becomes its class name and the fields that differ from their default: adding an argument later
+    changes nothing, but a default must never change. Text fields, ``field(metadata={"words": True})``, are left
+    out. A ``revision`` of the class that is not 0 is included.
 
     Raises:
-        TypeError: a value that is neither plain nor such a dataclass.
+        TypeError: if a value is neither plain nor such a dataclass.
 
     Example:
         >>> from dataclasses import dataclass, field
@@ -403,7 +402,7 @@ def _at_default(field: "Field[Any]", value: Any) -> bool:
 
 
 def fingerprint_of(value: Any) -> str:
-    """The SHA-256 of :func:`canonical`, 64 hexadecimal digits.
+    """Return the SHA-256 of :func:`canonical`, 64 hexadecimal digits.
 
     Example:
         >>> fingerprint_of((1, "a"))[:8]

@@ -1,4 +1,4 @@
-"""Numbers of forks: runs that went on from one checkpoint under settings that differ in the learning rate alone."""
+"""Numbers of forks: runs that continue from one checkpoint with settings that differ only in the learning rate."""
 
 import math
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from lmdyn.claims.runs import NotMeasured, ObservedRun, differences
 __all__ = ["ForkEffect", "RateAtFork", "SinceFork", "at_rate"]
 
 _OF_RATE = ("forked.rate", "lr")
-"""What the conditions of two forks at different rates may differ in: names, or ends of names."""
+"""Names, or ends of names, of conditions in which two forks with different rates may differ."""
 
 
 def at_rate(rows: Rows, rate: float) -> Rows:
-    """The rows of the fork whose learning rate is this multiple of that of its run.
+    """Return the rows of the fork whose learning rate is this multiple of that of its run.
 
     Example:
         >>> at_rate(Rows("Sparsity", "rho_gradient"), 0.25).run
@@ -26,16 +26,16 @@ def at_rate(rows: Rows, rate: float) -> Rows:
 
 @dataclass(frozen=True)
 class ForkEffect(Number):
-    """What a learning rate does: the last value of one fork less (``log``: the logarithm of the ratio to) another's.
+    """The effect of a learning rate: the last value of one fork minus (``log``: log of the ratio to) that of another.
 
-    Both begin with the same weights, state of the optimizer, random states and place in the same data, so this is the
-    difference of their changes since the fork, paired by seed. Errors over texts are added as if they were independent;
-    on one text that is wide.
+    Both start with the same weights, optimizer state, random states and position in the same data. This is therefore
+    the difference of their changes since the fork, paired by seed. Errors over texts are added as if they were
+    independent, which is conservative on one text.
 
     Attributes:
-        rows: of the fork, see :func:`at_rate`.
-        against: the same rows of the other one.
-        log: take ln(a / b).
+        rows: rows of the fork, see :func:`at_rate`.
+        against: the same rows of the other fork.
+        log: whether to compute ln(a / b).
     """
 
     rows: Rows
@@ -43,11 +43,11 @@ class ForkEffect(Number):
     log: bool = False
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The effect.
+        """Return the effect.
 
         Raises:
-            NotMeasured: no such forks; forks that differ in more than the rate, which the message names; or whose last
-                observations are of different steps.
+            NotMeasured: if there are no such forks, the forks differ in more than the rate (the message says in what),
+                or their last observations are of different steps.
         """
         sides = [self.rows, self.against]
         several = [rows.locate(runs)[0] for rows in sides]
@@ -66,16 +66,16 @@ class ForkEffect(Number):
 
 @dataclass(frozen=True)
 class SinceFork(Number):
-    """How far a fork has come: its last value less (``log``: the logarithm of the ratio to) that where it began."""
+    """The change since a fork: its last value minus (``log``: log of the ratio to) that at its start."""
 
     rows: Rows
     log: bool = False
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The change since the fork.
+        """Return the change since the fork.
 
         Raises:
-            NotMeasured: no such fork, or it was not observed where it began.
+            NotMeasured: if there is no such fork, or it was not observed at its start.
         """
         began = int(self.rows.locate(runs)[0].condition["forked.step"])
         return _compared(At(self.rows).of(runs), At(self.rows, began).of(runs), log=self.log)
@@ -83,21 +83,21 @@ class SinceFork(Number):
 
 @dataclass(frozen=True)
 class RateAtFork(Number):
-    """The learning rate where a fork began, as a share of the configured one: 1 where it was never reduced before.
+    """The learning rate at the start of a fork, as a share of the configured one: 1 if it was not reduced before.
 
     Attributes:
-        rows: those of the observed learning rate, of a fork.
-        configured: name in the run's condition of the rate that it was configured with.
+        rows: rows of the observed learning rate of a fork.
+        configured: name of the configured rate in the run's condition.
     """
 
     rows: Rows
     configured: str = "model.optimizer.lr"
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The share.
+        """Return the share.
 
         Raises:
-            NotMeasured: no such fork, or its condition does not name a rate.
+            NotMeasured: if there is no such fork, or its condition has no rate.
         """
         run, _ = self.rows.locate(runs)
         rate = run.condition.get(self.configured)

@@ -1,4 +1,4 @@
-"""The verdicts of a study's claims in a set of runs, computed from what their observers wrote and nothing else."""
+"""The verdicts of a study's claims on a set of runs, computed only from what their observers wrote."""
 
 import math
 import re
@@ -26,20 +26,20 @@ __all__ = ["ClaimJudgement", "StudyJudgement", "judge"]
 
 @dataclass(frozen=True)
 class ClaimJudgement:
-    """What a claim came to in a set of runs.
+    """The result of a claim on a set of runs.
 
     Attributes:
         claim: the claim.
-        verdict: ``holds``, ``fails``, ``undecided``, ``void`` or ``not measured``, in these runs.
-        after_holm: the same after Holm's correction over all claims of the study that were tested.
-        parts: each part over seeds; empty where nothing was measured.
-        floor: the floor over the same seeds; None where it is not measured, or is no number.
-        p: two-sided p of the direction that the verdict takes; None where nothing was tested.
-        p_holm: the same after the correction.
-        reasons: why it is void, not measured or undecided, and what is missing; sentences.
-        exploratory: reasons why it does not count as said before; empty where it does.
+        verdict: ``holds``, ``fails``, ``undecided``, ``void`` or ``not measured``, for these runs.
+        after_holm: the verdict after Holm's correction over all tested claims of the study.
+        parts: each part over seeds; empty if nothing was measured.
+        floor: the floor over the same seeds; None if it is not measured, or is not a number.
+        p: two-sided p of the direction of the verdict; None if nothing was tested.
+        p_holm: p after the correction.
+        reasons: sentences that say why it is void, not measured or undecided, and what is missing.
+        exploratory: reasons why it does not count as stated before; empty if it does.
         seeds: the seeds by which it was judged.
-        runs: the names of the runs that were read.
+        runs: names of the runs that were read.
         published: the printed number, with its interval.
     """
 
@@ -58,12 +58,12 @@ class ClaimJudgement:
 
     @property
     def of_this_text(self) -> bool:
-        """Whether the verdict is of this text: of some part, no error over texts is known."""
+        """Whether the verdict is for this text only: some part has no known error over texts."""
         return any(part.of_this_text for part in self.parts)
 
     @property
     def floor_too(self) -> bool:
-        """Whether the claim holds, and so does its floor: it lies in the region, where all parts have the same."""
+        """Whether the claim holds, and so does its floor: it lies in the region, if all parts have the same."""
         if self.verdict != "holds" or self.floor is None or len({part.region for part in self.parts}) > 1:
             return False
         low, high = self.floor.interval or self.floor.range
@@ -78,7 +78,7 @@ class StudyJudgement:
     Attributes:
         study: the study.
         rows: one for each claim, in the study's order.
-        confidence: of intervals.
+        confidence: confidence of the intervals.
     """
 
     study: Study
@@ -89,25 +89,25 @@ class StudyJudgement:
         return iter(self.rows)
 
     def __getitem__(self, name: str) -> ClaimJudgement:
-        """The judgement of the claim of a name."""
+        """Return the judgement of the claim with this name."""
         return next(row for row in self.rows if row.claim.name == name)
 
 
 def judge(study: Study, runs: Sequence[ObservedRun], confidence: float = 0.95) -> StudyJudgement:
-    """Judge each claim of a study by runs.
+    """Judge each claim of a study on runs.
 
-    Estimates are those of each seed (of the runs that share it); seeds that have a number in common with another are
-    left out but for the components of variance. Where a part's interval of another seed and another text lies in its
-    region the part holds, where it is disjoint from it it fails (:func:`~lmdyn.claims.summary.judge_part`). ``all``
-    parts hold each at its own level, and one of k fails it at a k-th of the level; ``any`` is the other way round.
+    Estimates are computed for each seed (from the runs that share it). Seeds that share a number with another one are
+    left out, except for the variance components. If a part's interval over seeds and texts lies in its region the part
+    holds; if it is disjoint from the region it fails (:func:`~lmdyn.claims.summary.judge_part`). With ``all``, each
+    part must hold at its own level, and one of k fails the claim at a k-th of the level; with ``any`` it is vice versa.
 
     Args:
         study: the study.
-        runs: those of all its seeds and conditions, in any order.
-        confidence: of intervals.
+        runs: runs of all its seeds and conditions, in any order.
+        confidence: confidence of the intervals.
 
     Raises:
-        ValueError: runs of different conditions where one was expected, or several places that could be meant.
+        ValueError: if runs have different conditions where one is expected, or a source is ambiguous.
     """
     groups = by_seed(runs)
     found = [_judge_claim(study, claim, groups, confidence) for claim in study.claims]
@@ -115,7 +115,7 @@ def judge(study: Study, runs: Sequence[ObservedRun], confidence: float = 0.95) -
 
 
 def _after_holm(rows: Sequence[ClaimJudgement], confidence: float) -> Iterator[ClaimJudgement]:
-    """All that were tested are the family: those that came out would be a choice after looking."""
+    """Yield judgements with Holm's correction; the family is all tested claims, not a selection after the fact."""
     from lmdyn.analysis.statistics.multiplicity import holm
 
     adjusted = iter(holm([row.p for row in rows if row.p is not None]))
@@ -136,14 +136,14 @@ def _judge_claim(
     sources = [source for number in (*numbers, *conditions) for source in parts_of(number)]
     estimates, missing = _estimates([*numbers, *conditions], groups)
     used = _used(sources, {seed: groups[seed] for seed in estimates}, claim)
-    # a run that was seen and is longer makes none of the new ones unfinished, if these are enough
+    # a longer run that was seen does not make the new ones unfinished, if these are enough
     new = {seed: groups[seed] for seed, runs in used.items() if not was_seen(study, claim, runs)}
     unfinished = _unfinished(sources, new)
     if not enough([seed for seed in new if seed not in unfinished]):
         unfinished = _unfinished(sources, {seed: groups[seed] for seed in estimates})
     missing |= unfinished
     said = said_before(study, claim, {seed: runs for seed, runs in used.items() if seed not in unfinished})
-    if set(said.seeds) != set(estimates):  # numbers of several seeds at once are of those that count
+    if set(said.seeds) != set(estimates):  # numbers of several seeds together use only those that count
         estimates, more = _estimates([*numbers, *conditions], {seed: groups[seed] for seed in said.seeds})
         missing |= more
     lacking = _missing(missing, claim, groups, bool(estimates)) if missing or not estimates else []
@@ -165,7 +165,7 @@ def _judge_claim(
         return ClaimJudgement(claim, "void", "void", reasons=(*void, *lacking), **about)
     try:
         parts = _parts(claim, estimates, confidence)
-    except ValueError as error:  # a value beyond the range of its scale
+    except ValueError as error:  # a value outside the range of its scale
         raise ValueError(f"claim {claim.name!r}: {error}") from error
     verdict, p = _combined(claim, parts)
     floor, unknown = _floor(claim, {s: groups[s] for s in estimates}, confidence)
@@ -176,9 +176,9 @@ def _judge_claim(
 def _estimates(
     numbers: Sequence[Number], groups: Mapping[SeedPair, Sequence[ObservedRun]]
 ) -> tuple[dict[SeedPair, list[Estimate]], dict[SeedPair, NotMeasured]]:
-    """All numbers of the seeds that have all of them, and what the others lack.
+    """Return all numbers of the seeds that have all of them, and what the other seeds lack.
 
-    A number of several seeds at once is of those alone that have all numbers: it is found again where some lack one.
+    A number of several seeds together uses only seeds that have all numbers: it is computed again if some lack one.
     """
     missing: dict[SeedPair, NotMeasured] = {}
     every = list(groups)
@@ -199,7 +199,7 @@ def _estimates(
 def _unfinished(
     sources: Sequence[Source], groups: Mapping[SeedPair, Sequence[ObservedRun]]
 ) -> dict[SeedPair, NotMeasured]:
-    """Seeds whose observations end before nine tenths of what the longest has: their last is not the others' last."""
+    """Return seeds whose observations end before nine tenths of the longest: their last ones are not comparable."""
     found: dict[SeedPair, NotMeasured] = {}
     for source in (s for s in sources if isinstance(s, Rows)):
         ends: dict[SeedPair, int] = {}
@@ -225,14 +225,17 @@ def _missing(
     groups: Mapping[SeedPair, Sequence[ObservedRun]],
     some: bool,
 ) -> list[str]:
-    """What is missing, each once, and the line that would measure it; ``some``: other seeds have it all."""
+    """Return what is missing, each once, and the command that would measure it; ``some``: other seeds have all."""
     by_message: dict[str, tuple[str, list[str]]] = {}
     for seed, error in missing.items():
         of_others = some and isinstance(error, OtherCondition)
         message = "observed in other conditions only" if of_others else str(error)
-        others = re.sub(rf"_{seed.init}(_{seed.order})?\b", "", message)  # the same but for the runs' names
+        # the same except for the runs' names
+        others = re.sub(rf"_{seed.init}(_{seed.order})?\b", "", message)
         if isinstance(error, OtherCondition):
-            others = message.partition("; there are, ")[0]  # what there is instead is told of the first seed
+            others = message.partition("; there are, ")[
+                0
+            ]  # existing alternatives are listed for the first seed only
         by_message.setdefault(others, (message, []))[1].append(str(seed))
     told = [f"seed {', '.join(seeds)}: {message}" for message, seeds in by_message.values()]
     if len(told) > 3:
@@ -241,7 +244,7 @@ def _missing(
 
 
 def _measured_by(claim: Claim, groups: Mapping[SeedPair, Sequence[ObservedRun]]) -> str:
-    """The line that would measure a claim: of a chain's observers those that the runs lack."""
+    """Return the command that would measure a claim: with the observers of a chain that the runs lack."""
     observers = sorted({name.partition("/")[0] for name in claim.reads()} - {"test"})
     line = claim.measured_by or (
         f"lmdyn analyze RUN --config FILE, where FILE has trainer.callbacks: {', '.join(observers)}"
@@ -267,14 +270,14 @@ def _measured_by(claim: Claim, groups: Mapping[SeedPair, Sequence[ObservedRun]])
 def _used(
     sources: Sequence[Source], groups: Mapping[SeedPair, Sequence[ObservedRun]], claim: Claim
 ) -> dict[SeedPair, list[ObservedRun]]:
-    """The runs that were read of each seed; those that one source was found in are of one condition."""
+    """Return the runs that were read for each seed; those with the same source must have one condition."""
     used: dict[SeedPair, dict[int, ObservedRun]] = {seed: {} for seed in groups}
     for source in sources:
         places = []
         for seed, runs in groups.items():
             try:
                 places.append((seed, *source.locate(runs)))
-            except NotMeasured:  # a number of one's own that does without
+            except NotMeasured:  # a user's number may not need it
                 continue
         for seed, run, _ in places:
             used[seed][id(run)] = run
@@ -289,7 +292,7 @@ def _used(
 
 
 def _different_settings(places: Sequence[tuple[ObservedRun, str]]) -> list[str]:
-    """Settings of an observer that are not those of the other seeds': plain ones, since references have seeds too."""
+    """Return settings of an observer that differ between seeds; only plain ones, since references depend on seeds."""
     found: dict[str, dict[str, str]] = {}
     for run, folder in places:
         for key, value in run.settings(folder).items():
@@ -315,7 +318,7 @@ def _void(claim: Claim, estimates: Mapping[SeedPair, Sequence[Estimate]]) -> Ite
         elif any(math.isinf(e.value) for e in values):
             yield f"seed {seed}: a part is infinite"
         for condition, estimate in zip(claim.void_unless, found[len(claim.parts) :], strict=True):
-            if estimate.value not in condition.region:  # NaN is in none
+            if estimate.value not in condition.region:  # NaN is in no region
                 yield f"seed {seed}: {condition.says}: {estimate.value:.4g} is not {condition.region}"
 
 
@@ -340,7 +343,7 @@ def _parts(
 
 
 def _combined(claim: Claim, parts: Sequence[PartJudgement]) -> tuple[Verdict, float | None]:
-    """The verdict of the parts together, and the two-sided p of its direction."""
+    """Return the verdict of the parts together, and the two-sided p of its direction."""
     each, one = ("holds", "fails") if claim.combine == "all" else ("fails", "holds")
     verdicts = [part.verdict for part in parts]
     verdict: Verdict = "undecided"
@@ -371,7 +374,7 @@ def _floor(
 
 
 def _undecided(claim: Claim, parts: Sequence[PartJudgement], verdict: Verdict) -> Iterator[str]:
-    """Why a claim is undecided, in sentences."""
+    """Yield sentences that say why a claim is undecided."""
     if verdict != "undecided":
         return
     n = parts[0].n

@@ -1,4 +1,4 @@
-"""Numbers of when something is learned: half way times, the order of several, what is lost again; layers together."""
+"""Numbers about when something is learned: half-way times, orders of learning, forgetting, aggregation of layers."""
 
 import math
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ __all__ = ["FromPeak", "HalfWay", "LearnedAt", "LostShare", "OrderAgreement", "O
 Rule = Literal["half", "area", "largest"]
 
 LEAST = 0.01
-"""A group of which no more is right at the last step was not learned: its curve is noise over next to nothing."""
+"""A group with a smaller share correct at the last step was not learned: its relative curve would be noise."""
 
 
 @dataclass(frozen=True)
 class Over(Rows):
-    """The mean or the maximum of several rows a step: over all sites, or over the values of a group column.
+    """The mean or the maximum of several rows per step: over all sites, or over the values of a group column.
 
     Attributes:
         over: ``site``, or a group column such as ``head``.
-        how: ``mean``, or ``max``; NaN where one of them is.
+        how: ``mean``, or ``max``; NaN if one of the values is NaN.
 
     Example:
         >>> sorted(Over("EdgeProbe", "f1", where=(("task", "pos"),)).names())
@@ -38,18 +38,18 @@ class Over(Rows):
 
     def __post_init__(self) -> None:
         if self.how not in ("mean", "max"):
-            raise ValueError(f"how is {self.how!r}: expected 'mean' or 'max'")
+            raise ValueError(f"how must be 'mean' or 'max', got {self.how!r}")
         if self.over == "site" and self.site:
             raise ValueError(f"over all sites, or at {self.site!r}: give one of them")
 
     def _table(self, runs: Sequence[ObservedRun]) -> pd.DataFrame:
-        """One value a step; see :meth:`Rows.table`."""
+        """Return one value per step; see :meth:`Rows.table`."""
         found = self.frame(runs).astype({"value": "float64"})
         if self.over not in found:
             raise NotMeasured(f"{self.observer} has no column {self.over!r}: {', '.join(found.columns)}")
         if found.duplicated(["step", self.over]).any():
             raise ValueError(
-                f"{self.observer} has several rows of {self.quantity!r} a step and {self.over}: name more in `where`"
+                f"{self.observer} has several rows of {self.quantity!r} per step and {self.over}: extend `where`"
             )
         steps = found.groupby("step")
         values = steps["value"].agg(lambda v: getattr(np, self.how)(v.to_numpy()))
@@ -58,7 +58,7 @@ class Over(Rows):
         return table
 
     def frame(self, runs: Sequence[ObservedRun], *quantities: str) -> pd.DataFrame:
-        """The rows; over sites, those of all sites. See :meth:`Rows.frame`."""
+        """Return the rows; over sites, those of all sites. See :meth:`Rows.frame`."""
         if self.over != "site":
             return super().frame(runs, *quantities)
         run, folder = self.locate(runs)
@@ -77,20 +77,20 @@ class Over(Rows):
 
 @dataclass(frozen=True)
 class HalfWay(Number):
-    """When a curve has gone half of the way from its first value, for good: log10 of the updates, between observations.
+    """When a curve has permanently covered half of its change: log10 of the updates, bounded by observations.
 
-    Curves that begin and end at other heights are comparable so.
+    This compares curves that begin and end at different heights.
 
     Attributes:
-        rows: of which rows.
-        end: where the way ends; by default at the last value.
+        rows: the rows.
+        end: end of the change; default: the last value.
     """
 
     rows: Rows
     end: float | None = None
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The bounds of log10 of the updates; NaN of a curve that is no way."""
+        """Return the bounds of log10 of the updates; NaN if the curve does not change."""
         values = self.rows.table(runs)["value"]
         first, last = float(values.iloc[0]), float(values.iloc[-1]) if self.end is None else self.end
         if math.isnan(first + last) or first == last:
@@ -100,13 +100,14 @@ class HalfWay(Number):
 
 @dataclass(frozen=True)
 class LearnedAt(Number):
-    """log10 of 1 + the step at which an accuracy first is half of its last value, between observations interpolated.
+    """log10 of 1 + the step at which an accuracy first reaches half of its last value, interpolated.
 
-    See :func:`~lmdyn.analysis.words.learning_order.learning_order`. The grid of observations is coarser than the
-    differences that are asked of many groups; :class:`HalfWay` has bounds instead.
+    See :func:`~lmdyn.analysis.words.learning_order.learning_order`. Observations are too sparse to resolve the
+    differences between many groups by bounds, as in :class:`HalfWay`.
 
     Attributes:
-        rows: of which rows.
+        rows: the rows.
+        from_first: whether to use half of the change from the first value instead.
         from_first: half of the way from the first value instead.
     """
 
@@ -114,7 +115,7 @@ class LearnedAt(Number):
     from_first: bool = False
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The time; NaN where it was not learned."""
+        """Return the time; NaN if it was not learned."""
         table = self.rows.table(runs)
         values = table["value"].to_numpy(dtype="float64")
         if self.from_first:
@@ -127,20 +128,20 @@ class LearnedAt(Number):
 class OrderAgreement(Number):
     """Rank correlation of the order in which groups are learned with a given one: Somers' D, from −1 to 1.
 
-    Of the pairs of groups that the given order tells apart, the share that was learned in this order, less the share
-    in the reversed one: 1 for the order itself, 0 on average for any order. Groups that were not learned come after
-    all others, at one time; pairs of one time count as neither.
+    Among the pairs of groups that the given order distinguishes, the share learned in this order minus the share
+    learned in the reversed one: 1 for the same order, 0 on average for a random one. Groups that were not learned come
+    after all others, at one time; pairs with equal times count as neither.
 
-    Rules for when a group is learned: ``half``, its accuracy first is half of its last
-    (:func:`~lmdyn.analysis.words.learning_order.learning_order`); ``area``, the larger its accuracy over its last one
-    is on average over log(1 + step), the earlier; ``largest``, the larger the value itself is at the last step, the
-    earlier: of numbers of words, the order that frequency alone would give.
+    Rules for when a group is learned: ``half``, its accuracy first reaches half of its last value
+    (:func:`~lmdyn.analysis.words.learning_order.learning_order`); ``area``, a group is the earlier, the larger the
+    average over log(1 + step) of its accuracy divided by the last one is; ``largest``, a group is the earlier, the
+    larger its value at the last step is: for numbers of words, the order expected from frequency alone.
 
     Attributes:
-        rows: of all groups.
-        groups: earliest first; groups that stand together are not ordered.
-        rule: see above.
-        column: that names the groups.
+        rows: rows of all groups.
+        groups: groups in order, earliest first; groups in one position are not ordered.
+        rule: one of these rules.
+        column: column with the names of the groups.
     """
 
     rows: Rows
@@ -151,15 +152,15 @@ class OrderAgreement(Number):
     def __post_init__(self) -> None:
         names = [name for together in self.groups for name in together]
         if len(self.groups) < 2 or len(set(names)) != len(names) or not all(self.groups):
-            raise ValueError(f"expected groups in two places or more, each group once: got {self.groups}")
+            raise ValueError(f"expected groups in two or more positions, each group once, got {self.groups}")
         if self.rule not in get_args(Rule):
-            raise ValueError(f"rule is {self.rule!r}: expected one of {list(get_args(Rule))}")
+            raise ValueError(f"rule must be one of {list(get_args(Rule))}, got {self.rule!r}")
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The correlation; NaN where fewer than two groups were learned.
+        """Return the correlation; NaN if fewer than two groups were learned.
 
         Raises:
-            NotMeasured: a group was not observed.
+            NotMeasured: if a group was not observed.
         """
         from lmdyn.analysis.statistics.correlation import somers_d
 
@@ -171,24 +172,24 @@ class OrderAgreement(Number):
         return Estimate(somers_d(np.array(places, dtype="float64"), times))
 
     def between(self) -> tuple[float, float] | None:
-        """-1 and 1 of fewer than ten pairs, which is next to a yes or no: equal seeds are then judged as of a share."""
+        """Return -1 and 1 for fewer than ten pairs, which is almost binary: equal seeds are then judged as a share."""
         sizes = [len(together) for together in self.groups]
         pairs = (sum(sizes) ** 2 - sum(n * n for n in sizes)) // 2
         return (-1.0, 1.0) if pairs < 10 else None
 
     def curve(self, runs: Sequence[ObservedRun]) -> None:
-        """None: there is one number a run."""
+        """Return None: there is one number per run."""
 
 
 @dataclass(frozen=True)
 class SameOrder(Number):
-    """Rank correlation (Somers' D) of the order of some groups with their own order in other rows, such as other words.
+    """Rank correlation (Somers' D) of the order of some groups with their order in other rows, e.g. of other words.
 
     Attributes:
-        rows: of all groups.
-        as_in: whose order is the given one.
+        rows: rows of all groups.
+        as_in: rows with the given order.
         groups: names of the groups.
-        column: that names them.
+        column: column with their names.
     """
 
     rows: Rows
@@ -197,7 +198,7 @@ class SameOrder(Number):
     column: str = "group"
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The correlation; NaN where fewer than two groups were learned in either."""
+        """Return the correlation; NaN if fewer than two groups were learned in either."""
         from lmdyn.analysis.statistics.correlation import somers_d
 
         times, given = (
@@ -208,33 +209,33 @@ class SameOrder(Number):
         return Estimate(somers_d(given, times))
 
     def curve(self, runs: Sequence[ObservedRun]) -> None:
-        """None: there is one number a run."""
+        """Return None: there is one number per run."""
 
 
 @dataclass(frozen=True)
 class FromPeak(Number):
-    """The last value less the largest of all, at most 0: of a noisy curve it is below 0 by choice.
+    """The last value minus the largest of all, at most 0; for a noisy curve, selection biases it below 0.
 
     Attributes:
-        rows: of which rows.
+        rows: the rows.
     """
 
     rows: Rows
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The difference; NaN where a value is."""
+        """Return the difference; NaN if a value is NaN."""
         values = self.rows.table(runs)["value"].to_numpy(dtype="float64")
         return Estimate(float(values[-1] - values.max()))
 
 
 @dataclass(frozen=True)
 class LostShare(Number):
-    """Of the facts that were known at some observation, the share that is not known at the last.
+    """Among the facts that were known at some observation, the share that is not known at the last.
 
     Attributes:
         rows: ``hit`` of single facts, 1 or 0.
-        at_random: what it would be if as many facts were known at each observation, each time others at random.
-        column: that names the facts.
+        at_random: whether to return the share expected if the known facts were drawn again at random each time.
+        column: column with the names of the facts.
     """
 
     rows: Rows
@@ -242,7 +243,7 @@ class LostShare(Number):
     column: str = "fact"
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The share; NaN where no fact ever was known."""
+        """Return the share; NaN if no fact was ever known."""
         hits = self.rows.frame(runs)
         hits = hits[hits["quantity"].eq(self.rows.quantity)]
         keys = [c for c in ("relation", self.column) if c in hits]
@@ -253,11 +254,11 @@ class LostShare(Number):
         return Estimate(1 - float(known[:, -1].sum()) / ever if ever else math.nan)
 
     def between(self) -> tuple[float, float]:
-        """0 and 1."""
+        """Return 0 and 1."""
         return 0.0, 1.0
 
     def curve(self, runs: Sequence[ObservedRun]) -> None:
-        """None: there is one number a run."""
+        """Return None: there is one number per run."""
 
 
 # ------------------------------------------------------------------------------------------ what they share
@@ -280,7 +281,7 @@ def _times(
 def _group_times(
     rows: Rows, column: str, names: Sequence[str], rule: Rule, runs: Sequence[ObservedRun]
 ) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """When each group is learned, in any unit in which earlier is less; infinite where it is not."""
+    """Return when each group is learned, in any unit in which smaller is earlier; infinite if it is not."""
     found = rows.frame(runs)
     found = found[found["quantity"].eq(rows.quantity)]
     table = found.pivot_table(index="step", columns=column, values="value", dropna=False)

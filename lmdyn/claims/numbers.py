@@ -1,4 +1,4 @@
-"""The one number of a run that a claim is about, as data: which rows of which observer, and what is made of them."""
+"""The number of a run that a claim is about, as data: the rows of an observer, and what is computed from them."""
 
 import math
 from abc import ABC, abstractmethod
@@ -33,10 +33,10 @@ class Estimate:
     """The number of one run, or of the runs of one seed.
 
     Attributes:
-        value: the estimate; of a censored one the middle of its bounds, or the finite one of them.
-        error: standard error over texts (this model, another text); None where it is not known.
-        low: where censored, the least that the number can be; by default the value.
-        high: where censored, the most; infinite where it was not reached.
+        value: the estimate; if censored, the middle of its bounds, or the finite one of them.
+        error: standard error over texts (this model, another text); None if unknown.
+        low: if censored, the lower bound; default: the value.
+        high: if censored, the upper bound; infinite if the level was not reached.
         df: degrees of freedom of the error; None for many.
 
     Example:
@@ -55,7 +55,7 @@ class Estimate:
             if math.isnan(getattr(self, name)):
                 object.__setattr__(self, name, self.value)
         if self.low > self.high or (self.error is not None and self.error < 0):
-            raise ValueError(f"expected low <= high and an error from 0, got {self}")
+            raise ValueError(f"expected low <= high and an error of at least 0, got {self}")
 
     @property
     def censored(self) -> bool:
@@ -67,8 +67,8 @@ class Estimate:
 class Number(ABC):
     """One number of the runs of one seed. Subclasses are frozen dataclasses of texts, numbers, tuples and each other.
 
-    A study's file may have numbers of its own: ``of`` in terms of :class:`Rows`, whose :meth:`Rows.frame` returns
-    any rows of an observer. A claim's fingerprint holds the fields and not the code: raise ``revision`` when the code
+    A study's file may define its own numbers: implement ``of`` with :class:`Rows`, whose :meth:`Rows.frame` returns
+    any rows of an observer. A claim's fingerprint covers the fields but not the code: raise ``revision`` if the code
     computes something else.
     """
 
@@ -76,17 +76,17 @@ class Number(ABC):
 
     @abstractmethod
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The number, from the runs of one seed.
+        """Return the number of the runs of one seed.
 
         Raises:
-            NotMeasured: no run holds what it is computed from.
-            ValueError: several observers, runs or rows could be meant.
+            NotMeasured: if no run has the data from which it is computed.
+            ValueError: if several observers, runs or rows match.
         """
 
     def of_seeds(
         self, groups: Mapping[SeedPair, Sequence[ObservedRun]]
     ) -> "dict[SeedPair, Estimate | NotMeasured]":
-        """The number of each seed, or what it lacks; see :class:`~lmdyn.claims.among_seeds.AmongSeeds`."""
+        """Return the number of each seed, or what it lacks; see :class:`~lmdyn.claims.among_seeds.AmongSeeds`."""
         found: dict[SeedPair, Estimate | NotMeasured] = {}
         for seed, runs in groups.items():
             try:
@@ -96,19 +96,19 @@ class Number(ABC):
         return found
 
     def between(self) -> tuple[float, float] | None:
-        """The least and the greatest value that the number can have, where there are such: 0 and 1 of a share."""
+        """Return the smallest and the largest possible value if they exist, e.g. 0 and 1 for a share."""
         return None
 
     def reads(self) -> frozenset[str]:
-        """What it is computed from: ``Observer/quantity``."""
+        """Return the ``Observer/quantity`` names from which it is computed."""
         return frozenset(name for part in parts_of(self) for name in part.names())
 
     def curve(self, runs: Sequence[ObservedRun]) -> pd.DataFrame | None:
-        """The values over steps behind the number, for its figure.
+        """Return the values over steps behind the number, for its figure.
 
         Returns:
-            Columns ``step``, ``tokens`` (missing where unknown), ``value`` and ``error`` (NaN where unknown);
-            None where there is no such curve.
+            Columns ``step``, ``tokens`` (missing if unknown), ``value`` and ``error`` (NaN if unknown);
+            None if there is no such curve.
         """
         for part in parts_of(self):
             if isinstance(part, Rows):
@@ -121,7 +121,7 @@ class At(Number):
     """The value at a step.
 
     Attributes:
-        rows: of which rows.
+        rows: the rows.
         step: the ``last`` observation or the ``first``; a whole number for exactly this step (0: the untrained model);
             a fraction of training between 0 and 1, whose nearest observation must be at most a tenth of training away.
     """
@@ -133,20 +133,20 @@ class At(Number):
         number = isinstance(self.step, (int, float)) and not isinstance(self.step, bool)
         if not (self.step in ("first", "last") or (number and cast(float, self.step) >= 0)):
             raise ValueError(
-                f"step is {self.step!r}: expected 'first', 'last', a step, or a fraction of training"
+                f"step must be 'first', 'last', a step, or a fraction of training, got {self.step!r}"
             )
         if isinstance(self.step, float) and self.step > 1:
-            raise ValueError(f"step is {self.step!r}: a fraction is at most 1.0, and a step a whole number")
+            raise ValueError(f"step must be a fraction of at most 1.0, or a whole number, got {self.step!r}")
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The value with its error over texts, where the rows name one."""
+        """Return the value with its error over texts, if the rows have one."""
         table = self.rows.table(runs)
         at = self._position(table["step"].to_list())
         value, error = float(table["value"].iloc[at]), float(table["error"].iloc[at])
         return Estimate(value, None if math.isnan(error) else error, df=self.rows.df)
 
     def between(self) -> tuple[float, float] | None:
-        """0 and 1 of shares and accuracies."""
+        """Return 0 and 1 for shares and accuracies."""
         return _range_of(self.rows.quantity)
 
     def _position(self, steps: list[int]) -> int:
@@ -169,22 +169,22 @@ class At(Number):
 
 @dataclass(frozen=True)
 class Difference(Number):
-    """``a - b``, of the runs of one seed: pairs by seed what the seed's runs have in common.
+    """``a - b`` for the runs of one seed: paired by seed, which cancels what they have in common.
 
-    Errors over texts are added as if they were independent: on one text, where both move together, that is wide.
+    Errors over texts are added as if they were independent, which is conservative on one text, where both vary alike.
     """
 
     a: Number
     b: Number
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The difference, within the differences of bounds where one is censored."""
+        """Return the difference; if one is censored, within the differences of the bounds."""
         return self._minus(self.a.of(runs), self.b.of(runs))
 
     def of_seeds(
         self, groups: Mapping[SeedPair, Sequence[ObservedRun]]
     ) -> "dict[SeedPair, Estimate | NotMeasured]":
-        """Of each seed; where both are of several seeds at once, the difference of both is, too."""
+        """Return the difference of each seed, also if both numbers are of several seeds together."""
         a = self.a.of_seeds(groups)
         b = self.b.of_seeds({s: runs for s, runs in groups.items() if not isinstance(a[s], NotMeasured)})
         return {
@@ -201,24 +201,24 @@ class Difference(Number):
         return Estimate(_middle(low, high, a.value - b.value), error, low, high, df)
 
     def between(self) -> tuple[float, float] | None:
-        """The differences of the ends, where both have such."""
+        """Return the differences of the ends, if both have them."""
         a, b = self.a.between(), self.b.between()
         return None if a is None or b is None else (a[0] - b[1], a[1] - b[0])
 
 
 @dataclass(frozen=True)
 class Change(Number):
-    """The value at ``until`` less that at ``since``, see :class:`At`; errors as in :class:`Difference`."""
+    """The value at ``until`` minus that at ``since``, see :class:`At`; errors as in :class:`Difference`."""
 
     rows: Rows
     since: str | int | float = "first"
     until: str | int | float = "last"
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The change.
+        """Return the change.
 
         Raises:
-            NotMeasured: there is only one observation.
+            NotMeasured: if there is only one observation.
         """
         steps = self.rows.table(runs)["step"].to_list()
         a, b = self._ends()
@@ -229,7 +229,7 @@ class Change(Number):
         return Difference(a, b).of(runs)
 
     def between(self) -> tuple[float, float] | None:
-        """-1 and 1 of shares and accuracies."""
+        """Return -1 and 1 for shares and accuracies."""
         return Difference(*self._ends()).between()
 
     def _ends(self) -> tuple[At, At]:
@@ -243,16 +243,16 @@ class _Several(Number):
     def __post_init__(self) -> None:
         if not self.numbers or not all(isinstance(n, Number) for n in self.numbers):
             raise ValueError(
-                f"{type(self).__name__} expects a tuple of numbers, one or more; got {self.numbers!r}"
+                f"{type(self).__name__} expects a tuple of one or more numbers, got {self.numbers!r}"
             )
 
     def between(self) -> tuple[float, float] | None:
-        """The outermost ends, where all have such."""
+        """Return the outermost ends, if all have them."""
         ends = [end for n in self.numbers if (end := n.between()) is not None]
         return (min(e[0] for e in ends), max(e[1] for e in ends)) if len(ends) == len(self.numbers) else None
 
     def _extreme(self, runs: Sequence[ObservedRun], choose: Callable[..., Any]) -> Estimate:
-        """The number that ``max`` or ``min`` chooses, with its own error, between the extremes of the bounds."""
+        """Return the number that ``max`` or ``min`` selects, with its own error, between the extremes of the bounds."""
         found = [n.of(runs) for n in self.numbers]
         best: Estimate = choose(found, key=lambda e: e.value)
         low, high = choose(e.low for e in found), choose(e.high for e in found)
@@ -264,7 +264,7 @@ class Mean(_Several):
     """The mean of several numbers; errors are added as if they were independent."""
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The mean, within the means of the bounds."""
+        """Return the mean, within the means of the bounds."""
         found = [n.of(runs) for n in self.numbers]
         share = 1 / len(found)
         error, df = _combined(found, [share] * len(found))
@@ -274,19 +274,19 @@ class Mean(_Several):
 
 @dataclass(frozen=True)
 class Largest(_Several):
-    """The largest of several numbers, with the error of that one: of noisy numbers it is high by choice."""
+    """The largest of several numbers, with its own error; for noisy numbers, selection biases it upwards."""
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The largest."""
+        """Return the largest number."""
         return self._extreme(runs, max)
 
 
 @dataclass(frozen=True)
 class Smallest(_Several):
-    """The smallest of several numbers, with the error of that one: of noisy numbers it is low by choice."""
+    """The smallest of several numbers, with its own error; for noisy numbers, selection biases it downwards."""
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The smallest."""
+        """Return the smallest number."""
         return self._extreme(runs, min)
 
 
@@ -294,15 +294,16 @@ class Smallest(_Several):
 class Reaches(Number):
     """When a curve reaches a level: the decimal logarithm of the number of updates, between two observations.
 
-    Reached at the observation of step b, and not at the one before, of step a, it took from a + 1 to b updates. Not
-    reached at the end, it takes more than were observed. Reached at step 0 it takes none, at most 1 in logarithms.
+    If the level is reached at the observation of step b but not at the previous one, of step a, it took from a + 1 to b
+    updates. If it is not reached at the end, it takes more updates than were observed. If it is reached at step 0, it
+    takes none: at most 1, for the logarithm.
 
     Attributes:
-        rows: of which rows.
+        rows: the rows.
         level: the level.
-        share_of_last: in place of ``level``: this share of the last value.
-        falling: the curve is to fall to the level; by default it is to rise to it.
-        stays: from there on it stays beyond the level to the end; by default its first time counts.
+        share_of_last: instead of ``level``, this share of the last value.
+        falling: whether the curve must fall to the level; default: it must rise to it.
+        stays: whether the curve must stay beyond the level until the end; default: the first time counts.
     """
 
     rows: Rows
@@ -316,7 +317,7 @@ class Reaches(Number):
             raise ValueError("Reaches expects one of `level` and `share_of_last`")
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The bounds of log10 of the updates; the value is their middle."""
+        """Return the bounds of log10 of the updates; the value is their middle."""
         table = self.rows.table(runs)
         steps, values = table["step"].to_list(), table["value"].to_list()
         level = self.level if self.level is not None else cast(float, self.share_of_last) * values[-1]
@@ -337,27 +338,27 @@ class Reaches(Number):
 
 @dataclass(frozen=True)
 class Tested(Number, Source):
-    """A metric of ``test.json``, written by ``lmdyn test`` on the test split: the accuracy of a tagger, for example.
+    """A metric in ``test.json``, written by ``lmdyn test`` for the test split, such as the accuracy of a tagger.
 
     Attributes:
-        metric: its name.
-        run: which of the seed's runs, as in :class:`Rows`.
+        metric: name of the metric.
+        run: selects one of the seed's runs, as in :class:`Rows`.
     """
 
-    __test__: ClassVar[bool] = False  # for pytest, of which it is none
+    __test__: ClassVar[bool] = False  # tells pytest that this is not a test
     metric: str
     run: Pairs = ()
 
     def names(self) -> tuple[str, ...]:
-        """``test/<metric>``."""
+        """Return ``test/<metric>``."""
         return (f"test/{self.metric}",)
 
     def locate(self, runs: Sequence[ObservedRun]) -> tuple[ObservedRun, str]:
-        """The run that was tested.
+        """Return the run that was tested.
 
         Raises:
-            NotMeasured: none was.
-            ValueError: several were.
+            NotMeasured: if no run was tested.
+            ValueError: if several runs were tested.
         """
         found = [
             run
@@ -375,11 +376,11 @@ class Tested(Number, Source):
         return found[0], "test"
 
     def between(self) -> tuple[float, float] | None:
-        """0 and 1 of an accuracy."""
+        """Return 0 and 1 for an accuracy."""
         return _range_of(self.metric)
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The metric; its error over texts is not known."""
+        """Return the metric; its error over texts is unknown."""
         return Estimate(float(self.locate(runs)[0].tested[self.metric]))
 
 
@@ -394,7 +395,7 @@ def _middle(low: float, high: float, value: float) -> float:
 
 
 def _combined(estimates: Sequence[Estimate], weights: Sequence[float]) -> tuple[float | None, float | None]:
-    """Error of a weighted sum of independent estimates, with Satterthwaite's degrees of freedom."""
+    """Return the error of a weighted sum of independent estimates, with Satterthwaite's degrees of freedom."""
     if any(e.error is None for e in estimates):
         return None, None
     variances = [(w * cast(float, e.error)) ** 2 for w, e in zip(weights, estimates, strict=True)]

@@ -1,4 +1,4 @@
-"""Runs that are kept as records: what claims and figures need of them, small enough for a repository."""
+"""Runs kept as records: what claims and figures need from them, small enough for a repository."""
 
 import hashlib
 import json
@@ -25,29 +25,29 @@ VERSION = 1
 
 
 def is_records_folder(folder: Path) -> bool:
-    """Whether a folder was written by ``lmdyn records``, or is what is left of one."""
+    """Return whether a folder was written by ``lmdyn records``, or is an incomplete one."""
     return (folder / RUNS_FILE).is_file()
 
 
 def read_records(folder: Path) -> "list[RecordedRun]":
-    """The runs of a records folder.
+    """Read the runs of a records folder.
 
     Args:
         folder: ``docs/records/<study>/<profile>``.
 
     Raises:
-        FileNotFoundError: no records there, or a file of theirs is missing.
-        ValueError: files that were changed, or were written by a later version of lmdyn.
+        FileNotFoundError: if there are no records, or one of their files is missing.
+        ValueError: if files were changed, or were written by a later version of lmdyn.
     """
     return RecordsFolder(folder).runs
 
 
 @dataclass(frozen=True)
 class RecordsFolder:
-    """A folder that ``lmdyn records`` has written.
+    """A folder written by ``lmdyn records``.
 
-    ``runs.json`` holds what is the same in all runs once (``shared``), and of each run what is its own: ``seeds``,
-    ``condition``, ``registered``, ``tested``, ``observers`` and ``sessions``. Each ``<observer>.parquet`` holds the
+    ``runs.json`` contains what all runs share (``shared``), and the rest for each run: ``seeds``,
+    ``condition``, ``registered``, ``tested``, ``observers`` and ``sessions``. Each ``<observer>.parquet`` contains the
     rows of all runs, with a column ``run``.
     """
 
@@ -55,24 +55,22 @@ class RecordsFolder:
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """What ``runs.json`` holds, after a look at the other files."""
+        """Content of ``runs.json``, after a check of the other files."""
         path = self.folder / RUNS_FILE
-        again = "write the records again, `lmdyn records RUN… --out`, or take them from the repository"
+        again = "write the records again, `lmdyn records RUN… --out`, or restore them from the repository"
         if not path.is_file():
-            raise FileNotFoundError(f"{self.folder} holds no records: {RUNS_FILE} is missing")
+            raise FileNotFoundError(f"{self.folder} has no records: {RUNS_FILE} is missing")
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             version, files = content["version"], dict(content["files"])
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{path} cannot be read ({type(error).__name__}: {error}): {again}") from error
         if version != VERSION:
-            raise ValueError(f"{path} is of version {version}, and this lmdyn reads {VERSION}: update lmdyn")
+            raise ValueError(f"{path} has version {version}, but this lmdyn reads {VERSION}: update lmdyn")
         for name, expected in files.items():
             file = self.folder / name
             if not file.is_file():
-                raise FileNotFoundError(
-                    f"{self.folder} holds half of its records: {name} is missing; {again}"
-                )
+                raise FileNotFoundError(f"{self.folder} has incomplete records: {name} is missing; {again}")
             if digest(file) != expected:
                 raise ValueError(f"{file} is not the file that {RUNS_FILE} was written with: {again}")
         found: dict[str, Any] = content
@@ -80,7 +78,7 @@ class RecordsFolder:
 
     @property
     def study(self) -> str | None:
-        """The study whose claims the records were made for; None where they are nobody's."""
+        """The study for whose claims the records were made; None without a study."""
         return self.content["study"]  # type: ignore[no-any-return]
 
     @cached_property
@@ -89,7 +87,7 @@ class RecordsFolder:
         return [RecordedRun(name, self) for name in self.content["runs"]]
 
     def table(self, observer: str) -> pd.DataFrame:
-        """The rows of an observer, of all runs."""
+        """Return the rows of an observer, for all runs."""
         if observer not in self._tables:
             path = self.folder / f"{observer}.parquet"
             try:
@@ -102,7 +100,7 @@ class RecordsFolder:
         return self._tables[observer]
 
     def rows(self, observer: str, run: str, quantities: frozenset[str] | None = None) -> pd.DataFrame:
-        """The rows of an observer, of one run, or only of some quantities: hundreds of claims ask for the same."""
+        """Return the rows of an observer for one run, or only those of some quantities; cached for many claims."""
         if observer not in self._by_run:
             self._by_run[observer] = dict(iter(self.table(observer).groupby("run", sort=False)))
         key = (observer, run, quantities)
@@ -127,12 +125,12 @@ class RecordsFolder:
         return {}
 
     def about(self, run: str, part: str) -> dict[str, Any]:
-        """A part of what is known of a run: what is shared by all, and its own."""
+        """Return a part of what is known about a run: what all runs share, and its own."""
         shared = self.content["shared"].get(part, {})
         return {**shared, **self.content["runs"][run].get(part, {})}
 
     def observers(self, run: str) -> dict[str, dict[str, Any]]:
-        """By folder name, the observers of a run: ``observer``, ``settings``, ``columns``, ``rows``, ``of``."""
+        """Return the observers of a run by folder name: ``observer``, ``settings``, ``columns``, ``rows``, ``of``."""
         own = self.content["runs"][run]["observers"]
         shared = self.content["shared"]["observers"]
         return {
@@ -147,11 +145,11 @@ class RecordsFolder:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run that is kept in a records folder; read as a run's own folder is.
+    """A run in a records folder, with the interface of a run's own folder.
 
     Attributes:
-        name: the run's.
-        records: where it is kept.
+        name: name of the run.
+        records: the records folder.
     """
 
     name: str
@@ -159,7 +157,7 @@ class RecordedRun:
 
     @property
     def seeds(self) -> SeedPair:
-        """Of the initialisation, and of the order of the data."""
+        """Seeds of the initialisation and of the order of the data."""
         found = self.records.content["runs"][self.name]["seeds"]
         return SeedPair(found["init"], found["order"])
 
@@ -170,14 +168,14 @@ class RecordedRun:
 
     @property
     def registered(self) -> Mapping[str, Mapping[str, str]]:
-        """By study and claim, the fingerprints that were said before."""
+        """Fingerprints that were stated before, by study and claim."""
         shared = self.records.content["shared"].get("registered", {})
         own = self.records.content["runs"][self.name].get("registered", {})
         return {s: {**shared.get(s, {}), **own.get(s, {})} for s in dict.fromkeys((*shared, *own))}
 
     @property
     def tested(self) -> Mapping[str, float]:
-        """Numbers of ``lmdyn test``."""
+        """Metrics of ``lmdyn test``."""
         return dict(self.records.content["runs"][self.name].get("tested", {}))
 
     @property
@@ -188,20 +186,20 @@ class RecordedRun:
         return [{**one, **environments[one["environment"]]} for one in own]
 
     def observers(self) -> Mapping[str, str]:
-        """Folder name to the public name of the class."""
+        """Return the public name of the class of each folder."""
         return {name: one["observer"] for name, one in self.records.observers(self.name).items()}
 
     def settings(self, observer: str) -> Mapping[str, Any]:
-        """The settings of an observer, by its folder name, as it would write them today."""
+        """Return the settings of an observer, by its folder name, as it would write them today."""
         about = self._one(observer)
         cls = public_class(about["observer"])
         return about["settings"] if cls is None else canonical_settings(cls, about["settings"])
 
     def read(self, observer: str, *, quantities: Iterable[str] | None = None) -> pd.DataFrame:
-        """The rows that were kept, in the order in which they were observed; what was read is kept.
+        """Return the kept rows, in the order in which they were observed; the result is cached.
 
         Raises:
-            NotMeasured: no such observer.
+            NotMeasured: if there is no such observer.
         """
         self._one(observer)
         return self.records.rows(observer, self.name, None if quantities is None else frozenset(quantities))
@@ -214,7 +212,7 @@ class RecordedRun:
 
 
 def public_class(name: str) -> type | None:
-    """The class of lmdyn's that a public name names; None for any other."""
+    """Return the class of lmdyn with a public name; None for any other name."""
     import lmdyn.callbacks
 
     room, _, last = name.rpartition(".")
@@ -223,5 +221,5 @@ def public_class(name: str) -> type | None:
 
 
 def digest(path: Path) -> str:
-    """Of a file's content."""
+    """Return a digest of a file's content."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:32]

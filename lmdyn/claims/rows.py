@@ -1,4 +1,4 @@
-"""Where a claim's numbers come from: rows of an observer, or a metric of a test, found among the runs of one seed."""
+"""Sources of claims' numbers: rows of an observer, or a metric of a test, found among the runs of one seed."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,12 +14,12 @@ from lmdyn.claims.runs import NotMeasured, ObservedRun, OtherCondition, differen
 __all__ = ["Layer", "OneOf", "Pairs", "Rows", "Source", "is_of_condition", "parts_of", "tables_of"]
 
 Pairs = tuple[tuple[str, Any], ...]
-"""Names and the values that are wanted of them."""
+"""Names and their required values."""
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """Any of some values, where :data:`Pairs` say one: ``("hidden_size", OneOf((64, 384)))``.
+    """Any of several values, in place of one in :data:`Pairs`: ``("hidden_size", OneOf((64, 384)))``.
 
     Example:
         >>> is_same(384, OneOf((64, 384))), is_same(96, OneOf((64, 384)))
@@ -31,19 +31,19 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Layer:
-    """A hidden layer of a model whose layers have names of their own: ``first`` or ``last``.
+    """A hidden layer of a model, independent of its name: ``first`` or ``last``.
 
-    Hidden layers are the sites in the observer's settings that are no embedding, norm or logits.
+    Hidden layers are the sites in the observer's settings except embedding, norm and logits.
     """
 
     which: Literal["first", "last"]
 
     def __post_init__(self) -> None:
         if self.which not in ("first", "last"):
-            raise ValueError(f"Layer is {self.which!r}: expected 'first' or 'last'")
+            raise ValueError(f"Layer must be 'first' or 'last', got {self.which!r}")
 
     def among(self, sites: Sequence[str]) -> str | None:
-        """The site that is meant; None where there is no hidden layer.
+        """Return the site of this layer; None if there is no hidden layer.
 
         Example:
             >>> Layer("last").among(["embedding", "h1", "h2", "logits"]), Layer("first").among(["embedding"])
@@ -55,38 +55,38 @@ class Layer:
 
 
 class Source(ABC):
-    """What a number is read from: found in one of the runs of a seed."""
+    """Where a number is read from: found in one of the runs of a seed."""
 
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """``Observer/quantity`` of what is judged by it."""
+        """Return the ``Observer/quantity`` names that are read."""
 
     @abstractmethod
     def locate(self, runs: Sequence[ObservedRun]) -> tuple[ObservedRun, str]:
-        """The run that holds it, and where: the folder of an observer, or ``test``.
+        """Return the run that has the data, and its place: the folder of an observer, or ``test``.
 
         Raises:
-            NotMeasured: none does.
-            ValueError: several places could be meant.
+            NotMeasured: if no run has it.
+            ValueError: if several places match.
         """
 
 
 @dataclass(frozen=True)
 class Rows(Source):
-    """The rows of an observer that make one value a step.
+    """The rows of an observer that have one value per step.
 
     Attributes:
         observer: class of the observer, the last part of its public name (``Sparsity``).
-        quantity: which quantity.
-        site: which site, or which :class:`Layer`.
-        where: values of group columns; a column that is not named is missing in the rows that are meant, where some
-            rows lack it.
-        name: name of the observer's folder, where a run has several of the class that hold the quantity.
+        quantity: the quantity.
+        site: the site, or a :class:`Layer`.
+        where: values of group columns; if some rows lack a column that is not named here, the rows without it are
+            selected.
+        name: name of the observer's folder, if a run has several of the class with the quantity.
         settings: settings that the observer must have; dots lead into nested ones.
-        run: which of the seed's runs: values in its condition (``data.length``, or ``length`` where that is unique) or
-            among the observer's settings; :class:`OneOf` where several will do.
-        error: the quantity that holds the standard error over texts, or the two that hold a 95 % interval; where an
-            older run lacks them the error is unknown, and a verdict is of this text.
+        run: selects one of the seed's runs: values in its condition (``data.length``, or ``length`` if that is unique)
+            or among the observer's settings; :class:`OneOf` if several values match.
+        error: the quantity with the standard error over texts, or the two with a 95 % interval; if an older run lacks
+            them the error is unknown, and a verdict is for this text only.
         df: degrees of freedom of that error; None for many.
 
     Example:
@@ -106,18 +106,18 @@ class Rows(Source):
     df: float | None = None
 
     def names(self) -> tuple[str, ...]:
-        """``Observer/quantity``."""
+        """Return ``Observer/quantity``."""
         return (f"{self.observer}/{self.quantity}",)
 
     def locate(self, runs: Sequence[ObservedRun]) -> tuple[ObservedRun, str]:
-        """The run, and the folder in it, that hold the rows.
+        """Return the run with the rows, and the folder in it.
 
-        Where several observers of a run do, the one with its class's name is meant (``encoder_dynamics``). Where
-        several runs do, forks of which ``run`` does not speak are left out: they are experiments on the run.
+        If several observers of a run have them, the one named after its class is used (``encoder_dynamics``). If
+        several runs have them, forks that ``run`` does not select are left out: they are experiments on the run.
 
         Raises:
-            NotMeasured: none does, or several forks do and not the run itself.
-            ValueError: several folders of one run, or several runs, could be meant.
+            NotMeasured: if no run has them, or only several forks and not the run itself.
+            ValueError: if several folders of one run, or several runs, match.
         """
         found: list[tuple[ObservedRun, str]] = []
         for run in runs:
@@ -129,11 +129,9 @@ class Rows(Source):
                 and (not self.settings or _agree(self.settings, run.settings(folder), nested=True))
                 and (not self.run or is_of_condition(self.run, run, folder))
             ]
-            if len(folders) > 1:  # observers of one class may share its quantities out among them
+            if len(folders) > 1:  # observers of one class may divide its quantities among them
                 folders = [f for f in folders if len(run.read(f, quantities=(self.quantity,)))] or folders
-            if (
-                len(folders) > 1
-            ):  # beside observers with a name of their own, the one that is called as its class
+            if len(folders) > 1:  # among several observers, prefer the one named after its class
                 from lmdyn.callbacks.observing.run import snake_case
 
                 folders = [f for f in folders if f == snake_case(self.observer)] or folders
@@ -154,19 +152,19 @@ class Rows(Source):
             differ = differences(several) or ["their conditions are equal"]
             raise ValueError(
                 f"several runs of one seed have observations of {self._described()}: "
-                f"{', '.join(r.name for r in several)} ({'; '.join(differ)}); give `run`, or fewer runs"
+                f"{', '.join(r.name for r in several)} ({'; '.join(differ)}); set `run`, or give fewer runs"
             )
         return found[0]
 
     def frame(self, runs: Sequence[ObservedRun], *quantities: str) -> pd.DataFrame:
-        """The rows as they are stored, at the site and with the groups that are named, all steps.
+        """Return the stored rows at the site and with the named groups, for all steps.
 
         Args:
             runs: the runs of one seed.
-            *quantities: further ones to read next to ``quantity``; with ``error``, they are in any case.
+            *quantities: further quantities to read with ``quantity``; those of ``error`` are always included.
 
         Raises:
-            NotMeasured: there are none.
+            NotMeasured: if there are no such rows.
         """
         run, folder = self.locate(runs)
         wanted = {self.quantity, *_texts(self.error), *quantities}
@@ -206,11 +204,11 @@ class Rows(Source):
         return selected
 
     def table(self, runs: Sequence[ObservedRun]) -> pd.DataFrame:
-        """One value a step: columns ``step, tokens, value, error`` (NaN where unknown), in the order of steps.
+        """Return one value per step: columns ``step, tokens, value, error`` (NaN if unknown), in the order of steps.
 
         Raises:
-            NotMeasured: there are no such rows.
-            ValueError: several rows a step; the message says which columns tell them apart.
+            NotMeasured: if there are no such rows.
+            ValueError: if there are several rows per step; the message has the columns that distinguish them.
         """
         known = tables_of(runs)
         if known is None:
@@ -245,7 +243,7 @@ class Rows(Source):
             differ = [c for c in rows.columns if c not in named and len(rows[c].unique()) > 1]
             told = "; ".join(f"{c}: {', '.join(map(repr, rows[c].unique()[:8]))}" for c in differ)
             raise ValueError(
-                f"{self.observer} has several rows of {quantity!r} a step: name one in `where` ({told or 'equal rows'})"
+                f"{self.observer} has several rows of {quantity!r} per step: set `where` ({told or 'equal rows'})"
             )
         return rows
 
@@ -263,10 +261,10 @@ _TABLES: "WeakKeyDictionary[Any, _Tables]" = WeakKeyDictionary()
 
 
 def tables_of(runs: Sequence[ObservedRun]) -> dict[str, pd.DataFrame] | None:
-    """Tables of the runs of one seed that were made before: hundreds of claims read the same ones.
+    """Return the cached tables of the runs of one seed: hundreds of claims read the same ones.
 
-    They are kept as long as the first run is, and so are the other runs, whose places in memory name them; None for
-    runs that cannot be referred to weakly.
+    They are kept while the first run exists, as are the other runs, whose memory addresses are part of the key; None
+    for runs without weak references.
     """
     if not runs:
         return None
@@ -278,7 +276,7 @@ def tables_of(runs: Sequence[ObservedRun]) -> dict[str, pd.DataFrame] | None:
 
 
 def parts_of(number: Any) -> Iterator[Source]:
-    """The sources that a number is made of, in the order of its fields."""
+    """Yield the sources of a number, in the order of its fields."""
     if isinstance(number, Source):
         yield number
     elif isinstance(number, (tuple, list)):
@@ -294,14 +292,14 @@ def _texts(error: str | tuple[str, str] | None) -> tuple[str, ...]:
 
 
 def _equals(column: "pd.Series[Any]", value: Any) -> "pd.Series[bool]":
-    """Rows with a value; None, or an empty text, for a missing one: columns of names hold it either way."""
+    """Return the rows with a value; None or an empty text matches a missing one: columns of names may have either."""
     if value is None or value == "":
         return column.isna() | column.astype(str).eq("")
     return column.eq(value).fillna(False).astype(bool)
 
 
 def is_same(a: Any, wanted: Any) -> bool:
-    """Equal up to what files make of values, tuples are lists; of :class:`OneOf`, equal to any."""
+    """Return whether values are equal after conversion by files (tuples become lists); for :class:`OneOf`, to any."""
     if isinstance(wanted, OneOf):
         return any(is_same(a, value) for value in wanted.values)
     if isinstance(a, (tuple, list)) and isinstance(wanted, (tuple, list)):
@@ -320,12 +318,12 @@ def _agree(wanted: Pairs, values: Mapping[str, Any], *, nested: bool = False) ->
 
 
 def is_of_condition(wanted: Pairs, run: ObservedRun, folder: str | None) -> bool:
-    """Whether a run is meant: each key names a value of its condition, by its end, or of the observer's settings."""
+    """Return whether a run matches: each key is a value of its condition, by its end, or of the observer's settings."""
     for key, value in wanted:
         names = [n for n in run.condition if n == key] or [n for n in run.condition if n.endswith(f".{key}")]
         if len({repr(run.condition[n]) for n in names}) > 1:
             raise ValueError(
-                f"{key!r} could be {' or '.join(names)} of {run.name}: give more of the name in `run`"
+                f"{key!r} could be {' or '.join(names)} of {run.name}: use a longer name in `run`"
             )
         values = run.condition if names else run.settings(folder) if folder is not None else {}
         if not _agree(((names[0] if names else key, value),), values, nested=not names):
@@ -334,7 +332,7 @@ def is_of_condition(wanted: Pairs, run: ObservedRun, folder: str | None) -> bool
 
 
 def _without_forks(found: Sequence[tuple[ObservedRun, str]]) -> list[tuple[ObservedRun, str]]:
-    """The runs among several that are no forks of others."""
+    """Return the runs among several that are not forks of others."""
     kept = [(run, folder) for run, folder in found if not is_fork(run)]
     if not kept:
         several = [run for run, _ in found]

@@ -1,4 +1,4 @@
-"""The runs that a claim is judged by: what is asked of one, a run's folder as such, and runs by their seeds."""
+"""The runs on which a claim is judged: their interface, a run's folder, and runs by their seeds."""
 
 import json
 import re
@@ -26,23 +26,23 @@ __all__ = [
 ]
 
 
-class NotMeasured(LookupError):  # noqa: N818 (no mistake of anyone's)
-    """What a claim would be judged by is not there; the message says what."""
+class NotMeasured(LookupError):  # noqa: N818 (not an error of a user)
+    """The data on which a claim would be judged are missing; the message says what is missing."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class OtherCondition(NotMeasured):
-    """What was observed with this seed are runs of other conditions than the claim is about."""
+    """The runs observed with this seed have other conditions than those of the claim."""
 
 
 class SeedPair(NamedTuple):
     """The seeds of a run.
 
     Attributes:
-        init: of initialisation and dropout (``seed_everything``); None where it is not known.
-        order: of the order of the training data (``order_seed``); None where the data has none.
+        init: seed of initialisation and dropout (``seed_everything``); None if unknown.
+        order: seed of the order of the training data (``order_seed``); None if the data has none.
     """
 
     init: int | None = None
@@ -54,7 +54,7 @@ class SeedPair(NamedTuple):
 
 
 class ObservedRun(Protocol):
-    """What is asked of a run: its folder, or what is kept of it in ``docs/records``."""
+    """The interface of a run: its folder, or its record in ``docs/records``."""
 
     @property
     def name(self) -> str:
@@ -70,20 +70,20 @@ class ObservedRun(Protocol):
 
     @property
     def registered(self) -> Mapping[str, Mapping[str, str]]:
-        """By study and claim the fingerprint that was noted before anything that the claim reads was observed."""
+        """By study and claim, the fingerprint recorded before anything that the claim reads was observed."""
 
     @property
     def tested(self) -> Mapping[str, float]:
-        """The metrics of ``lmdyn test``; empty where it was not tested."""
+        """The metrics of ``lmdyn test``; empty if it was not tested."""
 
     def observers(self) -> Mapping[str, str]:
-        """Folders of observations to the public name of the class of each (``lmdyn.callbacks.Sparsity``)."""
+        """Return the public name of the class (``lmdyn.callbacks.Sparsity``) for each folder of observations."""
 
     def settings(self, observer: str) -> Mapping[str, Any]:
-        """The settings of a folder's observations, in today's names and with today's arguments."""
+        """Return the settings of a folder's observations, with today's names and arguments."""
 
     def read(self, observer: str, *, quantities: Iterable[str] | None = None) -> pd.DataFrame:
-        """The observations of a folder, all steps in one table, or only some quantities."""
+        """Return the observations of a folder, all steps in one table, or only some quantities."""
 
 
 class RunFolder:
@@ -93,7 +93,7 @@ class RunFolder:
         path: the folder.
 
     Raises:
-        FileNotFoundError: no such folder.
+        FileNotFoundError: if the folder does not exist.
 
     Example:
         >>> import tempfile
@@ -109,7 +109,7 @@ class RunFolder:
         self.path = Path(path)
         if not self.path.is_dir():
             raise FileNotFoundError(
-                f"{self.path} is no folder: expected that of a run, with its observations/"
+                f"{self.path} is not a folder: expected that of a run, with its observations/"
             )
         self._tables: dict[tuple[str, tuple[str, ...] | None], pd.DataFrame] = {}
 
@@ -128,11 +128,11 @@ class RunFolder:
 
     @cached_property
     def seeds(self) -> SeedPair:
-        """Those of ``config.yaml``; without one, of a published model, the seed that its name tells."""
+        """Seeds in ``config.yaml``; without it, for a published model, the seed in its name."""
         return seeds_of(self._config) if self._config else SeedPair(self._published_seed())
 
     def _published_seed(self) -> int | None:
-        """Of the model that was analyzed, by ``provenance.json``; None where its sessions tell none, or several."""
+        """Return the seed of the analyzed model, from ``provenance.json``; None if sessions have none, or several."""
         sessions = self._json("provenance.json").get("sessions")
         commands = [s.get("command") for s in sessions or () if isinstance(s, Mapping)]
         models = {str(c[2]) for c in commands if isinstance(c, list) and len(c) > 2 and c[1] == "analyze"}
@@ -141,7 +141,7 @@ class RunFolder:
 
     @cached_property
     def condition(self) -> Mapping[str, Any]:
-        """That of ``config.yaml``."""
+        """The condition in ``config.yaml``."""
         return condition_of(self._config)
 
     @cached_property
@@ -150,8 +150,8 @@ class RunFolder:
         content = self._json("provenance.json").get("claims", {})
         if not (isinstance(content, Mapping) and all(isinstance(said, Mapping) for said in content.values())):
             raise ValueError(
-                f"{self.path / 'provenance.json'} is no provenance of a run: expected `claims`, fingerprints by study "
-                "and claim; remove it; its claims then count as not made before"
+                f"{self.path / 'provenance.json'} is not a run's provenance: expected `claims`, fingerprints by study "
+                "and claim; remove it; its claims will then count as not made before"
             )
         return {str(study): dict(claims) for study, claims in content.items()}
 
@@ -180,11 +180,11 @@ class RunFolder:
         return {name: about for name, about in found.items() if about}
 
     def observers(self) -> Mapping[str, str]:
-        """The folders below ``observations/`` that hold any."""
+        """Return the non-empty folders below ``observations/``."""
         return {name: str(about["observer"]) for name, about in self._about.items()}
 
     def settings(self, observer: str) -> Mapping[str, Any]:
-        """As an observer of the class would write them today; of a class that is not lmdyn's, as they were written."""
+        """Return the settings as the class would write them today; for a class outside lmdyn, as they were written."""
         import lmdyn.callbacks
         from lmdyn.callbacks.observing.store import canonical_settings
 
@@ -194,7 +194,7 @@ class RunFolder:
         return canonical_settings(cls, about["settings"]) if isinstance(cls, type) else about["settings"]
 
     def read(self, observer: str, *, quantities: Iterable[str] | None = None) -> pd.DataFrame:
-        """The observations of ``observations/<observer>``; what was read is kept."""
+        """Return the observations of ``observations/<observer>``; the result is cached."""
         from lmdyn.callbacks.gathered.gathered_store import GatheredStore
 
         self._of(observer)
@@ -242,7 +242,7 @@ _NO_CONDITION = frozenset(
 
 
 def seeds_of(config: Mapping[str, Any]) -> SeedPair:
-    """The seeds in a run's configuration: ``seed_everything`` and ``data.init_args.order_seed``.
+    """Return the seeds in a run's configuration: ``seed_everything`` and ``data.init_args.order_seed``.
 
     Example:
         >>> seeds_of({"seed_everything": 2, "data": {"class_path": "X", "init_args": {"order_seed": 3}}})
@@ -255,7 +255,7 @@ def seeds_of(config: Mapping[str, Any]) -> SeedPair:
 
 
 def name_seed(name: str) -> int | None:
-    """The seed that a published model's name tells: the number after ``seed``.
+    """Return the seed in a published model's name: the number after ``seed``.
 
     Example:
         >>> name_seed("EleutherAI/pythia-70m-seed3"), name_seed("google/multiberts-seed_0-step_{}")
@@ -270,13 +270,13 @@ def _whole(value: Any) -> int | None:
 
 
 def condition_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run is a case of: its ``model``, ``data`` and ``trainer`` by dotted names, ready to be compared.
+    """Return a run's condition: its ``model``, ``data`` and ``trainer`` by dotted names, ready for comparison.
 
-    A class is the last part of its name, what is null is left out, lists are JSON. Left out is what tells runs of one
-    condition apart (seeds) and what changes no number (loggers, progress bars, observers). Of a path the last two parts
-    are kept, without a seed at the end of a name: the folder of another machine or seed is no other condition.
-    Of a fork, ``forked.run``, ``forked.step`` and ``forked.rate`` say from where it went on, and with which multiple of
-    that run's learning rate; what else was changed is among its settings.
+    A class is the last part of its name, null values are left out, lists are JSON. Excluded are settings that
+    distinguish runs of one condition (seeds) and those that change no number (loggers, progress bars, observers). The
+    last two parts of a path are kept, without a seed at the end of a name: the folder of another machine or seed is not
+    another condition. For a fork, ``forked.run``, ``forked.step`` and ``forked.rate`` are its origin and the multiple
+    of that run's learning rate; other changes are among its settings.
 
     Example:
         >>> condition_of({
@@ -301,7 +301,7 @@ def condition_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _forked(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """From where a fork went on: what its ``ForkedFrom`` says."""
+    """Yield the origin of a fork, according to its ``ForkedFrom``."""
     trainer = config.get("trainer")
     callbacks = trainer.get("callbacks") if isinstance(trainer, Mapping) else None
     for callback in callbacks if isinstance(callbacks, list) else ():
@@ -313,12 +313,12 @@ def _forked(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def is_fork(run: "ObservedRun") -> bool:
-    """Whether a run went on from a checkpoint of another one under other settings."""
+    """Return whether a run continued from a checkpoint of another one with other settings."""
     return "forked.step" in run.condition
 
 
 def flat_configuration(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Every plain value of a configuration by its name with dots; a class by the name of what it is given as.
+    """Yield every plain value of a configuration by its dotted name; a class by the name of its argument.
 
     Example:
         >>> dict(flat_configuration({"class_path": "my.LSTM", "init_args": {"size": 8, "sites": ["h1"]}}, "model"))
@@ -338,9 +338,9 @@ def flat_configuration(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _without_place(value: str, seeds: SeedPair) -> str:
-    """A path by its last two parts, without the seeds in names of folders; any other text as it is.
+    """Return the last two parts of a path, without seeds in names of folders; any other text unchanged.
 
-    A name on the hub has one slash (``Salesforce/wikitext``), and a path more, or it is absolute, or ends in a suffix.
+    A name on the hub has one slash (``Salesforce/wikitext``); a path has more, or is absolute, or ends in a suffix.
     """
     if "/" not in value or (value.count("/") == 1 and not re.search(r"^[/~.]|\.\w{2,8}$", value)):
         return value
@@ -357,10 +357,10 @@ R = TypeVar("R", bound=ObservedRun)
 
 
 def by_seed(runs: Iterable[R]) -> dict[SeedPair, list[R]]:
-    """Runs that share their seeds, in the order of seeds: the conditions of a study (familiar, unfamiliar, …).
+    """Group runs that share their seeds, in the order of seeds: the conditions of a study (familiar, unfamiliar, …).
 
-    A run without a seed of order (a tagger beside language models, for example) is with each of its initialisation.
-    Runs of unknown seeds are one group.
+    A run without a seed of order (e.g. a tagger among language models) belongs to each group with its initialisation.
+    Runs with unknown seeds are one group.
 
     Example:
         >>> from types import SimpleNamespace as Fake
@@ -384,10 +384,10 @@ def _in_order(seeds: SeedPair) -> tuple[float, ...]:
 
 
 def independent_seeds(seeds: Iterable[SeedPair]) -> list[SeedPair]:
-    """Seeds of which no two have a number in common: the independent draws among those of a crossed design.
+    """Return seeds of which no two share a number: the independent draws among those of a crossed design.
 
-    Where one of both numbers never varies, the other makes the draws. Else those of equal numbers come first, then
-    others that share none, in order.
+    If one of both numbers never varies, the other defines the draws. Otherwise seeds with two equal numbers come first,
+    then others that share none, in order.
 
     Example:
         >>> crossed = [SeedPair(i, j) for i in (2, 3) for j in (2, 3)]
@@ -408,7 +408,7 @@ def independent_seeds(seeds: Iterable[SeedPair]) -> list[SeedPair]:
 
 
 def differences(runs: Sequence[ObservedRun]) -> list[str]:
-    """How the conditions of runs differ, in words: ``data.length: 4 in a_2, 8 in b_2``; empty where they do not."""
+    """Return how the conditions of runs differ: ``data.length: 4 in a_2, 8 in b_2``; empty if they are equal."""
     names = dict.fromkeys(name for run in runs for name in run.condition)
     found = []
     for name in names:

@@ -1,4 +1,4 @@
-"""Which runs a claim was said before, and by which it is judged: those alone, where there are enough of them."""
+"""The runs that were made after a claim was stated; it is judged on those alone if there are enough."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ __all__ = ["SaidBefore", "enough", "said_before", "was_seen"]
 
 @dataclass(frozen=True)
 class SaidBefore:
-    """By which seeds a claim is judged.
+    """The seeds by which a claim is judged.
 
     Attributes:
-        seeds: those that count.
-        exploratory: why they do not count as said before; empty where they do.
-        left_out: which others do not, since they were seen, and enough were not; a sentence each.
+        seeds: the seeds that count.
+        exploratory: why the claim does not count as stated before them; empty if it does.
+        left_out: a sentence about each seed that does not count because it was seen, if enough others were not.
     """
 
     seeds: tuple[SeedPair, ...]
@@ -26,15 +26,15 @@ class SaidBefore:
 
 
 def said_before(study: Study, claim: Claim, used: Mapping[SeedPair, Sequence[ObservedRun]]) -> SaidBefore:
-    """Leave out the seeds that were seen before the claim was said, where at least three others were not.
+    """Leave out the seeds that were seen before the claim was stated, if at least three others were not.
 
-    What led to a claim is no test of it. Of fewer than three new seeds no verdict is possible: then all count, and the
-    claim is exploratory. It is, too, where a run's provenance does not say that the claim existed before it, or as it
-    is; such runs are not left out, since a record that was lost is no reason to leave out a result.
+    What led to a claim does not test it. With fewer than three new seeds no verdict is possible: then all count, and
+    the claim is exploratory. It is also exploratory if a run's provenance does not show that the claim existed before
+    the run in the same form; such runs are not left out, since a lost record is no reason to omit a result.
 
     Args:
-        study: the study, which knows what was seen before any of its claims.
-        claim: the claim, which knows what was seen before it was said as it is.
+        study: the study, with what was seen before any of its claims.
+        claim: the claim, with what was seen before it was stated in this form.
         used: the runs that are read, by seed.
     """
     new = tuple(seed for seed, runs in used.items() if not was_seen(study, claim, runs))
@@ -46,17 +46,17 @@ def said_before(study: Study, claim: Claim, used: Mapping[SeedPair, Sequence[Obs
 
 
 def enough(seeds: Sequence[SeedPair]) -> bool:
-    """Whether a verdict by these seeds is possible."""
+    """Return whether these seeds suffice for a verdict."""
     return len(independent_seeds(seeds)) >= FEWEST
 
 
 def was_seen(study: Study, claim: Claim, runs: Sequence[ObservedRun]) -> bool:
-    """Whether one of a seed's runs was seen before the claim was said."""
+    """Return whether one of a seed's runs was seen before the claim was stated."""
     return bool(_seen(study, claim, runs))
 
 
 def _seen(study: Study, claim: Claim, runs: Sequence[ObservedRun]) -> list[str]:
-    """Which runs were declared to have been seen before, in sentences."""
+    """Return sentences about the runs that were declared to have been seen before."""
     early = {run.seeds.init for run in runs if study.was_seen(run.seeds.init, run.condition)}
     late = {run.seeds.init for run in runs if study.was_seen(run.seeds.init, run.condition, claim.seen)}
     said = []

@@ -1,4 +1,4 @@
-"""One number over seeds: its mean, three intervals, and where it lies with respect to a region."""
+"""One number over seeds: its mean, three intervals, and its position relative to a region."""
 
 import math
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ Interval = tuple[float, float]
 Verdict = Literal["holds", "fails", "undecided", "void", "not measured"]
 
 FEWEST = 3
-"""Seeds below which nothing is decided."""
+"""Minimum number of seeds for a verdict."""
 
 ENOUGH = 5
-"""Seeds from which on the interval decides alone."""
+"""Number of seeds from which on the interval alone decides."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Summary:
     """A number over seeds, in its own units; intervals are computed on ``scale``.
 
     Attributes:
-        estimates: of each seed, those of a crossed design that share a number included.
-        seeds: the independent ones, by which everything but ``components`` is computed.
-        mean: over them.
-        range: the least and the greatest of them, bounds of censored ones included.
-        interval: of another seed and another text; None of one seed, unless its error over texts is known.
-        seeds_interval: another seed, this text; None of one seed.
-        text_interval: these models, another text; None where no error over texts is known.
-        scale: on which the mean was taken.
-        components: of a complete crossed design, the variances (on ``scale``) of initialisation and order.
+        estimates: estimates of all seeds, including those of a crossed design that share a number.
+        seeds: the independent seeds, from which everything except ``components`` is computed.
+        mean: mean over them.
+        range: the smallest and the largest of them, including bounds of censored ones.
+        interval: for another seed and another text; None for one seed, unless its error over texts is known.
+        seeds_interval: for another seed and this text; None for one seed.
+        text_interval: for these models and another text; None if no error over texts is known.
+        scale: scale on which the mean was computed.
+        components: for a complete crossed design, the variances (on ``scale``) of initialisation and order.
     """
 
     estimates: Mapping[SeedPair, Estimate]
@@ -60,12 +60,12 @@ class Summary:
 
     @property
     def of_this_text(self) -> bool:
-        """Whether nothing is known of another text: the intervals are those of this one."""
+        """Whether nothing is known about other texts: the intervals are for this one."""
         return self.text_interval is None
 
     @property
     def censored(self) -> bool:
-        """Whether of some seed only bounds are known."""
+        """Whether only bounds are known for some seed."""
         return any(self.estimates[s].censored for s in self.seeds)
 
 
@@ -74,13 +74,13 @@ class PartJudgement(Summary):
     """A part of a claim over seeds.
 
     Attributes:
-        label: of the part.
-        region: where the number is to lie.
-        verdict: of this part by itself, at the level that its claim asks of it.
+        label: label of the part.
+        region: region in which the number must lie.
+        verdict: verdict of this part by itself, at the level that its claim requires.
         p_holds: one-sided p of "the mean is not in the region"; None below three seeds.
         p_fails: one-sided p of "the mean is in the region".
-        inside: of each seed, whether its own interval (another text) lies in the region; False where it is disjoint
-            from it, None where it is neither.
+        inside: for each seed, whether its own interval (another text) lies in the region; False if it is disjoint
+            from it, None if neither.
     """
 
     label: str
@@ -97,13 +97,13 @@ def summarize(
     confidence: float = 0.95,
     between: Interval | None = None,
 ) -> Summary:
-    """Mean and intervals of a number over seeds.
+    """Compute mean and intervals of a number over seeds.
 
     Args:
-        estimates: one a seed, none of them NaN.
-        scale: where the mean is taken; ``plain`` where a value lies at the end of the range of another scale.
-        confidence: of the intervals.
-        between: the least and the greatest value that the number can have, where there are such.
+        estimates: one per seed, none of them NaN.
+        scale: scale of the mean; ``plain`` is used if a value lies at the end of the range of another scale.
+        confidence: confidence of the intervals.
+        between: the smallest and the largest possible value of the number, if they exist.
     """
     return _Scaled(estimates, scale, between).summary(confidence)
 
@@ -117,19 +117,19 @@ def judge_part(
     fails_confidence: float | None = None,
     shown_confidence: float | None = None,
 ) -> PartJudgement:
-    """Where a part's number lies with respect to its region, over seeds.
+    """Determine the position of a part's number relative to its region, over seeds.
 
-    From five seeds on it is inside (outside) where its interval of another seed and another text is. With three or
-    four, each seed's own interval must be too: those alone would all be inside in 1/8 of the cases where the mean of
-    three is on the boundary. Below three it is undecided.
+    From five seeds on, it is inside (outside) if its interval for another seed and another text is. With three or
+    four, each seed's own interval must be too: these alone would all be inside in 1/8 of the cases in which the mean of
+    three is on the boundary. Below three seeds it is undecided.
 
     Args:
         part: number and region.
-        estimates: one a seed, none of them NaN.
-        confidence: of intervals; one-sided levels are half of what is left.
-        holds_confidence: another one for "holds", where several parts are looked at.
-        fails_confidence: another one for "fails".
-        shown_confidence: another one for the intervals that are shown.
+        estimates: one per seed, none of them NaN.
+        confidence: confidence of intervals; one-sided levels are half of the rest.
+        holds_confidence: confidence for "holds", if it differs because several parts are tested.
+        fails_confidence: confidence for "fails", if it differs.
+        shown_confidence: confidence of the intervals that are shown, if it differs.
     """
     from lmdyn.analysis.statistics.scales import to_scale
 
@@ -181,10 +181,10 @@ class _Scaled:
         ends = [end for e in estimates.values() for end in (e.low, e.high) if math.isfinite(end)]
         self.seeds = tuple(independent_seeds(estimates))
         values = {end for s in self.seeds for end in (estimates[s].low, estimates[s].high)}
-        # of a user's own quantity the name may say another thing than a share
+        # a user's quantity may have the name of a share without being one
         outside = between is None or any(not between[0] <= v <= between[1] for v in values)
         self.between = None if outside else between
-        # all seeds have one value of a number that has a range
+        # all seeds have the same value of a bounded number
         self.equal = (*self.between, *values) if self.between is not None and len(values) == 1 else None
         inside = self.equal is None and all(math.isfinite(to_scale(end, scale)) for end in ends)
         self.scale: Scale = scale if inside else "plain"
@@ -215,7 +215,7 @@ class _Scaled:
         return EqualSeeds(mean, value, len(self.seeds), least, greatest)
 
     def own(self, seed: SeedPair, confidence: float) -> Interval:
-        """A seed's own interval: this model, another text."""
+        """Return a seed's own interval: this model, another text."""
         from lmdyn.analysis.statistics.mean_over_seeds import MeanOverSeeds
 
         error, df = self.errors[seed] or 0.0, float(self.estimates[seed].df or math.inf)
@@ -262,7 +262,7 @@ class _Scaled:
         crossed = [s for s in self.estimates if s.init is not None and s.order is not None]
         numbers = [
             [s[i] for s in crossed] for i in (0, 1)
-        ]  # a seed that shares neither is not of the crossed ones
+        ]  # a seed that shares neither number is not part of the crossed design
         inits, orders = (sorted({n for n in found if found.count(n) > 1}) for found in numbers)  # type: ignore[type-var]
         cells = [[SeedPair(i, j) for j in orders] for i in inits]
         whole = all(s in self.estimates and not self.estimates[s].censored for row in cells for s in row)

@@ -1,4 +1,4 @@
-"""Numbers of pairs of two-tower models: how far preferences agree, by chance too, and whether that goes with a lead."""
+"""Numbers of pairs of two-tower models: agreement of preferences, also by chance, and its relation to a lead."""
 
 import math
 from collections.abc import Sequence
@@ -25,28 +25,28 @@ __all__ = [
 ]
 
 Stratum = Literal["frequency", "upos"]
-"""What strata of types are made of: tenths of the types by their frequency; their most frequent part of speech."""
+"""What defines strata of types: deciles of the types' frequency; their most frequent part of speech."""
 
 TOP = 5000
 _BINS = 10
-_WORDS = 5  # of a cluster whose mean is compared, at least
+_WORDS = 5  # minimum number of words of a cluster whose mean is compared
 
 FloatArray = npt.NDArray[np.float64]
 
 
 def preferences_of(rows: Rows, runs: Sequence[ObservedRun], step: str | int = "last") -> pd.DataFrame:
-    """The preference of each word at a step, the most frequent words first.
+    """Return the preference of each word at a step, the most frequent words first.
 
     Args:
-        rows: of ``TowerPreference``'s ``preference``, with ``where=(("by", "token"),)``.
-        runs: of one seed.
+        rows: ``preference`` of ``TowerPreference``, with ``where=(("by", "token"),)``.
+        runs: runs of one seed.
         step: the ``last`` observation, or a step.
 
     Returns:
-        Columns ``value`` and ``upos`` (an empty text where there is none); the index is the word.
+        Columns ``value`` and ``upos`` (an empty text if unknown); the index is the word.
 
     Raises:
-        NotMeasured: no such rows.
+        NotMeasured: if there are no such rows.
     """
     known = tables_of(runs)
     if known is None:
@@ -70,7 +70,7 @@ def _preferences(rows: Rows, runs: Sequence[ObservedRun], step: str | int) -> pd
 
 @dataclass(frozen=True)
 class _Aligned:
-    """Preferences of several models, a row for each type that one has, the most frequent first; NaN where it lacks."""
+    """Preferences of several models: a row for each type of any model, most frequent first; NaN if a model lacks it."""
 
     values: FloatArray
     upos: npt.NDArray[Any]
@@ -85,7 +85,7 @@ class _Aligned:
         return cls(values, tags.to_numpy(dtype=object))
 
     def pair(self, i: int, j: int) -> tuple[FloatArray, FloatArray, npt.NDArray[Any]]:
-        """Preferences and parts of speech of the types that both have, at most the 5,000 most frequent."""
+        """Return preferences and parts of speech of the types that both have, at most the 5,000 most frequent."""
         both = np.flatnonzero(np.isfinite(self.values[:, [i, j]]).all(1))[:TOP]
         return self.values[both, i], self.values[both, j], self.upos[both]
 
@@ -102,34 +102,34 @@ def _strata(upos: npt.NDArray[Any], by: Sequence[Stratum]) -> npt.NDArray[np.int
 
 @dataclass(frozen=True)
 class Lead(Number):
-    """|ln(p̄₁ / p̄₂)|, p̄ being the towers' mean probabilities of the text, by which equation 3 names the primary one.
+    """|ln(p̄₁ / p̄₂)|, p̄ being the towers' mean probabilities of the text, which define the primary one (equation 3).
 
     Attributes:
-        one: the first tower's ``mean_probability``.
-        two: the second's.
+        one: ``mean_probability`` of the first tower.
+        two: that of the second tower.
     """
 
     one: Rows
     two: Rows
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The lead at the last observation, from 0."""
+        """Return the lead at the last observation, at least 0."""
         one, two = (float(rows.table(runs)["value"].iloc[-1]) for rows in (self.one, self.two))
         return Estimate(abs(math.log(one / two)) if one > 0 and two > 0 else math.nan)
 
 
 @dataclass(frozen=True)
 class AgreementOfPairs(AmongSeeds):
-    """Mean over pairs of models, of two seeds each, of what the preferences of both have in common.
+    """Mean over pairs of models, of two seeds each, of the agreement of their preferences.
 
     Attributes:
         a: preferences of words of one model, see :func:`preferences_of`.
-        b: of the other; None for the same.
-        of_pair: ``signed``: Pearson's r, the sign being that of equation 3; ``size``: |r|; ``chance``: the mean r with
-            the types of one model shuffled within strata; ``beyond``: r less that.
-        by: what the strata are made of.
+        b: preferences of the other; None for the same.
+        of_pair: ``signed``: Pearson's r, with the sign of equation 3; ``size``: |r|; ``chance``: the mean r with
+            the types of one model shuffled within strata; ``beyond``: r minus that.
+        by: what defines the strata.
         step: the ``last`` observation, or a step.
-        lead: only models whose lead is at least ``least``.
+        lead: use only models whose lead is at least ``least``.
         least: see ``lead``.
     """
 
@@ -144,15 +144,15 @@ class AgreementOfPairs(AmongSeeds):
     def __post_init__(self) -> None:
         if (self.of_pair in ("chance", "beyond")) != bool(self.by):
             raise ValueError(
-                f"of_pair is {self.of_pair!r} and strata are by {self.by}: 'chance' and 'beyond' need strata, others "
+                f"of_pair is {self.of_pair!r} with strata by {self.by}: 'chance' and 'beyond' require strata, others "
                 "have none"
             )
 
     def read(self, runs: Sequence[ObservedRun]) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """The preferences of both models of a seed.
+        """Return the preferences of both models of a seed.
 
         Raises:
-            NotMeasured: they lack, or their parts of speech do, or the model's lead is too small.
+            NotMeasured: if preferences or parts of speech are missing, or the model's lead is too small.
         """
         one = preferences_of(self.a, runs, self.step)
         if "upos" in self.by and one["upos"].eq("").all():
@@ -163,7 +163,7 @@ class AgreementOfPairs(AmongSeeds):
         return one, other
 
     def table(self, found: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> FloatArray:
-        """(n, n) of the first model of seed i and the second of seed j; NaN of one seed."""
+        """Return (n, n), for the first model of seed i and the second of seed j; NaN for one seed."""
         n = len(found)
         aligned = _Aligned.of([one for one, _ in found] + [other for _, other in found if self.b is not None])
         matrix = np.full((n, n), np.nan)
@@ -176,7 +176,7 @@ class AgreementOfPairs(AmongSeeds):
         return matrix
 
     def statistic(self, table: FloatArray, kept: npt.NDArray[np.int64]) -> float:
-        """The mean over pairs of two seeds."""
+        """Return the mean over pairs of two seeds."""
         return float(table[np.ix_(kept, kept)][~np.eye(len(kept), dtype=bool)].mean())
 
     def _pair(self, x: FloatArray, y: FloatArray, upos: npt.NDArray[Any]) -> float:
@@ -194,11 +194,11 @@ class AgreementOfPairs(AmongSeeds):
 
 @dataclass(frozen=True)
 class AgreementWithLead(AmongSeeds):
-    """Pearson's correlation over pairs of models of r (or |r|) with the smaller lead of both.
+    """Pearson's correlation over pairs of models between r (or |r|) and the smaller lead of both.
 
     Attributes:
         a: preferences of words, see :func:`preferences_of`.
-        lead: of a model.
+        lead: lead of a model.
         of_pair: ``signed`` or ``size``, as in :class:`AgreementOfPairs`.
     """
 
@@ -207,17 +207,17 @@ class AgreementWithLead(AmongSeeds):
     of_pair: Literal["signed", "size"] = "signed"
 
     def read(self, runs: Sequence[ObservedRun]) -> tuple[pd.DataFrame, float]:
-        """Preferences and lead of a model."""
+        """Return preferences and lead of a model."""
         return preferences_of(self.a, runs), self.lead.of(runs).value
 
     def table(self, found: Sequence[tuple[pd.DataFrame, float]]) -> tuple[FloatArray, FloatArray]:
-        """(n, n) of r and of the smaller lead."""
+        """Return (n, n) of r and of the smaller lead."""
         leads = np.array([lead for _, lead in found])
         pairs = AgreementOfPairs(self.a, of_pair=self.of_pair)
         return pairs.table([(one, one) for one, _ in found]), np.minimum.outer(leads, leads)
 
     def statistic(self, table: tuple[FloatArray, FloatArray], kept: npt.NDArray[np.int64]) -> float:
-        """The correlation over pairs."""
+        """Return the correlation over pairs."""
         from lmdyn.analysis.statistics.correlation import pearson
 
         upper = np.triu_indices(len(kept), 1)
@@ -229,13 +229,13 @@ class AgreementWithLead(AmongSeeds):
 class AgreementOfClusters(AmongSeeds):
     """Mean over pairs of models of the correlation of clusters' mean preferences: table 3.
 
-    The clusters are those of one model's word vectors; of each the mean preference of its words is taken in both.
-    Clusters of fewer than five words that both have are left out.
+    The clusters are those of one model's word vectors; the mean preference of the words of each is computed in both
+    models. Clusters with fewer than five words that both models have are left out.
 
     Attributes:
         clusters: memberships of ``WordClusters`` of the first model.
         a: preferences of words of the first model, see :func:`preferences_of`.
-        b: of the other; None for the same kind.
+        b: preferences of the other; None for the same kind.
     """
 
     clusters: Rows
@@ -243,14 +243,14 @@ class AgreementOfClusters(AmongSeeds):
     b: Rows | None = None
 
     def read(self, runs: Sequence[ObservedRun]) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-        """Memberships (``group``, ``token``) and the preferences of both models of a seed."""
+        """Return memberships (``group``, ``token``) and the preferences of both models of a seed."""
         members = self.clusters.frame(runs)
         one = preferences_of(self.a, runs)
         last = members[members["step"].eq(members["step"].max())]
         return last[["group", "token"]], one, one if self.b is None else preferences_of(self.b, runs)
 
     def table(self, found: Sequence[tuple[pd.DataFrame, ...]]) -> FloatArray:
-        """(n, n): clusters and the first model of seed i with the second model of seed j."""
+        """Return (n, n): clusters and the first model of seed i with the second model of seed j."""
         from lmdyn.analysis.statistics.correlation import pearson
 
         n = len(found)
@@ -264,7 +264,7 @@ class AgreementOfClusters(AmongSeeds):
         return matrix
 
     def statistic(self, table: FloatArray, kept: npt.NDArray[np.int64]) -> float:
-        """The mean over pairs of two seeds."""
+        """Return the mean over pairs of two seeds."""
         return float(table[np.ix_(kept, kept)][~np.eye(len(kept), dtype=bool)].mean())
 
 
@@ -283,7 +283,7 @@ class ShareToPrimary(Number):
     step: str | int = "last"
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The share, with its error over words."""
+        """Return the share, with its error over words."""
         table = preferences_of(self.rows, runs, self.step)
         values: Any = table["value"][table["upos"].eq(self.upos)]
         if values.empty:
@@ -292,5 +292,5 @@ class ShareToPrimary(Number):
         return Estimate(share, math.sqrt(share * (1 - share) / n))
 
     def between(self) -> tuple[float, float] | None:
-        """0 and 1."""
+        """Return 0 and 1."""
         return 0.0, 1.0

@@ -8,16 +8,16 @@ import yaml
 __all__ = ["read_yaml"]
 
 _MERGE = "tag:yaml.org,2002:merge"
-_MOST = 1_000_000  # values, with what aliases stand for written out
+_MOST = 1_000_000  # values, with aliases expanded
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a yaml file: plain values, dates as text; None where it holds comments only.
+    """Return the content of a yaml file: plain values, dates as text; None if it has only comments.
 
     Raises:
-        ValueError: it is not UTF-8, no yaml, nested too deeply, empty, has a key twice in a mapping, of which PyYAML
-            would take the last, or an alias that stands for what it is in, or for so much that those who write it out
-            would not end; with file and line.
+        ValueError: if it is not UTF-8 or not yaml, is nested too deeply or empty, has a key twice in a mapping (PyYAML
+            would use the last one), or an alias that contains itself or expands to too many values; the message has
+            file and line.
     """
     content = path.read_bytes()
     try:
@@ -27,7 +27,7 @@ def read_yaml(path: Path) -> Any:
         raise ValueError(f"{path}:{line}: cannot be read as yaml: not UTF-8 ({error.reason})") from error
     if not text.strip():
         raise ValueError(f"{path}:1: the file is empty, expected settings as yaml")
-    if (mark := text.find("\ufeff")) >= 0:  # the parsers of PyYAML do not agree on it
+    if (mark := text.find("\ufeff")) >= 0:  # PyYAML's parsers handle it differently
         line = text.count("\n", 0, mark) + 1
         raise ValueError(f"{path}:{line}: cannot be read as yaml: a byte order mark within the file")
     try:
@@ -47,7 +47,7 @@ def read_yaml(path: Path) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only, each key once; a date is text, as it is for LightningCLI."""
+    """A loader of plain values, each key once; a date is text, as in LightningCLI."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
@@ -63,13 +63,13 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         if isinstance(event, yaml.AliasEvent):
             if id(node) not in self._sizes:
-                raise _Marked(f"the alias *{event.anchor} is within what it stands for", event.start_mark)
+                raise _Marked(f"the alias *{event.anchor} contains itself", event.start_mark)
             return node
         inner = [] if isinstance(node, yaml.ScalarNode) else node.value
         parts = (part for item in inner for part in (item if isinstance(item, tuple) else (item,)))
         self._sizes[id(node)] = size = 1 + sum(self._sizes[id(part)] for part in parts)
         if size > _MOST:
-            raise _Marked(f"aliases stand for more than {_MOST} values", event.start_mark)
+            raise _Marked(f"aliases expand to more than {_MOST} values", event.start_mark)
         return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:
@@ -78,18 +78,16 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
                 if (key.tag, key.value) in seen:
-                    raise _Marked(
-                        f"the key {key.value[:100]!r} is there twice: which is meant?", key.start_mark
-                    )
+                    raise _Marked(f"the key {key.value[:100]!r} occurs twice: remove one", key.start_mark)
                 seen.add((key.tag, key.value))
         return node
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
-        except (ValueError, TypeError, AttributeError) as error:  # of a number such as 0x_
+        except (ValueError, TypeError, AttributeError) as error:  # raised for a number such as 0x_
             raise _Marked(
-                f"{str(node.value)[:100]!r} is no {node.tag.rpartition(':')[2]}", node.start_mark
+                f"{str(node.value)[:100]!r} is not a valid {node.tag.rpartition(':')[2]}", node.start_mark
             ) from error
 
 

@@ -1,6 +1,6 @@
 """The command line: inspect (first); fit, validate, test, predict (LightningCLI); analyze and report (afterwards)."""
 
 INSPECT_FIRST = (
-    "First: `lmdyn inspect MODEL` says which observers run on a model, and writes a yaml to start from."
+    "First: `lmdyn inspect MODEL` shows which observers run on a model and writes a starting yaml."
 )
-"""For the help of each other command."""
+"""Epilog of the help of all other commands."""

@@ -1,4 +1,4 @@
-"""``python -m lmdyn.cli``, ``lmdyn``: dispatch to training, replay and report."""
+"""``python -m lmdyn.cli`` and ``lmdyn``: dispatch the command line to its command."""
 
 import logging
 import os
@@ -26,24 +26,24 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one subcommand of the Trainer's, ``fit | validate | test | predict``, or of lmdyn's: ``lmdyn --help``.
+    """Run a subcommand of the Trainer (``fit | validate | test | predict``) or of lmdyn; ``lmdyn --help`` lists them.
 
-    A mistake in configuration or files ends in one line and exit status 1, not in a traceback; set
-    ``LMDYN_TRACEBACK=1`` to see where it came from. What fails in a user's code or in training shows its traceback.
-    Ctrl-C ends in one line and exit status 130.
+    An error in the configuration or in files is reported in one line with exit status 1, without a traceback; set
+    ``LMDYN_TRACEBACK=1`` to see the traceback. Errors in a user's code or in training show their traceback.
+    Ctrl-C is reported in one line with exit status 130.
     """
     logger = logging.getLogger("lmdyn")
     logger.setLevel(logging.INFO)
-    logger.handlers = [logging.StreamHandler()]  # Lightning has handlers of its own
+    logger.handlers = [logging.StreamHandler()]  # Lightning has its own handlers
     logger.propagate = False
-    # noise of Lightning's that a user can do nothing about: an advertisement, its own deprecated call
+    # notices of Lightning that a user cannot act on: an advertisement, and a deprecated call in Lightning itself
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
         lambda r: "litlogger" not in r.getMessage()
     )
     warnings.filterwarnings("ignore", message=".isinstance.treespec, LeafSpec.. is deprecated")
     args = list(sys.argv[1:] if argv is None else argv)
     here = str(Path.cwd())
-    # the script `lmdyn` finds what `python -m lmdyn.cli` does, such as my_model.py
+    # the script `lmdyn` must find the same modules as `python -m lmdyn.cli`, such as my_model.py
     if not {"", here} & set(sys.path):
         sys.path.insert(0, here)
     if folder := os.environ.get("LMDYN_COSTS"):
@@ -61,31 +61,31 @@ def main(argv: Sequence[str] | None = None) -> None:
         if os.environ.get("LMDYN_TRACEBACK") or not _of_configuration(error):
             raise
         while isinstance(error.__cause__, (ValueError, TypeError)) and _of_jsonargparse(error):
-            error = error.__cause__  # it wraps what a class says; our own add where
-        logger.error("error: %s\n(LMDYN_TRACEBACK=1 shows where)", error)
+            error = error.__cause__  # jsonargparse wraps a class's error; lmdyn's wrappers add the place
+        logger.error("error: %s\n(LMDYN_TRACEBACK=1 shows the traceback)", error)
         raise SystemExit(1) from None
 
 
 def _of_configuration(error: Exception) -> bool:
-    """Whether a line says all there is to say: of arguments and files, not of what a user's code or training does."""
-    # the last is Lightning's, and to import it for comparison would cost seconds
+    """Return whether one line explains the error: it is about arguments or files, not a user's code or training."""
+    # the last one is Lightning's class; importing it for the comparison would take seconds
     expected = isinstance(error, (ValueError, TypeError, OSError, ImportError)) or (
         type(error).__name__ == "MisconfigurationException"
     )
-    # within Lightning's loops: before the first batch, and of a disk that is full
+    # raised in Lightning's loops: before the first batch, or because the disk is full
     if type(error).__name__ in ("ForeseenError", "ResumeError", "UnwritableError"):
         return True
     return expected and not _while_training(error) and of_users_code(error) is None
 
 
 def _while_training(error: BaseException) -> bool:
-    """Whether the error came out of Lightning's loops: a module's, a callback's, not of configuration or files."""
+    """Return whether the error was raised in Lightning's loops: by a module or a callback, not by configuration."""
     loops = f"{os.sep}pytorch{os.sep}loops{os.sep}"
     return any(loops in frame.filename for frame in traceback.extract_tb(error.__traceback__))
 
 
 def _of_jsonargparse(error: BaseException) -> bool:
-    """Whether jsonargparse raised the error."""
+    """Return whether jsonargparse raised the error."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and f"{os.sep}jsonargparse{os.sep}" in frames[-1].filename
 
@@ -107,22 +107,22 @@ _COMMANDS = (
 
 _USAGE = """usage: lmdyn COMMAND …
 
-inspect    first: say what runs on a model           inspect MODEL [--data DATA] [--write my.yaml]
-check      what is known to fail, before training    check --config FILE [--replay OVERLAY] | --profile DIR
-fit        train, with observers watching            fit --config FILE [--config OVERLAY] [--ckpt_path last]
+inspect    first: what runs on a model               inspect MODEL [--data DATA] [--write my.yaml]
+check      find known errors before training         check --config FILE [--replay OVERLAY] | --profile DIR
+fit        train with observers                      fit --config FILE [--config OVERLAY] [--ckpt_path last]
 validate   \\
 test        > evaluate a checkpoint                   test --config FILE --ckpt_path CHECKPOINT
 predict    /
-prepare    encode the data ahead of a run            prepare --config FILE [--tokenizer DIR]
+prepare    encode the data before a run              prepare --config FILE [--tokenizer DIR]
 analyze    replay observers over checkpoints         analyze RUN [--config OVERLAY] [--shard i/n] [--logger NAME]
 report     draw the figures of a run                 report RUN
-surprisal  how surprising words are to a model       surprisal MODEL TEXT [--out DIR]
-fork       train on under other settings             fork RUN --step K [--set KEY=VALUE …] [--data-seed N]
-claims     judge a publication's claims by runs      claims STUDY RUN … [--markdown FILE] [--out DIR]
-configs    what lmdyn brings: a list, or a copy      configs [STUDY] [--to DIR]
-records    keep what claims need of runs             records RUN … --out docs/records/STUDY/PROFILE
+surprisal  compute the surprisal of words            surprisal MODEL TEXT [--out DIR]
+fork       continue a run with other settings        fork RUN --step K [--set KEY=VALUE …] [--data-seed N]
+claims     test a publication's claims on runs       claims STUDY RUN … [--markdown FILE] [--out DIR]
+configs    list or copy shipped configurations       configs [STUDY] [--to DIR]
+records    store what claims need from runs          records RUN … --out docs/records/STUDY/PROFILE
 
-COMMAND --help has the rest; arguments of a class: fit --model.help LSTMLanguageModel, --data.help GrammarCorpus,
+COMMAND --help shows all options. Arguments of a class: fit --model.help LSTMLanguageModel, --data.help GrammarCorpus,
 --trainer.callbacks.help Sparsity"""
 
 
@@ -134,7 +134,7 @@ def _run(args: list[str]) -> None:
     if command == "--version":
         logging.getLogger("lmdyn").info("lmdyn %s", version("lmdyn"))
         return
-    # these are no methods of the Trainer: LightningCLI would not parse them
+    # these are not methods of the Trainer, so LightningCLI cannot parse them
     if command == "analyze":
         analyze_command(args[1:])
     elif command == "report":
@@ -156,10 +156,10 @@ def _run(args: list[str]) -> None:
     elif command == "surprisal":
         surprisal_command(args[1:])
     elif command not in _OF_TRAINER and not str(command).startswith("-"):
-        from lmdyn.analysis.inspection.attributes import did_you_mean  # costs seconds, by what is next to it
+        from lmdyn.analysis.inspection.attributes import did_you_mean  # slow import
 
         raise ValueError(
-            f"there is no command {command!r}{did_you_mean(str(command), _COMMANDS) or ':'} there are "
+            f"unknown command {command!r}{did_you_mean(str(command), _COMMANDS) or ':'} commands are "
             f"{', '.join(_COMMANDS)}"
         )
     elif not set(_OF_TRAINER) & set(args):  # LightningCLI would name the Trainer's commands only

@@ -1,4 +1,4 @@
-"""Replay: observers over checkpoints, of our runs and of Hugging Face's."""
+"""Replay: run observers over checkpoints of lmdyn's runs and of Hugging Face models."""
 
 import fnmatch
 import logging
@@ -63,49 +63,51 @@ def analyze(
     command: Sequence[str] = ("lmdyn", "analyze"),
     untrusted: bool = False,
 ) -> int:
-    """Replay observers over checkpoints: those of a run, in a folder of transformers' Trainer, or of a hub model.
+    """Replay observers over the checkpoints of a run, of a folder of transformers' Trainer, or of a hub model.
 
-    Any number of workers, on machines that share the folder, may be started with the same arguments, at any time:
-    each takes the next checkpoint that nobody has (:class:`~lmdyn.cli.replay.leases.Leases`), helps others when none is
-    left, and ends when everything is there. The next checkpoint is read while one is observed. One that fails is
-    reported, the others go on, and the same command tries it again.
+    Any number of workers, on machines that share the folder, may be started with the same arguments at any time. Each
+    takes the next free checkpoint (:class:`~lmdyn.cli.replay.leases.Leases`), helps other workers when none is left,
+    and ends when all observations exist. The next checkpoint is read while the current one is observed. If a checkpoint
+    fails, it is reported and the others are still observed; the same command retries it.
 
-    The weights are audited on the way (``weights_audit``): identical weights at two steps and steps
-    out of order are warned of and recorded in ``<out>/weights_audit.parquet``. A checkpoint is read once for this, even
-    if all its observations are there, and not again as long as its files stay what they are.
+    The weights are audited at the same time (``weights_audit``): identical weights at two steps and steps out of order
+    raise warnings and are recorded in ``<out>/weights_audit.parquet``. For this, a checkpoint is read once even if all
+    its observations exist, and not again unless its files change.
 
     Args:
-        run: run folder with ``config.yaml``; a folder of ``checkpoint-*``, or of one model that ``save_pretrained``
-            wrote; the name of a hub model.
-        checkpoints: folder or glob; ``<run>/checkpoints`` by default.
-        revisions: of a hub model, see :class:`~lmdyn.callbacks.training.hub_checkpoints.HubCheckpoints`.
-        configs: yaml files over the run's own configuration. For checkpoints of Hugging Face's they are all there is:
-            observers under ``trainer.callbacks``, each with a ``probe:``, or ``data:`` whose validation set they share.
-        only: names of observers, with ``*`` for any text: these of the configured ones; by default all.
-        out: folder that receives ``observations/``; the run's by default.
-        shard: (i, n): take every n-th checkpoint from the i-th only.
-        worker: (i, n): the i-th of n that were started at once, who begin at different checkpoints.
-        scheduled: ask each observer at the steps of its schedule only; otherwise all observers at each checkpoint.
-        strict: stop at the first failure.
-        device: where to observe.
-        loggers: classes of loggers, or ``none``; by default those of the configuration, see
-            :func:`~lmdyn.cli.replay.loggers.logger_settings`. Loggers that are named here are also given the
-            observations that are there already; others get the new ones only.
-        keep: of a hub model, how much of what all workers download may be in the cache at once, beside the first
+        run: run folder with ``config.yaml``; a folder of ``checkpoint-*``, or of one model written by
+            ``save_pretrained``; or the name of a hub model.
+        checkpoints: folder or glob; default: ``<run>/checkpoints``.
+        revisions: revisions of a hub model, see :class:`~lmdyn.callbacks.training.hub_checkpoints.HubCheckpoints`.
+        configs: yaml files applied on top of the run's configuration. For Hugging Face checkpoints they are the only
+            configuration: observers under ``trainer.callbacks``, each with a ``probe:``, or ``data:`` whose validation
+            set they share.
+        only: names of the configured observers to run, with ``*`` for any text; default: all.
+        out: folder that receives ``observations/``; default: the run's folder.
+        shard: (i, n): observe only every n-th checkpoint from the i-th.
+        worker: (i, n): this is the i-th of n workers started together, which begin at different checkpoints.
+        scheduled: whether to call each observer only at the steps of its schedule; otherwise all observers are called
+            at each checkpoint.
+        strict: whether to stop at the first failure.
+        device: device on which to observe.
+        loggers: classes of loggers, or ``none``; default: those of the configuration, see
+            :func:`~lmdyn.cli.replay.loggers.logger_settings`. Loggers named here also receive existing observations;
+            those of the configuration receive only new ones.
+        keep: for a hub model, how many downloads of all workers may be in the cache at once, in addition to the first
             checkpoint; None removes nothing.
-        expiry_s: seconds without a sign of life after which a worker's checkpoint is another's to take.
-        command: its words, for ``<out>/provenance.json``.
-        untrusted: the run is somebody else's: its configuration may name classes of an exact list only
-            (:func:`~lmdyn.cli.checking.untrusted.known_paths`), and what ``configs`` name.
+        expiry_s: seconds without a heartbeat after which other workers may take a worker's checkpoint.
+        command: words of the command line, for ``<out>/provenance.json``.
+        untrusted: whether the run is not trusted: its configuration may name only classes of an exact list
+            (:func:`~lmdyn.cli.checking.untrusted.known_paths`), and those named in ``configs``.
 
     Returns:
         Number of observations made.
 
     Raises:
-        FileNotFoundError: no configuration or no checkpoint.
-        ValueError: no such observer; an observation that is there and cannot be read; a hub model that cannot be
-            reached; an unknown logger; a folder that cannot be written; at the end, what has failed, such as a
-            checkpoint that does not fit the model, with the names that do not.
+        FileNotFoundError: if there is no configuration or no checkpoint.
+        ValueError: if an observer or logger is unknown, an existing observation cannot be read, a hub model cannot be
+            reached, or a folder cannot be written; at the end, if anything failed, such as a checkpoint that does not
+            fit the model (the message lists the names that do not).
     """
     subject = Subject(run, checkpoints, revisions, out)
     folder, out, paths, first = subject.folder, subject.out, subject.paths, subject.first
@@ -126,8 +128,9 @@ def analyze(
     asked = _asked(paths, observers, shard, scheduled=scheduled)
     there = {step: [o for o in asked[step] if o.store.has(step)] for step in asked}
     missing = any(len(there[s]) < len(asked[s]) for s in asked)
-    backlog = Backlog(there if loggers and settings else {}, worker)  # without loggers nothing is read again
-    own_loggers = make_loggers(settings) if missing or backlog else []  # one that gets nothing is not begun
+    backlog = Backlog(there if loggers and settings else {}, worker)  # without loggers, nothing is read again
+    # loggers that would receive nothing are not started
+    own_loggers = make_loggers(settings) if missing or backlog else []
     heed("this replay", foreseen_of_replay(observers, list(paths), scheduled=scheduled), torch.device("cpu"))
     session = begin_session(out, command, device, of=folder) if missing else None
     before = peak_memory(torch.device(device))
@@ -159,21 +162,21 @@ def analyze(
         log.warning("weights audit: %s", sentence)
     n_there = sum(map(len, there.values()))
     by_others = sum(map(len, asked.values())) - n_there - work.made - work.n_failed
-    more = f", {by_others} were made by others meanwhile" if by_others > 0 else ""
-    more += f" ({work.dropped} of them by us, too, and dropped)" if work.dropped else ""
-    log.info("%d observations made, %d were there already%s", work.made, n_there, more)
+    more = f", {by_others} were made by other workers" if by_others > 0 else ""
+    more += f" ({work.dropped} of them also by this worker, and discarded)" if work.dropped else ""
+    log.info("%d observations made, %d existed already%s", work.made, n_there, more)
     work.raise_failures()
     return work.made
 
 
 def _time_of(out: Path) -> float:
-    """The time of the file system of a folder that is going to be written."""
+    """Return the time according to the file system of a folder that will be written to."""
     folder = out / "observations" if (out / "observations").exists() else out
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return file_system_time(folder)
     except OSError as error:
-        raise UnwritableError(out, error, "give another folder by --out") from error
+        raise UnwritableError(out, error, "choose another folder with --out") from error
 
 
 def replay_status(
@@ -189,23 +192,25 @@ def replay_status(
     expiry_s: float = EXPIRY_S,
     untrusted: bool = False,
 ) -> list[str]:
-    """How far a replay is: lines of what is done, running, stale and failed, and why. Nothing is written.
+    """Return the progress of a replay: lines that say what is done, running, stale and failed (with reasons).
+
+    Nothing is written.
 
     Args:
-        run: this and the other arguments are those of :func:`analyze`.
-        checkpoints: see there.
-        revisions: see there.
-        configs: see there.
-        only: see there.
-        out: see there.
-        shard: see there.
-        scheduled: see there.
-        expiry_s: see there.
-        untrusted: see there.
+        run: see :func:`analyze`.
+        checkpoints: see :func:`analyze`.
+        revisions: see :func:`analyze`.
+        configs: see :func:`analyze`.
+        only: see :func:`analyze`.
+        out: see :func:`analyze`.
+        shard: see :func:`analyze`.
+        scheduled: see :func:`analyze`.
+        expiry_s: see :func:`analyze`.
+        untrusted: see :func:`analyze`.
 
     Raises:
-        FileNotFoundError: no configuration or no checkpoint.
-        ValueError: no such observer; a hub model that cannot be reached.
+        FileNotFoundError: if there is no configuration or no checkpoint.
+        ValueError: if an observer is unknown, or a hub model cannot be reached.
     """
     subject = Subject(run, checkpoints, revisions, out)
     allowed = subject.checked(configs) if untrusted else None
@@ -218,28 +223,31 @@ def replay_status(
 
 @contextmanager
 def _bounded(subject: Subject, keep: KeepLimit | None, leases: Leases) -> Iterator[Mapping[int, Path]]:
-    """The checkpoints, with a bound on what is downloaded."""
+    """Yield the checkpoints, with a limit on the number of downloads in the cache."""
     if keep is None or not isinstance(subject.paths, HubCheckpoints):
         yield subject.paths
         return
     from lmdyn.models.pretrained import cached_folder
 
     slots = keep.slots(subject.first)
-    log.info("--keep: at most %d downloaded checkpoints are in the cache at once, and the first one", slots)
+    log.info(
+        "--keep: at most %d downloaded checkpoints are in the cache at once, in addition to the first one",
+        slots,
+    )
     folder = subject.out / "downloads"
     downloads = Downloads(subject.paths, cached_folder, Path(constants.HF_HUB_CACHE), folder, slots, leases)
     try:
         yield downloads
     finally:
         downloads.close()
-        with suppress(OSError):  # not empty: other workers are at it
+        with suppress(OSError):  # not empty: other workers use it
             folder.rmdir()
 
 
 def _asked(
     paths: Mapping[int, Path], observers: Sequence[Observer], shard: tuple[int, int], *, scheduled: bool
 ) -> dict[int, list[Observer]]:
-    """By step, the observers that are asked at it."""
+    """Return the observers that are called at each step."""
     return {
         step: [o for o in observers if not scheduled or _in_schedule(o, step, last=max(paths))]
         for i, step in enumerate(paths)
@@ -248,14 +256,16 @@ def _asked(
 
 
 def _chosen(cli: Any, only: Sequence[str]) -> list[Observer]:
-    """The observers that are asked for, in their order."""
+    """Return the selected observers in their order."""
     observers = [c for c in callbacks_of(cli.trainer) if isinstance(c, Observer)]
     if not observers:
         raise ValueError("no observer is configured: add one under trainer.callbacks, e.g. with --config")
     names = [observer.name for observer in observers]
     for pattern in only:
         if not fnmatch.filter(names, pattern):
-            raise ValueError(f"--only: no observer {pattern!r} is configured, there are {', '.join(names)}")
+            raise ValueError(
+                f"--only: no observer {pattern!r} is configured; configured observers: {', '.join(names)}"
+            )
     return [o for o in observers if not only or any(fnmatch.fnmatchcase(o.name, p) for p in only)]
 
 
@@ -266,7 +276,7 @@ def _in_schedule(observer: Observer, step: int, last: int) -> bool:
 def _loggers(
     config: Mapping[str, Any], configs: Sequence[Path], named: Sequence[str], to: Destination
 ) -> list[dict[str, Any]]:
-    """Settings of the replay's loggers, of the run's configuration and those over it."""
+    """Return the settings of the replay's loggers, from the run's configuration and those applied on top."""
     trainers = [config["trainer"]]
     for extra in configs:
         if not extra.exists():
@@ -281,13 +291,13 @@ def _loggers(
 def _instantiate(
     config: dict[str, Any], configs: Sequence[Path], out: Path, allowed: frozenset[str] | None = None
 ) -> Any:
-    """Model, data and observers of the configuration, for one process and one device; of ``allowed`` classes."""
+    """Instantiate model, data and observers of the configuration for one process; ``allowed`` limits the classes."""
     from lmdyn.cli.fit import LmdynCLI
 
     class Checked(LmdynCLI):
         def before_instantiate_classes(self) -> None:
             super().before_instantiate_classes()
-            if allowed is not None:  # also of files that the configuration names
+            if allowed is not None:  # also for files that the configuration names
                 refuse_others(self.config.as_dict(), "the configuration", allowed)
 
     config["trainer"] |= {
@@ -305,11 +315,11 @@ def _instantiate(
 
 
 def _pretrained_tokenizer(module: Any) -> Any:
-    """The tokenizer beside the weights of a model of Hugging Face's."""
+    """Return the tokenizer stored next to the weights of a Hugging Face model."""
     try:
         return module.tokenizer
     except ValueError as error:
-        log.warning("%s; what needs no tokenizer goes on", error)
+        log.warning("%s; observers that need no tokenizer still run", error)
         return None
 
 
@@ -321,18 +331,18 @@ def _attach(
     tokenizer: Any,
     checkpoints: Mapping[int, Path],
 ) -> None:
-    """What a Trainer's setup does: tokenizer and counts come from the run's folder, or with the model."""
+    """Set up what a Trainer would: tokenizer and counts from the run's folder or from the model's."""
     counts_path = run / "tokenizer" / "token_counts.parquet"
     try:
         counts = pd.read_parquet(counts_path) if counts_path.exists() else None
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{counts_path} cannot be read ({error})") from error
-    if any(o.probe is None for o in observers):  # they look at the run's own validation set
+    if any(o.probe is None for o in observers):  # these observe the run's own validation set
         named = getattr(datamodule, "hparams", {}).get("tokenizer")
         own = (run / "config.yaml").exists()
         if not own and tokenizer is None and named is None and offers(datamodule, HasTokenizer):
             raise ValueError(
-                f"there is no tokenizer beside the weights, and {type(datamodule).__name__} would make up its own: "
+                f"no tokenizer next to the weights, and {type(datamodule).__name__} would create its own: "
                 "save the one that the model was trained with there (tokenizer.save_pretrained), or give "
                 "data.init_args.tokenizer"
             )

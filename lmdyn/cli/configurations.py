@@ -1,4 +1,4 @@
-"""What tells the models of several runs apart, from their saved configurations."""
+"""What distinguishes the models of several runs, according to their saved configurations."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -12,22 +12,22 @@ from lmdyn.claims.yaml_files import read_yaml
 
 __all__ = ["model_configurations", "read_yaml"]
 
-_CLASS = "class"  # a name that no argument of Python's can have
+_CLASS = "class"  # a keyword of Python, so no argument can have this name
 
 
 def model_configurations(runs: Mapping[str, Path]) -> pd.DataFrame:
-    """The class of each run's model, and those of its arguments that are not the same in all runs.
+    """Return the class of each run's model, and those of its arguments that differ between runs.
 
-    Nested arguments are named with dots, classes among them by their last name: ``optimizer`` is ``AdamW`` and
-    ``optimizer.lr`` its rate. What an object of another class does not have is no difference of its own.
+    Nested arguments have dotted names, and classes are given by their last name: ``optimizer`` is ``AdamW`` and
+    ``optimizer.lr`` is its rate. An argument that objects of another class do not have does not count as a difference.
 
     Args:
-        runs: names to run folders; what is asked of one is its ``config.yaml``, with ``model.class_path`` and
+        runs: run folder of each name; only its ``config.yaml`` is read, with ``model.class_path`` and
             ``model.init_args``.
 
     Returns:
-        One row for each run, in this order: columns ``run``, ``class`` and the arguments. A run without a
-        configuration has None throughout.
+        One row for each run, in this order: columns ``run``, ``class`` and the arguments. The row of a run without a
+        configuration is None throughout.
     """
     flat = {run: dict(_flat(_model(folder / "config.yaml"))) for run, folder in runs.items()}
     known = [values for values in flat.values() if values]
@@ -46,19 +46,19 @@ def _model(config: Path) -> Any:
 
 def _flat(model: Any) -> Iterator[tuple[str, Any]]:
     for name, value in flat_configuration(model, "model"):
-        # null as in the file, like lists
+        # null as written in the file, like lists
         yield name.removeprefix("model.") if name != "model" else _CLASS, "null" if value is None else value
 
 
 def _differs(name: str, known: list[dict[str, Any]]) -> bool:
-    """Whether two runs have different values, or one lacks what another run of the same class has."""
+    """Return whether two runs have different values, or one lacks an argument that a run of the same class has."""
     values = {json.dumps(run[name]) for run in known if name in run}
     having, lacking = ({_owner(name, run) for run in known if (name in run) == has} for has in (True, False))
     return len(values) > 1 or bool(having & lacking)
 
 
 def _owner(name: str, run: Mapping[str, Any]) -> tuple[str, Any]:
-    """The class whose argument ``name`` is."""
+    """Return the name and value of the class to which the argument ``name`` belongs."""
     while "." in name:
         name = name.rpartition(".")[0]
         if name in run:

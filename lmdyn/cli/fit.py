@@ -1,4 +1,4 @@
-"""Training and evaluation by LightningCLI, with resuming that cannot surprise."""
+"""Training and evaluation by LightningCLI, with exact resuming."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-# imported so that yaml can name their classes without their modules
+# imported so that yaml can name their classes without module paths
 import lmdyn.callbacks
 import lmdyn.datamodules
 import lmdyn.models  # noqa: F401
@@ -43,7 +43,7 @@ __all__ = ["LmdynCLI", "SaveRunConfig", "data_seed", "plain"]
 log = logging.getLogger(__name__)
 
 _DESCRIPTIONS = {
-    "fit": "Train, with observers watching. --data_seed N sets the order of data, apart from --seed_everything.",
+    "fit": "Train a model with observers. --data_seed N sets the order of data independently of --seed_everything.",
     "validate": "Evaluate a checkpoint on the validation data.",
     "test": "Evaluate a checkpoint on the test data.",
     "predict": "Collect the predictions of a checkpoint.",
@@ -51,29 +51,29 @@ _DESCRIPTIONS = {
 
 
 class SaveRunConfig(SaveConfigCallback):
-    """Saves ``config.yaml`` and ``provenance.json`` when a run is trained; testing it later does not overwrite them.
+    """Saves ``config.yaml`` and ``provenance.json`` when a run is trained; a later test does not overwrite them.
 
     Args:
-        *args: those of Lightning's callback.
-        command: the words of the command, for the provenance.
-        **kwargs: those of Lightning's callback.
+        *args: arguments of Lightning's callback.
+        command: the words of the command line, for the provenance.
+        **kwargs: arguments of Lightning's callback.
     """
 
     def __init__(self, *args: Any, command: Sequence[str] = (), **kwargs: Any) -> None:
-        kwargs["save_to_log_dir"] = False  # Lightning would leave half a file where it is killed
+        kwargs["save_to_log_dir"] = False  # Lightning would leave a partial file if it is killed
         super().__init__(*args, **kwargs)
         self.command = command
         self._folder = Path()
         self._session: int | None = None
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Save in ``fit`` only."""
+        """Save both files in ``fit`` only."""
         if stage == "fit":
-            self._folder = run_folder(trainer)  # a broadcast: every rank must ask
+            self._folder = run_folder(trainer)  # a broadcast: every rank must call it
             super().setup(trainer, pl_module, stage)
 
     def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Write both; called on rank 0, before anything is observed."""
+        """Write both files; called on rank 0, before anything is observed."""
 
         def write(path: Path) -> None:
             self.parser.save(
@@ -84,7 +84,7 @@ class SaveRunConfig(SaveConfigCallback):
         self._session = begin_session(self._folder, self.command, str(trainer.strategy.root_device))
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """End it."""
+        """Record the end of the run in the provenance."""
         if trainer.is_global_zero:
             checks = [c.compared for c in callbacks_of(trainer) if isinstance(c, Preflight)]
             parameters = sum(parameter.numel() for parameter in pl_module.parameters())
@@ -95,14 +95,14 @@ class SaveRunConfig(SaveConfigCallback):
 class LmdynCLI(LightningCLI):
     """LightningCLI with lmdyn's classes, exact resuming, and a report at the end of ``fit``.
 
-    ``--ckpt_path last`` resumes from the newest full checkpoint of the run's folder; without one it is an error.
-    A fresh ``fit`` refuses a folder that already holds a run, and each one a folder that another process trains in.
-    Checkpoints are files of this machine, read with ``weights_only=True`` by every subcommand.
+    ``--ckpt_path last`` resumes from the newest full checkpoint in the run's folder; if there is none, it is an error.
+    A new ``fit`` refuses a folder that already contains a run; every ``fit`` refuses one that another process uses.
+    Checkpoints must be local files; all subcommands read them with ``weights_only=True``.
 
     Args:
-        args: the words of the command line.
-        run: whether to run the subcommand that they begin with.
-        command: the words that were typed, for the provenance, where they are others.
+        args: words of the command line.
+        run: whether to run the subcommand at the start of ``args``.
+        command: the words that the user typed, for the provenance, if they differ from ``args``.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class LmdynCLI(LightningCLI):
     ) -> None:
         self._writer: FolderLock | None = None
         self._folder: Path | None = None
-        self._resumed: tuple[Any, ...] = ()  # what is compared where a run goes on
+        self._resumed: tuple[Any, ...] = ()  # arguments of check_resumed if the run is resumed
         super().__init__(
             L.LightningModule,
             L.LightningDataModule,
@@ -122,7 +122,7 @@ class LmdynCLI(LightningCLI):
             save_config_kwargs={"overwrite": True, "command": command or ["lmdyn", *args]},
             seed_everything_default=0,
             parser_kwargs={
-                "description": "lmdyn: train a language model and watch how it learns",
+                "description": "lmdyn: train a language model and observe how it learns",
                 **{name: {"description": f"{what} {INSPECT_FIRST}"} for name, what in _DESCRIPTIONS.items()},
             },
             parser_class=Parser,
@@ -131,14 +131,14 @@ class LmdynCLI(LightningCLI):
         )
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
-        """LightningCLI's parser, but a later ``callbacks:`` replaces the list."""
+        """Return LightningCLI's parser, except that a later ``callbacks:`` replaces the list."""
         parser = super().init_parser(**kwargs)
         action = next(a for a in parser._actions if a.dest == "config")
-        action.__class__ = ConfigFile  # Lightning has added its own under these names already
+        action.__class__ = ConfigFile  # Lightning has already added its own action under these names
         return parser
 
     def parse_arguments(self, parser: Any, args: Any) -> None:
-        """Parse ``args`` whatever ``sys.argv`` says (Lightning warns of it); ``--data_seed`` is the order of data."""
+        """Parse ``args`` regardless of ``sys.argv`` (Lightning warns of it); ``--data_seed`` sets the order of data."""
         args, seed = data_seed(args)
         self.config = parser.parse_args(args)
         if seed is not None:
@@ -148,18 +148,18 @@ class LmdynCLI(LightningCLI):
             name = order_argument(data.init_args.keys()) if "init_args" in data else None
             if name is None:
                 raise ValueError(
-                    f"--data_seed {seed}: {data.class_path} has neither order_seed nor seed: leave --data_seed out"
+                    f"--data_seed {seed}: {data.class_path} has neither order_seed nor seed: omit --data_seed"
                 )
             data.init_args[name] = seed
 
     def before_instantiate_classes(self) -> None:
-        """Note which error each constructor raises; those of model and data are LightningCLI's to call."""
+        """Record the errors of constructors; LightningCLI itself calls those of model and data."""
         self.parser.add_instantiator(
             lambda cls, *args, **kwargs: cls(*args, **kwargs), object, subclasses=True
         )
 
     def instantiate_classes(self) -> None:
-        """Make what is configured; an error is that of the constructor, not what jsonargparse makes of it."""
+        """Instantiate the configured classes; reraise a constructor's own error instead of jsonargparse's."""
         try:
             super().instantiate_classes()
         except Exception:
@@ -170,30 +170,30 @@ class LmdynCLI(LightningCLI):
             raise error from error.__cause__
 
     def _parse_ckpt_path(self) -> None:
-        """Refuse what is no file, and hyperparameters that differ: Lightning lets them override the configuration."""
+        """Refuse a missing file, and hyperparameters that differ: Lightning lets them override the configuration."""
         subcommand = self.config.get("subcommand")
         if not subcommand:
             return
         config = self.config[subcommand]
         if config.get("weights_only") is False:
             raise ValueError(
-                "weights_only: expected true or null, got false: other checkpoints can run code when they are read; "
-                "save weights and plain values"
+                "weights_only: expected true or null, got false: loading other checkpoints can execute code; "
+                "save weights and plain values only"
             )
         path = config.get("ckpt_path")
-        if path is None or (subcommand == "fit" and path == "last"):  # before_fit looks for the last one
+        if path is None or (subcommand == "fit" and path == "last"):  # before_fit finds the last one
             return
         sharded = is_sharded_checkpoint(Path(path))
         if not (sharded or Path(path).is_file()):
             raise FileNotFoundError(
-                f"ckpt_path: there is no checkpoint {path}: expected a file on this machine, or the folder of a "
-                "sharded one (download a remote one)"
+                f"ckpt_path: checkpoint {path} does not exist: expected a local file, or the folder of a sharded "
+                "checkpoint (download a remote one first)"
             )
         checkpoint = about_sharded(Path(path)) if sharded else read_checkpoint(Path(path))
         if subcommand == "fit" and "optimizer_states" not in checkpoint:
             raise ValueError(
-                f"ckpt_path: {path} holds weights and no resume state: a run goes on from a full checkpoint, one "
-                "of its resume/ (which a ScheduledCheckpoint of weights_only: false writes)"
+                f"ckpt_path: {path} contains weights but no resume state: resume from a full checkpoint, one in the "
+                "run's resume/ (written by a ScheduledCheckpoint with weights_only: false)"
             )
         needed = (
             ("pytorch-lightning_version", "loops") if subcommand == "fit" else ("pytorch-lightning_version",)
@@ -201,8 +201,8 @@ class LmdynCLI(LightningCLI):
         for key in needed:
             if key not in checkpoint:
                 raise ValueError(
-                    f"ckpt_path: {path} lacks {key!r}, which Lightning writes into each checkpoint: was it made by "
-                    "another program? expected a checkpoint of a Trainer's, as `lmdyn fit` writes it"
+                    f"ckpt_path: {path} lacks {key!r}, which Lightning writes into each checkpoint: was it written by "
+                    "another program? Expected a checkpoint of a Trainer, as written by `lmdyn fit`"
                 )
         saved = checkpoint.get("hyper_parameters", {})
         saved = saved if isinstance(saved, dict) else {}
@@ -214,11 +214,11 @@ class LmdynCLI(LightningCLI):
             check_resumed(Path(path).absolute().parent.parent, *self._resumed)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
-        """Arguments of the Trainer's method; it would unpickle what weights_only=None leaves open."""
+        """Return the arguments of the Trainer's method; with weights_only=None, it would unpickle."""
         return {**super()._prepare_subcommand_kwargs(subcommand), "weights_only": True}
 
     def before_fit(self) -> None:
-        """Resolve ``last``; refuse to begin a run where one already is; check ahead what would fail later."""
+        """Resolve ``last``; refuse to start a run in a used folder; check in advance what would fail later."""
         callbacks_of(self.trainer).insert(0, Preflight())
         if isinstance(self.trainer.progress_bar_callback, RichProgressBar) and not sys.stdout.isatty():
             callbacks_of(self.trainer).append(ProgressLines())
@@ -226,7 +226,8 @@ class LmdynCLI(LightningCLI):
         folder = self._folder = run_folder(self.trainer)
         if self.trainer.is_global_zero:
             self._writer = FolderLock(folder)
-            self._writer.acquire(wait=CHAIN in os.environ)  # its chain has ended all that it could end
+            # a chain has already terminated the processes that it could
+            self._writer.acquire(wait=CHAIN in os.environ)
         path = config.get("ckpt_path")
         if path is None:
             self._refuse_used_folder(folder)
@@ -235,7 +236,7 @@ class LmdynCLI(LightningCLI):
             path = config["ckpt_path"] = self.config_init["fit"]["ckpt_path"] = last and str(last)
             self._parse_ckpt_path()
         elif (folder / "config.yaml").is_file() and Path(path).resolve().parent.parent != folder.resolve():
-            check_resumed(folder, *self._resumed)  # a checkpoint that was copied
+            check_resumed(folder, *self._resumed)  # the checkpoint may be a copy
         if path is None:
             for logger in self.trainer.loggers if _holds_something(folder) else ():
                 purge_after(logger, -1)
@@ -244,7 +245,7 @@ class LmdynCLI(LightningCLI):
                 purge_after(logger, step)
 
     def _run_subcommand(self, subcommand: str) -> None:
-        """Run it; a run that was terminated says so, where Lightning exits as if it had ended."""
+        """Run the subcommand; report a terminated run, for which Lightning would exit as if it had finished."""
         self._refuse_whole_module_for_sharded(self.config[subcommand].get("ckpt_path"))
         try:
             super()._run_subcommand(subcommand)
@@ -259,62 +260,62 @@ class LmdynCLI(LightningCLI):
                 self._writer.release()
 
     def _say_how_to_go_on(self) -> None:
-        """Of a training that was stopped; nothing here waits for other ranks."""
+        """Log how to resume a training that was stopped; this must not wait for other ranks."""
         if self._folder is None or not self.trainer.is_global_zero:
             return
         said = f"stopped at step {self.trainer.global_step}"
         if not self._full_savers:
-            log.info(
-                "%s; to be able to go on, a run needs a ScheduledCheckpoint with weights_only: false", said
-            )
+            log.info("%s; resuming requires a ScheduledCheckpoint with weights_only: false", said)
             return
         full = self._full_checkpoints(self._folder)
-        start = f"step {checkpoint_step(full[-1])}" if full else "its beginning"
+        start = f"step {checkpoint_step(full[-1])}" if full else "the beginning"
         logger = plain(self.config["fit"])["trainer"].get("logger")
         words = " --ckpt_path last"
         named = isinstance(logger, dict) and "version" in (logger.get("init_args") or {})
-        if named and logger["init_args"]["version"] is None:  # the next run would have the next number
+        if named and logger["init_args"]["version"] is None:  # by default the next run gets the next number
             words = f" --trainer.logger.init_args.version {self._folder.name}{words}"
-        elif logger is not False and not named:  # Lightning's own loggers, several, or of a user's own
+        elif (
+            logger is not False and not named
+        ):  # Lightning's default logger, several loggers, or a user's class
             words += (
                 f", and its logger with the folder of this run, {self._folder} (version: {self._folder.name})"
             )
-        log.info("%s; to go on, from %s: the same command with%s", said, start, words)
+        log.info("%s; to resume from %s: the same command with%s", said, start, words)
 
     def _refuse_whole_module_for_sharded(self, path: str | None) -> None:
-        """A sharded checkpoint, which each rank reads its part of, where ranks have the whole module."""
+        """Refuse a sharded checkpoint, of which each rank reads its part, if each rank holds the whole module."""
         strategy = self.trainer.strategy
         if path is not None and is_sharded_checkpoint(Path(path)) and not isinstance(strategy, SHARDING):
             raise ValueError(
-                f"ckpt_path: {path} is a sharded checkpoint, and ranks have the whole module here "
-                f"({type(strategy).__name__}): give the strategy of the run that wrote it (on any number of ranks; "
-                "its `save_distributed_checkpoint: false` writes files)"
+                f"ckpt_path: {path} is a sharded checkpoint, but each rank holds the whole module here "
+                f"({type(strategy).__name__}): use the strategy of the run that wrote it (with any number of ranks; "
+                "its `save_distributed_checkpoint: false` writes single files)"
             )
 
     def _refuse_used_folder(self, folder: Path) -> None:
-        """Every rank looks for itself, and all of them raise: rank 0 writes only when all have met, which is later."""
+        """Refuse a used folder; every rank checks and raises, because rank 0 writes only after a later barrier."""
         savers = [c for c in callbacks_of(self.trainer) if isinstance(c, ScheduledCheckpoint)]
         kept = {"checkpoints", "resume", "observations", *(c.folder for c in savers)}
         if (folder / "config.yaml").exists() and any(_holds_something(folder / name) for name in kept):
             raise ValueError(
-                f"{folder} already holds a run: resume it with --ckpt_path last, remove it, or choose another folder, "
+                f"{folder} contains a run: resume it with --ckpt_path last, remove it, or choose another folder, "
                 "e.g. --trainer.logger.init_args.version NAME"
             )
 
     def _last_checkpoint(self, folder: Path) -> Path | None:
-        """The newest full checkpoint of a run; None where one was begun that has none yet, to begin it again."""
+        """Return the newest full checkpoint of a run; None to restart a run that was stopped before its first one."""
         savers, found = self._full_savers, self._full_checkpoints(folder)
         if not found and savers and (folder / "config.yaml").exists():
             if changed := changed_settings(folder, plain(self.config["fit"]), from_begin=True):
                 raise ValueError(
-                    f"{folder} was stopped before its first full checkpoint and cannot begin again with other settings "
-                    f"({'; '.join(changed.values())}): give those from before, remove it, or choose another folder"
+                    f"{folder} was stopped before its first full checkpoint and cannot restart with other settings "
+                    f"({'; '.join(changed.values())}): use the previous ones, remove it, or choose another folder"
                 )
-            log.warning("%s was stopped before its first full checkpoint: it begins again", folder)
+            log.warning("%s was stopped before its first full checkpoint: it restarts", folder)
             return None
         if not found:
             raise FileNotFoundError(
-                f"ckpt_path: last: no checkpoint to resume from in {folder} (name the run's folder, e.g. by "
+                f"ckpt_path: last: no checkpoint to resume from in {folder} (select the run's folder, e.g. with "
                 "--trainer.logger.init_args.version version_0)"
                 + ("" if savers else ": attach a ScheduledCheckpoint with weights_only: false")
             )
@@ -326,16 +327,16 @@ class LmdynCLI(LightningCLI):
         return [c for c in callbacks if isinstance(c, ScheduledCheckpoint) and not c.weights_only]
 
     def _full_checkpoints(self, folder: Path) -> list[Path]:
-        """Those from which a run goes on, in the order of steps."""
+        """Return the checkpoints from which a run can resume, in the order of steps."""
         found = [p for saver in self._full_savers for p in (folder / saver.folder).glob("step=*.ckpt")]
         for path in [p for p in found if p.is_dir() and not is_sharded_checkpoint(p)]:
-            log.warning("%s is a folder and no whole checkpoint: it is passed over", path)
+            log.warning("%s is a folder without a complete checkpoint: it is ignored", path)
             found.remove(path)
         return sorted(found, key=lambda path: checkpoint_step(path) or 0)
 
     def after_fit(self) -> None:
-        """Write the report, and say where everything is."""
-        folder = run_folder(self.trainer)  # a broadcast: every rank must ask
+        """Write the report, and log the paths of the outputs."""
+        folder = run_folder(self.trainer)  # a broadcast: every rank must call it
         if not self.trainer.is_global_zero or not any(
             isinstance(c, Observer) for c in callbacks_of(self.trainer)
         ):
@@ -345,20 +346,20 @@ class LmdynCLI(LightningCLI):
 
             log.info("report: %s", write_report([folder], folder / "report"))
         except Exception:  # the run is complete without it
-            log.exception("no report: the run is complete, and `lmdyn report %s` writes it later", folder)
+            log.exception("no report: the run is complete, and `lmdyn report %s` writes it again", folder)
         for logger in self.trainer.loggers:
             log.info("curves: %s", where_curves_are(logger))
 
     def after_test(self) -> None:
-        """Keep the numbers: ``test.json`` in the run's folder, which ``report`` shows."""
+        """Write the metrics to ``test.json`` in the run's folder, which ``report`` shows."""
         self._write_metrics("test")
 
     def after_validate(self) -> None:
-        """Keep the numbers: ``validate.json`` in the run's folder."""
+        """Write the metrics to ``validate.json`` in the run's folder."""
         self._write_metrics("validate")
 
     def _write_metrics(self, name: str) -> None:
-        folder = run_folder(self.trainer)  # a broadcast: every rank must ask
+        folder = run_folder(self.trainer)  # a broadcast: every rank must call it
         if self.trainer.is_global_zero:
             metrics: dict[str, Any] = {k: float(v) for k, v in self.trainer.callback_metrics.items()}
             checkpoint = self.config[name].get("ckpt_path")
@@ -370,14 +371,14 @@ class LmdynCLI(LightningCLI):
             path = folder / f"{name}.json"
             text = json.dumps(metrics, indent=1) + "\n"
             write_file(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
-            log.info("numbers: %s", path)
+            log.info("metrics: %s", path)
 
 
 def data_seed(args: Sequence[str]) -> tuple[list[str], int | None]:
-    """Arguments without ``--data_seed N``, and N, which sets the argument that :func:`order_argument` names.
+    """Return the arguments without ``--data_seed N``, and N, the value of the argument given by :func:`order_argument`.
 
     Raises:
-        ValueError: what follows is no number.
+        ValueError: if N is not a number.
 
     Example:
         >>> data_seed(["fit", "--data_seed", "3", "--config", "lm.yaml"])
@@ -393,18 +394,18 @@ def data_seed(args: Sequence[str]) -> tuple[list[str], int | None]:
             continue
         text = value if equals else next(words, "")
         if not text.isdecimal():
-            raise ValueError(f"{option} is {text!r}: expected a number from 0")
+            raise ValueError(f"{option} is {text!r}: expected an integer of at least 0")
         seed = int(text)
     return rest, seed
 
 
 def run_folder(trainer: L.Trainer) -> Path:
-    """The run's folder."""
+    """Return the run's folder."""
     return Path(trainer.log_dir or trainer.default_root_dir)
 
 
 def _holds_something(folder: Path) -> bool:
-    """Whether there are files, other than what a killed process had begun and what is derived."""
+    """Return whether the folder has files, except derived ones and those left by a killed process."""
     files = (p for p in folder.rglob("*") if CACHE not in p.relative_to(folder).parts)
     return any(not p.name.startswith(".") for p in files if p.is_file())
 
@@ -412,10 +413,10 @@ def _holds_something(folder: Path) -> bool:
 def check_hyperparameters(model: dict[str, Any], saved: dict[str, Any], path: str) -> None:
     """Compare a model's configuration with the hyperparameters of a checkpoint.
 
-    What the configuration leaves open (null, as a vocabulary size to be found) agrees with any number.
+    An argument that the configuration leaves open (null, such as a vocabulary size) agrees with any number.
 
     Raises:
-        ValueError: they differ, with what differs.
+        ValueError: if they differ; the message lists the differences.
     """
     here = {"_class_path": model.get("class_path"), **model.get("init_args", {})}
     ignored = {"_instantiator"}
@@ -429,18 +430,18 @@ def check_hyperparameters(model: dict[str, Any], saved: dict[str, Any], path: st
     ]
     if differences:
         raise ValueError(
-            f"{path} was written by another model ({'; '.join(differences)}): give the same configuration, or another "
+            f"{path} was written by another model ({'; '.join(differences)}): use the same configuration, or another "
             "checkpoint"
         )
 
 
 def _named(key: str, value: Any) -> Any:
-    """A plain value; a class by its public name, as its module may be given in several ways."""
+    """Return a plain value as it is, and a class by its public name, since its module can be given in several ways."""
     return current_name(value) if key == "_class_path" and isinstance(value, str) else plain(value)
 
 
 def plain(value: Any) -> Any:
-    """Namespaces of jsonargparse's as dicts, tuples as lists, at any depth."""
+    """Convert jsonargparse's namespaces to dicts and tuples to lists, recursively."""
     if hasattr(value, "as_dict"):
         value = value.as_dict()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""``lmdyn inspect``: what a model is, where to look into it, which observers run on it, and a yaml to start from."""
+"""``lmdyn inspect``: what a model is, its sites, which observers run on it, and a starting yaml."""
 
 import inspect
 import logging
@@ -37,7 +37,7 @@ __all__ = ["inspect_model"]
 log = logging.getLogger(__name__)
 
 _START: Mapping[str, Mapping[str, Any]] = {"Similarity": {"reference": Itself()}}
-"""Arguments that an observer needs, and what to start with."""
+"""Required arguments of observers, with starting values."""
 
 
 def inspect_model(
@@ -49,45 +49,45 @@ def inspect_model(
     write: Path | None = None,
     device: str = "cpu",
 ) -> Inspection:
-    """Look at a model, print what it is and which observers run on it, and write a yaml to start from.
+    """Inspect a model, print what it is and which observers run on it, and write a starting yaml.
 
-    Nothing is trained, and but for the yaml nothing is written; text that is encoded goes to lmdyn's cache.
+    Nothing is trained, and nothing except the yaml is written; encoded text goes to lmdyn's cache.
 
     Args:
         name: yaml, run folder, folder or hub name of transformers, or ``package.Class``.
-        data: yaml with ``data``, text file, or ``package.Class`` of a datamodule; a synthetic corpus by default.
+        data: yaml with ``data``, text file, or ``package.Class`` of a datamodule; default: a synthetic corpus.
         arguments: ``--model.ARG VALUE``, ``--data.ARG VALUE``.
-        forward: dotted path to ``(module, batch) -> output``.
-        write: the yaml.
-        device: where the model is run.
+        forward: dotted path of a function ``(module, batch) -> output``.
+        write: path of the yaml.
+        device: device on which the model is run.
 
     Raises:
-        FileNotFoundError: a file that is missing.
-        ValueError: a name that stands for no model, data that the model cannot read, a yaml that is there already, or
-            a model that neither ``fit`` nor ``analyze`` takes, for ``write``.
+        FileNotFoundError: if a file is missing.
+        ValueError: if the name is not that of a model, the model cannot read the data, the yaml exists already, or,
+            with ``write``, neither ``fit`` nor ``analyze`` accepts the model.
     """
     if write is not None and write.exists():
-        raise ValueError(f"--write {write}: the file is there already: give another name, or remove it")
+        raise ValueError(f"--write {write}: the file already exists: give another name, or remove it")
     of_model = _groups(arguments, "model")
     subject = find_subject(name, of_model)
     subject.module.to(device)
     with silently(logging.WARNING):
         given = find_data(data, subject, _groups(arguments, "data"), forward)
-    subject.module.to(device)  # also the layers that were built from the data
+    subject.module.to(device)  # including layers that were built from the data
     found = _inspected(subject, given, forward)
     print_page(found)
     if write is not None:
         write.write_text(starting_yaml(found, write.stem), encoding="utf-8")
         log.info("written: %s; next: %s", write, next_command(subject, str(write)))
     elif (why := refusal(found)) is not None:
-        log.info("next: --write makes no yaml to start from yet: %s", why)
+        log.info("next: --write cannot write a starting yaml yet: %s", why)
     else:
-        log.info("next: a yaml to start from, lmdyn inspect %s … --write my.yaml", name)
+        log.info("next: a starting yaml, lmdyn inspect %s … --write my.yaml", name)
     return found
 
 
 def _groups(arguments: Sequence[str], key: str) -> list[str]:
-    """The words of ``--key.ARG VALUE``."""
+    """Return the words of ``--key.ARG VALUE``."""
     words: list[str] = []
     mine = False
     for word in arguments:
@@ -130,7 +130,7 @@ def _inspected(subject: Subject, given: Data, forward: str | None) -> Inspection
 
 
 def _exported() -> list[type[Observer]]:
-    """All observers of ``lmdyn.callbacks``."""
+    """Return all observers of ``lmdyn.callbacks``."""
     named = [getattr(lmdyn.callbacks, name) for name in lmdyn.callbacks.__all__]
     return [c for c in named if isinstance(c, type) and issubclass(c, Observer) and not inspect.isabstract(c)]
 
@@ -139,23 +139,23 @@ def _default(cls: type[Observer], forward: str | None) -> Observer:
     start = _START.get(cls.__name__, {})
     try:
         return cls(forward=forward, **start)
-    except ValueError:  # it calls the encoder itself
+    except ValueError:  # the observer calls the encoder itself
         return cls(**start)
 
 
 def _part(data: Any) -> Any:
-    """The loader that is looked at: that of the validation part, else another one."""
+    """Return the loader that is inspected: that of the validation part, otherwise another one."""
     problem: ValueError | None = None
     for split in ("validation", "train", "test"):
         try:
             return split_loader(data, split, "inspect", chosen=False)
         except ValueError as error:
             problem = problem or error
-    raise ValueError(f"{type(data).__name__} has no data to look at: expected val_dataloader()") from problem
+    raise ValueError(f"{type(data).__name__} has no data to inspect: expected val_dataloader()") from problem
 
 
 def _counts(subject: Subject, given: Data) -> Any:
-    """Training counts, as the command that follows has them: ``analyze`` knows those of a run's folder only."""
+    """Return the training counts that the next command has; for ``analyze``, only a run's folder has any."""
     path = (subject.folder or Path()) / "tokenizer" / "token_counts.parquet"
     if subject.kind in ("run", "pretrained"):
         return pd.read_parquet(path) if subject.kind == "run" and path.exists() else None
@@ -166,14 +166,14 @@ def _counts(subject: Subject, given: Data) -> Any:
 
 
 def _damaged(module: nn.Module) -> dict[str, str]:
-    """What is said of weights that are NaN or infinite."""
+    """Return a line about weights that are NaN or infinite."""
     bad = {name: int((~p.detach().isfinite()).sum()) for name, p in module.named_parameters()}
     bad = {name: number for name, number in bad.items() if number}
     if not bad:
         return {}
     first = next(iter(bad))
     return {
-        "weights": f"{sum(bad.values()):,} are NaN or infinite, the first in {first}: so will be what is measured"
+        "weights": f"{sum(bad.values()):,} are NaN or infinite, the first in {first}: measured values will be too"
     }
 
 
@@ -184,7 +184,7 @@ def _labels(
     given: Data,
     forward: Forward | None,
 ) -> dict[str, str]:
-    """What the model reads, and what labels mean, as they were measured."""
+    """Describe what the model reads and how labels are aligned, according to measurements."""
     declared = declared_labels(probe)
     own = all("labels" in batch for batch in batches)
     labelled = batches if own else [{"labels": batch["input_ids"], **batch} for batch in batches]
@@ -200,15 +200,15 @@ def _labels(
         says = decision.reason.partition("; the module reads")[0]
     reads = {
         "causal": "causal: logits do not depend on later tokens (measured)",
-        "bidirectional": "bidirectional, as masked models do: logits depend on later tokens too (measured)",
-        "unknown": "not known: no token had an effect on other places that could be measured",
+        "bidirectional": "bidirectional, as in masked models: logits also depend on later tokens (measured)",
+        "unknown": "unknown: no token had a measurable effect on other positions",
     }[reading]
     if is_encoder_decoder(module):
         reads = f"encoder-decoder: the encoder reads all of input_ids, the decoder is {reads}"
     if declared:
         says = _declared(declared, given)
     elif not own:
-        says = f"the batches have none, the tokens themselves stand for them: {says}"
+        says = f"the batches have none; the tokens themselves are used: {says}"
     return {
         "reads": reads,
         "labels": says.removeprefix("labels are "),

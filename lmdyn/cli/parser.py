@@ -1,4 +1,4 @@
-"""The parser of the command line: a later list of callbacks replaces the earlier one, and mistakes are short."""
+"""The parser of the command line: a later list of callbacks replaces an earlier one, and errors are short."""
 
 import inspect
 import os
@@ -11,7 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jsonargparse import ActionConfigFile  # type: ignore[attr-defined] # its star import
+from jsonargparse import ActionConfigFile  # type: ignore[attr-defined] # jsonargparse exports it by a star import
 from lightning.pytorch.cli import LightningArgumentParser
 
 from lmdyn.analysis.inspection.attributes import did_you_mean, nearest
@@ -23,21 +23,20 @@ __all__ = ["ConfigFile", "Parser", "essence"]
 
 
 _reading: ContextVar[str] = ContextVar("reading", default="")
-"""The file that a parser reads now."""
+"""The file that a parser currently reads."""
 
 
 class ConfigFile(ActionConfigFile):
     """``--config``: a list of callbacks in a later file replaces that of an earlier one; ``callbacks+`` appends.
 
-    What is wrong in a file is said with its name: no yaml, a key that is there twice, a value that an option does not
-    take.
+    Errors in a file are reported with its name: invalid yaml, a duplicate key, an invalid value of an option.
     """
 
     @staticmethod
     def apply_config(parser: Any, cfg: Any, dest: str, value: str) -> None:
-        """Lay a file over what was parsed so far."""
+        """Apply a file on top of the settings that were parsed before."""
         content = _content(str(value))
-        # jsonargparse would merge items at the same place of both lists, where they are of one class
+        # jsonargparse would merge items of the two lists that have the same position and class
         trainer = content.get("trainer") if content else None
         if cfg.get("trainer.callbacks") and isinstance(trainer, dict) and "callbacks" in trainer:
             cfg["trainer.callbacks"] = None
@@ -46,17 +45,17 @@ class ConfigFile(ActionConfigFile):
 
 
 def _content(path: str) -> dict[str, Any] | None:
-    """What a file holds; None where there is no such file, which jsonargparse tells, or takes the text for yaml."""
+    """Return the content of a file; None if it does not exist: jsonargparse reports that, or reads the text as yaml."""
     file = Path(path)
     try:
         if not file.is_file():
             return None
-    except (OSError, ValueError):  # a text longer than a name may be
+    except (OSError, ValueError):  # a text that is too long for a file name
         return None
     content = read_yaml(file)
     if not isinstance(content, dict) or not content:
         held = "comments only" if content is None else f"{type(content).__name__} {str(content)[:100]!r}"
-        raise ValueError(f"{path}: expected settings by name, got {held}")
+        raise ValueError(f"{path}: expected a mapping of settings, got {held}")
     return content
 
 
@@ -70,21 +69,21 @@ def _naming(path: str) -> Iterator[None]:
 
 
 class Parser(LightningArgumentParser):
-    """LightningCLI's parser, whose errors are one line; ``LMDYN_TRACEBACK=1`` shows all that jsonargparse says.
+    """LightningCLI's parser with errors of one line; ``LMDYN_TRACEBACK=1`` shows jsonargparse's full message.
 
     Attributes:
-        raised: errors of constructors, the latest last. Where several types are allowed, jsonargparse keeps the error
-            of the first that it tried, as of a list where a single callback was given.
+        raised: errors of constructors, the latest last. If an option accepts several types, jsonargparse keeps only the
+            error of the first type that it tried, e.g. that of a list if a single callback was given.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(
             *args, **{"allow_abbrev": False, **kwargs}
-        )  # else a mistyped name is another's beginning
+        )  # otherwise a prefix of an option's name would be accepted
         self.raised: list[Exception] = []
 
     def add_instantiator(self, instantiator: Callable[..., Any], class_type: type, **about: Any) -> None:
-        """Register what makes the objects of a class, and note the errors that it raises."""
+        """Register the function that constructs objects of a class, and record the errors that it raises."""
 
         @wraps(instantiator)
         def noting(*args: Any, **kwargs: Any) -> Any:
@@ -97,7 +96,7 @@ class Parser(LightningArgumentParser):
         super().add_instantiator(noting, class_type, **about)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Say what is wrong and exit; an error of a user's code, which jsonargparse cuts to its message, goes on."""
+        """Report an error and exit; reraise an error of a user's code, of which jsonargparse keeps only the message."""
         if not self.exit_on_error or os.environ.get("LMDYN_TRACEBACK"):
             super().error(message, ex)
         if ex is not None and (own := of_users_code(ex)) is not None:
@@ -105,12 +104,12 @@ class Parser(LightningArgumentParser):
         said = essence(message, _options(self))
         if _reading.get():
             said = f"{_reading.get()}: {said}"
-        sys.stderr.write(f"error: {said}\n(LMDYN_TRACEBACK=1 shows more, --help what there is)\n")
+        sys.stderr.write(f"error: {said}\n(LMDYN_TRACEBACK=1 shows more, --help lists the options)\n")
         self.exit(2)
 
 
 def _options(parser: Any) -> list[str]:
-    """What a parser and those of its subcommands take: ``trainer.max_steps``."""
+    """Return the options of a parser and of its subcommands, such as ``trainer.max_steps``."""
     subcommands = [p for a in parser._actions if isinstance(a.choices, dict) for p in a.choices.values()]
     parsers = [parser, *(p for p in subcommands if hasattr(p, "_option_string_actions"))]
     return [name.removeprefix("--") for p in parsers for name in p._option_string_actions if name[:2] == "--"]
@@ -128,15 +127,15 @@ _CLASSES = {
     "trainer.callbacks": "lightning.Callback",
     "trainer.logger": "lightning.pytorch.loggers.Logger",
 }
-"""What classes an option takes, where jsonargparse does not say it."""
+"""Base classes of the options for which jsonargparse's message does not name them."""
 
 
 def essence(message: str, options: Sequence[str] = ()) -> str:
-    """An error of jsonargparse in one line, without what it tried in vain; of an unknown name, the nearest there is.
+    """Reduce an error of jsonargparse to one line, and propose the nearest name for an unknown one.
 
     Args:
-        message: jsonargparse's, several lines.
-        options: what the command takes, ``trainer.max_steps``.
+        message: jsonargparse's message, of several lines.
+        options: the options of the command, such as ``trainer.max_steps``.
 
     Example:
         >>> essence("Parser key n:" + chr(10) + "  Errors:" + chr(10) + "    - Not a number")
@@ -158,11 +157,11 @@ def essence(message: str, options: Sequence[str] = ()) -> str:
             names = _known_classes(_CLASSES.get(unknown[1], base))
             no_class = True
             kept.append(
-                f"there is no class {unknown[2]!r}{did_you_mean(unknown[2], names) or ';'} there are: "
-                f"{', '.join(names)}; others by their dotted path"
+                f"unknown class {unknown[2]!r}{did_you_mean(unknown[2], names) or ';'} known classes: "
+                f"{', '.join(names)}; name other classes by their dotted path"
             )
         elif option := re.fullmatch(r"(.*[Oo]ption '([\w.+-]+)')( is not accepted)?", line):
-            if option[2] in refused:  # of a list, jsonargparse tries what it holds as well
+            if option[2] in refused:  # for a list, jsonargparse also tries its items
                 if kept and kept[-1].startswith("Problem with given class_path"):
                     kept.pop()
                 continue
@@ -181,13 +180,13 @@ def essence(message: str, options: Sequence[str] = ()) -> str:
             kept.append(line + did_you_mean(absent[2], there))
         elif line and not _NOISE.fullmatch(line):
             kept.append(line)
-    if no_class:  # what else the option takes is beside the point
+    if no_class:  # the option's other types are irrelevant
         kept = [line for line in kept if not line.startswith("Expected a <class ")]
     return " ".join(kept) or message
 
 
 def _nearest_option(typed: str, options: Sequence[str], prefix: str = "") -> str:
-    """The part of a message that proposes an option: by all of its name, or by the part before the first dot."""
+    """Return the part of a message that proposes an option, matched by its whole name or by its first component."""
     head, dot, rest = typed.partition(".")
     heads = dict.fromkeys(name.partition(".")[0] for name in options)
     found = nearest(typed, options)
@@ -197,7 +196,7 @@ def _nearest_option(typed: str, options: Sequence[str], prefix: str = "") -> str
 
 
 def _arguments(class_path: str) -> list[str]:
-    """Names of the arguments of a class and of those that it may hand them on to."""
+    """Return the argument names of a class and of its bases, to which it may pass them."""
     try:
         cls: Any = dotted(class_path)
     except ValueError:
@@ -208,13 +207,13 @@ def _arguments(class_path: str) -> list[str]:
 
 
 def _known_classes(subtypes: str) -> list[str]:
-    """Short names of the classes that a type admits, as jsonargparse prints the type."""
+    """Return the short names of the classes that a type accepts, given the type as jsonargparse prints it."""
     found: list[type] = []
     for path in dict.fromkeys(re.findall(r"[\w.]+\.[A-Z]\w*", subtypes)):
         base = dotted(path)
         if isinstance(base, type) and base.__module__ not in ("collections.abc", "typing"):
             found.append(base)
-    for cls in found:  # grows while it is walked
+    for cls in found:  # found grows during the loop
         subclasses: list[type] = cls.__subclasses__()
         found += [c for c in subclasses if c not in found]
     return sorted({c.__name__ for c in found if not inspect.isabstract(c) and c.__name__[0] != "_"})

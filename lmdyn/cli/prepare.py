@@ -1,4 +1,4 @@
-"""Preparing a run's data ahead of it: text is encoded into the cache, the tokenizer saved for others to share."""
+"""Preparing the data before a run: text is encoded into the cache, and the tokenizer saved for other runs."""
 
 import logging
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ def prepare(args: Sequence[str], tokenizer_folder: str | None = None) -> None:
     """Prepare the data of a configuration.
 
     Args:
-        args: as of ``fit``.
-        tokenizer_folder: where to save the tokenizer, for models that are to be compared token by token.
+        args: arguments as for ``fit``.
+        tokenizer_folder: folder in which the tokenizer is saved, for models that are compared token by token.
 
     Raises:
-        ValueError: a folder for data without a tokenizer.
+        ValueError: if a folder is given but the data has no tokenizer, or if the folder is a file.
     """
     if tokenizer_folder is not None and Path(tokenizer_folder).is_file():
-        raise ValueError(f"--tokenizer {tokenizer_folder} is a file: expected a folder, or a new name")
+        raise ValueError(f"--tokenizer {tokenizer_folder} is a file: expected a folder or a new name")
     cli = LmdynCLI(args, run=False)
     cli.datamodule.prepare_data()
     cli.datamodule.setup("fit")
@@ -31,6 +31,6 @@ def prepare(args: Sequence[str], tokenizer_folder: str | None = None) -> None:
     if tokenizer_folder is not None:
         tokenizer = read_attribute(cli.datamodule, "tokenizer")
         if tokenizer is None:
-            raise ValueError(f"{type(cli.datamodule).__name__} has no tokenizer: leave --tokenizer out")
+            raise ValueError(f"{type(cli.datamodule).__name__} has no tokenizer: omit --tokenizer")
         tokenizer.save_pretrained(tokenizer_folder)
         log.info("tokenizer: %s (%d tokens)", tokenizer_folder, len(tokenizer))

@@ -1,4 +1,4 @@
-"""Where a training is, in lines, where no bar can be drawn: in a file, in a queue's log."""
+"""Progress of training as log lines, where no progress bar can be drawn: in a file or a queue's log."""
 
 import logging
 import math
@@ -13,32 +13,32 @@ log = logging.getLogger(__name__)
 
 
 class ProgressLines(L.Callback):
-    """Logs step, losses and speed once a minute, on rank 0.
+    """Logs step, losses and speed once per minute, on rank 0.
 
-    Rich's bar, which is Lightning's, writes nothing before its end where the output is no terminal.
+    Lightning's progress bar (Rich) writes nothing before its end if the output is not a terminal.
 
     Args:
         every: seconds between lines.
-        first: seconds before the first one.
+        first: seconds before the first line.
     """
 
     def __init__(self, every: float = 60.0, first: float = 10.0) -> None:
         self.every, self.first = every, first
-        self._last = (0.0, 0)  # when the last line was written, and at which step
+        self._last = (0.0, 0)  # time and step of the last line
         self._long = (
-            False  # whether speed was seen for so long that it tells what is left: observations come first
+            False  # whether the speed predicts the remaining time: the first line includes early observations
         )
         self._due = math.inf
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Begin to count."""
+        """Start the clock."""
         self._last = time.monotonic(), trainer.global_step
         self._due = self._last[0] + self.first
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Write a line, where it is time."""
+        """Log a line when it is due."""
         now = time.monotonic()
         if now < self._due or not trainer.is_global_zero:
             return
@@ -50,17 +50,17 @@ class ProgressLines(L.Callback):
 
 
 def progress_line(trainer: L.Trainer, speed: float, *, left: bool = True) -> str:
-    """Step, epoch, what the bar would show, speed in updates a second and, where asked, the time left at that speed."""
+    """Return step, epoch, the progress bar's metrics, updates per second and, if ``left``, the time left."""
     step, total = trainer.global_step, _updates(trainer)
     at = f"step {step:,}" + (f" of {total:,}" if total else "") + f", epoch {trainer.current_epoch}"
     shown = {name: value for name, value in trainer.progress_bar_metrics.items() if name != "v_num"}
     numbers = "".join(f", {name} {value:.4g}" for name, value in shown.items())
     rest = f", {_in_words((total - step) / speed)} left" if left and total and speed > 0 else ""
-    return f"{at}{numbers}, {speed:.3g} updates a second{rest}"
+    return f"{at}{numbers}, {speed:.3g} updates per second{rest}"
 
 
 def _updates(trainer: L.Trainer) -> int | None:
-    """Of the whole training, where it is known."""
+    """Return the number of updates of the whole training, or None if unknown."""
     limits = [trainer.max_steps] if trainer.max_steps >= 0 else []
     epochs = -1 if trainer.max_epochs is None else trainer.max_epochs
     if epochs >= 0 and math.isfinite(trainer.num_training_batches):

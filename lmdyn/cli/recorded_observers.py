@@ -1,4 +1,4 @@
-"""The class behind recorded observations: one of lmdyn's, or one that the run's configuration names."""
+"""The observer class of recorded observations: one of lmdyn, or one that the run's configuration names."""
 
 import logging
 import sys
@@ -18,23 +18,22 @@ log = logging.getLogger(__name__)
 
 
 class UnknownObserverError(ValueError):
-    """Observations of a class that neither lmdyn nor the user knows."""
+    """Observations of a class that neither lmdyn nor the configuration names."""
 
 
 def recorded_observer(folder: Path, *, untrusted: bool = False, name: str | None = None) -> type[Observer]:
-    """The observer whose observations a folder holds; a name in a file imports nothing by itself.
+    """Return the observer whose observations a folder contains; a class name in a file is never imported by itself.
 
     Args:
         folder: ``RUN/observations/NAME``.
-        untrusted: the run's configuration is not to be followed.
-        name: the observer's, as its files say it, where that is known already.
+        untrusted: whether to ignore the run's configuration.
+        name: the observer's name as in its files, if already known.
 
     Returns:
-        The class: a public one of lmdyn's, one that is imported already, or one among the callbacks in
-        ``RUN/config.yaml``.
+        A public class of lmdyn, a class that is already imported, or one of the callbacks in ``RUN/config.yaml``.
 
     Raises:
-        UnknownObserverError: it is none of these; the message says how to name it.
+        UnknownObserverError: if it is none of these; the message says how to name the class.
     """
     name = name or str(ObservationStore(folder).about()["observer"])
     module, _, cls = name.rpartition(".")
@@ -44,19 +43,19 @@ def recorded_observer(folder: Path, *, untrusted: bool = False, name: str | None
         found = vars(sys.modules[module]).get(cls) if module in sys.modules else None
     config = folder.parents[1] / "config.yaml"
     for path in _callbacks(config) if found is None and not untrusted else ():
-        # the same class of the same package: a package may export it under a shorter path
+        # same class name and package: a package may export the class under a shorter path
         if path.rpartition(".")[2] == cls and path.partition(".")[0] == name.partition(".")[0]:
             try:
                 named = dotted(path)
-            except (Exception, SystemExit) as error:  # whatever the module does when it is imported
+            except (Exception, SystemExit) as error:  # importing a module may raise anything
                 log.warning("%s: %s cannot be imported (%s: %s)", config, path, type(error).__name__, error)
                 continue
             if isinstance(named, type) and public_name(named) == name:
                 found = named
     if not (isinstance(found, type) and issubclass(found, Observer)):
         raise UnknownObserverError(
-            f"observed by {name}, which is none of lmdyn's observers and is not named in {config}: to draw its "
-            "figures, name it in a file of your own, `lmdyn report RUN --config FILE`"
+            f"observed by {name}, which is not an observer of lmdyn and is not named in {config}: to draw its "
+            "figures, name it in your own file, `lmdyn report RUN --config FILE`"
         )
     return found
 
@@ -65,8 +64,8 @@ def import_configured(config: Path) -> None:
     """Import the observers that a configuration names, so that their observations can be drawn.
 
     Raises:
-        FileNotFoundError: no such file.
-        ValueError: a class that cannot be imported.
+        FileNotFoundError: if the file does not exist.
+        ValueError: if a class cannot be imported.
     """
     if not config.is_file():
         raise FileNotFoundError(f"--config {config} is missing")
@@ -75,7 +74,7 @@ def import_configured(config: Path) -> None:
 
 
 def _callbacks(config: Path) -> list[str]:
-    """The classes that a configuration names as callbacks; short names, which are lmdyn's own classes, are left out."""
+    """Return the classes that a configuration names as callbacks, except short names, which are classes of lmdyn."""
     content = read_yaml(config) if config.is_file() else None
     trainer = content.get("trainer") if isinstance(content, Mapping) else None
     given = [trainer.get(key) for key in ("callbacks", "callbacks+")] if isinstance(trainer, Mapping) else []

@@ -1,4 +1,4 @@
-"""The configurations that lmdyn brings, by name: in its package, which in a clone is a link to ``configs/``."""
+"""The configurations shipped with lmdyn, by name. They are in the package, which in a clone links to ``configs/``."""
 
 import re
 import shutil
@@ -18,13 +18,13 @@ def _root() -> Path:
 
 
 def shipped_files() -> dict[str, Path]:
-    """All yaml files by their names: their places below ``configs/``, without the ending."""
+    """Return all yaml files by name: the path below ``configs/`` without the suffix."""
     found = sorted(_root().rglob("*.yaml"))
     return {str(path.relative_to(_root()).with_suffix("")): path for path in found}
 
 
 def shipped_path(name: str) -> Path | None:
-    """The file of a name, which may begin with ``configs/`` and end in ``.yaml``; None where there is none.
+    """Return the file of a name, which may begin with ``configs/`` and end in ``.yaml``; None if it does not exist.
 
     Example:
         >>> shipped_path("quickstart").name, shipped_path("configs/quickstart.yaml").name, shipped_path("../secret")
@@ -34,10 +34,10 @@ def shipped_path(name: str) -> Path | None:
 
 
 def with_shipped(args: Sequence[str]) -> list[str]:
-    """Words of a command line, in which ``--config NAME`` is the file of that name, where no such file is here.
+    """Replace the NAME of ``--config NAME`` by the path of the shipped file, unless a file NAME exists.
 
     Raises:
-        ValueError: neither a file nor the name of a configuration of lmdyn's.
+        ValueError: if the value is neither a file nor the name of a shipped configuration.
     """
     words = list(args)
     for i, word in enumerate(words):
@@ -72,24 +72,24 @@ def _unknown(option: str, value: str) -> str:
 
 
 def copy_shipped(study: str, folder: Path) -> list[Path]:
-    """Copy a study's configurations and workflows below a folder, to be changed, or to be run by Snakemake.
+    """Copy a study's configurations and workflows into a folder, to change them or to run them with Snakemake.
 
     Args:
-        study: such as ``he2022_twotower``.
-        folder: receives ``<study>/``, and what the studies' workflows share.
+        study: name of the study, such as ``he2022_twotower``.
+        folder: folder that receives ``<study>/`` and the files shared by the workflows.
 
     Returns:
-        The files.
+        The copied files.
 
     Raises:
-        ValueError: there is no such study, or the folder has it already.
+        ValueError: if the study does not exist, or the folder already contains it.
     """
     source = _root() / study
     studies = sorted(path.parent.name for path in _root().glob("*/Snakefile"))
     if study not in studies:
-        raise ValueError(f"there is no study {study!r}: there are {', '.join(studies)}")
+        raise ValueError(f"unknown study {study!r}: studies are {', '.join(studies)}")
     if (folder / study).exists():
-        raise ValueError(f"{folder / study} is there already: choose another folder by --to, or remove it")
+        raise ValueError(f"{folder / study} already exists: choose another folder with --to, or remove it")
     shutil.copytree(source, folder / study)
     for shared in _root().glob("*.smk"):
         if not (folder / shared.name).exists():

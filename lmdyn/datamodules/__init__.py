@@ -1,4 +1,4 @@
-"""Sources of text: one file a source, with reader and DataModule together."""
+"""Sources of text: each source is one file with its reader and DataModule."""
 
 from lmdyn.datamodules.corpora.bptt import StreamLoader
 from lmdyn.datamodules.corpora.conll import ConllCorpus

@@ -105,7 +105,7 @@ def test_agreement_where_next_to_nothing_was_learned():
 
 @pytest.mark.parametrize("order", [(("a", "b"),), (("a",), ("a",)), (("a",), ())])
 def test_orders_that_are_none(order):
-    with pytest.raises(ValueError, match="expected groups in two places or more"):
+    with pytest.raises(ValueError, match="expected groups in two or more positions"):
         OrderAgreement(X, order)
     with pytest.raises(ValueError, match="rule is 'first'"):
         OrderAgreement(X, (("a",), ("b",)), "first")
@@ -156,7 +156,7 @@ def test_over_heads_of_a_layer():
 
 
 def test_over_what_is_not_told_apart():
-    with pytest.raises(ValueError, match="several rows of 'f1' a step and site"):
+    with pytest.raises(ValueError, match="several rows of 'f1' per step and site"):
         At(Over("Observer", "f1")).of(run(*layer_tables()))
     with pytest.raises(NotMeasured, match="holds no rows of 'x'"):
         At(Over("Observer", "x")).of(run(*layer_tables()))
@@ -164,7 +164,7 @@ def test_over_what_is_not_told_apart():
         At(Over("Observer", "f1", "layer@1", where=(("task", "pos"),), over="head")).of(run(*layer_tables()))
     with pytest.raises(ValueError, match="give one of them"):
         Over("Observer", "f1", "layer@1")
-    with pytest.raises(ValueError, match="expected 'mean' or 'max'"):
+    with pytest.raises(ValueError, match="must be 'mean' or 'max'"):
         Over("Observer", "f1", how="median")
 
 

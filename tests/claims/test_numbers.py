@@ -53,7 +53,7 @@ def test_at_a_step():
         of(At(X, 7))
     with pytest.raises(NotMeasured, match="within a tenth of training of step 50"):
         of(At(X, 0.5))
-    with pytest.raises(ValueError, match="a fraction is at most"):
+    with pytest.raises(ValueError, match="a fraction of at most"):
         At(X, 7.0)
 
 

@@ -85,7 +85,10 @@ def test_some_of_the_observers_only(run, tmp_path, capsys):
     assert [p.name for p in (tmp_path / "observations").iterdir()] == ["sparsity"]
     with pytest.raises(SystemExit, match="1"):
         main([*command, "svcca"])
-    assert "no observer 'svcca' is configured, there are learning_curves, sparsity" in capsys.readouterr().err
+    assert (
+        "no observer 'svcca' is configured; configured observers: learning_curves, sparsity"
+        in capsys.readouterr().err
+    )
 
 
 class CheckpointCurves(LearningCurves):
@@ -111,7 +114,7 @@ def test_a_damaged_observation_is_named_and_what_is_there_is_counted(run, tmp_pa
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     main(["analyze", str(copy)])
-    assert "0 observations made, 3 were there already" in capsys.readouterr().err
+    assert "0 observations made, 3 existed already" in capsys.readouterr().err
     path = copy / "observations" / "learning_curves" / "000000002.parquet"
     path.write_bytes(b"PAR1 cut short")
     with pytest.raises(SystemExit):
@@ -119,7 +122,7 @@ def test_a_damaged_observation_is_named_and_what_is_there_is_counted(run, tmp_pa
     assert f"{path} cannot be read" in capsys.readouterr().err
     path.unlink()
     main(["analyze", str(copy)])
-    assert "1 observations made, 2 were there already" in capsys.readouterr().err
+    assert "1 observations made, 2 existed already" in capsys.readouterr().err
 
 
 def test_settings_are_not_mixed_in_one_folder(run, tmp_path, caplog):
@@ -174,7 +177,7 @@ def test_identical_weights_at_two_steps_are_noticed(run, tmp_path, warnings_of):
     folder = copy_with(run, tmp_path, lambda checkpoint: checkpoint.update(state_dict=zero))
     main(["analyze", str(run), "--checkpoints", str(folder), "--out", str(tmp_path / "out")])
     assert len(warnings_of) == 1
-    assert "steps 0 and 2 hold identical weights" in warnings_of[0]
+    assert "steps 0 and 2 have identical weights" in warnings_of[0]
 
 
 def test_finding_checkpoints(run, tmp_path):

@@ -249,7 +249,7 @@ def test_the_audit_of_a_broken_series(series, observers, tmp_path, warnings_of):
         6: "",
     }
     assert [w.split(":")[1].split(" (")[0].strip() for w in warnings_of] == [
-        "steps 0 and 1 hold identical weights",
+        "steps 0 and 1 have identical weights",
         "step 3 is out of order",
         "step 4 is out of order",
     ]
@@ -382,7 +382,7 @@ def test_steps_of_revisions():
 
 def test_refusals(series, observers, tmp_path, warnings_of):
     out = {"configs": [observers], "out": tmp_path / "out"}
-    with pytest.raises(ValueError, match="say by --out where"):
+    with pytest.raises(ValueError, match="give the folder of its observations with --out"):
         analyze(series / "gpt2", configs=[observers])
     with pytest.raises(ValueError, match="no observer is configured"):
         analyze(series / "gpt2", out=tmp_path / "out")
@@ -390,7 +390,7 @@ def test_refusals(series, observers, tmp_path, warnings_of):
         FileNotFoundError, match=r"there is no .*/checkpoint-\*: expected .* hub model with --revisions"
     ):
         analyze("nobody/lm", **out)
-    with pytest.raises(ValueError, match="--revisions are those of a hub model"):
+    with pytest.raises(ValueError, match="--revisions applies to hub models"):
         analyze(series / "gpt2", revisions="all", **out)
     mixed = tmp_path / "mixed"
     shutil.copytree(series / "gpt2" / "checkpoint-10", mixed / "checkpoint-10")
@@ -468,6 +468,6 @@ def test_data_that_would_make_up_a_tokenizer_is_refused(series, tmp_path):
     corpus = {"class_path": "GrammarCorpus", "init_args": {"n_train_tokens": 100, "n_validation_tokens": 100}}
     (tmp_path / "c.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": [curves]}, "data": corpus}))
     with pytest.raises(
-        ValueError, match="no tokenizer beside the weights, and GrammarCorpus would make up its own"
+        ValueError, match="no tokenizer next to the weights, and GrammarCorpus would create its own"
     ):
         analyze(folder, configs=[tmp_path / "c.yaml"], out=tmp_path / "out")

@@ -165,9 +165,9 @@ def test_a_run_that_was_stopped_before_its_first_full_checkpoint_begins_again(
     (run / "observations" / "learning_curves" / "000000004.parquet").unlink()
     words = ["fit", "--config", str(configuration(tmp_path, "run")), "--ckpt_path", "last"]
     said = says([*words, "--data.init_args.seed", "5"], capsys)
-    assert "cannot begin again with other settings (data.seed: " in said
+    assert "cannot restart with other settings (data.seed: " in said
     assert says(words, capsys) == ""
-    assert any("stopped before its first full checkpoint: it begins again" in w for w in warnings_of)
+    assert any("stopped before its first full checkpoint: it restarts" in w for w in warnings_of)
     for name in ("checkpoints/step=000000004.ckpt", "resume/step=000000004.ckpt"):
         a, b = (torch.load(r / name, weights_only=True)["state_dict"] for r in (run, trained))
         assert all(torch.equal(a[k], b[k]) for k in b)
@@ -205,7 +205,7 @@ def test_other_settings_that_act_are_said(change, message, run, tmp_path, warnin
     config = str(configuration(tmp_path, "run"))
     change = change.replace("HERE", str(tmp_path / "cache"))
     main(["fit", "--config", config, "--ckpt_path", "last", "--trainer.max_steps", "6", change])
-    said = [w for w in warnings_of if "goes on with other settings" in w]
+    said = [w for w in warnings_of if "resumes with settings other than" in w]
     assert [message in w for w in said] == ([True] if message else [])
 
 
@@ -264,7 +264,7 @@ def test_a_damaged_cache_is_not_believed(tmp_path, monkeypatch):
         (path,) = (tmp_path / "cache").glob(pattern)
         content = path.read_bytes()
         path.write_bytes(spoil(content))
-        with pytest.raises(ValueError, match=r"is damaged .* remove it, it is made again"):
+        with pytest.raises(ValueError, match=r"is damaged .* remove it, and it will be rebuilt"):
             prepared()
         path.write_bytes(content)
     (path,) = (tmp_path / "cache").glob("text-*/train/layer_upos.bin")

@@ -100,7 +100,7 @@ def test_observations_under_mixed_precision_are_float32(config, tmp_path):
             ["--model=LSTMLangageModel"],
             "no class 'LSTMLangageModel', did you mean 'LSTMLanguageModel'? there are: ",
         ),
-        (["--model=Nonsense"], "there is no class 'Nonsense'; there are: "),
+        (["--model=Nonsense"], "unknown class 'Nonsense'; known classes: "),
         (["--trainer.callbacks+=Sparsty"], "Sparsity, "),
     ],
 )
@@ -206,7 +206,7 @@ def test_a_start_that_failed_can_be_repeated_and_a_run_is_never_overwritten(conf
     capsys.readouterr()
     with pytest.raises(SystemExit):
         main(["fit", "--config", config(max_steps=1)])
-    assert "already holds a run" in capsys.readouterr().err
+    assert "contains a run" in capsys.readouterr().err
 
 
 def test_every_rank_refuses_a_used_folder(tmp_path, monkeypatch):
@@ -217,7 +217,7 @@ def test_every_rank_refuses_a_used_folder(tmp_path, monkeypatch):
     this = SimpleNamespace(trainer=SimpleNamespace(callbacks=[]))
     LmdynCLI._refuse_used_folder(this, tmp_path)
     (tmp_path / "checkpoints" / "step=000000000.ckpt").touch()
-    with pytest.raises(ValueError, match="already holds a run"):
+    with pytest.raises(ValueError, match="contains a run"):
         LmdynCLI._refuse_used_folder(this, tmp_path)
 
 
@@ -243,15 +243,15 @@ def stopped(config, capsys, how="Interrupt", schedule=(1,), **trainer):
 
 
 def test_a_stopped_run_says_so_and_how_to_go_on(config, capsys):
-    goes_on = "stopped at step 1; to go on, from {}: the same command with{} --ckpt_path last"
+    goes_on = "stopped at step 1; to resume from {}: the same command with{} --ckpt_path last"
     assert stopped(config, capsys, "Terminate") == (143, goes_on.format("step 1", ""))
-    assert stopped(config, capsys, schedule=(9,), version="b") == (1, goes_on.format("its beginning", ""))
+    assert stopped(config, capsys, schedule=(9,), version="b") == (1, goes_on.format("the beginning", ""))
     number = " --trainer.logger.init_args.version version_0"  # the next run would have the next number
-    assert stopped(config, capsys, version=None) == (1, goes_on.format("its beginning", number))
+    assert stopped(config, capsys, version=None) == (1, goes_on.format("the beginning", number))
 
 
 def test_a_stopped_run_without_full_checkpoints_says_what_it_needs(config, capsys):
-    needs = "to be able to go on, a run needs a ScheduledCheckpoint with weights_only: false"
+    needs = "resuming requires a ScheduledCheckpoint with weights_only: false"
     assert stopped(config, capsys, schedule=()) == (1, f"stopped at step 1; {needs}")
 
 
@@ -270,17 +270,17 @@ def test_where_no_bar_can_be_drawn_lines_say_where_a_training_is(config, capsys,
     main(["fit", "--config", config(max_steps=4, enable_progress_bar=True)])
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
     assert [line.split(",")[:2] for line in lines] == [[f"step {n} of 4", " epoch 0"] for n in (1, 2, 3, 4)]
-    assert all(", train_loss " in line and " updates a second" in line for line in lines)
+    assert all(", train_loss " in line and " updates per second" in line for line in lines)
     assert ["left" in line for line in lines] == [False, True, True, True]
     main(["fit", "--config", config("quiet", max_steps=4)])
-    assert "updates a second" not in capsys.readouterr().err
+    assert "updates per second" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "cannot be read as a checkpoint"),
-        ({"state_dict": {}, "hyper_parameters": {}}, "holds weights and no resume state"),
+        ({"state_dict": {}, "hyper_parameters": {}}, "contains weights but no resume state"),
     ],
 )
 def test_checkpoints_that_cannot_be_resumed_from(config, tmp_path, capsys, content, message):

@@ -197,43 +197,47 @@ def error_of(capsys, *args):
 
 
 WRONG = {
-    "nothing": ("is neither the folder of a run (with a config.yaml) nor a model of transformers",),
-    "absent.yaml": ("there is no file absent.yaml",),
-    "observers.yaml": ("names no model, it has ['trainer']: expected `model:",),
-    "text.txt": ("is no yaml with a model: expected one; a text is given as --data",),
+    "nothing": ("is neither a run folder (with a config.yaml) nor a model of transformers",),
+    "absent.yaml": ("file absent.yaml does not exist",),
+    "observers.yaml": ("has no model, only ['trainer']: expected `model:",),
+    "text.txt": ("is not a yaml with a model: expected one; give a text as --data",),
     "org/absent": (
         "'org/absent' at revision 'main' cannot be reached",
         "check name, revision and connection",
     ),
-    "runs/a/b": ("there is no file or folder runs/a/b",),
-    "no_such_package.Model": ("there is no package 'no_such_package' to import",),
+    "runs/a/b": ("file or folder runs/a/b does not exist",),
+    "no_such_package.Model": ("no package 'no_such_package' to import",),
     "inspected_own.Absent": ("'inspected_own.Absent' cannot be imported",),
     "inspected_own.Looop": ("'inspected_own.Looop' cannot be imported", "did you mean 'Looped'?"),
-    "LSTMLanguageModl": ("there is no model LSTMLanguageModl, did you mean 'LSTMLanguageModel'?",),
+    "LSTMLanguageModl": ("unknown model LSTMLanguageModl, did you mean 'LSTMLanguageModel'?",),
     "inspected_own.Pairs": ("is a LightningDataModule: give it as --data inspected_own.Pairs",),
-    "inspected_own.by_function": ("inspected_own.by_function is no model: expected a class",),
-    "inspected_own.Needs": ("needs depth, width (int): give them, --model.depth VALUE --model.width VALUE",),
-    "inspected_own.Needs --model.depth 2": ("needs width (int): give it, --model.width VALUE",),
-    "inspected_own.GPT": ("needs config (GPTConfig): give it, --model.config.block_size VALUE",),
+    "inspected_own.by_function": ("inspected_own.by_function is not a model: expected a class",),
+    "inspected_own.Needs": (
+        "requires depth, width (int): give them, --model.depth VALUE --model.width VALUE",
+    ),
+    "inspected_own.Needs --model.depth 2": ("requires width (int): give it, --model.width VALUE",),
+    "inspected_own.GPT": ("requires config (GPTConfig): give it, --model.config.block_size VALUE",),
     "inspected_own.Lit --model.n_layer x": ("n_layer",),
     "inspected_own.Lit --model.width 3": ("width",),
     "inspected_own.NoLogits": ("expected an output with `.logits`", "give the observer `forward:`"),
     "no_head": ("which does not tell whether it is causal or masked: give the objective",),
-    "too_many": (f"the tokenizer has {2 * VOCABULARY} tok", f"{VOCABULARY} rows: give the"),
+    "too_many": (f"the tokenizer has {2 * VOCABULARY} tok", f"{VOCABULARY} rows: use the"),
     "llama --data empty.txt": ("--data empty.txt is empty: expected a file with text",),
-    "llama --data absent.txt": ("--data absent.txt: there is no such file, and no package 'absent'",),
-    "llama --data absent.yaml": ("--data absent.yaml: there is no such file",),
+    "llama --data absent.txt": ("--data absent.txt: neither a file nor a package 'absent' exists",),
+    "llama --data absent.yaml": ("--data absent.yaml: the file does not exist",),
     "llama --data observers.yaml": ("--data observers.yaml has no `data:`",),
     "llama --data nothing": ("--data nothing is a folder: expected a text file",),
-    "llama --data inspected_own.GPT": ("is no LightningDataModule",),
-    "inspected_own.Lit --data inspected_own.Pairs": ("needs rows (int): give it, --data.rows VALUE",),
+    "llama --data inspected_own.GPT": ("is not a LightningDataModule",),
+    "inspected_own.Lit --data inspected_own.Pairs": ("requires rows (int): give it, --data.rows VALUE",),
     "inspected_own.Lit --data inspected_own.Nothing": (
-        "Nothing has no data to look at: expected val_dataloader()",
+        "Nothing has no data to inspect: expected val_dataloader()",
     ),
-    "inspected_own.Lit --model.vocab_size 20 --data text.txt": ("token types, the embedding of Lit 20 rows",),
+    "inspected_own.Lit --model.vocab_size 20 --data text.txt": (
+        "token types, but the embedding of Lit has 20 rows",
+    ),
     "llama --dta text.txt": ("unrecognized arguments: --dta text.txt, did you mean '--data'?",),
     "--data text.txt": ("the following arguments are required: MODEL",),
-    "llama --write observers.yaml": ("the file is there already: give another name",),
+    "llama --write observers.yaml": ("the file already exists: give another name",),
 }
 
 
@@ -280,14 +284,16 @@ def test_page_of_a_users_gpt(here, capsys):
         "reads causal: logits do not depend on later tokens (measured)" in page or "reads not known" in page
     )
     assert "labels aligned: " in page
-    assert "loops not looped: 3 blocks, each runs once" in page
+    assert "loops not looped: 3 blocks, each of which runs once" in page
     assert "embedding wte (4, 16, 8) 1,600 80.3 %" in page
     assert "block_02 h.2 (4, 16, 8) 88 4.4 %" in page
     assert "logits lm_head (4, 16, 200) 1,600 (tied) 80.3 %" in page
     assert "(others) 128 6.4 %" in page
     assert "LearningCurves runs Loss, perplexity and accuracy of next-word prediction" in page
     assert "WorldKnowledge no data: needs questions about facts" in page
-    assert "no yaml to start from yet: fit trains LightningModules, and GPT is a plain nn.Module" in err
+    assert (
+        "cannot write a starting yaml yet: fit trains LightningModules, but GPT is a plain nn.Module" in err
+    )
 
 
 @pytest.mark.slow
@@ -331,7 +337,7 @@ def test_the_synthetic_corpus_suits_the_model(here, capsys):
     assert verdicts(bert)["AttentionPatterns"]
     assert not verdicts(bert)["Interdependence"]
     out = capsys.readouterr().out
-    assert "none given: PretrainingCorpus, a synthetic grammar of lmdyn's" in " ".join(out.split())
+    assert "none given: PretrainingCorpus, a synthetic grammar with gold" in " ".join(out.split())
     assert files(here) == before
     page_of(capsys, "bert", "--write", str(here / "my.yaml"))  # the control
     assert files(here) != before
@@ -513,11 +519,11 @@ def test_the_yaml_of_a_yaml_keeps_what_it_says(here, capsys, without_report):
 @pytest.mark.slow
 def test_what_has_no_yaml_says_why(here, capsys):
     path = str(here / "my.yaml")
-    assert "is an encoder-decoder: observe it in a" in error_of(capsys, "t5", "--write", path)
+    assert "is an encoder-decoder: wrap it in a" in error_of(capsys, "t5", "--write", path)
     assert "GPT is a plain nn.Module: wrap it" in error_of(
         capsys, "inspected_own.GPT", "--model.config.n_layer=1", "--write", path
     )
-    assert "fit needs training_step and configure_optimizers" in error_of(
+    assert "fit requires training_step and configure_optimizers" in error_of(
         capsys, "inspected_own.OnlyForward", "--write", path
     )
     assert not (here / "my.yaml").exists()
@@ -542,6 +548,6 @@ def test_reach_is_measured(name):
 def test_help_points_to_it_first(command, capsys):
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])
-    assert "First: `lmdyn inspect MODEL` says which observers run" in " ".join(
+    assert "First: `lmdyn inspect MODEL` shows which observers run" in " ".join(
         capsys.readouterr().out.split()
     )

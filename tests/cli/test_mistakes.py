@@ -170,9 +170,9 @@ def lines(capsys):
         ({}, ["--modle=LSTMTagger"], "did you mean '--model'?"),
         ({}, ["--dta.init_args.batch_size=3"], "did you mean '--data.init_args.batch_size'?"),
         ({}, ["--ckptpath=last"], "did you mean '--ckpt_path'?"),
-        ({}, ["--data=GramarCorpus"], "there is no class 'GramarCorpus', did you mean 'GrammarCorpus'? there are: "),
-        ({}, ["--trainer.logger=CSVLoger"], "there is no class 'CSVLoger', did you mean 'CSVLogger'? there are: "),
-        ({"callbacks": [{"class_path": "Sparsty"}]}, [], "there is no class 'Sparsty', did you mean 'Sparsity'?"),
+        ({}, ["--data=GramarCorpus"], "unknown class 'GramarCorpus', did you mean 'GrammarCorpus'? known classes: "),
+        ({}, ["--trainer.logger=CSVLoger"], "unknown class 'CSVLoger', did you mean 'CSVLogger'? known classes: "),
+        ({"callbacks": [{"class_path": "Sparsty"}]}, [], "unknown class 'Sparsty', did you mean 'Sparsity'?"),
         ({}, ["--model.help=LSTMLangageModel"], "did you mean 'LSTMLanguageModel'?"),
     ],
 )  # fmt: skip
@@ -198,8 +198,8 @@ def test_where_no_name_is_near_none_is_proposed(config, capsys):
         (["analyze"], "the following arguments are required: run"),
         (["report", "x", "--otu=y"], "--otu=y, did you mean '--out'?"),
         (["prepare", "--tokeniser=x"], "--tokeniser=x, did you mean '--tokenizer'?"),
-        (["analyze", "x", "--device", "nonsense"], "--device 'nonsense' cannot be used ("),
-        (["analyze", "x", "--device", "cuda:99"], "--device 'cuda:99' cannot be used ("),
+        (["analyze", "x", "--device", "nonsense"], "--device 'nonsense' is unavailable ("),
+        (["analyze", "x", "--device", "cuda:99"], "--device 'cuda:99' is unavailable ("),
         (
             ["raport"],
             "did you mean 'report'? there are fit, validate, test, predict, prepare, analyze, report, inspect",
@@ -246,16 +246,16 @@ def test_a_checkpoint_without_what_lightning_writes(config, tmp_path, capsys, mi
     ("content", "message"),
     [
         ("", "c.yaml:1: the file is empty"),
-        ("# nothing\n", "c.yaml: expected settings by name, got comments only"),
-        ("- 1\n", "c.yaml: expected settings by name, got list"),
+        ("# nothing\n", "c.yaml: expected a mapping of settings, got comments only"),
+        ("- 1\n", "c.yaml: expected a mapping of settings, got list"),
         (
             "trainer:\n  max_steps: 1\n  max_steps: 2\n",
-            "c.yaml:3: cannot be read as yaml: the key 'max_steps' is there twice",
+            "c.yaml:3: cannot be read as yaml: the key 'max_steps' occurs twice",
         ),
         ("trainer: [\n", "c.yaml:2: cannot be read as yaml: while parsing"),
         (
             "trainer: &a {callbacks: *a}\n",
-            "c.yaml:1: cannot be read as yaml: the alias *a is within what it stands for",
+            "c.yaml:1: cannot be read as yaml: the alias *a contains itself",
         ),
         (
             "trainer:\n  max_steps: abc\n",

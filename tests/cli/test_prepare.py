@@ -25,14 +25,14 @@ def test_encodes_and_saves_the_tokenizer(tmp_path, monkeypatch, option):
 
 @pytest.mark.parametrize("args", [["--tokenizer"], ["--tokenizer", "--data=GrammarCorpus"]])
 def test_a_folder_is_needed(args):
-    with pytest.raises(ValueError, match=r"^--tokenizer needs a folder: --tokenizer DIR$"):
+    with pytest.raises(ValueError, match=r"^--tokenizer requires a folder: --tokenizer DIR$"):
         prepare_command([*SMALL, *args])
 
 
 def test_data_without_a_tokenizer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     boring = "lightning.pytorch.demos.boring_classes.Boring"
-    with pytest.raises(ValueError, match="BoringDataModule has no tokenizer: leave --tokenizer out"):
+    with pytest.raises(ValueError, match="BoringDataModule has no tokenizer: omit --tokenizer"):
         prepare_command([f"--model={boring}Model", f"--data={boring}DataModule", "--tokenizer", "t"])
     assert not (tmp_path / "t").exists()
 
@@ -49,6 +49,6 @@ def test_help(capsys):
 
 def test_a_file_is_no_folder_for_a_tokenizer(tmp_path):
     (tmp_path / "t").write_text("mine")
-    with pytest.raises(ValueError, match="is a file: expected a folder, or a new name"):
+    with pytest.raises(ValueError, match="is a file: expected a folder or a new name"):
         prepare_command([*SMALL, "--tokenizer", str(tmp_path / "t")])
     assert (tmp_path / "t").read_text() == "mine"

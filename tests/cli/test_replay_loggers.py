@@ -292,7 +292,7 @@ def test_a_users_logger_is_moved_where_it_can_be(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "lmdyn"):
         assert moved(tmp_path, {"class_path": f"{__name__}.Bare"}) == []
     assert (
-        f"Bare has no argument that keeps a replay apart from the training: left out; `--logger {__name__}.Bare`"
+        f"Bare has no argument that separates a replay from the training: left out; `--logger {__name__}.Bare`"
         in (caplog.text)
     )
     assert moved(tmp_path, named=[f"{__name__}.Bare"]) == [{"class_path": f"{__name__}.Bare"}]
@@ -301,10 +301,10 @@ def test_a_users_logger_is_moved_where_it_can_be(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        (["CSVLoger"], "there is no logger 'CSVLoger', did you mean 'CSVLogger'? there are "),
-        (["csv.reader"], "there is no logger 'csv.reader'"),
+        (["CSVLoger"], "unknown logger 'CSVLoger', did you mean 'CSVLogger'? loggers are "),
+        (["csv.reader"], "unknown logger 'csv.reader'"),
         (["nowhere.Logger"], "cannot be imported"),
-        (["none", "CSVLogger"], "expected none, or names of loggers"),
+        (["none", "CSVLogger"], "expected only none, or only names of loggers"),
     ],
 )
 def test_an_unknown_logger_is_one_line(run, tmp_path, capsys, named, message):
@@ -374,8 +374,7 @@ def test_a_wandb_run_that_cannot_start_ends_the_replay_before_it_begins(run, tmp
         main(["analyze", str(run), "--out", str(tmp_path), "--logger", "WandbLogger"])
     said = capsys.readouterr().err
     assert (
-        "error: Weights & Biases cannot be logged to (api_key not configured): log in by `wandb login`"
-        in said
+        "error: Weights & Biases is unavailable (api_key not configured): log in with `wandb login`" in said
     )
     assert not (tmp_path / "observations").exists()
 

@@ -105,12 +105,15 @@ def test_ranks_of_the_whole_module_cannot_go_on_from_it(runs, tmp_path, capsys):
     for command in ("fit", "validate"):
         said = says([command, "--config", str(path), "--trainer.logger.init_args.version", "one",
                      "--ckpt_path", str(checkpoint)], capsys)  # fmt: skip
-        assert "is a sharded checkpoint, and ranks have the whole module here (SingleDeviceStrategy)" in said
+        assert (
+            "is a sharded checkpoint, but each rank holds the whole module here (SingleDeviceStrategy)"
+            in said
+        )
     weights = runs / "run" / "checkpoints" / "step=000000003.ckpt"
     said = says(["fit", "--config", str(path), "--ckpt_path", str(weights)], capsys)
-    assert "holds weights and no resume state" in said
+    assert "contains weights but no resume state" in said
     said = says(["fork", str(runs / "run"), "--step", "3", "--out", str(tmp_path / "fork")], capsys)
-    assert "is a sharded checkpoint, and a fork changes a file" in said
+    assert "is a sharded checkpoint, but forks require a single file" in said
 
 
 @pytest.fixture
@@ -197,7 +200,7 @@ def test_half_a_folder_is_passed_over_by_last(runs, tmp_path, caplog):
     ]  # fmt: skip
     (folder / "step=000000006.ckpt" / ".metadata").unlink()
     assert [p.name for p in LmdynCLI._full_checkpoints(this, tmp_path)] == ["step=000000003.ckpt"]
-    assert "step=000000006.ckpt is a folder and no whole checkpoint: it is passed over" in caplog.text
+    assert "step=000000006.ckpt is a folder without a complete checkpoint: it is ignored" in caplog.text
 
 
 def test_a_damaged_first_checkpoint_does_not_stop_the_others(runs, tmp_path, capsys):

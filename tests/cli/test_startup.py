@@ -46,5 +46,5 @@ def test_an_unknown_command_gets_the_nearest(capsys):
         main(["nonsense"])
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
     first, second = errors
-    assert "there is no command 'analize', did you mean 'analyze'? there are fit, validate," in first
-    assert "there is no command 'nonsense': there are fit" in second
+    assert "unknown command 'analize', did you mean 'analyze'? commands are fit, validate," in first
+    assert "unknown command 'nonsense': commands are fit" in second

@@ -55,7 +55,7 @@ def test_of_a_folder(here, capsys, caplog):
     assert settings["pseudo"] == "piece"
     with pytest.raises(SystemExit):
         main(["surprisal", "gpt", "text.txt"])
-    assert "text.surprisal holds surprisals already: give another --out" in capsys.readouterr().err
+    assert "text.surprisal already contains surprisals: give another --out" in capsys.readouterr().err
 
 
 def test_of_standard_input(here, monkeypatch):
@@ -159,9 +159,9 @@ def test_predict_of_a_pretrained_model(here):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["gpt", "none.txt"], "there is no file none.txt: give one, or -"),
+        (["gpt", "none.txt"], "file none.txt does not exist: give a file, or -"),
         (["gpt", "latin.txt"], "latin.txt is not UTF-8"),
-        (["gpt", "empty.txt"], "empty.txt holds no text"),
+        (["gpt", "empty.txt"], "empty.txt contains no text"),
         (["gpt/x.ckpt", "text.txt"], "there is no checkpoint gpt/x.ckpt"),
         (["lone.ckpt", "text.txt"], "no config.yaml in the folders above"),
         (["bare", "text.txt"], "bare has no tokenizer next to it: give --tokenizer FOLDER"),

@@ -1,1 +1,1 @@
-"""What each publication claims: a file ``<author><year>_<word>.py`` for each study, with ``STUDY``; and its numbers."""
+"""Claims of each publication: a file ``<author><year>_<word>.py`` for each study, with ``STUDY``, and its numbers."""

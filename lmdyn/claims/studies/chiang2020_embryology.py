@@ -1,22 +1,22 @@
-"""Chiang, Huang & Lee 2020, "Pretrained language model embryology: the birth of ALBERT", as numbers of a run.
+"""Claims of Chiang, Huang & Lee 2020, "Pretrained language model embryology: the birth of ALBERT", as numbers of a run.
 
-Orders of learning are rank correlations (Somers' D) with the published order, of pairs that the publication tells
-apart: it says "function words, then verb, adverb, adjective, noun, proper noun", and nothing of the order among
-function words. A group is learned where its accuracy is half of its last one, what figure 1 rescales by; beside it
-stands a rule that looks at the whole curve. The floor of a correlation is the one that the numbers of words alone would
-give, since the publication says (appendix C.2) that orders are those of occurrence.
+Orders of learning are rank correlations (Somers' D) with the published order, over pairs that the publication
+distinguishes: it says "function words, then verb, adverb, adjective, noun, proper noun", and nothing about the order
+among function words. A group is learned when its accuracy is half of its last one, by which figure 1 rescales; a
+second rule uses the whole curve. The floor of a correlation is that expected from the numbers of words alone,
+since the publication says (appendix C.2) that orders are those of occurrence.
 
-How much is much was said from the publication, before any of these runs; of seed 1 an earlier version, with other
-downstream settings, had been looked at:
+Thresholds were derived from the publication before any of these runs; for seed 1, an earlier version with other
+downstream settings had been inspected:
 
-- *Orders.* D of 0.5: three quarters of the pairs are in the published order. Of random orders of the eight parts of
+- *Orders.* D of 0.5: three quarters of the pairs are in the published order. Among random orders of the eight parts of
   speech (25 pairs) 7 % reach it, of function before content words (15 pairs) 13 %, of five verb forms (10 pairs)
-  12 %: one run is no evidence. Seeds share their text, and so an order that is the text's and not the model's.
+  12 %: one run is no evidence. Seeds share their text, and thus an order due to the text instead of the model.
 - *Times.* 0.1 in log10 of the updates: a quarter more. "Together": within a factor of two.
 - *F1.* 0.02; 0.05 for a rise over the untrained model.
-- *Accuracies.* 0.1 of words, 0.05 of facts and of downstream scores, 0.02 for "no more after".
+- *Accuracies.* 0.1 for words, 0.05 for facts and downstream scores, 0.02 for "no more after".
 
-Fractions of training are the publication's: 100 k, 150 k and 250 k of 1 M updates.
+Fractions of training are those of the publication: 100 k, 150 k and 250 k of 1 M updates.
 """
 
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part, Region, Study, Within
@@ -43,18 +43,18 @@ UNTRAINED = "0: the untrained model, from which it is counted"
 
 
 def of(family: str) -> tuple[tuple[str, str], ...]:
-    """The run of a family."""
+    """Return the settings that select the run of a family."""
     return (("family", family),)
 
 
 def words(quantity: str, by: str = "", group: str | None = None, family: str = "albert") -> Rows:
-    """A quantity of ``TokenLearning``: of all words, of all groups of a grouping, or of one group."""
+    """Return a quantity of ``TokenLearning``: for all words, for all groups of a grouping, or for one group."""
     where = (*([("by", by)] if by else []), *([("group", group)] if group else []))
     return Rows("TokenLearning", quantity, where=where, run=of(family))
 
 
 def learned(family: str) -> Condition:
-    """A model that predicts what it reads."""
+    """Return the condition that a model predicts what it reads."""
     accuracy = Rows("LearningCurves", "accuracy", run=of(family))
     return Condition(
         "a tenth more of the masked tokens is predicted than by the untrained model", Change(accuracy, 0, "last"),
@@ -83,7 +83,7 @@ ORDERS = {
 
 
 def order(name: str, quantity: str, family: str = "albert", rule: str = "half") -> Claim:
-    """One published order."""
+    """Return the claim of one published order."""
     by, groups, says, question = ORDERS[name]
     figure = "figure 7" if by == "verb_form" else f"figure {LEVELS[quantity]}"
     figure = "figure 9, appendix C.4" if family == "bert" else figure
@@ -99,7 +99,7 @@ def order(name: str, quantity: str, family: str = "albert", rule: str = "half") 
 
 
 def faster(quantity: str) -> Claim:
-    """BERT against ALBERT, seed by seed."""
+    """Return the claim that compares BERT with ALBERT, seed by seed."""
     groups = (*FUNCTION, *CONTENT) if quantity == "reconstruction" else FUNCTION
     return Claim(
         f"bert_faster_{quantity}", "BERT learns faster than ALBERT", "appendix C.4, figure 9",
@@ -113,7 +113,7 @@ def faster(quantity: str) -> Claim:
 
 
 def slower(variant: str, by: str, group: str | None) -> Claim:
-    """Prediction after reconstruction."""
+    """Return the claim that prediction is later than reconstruction."""
     return Claim(
         f"prediction_later_{group or 'all'}", "Predicting masked words is learned later than reconstructing words",
         "section 3, figure 1",
@@ -128,7 +128,7 @@ BANDS = ("20-39", "100-149", "400-599")
 
 
 def bands(quantity: str) -> Claim:
-    """Figure 8, with the bands of a vocabulary of 3,000."""
+    """Return the claim of figure 8, with the bands of a vocabulary of 3,000."""
     return Claim(
         f"frequent_first_{quantity}", "The most frequent of three bands is learned before both others",
         "appendix C.3, figure 8",
@@ -171,7 +171,7 @@ LAYER_8, ALL = "layer 8, as published", "mean over layers"
 
 
 def probed(task: str, layer: int | None, family: str = "albert", quantity: str = "f1") -> Rows:
-    """F1 of a task at a layer, counted from 1, or the mean over layers."""
+    """Return F1 of a task at a layer, counted from 1, or the mean over layers."""
     where, run = (("task", task),), of(family)
     if layer is None:
         return Over("EdgeProbe", quantity, where=where, run=run)
@@ -180,13 +180,13 @@ def probed(task: str, layer: int | None, family: str = "albert", quantity: str =
 
 
 def above_majority(task: str, layer: int | None, step: str | int = "last") -> Number:
-    """F1 less that of the most frequent label."""
+    """Return F1 minus that of the most frequent label."""
     majority = Rows("EdgeProbe", "majority", where=(("task", task),), run=of("albert"))
     return Difference(At(probed(task, layer), step), At(majority, step))
 
 
 def known(tasks: tuple[str, ...], layer: int | None) -> Condition:
-    """Tasks whose probes learn anything that the untrained model's do not."""
+    """Return the condition that probes of the tasks learn more than those of the untrained model."""
     return Condition(
         "development F1 of each task rises by 0.03 over the untrained model's",
         Smallest(tuple(Change(probed(t, layer, quantity="validation_f1"), 0, "last") for t in tasks)), Above(0.03),
@@ -194,7 +194,7 @@ def known(tasks: tuple[str, ...], layer: int | None) -> Condition:
 
 
 def rises(task: str, layer: int | None, family: str = "albert") -> Claim:
-    """Figure 2b, task by task."""
+    """Return the claim of figure 2b for one task."""
     place = LAYER_8 if layer else ALL
     name = "layer8" if layer else "mean"
     return Claim(
@@ -207,7 +207,7 @@ def rises(task: str, layer: int | None, family: str = "albert") -> Claim:
 
 
 def beyond_majority(task: str) -> Claim:
-    """Whether a probe is one of anything."""
+    """Return the claim that a probe exceeds the most frequent label."""
     return Claim(
         f"probe_beyond_majority_{task}", f"F1 of {task} is above that of the most frequent label",
         "section 4, figure 2b",
@@ -218,7 +218,7 @@ def beyond_majority(task: str) -> Claim:
 
 
 def together(tasks: tuple[str, ...], layer: int | None) -> Claim:
-    """When each task is half way."""
+    """Return the claim about when each task is half-way."""
     half = tuple(HalfWay(probed(t, layer)) for t in tasks)
     name = f"{'layer8' if layer else 'mean'}_{len(tasks)}"
     return Claim(
@@ -233,7 +233,7 @@ def together(tasks: tuple[str, ...], layer: int | None) -> Claim:
 
 
 def early(layer: int | None) -> Claim:
-    """Nothing after the first tenth."""
+    """Return the claim that nothing changes after the first tenth."""
     return Claim(
         f"probes_level_early_{'layer8' if layer else 'mean'}",
         "Tags and constituents gain in the first tenth of pretraining and nothing afterwards", "section 4, figure 2b",
@@ -245,7 +245,7 @@ def early(layer: int | None) -> Claim:
 
 
 def decays(layer: int | None) -> Claim:
-    """Semantic roles."""
+    """Return the claim about semantic roles."""
     return Claim(
         f"roles_decay_{'layer8' if layer else 'mean'}", "Semantic roles decay from 0.15 of pretraining on",
         "section 4, figure 2b",
@@ -256,7 +256,7 @@ def decays(layer: int | None) -> Claim:
 
 
 def deep(name: str, says: str, layer: int, number: Number, region: Region, label: str, floor: Number | str) -> Claim:
-    """Layers near the output against layer 2."""
+    """Return a claim that compares layers near the output with layer 2."""
     return Claim(
         f"{name}_{layer}", says, "section 4, figure 3", (Part(number, region, label),), matters=HOW_F1, floor=floor,
         void_unless=(known(("pos",), layer),), question="How do layers near the output learn tags?",
@@ -265,7 +265,7 @@ def deep(name: str, says: str, layer: int, number: Number, region: Region, label
 
 
 def layers(layer: int) -> tuple[Claim, ...]:
-    """The three sentences on figure 3."""
+    """Return the claims of the three sentences on figure 3."""
     far, near = probed("pos", layer), probed("pos", 2)
     return (
         deep("starts_lower", "At first, layers near the output have lower F1 than layers near the input", layer,
@@ -279,7 +279,7 @@ def layers(layer: int) -> tuple[Claim, ...]:
 
 
 def falls(family: str, layer: int) -> Claim:
-    """Appendix D.4; a peak is one of noise too, and the floor shows that of a layer near the input."""
+    """Return the claim of appendix D.4; noise also has a peak, and the floor shows that of a layer near the input."""
     says = "ELECTRA's layers close to the output lose F1 over pretraining"
     return Claim(
         f"output_falls_{family}_{layer}", says if family == "electra" else "… as BERT's do not",
@@ -292,7 +292,7 @@ def falls(family: str, layer: int) -> Claim:
 
 
 def diagonal(layer: int) -> Rows:
-    """The most diagonal head of a layer: ALBERT's heads are the same in all layers, and turn diagonal in some."""
+    """Return the most diagonal head of a layer: ALBERT's heads are equal in all layers, but diagonal only in some."""
     return Over("AttentionPatterns", "diagonal", f"layer@{layer - 1}", run=of("albert"), over="head", how="max")
 
 
@@ -322,13 +322,13 @@ PROBES = (
 
 
 def scores(quantity: str = "average", family: str = "albert", task: str | None = None) -> Rows:
-    """A score of fine-tuned copies, with its error over development examples."""
+    """Return a score of fine-tuned copies, with its error over development examples."""
     where = () if task is None else (("task", task),)
     return Rows("Downstream", quantity, where=where, run=of(family), error=f"{quantity}_error")
 
 
 def fine_tuned(family: str, task: str | None = None) -> tuple[Claim, ...]:
-    """Figures 5 and 13."""
+    """Return the claims of figures 5 and 13."""
     quantity = "average" if task is None else "score"
     rows = scores(quantity, family, task)
     baseline = Rows("Downstream", "average_baseline" if task is None else "baseline", where=rows.where, run=rows.run)
@@ -354,12 +354,12 @@ def fine_tuned(family: str, task: str | None = None) -> tuple[Claim, ...]:
 
 
 def facts(quantity: str, family: str) -> Rows:
-    """A mean over relations."""
+    """Return a mean over relations."""
     return Rows("WorldKnowledge", quantity, run=of(family))
 
 
 def knowledge(family: str) -> tuple[Claim, ...]:
-    """Figure 6."""
+    """Return the claims of figure 6."""
     p, hits = facts("p_at_1", family), facts("hit", family)
     majority = facts("majority", family)
     where = "section 6, figure 6" if family == "albert" else "ours, of another family"

@@ -13,15 +13,15 @@ __all__ = ["LogRatioOfMeans", "WhenReached"]
 
 @dataclass(frozen=True)
 class LogRatioOfMeans(Number):
-    """ln of the mean of a over observations, less that of b, of the runs of one seed.
+    """ln of the mean of a over observations, minus that of b, for the runs of one seed.
 
-    The error over texts is that of the observation with the largest error relative to its mean, of each: observations
-    of one text move together, so that their mean is no better known than one of them.
+    The error over texts of each mean is that of the observation with the largest relative error: observations
+    of one text vary together, so their mean is known no better than one of them.
 
     Attributes:
         a: rows of positive values.
         b: rows of positive values, at the same steps.
-        until: a fraction of training: observations after it do not count.
+        until: a fraction of training; later observations do not count.
         first: whether the untrained model counts.
     """
 
@@ -31,10 +31,10 @@ class LogRatioOfMeans(Number):
     first: bool = False
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The logarithm of the ratio; NaN where a mean is not positive.
+        """Return the logarithm of the ratio; NaN if a mean is not positive.
 
         Raises:
-            NotMeasured: no observation in time.
+            NotMeasured: if there is no observation until then.
         """
         value, variance = 0.0, 0.0
         for rows, sign in ((self.a, 1.0), (self.b, -1.0)):
@@ -56,8 +56,8 @@ class WhenReached(Number):
     """The value of some rows at the first observation at which other rows have reached a level.
 
     Attributes:
-        rows: of which the value is taken.
-        reaching: of which the level is reached, at the same steps.
+        rows: rows of the value.
+        reaching: rows that must reach the level, at the same steps.
         level: the level.
     """
 
@@ -66,10 +66,10 @@ class WhenReached(Number):
     level: float
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The value with its error over texts.
+        """Return the value with its error over texts.
 
         Raises:
-            NotMeasured: the level is not reached.
+            NotMeasured: if the level is not reached.
         """
         other = self.reaching.table(runs)
         beyond = other.loc[other["value"].ge(self.level), "step"]

@@ -1,16 +1,16 @@
-"""What we say of models that iterate a core, before they are trained: of depth, convergence and kinds of orbits.
+"""Our claims about models that iterate a core, stated before training: depth, convergence and kinds of orbits.
 
-No publication has the dynamics of a looped model over its training; Geiping et al. 2025 show, of one trained model of
-3.5 billion parameters, that its loss falls with depth and levels off, and that states converge in most contexts, on
-fixed points, orbits and slow drifts in others. It is asked of a looped Llama of 2.4 million parameters whose depth is
+No publication has the dynamics of a looped model over its training. Geiping et al. 2025 show, for one trained model of
+3.5 billion parameters, that its loss falls with depth and levels off, and that states converge in most contexts, but
+reach orbits or drift slowly in others. Tested here is a looped Llama of 2.4 million parameters whose depth is
 drawn at each update (6 on average), on the synthetic grammar.
 
-How much is much was chosen before any of these runs was observed; 400 updates of one (seed 1) had been looked at.
+Thresholds were chosen before any of these runs was observed; 400 updates of one (seed 1) had been inspected.
 
 - *Losses.* 0.02 nats: two per cent of the perplexity.
 - *Depths.* Half an iteration.
 - *Shares.* 0.1.
-- *λ.* 0.01 nats a step.
+- *λ.* 0.01 nats per step.
 """
 
 import math
@@ -30,13 +30,13 @@ UNTRAINED = "0: the untrained model, from which it is counted"
 
 
 def by_depth(quantity: str, t: int | None = None, **where: object) -> Rows:
-    """A quantity of ``LoopConvergence``, at a depth."""
+    """Return a quantity of ``LoopConvergence`` at a depth."""
     place = (*where.items(), *([] if t is None else [("t", t)]))
     return Rows("LoopConvergence", quantity, where=place, run=LOOPED)
 
 
 def orbits(quantity: str, **where: object) -> Rows:
-    """A quantity of the orbits of the core."""
+    """Return a quantity of the orbits of the core."""
     return Rows("EncoderDynamics", quantity, where=tuple(where.items()), run=LOOPED)
 
 
@@ -110,7 +110,7 @@ ORBITS = (
         (Part(Change(orbits("orbit_lyapunov_exponent"), 0, "last"), Above(SMALL),
               "change of the mean λ over texts, nats a step"),),
         matters="1 % a step", floor=UNTRAINED, void_unless=(LEARNED,), question="Does training raise λ of the core?",
-        measured_by=RUN, seen=(2, 3, 4, 5, 6),  # with a λ that was measured wrongly; its number was changed, no region
+        measured_by=RUN, seen=(2, 3, 4, 5, 6),  # λ was incorrect; the number changed, not the region
     ),
 )
 

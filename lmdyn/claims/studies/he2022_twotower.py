@@ -1,23 +1,23 @@
-"""What He & Toyoizumi 2022 claim of two towers trained side by side, as numbers of models and of pairs of models.
+"""Claims of He & Toyoizumi 2022 about two towers trained together, as numbers of models and of pairs of models.
 
-The publication has five models, one a kind but for two BERT-large, and correlates their preferences over the 5,000
-most frequent types. Here there are several seeds of each kind, so that its "same configuration" can be asked of all
-pairs. The primary tower is the one with the higher mean probability (equation 3). Where both are nearly equal, the same
-division of the vocabulary may come out with either sign. The claim is about r with its sign; beside it stand |r|, whose
-sign cannot be wrong, and r among models one of whose towers leads.
+The publication has five models, one of each kind except two BERT-large, and correlates their preferences over the 5,000
+most frequent types. Here there are several seeds of each kind, so that its "same configuration" can be tested on all
+pairs. The primary tower is the one with the higher mean probability (equation 3). If both are nearly equal, the same
+division of the vocabulary can have either sign. The claim is about r with its sign; |r|, whose sign cannot be wrong,
+and r among models with a leading tower are shown with it.
 
-How much is much was chosen before any of these runs was made (models of seeds 1 and 2 of an earlier version had been
-looked at, one head training each, without second heads):
+Thresholds were chosen before any of these runs was made (models of seeds 1 and 2 of an earlier version had been
+inspected, with one trained head each, without second heads):
 
-- *Same configuration.* r of 0.72 and more: what the publication has of two sizes; 0.94 of two seeds of one.
-- *Two sizes.* 0.5, since 0.72 is called strong, and 0.57 of two kinds is "to some extent".
-- *Any correlation.* 0.2: the least in table 2 is 0.26.
-- *Lead.* A tower leads where its mean probability is higher by a tenth: |ln(p̄₁ / p̄₂)| of 0.1 and more.
-- *Sign.* Signs agree where |r| exceeds r by less than 0.05 on average.
-- *Frequency.* Spearman's ρ between −0.3 and 0.3 (table 4: 0.16 to 0.22), and r beyond strata of 0.1 and more.
-- *Parts of speech.* 0.1 nats; a class is spread over both towers where a quarter to three quarters of it go to one.
-- *Learned.* 0.1 nats: output layers of a tower are better by that than those of the untrained model.
-- *Reliability.* 0.9 of heads, of which the second ones start elsewhere; 0.8 of the text.
+- *Same configuration.* r of at least 0.72: the published value for two sizes; 0.94 for two seeds of one.
+- *Two sizes.* 0.5, since 0.72 is called strong, and 0.57 for two kinds is "to some extent".
+- *Any correlation.* 0.2: the smallest in table 2 is 0.26.
+- *Lead.* A tower leads if its mean probability is higher by a tenth: |ln(p̄₁ / p̄₂)| of at least 0.1.
+- *Sign.* Signs agree if |r| exceeds r by less than 0.05 on average.
+- *Frequency.* Spearman's ρ between −0.3 and 0.3 (table 4: 0.16 to 0.22), and r beyond strata of at least 0.1.
+- *Parts of speech.* 0.1 nats; a class is spread over both towers if a quarter to three quarters of it go to one.
+- *Learned.* 0.1 nats: output layers of a tower are better by this than those of the untrained model.
+- *Reliability.* 0.9 for heads, of which the second ones have another initialisation; 0.8 for the text.
 - *Clusters.* 0.1 of shares, a quarter of a cluster in the mean; a correlation of 0.5 over clusters.
 """
 
@@ -62,30 +62,30 @@ KINDS: dict[str, tuple[tuple[tuple[str, Any], ...], str]] = {
     "bert_large": ((("tower", "bert"), ("output", "standard"), ("hidden_size", OneOf((96, 512)))), "larger BERT"),
 }
 SEVERAL = ("gpt", "gpt_printed", "elmo", "bert")
-"""Kinds of which figure 4, table 3 and the correlation of seeds are asked."""
+"""Kinds for which figure 4, table 3 and the correlation of seeds are tested."""
 
 FREQUENCY: tuple[Stratum, ...] = ("frequency",)
 BOTH: tuple[Stratum, ...] = ("frequency", "upos")
 
 
 def rows(kind: str, quantity: str, **where: str) -> Rows:
-    """A quantity of ``TowerPreference`` of a kind of models."""
+    """Return a quantity of ``TowerPreference`` for a kind of models."""
     return Rows("TowerPreference", quantity, where=tuple(where.items()), run=KINDS[kind][0])
 
 
 def words(kind: str) -> Rows:
-    """The preference of each word."""
+    """Return the preference of each word."""
     return rows(kind, "preference", by="token")
 
 
 def lead(kind: str) -> Lead:
-    """By how much one tower leads."""
+    """Return the lead of one tower."""
     one, two = (rows(kind, "mean_probability", by="tower", group=tower) for tower in ("1", "2"))
     return Lead(one, two)
 
 
 def learned(kind: str) -> Condition:
-    """The towers have learned something."""
+    """Return the condition that the towers have learned something."""
     losses = [rows(kind, "head_loss", by="tower", group=tower) for tower in ("1", "2")]
     return Condition(
         f"{KINDS[kind][1]}: each tower's own output layer is better by 0.1 nats than of the untrained model",
@@ -94,7 +94,7 @@ def learned(kind: str) -> Condition:
 
 
 def pairs(kind: str, of: Literal["signed", "size", "chance", "beyond"] = "signed", **more: Any) -> AgreementOfPairs:
-    """A mean over pairs of seeds of one kind."""
+    """Return a mean over pairs of seeds of one kind."""
     return AgreementOfPairs(words(kind), of_pair=of, **more)
 
 
@@ -105,7 +105,7 @@ OF_BERT_LARGE = published_correlation(0.94, TOP, "two BERT-large, one pair; tabl
 
 
 def same(kind: str) -> tuple[Claim, ...]:
-    """Two seeds of one configuration: as claimed, without the sign, and where a tower leads."""
+    """Return the claims on two seeds of one configuration: as claimed, without the sign, and for a leading tower."""
     name, chance = KINDS[kind][1], pairs(kind, "chance", by=BOTH)
     how = "0.72: what two sizes have; of two seeds it is more"
     about: dict[str, Any] = {"void_unless": (learned(kind),), "measured_by": RUN}
@@ -144,7 +144,7 @@ def same(kind: str) -> tuple[Claim, ...]:
 
 
 def across(name: str, a: str, b: str, least: float, says: str, value: float, of: str, matters: str) -> Claim:
-    """Two kinds, or two sizes of one, of two seeds."""
+    """Return the claim on two kinds, or two sizes of one kind, of two seeds."""
     return Claim(
         name, says, "section 5.1, table 2",
         (Part(AgreementOfPairs(words(a), words(b)), Above(least), "r, its sign by equation 3"),),
@@ -172,7 +172,7 @@ PAIRS = (
 
 
 def with_lead(kind: str, of: Literal["signed", "size"]) -> Claim:
-    """Whether pairs with a lead agree better."""
+    """Return the claim that pairs with a lead agree better."""
     what = "r" if of == "signed" else "size of r"
     return Claim(
         f"with_lead_{of}_{kind}", "Models agree more the further their primary towers lead", "ours",
@@ -184,7 +184,7 @@ def with_lead(kind: str, of: Literal["signed", "size"]) -> Claim:
 
 
 def form(of: Literal["signed", "size"]) -> Claim:
-    """The printed form of equation 1 against the one that was run."""
+    """Return the claim that compares the printed form of equation 1 with the one that was run."""
     what = "r" if of == "signed" else "size of r"
     return Claim(
         f"printed_agrees_{of}", "Models of equation 1 as printed agree more than those with layers behind the towers",
@@ -197,7 +197,7 @@ def form(of: Literal["signed", "size"]) -> Claim:
 
 
 def reliable(kind: str, quantity: str, least: float, what: str) -> Claim:
-    """That a preference is none of its measurement's noise."""
+    """Return the claim that a preference is not noise of its measurement."""
     return Claim(
         f"{quantity}_{kind}", f"A model's preference is no noise of {what}", "of what we compute",
         (Part(At(rows(kind, quantity)), Above(least), "correlation"),),
@@ -218,7 +218,7 @@ REASONS = (
 
 
 def frequency(kind: str) -> tuple[Claim, ...]:
-    """That a preference is not frequency."""
+    """Return the claims that a preference is not frequency."""
     name = KINDS[kind][1]
     published = {"gpt": 0.22, "elmo": 0.16, "bert": 0.18}.get(kind)
     about: dict[str, Any] = {"void_unless": (learned(kind),), "measured_by": RUN}
@@ -251,12 +251,12 @@ TO_PRIMARY = ("VERB", "ADP", "ADV", "AUX")
 
 
 def of_tag(kind: str, tag: str, step: str | int = "last") -> At:
-    """Mean preference of the types of a part of speech."""
+    """Return the mean preference of the types of a part of speech."""
     return At(rows(kind, "preference", by="upos", group=tag), step)
 
 
 def parts_of_speech(kind: str) -> tuple[Claim, ...]:
-    """Which classes go to which tower."""
+    """Return the claims on which classes go to which tower."""
     name = KINDS[kind][1]
     about: dict[str, Any] = {"void_unless": (learned(kind),), "measured_by": RUN}
     return (
@@ -295,7 +295,7 @@ def parts_of_speech(kind: str) -> tuple[Claim, ...]:
 
 
 def clusters(kind: str) -> tuple[Claim, ...]:
-    """Independent components of the word vectors, and the preference of their clusters."""
+    """Return the claims on independent components of the word vectors, and the preference of their clusters."""
     name, run = KINDS[kind][1], KINDS[kind][0]
 
     def of(quantity: str, **where: str) -> Number:

@@ -1,22 +1,22 @@
-"""What Inoue et al. 2022, "Transient chaos in BERT", claims of initial networks and of training, as numbers of a run.
+"""Claims of Inoue et al. 2022, "Transient chaos in BERT", about initial networks and training, as numbers of a run.
 
-Three kinds of runs are asked: initial networks of ALBERT-large's size (``networks``), of which there are many with few
-sentences each, small models that are trained (``organism``), and the published weights (``paper``), never run here. A
-sentence is no unit: within a network its sentences do much the same: estimates are means over the sentences of a
-network, intervals are over networks.
+The claims use three kinds of runs: initial networks of ALBERT-large's size (``networks``), many networks with few
+sentences each; small models that are trained (``organism``); and the published weights (``paper``), never run here. A
+sentence is not an independent unit, as sentences of one network behave similarly: estimates are means over the
+sentences of a network, intervals are over networks.
 
-How much is much was chosen before any of these runs was made; five networks of seeds 1 to 5 and one organism had been
-looked at by an earlier version, which took every small λ for quasi-periodic:
+Thresholds were chosen before any of these runs was made. Five networks of seeds 1 to 5 and one organism had been
+inspected with an earlier version, which took every small λ for quasi-periodic:
 
-- *λ.* 1e-3 nats a step: the resolution of 10,000 steps, max(ln T / T, block standard error).
+- *λ.* 1e-3 nats per step: the resolution of 10,000 steps, max(ln T / T, block standard error).
 - *Shares of sentences.* 0.1.
 - *Times.* A factor of 1.5.
 - *Accuracies.* 0.05.
 
-λ of the first networks, of seeds 11 to 30, was measured wrongly at first, and the numbers of the claims about it were
-changed after they had been looked at (their regions were not): these claims are tested on other seeds (``FIRST``).
+λ of the first networks, of seeds 11 to 30, was initially measured incorrectly, and the numbers of the claims about it
+were changed after they had been inspected (their regions were not): these claims are tested on other seeds (``FIRST``).
 
-Networks whose weights are drawn in another way have the same seeds, and the same numbers but for those beyond two
+Networks whose weights are drawn in another way have the same seeds, and the same weights except for those beyond two
 deviations: differences are paired.
 """
 
@@ -47,14 +47,14 @@ FIRST = tuple(range(11, 31))
 
 
 def rows(quantity: str, network: str = "truncated", **where: object) -> Rows:
-    """A quantity of initial networks whose weights are drawn in one of the ways."""
+    """Return a quantity of initial networks whose weights are drawn in one of the ways."""
     how, deviation, _ = NETWORKS[network]
     run = (("hidden_size", 1024), ("initialization", how), ("initializer_range", deviation))
     return Rows("EncoderDynamics", quantity, where=tuple(where.items()), run=run)
 
 
 def at(quantity: str, network: str = "truncated", **where: object) -> At:
-    """Its value before any update."""
+    """Return its value before any update."""
     return At(rows(quantity, network, **where), 0)
 
 
@@ -62,7 +62,7 @@ def at(quantity: str, network: str = "truncated", **where: object) -> At:
 
 
 def synchronizes(network: str) -> tuple[Claim, ...]:
-    """All token vectors become one, and stay so."""
+    """Return the claims that all token vectors become equal, and stay so."""
     how = NETWORKS[network][2]
     return (
         Claim(
@@ -102,7 +102,7 @@ SHORT = (
 
 
 def exponent(network: str) -> Claim:
-    """λ of initial networks is close to 0."""
+    """Return the claim that λ of initial networks is close to 0."""
     return Claim(
         f"exponent_{network}", "λ, whatever the kind of the orbit, is within a fifth of the pre-trained network's of 0",
         "ours, after section II.B, where 6.41e-3 and 9.54e-2 are means over chaotic trajectories only",
@@ -114,7 +114,7 @@ def exponent(network: str) -> Claim:
 
 
 def chaotic_exponent(network: str, *, scale: Literal["log", "plain"]) -> Claim:
-    """The printed number."""
+    """Return the claim on the printed number."""
     name, mean = {"log": ("exponent", "geometric"), "plain": ("average", "arithmetic")}[scale]
     return Claim(
         f"chaotic_{name}_{network}", "Mean λ of chaotic trajectories is 6.41e-3, to a factor of two",
@@ -128,7 +128,7 @@ def chaotic_exponent(network: str, *, scale: Literal["log", "plain"]) -> Claim:
 
 
 def without(network: str, *, running: bool) -> Claim:
-    """The printed share, by our rule or by one that is nearer to an eye's."""
+    """Return the claim on the printed share, by our rule or by one that is closer to a visual judgement."""
     rule = "running mean of λ over 20 windows above 0" if running else "λ above its resolution and λT ≥ 10"
     return Claim(
         f"without_transient_{'by_mean_' if running else ''}{network}",
@@ -145,7 +145,7 @@ def without(network: str, *, running: bool) -> Claim:
 
 
 def transient(network: str) -> Claim:
-    """Transient chaos, in networks that have learned nothing."""
+    """Return the claim on transient chaos in networks that have learned nothing."""
     return Claim(
         f"transient_chaos_{network}", "Chaos that ends, within 10,000 steps, is seen in initial networks",
         "section II.B: ALBERT intrinsically shows transient chaos",
@@ -156,7 +156,7 @@ def transient(network: str) -> Claim:
 
 
 def scale(name: str, says: str, a: str, b: str, region: Above | Below | Within, matters: str) -> Claim:
-    """What another distribution of the weights does to λ, network by network."""
+    """Return the claim on the effect of another weight distribution on λ, paired by network."""
     return Claim(
         f"scale_{name}", says, "section II of what they draw; ours",
         (Part(Difference(at("orbit_lyapunov_exponent", a), at("orbit_lyapunov_exponent", b)), region,
@@ -167,7 +167,7 @@ def scale(name: str, says: str, a: str, b: str, region: Above | Below | Within, 
 
 
 def undetermined(network: str) -> Claim:
-    """What the method leaves open."""
+    """Return the claim on the share that the method leaves undecided."""
     return Claim(
         f"undetermined_{network}", "The kind of the orbit is told for all but a tenth of the sentences",
         "section II.B, of what we compute",

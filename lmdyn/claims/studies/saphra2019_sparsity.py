@@ -1,21 +1,21 @@
-"""What Saphra & Lopez 2019, "Sparsity emerges naturally in neural language models", claim, as numbers of a run.
+"""Claims of Saphra & Lopez 2019, "Sparsity emerges naturally in neural language models", as numbers of a run.
 
-χ(v) = ‖v‖₂/‖v‖₁; ρ← (ρ→) is Pearson's correlation over word types of the mean χ where a word is the target (the
-input) with its frequency in training. The publication's h2 is the last hidden layer of a model, its h1 the first. Two
-measures say how much is much, for all claims, and were chosen before any run but that of seed 1 was looked at:
+χ(v) = ‖v‖₂/‖v‖₁; ρ← (ρ→) is Pearson's correlation over word types between the mean χ where a word is the target (the
+input) and its frequency in training. The publication's h2 is the last hidden layer of a model, its h1 the first. Two
+measures define the thresholds of all claims; they were chosen before any run except that of seed 1 was inspected:
 
 - *Correlations.* The publication calls −0.1 "slight" (section 4): within ±0.1 there is no correlation, and a change by
   less than 0.1 is none. "Strong" is at least 0.3, which Cohen (1988) calls medium.
 - *Concentrations.* 1/χ² is the number of equal units that would have this χ. Vectors without any structure differ by
-  8 % in χ, uniform (0.0816 of 200 units) from Gaussian ones (0.0885): a quarter of that, 2 % (4 % of the units), is
-  the smallest difference that matters. On a logarithmic scale χ does not depend on the number of units.
+  8 % in χ, uniform (0.0816 with 200 units) from Gaussian ones (0.0885): a quarter of that, 2 % (4 % of the units), is
+  the smallest difference that matters. On a logarithmic scale this does not depend on the number of units.
 
-Errors of ρ are over word types, errors of χ over blocks of sentences. Of a change of ρ over training, on the same
-words, the error over words is not known (adding those of both ends would be far too wide): such a verdict is of these
-words.
+Errors of ρ are over word types, errors of χ over blocks of sentences. For a change of ρ over training, on the same
+words, the error over words is unknown (adding those of both ends would be far too conservative): such a verdict is for
+these words.
 
-What a reduction of the learning rate does is measured by forks: runs that go on from one checkpoint with one rate and
-another (``lmdyn/claims/studies/sparsity_forks.py``).
+The effect of a reduction of the learning rate is measured by forks: runs that continue from one checkpoint with
+different rates (``lmdyn/claims/studies/sparsity_forks.py``).
 """
 
 from itertools import pairwise
@@ -61,7 +61,7 @@ AS_LONG = Condition(
     Above(PUBLISHED_TOKENS),
 )
 FREQUENT = (LEARNED, words("1000+", "target", 10))
-"""Figure 2 shows words of more than 100,000 among 227 million tokens: of some thousand among one or two million."""
+"""Figure 2 shows words with more than 100,000 occurrences among 227 million tokens: some thousand in 1 or 2 million."""
 
 RUN = "python -m lmdyn.cli analyze RUN --config configs/saphra2019_sparsity/organism/observers.yaml"
 # fmt: off
@@ -71,7 +71,7 @@ RUN = "python -m lmdyn.cli analyze RUN --config configs/saphra2019_sparsity/orga
 
 
 def over_time(name: str, says: str, number: Number, floor: Number | str, label: str, variant: str) -> Claim:
-    """χ over training, of words of at least 1000 occurrences."""
+    """Return the claim on χ over training, for words with at least 1000 occurrences."""
     return Claim(
         f"chi_{name}", says, "section 3, figure 2", (Part(number, Above(CONCENTRATED), label),),
         matters=HOW_CONCENTRATED, floor=floor, void_unless=FREQUENT,
@@ -81,7 +81,7 @@ def over_time(name: str, says: str, number: Number, floor: Number | str, label: 
 
 
 def over_frequency(name: str, says: str, bands: tuple[str, ...], variant: str) -> Claim:
-    """χ in each band of frequency against the one below."""
+    """Return the claim that compares χ in each band of frequency with the band below."""
     pairs = list(pairwise(bands))
     return Claim(
         f"chi_{name}", says, "section 3, figure 2",
@@ -124,7 +124,7 @@ FIGURE_2 = (
 
 
 def target_claims(sample: str, variant: str) -> tuple[Claim, ...]:
-    """Figure 3a, of one sample of words."""
+    """Return the claims of figure 3a for one sample of words."""
     end, enough = suffix(sample), (LEARNED, words(sample, "target", 100))
     gradient, activation = (rho(what, LAST, "target", sample) for what in ("gradient", "activation"))
     same_words = rho("gradient", LAST, "target", sample, error=False)
@@ -177,7 +177,7 @@ def target_claims(sample: str, variant: str) -> tuple[Claim, ...]:
 
 
 def class_claims(sample: str, variant: str) -> tuple[Claim, ...]:
-    """Figure 4, of one pair of samples of both classes."""
+    """Return the claims of figure 4 for one pair of samples of both classes."""
     names = [f"{name}{suffix(sample)}" for name in ("closed", "open")]
     closed, opened = (rho("gradient", LAST, "target", name, error=False) for name in names)
     each = [rho("gradient", LAST, "target", name) for name in names]
@@ -205,7 +205,7 @@ def class_claims(sample: str, variant: str) -> tuple[Claim, ...]:
 
 
 def at_equal_frequency(name: str, samples: tuple[str, ...], variant: str, least: int) -> Claim:
-    """Closed against open classes: ln of the ratio of χ in samples of equal frequency, the mean over these."""
+    """Return the claim on closed and open classes: mean ln of the ratio of χ in samples of equal frequency."""
     def ratio(step: int | str) -> Number:
         return Mean(tuple(LogRatio(At(chi(f"closed_{s}"), step), At(chi(f"open_{s}"), step)) for s in samples))
 
@@ -224,7 +224,7 @@ def at_equal_frequency(name: str, samples: tuple[str, ...], variant: str, least:
 
 
 def surpasses(name: str, sample: str, variant: str, *conditions: Condition) -> Claim:
-    """The embedding against the first hidden layer."""
+    """Return the claim that compares the embedding with the first hidden layer."""
     first, embedding = (rho("activation", site, "input", sample) for site in (FIRST, "embedding"))
     return Claim(
         f"input_embedding_surpasses{name}", "… and the embedding surpasses it in the end", "section 3, figure 3b",
@@ -236,7 +236,7 @@ def surpasses(name: str, sample: str, variant: str, *conditions: Condition) -> C
 
 
 def input_claims(sample: str, variant: str) -> tuple[Claim, ...]:
-    """Figure 3b, of one sample of words."""
+    """Return the claims of figure 3b for one sample of words."""
     end, enough = suffix(sample), (LEARNED, words(sample, "input", 100))
     first, gradient = rho("activation", FIRST, "input", sample), rho("gradient", LAST, "input", sample)
     return (

@@ -1,19 +1,19 @@
-"""Saphra & Lopez 2019, "Understanding learning dynamics of language models with SVCCA": claims as numbers of a run.
+"""Claims of Saphra & Lopez 2019, "Understanding learning dynamics of language models with SVCCA", as numbers of a run.
 
-The publication's text says SVCCA and its public script takes the mean of all canonical correlations. The number of
-directions that hold 99 % of variance grows over training and differs between taggers, and a mean over few leading
-directions is higher than one over many. So each question stands with five measures beside each other: ``cca`` (all
-directions, as the script), ``svcca`` (99 %, as the text), ``svcca_30`` (thirty of each side: equal rank), ``pwcca`` and
-``linear_cka``. Regions were chosen before any run but that of seed 1 was looked at:
+The publication's text says SVCCA, but its public script uses the mean of all canonical correlations. The number of
+directions that contain 99 % of the variance grows over training and differs between taggers, and a mean over few
+leading directions is higher than one over many. Each question is therefore tested with five measures: ``cca`` (all
+directions, as in the script), ``svcca`` (99 %, as in the text), ``svcca_30`` (thirty per side: equal rank), ``pwcca``
+and ``linear_cka``. Regions were chosen before any run except that of seed 1 was inspected:
 
 - *The smallest difference in similarity that matters* is 0.02, a tenth of the distances between the tasks' curves in
-  the publication's figures 8 and 9; 0.05 over training, a tenth of the way to its upper bound, 0.64.
+  the publication's figures 8 and 9; 0.05 over training, a tenth of the distance to its upper bound, 0.64.
 - *Over time* is from a tenth of training to its end. The publication's first point is after one epoch of fifty, of 227
-  million tokens: what happens before is not in its figures, and one run's tenth is not another's.
-- A tagger has learned where it beats the most frequent label of its test text by 0.05.
+  million tokens: earlier changes are not in its figures, and the first tenths of two runs differ.
+- A tagger has learned if it exceeds the most frequent label of its test text by 0.05.
 
-Values are those less their bias by the jackknife over blocks of sentences, with its errors; the two ends of a
-difference are on one text, and their errors are added as if they were not.
+Values are corrected for bias by the jackknife over blocks of sentences, with its errors; the two ends of a
+difference are on one text, and their errors are added as if they were independent.
 """
 
 from lmdyn.claims.claim import Above, Below, Claim, Part, Study, Within, published_share
@@ -347,7 +347,7 @@ TABLE_2 = {
 
 
 def tagger_claims(task: str, tagger: str) -> tuple[Claim, ...]:
-    """Table 2; taggers of topic by another optimizer or order of sentences are variants of its line."""
+    """Return the claims of table 2; taggers of topic with another optimizer or sentence order are variants."""
     following, read, shuffled = TABLE_2[task]
     variant = TOPICS.get(tagger, task)
     gain = lead(TaggerTest(f"{tagger}_next", "accuracy"), TaggerTest(f"shuffled_{tagger}_next", "accuracy"))

@@ -1,19 +1,19 @@
-"""What Saphra & Lopez 2020, "LSTMs compose—and learn—bottom-up", claim, as numbers of a run.
+"""Claims of Saphra & Lopez 2020, "LSTMs compose—and learn—bottom-up", as numbers of a run.
 
-DI(A, B) = ‖h_{A∪B} − (h_A + h_B)‖ / ‖h_{A∪B}‖. The publication shows curves and prints no number of them. How much is
-much was chosen for all claims before any run but those of seed 1 was looked at:
+DI(A, B) = ‖h_{A∪B} − (h_A + h_B)‖ / ‖h_{A∪B}‖. The publication shows curves without numbers. The thresholds of all
+claims were chosen before any run except those of seed 1 was inspected:
 
 - *Correlations.* Within ±0.1 there is none: their publication of 2019 calls −0.1 "slight". ρ is Spearman's, within a
   sequential distance, the mean over the distances of 1 to 8 words.
-- *DI and probabilities.* 0.05 of DI and 0.1 of a probability; a rule is learned where ω has a probability of 0.5.
+- *DI and probabilities.* 0.05 of DI and 0.1 of a probability; a rule is learned if ω has a probability of 0.5.
 - *Times.* 10 % of the updates (0.041 of their decimal logarithm); times are between two observations.
 - *Gradients.* 10 % of their norm (0.105 of its logarithm).
 
-Errors are over sentences (ρ: 32 blocks; DI: clusters) and over scaffolds. Where two numbers of one text are subtracted,
-their errors are added as if they were independent, which is too wide rather than too narrow.
+Errors are over sentences (ρ: 32 blocks; DI: clusters) and over scaffolds. If two numbers of one text are subtracted,
+their errors are added as if they were independent, which is conservative.
 
-Figure 4 has all its variants beside each other: what is relevant (the rule of the decomposition), the tree, words
-that the model does not know, and how word frequency is held. Figure 12 has both readings of the error and of the state.
+Figure 4 is tested in all its variants: what is relevant (the rule of the decomposition), the tree, words
+that the model does not know, and how word frequency is controlled. Figure 12 has both readings of error and state.
 """
 
 import math
@@ -67,7 +67,7 @@ HOW_LIKELY = "0.1 of a probability"
 def pairs(
     quantity: str, rule: str, error: str | tuple[str, str] | None = None, df: float | None = None, **where: object
 ) -> Rows:
-    """Rows of pairs of words by a rule of the decomposition, or by Shapley interactions, in hidden states."""
+    """Return rows of pairs of words by a rule of the decomposition, or by Shapley interactions, in hidden states."""
     settings: Pairs = (("backend", "decomposition"), ("variant", rule))
     if rule == "shapley":
         settings = (("backend", "shapley"),)
@@ -75,12 +75,12 @@ def pairs(
 
 
 def di(rule: str, distance: int) -> Rows:
-    """Mean DI of words some words apart."""
+    """Return the mean DI of words at a distance."""
     return pairs("di", rule, ("di_low", "di_high"), distance=distance)
 
 
 def rho(quantity: str, rule: str, **where: object) -> Rows:
-    """A correlation with its error over 32 blocks of sentences."""
+    """Return a correlation with its error over 32 blocks of sentences."""
     return pairs(quantity, rule, f"{quantity}_error", BLOCKS, **where)
 
 
@@ -89,7 +89,7 @@ MODEL_LEARNED = Condition("the loss has fallen by at least 2 nats since step 0",
 
 
 def falls_with_distance(rule: str) -> Claim:
-    """Figure 3."""
+    """Return the claim of figure 3."""
     parts = (
         Part(LogRatio(At(di(rule, d + 1)), At(di(rule, d))), Below(-FALLS), f"ln of DI, {d + 1} / {d} words apart")
         for d in range(1, 8)
@@ -104,7 +104,7 @@ def falls_with_distance(rule: str) -> Claim:
 
 
 def falls_in_the_tree(rule: str, tree: str, known: bool, held: str) -> Claim:
-    """Figure 4: both classes are to show it."""
+    """Return the claim of figure 4: both classes must show it."""
     told = f"{'off_by_one_' if tree else ''}{held}_correlation"
     name = f"mean_{'known_' if known else ''}{told}"
     floor = f"mean_{'known_' if known else ''}shuffled_{held}_correlation"
@@ -126,7 +126,7 @@ def falls_in_the_tree(rule: str, tree: str, known: bool, held: str) -> Claim:
 
 
 def unrelated_to_frequency(rule: str) -> Claim:
-    """Section 3.1: no clear correlation with raw word frequency."""
+    """Return the claim of section 3.1: no clear correlation with raw word frequency."""
     name = "mean_frequency_correlation"
     parts = tuple(
         Part(At(rho(name, rule, word=word)), Within(-SLIGHT, SLIGHT), f"mean ρ, {told} word", "fisher")
@@ -141,7 +141,7 @@ def unrelated_to_frequency(rule: str) -> Claim:
 
 
 def clearer_further_apart(rule: str) -> Claim:
-    """Section 3.1: the pattern of figure 4 is clearer as words are further apart."""
+    """Return the claim of section 3.1: the pattern of figure 4 is clearer at larger distances."""
     near, far = (
         {kind: rho("syntactic_correlation", rule, distance=d, pos_class=kind) for kind in ("open", "closed")}
         for d in (1, 8)
@@ -191,7 +191,7 @@ def rule_rows(
     quantity: str, scaffold: str, k: int, dropout: float, domain: str = "in", focus: str | None = None, n: int = 1000,
     rule: str = "published",
 ) -> Rows:
-    """Rows of the rule α … ω across a scaffold, with their error over scaffolds."""
+    """Return rows of the rule α … ω across a scaffold, with their error over scaffolds."""
     run = (("scaffold", scaffold), ("length", k), ("rules", n), ("dropout", dropout))
     where = () if focus is None else (("focus", focus),)
     return Rows(
@@ -200,7 +200,7 @@ def rule_rows(
 
 
 def of_both(k: int, dropout: float) -> tuple[Condition, ...]:
-    """Both settings have learned the rule, across the scaffolds that they were trained with."""
+    """Return the condition that both settings have learned the rule across the scaffolds of their training."""
     return tuple(
         Condition(
             f"ω is the most probable word in half of the {scaffold} scaffolds",
@@ -211,17 +211,17 @@ def of_both(k: int, dropout: float) -> tuple[Condition, ...]:
 
 
 def between(a: Rows, b: Rows, level: float) -> Number:
-    """log10 of the updates that a takes to a level, less that of b."""
+    """Return log10 of the updates that a needs to reach a level, minus that of b."""
     return Difference(Reaches(a, level), Reaches(b, level))
 
 
 def told(k: int, dropout: float, more: str = "") -> str:
-    """The variant of a claim: what it is of."""
+    """Return the variant of a claim: length, dropout and more."""
     return f"k = {k}, dropout {dropout:g}{more}"
 
 
 def suffix(k: int, dropout: float) -> str:
-    """What names of claims end in."""
+    """Return the suffix of claims' names."""
     return f"k{k}" + (f"_dropout{dropout:g}" if dropout else "")
 
 
@@ -230,7 +230,7 @@ NOT_FASTER = "none: an untrained model does not reach the level, and two models 
 
 
 def faster_in_domain(k: int, dropout: float) -> Claim:
-    """Figure 7a."""
+    """Return the claim of figure 7a."""
     a, b = (rule_rows("probability", s, k, dropout, focus="") for s in ("familiar", "unfamiliar"))
     return Claim(
         f"in_domain_faster_{suffix(k, dropout)}", "In domain the rule is learned faster across familiar scaffolds",
@@ -243,7 +243,7 @@ def faster_in_domain(k: int, dropout: float) -> Claim:
 
 
 def fails_out_of_domain(k: int, dropout: float) -> Claim:
-    """Figure 7b."""
+    """Return the claim of figure 7b."""
     a, b = (rule_rows("probability", s, k, dropout, "out", "") for s in ("familiar", "unfamiliar"))
     return Claim(
         f"out_of_domain_{suffix(k, dropout)}",
@@ -260,7 +260,7 @@ def fails_out_of_domain(k: int, dropout: float) -> Claim:
 
 
 def open_symbol_earlier(k: int, dropout: float, level: float) -> Claim:
-    """Figure 8."""
+    """Return the claim of figure 8."""
     a, b = (rule_rows("probability", s, k, dropout, "out", "open") for s in ("familiar", "unfamiliar"))
     return Claim(
         f"open_symbol_earlier_{level:g}_{suffix(k, dropout)}",
@@ -274,7 +274,7 @@ def open_symbol_earlier(k: int, dropout: float, level: float) -> Claim:
 
 
 def rises_through_scaffold(k: int, dropout: float, when: str) -> Claim:
-    """Figure 9."""
+    """Return the claim of figure 9."""
     rise = {s: rule_rows("rise", s, k, dropout) for s in ("familiar", "unfamiliar")}
     numbers: dict[str, Number] = {
         s: At(rows) if when == "end" else WhenReached(rows, rule_rows("accuracy", s, k, dropout), LEARNED)
@@ -296,7 +296,7 @@ def rises_through_scaffold(k: int, dropout: float, when: str) -> Claim:
 
 
 def more_interdependent(k: int, dropout: float, rule: str = "published") -> Claim:
-    """Figure 10."""
+    """Return the claim of figure 10."""
     a, b = (rule_rows("di", s, k, dropout, rule=rule) for s in ("familiar", "unfamiliar"))
     return Claim(
         "_".join(["interdependence", *([] if rule == "published" else [rule]), suffix(k, dropout)]),
@@ -312,7 +312,7 @@ def more_interdependent(k: int, dropout: float, rule: str = "published") -> Clai
 
 
 def interdependence_rises(k: int, dropout: float) -> Claim:
-    """Figure 10: and increases throughout training."""
+    """Return the claim of figure 10 that interdependence increases throughout training."""
     a = rule_rows("di", "familiar", k, dropout)
     return Claim(
         f"interdependence_rises_{suffix(k, dropout)}", "… and it increases throughout training",
@@ -328,7 +328,7 @@ def interdependence_rises(k: int, dropout: float) -> Claim:
 
 
 def longer_is_slower(scaffold: str, short: int, long: int, dropout: float) -> Claim:
-    """Figures 7 and 11: at one number of occurrences."""
+    """Return the claim of figures 7 and 11, at equal numbers of occurrences."""
     a, b = (rule_rows("probability", scaffold, k, dropout, focus="open") for k in (short, long))
     return Claim(
         f"longer_slower_{scaffold}_{suffix(long, dropout)}", "A rule across a longer scaffold is learned later",
@@ -341,7 +341,7 @@ def longer_is_slower(scaffold: str, short: int, long: int, dropout: float) -> Cl
 
 
 def longer_needs_more(n: int, long: int, dropout: float) -> Claim:
-    """Figure 11: at the end, at fewer occurrences."""
+    """Return the claim of figure 11, at the end of training, at fewer occurrences."""
     a, b = (rule_rows("probability", "unfamiliar", k, dropout, focus="open", n=n) for k in (2, long))
     return Claim(
         f"longer_rarer_n{n}_{suffix(long, dropout)}",
@@ -356,7 +356,7 @@ def longer_needs_more(n: int, long: int, dropout: float) -> Claim:
 
 
 def scaffold_alone(scaffold: str, k: int, dropout: float) -> Claim:
-    """Figure 11: what the scaffold alone predicts."""
+    """Return the claim of figure 11 on predictions from the scaffold alone."""
     rows = rule_rows("probability", scaffold, k, dropout, focus="scaffold")
     return Claim(
         f"scaffold_alone_{scaffold}_{suffix(k, dropout)}", "The scaffold alone hardly predicts ω",
@@ -376,7 +376,7 @@ ERRORS = {"close": "the error of ω alone", "all": "the error of all words after
 
 
 def smaller_gradient(k: int, dropout: float, state: str, error: str, until: float) -> Claim:
-    """Figure 12: which error and which state are not said."""
+    """Return the claim of figure 12; the publication does not say which error and which state."""
     a, b = (rule_rows(f"{state}_inside", s, k, dropout, focus=error) for s in ("familiar", "unfamiliar"))
     early = until < 1
     return Claim(

@@ -1,18 +1,19 @@
-"""What Saphra 2021, "Training dynamics of neural language models", leaves to attentional models, as numbers of a run.
+"""Questions of Saphra 2021, "Training dynamics of neural language models", about attention, as numbers of a run.
 
-Sections 4.1.1, 5.1.2 and 6.1.2 say what could be measured of a transformer and claim nothing of it. Asked here are the
-thesis' findings on LSTMs, of what these sections name: the divergence of attention distributions, the Shapley
-interaction of words, the entropy of attention. How much is much was chosen before any run but those of seed 1 was made,
-by the measures of the other studies where there are any:
+Sections 4.1.1, 5.1.2 and 6.1.2 say what could be measured on a transformer, but make no claims. Tested here are the
+thesis' findings on LSTMs with the quantities of these sections: the divergence of attention distributions, the Shapley
+interaction of words, the entropy of attention. Thresholds were chosen before any run except those of seed 1 was made,
+with the measures of the other studies if available:
 
-- *Divergences and entropies.* A tenth (0.1 of the natural logarithm): of a divergence of 0.3 bits 0.03, of 20 words
-  attended to equally some five. Between classes of words a twentieth, since they are means over many heads.
+- *Divergences and entropies.* A tenth (0.1 of the natural logarithm): for a divergence of 0.3 bits 0.03, for 20 words
+  attended to equally about five. Between classes of words a twentieth, since they are means over many heads.
 - *Correlations.* Within ±0.1 there is none: the publication of 2019 calls −0.1 "slight".
-- *Interdependence.* 2 % for each word further apart, as in the study of 2020.
+- *Interdependence.* 2 % per word of distance, as in the study of 2020.
 - *Times.* 10 % of the updates (0.041 of their decimal logarithm); times are between two observations.
 
-Divergences are Jensen and Shannon's, in bits, of heads; heads of two models have no common order and are matched. The
-first token of a row, which can attend to itself only, does not count. Errors are over texts, by blocks of sentences.
+Divergences are Jensen–Shannon divergences of heads, in bits; heads of two models have no common order and are matched.
+The first token of a row, which can only attend to itself, does not count. Errors are over texts, by blocks of
+sentences.
 """
 
 import math
@@ -46,7 +47,7 @@ HOW_FAST = "10 % of the updates: less is within the spacing of observations"
 
 
 def divergence(of: str, reference: str, layer: Layer) -> Rows:
-    """Jensen–Shannon divergence of attention in a layer from that of a reference, of ``matched`` heads for example."""
+    """Return the Jensen–Shannon divergence of a layer's attention from a reference's, e.g. of ``matched`` heads."""
     quantity = f"attention_{of}_jensen_shannon"
     return Rows(
         "Similarity", quantity, layer, (("reference", reference),), error=f"{quantity}_error", df=BLOCKS_OF_TEXT,
@@ -54,46 +55,46 @@ def divergence(of: str, reference: str, layer: Layer) -> Rows:
 
 
 def of_means(reference: str, layer: Layer) -> Rows:
-    """The same of the means over heads, in nats."""
+    """Return the divergence of the means over heads, in nats."""
     return Rows("Similarity", "attention_jensen_shannon", layer, (("reference", reference),))
 
 
 def entropy(layer: Layer, normalized: bool = True) -> Rows:
-    """Mean entropy over tokens and heads of a layer."""
+    """Return the mean entropy over tokens and heads of a layer."""
     name = f"{'normalized_' * normalized}attention_entropy"
     return Rows("Sparsity", name, layer, (("role", "input"), ("pos_class", "")))
 
 
 def entropy_of(layer: Layer, sample: str) -> Rows:
-    """Mean normalised entropy over the word types of a sample, where they are read."""
+    """Return the mean normalised entropy over the word types of a sample, where they are read."""
     name = "normalized_attention_entropy_types"
     return Rows("Sparsity", name, layer, (("role", "input"), ("pos_class", sample)), error=f"{name}_error")
 
 
 def entropy_rho(layer: Layer, sample: str) -> Rows:
-    """ρ→ of the normalised entropy where a word is read with its frequency."""
+    """Return ρ→ between the normalised entropy where a word is read and its frequency."""
     name = "rho_normalized_attention_entropy"
     return Rows("Sparsity", name, layer, (("role", "input"), ("pos_class", sample)), error=f"{name}_error")
 
 
 def shapley(quantity: str, error: str | tuple[str, str], df: float | None = None, **where: object) -> Rows:
-    """Shapley interactions of words in hidden states."""
+    """Return Shapley interactions of words in hidden states."""
     settings = (("backend", "shapley"),)
     return Rows("Interdependence", quantity, "hidden", tuple(where.items()), settings=settings, error=error, df=df)
 
 
 def di(distance: int) -> Rows:
-    """Mean interdependence of words some words apart."""
+    """Return the mean interdependence of words at a distance."""
     return shapley("di", ("di_low", "di_high"), distance=distance)
 
 
 def rho(name: str, pos_class: str | None) -> Rows:
-    """Mean over sequential distances of the correlation with syntactic distance, with its error."""
+    """Return the mean over sequential distances of the correlation with syntactic distance, with its error."""
     return shapley(name, f"{name}_error", BLOCKS_OF_PAIRS, **({} if pos_class is None else {"pos_class": pos_class}))
 
 
 def words(sample: str, least: int) -> Condition:
-    """At least so many words are behind the number."""
+    """Return the condition that the number is based on at least ``least`` words."""
     rows = Rows("Sparsity", "words", where=(("role", "input"), ("pos_class", sample)))
     return Condition(f"at least {least} words ({sample or 'all'})", At(rows), Above(least - 0.5))
 
@@ -115,7 +116,7 @@ TAGGER_LEARNED = Condition(
 
 
 def nearer(reference: str, layer: str) -> Claim:
-    """The attention of a model comes nearer to another's in training."""
+    """Return the claim that the attention of a model approaches that of another in training."""
     whose = {"partner": "another seed's", "tagger": "a tagger's, which learns the next part of speech"}[reference]
     rows, floor = (divergence("matched", name, LAYERS[layer]) for name in (reference, f"untrained_{reference}"))
     return Claim(
@@ -129,7 +130,7 @@ def nearer(reference: str, layer: str) -> Claim:
 
 
 def nearer_in_the_mean(reference: str, layer: str) -> Claim:
-    """The same of means over heads, which need no match."""
+    """Return the same claim for means over heads, which need no matching."""
     rows, floor = (of_means(name, LAYERS[layer]) for name in (reference, f"untrained_{reference}"))
     whose = {"partner": "another seed's", "tagger": "a tagger's"}[reference]
     return Claim(
@@ -143,7 +144,7 @@ def nearer_in_the_mean(reference: str, layer: str) -> Claim:
 
 
 def converges(layer: str) -> Claim:
-    """Whether two seeds still come nearer late in training."""
+    """Return the claim that two seeds still approach each other late in training."""
     rows = divergence("matched", "partner", LAYERS[layer])
     return Claim(
         f"still_converges_{layer}", "… and goes on doing so: from a third of training to the end", "section 4.1.1",
@@ -154,7 +155,7 @@ def converges(layer: str) -> Claim:
 
 
 def same_heads(layer: str) -> Claim:
-    """Whether heads of two seeds pair up."""
+    """Return the claim that heads of two seeds can be paired."""
     def match(step: str | int) -> Number:
         matched, others = (divergence(of, "partner", LAYERS[layer]) for of in ("matched", "unmatched"))
         return LogRatio(At(matched, step), At(others, step))
@@ -171,7 +172,7 @@ def same_heads(layer: str) -> Claim:
 
 
 def nearer_seed_than_tagger(layer: str) -> Claim:
-    """The other language model against the tagger."""
+    """Return the claim that compares the other language model with the tagger."""
     a, b = (divergence("matched", name, LAYERS[layer]) for name in ("partner", "tagger"))
     return Claim(
         f"seed_nearer_than_tagger_{layer}",
@@ -184,7 +185,7 @@ def nearer_seed_than_tagger(layer: str) -> Claim:
 
 
 def tagger_first(layer: str) -> Claim:
-    """Chapter 4 of LSTMs: part of speech is learned early."""
+    """Return the claim of chapter 4 on LSTMs: part of speech is learned early."""
     a, b = (HalfWay(divergence("matched", name, LAYERS[layer])) for name in ("tagger", "partner"))
     return Claim(
         f"tagger_first_{layer}", "Attention becomes like a tagger's before it becomes like another language model's",
@@ -197,7 +198,7 @@ def tagger_first(layer: str) -> Claim:
 
 
 def bottom_up(name: str, first: Number, last: Number, variant: str) -> Claim:
-    """Chapter 4 of LSTMs: lower layers converge first."""
+    """Return the claim of chapter 4 on LSTMs: lower layers converge first."""
     return Claim(
         f"lower_first_{name}", "Lower layers reach their final state earlier", "chapter 4, section 4.1.1",
         (Part(Difference(first, last), Below(FASTER), "log10 of updates half way, first − last layer"),),
@@ -224,7 +225,7 @@ DIVERGENCE = (
 
 
 def sparser(layer: str, normalized: bool, since: float | int) -> Claim:
-    """Entropy over training."""
+    """Return the claim on entropy over training."""
     rows = entropy(LAYERS[layer], normalized)
     late = bool(since)
     return Claim(
@@ -251,7 +252,7 @@ BANDS = ("100-299", "300-999")
 
 
 def frequent_sparser(layer: str, sample: str) -> Claim:
-    """The counterpart of figure 3b of 2019."""
+    """Return the counterpart of figure 3b of 2019."""
     rows = entropy_rho(LAYERS[layer], sample)
     return Claim(
         "_".join(["frequent_sparser", layer, *([sample] if sample else [])]),
@@ -263,7 +264,7 @@ def frequent_sparser(layer: str, sample: str) -> Claim:
 
 
 def frequent_fall_more(layer: str) -> Claim:
-    """The change over training between bands of frequency."""
+    """Return the claim on the change over training between bands of frequency."""
     frequent, rare = (entropy_of(LAYERS[layer], band) for band in ("1000+", "10-99"))
     change = [LogRatio(At(rows), At(rows, 0)) for rows in (frequent, rare)]
     return Claim(
@@ -278,7 +279,7 @@ def frequent_fall_more(layer: str) -> Claim:
 
 
 def function_words(layer: str) -> Claim:
-    """The counterpart of figure 5 of 2019: classes at equal frequency."""
+    """Return the counterpart of figure 5 of 2019: classes at equal frequency."""
     def ratio(step: str | int) -> Number:
         closed, opened = ([At(entropy_of(LAYERS[layer], f"{c}_{b}"), step) for b in BANDS] for c in ("closed", "open"))
         return Mean(tuple(LogRatio(a, b) for a, b in zip(closed, opened, strict=True)))
@@ -312,7 +313,7 @@ CLASSES = {None: "all classes", "open": "open classes", "closed": "closed classe
 
 
 def falls_in_the_tree(held: str, pos_class: str | None) -> Claim:
-    """Figure 4 of 2020."""
+    """Return the counterpart of figure 4 of 2020."""
     rows = rho(f"mean_{held}_correlation", pos_class)
     return Claim(
         "_".join(["tree", held, *([pos_class] if pos_class else [])]),

@@ -1,4 +1,4 @@
-"""What the runs were that had been looked at before claims were said: our own models on our own texts."""
+"""The conditions of runs that were inspected before claims were stated: our own models on our own texts."""
 
 __all__ = ["GRAMMAR", "SCAFFOLDS", "WIKITEXT", "pretraining"]
 
@@ -11,7 +11,7 @@ SCAFFOLDS = (_MODEL, ("data", "ScaffoldCorpus"))
 
 
 def pretraining(model: str, **config: object) -> tuple[Case, Case]:
-    """Models of a class, and of some sizes, on the two texts that we pre-train on: the grammar and WikiText-2."""
+    """Return the conditions of models of a class and some sizes on both pretraining texts: grammar and WikiText-2."""
     of = (("model", model), *((f"model.config.{key}", value) for key, value in config.items()))
     return (
         (*of, ("data.corpus", "GrammarCorpus")),

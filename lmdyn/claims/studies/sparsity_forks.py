@@ -1,11 +1,11 @@
-"""What the rising curves of the sparsity study owe to reductions of the learning rate: claims on forks.
+"""Claims on forks about the effect of learning rate reductions on the rising curves of the sparsity study.
 
-The publication's runs reduce their learning rate again and again, so that its figures cannot tell training from
-reductions. Here runs of several seeds go on from one checkpoint with the same data, random states and state of the
-optimizer, at the rate that is in force there and at a quarter of it; neither is reduced further. Numbers are paired by
-seed. The floor is a third fork, whose rate is a thousandth lower: what any change does by itself, since two trainings
-part for whatever reason. (Without a change a fork is the run, bit by bit.) Claims and floor were said before any fork
-was trained. What makes a fork is in its condition: ``forked.run``, ``forked.step``, ``forked.rate``.
+The publication's runs reduce their learning rate repeatedly, so that its figures cannot distinguish training from
+reductions. Here runs of several seeds continue from one checkpoint with the same data, random states and optimizer
+state, at the current rate and at a quarter of it; neither is reduced further. Numbers are paired by
+seed. The floor is a third fork, whose rate is a thousandth lower: the effect of any change, since two trainings
+diverge for any reason. (Without a change, a fork equals the run bit by bit.) Claims and floor were stated before any
+fork was trained. A fork is identified in its condition: ``forked.run``, ``forked.step``, ``forked.rate``.
 """
 
 from lmdyn.claims.claim import Above, Below, Claim, Condition, Part
@@ -43,12 +43,12 @@ SITES: dict[str, str | Layer] = {"embedding": "embedding", "first layer": FIRST,
 
 
 def effect(rows: Rows, rate: float = QUARTER, *, log: bool = False) -> Number:
-    """What another rate does, against the rate kept."""
+    """Return the effect of another rate, compared with the unchanged rate."""
     return ForkEffect(at_rate(rows, rate), at_rate(rows, KEPT), log=log)
 
 
 def enough(sample: str, role: str, least: int) -> tuple[Condition, ...]:
-    """The conditions of the other claims, of the fork at the rate kept."""
+    """Return the conditions of the other claims, for the fork with the unchanged rate."""
     loss, entropy = (At(at_rate(rows, KEPT)) for rows in (LOSS, ENTROPY))
     learned = Condition(LEARNED.says, Difference(loss, entropy), Below(-0.1))
     return (learned, words(sample, role, least, rate=KEPT))
@@ -65,7 +65,7 @@ SHOWN = "The curve rises in a run whose learning rate is reduced again and again
 
 
 def target_claims(sample: str, variant: str) -> tuple[Claim, ...]:
-    """ρ← of the last layer's gradient, of one sample of words."""
+    """Return the claims on ρ← of the last layer's gradient, for one sample of words."""
     end, gradient = suffix(sample), rho("gradient", LAST, "target", sample, error=False)
     conditions = enough(sample, "target", 100)
     return (
@@ -85,7 +85,7 @@ def target_claims(sample: str, variant: str) -> tuple[Claim, ...]:
 
 
 def input_claim(sample: str, variant: str) -> Claim:
-    """ρ→ of activations, of one sample of words."""
+    """Return the claim on ρ→ of activations, for one sample of words."""
     each = {name: rho("activation", site, "input", sample, error=False) for name, site in SITES.items()}
     return Claim(
         f"fork_input_first_reduction{suffix(sample)}",

@@ -43,9 +43,9 @@ class LogRatio(Number):
     """ln(a / b).
 
     Attributes:
-        a: above.
-        b: below.
-        exact: b has no error (a reference value); else errors are added as if they were independent.
+        a: numerator.
+        b: denominator.
+        exact: whether b has no error (a reference value); otherwise errors are added as if they were independent.
     """
 
     a: Number
@@ -53,7 +53,7 @@ class LogRatio(Number):
     exact: bool = False
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The logarithm; NaN where one is not positive."""
+        """Return the logarithm; NaN if a number is not positive."""
         a, b = self.a.of(runs), self.b.of(runs)
         if not (a.value > 0 and b.value > 0):
             return Estimate(math.nan)
@@ -66,12 +66,12 @@ class LogRatio(Number):
 
 @dataclass(frozen=True)
 class OtherSites(Number):
-    """The correlation of largest size, without its sign, among sites and quantities at a step, with its error.
+    """The largest absolute correlation among sites and quantities at a step, with its error.
 
     Attributes:
-        rows: one of them; its site is left out where ``but`` says so.
-        also: further quantities at all sites.
-        but: leave ``rows.quantity`` at the site of ``rows`` out.
+        rows: the rows at one site, which is left out if ``but`` is set.
+        also: further quantities, at all sites.
+        but: whether to leave out ``rows.quantity`` at the site of ``rows``.
         step: the ``last`` observation or the ``first``.
     """
 
@@ -81,7 +81,7 @@ class OtherSites(Number):
     step: str = "last"
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The largest |ρ|: of many sites it is high by choice, which is against the claim that all are small."""
+        """Return the largest |ρ|: selection biases it upwards, which is against the claim that all are small."""
         own = str(self.rows.frame(runs)["site"].iloc[0])
         run, folder = self.rows.locate(runs)
         quantities = (self.rows.quantity, *self.also)
@@ -105,15 +105,15 @@ class OtherSites(Number):
 
 @dataclass(frozen=True)
 class SinceReduction(Number):
-    """The last value less that of the last observation before the learning rate was first reduced."""
+    """The last value minus that of the last observation before the learning rate was first reduced."""
 
     rows: Rows
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The change.
+        """Return the change.
 
         Raises:
-            NotMeasured: no rates, no reduction, or nothing was observed before it.
+            NotMeasured: if there are no rates, there was no reduction, or nothing was observed before it.
         """
         table = self.rows.table(runs)
         run, folder = self.rows.locate(runs)
@@ -130,12 +130,12 @@ class SinceReduction(Number):
 
 @dataclass(frozen=True)
 class Tokens(Number):
-    """How many tokens the model had seen at the last observation of some rows."""
+    """Number of tokens that the model had seen at the last observation of some rows."""
 
     rows: Rows
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The number of tokens."""
+        """Return the number of tokens."""
         tokens = self.rows.table(runs)["tokens"].iloc[-1]
         if pd.isna(tokens):
             raise NotMeasured(f"{self.rows.observer}: how many tokens the model has seen was not recorded")
@@ -151,26 +151,26 @@ FIRST, LAST = Layer("first"), Layer("last")
 
 
 def rho(what: str, site: str | Layer, role: str, sample: str = "", *, error: bool = True) -> Rows:
-    """ρ of an ``activation``, a ``gradient`` or an ``l1_gradient``."""
+    """Return ρ of an ``activation``, a ``gradient`` or an ``l1_gradient``."""
     of = (("role", role), ("pos_class", sample))
     return Rows("Sparsity", f"rho_{what}", site, of, error=f"rho_{what}_error" if error else None)
 
 
 def chi(sample: str) -> Rows:
-    """Mean χ of the gradient at the last hidden layer over the types of a sample as targets."""
+    """Return the mean χ of the gradient at the last hidden layer over the types of a sample as targets."""
     of = (("role", "target"), ("pos_class", sample))
     return Rows("Sparsity", "chi_gradient_types", LAST, of, error="chi_gradient_types_error")
 
 
 def words(sample: str, role: str, least: int, *, rate: float | None = None) -> Condition:
-    """At least so many words are behind the number; of the fork at a rate, where one is given."""
+    """Return the condition that the number is based on at least ``least`` words; for the fork with a rate, if given."""
     rows = Rows("Sparsity", "words", where=(("role", role), ("pos_class", sample)))
     rows = rows if rate is None else at_rate(rows, rate)
     return Condition(f"at least {least} words ({sample or 'all'}, {role})", At(rows), Above(least - 0.5))
 
 
 def suffix(sample: str) -> str:
-    """What the name of a claim, or of a sample of a class, ends in."""
+    """Return the suffix of the name of a claim, or of a sample of a class."""
     return f"_{sample}" if sample else ""
 
 

@@ -31,7 +31,7 @@ MATTERS = 0.02
 """The smallest difference in similarity that matters."""
 OVER_TIME = 0.05
 LEARNED = 0.05
-FIRST = 0.1  # of training: after the first epoch of ten
+FIRST = 0.1  # fraction of training: after the first epoch of ten
 GRID = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 MEASURES = {
@@ -74,26 +74,26 @@ TASKS = {
 
 @dataclass(frozen=True)
 class TaggerTest(Number, Source):
-    """A metric of ``lmdyn test`` of the tagger of a name, whatever seed its folder's name ends in.
+    """A metric of ``lmdyn test`` for the tagger with a name, regardless of the seed at the end of its folder's name.
 
     Attributes:
         tagger: ``<labels>_<target>``, such as ``upos_next``, ``shuffled_upos_next``.
-        metric: ``accuracy`` or ``majority``, what the most frequent label of the test text scores.
+        metric: ``accuracy``, or ``majority``: the accuracy of the most frequent label of the test text.
     """
 
     tagger: str
     metric: str
 
     def names(self) -> tuple[str, ...]:
-        """``test/<metric>``."""
+        """Return ``test/<metric>``."""
         return (f"test/test_{self.metric}",)
 
     def locate(self, runs: Sequence[ObservedRun]) -> tuple[ObservedRun, str]:
-        """The tagger's run.
+        """Return the tagger's run.
 
         Raises:
-            NotMeasured: there is none, or it was not tested.
-            ValueError: there are several.
+            NotMeasured: if there is none, or it was not tested.
+            ValueError: if there are several.
         """
         found = [run for run in runs if re.fullmatch(rf"{re.escape(self.tagger)}(_\d+)*", run.name)]
         if len(found) > 1:
@@ -110,25 +110,25 @@ class TaggerTest(Number, Source):
         return found[0], "test"
 
     def of(self, runs: Sequence[ObservedRun]) -> Estimate:
-        """The metric; its error over texts is not known."""
+        """Return the metric; its error over texts is unknown."""
         return Estimate(float(self.locate(runs)[0].tested[f"test_{self.metric}"]))
 
 
 def similarity(measure: str, name: str, site: str, reference: str, reference_site: str | None = None) -> Rows:
-    """Similarity less its bias, with its error."""
+    """Return the similarity minus its bias, with its error."""
     where = (("reference", reference), ("reference_site", site if reference_site is None else reference_site))
     return Rows("Similarity", f"{measure}_corrected", site, where, name=name, error=f"{measure}_error", df=9)
 
 
 def to_tagger(measure: str, tagger: str, site: str, target: str = "next") -> Rows:
-    """A site with the tagger's of its name, h2 with its only layer."""
+    """Return the similarity of a site with that of the same name in a tagger; h2 with its only layer."""
     return similarity(
         measure, f"taggers_{target}", site, tagger, "embedding" if site == "embedding" else "h1"
     )
 
 
 def in_domain(measure: str, tagger: str, site: str, target: str) -> Rows:
-    """The same on the taggers' own test text."""
+    """Return the same similarity on the taggers' own test text."""
     their = "embedding" if site == "embedding" else "h1"
     return similarity(
         measure, f"in_domain_{'sem' if tagger.endswith(_SEMANTIC) else 'pos'}_{target}", site, tagger, their
@@ -136,7 +136,7 @@ def in_domain(measure: str, tagger: str, site: str, target: str) -> Rows:
 
 
 def learned(tagger: str) -> Condition:
-    """The tagger is above chance, judged by its test accuracy."""
+    """Return the condition that the tagger is above chance, judged by its test accuracy."""
     above = Difference(TaggerTest(tagger, "accuracy"), TaggerTest(tagger, "majority"))
     return Condition(
         f"the tagger {tagger} beats the most frequent label of its test text by {LEARNED}",
@@ -146,7 +146,7 @@ def learned(tagger: str) -> Condition:
 
 
 def lead(a: Number, b: Number) -> Difference:
-    """By how much the first is above the second, of the runs of one seed."""
+    """Return how far the first number is above the second, for the runs of one seed."""
     return Difference(a, b)
 
 

@@ -1,1 +1,1 @@
-"""`lmdyn check`: what is known of a configuration, a replay or a chain before anything is trained."""
+"""`lmdyn check`: known problems of a configuration, a replay or a chain before anything is trained."""

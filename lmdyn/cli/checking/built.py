@@ -1,4 +1,4 @@
-"""A configuration built as ``fit`` builds it, on the CPU and without training: model, data, observers."""
+"""A configuration built as ``fit`` builds it, but on the CPU and without training: model, data, observers."""
 
 import contextlib
 import copy
@@ -33,26 +33,26 @@ _DEVICES: Mapping[str, Any] = {
 
 
 class NotParsedError(ValueError):
-    """A configuration that the parser refuses, in its words."""
+    """A configuration that the parser refuses, with the parser's message."""
 
 
 class NotMadeError(ValueError):
-    """What an earlier command of a chain would make could not be made here, for want of a connection."""
+    """An output of an earlier command of a chain that could not be made here, for lack of a connection."""
 
 
 @dataclass
 class Built:
-    """A configuration, built.
+    """The objects of a configuration.
 
     Attributes:
-        trainer: on the CPU, whatever is configured.
-        module: with its layers.
-        data: set up.
+        trainer: a trainer on the CPU, whatever is configured.
+        module: the model with its layers.
+        data: the datamodule after setup.
         asked: accelerator, devices and strategy as configured.
-        tokenizer: the run's, None where there is none.
-        counts: training counts of its tokens, None where there are none.
-        plan: how long it is trained.
-        optimizers: as configured; None where they cannot be made ahead of a training.
+        tokenizer: the run's tokenizer; None without one.
+        counts: training counts of its tokens; None without them.
+        plan: length of the training.
+        optimizers: the configured optimizers; None if they cannot be made before a training.
     """
 
     trainer: L.Trainer
@@ -76,26 +76,26 @@ class Built:
 
     @property
     def folder(self) -> Path:
-        """The run's folder, which may not be there."""
+        """The run's folder, which may not exist."""
         return run_folder(self.trainer)
 
     @property
     def steps(self) -> list[int]:
-        """Steps of the weights that it saves; empty where its length is not known."""
+        """Steps of the weights that it saves; empty if the length of training is unknown."""
         savers = [c for c in self.callbacks if isinstance(c, ScheduledCheckpoint) and c.weights_only]
         if not savers or self.plan.updates is None:
             return []
         return due(savers[0].schedule, self.plan)
 
     def with_observers(self, callbacks: Sequence[Any]) -> "Built":
-        """The same model and data under other callbacks."""
+        """Return the same model and data with other callbacks."""
         trainer = copy.copy(self.trainer)
         trainer.callbacks = list(callbacks)  # type: ignore[attr-defined] # Lightning sets it undeclared
         return replace(self, trainer=trainer)
 
 
 class _CLI(LmdynCLI):
-    """LightningCLI that makes a trainer on the CPU."""
+    """LightningCLI with a trainer on the CPU."""
 
     def __init__(self, args: Sequence[str], *, callbacks_only: bool = False) -> None:
         self._callbacks_only = callbacks_only
@@ -103,7 +103,7 @@ class _CLI(LmdynCLI):
         super().__init__(args, run=False)
 
     def instantiate_classes(self) -> None:
-        """Make what is configured, but for devices; loggers write nothing here."""
+        """Instantiate the configured classes, except devices; loggers write nothing here."""
         trainer = self.config["trainer"]
         self.asked = {key: trainer.get(key) for key in ("accelerator", "devices", "num_nodes", "strategy")}
         for key, value in _DEVICES.items():
@@ -116,7 +116,7 @@ class _CLI(LmdynCLI):
 
 @contextlib.contextmanager
 def _one_line() -> Iterator[None]:
-    """Within, what the parser would write before it ends the process is raised."""
+    """Within the context, raise the message that the parser would write before it exits."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), silently():
@@ -127,22 +127,22 @@ def _one_line() -> Iterator[None]:
 
 
 def build(args: Sequence[str], tokenizers: Mapping[str, Any] | None = None) -> Built:
-    """Model, data and callbacks of the arguments of ``fit``; text that is encoded goes to lmdyn's cache.
+    """Build model, data and callbacks from the arguments of ``fit``; encoded text goes to lmdyn's cache.
 
     Args:
         args: ``--config FILE … --model.… VALUE``.
-        tokenizers: those of folders that are not there yet, by absolute path; None for what could not be made.
+        tokenizers: tokenizers by the absolute path of folders that do not exist yet; None for one that failed.
 
     Raises:
-        NotParsedError: the parser's error.
-        NotMadeError: a tokenizer that could not be made.
-        Exception: whatever model or data raise.
+        NotParsedError: if the parser refuses the arguments.
+        NotMadeError: if a tokenizer could not be made.
+        Exception: whatever the model or the data raise.
     """
     with _one_line():
         cli = _CLI(args)
     trainer, module, data = cli.trainer, cli.model, cli.datamodule
     if not isinstance(trainer.logger, (TensorBoardLogger, CSVLogger, type(None))):
-        trainer.loggers = []  # whose folder may be on a server
+        trainer.loggers = []  # their folder may be on a server
     trainer.datamodule = data  # type: ignore[attr-defined] # set by its loops
     with silently():
         path = _path_of_tokenizer(data)
@@ -163,13 +163,13 @@ def build(args: Sequence[str], tokenizers: Mapping[str, Any] | None = None) -> B
 
 
 def build_observers(args: Sequence[str]) -> list[Any]:
-    """The callbacks of a configuration alone: neither model nor data are made."""
+    """Build only the callbacks of a configuration, without model and data."""
     with _one_line():
         return list(callbacks_of(_CLI(args, callbacks_only=True).trainer))
 
 
 def _path_of_tokenizer(data: Any) -> str:
-    """Where its tokenizer is to be read from, absolute; of a datamodule of corpora, that of the inner one."""
+    """Return the absolute path of its tokenizer; for a datamodule of corpora, that of the inner one."""
     inner = getattr(data, "corpus", None)
     named = getattr(data, "hparams", {}).get("tokenizer") or getattr(inner, "hparams", {}).get("tokenizer")
     return str(Path(str(named)).absolute())
@@ -191,7 +191,7 @@ def _plan(built: Built) -> Plan:
 
 
 def _optimizers(module: Any) -> list[Any] | None:
-    """What the module would train with; None where it needs a running trainer to tell."""
+    """Return the module's optimizers; None if it needs a running trainer to configure them."""
     try:
         with silently(), torch.random.fork_rng(devices=[]):
             made = module.configure_optimizers()
@@ -207,15 +207,15 @@ def _optimizers(module: Any) -> list[Any] | None:
 
 
 def prepared_tokenizer(args: Sequence[str]) -> Any:
-    """The tokenizer that ``lmdyn prepare`` would save, as it would be read again."""
+    """Return the tokenizer that ``lmdyn prepare`` would save, as it would be read back."""
     with _one_line():
         data = _CLI(args).datamodule
     with silently():
         data.prepare_data()
         data.setup("fit")
-        tokenizer = tokenizer_of(data, None)  # type: ignore[arg-type] # the data's
+        tokenizer = tokenizer_of(data, None)  # type: ignore[arg-type] # tokenizer_of accepts any datamodule
         if tokenizer is None:
-            raise ValueError(f"{type(data).__name__} has no tokenizer: leave --tokenizer out")
+            raise ValueError(f"{type(data).__name__} has no tokenizer: omit --tokenizer")
         with tempfile.TemporaryDirectory(prefix="lmdyn-") as folder:
             tokenizer.save_pretrained(folder)
             return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

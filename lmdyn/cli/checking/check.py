@@ -1,4 +1,4 @@
-"""``lmdyn check``: what is known before training, in one line for each thing that would fail later."""
+"""``lmdyn check``: known problems before training, one line for each thing that would fail later."""
 
 import json
 import logging
@@ -45,13 +45,13 @@ Verdict = Literal["ok", "warning", "error", "not checked"]
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the answer.
+    """One line of the result.
 
     Attributes:
         verdict: ``ok``; ``warning``, some numbers will be missing; ``error``, it fails or the number is wrong;
-            ``not checked``, for want of a connection.
-        whose: what it is about: a configuration or command, and the part of it.
-        says: what was expected and got, and what to do.
+            ``not checked``, for lack of a connection.
+        whose: subject of the line: a configuration or command, and the part of it.
+        says: what was expected and got, and the remedy.
     """
 
     verdict: Verdict
@@ -65,16 +65,16 @@ class Line:
 def check(
     args: Sequence[str], overlays: Sequence[str] = (), *, scheduled: bool = False, as_json: bool = False
 ) -> bool:
-    """Check a training, and a replay of it; tell the lines. Nothing is trained, and no run's folder is written to.
+    """Check a training and a replay of it, and write the lines. Nothing is trained, and no run folder is written to.
 
     Args:
-        args: those of ``fit``: ``--config FILE … --model.… VALUE``.
-        overlays: files that ``analyze`` will lay over the run's configuration.
-        scheduled: as of ``analyze``.
-        as_json: write the lines to the standard output, as a list of objects.
+        args: arguments of ``fit``: ``--config FILE … --model.… VALUE``.
+        overlays: files that ``analyze`` will apply on top of the run's configuration.
+        scheduled: as in ``analyze``.
+        as_json: whether to write the lines to the standard output as a JSON list of objects.
 
     Returns:
-        Whether something was checked, and there is no error.
+        Whether something was checked without an error.
     """
     lines, built = check_training(args, "fit")
     if overlays and built is not None:
@@ -83,10 +83,10 @@ def check(
 
 
 def tell(lines: Iterable[Line], *, as_json: bool = False) -> bool:
-    """Write the lines as they come, and whether something was checked and there is no error.
+    """Write the lines as they arrive, and return whether something was checked without an error.
 
-    Where all lines are *not checked*, another one says so: a script that looks at the exit status only would take an
-    unreachable hub for a good configuration.
+    If all lines are *not checked*, an additional line says so: otherwise a script that reads only the exit status
+    would take an unreachable hub for a correct configuration.
     """
     told: list[Line] = []
     for line in lines:
@@ -96,7 +96,7 @@ def tell(lines: Iterable[Line], *, as_json: bool = False) -> bool:
     nothing = bool(told) and all(line.verdict == "not checked" for line in told)
     if nothing:
         downloads = any(line.says.startswith(_DOWNLOAD) for line in told)
-        why = "the hub cannot be reached" if downloads else "the lines above say why"
+        why = "the hub cannot be reached" if downloads else "see the lines above"
         last = Line("not checked", "check", f"nothing was checked: {why}")
         told.append(last)
         if not as_json:
@@ -129,7 +129,7 @@ def _line(whose: str, finding: Finding) -> Line:
 
 
 def failed(whose: str, error: Exception) -> Line:
-    """An error as a line: one that is for want of a connection says only that something was not checked."""
+    """Convert an error to a line; an error for lack of a connection only means that something was not checked."""
     text = " ".join(str(error).split()) or type(error).__name__
     if not isinstance(error, (ValueError, TypeError, OSError)):
         text = f"{type(error).__name__}: {text}"
@@ -148,15 +148,15 @@ def failed(whose: str, error: Exception) -> Line:
 def check_training(
     args: Sequence[str], whose: str, tokenizers: Mapping[str, Any] | None = None
 ) -> tuple[list[Line], Built | None]:
-    """Build what ``fit`` would build, and let everything meet.
+    """Build what ``fit`` would build, and check that the parts fit together.
 
     Args:
-        args: those of ``fit``.
+        args: arguments of ``fit``.
         whose: the command, for the lines.
         tokenizers: see :func:`~lmdyn.cli.checking.built.build`.
 
     Returns:
-        The lines, and what was built; None where it could not be.
+        The lines and the built configuration; None for the latter if building failed.
     """
     try:
         built = build(args, tokenizers)
@@ -184,7 +184,7 @@ def check_training(
             Line(
                 "not checked",
                 f"{whose}: memory and hours",
-                "of a training batch: there is none, or the model has no logits",
+                "of a training batch: there is no batch, or the model has no logits",
             )
         )
     said, needs = _of_resources(built, [*training, *together], whose, disk=True)
@@ -204,15 +204,15 @@ def check_replay(
     scheduled: bool = False,
     ready: Callable[[Observer], list[Line]] = lambda observer: [],
 ) -> list[Line]:
-    """Check what ``analyze`` would observe of a run that may not be there yet.
+    """Check what ``analyze`` would observe for a run that may not exist yet.
 
     Args:
-        built: the run, as it will be trained.
-        args: with which it was built.
-        overlays: files over its configuration.
+        built: the run as it will be trained.
+        args: the arguments with which it was built.
+        overlays: files applied on top of its configuration.
         whose: the command, for the lines.
-        scheduled: as of ``analyze``.
-        ready: gives an observer what other commands will have made, and names what none of them makes.
+        scheduled: as in ``analyze``.
+        ready: function that gives an observer the outputs of other commands, and returns lines about missing ones.
     """
     try:
         callbacks = build_observers([*args, *(f"--config={path}" for path in overlays)])
@@ -230,7 +230,7 @@ def check_replay(
                 _line(
                     whose,
                     expected(
-                        "checkpoints to look at",
+                        "checkpoints to observe",
                         "a run that saves none",
                         "add a ScheduledCheckpoint to its callbacks",
                         of="run",
@@ -252,7 +252,7 @@ def check_replay(
 
 
 def _future_checkpoints(built: Built, observers: Sequence[Observer], folder: Path) -> dict[int, Path]:
-    """The checkpoints that a run will have: where one is compared with, the untrained weights stand for each."""
+    """Return the checkpoints that a run will have; if observers compare with some, untrained weights replace them."""
     steps = built.steps or ([0] if any(isinstance(c, ScheduledCheckpoint) for c in built.callbacks) else [])
     there = {step: folder / "checkpoints" / f"step={step:09d}.ckpt" for step in steps}
     if any(own_references(o) for o in observers):
@@ -295,14 +295,12 @@ def _of_model_and_data(built: Built, whose: str) -> Iterator[Line]:
             )  # fmt: skip
     except Exception as error:
         text = " ".join(str(error).split())
-        if (
-            "an embedding of" in text or "token types" in text
-        ):  # what else fails may be none of its training's
+        if "an embedding of" in text or "token types" in text:  # other failures may not concern training
             yield Line("error", f"{whose}: model and data", text)
 
 
 def _padding(built: Built, batch: Mapping[str, Any], whose: str) -> Iterator[Line]:
-    """Padding that is to be predicted."""
+    """Yield a line if padding is to be predicted."""
     pad = getattr(built.tokenizer, "pad_token_id", None)
     labels, ids = batch.get("labels"), batch.get("input_ids")
     others = {getattr(built.tokenizer, f"{name}_token_id", None) for name in ("eos", "bos", "unk")}
@@ -319,7 +317,7 @@ def _padding(built: Built, batch: Mapping[str, Any], whose: str) -> Iterator[Lin
             f"{whose}: data",
             expected(
                 "labels of -100 on padding",
-                f"{padded} labels of a batch that are the padding token",
+                f"{padded} labels of a batch equal to the padding token",
                 "let the collator set them to -100",
                 stops=False,
             ),
@@ -351,17 +349,17 @@ def _of_observers(built: Built, run: Run, whose: str) -> tuple[list[Line], dict[
 
 
 def _elsewhere(built: Built) -> bool:
-    """Whether it is to run on an accelerator that was not looked at: it is built on the CPU."""
+    """Return whether it is to run on an accelerator, which was not measured: everything is built on the CPU."""
     accelerator = built.asked.get("accelerator") or "auto"
     return accelerator != "cpu" and (accelerator != "auto" or torch.cuda.is_available())
 
 
 def _of_time(built: Built, batch: TrainingPass | None) -> str:
-    """Of all passes, and of the callbacks that end a training by the clock."""
+    """Describe the time of all passes, and callbacks that end a training by the clock."""
     accumulated = int(getattr(built.trainer, "accumulate_grad_batches", 1))
     batches = built.plan.batches(accumulated)
     said = (
-        "hours not known"
+        "hours unknown"
         if batch is None
         else duration(batch, batches, accumulated, elsewhere=_elsewhere(built))
     )
@@ -373,26 +371,26 @@ def _of_time(built: Built, batch: TrainingPass | None) -> str:
 def _of_resources(
     built: Built, held: Sequence[Cost], whose: str, *, disk: bool
 ) -> tuple[list[Line], list[str]]:
-    """Memory and disk: what does not fit; and what is needed beside what is free here."""
+    """Return lines about memory and disk: what does not fit, and how much is needed of what is free here."""
     device = device_of(built.module)
     elsewhere = _elsewhere(built)
     here = [c for c in held if c.host or not elsewhere]
     lines = [_line(f"{whose}: memory", finding) for finding in beyond_memory(here, device)]
     there = free_memory(device)
     free = "" if there is None else f" of {in_words(there)} free here"
-    needs = [f"memory about {in_words(sum(c.memory for c in held))} besides the model{free}"]
+    needs = [f"memory about {in_words(sum(c.memory for c in held))} in addition to the model{free}"]
     if elsewhere:
         lines.append(
             Line(
                 "not checked",
                 f"{whose}: memory",
-                f"of the accelerator that is configured ({built.asked.get('accelerator') or 'auto'})",
+                f"of the configured accelerator ({built.asked.get('accelerator') or 'auto'})",
             )
         )
     savers = [c for c in built.callbacks if isinstance(c, ScheduledCheckpoint)]
-    if disk and built.plan.updates is None and savers:  # a budget of hours ends it, say
+    if disk and built.plan.updates is None and savers:  # e.g. the training ends by a time budget
         size = parameter_bytes(built.module)
-        needs.append(f"a checkpoint about {in_words(size)}, how many there will be is not known")
+        needs.append(f"each checkpoint about {in_words(size)}, their number is unknown")
     elif disk and built.plan.updates is not None:
         states = training_bytes(built.module, built.optimizers)
         size = disk_of_checkpoints(savers, parameter_bytes(built.module), states, built.plan)

@@ -34,11 +34,11 @@ _SEEDS = (
 
 @dataclass(frozen=True)
 class Command:
-    """One command of lmdyn in a chain.
+    """A command of lmdyn in a chain.
 
     Attributes:
         name: ``fit``, ``analyze``, ``prepare``, …
-        words: what follows it.
+        words: its arguments.
         environment: variables that are set before it.
     """
 
@@ -47,7 +47,7 @@ class Command:
     environment: tuple[tuple[str, str], ...] = ()
 
     def option(self, name: str) -> str | None:
-        """The value of an option; None without it."""
+        """Return the value of an option; None without it."""
         for word, following in zip(self.words, (*self.words[1:], ""), strict=True):
             if word == name:
                 return following
@@ -56,7 +56,7 @@ class Command:
         return None
 
     def without(self, *names: str) -> tuple[str, ...]:
-        """Its words without some options and their values."""
+        """Return its words without some options and their values."""
         kept: list[str] = []
         words = iter(self.words)
         for word in words:
@@ -68,7 +68,7 @@ class Command:
 
 
 def commands_of(plan: str) -> list[Command]:
-    """The commands of lmdyn in shell text, and those of Snakemake, in its order.
+    """Return the commands of lmdyn and of Snakemake in shell text, in order.
 
     Example:
         >>> found = commands_of('( python -m lmdyn.cli fit --config a.yaml $last && lmdyn test --config a.yaml ) > log')
@@ -83,7 +83,7 @@ def commands_of(plan: str) -> list[Command]:
         lexer = shlex.shlex(rest, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         words: list[str] = []
-        with contextlib.suppress(ValueError):  # an open quote of the text around
+        with contextlib.suppress(ValueError):  # an unbalanced quote in the surrounding text
             for word in lexer:
                 if set(word) <= set("();<>|&"):
                     break
@@ -96,19 +96,19 @@ def commands_of(plan: str) -> list[Command]:
 def planned_commands(
     snakefile: str | None, profile: str | None, targets: Sequence[str] = ()
 ) -> list[Command]:
-    """What Snakemake would run, all of it, from the first rule to the last; of a chain within it, what that would run.
+    """Return all commands that Snakemake would run, first rule to last; a chain within it is expanded too.
 
     Args:
         snakefile: a file of rules.
         profile: folder of a profile.
-        targets: rules or files; by default the first rule.
+        targets: rules or files; default: the first rule.
 
     Raises:
-        ValueError: no Snakemake here, or a chain that it cannot plan.
+        ValueError: if Snakemake is not installed, or cannot plan the chain.
     """
     if importlib.util.find_spec("snakemake") is None:
         raise ValueError(
-            "--snakefile and --profile need Snakemake, which is not installed: pip install 'lmdyn[workflow]'"
+            "--snakefile and --profile require Snakemake, which is not installed: pip install 'lmdyn[workflow]'"
         )
     given = ["--profile", profile] if profile is not None else ["--cores", "1"]
     given += ["--snakefile", snakefile] if snakefile is not None else []
@@ -134,15 +134,15 @@ def planned_commands(
 
 @dataclass
 class _Chain:
-    """What earlier commands of a chain will have made.
+    """Outputs of the earlier commands of a chain.
 
     Attributes:
-        tokenizers: by folder.
-        runs: what was built of each run, and with which words, by folder.
+        tokenizers: tokenizers by folder.
+        runs: by folder, what was built of each run, and its arguments.
         observed: folders of runs that were analyzed.
-        failed: runs that were not built, by name, with the verdict: ``error`` or ``not checked``.
-        checked: kinds of trainings that were checked, by what tells them apart, with the folder of the first.
-        observed_first: the same of replays, with the variables of the first.
+        failed: by name, the verdict of runs that were not built: ``error`` or ``not checked``.
+        checked: distinct trainings that were checked, each with the folder of the first one.
+        observed_first: distinct replays that were checked, each with the variables of the first one.
     """
 
     tokenizers: dict[str, Any] = field(default_factory=dict)
@@ -154,13 +154,13 @@ class _Chain:
 
 
 def check_chain(snakefile: str | None, profile: str | None, *, as_json: bool = False) -> bool:
-    """Check all commands of a chain, with what later ones need from earlier ones; tell the lines.
+    """Check all commands of a chain, including what later ones need from earlier ones, and write the lines.
 
     Returns:
         Whether there is no error.
 
     Raises:
-        ValueError: no Snakemake here, or a chain that it cannot plan.
+        ValueError: if Snakemake is not installed, or cannot plan the chain.
     """
     chain = _Chain()
     planned = planned_commands(snakefile, profile)
@@ -205,7 +205,7 @@ def _fit(command: Command, chain: _Chain) -> Iterator[Line]:
 def _trained(
     words: tuple[str, ...], whose: str, out: str | None, alike: tuple[Any, ...], chain: _Chain
 ) -> Iterator[Line]:
-    """Check a training, unless one like it was; ``out`` is its folder, where the configuration does not say."""
+    """Check a training unless an equal one was checked; ``out`` is its folder if the configuration names none."""
     name = (
         Path(out).name
         if out is not None
@@ -215,12 +215,12 @@ def _trained(
         first = chain.checked[alike]
         if first not in chain.runs:
             verdict = chain.failed.setdefault(str(name), chain.failed[first])
-            yield Line(verdict, whose, f"as {Path(first).name}, but for seeds")
+            yield Line(verdict, whose, f"as {Path(first).name}, except seeds")
             return
         built, _ = chain.runs[first]
         folder = _key(out) if out is not None else _key(Path(first).with_name(str(name)))
         chain.runs[folder] = built, words
-        yield Line("ok", whose, f"as {Path(first).name}, but for seeds")
+        yield Line("ok", whose, f"as {Path(first).name}, except seeds")
         return
     lines, made = check_training(words, whose, chain.tokenizers)
     yield from lines
@@ -234,12 +234,12 @@ def _trained(
 
 
 def _fork(command: Command, chain: _Chain) -> Iterator[Line]:
-    """The run that is forked, its full checkpoint, and the fork as it would be trained."""
+    """Check the run that is forked, its full checkpoint, and the fork as it would be trained."""
     if not command.words:
         return
     run, out = command.words[0], command.option("--out")
     if out is None:
-        yield Line("not checked", f"fork {run}", "in what folder it goes on: give --out")
+        yield Line("not checked", f"fork {run}", "the folder of the fork is unknown: give --out")
         return
     whose = f"fork {out}"
     if _key(run) not in chain.runs:
@@ -261,13 +261,13 @@ def _fork(command: Command, chain: _Chain) -> Iterator[Line]:
 
 
 def _unforkable(origin: Built, forked: Built | None, at: int, run: str) -> Iterator[Finding]:
-    """Findings where the run will not keep the checkpoint that is forked, or nothing is left to train."""
+    """Yield findings if the run will not keep the checkpoint to be forked, or nothing is left to train."""
     plan = origin.plan
     if forked is not None and forked.plan.updates is not None and forked.plan.updates <= at:
         yield expected(
-            f"a training of more than the {at:,} updates that are done",
+            f"a training of more than {at:,} updates",
             f"{forked.plan.updates:,}",
-            "raise trainer.max_epochs or trainer.max_steps by --set",
+            "raise trainer.max_epochs or trainer.max_steps with --set",
             of="run",
         )
     if plan.updates is None:
@@ -280,8 +280,10 @@ def _unforkable(origin: Built, forked: Built | None, at: int, run: str) -> Itera
     if at not in kept:
         yield expected(
             f"a full checkpoint of step {at} in {run}",
-            f"those of steps {', '.join(map(str, sorted(kept)[-8:]))}" if kept else "a run that keeps none",
-            "give its ScheduledCheckpoint of `weights_only: false` this step, and a larger `keep`",
+            f"checkpoints of steps {', '.join(map(str, sorted(kept)[-8:]))}"
+            if kept
+            else "a run that keeps none",
+            "add this step to its ScheduledCheckpoint of `weights_only: false`, with a larger `keep`",
             of="run",
         )
 
@@ -305,7 +307,7 @@ def _analyze(command: Command, chain: _Chain) -> Iterator[Line]:
         lines = (
             [] if command.environment == environment else _references_are_there(words, overlays, whose, chain)
         )
-        yield from lines or [Line("ok", whose, f"as {first}, but for seeds")]
+        yield from lines or [Line("ok", whose, f"as {first}, except seeds")]
         return
     chain.observed_first[alike] = folder, command.environment
     yield from check_replay(
@@ -321,7 +323,7 @@ def _analyze(command: Command, chain: _Chain) -> Iterator[Line]:
 def _references_are_there(
     words: Sequence[str], overlays: Sequence[str], whose: str, chain: _Chain
 ) -> list[Line]:
-    """Runs that observers compare with, where all else was checked with another seed."""
+    """Yield lines about missing runs that observers compare with, if all else was checked with another seed."""
     callbacks = build_observers([*words, *(f"--config={path}" for path in overlays)])
     observers = [c for c in callbacks if isinstance(c, Observer)]
     references = [(o, r) for o in observers for r in (getattr(o, "references", None) or {}).values()]
@@ -334,7 +336,7 @@ def _references_are_there(
 
 
 def _runs_are_there(command: Command, chain: _Chain) -> Iterator[Line]:
-    """Runs that a later command reads: of the chain, or on the disk."""
+    """Yield lines about missing runs that a later command reads, from the chain or on the disk."""
     for word in command.words[1:] if command.name == "claims" else command.words:
         if word.startswith("-"):
             break
@@ -347,7 +349,7 @@ def _missing(whose: str, path: str, chain: _Chain, what: str = "a run") -> Line:
     if Path(path).name in chain.failed:
         return Line("not checked", whose, f"{path} cannot be trained")
     finding = expected(
-        what, f"no {path}, and no earlier command of the chain makes it", "name another", of="run"
+        what, f"no {path}, and no earlier command of the chain makes it", "name another one", of="run"
     )
     return Line("error", whose, str(finding))
 
@@ -360,13 +362,13 @@ def _key(path: Any) -> str:
 
 
 def _with_runs_to_come(observer: Observer, own: Built, chain: _Chain) -> list[Line]:
-    """Give references to runs of the chain the models that these will train; name those that nothing makes."""
+    """Replace references to runs of the chain by the models to be trained; return lines about runs nobody makes."""
     lines: list[Line] = []
     references: Mapping[str, Any] = getattr(observer, "references", None) or {}
     for name, reference in list(references.items()):
         if isinstance(reference, str):  # the observations of another run
             if _key(reference) in chain.runs and not (Path(reference) / "observations").is_dir():
-                references.pop(name)  # type: ignore[attr-defined] # a dict of the observer's own
+                references.pop(name)  # type: ignore[attr-defined] # the observer's own dict
                 if _key(reference) not in chain.observed:
                     whose = f"{observer.name}: reference {name}"
                     lines.append(_missing(whose, reference, chain, "observations of a run"))
@@ -382,7 +384,7 @@ def _with_runs_to_come(observer: Observer, own: Built, chain: _Chain) -> list[Li
             finding = expected(
                 f"the tokenizer of this run ({len(ours)} tokens) in {reference.path}",
                 f"another ({len(theirs)} tokens)",
-                "models are compared token by token: give both one, `data.init_args.tokenizer`",
+                "models are compared token by token: use the same tokenizer, `data.init_args.tokenizer`",
             )
             lines.append(Line("error", f"{observer.name}: reference {name}", str(finding)))
         reference.foresee(Path(reference.path) / "checkpoints" / "to_come.ckpt", other.module)

@@ -1,4 +1,4 @@
-"""What is known of a run as a whole before its first batch: schedules that never fire, memory, disk, checkpoints."""
+"""Checks of a whole run before its first batch: schedules that never apply, memory, disk, checkpoints."""
 
 import logging
 import sys
@@ -41,12 +41,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Plan:
-    """How long a training is planned to be.
+    """Planned length of a training.
 
     Attributes:
-        updates: optimizer updates at its end; None where it is not known.
-        of_epoch: updates of an epoch; None where it is not known.
-        epoch_batches: batches of an epoch; None where that is not known.
+        updates: optimizer updates in total; None if unknown.
+        of_epoch: updates per epoch; None if unknown.
+        epoch_batches: batches per epoch; None if unknown.
     """
 
     updates: int | None
@@ -55,7 +55,7 @@ class Plan:
 
     @classmethod
     def of(cls, trainer: L.Trainer, batches: float | None) -> "Plan":
-        """Of a trainer, whose epochs have so many batches (inf and None: not known)."""
+        """Return the plan of a trainer, given the number of batches per epoch (inf and None: unknown)."""
         accumulated = int(getattr(trainer, "accumulate_grad_batches", 1))
         known = batches is not None and batches != float("inf")
         of_epoch = max(1, -(-int(batches or 0) // accumulated)) if known else None
@@ -67,7 +67,7 @@ class Plan:
         return cls(min(ends) if ends else None, of_epoch, int(batches or 0) if known else None)
 
     def batches(self, accumulated: int) -> int | None:
-        """Batches of the whole training, of so many an update but for the last of an epoch; None if not known.
+        """Return the batches of the training, given those per update (an epoch's last has fewer); None if unknown.
 
         Example:
             >>> Plan(8, 2, 10).batches(8), Plan(8, None).batches(8)  # two updates an epoch: of 8 batches and of 2
@@ -80,7 +80,7 @@ class Plan:
 
 
 def due(schedule: Steps, plan: Plan) -> list[int]:
-    """The steps of a schedule within a training, of known length.
+    """Return the steps of a schedule within a training of known length.
 
     Example:
         >>> due(Steps(every=4, at=(0, 5), epochs=True), Plan(10, 3))
@@ -103,7 +103,7 @@ def due(schedule: Steps, plan: Plan) -> list[int]:
 
 
 def _unreached(whose: str, schedule: Steps, plan: Plan) -> Iterator[Finding]:
-    """Parts of a schedule that never fire."""
+    """Yield findings about parts of a schedule that never apply."""
     if plan.updates is None:
         return
     if not due(schedule, plan):
@@ -125,7 +125,7 @@ def _unreached(whose: str, schedule: Steps, plan: Plan) -> Iterator[Finding]:
     if never:
         yield expected(
             f"steps up to {plan.updates:,}, the end of training, in the schedule of {whose}",
-            f"{'; '.join(never)}, which never comes",
+            f"{'; '.join(never)}, which never applies",
             "name earlier steps, or train longer",
             of="run",
             stops=False,
@@ -133,10 +133,10 @@ def _unreached(whose: str, schedule: Steps, plan: Plan) -> Iterator[Finding]:
 
 
 def own_references(observer: Observer) -> list[Reference]:
-    """The references of an observer to the run's own checkpoints."""
+    """Return the references of an observer to the run's own checkpoints."""
     found: list[Any] = []
     for name, value in vars(observer).items():
-        if "hparams" not in name:  # the same objects once more
+        if "hparams" not in name:  # contains the same objects again
             found += list(value.values()) if isinstance(value, Mapping) else [value]
     return [r for r in found if isinstance(r, (OwnFinal, Previous, Earlier))]
 
@@ -156,14 +156,14 @@ def _missing_steps(whose: str, at: Iterable[int], there: Iterable[int]) -> Itera
 def foreseen_of_training(
     callbacks: Sequence[Any], module: nn.Module, plan: Plan, folder: Path, optimizers: Sequence[Any] | None
 ) -> list[Finding | Cost]:
-    """Findings about schedules, checkpoints and disk of a training, and what the training itself holds in memory.
+    """Return findings about schedules, checkpoints and disk of a training, and the training's own memory.
 
     Args:
-        callbacks: all of the trainer's.
-        module: with its layers.
-        plan: how long it is trained.
-        folder: of the run.
-        optimizers: as configured; None where that is not known: Adam is assumed.
+        callbacks: all callbacks of the trainer.
+        module: the model with its layers.
+        plan: length of the training.
+        folder: the run's folder.
+        optimizers: the configured optimizers; None if unknown: Adam is assumed.
     """
     found: list[Finding | Cost] = []
     savers = [c for c in callbacks if isinstance(c, ScheduledCheckpoint)]
@@ -203,7 +203,7 @@ def foreseen_of_training(
 
 
 def training_bytes(module: nn.Module, optimizers: Sequence[Any] | None) -> int:
-    """Bytes of gradients and of the optimizers' states, once each has made an update."""
+    """Return the bytes of gradients and of the optimizers' states, after one update of each."""
     trained = [p for p in module.parameters() if p.requires_grad]
     gradients = sum(p.numel() * p.element_size() for p in trained)
     if not optimizers:
@@ -216,7 +216,7 @@ def training_bytes(module: nn.Module, optimizers: Sequence[Any] | None) -> int:
 
 
 def _numbers_of_state(optimizer: Any) -> float:
-    """Numbers that an optimizer keeps for a parameter: found by one update of a parameter of its own."""
+    """Return how many numbers an optimizer keeps per parameter, determined by one update of a test parameter."""
     optimizer = getattr(optimizer, "optimizer", optimizer)  # Lightning's wrapper
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.inference_mode(False):
         parameter = nn.Parameter(torch.ones(8, 8))
@@ -227,8 +227,8 @@ def _numbers_of_state(optimizer: Any) -> float:
             parameter.grad = torch.full_like(parameter, 0.5)
             own.step()
             tensors = [v for v in own.state[parameter].values() if isinstance(v, Tensor)]
-        except Exception as error:  # a class of the user's, which may want more
-            log.debug("the state of %s is not known: %s", type(optimizer).__name__, error)
+        except Exception as error:  # a user's class may need more arguments
+            log.debug("the state of %s is unknown: %s", type(optimizer).__name__, error)
             return 2.0
     return sum(t.numel() for t in tensors if t.numel() > 1) / parameter.numel()
 
@@ -236,26 +236,26 @@ def _numbers_of_state(optimizer: Any) -> float:
 def _of_disk(
     savers: Sequence[ScheduledCheckpoint], weights: int, states: int, plan: Plan, folder: Path
 ) -> Iterator[Finding]:
-    """A finding where checkpoints do not fit."""
+    """Yield a finding if checkpoints do not fit."""
     needed = disk_of_checkpoints(savers, weights, states, plan)
     there = free_disk(folder)
     if there is not None and needed > there:
         yield expected(
             f"about {in_words(needed)} of disk for checkpoints",
             f"{in_words(there)} free at {folder}",
-            "save fewer (`schedule`), keep fewer (`keep`), or give `save_dir` another disk",
+            "save fewer (`schedule`), keep fewer (`keep`), or set `save_dir` to another disk",
             of="cost",
         )
 
 
 def disk_of_checkpoints(savers: Sequence[ScheduledCheckpoint], weights: int, states: int, plan: Plan) -> int:
-    """Bytes of all checkpoints that are kept, one of them also under its temporary name.
+    """Return the bytes of all kept checkpoints, counting one twice for its temporary copy.
 
     Args:
-        savers: who writes them.
+        savers: callbacks that write them.
         weights: bytes of the module.
         states: bytes of gradients and optimizer, see :func:`training_bytes`; gradients are not saved.
-        plan: of the training.
+        plan: length of the training.
     """
     needed = 0
     for saver in savers:
@@ -268,12 +268,12 @@ def disk_of_checkpoints(savers: Sequence[ScheduledCheckpoint], weights: int, sta
 def foreseen_of_replay(
     observers: Sequence[Observer], steps: Sequence[int], *, scheduled: bool
 ) -> list[Finding]:
-    """Findings about observers and the checkpoints that they are to be replayed over.
+    """Return findings about observers and the checkpoints of a replay.
 
     Args:
-        observers: of the replay.
-        steps: of the checkpoints.
-        scheduled: whether each is asked at the steps of its schedule only.
+        observers: observers of the replay.
+        steps: steps of the checkpoints.
+        scheduled: whether each observer is called only at the steps of its schedule.
     """
     found: list[Finding] = []
     for observer in observers:
@@ -283,7 +283,7 @@ def foreseen_of_replay(
                 expected(
                     f"checkpoints at steps of the schedule of {observer.name}",
                     f"steps {', '.join(map(str, steps[:8]))}{' …' if len(steps) > 8 else ''}",
-                    "name these in its `schedule`, or leave --scheduled out",
+                    "name these in its `schedule`, or omit --scheduled",
                     of="run",
                     stops=False,
                 )
@@ -295,7 +295,7 @@ def foreseen_of_replay(
 
 
 def held_together(costs: Mapping[Observer, Sequence[Cost]]) -> list[Cost]:
-    """What observations hold at once: that of the observers of the costliest pass, since passes follow each other."""
+    """Return what observations hold at the same time: that of the costliest pass, since passes are sequential."""
     by_pass: dict[Any, list[Cost]] = {}
     for observer, held in costs.items():
         key = observer.pass_key if isinstance(observer, StreamingObserver) else id(observer)
@@ -304,23 +304,23 @@ def held_together(costs: Mapping[Observer, Sequence[Cost]]) -> list[Cost]:
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most bytes that this process has held on a device so far."""
+    """Return the maximum number of bytes that this process has held on a device so far."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    import resource  # there is none on Windows
+    import resource  # unavailable on Windows
 
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(used if sys.platform == "darwin" else 1024 * used)
 
 
 class Preflight(L.Callback):
-    """In ``fit``: checks schedules, memory and disk once all is built, before anything is observed or trained.
+    """In ``fit``: checks schedules, memory and disk after everything is built, before anything is observed or trained.
 
-    Put first among the callbacks, so that it comes before the observations of step 0. At the end of the training, a
-    log sets what was foreseen beside what was used.
+    It must be first among the callbacks, so that it runs before the observations of step 0. At the end of training, it
+    logs the predicted and the used memory and disk space.
 
     Attributes:
-        compared: the same, for the provenance.
+        compared: these numbers, for the provenance.
     """
 
     def __init__(self) -> None:
@@ -328,10 +328,10 @@ class Preflight(L.Callback):
         self.compared: dict[str, int] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Stop for what would fail.
+        """Stop if something would fail.
 
         Raises:
-            ForeseenError: a schedule without any step, checkpoints that are not made, too little memory or disk.
+            ForeseenError: if a schedule has no step, checkpoints are not made, or memory or disk do not suffice.
         """
         callbacks, device = callbacks_of(trainer), device_of(pl_module)
         for observer in (c for c in callbacks if isinstance(c, Observer)):
@@ -350,10 +350,10 @@ class Preflight(L.Callback):
         self._foreseen = peak_memory(device) + memory, disk
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Compare."""
+        """Compare predictions and measurements."""
         if self._foreseen is None:
             return
-        folder = Path(trainer.log_dir or trainer.default_root_dir)  # a broadcast: every rank enters
+        folder = Path(trainer.log_dir or trainer.default_root_dir)  # a broadcast: every rank must call it
         if not trainer.is_global_zero:
             return
         memory, disk = self._foreseen
@@ -363,11 +363,11 @@ class Preflight(L.Callback):
         used = sum(p.stat().st_size for p in saved if p.is_file())
         self.compared = compared(memory, device_of(pl_module))
         self.compared |= {"checkpoints_mb": used >> 20, "foreseen_checkpoints_mb": disk >> 20}
-        log.info("checkpoints: %s, %s foreseen", in_words(used), in_words(disk))
+        log.info("checkpoints: %s, predicted %s", in_words(used), in_words(disk))
 
 
 def compared(foreseen: int, device: torch.device) -> dict[str, int]:
-    """Logs what was foreseen, of memory without batches, beside what was held; for the provenance, in MiB."""
+    """Log and return, in MiB, the predicted memory without batches and the memory held, for the provenance."""
     held = peak_memory(device)
-    log.info("memory: %s at most, %s foreseen without batches", in_words(held), in_words(foreseen))
+    log.info("memory: at most %s, predicted %s without batches", in_words(held), in_words(foreseen))
     return {"held_memory_mb": held >> 20, "foreseen_memory_mb": foreseen >> 20}

@@ -1,4 +1,4 @@
-"""What a run that goes on was trained with, against what it is asked to go on with."""
+"""Comparison of a resumed run's settings with those that it was trained with."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ _TRAINER: dict[str, dict[str, Any]] = {
     "limit_train_batches": {"None": "all", "1.0": "all"},
     "overfit_batches": {"0": 0.0, "None": 0.0},
 }  # fmt: skip
-"""Arguments that act on training; values that mean the same as others, as text, with these."""
-_FOUND = "vocab_size"  # left open (null) it is found, and is another number only with another tokenizer
-_FREE = ("cache_dir", "num_workers", "pin_memory")  # they change no batch
+"""Arguments that affect training; equivalent values, as text, and their common form."""
+_FOUND = "vocab_size"  # if null, it is determined from the data, and differs only for another tokenizer
+_FREE = ("cache_dir", "num_workers", "pin_memory")  # these do not change batches
 
 
 def check_resumed(
@@ -32,22 +32,22 @@ def check_resumed(
     loaders: Sequence[Any] = (),
     optimizers: Sequence[Any] = (),
 ) -> None:
-    """Compare what trains in a configuration with the ``config.yaml`` of the run that goes on.
+    """Compare training settings of a configuration with the ``config.yaml`` of the resumed run.
 
-    A checkpoint brings back the state of the optimizer, its rates and other settings among it, so that others would be
-    without effect; they are refused. What does act from here on, such as clipping or another order of the data, is
-    warned of: the two parts of the run are trained otherwise.
+    A checkpoint restores the state of the optimizer, including its learning rates and other settings. Other settings
+    would have no effect and are refused. Settings that do take effect, such as clipping or another data order, raise a
+    warning: the two parts of the run are trained differently.
 
     Args:
-        run: the run's folder; without a ``config.yaml`` in it only the optimizer is compared, with its saved state.
+        run: the run's folder; without a ``config.yaml`` only the optimizer is compared, with its saved state.
         config: ``trainer``, ``model`` and ``data``, plain values.
         saved: hyperparameters of the checkpoint, which are compared elsewhere.
-        loaders: states of the training loaders in it; those that know the batch of all ranks compare themselves how it
-            is divided.
+        loaders: states of the training loaders in it; loaders that know the batch of all ranks compare its division
+            themselves.
         optimizers: states of the optimizers in it.
 
     Raises:
-        ValueError: another optimizer, or other settings of it; a ``config.yaml`` that cannot be read.
+        ValueError: if the optimizer or its settings differ, or ``config.yaml`` cannot be read.
     """
     lines = changed_settings(run, config)
     kept = [line for k, line in lines.items() if k.startswith("model.optimizer")]
@@ -55,9 +55,9 @@ def check_resumed(
         kept = _other_than_saved(config, optimizers)
     if kept:
         raise ValueError(
-            f"{run} was trained with another optimizer ({'; '.join(kept)}), whose state and rates its checkpoint "
-            "brings back: a run goes on with what it had. `lmdyn fork RUN --step K --set model.init_args.optimizer…=…` "
-            "trains on with other settings, in a folder of its own"
+            f"{run} was trained with another optimizer ({'; '.join(kept)}), whose state and learning rates its "
+            "checkpoint restores: resume with the previous one. `lmdyn fork RUN --step K --set "
+            "model.init_args.optimizer…=…` continues with other settings in a new folder"
         )
     model = config["model"].get("init_args") or {}
     compared = [f"model.{name}" for name in saved if model.get(name) is not None or name == _FOUND]
@@ -67,32 +67,32 @@ def check_resumed(
     below = tuple(f"{name}." for name in compared)
     if acting := [line for k, line in lines.items() if k not in compared and not k.startswith(below)]:
         log.warning(
-            "%s goes on with other settings than it was trained with so far: %s. Where that is not meant, stop it and "
-            "give those from before; `lmdyn fork` changes settings in a folder of its own",
+            "%s resumes with settings other than those it was trained with: %s. If this is not intended, stop it and "
+            "use the previous ones; `lmdyn fork` changes settings in a new folder",
             run,
             "; ".join(acting),
         )
 
 
 def changed_settings(run: Path, config: Mapping[str, Any], *, from_begin: bool = False) -> dict[str, str]:
-    """Settings that act on training and differ from those in a run's ``config.yaml``: by name, a line about each.
+    """Return settings that affect training and differ from a run's ``config.yaml``: a line about each, by name.
 
-    What ends a run, observes it or says where things are does not act; a vocabulary's size that is left open (null) and
-    paths, which move, do not differ. Without a ``config.yaml`` nothing does.
+    Settings that end a run, observe it or name paths do not affect training. A vocabulary size that is left open (null)
+    and paths, which may be moved, do not count as differences. Without a ``config.yaml`` the result is empty.
 
     Args:
         run: the run's folder.
-        config: what it is asked to go on with, plain values.
-        from_begin: whether nothing is restored, so that the seed acts, too.
+        config: the settings for resuming, plain values.
+        from_begin: whether nothing is restored, so that the seed also matters.
 
     Raises:
-        ValueError: a ``config.yaml`` that cannot be read.
+        ValueError: if ``config.yaml`` cannot be read.
     """
     if not (run / "config.yaml").is_file():
         return {}
     before = read_yaml(run / "config.yaml")
     there, here = _trains(before, run), _trains(config, run)
-    if from_begin:  # a checkpoint brings back its random states
+    if from_begin:  # a checkpoint restores its random states
         there["seed_everything"], here["seed_everything"] = (
             c.get("seed_everything") for c in (before, config)
         )
@@ -104,9 +104,9 @@ def changed_settings(run: Path, config: Mapping[str, Any], *, from_begin: bool =
 
 
 def _trains(config: Any, run: Path) -> dict[str, Any]:
-    """What the batches, the model and its updates depend on, flat."""
+    """Return the settings on which batches, model and updates depend, flattened."""
     if not isinstance(config, Mapping) or not isinstance(config.get("trainer"), Mapping):
-        raise ValueError(f"{run / 'config.yaml'} is no configuration of a run: it has no `trainer`")
+        raise ValueError(f"{run / 'config.yaml'} is not the configuration of a run: it has no `trainer`")
     found = {f"trainer.{k}": same.get(str(v := config["trainer"].get(k)), v) for k, same in _TRAINER.items()}
     for part in ("model", "data"):
         found |= dict(flat_configuration(config.get(part) or {}, part))
@@ -114,7 +114,7 @@ def _trains(config: Any, run: Path) -> dict[str, Any]:
 
 
 def _other(name: str, there: Any, here: Any) -> bool:
-    """Whether two values differ; paths, which move, and a size that is found do not."""
+    """Return whether two values differ; paths, which may be moved, and sizes determined from the data do not."""
     if any(isinstance(v, str) and "/" in v for v in (there, here)):
         return False
     if (there is None or here is None) and name.rpartition(".")[2] == _FOUND:
@@ -123,15 +123,15 @@ def _other(name: str, there: Any, here: Any) -> bool:
 
 
 def _other_than_saved(config: Mapping[str, Any], optimizers: Sequence[Any]) -> list[str]:
-    """What an optimizer is asked for and its saved state lacks or has otherwise, a line each.
+    """Return a line for each optimizer setting that the saved state lacks or has with another value.
 
-    A rate that was lowered without a schedule of torch's does not say what it began with: another one is warned of.
+    A learning rate that was lowered without a torch scheduler does not reveal its initial value; it raises a warning.
     """
     asked = (config["model"].get("init_args") or {}).get("optimizer")
     groups = optimizers[0].get("param_groups") if len(optimizers) == 1 else None
     if not isinstance(asked, Mapping) or "class_path" not in asked or not groups:
         return []
-    of_torch = str(asked["class_path"]).startswith("torch.optim.")  # their groups hold all arguments
+    of_torch = str(asked["class_path"]).startswith("torch.optim.")  # their groups contain all arguments
     lines = []
     for name, value in (asked.get("init_args") or {}).items():
         began = "initial_lr" if name == "lr" and "initial_lr" in groups[0] else name
@@ -139,9 +139,7 @@ def _other_than_saved(config: Mapping[str, Any], optimizers: Sequence[Any]) -> l
         if any(v == value or (isinstance(v, tuple) and list(v) == value) for v in there):
             continue
         if began == "lr" and there[0] is not None:
-            log.warning(
-                "the checkpoint goes on with its learning rate %s: lr %s is without effect", there[0], value
-            )
+            log.warning("the checkpoint restores its learning rate %s: lr %s has no effect", there[0], value)
         elif name in groups[0] or of_torch:
             lines.append(f"model.optimizer.{name}: {there[0]!r} before, {value!r} now")
     return lines

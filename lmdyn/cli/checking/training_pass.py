@@ -1,4 +1,4 @@
-"""What a training batch takes: memory and time, measured on some of its rows; operations, counted."""
+"""Cost of a training batch: memory and time, measured on some of its rows; operations, counted."""
 
 import logging
 import time
@@ -26,10 +26,10 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 ENOUGH, MOST = 1.0, 10.0
-"""A pass over so many rows is timed that it takes so many seconds; and twice that of one row, if not the most."""
+"""Rows are doubled until a pass takes at least the first (in seconds) and twice the time of one row, or the second."""
 
 TERAFLOPS = 100.0
-"""At which speed an accelerator is reckoned with, in 10¹² operations a second: a third of what an A100 does at most."""
+"""Assumed speed of an accelerator in 10¹² operations per second: a third of the peak of an A100."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class TrainingPass:
 
     Attributes:
         cost: bytes of memory.
-        seconds: on this machine's CPU; None where it cannot be timed.
-        rows: how many of its rows were timed, and how many it has.
-        operations: floating-point operations of its matrix products, those that kernels of their own do apart; None
-            where none are known, or recurrent layers do most of them.
-        busy: whether other processes used half of the processors or more: training alone is faster.
+        seconds: time on this machine's CPU; None if it cannot be timed.
+        rows: number of rows that were timed, and of all rows.
+        operations: floating-point operations of its matrix products, except in custom kernels; None if none are
+            known, or if recurrent layers do most of them.
+        busy: whether other processes used at least half of the processors: training alone is faster.
     """
 
     cost: Cost
@@ -53,22 +53,22 @@ class TrainingPass:
 
 
 def training_pass(module: nn.Module, data: Any) -> TrainingPass | None:
-    """Memory, time and operations of a training batch, on the CPU: of its first row and of more of them.
+    """Measure memory, time and operations of a training batch on the CPU, on its first row and on more rows.
 
-    The loss is the module's own, ``losses(batch)``, as :class:`~lmdyn.models.MaskedLanguageModel` has it, else one of
-    the logits of all positions, as a causal model is trained. Parameters, gradients, random numbers stay as they are.
+    The loss is the module's own ``losses(batch)``, as in :class:`~lmdyn.models.MaskedLanguageModel`, otherwise one of
+    the logits of all positions, as for a causal model. Parameters, gradients and random states do not change.
 
     Args:
-        module: with its layers.
-        data: the datamodule, set up.
+        module: the model with its layers.
+        data: the datamodule after setup.
 
     Returns:
-        None where there is no batch, or the module is called in a way of its own.
+        The pass; None if there is no batch, or if the module has its own calling convention.
     """
     gradients = [p.grad for p in module.parameters()]
     others, fast = busy(), torch.backends.mha.get_fastpath_enabled()
     try:
-        torch.backends.mha.set_fastpath_enabled(False)  # no training has it
+        torch.backends.mha.set_fastpath_enabled(False)  # training never uses it
         with observing(module), torch.enable_grad(), torch.random.fork_rng(devices=[]), silently():
             batch = next(iter(ProbeSet(data.train_dataloader()).batches()))
             rows = next(len(v) for v in batch.values() if isinstance(v, Tensor))
@@ -76,8 +76,8 @@ def training_pass(module: nn.Module, data: Any) -> TrainingPass | None:
             one, two = (most_allocated(partial(compute, most)) for most in (1, 2))
             timed, seconds = _known(partial(_timed, compute, rows)) or (min(2, rows), None)
             operations = _known(partial(_operations, compute, timed))
-    except Exception as error:  # of the user's module, which its own training_step may call otherwise
-        log.debug("what a training batch takes is not known: %s", error)
+    except Exception as error:  # the user's training_step may call the module differently
+        log.debug("the cost of a training batch is unknown: %s", error)
         return None
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -91,7 +91,7 @@ def training_pass(module: nn.Module, data: Any) -> TrainingPass | None:
 
 
 def _known(measure: Callable[[], T]) -> T | None:
-    """None of what cannot be measured: memory is known all the same."""
+    """Return the measurement, or None if it fails: memory is known without it."""
     try:
         return measure()
     except Exception as error:
@@ -100,7 +100,7 @@ def _known(measure: Callable[[], T]) -> T | None:
 
 
 class _Pass:
-    """Forward and backward of the first rows, with the parameters' gradients."""
+    """Forward and backward pass of the first rows, with gradients of the parameters."""
 
     def __init__(self, module: nn.Module, batch: Mapping[str, Any], rows: int) -> None:
         self.module, self._batch, self._rows = module, batch, rows
@@ -117,36 +117,36 @@ class _Pass:
         loss.backward()
 
     def _own_loss(self, batch: Mapping[str, Any]) -> Tensor | None:
-        """None where the module has no ``losses(batch)``, or one that means something else."""
+        """Return the module's loss; None if it has no ``losses(batch)``, or one with another meaning."""
         losses = getattr(self.module, "losses", None)
         if not callable(losses):
             return None
         try:
             return torch.stack(list(losses(batch).values())).sum()
         except Exception as error:
-            log.debug("losses of %s are no losses of a batch: %s", type(self.module).__name__, error)
+            log.debug("losses of %s are not losses of a batch: %s", type(self.module).__name__, error)
             return None
 
 
 def _operations(compute: _Pass, rows: int) -> int | None:
-    """Of matrix products of these rows, attention's among them; twice the multiplications."""
+    """Count operations of the matrix products of these rows, including attention: twice the multiplications."""
     if any(isinstance(m, (nn.RNNBase, nn.RNNCellBase)) for m in compute.module.modules()):
         return None
     grouped = {torch.ops.aten._grouped_mm: _of_grouped} if hasattr(torch.ops.aten, "_grouped_mm") else {}
-    # the kernels of the CPU's own attention are not counted
+    # kernels of the CPU's fused attention are not counted
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=grouped) as counter:
         compute(rows)
     return int(counter.get_total_flops()) or None
 
 
 def _of_grouped(a: Any, b: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    """Of products of groups of rows (or columns) with a matrix each, as experts do them, by their shapes."""
+    """Count operations of products of row (or column) groups with one matrix each, as in experts, from their shapes."""
     groups = len(a) == len(b) == 3  # the same number of rows in each
     return int(2 * a[-2] * a[-1] * b[-1] * (a[0] if groups else 1))
 
 
 def _timed(compute: _Pass, rows: int) -> tuple[int, float]:
-    """Rows that were timed, and seconds of all rows: a part of them is the same for any number of rows."""
+    """Return the number of timed rows and the seconds of all rows, extrapolated linearly: some time is constant."""
     some, one = 1, _seconds(compute, 1)
     least = one
     while some < rows and least < MOST and (least < ENOUGH or least < 2 * one):
@@ -156,7 +156,7 @@ def _timed(compute: _Pass, rows: int) -> tuple[int, float]:
 
 
 def _seconds(compute: _Pass, rows: int) -> float:
-    """The shorter of two passes, since others may be at work; one where it is long."""
+    """Return the shorter time of two passes, as other processes may interfere; of one pass if it is long."""
     taken: list[float] = []
     while len(taken) < 2 and sum(taken) < ENOUGH:
         began = time.perf_counter()
@@ -166,12 +166,12 @@ def _seconds(compute: _Pass, rows: int) -> float:
 
 
 def duration(batch: TrainingPass, batches: int | None, accumulated: int, *, elsewhere: bool) -> str:
-    """How long a training takes, in words: its passes, without the optimizer and without observers.
+    """Return the duration of a training in words: its passes, without the optimizer and observers.
 
     Args:
         batch: one of its batches.
-        batches: of the whole training; None where that is not known: an update's time is told.
-        accumulated: batches of an update.
+        batches: batches of the whole training; None if unknown: then the time of an update is given.
+        accumulated: batches per update.
         elsewhere: whether it is to run on an accelerator, which was not timed.
 
     Example:
@@ -189,7 +189,7 @@ def duration(batch: TrainingPass, batches: int | None, accumulated: int, *, else
         there = in_time(made / (TERAFLOPS * 1e12))
         return f"{whose} {counted} on each device, {there} at {TERAFLOPS:g} teraflops"
     if batch.seconds is None:
-        return "hours not known"
+        return "hours unknown"
     timed, rows = batch.rows
     here = "on this CPU, none of the accelerator" if elsewhere else "on the CPU"
     here += " as busy as it is" if batch.busy else ""

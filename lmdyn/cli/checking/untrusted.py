@@ -1,4 +1,4 @@
-"""``--untrusted``: a run that somebody else has made, of which nothing is imported but what an exact list names."""
+"""``--untrusted``: for a run made by somebody else, only classes of an exact list are imported."""
 
 import importlib.util
 import re
@@ -24,11 +24,11 @@ _OTHERS = (
     "lightning.pytorch.loggers.CSVLogger",
     "lightning.pytorch.loggers.TensorBoardLogger",
 )
-_NOT = ("SpacyTagger",)  # imports the package of the model that it is told
+_NOT = ("SpacyTagger",)  # imports the package of a model named in its arguments
 
 
 def known_paths() -> frozenset[str]:
-    """What a run may name: the classes that lmdyn exports, torch's optimizers and schedules, two loggers.
+    """Return what a run may name: exported classes of lmdyn, torch's optimizers and schedules, two loggers.
 
     Example:
         >>> {"lmdyn.callbacks.Sparsity", "torch.optim.AdamW"} <= known_paths()
@@ -51,21 +51,21 @@ def known_paths() -> frozenset[str]:
 
 
 def _packages(cls: type) -> Iterator[str]:
-    """Under which names packages export it."""
+    """Yield the names under which packages export a class."""
     for package in (lmdyn.callbacks, lmdyn.datamodules, lmdyn.models, torch.optim, torch.optim.lr_scheduler):
         if vars(package).get(cls.__name__) is cls:
             yield package.__name__
 
 
 def named_paths(configs: Sequence[Path]) -> frozenset[str]:
-    """All that files of the user's own name, which they may."""
+    """Return all paths named in the user's own files, which are allowed."""
     return frozenset(
         text for path in configs for _, text in _texts(read_yaml(path)) if _DOTTED.fullmatch(text)
     )
 
 
 def refuse_others(config: Any, where: Path | str, allowed: frozenset[str]) -> None:
-    """Refuse a configuration that names anything else that could be imported: classes, and functions as arguments.
+    """Refuse a configuration that names anything else that can be imported: classes, or functions as arguments.
 
     Args:
         config: plain values.
@@ -73,7 +73,7 @@ def refuse_others(config: Any, where: Path | str, allowed: frozenset[str]) -> No
         allowed: dotted paths.
 
     Raises:
-        ValueError: it does; the message says what and where.
+        ValueError: if it does; the message says what and where.
 
     Example:
         >>> refuse_others({"model": {"class_path": "os.system"}}, "config.yaml", known_paths())
@@ -89,20 +89,20 @@ def refuse_others(config: Any, where: Path | str, allowed: frozenset[str]) -> No
             fine = text in allowed or not _DOTTED.fullmatch(text) or not _importable(text.partition(".")[0])
         if not fine:
             raise ValueError(
-                f"{where} names {text} ({key}), which --untrusted does not import: name it in a file of your own, "
-                "--config FILE, if you trust it, or take it out"
+                f"{where} names {text} ({key}), which --untrusted does not import: if you trust it, name it in your "
+                "own file, --config FILE; otherwise remove it"
             )
 
 
 def _importable(name: str) -> bool:
     try:
-        return importlib.util.find_spec(name) is not None  # of a top level, which imports nothing
+        return importlib.util.find_spec(name) is not None  # for a top-level name, this imports nothing
     except (ImportError, ValueError):
         return True
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every text of plain values, with its place."""
+    """Yield every string in plain values, with its place."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):
@@ -115,7 +115,7 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def only_known(allowed: frozenset[str]) -> Iterator[None]:
-    """In here jsonargparse imports no other path that a value names."""
+    """Within the context, jsonargparse imports no other path that a value names."""
     settings = settings_of_jsonargparse.parsing_settings
     before = {name: settings[name] for name in ("import_path_verdicts", "import_paths_enforced")}
     set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=sorted(allowed))

@@ -1,1 +1,1 @@
-"""What ``lmdyn inspect`` is made of: the model and the data that names stand for, what is measured, page and yaml."""
+"""Parts of ``lmdyn inspect``: the model and the data of given names, measurements, the page and the yaml."""

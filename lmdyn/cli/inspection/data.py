@@ -1,4 +1,4 @@
-"""Data for ``lmdyn inspect``: the user's own, or text in the rows that the model was measured to read."""
+"""Data for ``lmdyn inspect``: the user's own, or text in the kind of rows that the model reads, as measured."""
 
 import copy
 import importlib.util
@@ -32,11 +32,11 @@ _GRAMMAR = {"n_train_tokens": 20_000, "n_validation_tokens": 4_000, "n_test_toke
 
 @dataclass(frozen=True)
 class Data:
-    """What the model is shown.
+    """The data shown to the model.
 
     Attributes:
-        data: a datamodule that is set up, or a list of batches.
-        says: what it is, for the page.
+        data: a datamodule after setup, or a list of batches.
+        says: description for the page.
         entry: its entry in a configuration; None for random ids.
         own: whether the user gave it.
     """
@@ -50,19 +50,19 @@ class Data:
 def find_data(
     given: str | None, subject: Subject, arguments: Sequence[str] = (), forward: Forward | None = None
 ) -> Data:
-    """Open the data that was given, the configuration's own, or some that the model can read; complete the model.
+    """Open the given data, the configuration's data, or data that the model can read; complete the model.
 
-    A module that builds its layers from the data has them afterwards.
+    Afterwards, a module that builds its layers from the data has them.
 
     Args:
         given: a yaml with ``data``, a text file, ``package.Class`` of a datamodule, or None.
         subject: the model.
         arguments: ``--data.ARG VALUE …``.
-        forward: how the model is called.
+        forward: function that calls the model.
 
     Raises:
-        FileNotFoundError: a file that is missing.
-        ValueError: what is no data, an empty text, a tokenizer with more types than the model has.
+        FileNotFoundError: if a file is missing.
+        ValueError: if the name is not that of data, a text is empty, or the tokenizer has more types than the model.
     """
     own = given is not None or bool(subject.configuration.get("data"))
     entries, says = _entries(given, subject, forward)
@@ -70,7 +70,7 @@ def find_data(
     unbuilt = None if any(True for _ in subject.module.parameters()) else copy.deepcopy(subject.module)
     for entry in entries:
         try:
-            if unbuilt is not None:  # another kind of data may have given it layers that do not fit
+            if unbuilt is not None:  # the previous entry may have built layers that do not fit
                 subject.module = copy.deepcopy(unbuilt)
             entry, datamodule = _opened(entry, subject, arguments)
         except (ValueError, RuntimeError) as error:
@@ -91,16 +91,16 @@ def find_data(
 def _entries(
     given: str | None, subject: Subject, forward: Forward | None
 ) -> tuple[list[dict[str, Any]], str]:
-    """Entries of a configuration to try in turn, and what they are."""
+    """Return the entries of a configuration to try in order, and their description."""
     if given is None:
         if entry := subject.configuration.get("data"):
             return [entry], f"{{}} of {subject.name}"
-        says = "none given: {}, a synthetic grammar of lmdyn's with gold tags; your own text may have none, --data FILE"
+        says = "none given: {}, a synthetic grammar with gold tags; for your own text, which may lack tags, --data FILE"
         return _texts({"class_path": "lmdyn.datamodules.GrammarCorpus"}, None, subject, forward), says
     path = Path(given).expanduser()
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
-            raise FileNotFoundError(f"--data {given}: there is no such file")
+            raise FileNotFoundError(f"--data {given}: the file does not exist")
         content = read_yaml(path)
         entry = content.get("data") if isinstance(content, Mapping) else None
         if not entry:
@@ -121,13 +121,13 @@ def _entries(
     name = short if "." not in given and given in lmdyn.datamodules.__all__ else given
     if "." not in name or importlib.util.find_spec(name.partition(".")[0]) is None:
         raise FileNotFoundError(
-            f"--data {given}: there is no such file, and no package {given.partition('.')[0]!r}: expected a text file, "
+            f"--data {given}: neither a file nor a package {given.partition('.')[0]!r} exists: expected a text file, "
             "a yaml with `data:`, or package.Class of a LightningDataModule"
         )
     cls = dotted(name)
     if not isinstance(cls, type) or not issubclass(cls, L.LightningDataModule):
         raise ValueError(
-            f"--data {given} is no LightningDataModule: expected a class of one, a text file or a yaml"
+            f"--data {given} is not a LightningDataModule: expected such a class, a text file or a yaml"
         )
     return [{"class_path": name}], given
 
@@ -138,7 +138,7 @@ def _entries(
 def _texts(
     entry: dict[str, Any], path: Path | None, subject: Subject, forward: Forward | None
 ) -> list[dict[str, Any]]:
-    """A corpus in the rows that the model reads; of one whose layers are to be built, each kind of rows."""
+    """Return entries of a corpus in the rows that the model reads; if its layers are not built yet, of all kinds."""
     module = subject.module
     built = any(True for _ in module.parameters())
     reach = measure_reach(module, forward) if built else None
@@ -179,7 +179,7 @@ def _texts(
 
 
 def _tokenizer_name(subject: Subject) -> str | None:
-    """What a corpus loads the model's tokenizer by."""
+    """Return the name by which a corpus loads the model's tokenizer."""
     if subject.tokenizer is None:
         return None
     if subject.kind == "run":
@@ -190,7 +190,7 @@ def _tokenizer_name(subject: Subject) -> str | None:
 def _opened(
     entry: dict[str, Any], subject: Subject, arguments: Sequence[str]
 ) -> tuple[dict[str, Any], L.LightningDataModule]:
-    """The datamodule, set up, with the model's tokenizer; the model with all its layers."""
+    """Return the datamodule after setup, with the model's tokenizer; the model then has all its layers."""
     path = str(entry.get("class_path"))
     cls = dotted(path) if "." in path else None
     if isinstance(cls, type) and not entry.get("init_args"):
@@ -207,7 +207,7 @@ def _opened(
 
 
 def _complete(module: nn.Module, data: Any) -> None:
-    """Let a module build its layers, as the start of a training does."""
+    """Let a module build its layers, as at the start of training."""
     if not isinstance(module, L.LightningModule):
         return
     if module._trainer is None:
@@ -217,7 +217,7 @@ def _complete(module: nn.Module, data: Any) -> None:
 
 
 def _trainer() -> L.Trainer:
-    with silently(logging.WARNING):  # it speaks of devices
+    with silently(logging.WARNING):  # it logs about devices
         return L.Trainer(
             accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
             enable_model_summary=False,
@@ -228,20 +228,20 @@ def _check_vocabulary(subject: Subject, tokenizer: Any) -> None:
     if tokenizer is None:
         return
     rows = input_rows(subject.module)
-    if rows is None:  # ids are not given to an embedding as they come
+    if rows is None:  # no embedding receives the ids unchanged
         try:
             rows = measure_reach(subject.module).vocabulary
         except ValueError:
             return
     if len(tokenizer) > rows:
         raise ValueError(
-            f"the tokenizer has {len(tokenizer)} token types, the embedding of {type(subject.module).__name__} "
-            f"{rows} rows: give the tokenizer that the model was made for, or a model with vocab_size={len(tokenizer)}"
+            f"the tokenizer has {len(tokenizer)} token types, but the embedding of {type(subject.module).__name__} has "
+            f"{rows} rows: use the model's own tokenizer, or a model with vocab_size={len(tokenizer)}"
         )
 
 
 def random_batches(reach: Reach, subject: Subject) -> list[dict[str, Tensor]]:
-    """Two batches of random ids: labels are the next ids, or of a bidirectional model those of hidden places."""
+    """Return two batches of random ids; labels are the next ids, or for bidirectional models those of masked places."""
     generator = torch.Generator().manual_seed(0)
     batches = []
     for _ in range(2):

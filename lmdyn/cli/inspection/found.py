@@ -1,4 +1,4 @@
-"""What ``lmdyn inspect`` found, for its page and its yaml."""
+"""Results of ``lmdyn inspect``, for its page and its yaml."""
 
 import inspect
 import re
@@ -17,13 +17,13 @@ __all__ = ["Asked", "Inspection", "brief"]
 
 @dataclass(frozen=True)
 class Asked:
-    """An observer, and what it lacks.
+    """An observer and its unmet requirements.
 
     Attributes:
-        name: its class.
-        observer: the one that was asked, with its defaults or as the configuration has it.
-        findings: empty where it runs.
-        configured: whether it is one of the configuration's.
+        name: name of its class.
+        observer: the instance, with defaults or as configured.
+        findings: unmet requirements; empty if it runs.
+        configured: whether the configuration contains it.
     """
 
     name: str
@@ -33,31 +33,31 @@ class Asked:
 
     @property
     def tried(self) -> bool:
-        """Whether it was shown a batch."""
+        """Whether it was called on a batch."""
         return isinstance(self.observer, StreamingObserver)
 
     @property
     def measures(self) -> str:
-        """What it measures, as its class says."""
+        """What it measures, according to its class."""
         return " ".join((inspect.getdoc(type(self.observer)) or "").partition("\n\n")[0].split())
 
     @property
     def why(self) -> list[str]:
-        """What it lacks, each in a sentence, the model first: other data would not mend that."""
+        """Unmet requirements, one sentence each, those of the model first: other data would not resolve these."""
         return [f"{f.what}: {brief(str(f))}" for f in sorted(self.findings, key=lambda f: f.what == "data")]
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found.
+    """The results.
 
     Attributes:
         subject: the model.
-        data: what it was shown.
-        sites: where one can look into it.
-        about: what it is, a line each: name and sentence.
-        observers: those of the configuration first, then all others.
-        forward: how it is called.
+        data: the data shown to it.
+        sites: its sites.
+        about: what it is: sentence by name, one per line.
+        observers: the configured ones first, then all others.
+        forward: function that calls the model.
     """
 
     subject: Subject
@@ -69,7 +69,7 @@ class Inspection:
 
 
 def brief(text: str) -> str:
-    """A sentence without the rest of long lists; what a class of one's own declares is in the error itself.
+    """Shorten a sentence: cut long lists and the advice to declare a method in one's own class.
 
     Example:
         >>> brief("no module 'x'; there are: a, b, c, d, e, f, g, h, i; name one")

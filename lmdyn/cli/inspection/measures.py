@@ -1,4 +1,4 @@
-"""What a model is, as it is measured: what it reads, how it is called, how often its blocks run."""
+"""Measured properties of a model: what it reads, how it is called, how often its blocks run."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -30,11 +30,11 @@ _LENGTHS = (64, 32, 16, 8, 4)
 
 @dataclass(frozen=True)
 class Reach:
-    """What a model was measured to read.
+    """What a model reads, as measured.
 
     Attributes:
-        length: positions, 64 at most.
-        vocabulary: ids that it reads and predicts.
+        length: number of positions, at most 64.
+        vocabulary: number of ids that it reads and predicts.
         bidirectional: whether logits depend on later tokens.
     """
 
@@ -44,9 +44,9 @@ class Reach:
 
 
 def input_rows(module: nn.Module) -> int | None:
-    """Rows of the embedding that reads the ids; None where no embedding does."""
+    """Return the number of rows of the embedding that reads the ids; None if no embedding does."""
     found: list[int] = []
-    ids = torch.tensor([[0, 1, 1, 0]], device=device_of(module))  # no positions, no types
+    ids = torch.tensor([[0, 1, 1, 0]], device=device_of(module))  # these cannot be positions or types
     with _reading(module, ids, found):
         try:
             call_module(module, _batch(ids))
@@ -57,7 +57,7 @@ def input_rows(module: nn.Module) -> int | None:
 
 @contextmanager
 def _reading(module: nn.Module, ids: Tensor, found: list[int]) -> Iterator[None]:
-    """Within, note the rows of each embedding that is given exactly these ids."""
+    """Within the context, record the number of rows of each embedding that is called on exactly these ids."""
 
     def note(embedding: nn.Module, args: tuple[Any, ...]) -> None:
         if args and isinstance(args[0], Tensor) and args[0].shape == ids.shape and args[0].equal(ids):
@@ -77,10 +77,10 @@ def _batch(ids: Tensor) -> dict[str, Tensor]:
 
 
 def measure_reach(module: nn.Module, forward: Forward | None = None) -> Reach:
-    """Measure what a model reads, from forward passes over the ids 0 and 1.
+    """Measure what a model reads, by forward passes over the ids 0 and 1.
 
     Raises:
-        ValueError: it cannot be called on token ids, or answers no logits (batch, time, classes).
+        ValueError: if it cannot be called on token ids, or does not return logits (batch, time, classes).
 
     Example:
         >>> net = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
@@ -102,8 +102,8 @@ def measure_reach(module: nn.Module, forward: Forward | None = None) -> Reach:
         logits = logits_of(output)
         if logits.ndim != 3 or logits.shape[:2] != ids.shape:
             raise ValueError(
-                f"{type(module).__name__} answers logits {tuple(logits.shape)} for ids {tuple(ids.shape)}: expected "
-                "(batch, time, classes); name a function that makes these, --forward package.function"
+                f"{type(module).__name__} returns logits {tuple(logits.shape)} for ids {tuple(ids.shape)}: expected "
+                "(batch, time, classes); name a function that returns these, --forward package.function"
             )
         return Reach(
             length,
@@ -113,18 +113,18 @@ def measure_reach(module: nn.Module, forward: Forward | None = None) -> Reach:
     assert problem is not None
     raise ValueError(
         f"{type(module).__name__} cannot be called on token ids ({type(problem).__name__}: "
-        f"{' '.join(str(problem).split())}): give --data with the batches that it reads, or --forward "
+        f"{' '.join(str(problem).split())}): give --data with batches that it reads, or --forward "
         "package.function, a function (module, batch) -> logits"
     ) from problem
 
 
 def count_parameters(module: nn.Module) -> int:
-    """All parameters; tied ones count once."""
+    """Count all parameters; tied ones count once."""
     return sum(p.numel() for p in module.parameters())
 
 
 def how_called(module: nn.Module, batch: Mapping[str, Any], forward: Forward | None) -> str:
-    """What its forward is given of a batch, and what it answers."""
+    """Return which fields of a batch its forward receives, and the shape of the logits."""
     seen: list[str] = []
     names = {id(value): key for key, value in batch.items()}
 
@@ -148,11 +148,11 @@ def how_called(module: nn.Module, batch: Mapping[str, Any], forward: Forward | N
     unread = sorted(set(batch) - {"labels"} - read)
     more = f" and {len(unread) - 4} more" if len(unread) > 5 else ""
     rest = f"; the batch also has {', '.join(unread[:4] if more else unread)}{more}" if unread else ""
-    return f"{how} answers logits {tuple(logits_of(output).shape)}{rest}"
+    return f"{how} returns logits {tuple(logits_of(output).shape)}{rest}"
 
 
 def how_often(module: nn.Module, batch: Mapping[str, Any], sites: FoundSites, forward: Forward | None) -> str:
-    """Whether its blocks run once, again and again, or token by token."""
+    """Return whether its blocks run once, repeatedly, or once per token."""
     blocks = {name: path for name, path in sites.sites.items() if sites.kinds[name] == "block"}
     if not blocks:
         return "no blocks were found"
@@ -168,18 +168,18 @@ def how_often(module: nn.Module, batch: Mapping[str, Any], sites: FoundSites, fo
             for k, v in batch.items()
         }
         if _runs(module, blocks, shorter, forward)[most] != runs[most]:
-            return f"recurrent: {blocks[most]} runs once a token"
+            return f"recurrent: {blocks[most]} runs once per token"
         last = f"{most}@{runs[most] - 1}"
         return f"looped: {blocks[most]} runs {runs[most]} times in one forward pass, sites {most}@0 … {last}"
     if recurrent:
         return f"recurrent over tokens ({', '.join(blocks[n] for n in recurrent)}); not looped in depth"
-    return f"not looped: {len(blocks)} blocks, each runs once"
+    return f"not looped: {len(blocks)} blocks, each of which runs once"
 
 
 def _runs(
     module: nn.Module, sites: Mapping[str, str], batch: Mapping[str, Any], forward: Forward | None
 ) -> dict[str, int]:
-    """How often each site's module runs in one forward pass."""
+    """Count how often each site's module runs in one forward pass."""
     runs = dict.fromkeys(sites, 0)
 
     def counting(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The yaml that ``lmdyn inspect --write`` makes: a training, or a replay, with the observers that run."""
+"""The yaml that ``lmdyn inspect --write`` writes: a training or a replay with the observers that run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,12 +21,12 @@ _START: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def starting_yaml(found: Inspection, name: str) -> str:
-    """A configuration to start from: for ``fit``, or for ``analyze`` of a run or of transformers' checkpoints.
+    """Return a starting configuration: for ``fit``, or for ``analyze`` of a run or of transformers' checkpoints.
 
-    Observers that need one pass are in it; those that take longer, and those that do not run, are in comments.
+    Observers that need one pass are active; those that take longer, and those that do not run, are in comments.
 
     Raises:
-        ValueError: a model that neither command takes.
+        ValueError: if neither command accepts the model.
     """
     if (why := refusal(found)) is not None:
         raise ValueError(f"--write: {why}")
@@ -47,19 +47,19 @@ def starting_yaml(found: Inspection, name: str) -> str:
         ]
     callbacks += [_entry(a, found.forward) for a in runs if a.tried]
     lines = [
-        f"# Written by lmdyn inspect, to start from: {found.about['model']}.",
+        f"# Written by lmdyn inspect as a starting point: {found.about['model']}.",
         f"# Command: {next_command(subject, name + '.yaml')}",
     ]
     if subject.kind == "pretrained":
         lines += [
-            "# To train it further under the same observers: "
+            "# To train it further with the same observers: "
             f"lmdyn fit --config {name}.yaml --model PretrainedLM --model.name {subject.name} --trainer.max_steps 200"
         ]
     if fit:
         lines += [f"seed_everything: {own.get('seed_everything', 1)}"]
     lines += ["trainer:", *_dumped(trainer, 2), "  callbacks:", *_dumped(callbacks, 4)]
     if longer := [a for a in runs if not a.tried]:
-        lines += ["    # These run too, and train or iterate at each step, which takes longer:"]
+        lines += ["    # These also run, but train or iterate at each step, which takes longer:"]
         lines += [f"    # {line}" for line in _dumped([_entry(a, found.forward) for a in longer], 0)]
     if missing := [a for a in found.observers if a.findings]:
         lines += ["    # These do not run yet:"]
@@ -93,37 +93,41 @@ def _dumped(value: Any, indent: int) -> list[str]:
 
 
 def refusal(found: Inspection) -> str | None:
-    """Why there is no yaml to start from; None where there is one."""
+    """Return why no starting yaml can be written; None if it can."""
     subject = found.subject
     if subject.kind == "run":
         if any(a.tried and not a.findings and not a.configured for a in found.observers):
             return None
-        return f"no other observer runs on one pass here; those that are configured: lmdyn analyze {subject.name}"
+        return (
+            f"no other observer runs in one pass here; run the configured ones: lmdyn analyze {subject.name}"
+        )
     if found.data.entry is None:
-        return "there is no text that the model reads: give --data, a text file, a yaml or package.Class"
+        return "no text that the model reads is known: give --data, a text file, a yaml or package.Class"
     if subject.kind == "pretrained":
         if subject.model is not None:
             return None
         return (
-            f"analyze loads causal and masked models, and {subject.says} is an encoder-decoder: observe it in a "
-            "LightningModule of your own, fit --model package.Class"
+            f"analyze loads causal and masked models, but {subject.says} is an encoder-decoder: wrap it in a "
+            "LightningModule, fit --model package.Class"
         )
     module = subject.module
     if not isinstance(module, L.LightningModule):
         return (
-            f"fit trains LightningModules, and {type(module).__name__} is a plain nn.Module: wrap it in one "
+            f"fit trains LightningModules, but {type(module).__name__} is a plain nn.Module: wrap it in one "
             "(examples/nanogpt.py), and inspect that"
         )
     lacks = [n for n in ("training_step", "configure_optimizers") if not is_overridden(n, module)]
     if lacks:
-        return f"fit needs {' and '.join(lacks)}, which {type(module).__name__} does not define: add them"
+        return f"fit requires {' and '.join(lacks)}, which {type(module).__name__} does not define: add them"
     if not offers(found.data.data, HasTrainingPart):
-        return f"fit needs train_dataloader, which {type(found.data.data).__name__} does not define: add it"
+        return (
+            f"fit requires train_dataloader, which {type(found.data.data).__name__} does not define: add it"
+        )
     return None
 
 
 def next_command(subject: Subject, path: str) -> str:
-    """The command that takes the yaml."""
+    """Return the command that takes the yaml."""
     if subject.kind == "run":
         return f"lmdyn analyze {subject.name} --config {path}"
     if subject.kind == "pretrained":

@@ -1,4 +1,4 @@
-"""The model that a name stands for, as ``lmdyn inspect`` takes it."""
+"""Finding the model of a given name for ``lmdyn inspect``."""
 
 import importlib.util
 import inspect
@@ -23,7 +23,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-# imported so that yaml can name their classes without their modules
+# imported so that yaml can name their classes without module paths
 import lmdyn.callbacks
 import lmdyn.datamodules
 import lmdyn.models
@@ -50,19 +50,19 @@ _MOST_PARAMETERS = 2_000_000_000
 
 @dataclass
 class Subject:
-    """A model, as it was named.
+    """A model and where it came from.
 
     Attributes:
         kind: a yaml; a run's folder; a folder or hub name of transformers; a class.
-        name: what was given.
-        says: what it turned out to be, for the page.
+        name: the name that was given.
+        says: description for the page.
         module: the model; it may lack layers that it builds from data.
-        model: its entry in a configuration; None for what ``fit`` and ``analyze`` cannot build.
-        configuration: the yaml, or the run's; empty for other kinds.
-        tokenizer: next to its weights; None where there is none.
-        observers: those that the configuration names.
+        model: its entry in a configuration; None if ``fit`` and ``analyze`` cannot build it.
+        configuration: that of the yaml or the run; empty for other kinds.
+        tokenizer: the tokenizer next to its weights; None without one.
+        observers: observers of the configuration.
         weights: which weights these are, for the page.
-        folder: of the run, or the model.
+        folder: folder of the run or the model.
     """
 
     kind: Kind
@@ -78,16 +78,16 @@ class Subject:
 
 
 def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
-    """The model that a name stands for.
+    """Find the model of a name.
 
     Args:
         name: yaml, run folder, checkpoint of a run, folder or hub name of transformers, ``package.Class``, or a class
             of ``lmdyn.models``.
-        arguments: ``--model.ARG VALUE …``, over those of a configuration.
+        arguments: ``--model.ARG VALUE …``, which override those of a configuration.
 
     Raises:
-        FileNotFoundError: a file that is missing.
-        ValueError: a name that stands for nothing, a yaml without ``model``, a class that needs arguments.
+        FileNotFoundError: if a file is missing.
+        ValueError: if nothing has this name, a yaml has no ``model``, or a class requires arguments.
     """
     path = Path(name).expanduser()
     if path.suffix == ".ckpt":
@@ -100,8 +100,8 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
         if is_pretrained(path) or any(p.is_dir() for p in path.glob("checkpoint-*")):
             return _of_transformers(name, path, arguments)
         raise ValueError(
-            f"{name} is neither the folder of a run (with a config.yaml) nor a model of transformers (with a "
-            "config.json, as save_pretrained writes it, or checkpoint-*/): name such a folder, a yaml or package.Class"
+            f"{name} is neither a run folder (with a config.yaml) nor a model of transformers (with a config.json, as "
+            "written by save_pretrained, or checkpoint-*/): give such a folder, a yaml or package.Class"
         )
     if name in lmdyn.models.__all__:
         return _of_class(f"lmdyn.models.{name}", arguments)
@@ -109,15 +109,15 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
     if len(parts) > 1 and all(part.isidentifier() for part in parts):
         if importlib.util.find_spec(parts[0]) is None:
             raise ValueError(
-                f"{name!r}: there is no package {parts[0]!r} to import: run the command in the folder that holds "
+                f"{name!r}: no package {parts[0]!r} to import: run the command in the folder that contains "
                 f"{parts[0]}.py, or install the package; a model of the hub is named as ORGANISATION/MODEL"
             )
         return _of_class(name, arguments)
     if name.isidentifier() and (near := did_you_mean(name, lmdyn.models.__all__)):
-        raise ValueError(f"there is no model {name}{near}; a model of the hub is named as ORGANISATION/MODEL")
+        raise ValueError(f"unknown model {name}{near}; a model of the hub is named as ORGANISATION/MODEL")
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise FileNotFoundError(
-            f"there is no file or folder {name}: expected a yaml, a run, or a model's folder"
+            f"file or folder {name} does not exist: expected a yaml, a run, or a model's folder"
         )
     return _of_transformers(name, None, arguments)
 
@@ -127,15 +127,15 @@ def find_subject(name: str, arguments: Sequence[str] = ()) -> Subject:
 
 def _of_yaml(path: Path, arguments: Sequence[str]) -> Subject:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
+        raise FileNotFoundError(f"file {path} does not exist")
     if path.suffix not in (".yaml", ".yml"):
-        raise ValueError(f"{path} is no yaml with a model: expected one; a text is given as --data {path}")
+        raise ValueError(f"{path} is not a yaml with a model: expected one; give a text as --data {path}")
     configuration = read_yaml(path)
     if not isinstance(configuration, dict) or not configuration.get("model"):
         has = sorted(configuration) if isinstance(configuration, dict) else "no entries"
         raise ValueError(
-            f"{path} names no model, it has {has}: expected `model: {{class_path: …, init_args: …}}`; data and "
-            "observers alone are given with --data"
+            f"{path} has no model, only {has}: expected `model: {{class_path: …, init_args: …}}`; give data and "
+            "observers alone with --data"
         )
     module, observers, model = _configured(configuration, arguments)
     says = f"{type(module).__name__} of {path}"
@@ -144,21 +144,19 @@ def _of_yaml(path: Path, arguments: Sequence[str]) -> Subject:
 
 def _of_checkpoint(path: Path, arguments: Sequence[str]) -> Subject:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no checkpoint {path}")
+        raise FileNotFoundError(f"checkpoint {path} does not exist")
     for folder in list(path.absolute().parents)[:3]:
         if (folder / "config.yaml").is_file():
             return _of_run(folder, arguments, path)
     raise ValueError(
-        f"{path}: no config.yaml in the folders above says what it is of: expected RUN/checkpoints/….ckpt, of `fit`"
+        f"{path}: no config.yaml in the folders above it: expected RUN/checkpoints/….ckpt, as written by `fit`"
     )
 
 
 def _of_run(path: Path, arguments: Sequence[str], checkpoint: Path | None = None) -> Subject:
     configuration = read_yaml(path / "config.yaml")
     if not isinstance(configuration, dict) or not configuration.get("model"):
-        raise ValueError(
-            f"{path / 'config.yaml'} names no model: expected the folder of a run that `fit` wrote"
-        )
+        raise ValueError(f"{path / 'config.yaml'} has no model: expected a run folder written by `fit`")
     weights, state = "untrained: the run has no checkpoint", None
     try:
         found = checkpoint or newest_checkpoint(str(path))
@@ -169,7 +167,7 @@ def _of_run(path: Path, arguments: Sequence[str], checkpoint: Path | None = None
         weights = f"of {found}"
         saved = state.get("hyper_parameters", {})
         given = configuration["model"].setdefault("init_args", {})
-        # what was found in training, such as the size of the vocabulary; numbers only, texts could name classes
+        # values found in training, such as the vocabulary size; only numbers, as strings could name classes
         given |= {
             k: saved[k] for k, v in given.items() if v is None and isinstance(saved.get(k), (int, float))
         }
@@ -189,9 +187,9 @@ def _of_transformers(name: str, path: Path | None, arguments: Sequence[str]) -> 
         folder = newest_checkpoint(str(folder))
     try:
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
-    except Exception as error:  # OSError, ValueError, KeyError of what is in the file
+    except Exception as error:  # OSError, ValueError or KeyError, depending on the file's content
         raise ValueError(
-            f"{name} is no model that transformers knows ({' '.join(str(error).split())}): expected a config.json "
+            f"{name} is not a model known to transformers ({' '.join(str(error).split())}): expected a config.json "
             "written by save_pretrained"
         ) from error
     architecture = (getattr(config, "architectures", None) or ["model without a name"])[0]
@@ -212,7 +210,7 @@ def _of_transformers(name: str, path: Path | None, arguments: Sequence[str]) -> 
 
 
 def _tokenizer_of(folder: Path) -> Any:
-    """The fast tokenizer next to the weights, None where there is none."""
+    """Return the fast tokenizer next to the weights; None without one."""
     if not any((folder / file).is_file() for file in ("tokenizer.json", "vocab.txt", "vocab.json")):
         return None
     tokenizer = read_tokenizer(folder)
@@ -223,10 +221,8 @@ def _of_class(path: str, arguments: Sequence[str]) -> Subject:
     cls = _found_class(path)
     if not isinstance(cls, type) or not issubclass(cls, nn.Module):
         if isinstance(cls, type) and issubclass(cls, L.LightningDataModule):
-            raise ValueError(
-                f"{path} is a LightningDataModule: give it as --data {path}, and name a model first"
-            )
-        raise ValueError(f"{path} is no model: expected a class of a LightningModule or another nn.Module")
+            raise ValueError(f"{path} is a LightningDataModule: give it as --data {path}, after a model")
+        raise ValueError(f"{path} is not a model: expected a class of a LightningModule or another nn.Module")
     if issubclass(cls, PreTrainedModel):
         return _of_pretrained_class(path, cls, arguments)
     check_arguments(path, cls, arguments, "model")
@@ -245,7 +241,7 @@ def _found_class(path: str) -> Any:
 
 
 def _of_pretrained_class(path: str, cls: Any, arguments: Sequence[str]) -> Subject:
-    """A class of transformers, with arguments of its configuration."""
+    """Build the model of a class of transformers, with arguments of its configuration."""
     given = {key: _plain(value) for key, value in _pairs(arguments, "model")}
     config = cls.config_class(**given)
     with torch.device("meta"):
@@ -253,15 +249,15 @@ def _of_pretrained_class(path: str, cls: Any, arguments: Sequence[str]) -> Subje
     if size > _MOST_PARAMETERS:
         raise ValueError(
             f"{path} has {size:,} parameters by default: make it smaller, --model.num_hidden_layers 2 "
-            "--model.hidden_size 64, or name a folder that save_pretrained wrote"
+            "--model.hidden_size 64, or give a folder written by save_pretrained"
         )
     return Subject("class", path, f"{path}, untrained", cls(config))
 
 
 def check_arguments(path: str, cls: type, arguments: Sequence[str], key: str) -> None:
-    """Refuse a class whose constructor needs more than is given, in one sentence."""
+    """Refuse a class whose constructor requires more arguments than given; the message is one sentence."""
     given = {name.partition(".")[0] for name, _ in _pairs(arguments, key)}
-    parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc] # its own, not nn.Module's
+    parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc] # may be the class's own
     needed = [
         p
         for p in list(parameters)[1:]
@@ -274,7 +270,7 @@ def check_arguments(path: str, cls: type, arguments: Sequence[str], key: str) ->
     words = [p.name + ("" if p.annotation is p.empty else f" ({_type_name(p.annotation)})") for p in needed]
     example = " ".join(f"--{key}.{_example(p)}" for p in needed)
     raise ValueError(
-        f"{path} needs {', '.join(words)}: give {'it' if len(needed) == 1 else 'them'}, {example}"
+        f"{path} requires {', '.join(words)}: give {'it' if len(needed) == 1 else 'them'}, {example}"
     )
 
 
@@ -283,7 +279,7 @@ def _type_name(annotation: Any) -> str:
 
 
 def _example(parameter: inspect.Parameter) -> str:
-    """``ARG VALUE``; of an argument that is a class of settings, its first one."""
+    """Return an example ``ARG VALUE``; for an argument that is a class of settings, its first setting."""
     annotation = parameter.annotation
     if isinstance(annotation, type) and annotation.__module__ != "builtins":
         inner = [n for n in inspect.signature(annotation).parameters if n not in ("args", "kwargs")]
@@ -298,7 +294,7 @@ def _example(parameter: inspect.Parameter) -> str:
 def _configured(
     configuration: Mapping[str, Any], arguments: Sequence[str]
 ) -> tuple[nn.Module, list[Observer], dict[str, Any]]:
-    """Model and observers of a configuration, and the model's entry with all that was given."""
+    """Return model and observers of a configuration, and the model's entry with all given arguments."""
     trainer = configuration.get("trainer") or {}
     callbacks = trainer.get("callbacks") or trainer.get("callbacks+") or []
     listed = [callbacks] if isinstance(callbacks, Mapping) else list(callbacks)
@@ -317,17 +313,17 @@ def _is_observer(entry: Any) -> bool:
 def instantiate(
     entries: Mapping[str, Any], arguments: Sequence[str] = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Parse and build ``model``, ``data`` and ``observers``, as ``fit`` does.
+    """Parse and instantiate ``model``, ``data`` and ``observers`` as ``fit`` does.
 
     Args:
-        entries: a class by its path, or its entry in a configuration, by these names.
-        arguments: ``--model.ARG VALUE …`` over them.
+        entries: class path or configuration entry of each of these names.
+        arguments: ``--model.ARG VALUE …``, which override the entries.
 
     Returns:
-        The entries with what was given on the command line, plain values; and the objects.
+        The entries with the arguments of the command line, as plain values; and the objects.
 
     Raises:
-        ValueError: what jsonargparse refuses, in one line.
+        ValueError: if jsonargparse refuses them; the message is one line.
     """
     parser = ArgumentParser(exit_on_error=False)
     types: dict[str, Any] = {"model": nn.Module, "data": L.LightningDataModule}
@@ -336,7 +332,7 @@ def instantiate(
         if key == "observers":
             parser.add_argument("--observers", type=list[L.Callback])
         else:
-            parser.add_subclass_arguments(types[key], key, fail_untyped=False)  # as LightningCLI
+            parser.add_subclass_arguments(types[key], key, fail_untyped=False)  # as in LightningCLI
         words += [f"--{key}", entry if isinstance(entry, str) else json.dumps(entry)]
     try:
         with silently(logging.WARNING):
@@ -349,7 +345,7 @@ def instantiate(
 
 
 def _essential(value: Any) -> Any:
-    """An entry of a configuration without the arguments that are as the class has them."""
+    """Return an entry of a configuration without arguments that equal the class's defaults."""
     if isinstance(value, list):
         return [_essential(item) for item in value]
     if not isinstance(value, dict):
@@ -364,7 +360,7 @@ def _essential(value: Any) -> Any:
 
 
 def _inherited(cls: Any) -> dict[str, Any]:
-    """Defaults of arguments that a class hands on to its bases as ``**kwargs``."""
+    """Return defaults of the arguments that a class passes to its bases as ``**kwargs``."""
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__[1:] if isinstance(cls, type) else ()):
         if "__init__" in vars(base):
@@ -373,14 +369,14 @@ def _inherited(cls: Any) -> dict[str, Any]:
 
 
 def _listed(value: Any) -> Any:
-    """A default as a configuration writes it."""
+    """Return a default as a configuration writes it."""
     if is_dataclass(value) and not isinstance(value, type):
         return {key: _listed(item) for key, item in asdict(value).items()}
     return [_listed(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
 def _pairs(arguments: Sequence[str], key: str) -> list[tuple[str, str]]:
-    """``--key.ARG VALUE`` and ``--key.ARG=VALUE`` as pairs."""
+    """Return ``--key.ARG VALUE`` and ``--key.ARG=VALUE`` as pairs."""
     found: list[tuple[str, str]] = []
     words = iter(arguments)
     for word in words:

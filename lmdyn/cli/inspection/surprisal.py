@@ -1,4 +1,4 @@
-"""``lmdyn surprisal``: how surprising the words of a text are to a model, as tables."""
+"""``lmdyn surprisal``: tables of the surprisal of each word of a text."""
 
 import json
 import logging
@@ -38,38 +38,38 @@ def write_surprisals(
 ) -> Path:
     """Write the surprisals of a text's pieces and words: ``pieces.parquet``, ``words.parquet``, ``settings.json``.
 
-    Each word of the text has a row, those of which the tokenizer leaves nothing too. The settings hold the objective,
-    the start and the context as they were found, and the tokenizer.
+    Each word of the text has a row, including words for which the tokenizer returns no pieces. The settings contain
+    objective, start and context as determined from the model, and the tokenizer.
 
     Args:
-        model: run folder, checkpoint of a run, folder or hub name of transformers, yaml.
-        text: file of UTF-8 text, each line a text of its own; ``-`` reads standard input.
-        out: folder for the tables; None: ``<text>.surprisal`` next to where the command is run.
-        arguments: ``--model.ARG VALUE …``, such as a hub model's ``--model.revision step3000``.
-        tokenizer: folder, hub name or ``tokenizer.json``, where the model has none next to it.
-        device: where the model is run.
-        objective: see :func:`~lmdyn.analysis.surprisals`, as what follows.
-        pseudo: as there.
-        start: as there.
-        context: as there.
-        batch_tokens: as there.
-        forward: as there.
+        model: run folder, checkpoint of a run, folder or hub name of transformers, or yaml.
+        text: UTF-8 file with one text per line; ``-`` reads standard input.
+        out: folder for the tables; None: ``<text>.surprisal`` in the current directory.
+        arguments: ``--model.ARG VALUE …``, such as ``--model.revision step3000`` for a hub model.
+        tokenizer: folder, hub name or ``tokenizer.json``, if the model has no tokenizer next to it.
+        device: device on which the model is run.
+        objective: see :func:`~lmdyn.analysis.surprisals`, as for the following arguments.
+        pseudo: see there.
+        start: see there.
+        context: see there.
+        batch_tokens: see there.
+        forward: see there.
 
     Returns:
         The folder.
 
     Raises:
-        FileNotFoundError: no such text or model.
-        ValueError: text that is empty or not UTF-8, tables that are there already, a model without tokenizer or
-            without weights, and what :func:`~lmdyn.analysis.surprisals` refuses.
+        FileNotFoundError: if text or model does not exist.
+        ValueError: if the text is empty or not UTF-8, tables exist already, the model has no tokenizer or no weights,
+            or :func:`~lmdyn.analysis.surprisals` refuses the input.
     """
     out = out or Path(f"{'text' if text == '-' else Path(text).stem}.surprisal")
     if (out / "pieces.parquet").exists():
-        raise ValueError(f"{out} holds surprisals already: give another --out, or remove it")
+        raise ValueError(f"{out} already contains surprisals: give another --out, or remove it")
     lines = _lines(text)
     subject = find_subject(model, arguments)
     if subject.weights.startswith("untrained"):
-        log.warning("%s: the weights are %s: its surprisals are those of no training", model, subject.weights)
+        log.warning("%s: the weights are %s: surprisals of an untrained model", model, subject.weights)
     found = subject.tokenizer if tokenizer is None else load_tokenizer(tokenizer)
     if found is None:
         raise ValueError(f"{model} has no tokenizer next to it: give --tokenizer FOLDER")
@@ -95,7 +95,9 @@ def write_surprisals(
         "tokenizer_digest": tokenizer_digest(found),
         "text": text,
         **settings,
-        **{str(k): v for k, v in pieces.attrs.items()},  # objective, start and context as they were found
+        **{
+            str(k): v for k, v in pieces.attrs.items()
+        },  # objective, start and context as determined from the model
     }
     (out / "settings.json").write_text(json.dumps({**about, "lmdyn": version("lmdyn")}, indent=1) + "\n")
     _say(subject, words, pieces)
@@ -103,28 +105,30 @@ def write_surprisals(
 
 
 def _lines(text: str) -> dict[int, str]:
-    """The lines that have a word, by their numbers from 1."""
+    """Return the lines that contain a word, by their numbers from 1."""
     if text != "-" and not Path(text).is_file():
-        raise FileNotFoundError(f"there is no file {text}: give one, or - and the text on standard input")
+        raise FileNotFoundError(f"file {text} does not exist: give a file, or - to read standard input")
     try:
-        # the terminal's encoding plays no part, and a byte order mark is none of the text
+        # independent of the terminal's encoding; a byte order mark is not part of the text
         raw = sys.stdin.buffer.read() if text == "-" else Path(text).read_bytes()
         read = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         name = "standard input" if text == "-" else text
-        raise ValueError(f"{name} is not UTF-8 ({error}): convert it, iconv -f latin1 -t utf-8") from error
+        raise ValueError(
+            f"{name} is not UTF-8 ({error}): convert it, e.g. iconv -f latin1 -t utf-8"
+        ) from error
     # not splitlines(), which also breaks at form feeds and the like
     read = read.replace("\r\n", "\n").replace("\r", "\n")
     lines = {i: line for i, line in enumerate(read.split("\n"), 1) if line.strip()}
     if not lines:
-        raise ValueError(f"{text} holds no text")
+        raise ValueError(f"{text} contains no text")
     return lines
 
 
 def _say(subject: Subject, words: pd.DataFrame, pieces: pd.DataFrame) -> None:
     measured = pieces["log_probability"].dropna()
     log.info(
-        "%s (%s): %d words in %d pieces; %.3f nats a piece (perplexity %.2f), %.2f bits a word",
+        "%s (%s): %d words in %d pieces; %.3f nats per piece (perplexity %.2f), %.2f bits per word",
         subject.says, subject.weights, len(words), len(pieces),
         -measured.mean(), np.exp(-measured.mean()), words["surprisal"].mean(),
     )  # fmt: skip

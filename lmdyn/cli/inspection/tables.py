@@ -13,12 +13,12 @@ from lmdyn.cli.inspection.measures import count_parameters
 
 __all__ = ["print_page"]
 
-_NOT_TRIED = "its conditions are met; not tried here: it trains or iterates"
-_ALIKE = 6  # blocks that are listed one by one
+_NOT_TRIED = "requirements met; not run here: it trains or iterates"
+_ALIKE = 6  # blocks that are listed individually
 
 
 def print_page(found: Inspection) -> None:
-    """Print what was found to the standard output."""
+    """Print the results to the standard output."""
     console = Console(markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = 140
@@ -67,7 +67,7 @@ def _percent(part: int, total: int) -> str:
 
 
 def _shortened(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Of many blocks alike in a row, the first two and the last."""
+    """Shorten runs of more than ``_ALIKE`` equal blocks to the first two and the last."""
     kept: list[tuple[str, ...]] = []
     run: list[tuple[str, ...]] = []
 
@@ -88,7 +88,7 @@ def _shortened(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 def _observers_table(found: Inspection) -> Table:
     table = Table(box=None, title="Observers", title_justify="left", padding=(0, 2), title_style="bold")
-    for column in ("observer", "", "what it measures; or why it does not run, and what would make it run"):
+    for column in ("observer", "", "what it measures; or why it does not run, and the remedy"):
         table.add_column(column, overflow="fold")
     for asked in sorted(found.observers, key=lambda a: (bool(a.findings), not a.tried)):
         name = f"{asked.name} (configured)" if asked.configured else asked.name

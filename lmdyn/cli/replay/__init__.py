@@ -1,1 +1,1 @@
-"""What a replay is made of: who makes which observation, what is read ahead, what failed."""
+"""Parts of a replay: distribution of observations over workers, reading ahead, failures."""

@@ -1,4 +1,4 @@
-"""A bound on the hub's cache: what a replay has downloaded is removed again once it is observed, and nothing else."""
+"""A limit on the hub's cache: only what a replay downloaded is removed, after it was observed."""
 
 import json
 import logging
@@ -24,18 +24,18 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 @dataclass(frozen=True)
 class KeepLimit:
-    """How much may lie in the cache at once.
+    """Maximum amount in the cache at a time.
 
     Attributes:
-        checkpoints: number of them; or
-        size: bytes.
+        checkpoints: number of checkpoints; or
+        size: number of bytes.
     """
 
     checkpoints: int | None = None
     size: int | None = None
 
     def slots(self, first: Path) -> int:
-        """Number of checkpoints, each of the size of a first one, at least 1."""
+        """Return the number of checkpoints, each as large as the first one, but at least 1."""
         if self.checkpoints is not None:
             return self.checkpoints
         each = sum(file.stat().st_size for file in first.iterdir() if file.is_file())
@@ -43,10 +43,10 @@ class KeepLimit:
 
 
 def parse_keep(text: str) -> KeepLimit:
-    """``"3"`` checkpoints, or a size, ``"20GB"``.
+    """Parse ``"3"`` checkpoints, or a size, ``"20GB"``.
 
     Raises:
-        ValueError: neither.
+        ValueError: if it is neither.
 
     Example:
         >>> parse_keep("3").checkpoints, parse_keep("1.5 GB").size
@@ -63,19 +63,20 @@ def parse_keep(text: str) -> KeepLimit:
 
 
 class Downloads(Mapping[int, Path]):
-    """Checkpoints of a hub model, of which at most some that lmdyn has downloaded are in the cache at once.
+    """Checkpoints of a hub model, of which only a limited number downloaded by lmdyn is in the cache at a time.
 
-    All workers share the bound: a download needs one of ``slots`` leases, and waits for it. Its files are noted before
-    it begins, so that those of a worker that dies are removed by the next one in its slot. A file that was in the cache
-    before is never removed, nor one that another revision shares.
+    All workers share the limit: a download waits for one of ``slots`` leases. Its files are recorded before it starts,
+    so that those of a worker that dies are removed by the next one in its slot. Files that were in the cache before, or
+    that another revision shares, are never removed.
 
     Args:
-        paths: the checkpoints; asking for one fetches it.
-        cached: answers the folder of (name, revision) in the cache without fetching, None where it is not whole.
+        paths: the checkpoints; reading an item downloads it.
+        cached: function that returns the folder of (name, revision) in the cache without downloading, or None if it is
+            incomplete.
         cache: the cache of the hub.
-        folder: where slots are noted, shared by the workers.
-        slots: how many.
-        leases: of this worker.
+        folder: folder in which slots are recorded, shared by the workers.
+        slots: number of slots.
+        leases: leases of this worker.
     """
 
     def __init__(
@@ -99,14 +100,14 @@ class Downloads(Mapping[int, Path]):
         return len(self._paths)
 
     def stamp(self, step: int) -> str:
-        """As that of the checkpoints."""
+        """Return the stamp of a checkpoint."""
         return self._paths.stamp(step)
 
     def __getitem__(self, step: int) -> Path:
-        """Fetch a checkpoint, once there is room for it.
+        """Download a checkpoint when there is space for it.
 
         Raises:
-            ValueError: it cannot be reached.
+            ValueError: if it cannot be reached.
         """
         name, revision = self._paths.model(step)
         there = self._cached(name, revision)
@@ -125,13 +126,13 @@ class Downloads(Mapping[int, Path]):
         return path
 
     def done(self, step: int) -> None:
-        """A checkpoint is not needed any more: remove it, if it was downloaded here."""
+        """Remove a checkpoint that is no longer needed, if it was downloaded here."""
         slot = self._held.pop(step, None)
         if slot is not None:
             self._empty(slot)
 
     def close(self) -> None:
-        """Nothing is needed any more."""
+        """Stop: no checkpoint is needed any more."""
         self._closed.set()
         for step in list(self._held):
             self.done(step)
@@ -142,12 +143,12 @@ class Downloads(Mapping[int, Path]):
             for i in range(self._slots):
                 slot = self._leases.take(self._folder / f"slot-{i}.parquet")
                 if slot is not None:
-                    if _note(slot.target).exists():  # of a worker that died
+                    if _note(slot.target).exists():  # left by a worker that died
                         self._remove(slot)
                     return slot
             if not said:
                 log.info(
-                    "%d checkpoints are in the cache, as --keep has it: waiting until one is observed",
+                    "%d checkpoints are in the cache, the limit of --keep: waiting until one is observed",
                     self._slots,
                 )
                 said = True
@@ -159,13 +160,13 @@ class Downloads(Mapping[int, Path]):
         self._leases.release(slot)
 
     def _remove(self, slot: Lease) -> None:
-        """Remove what was downloaded under a slot."""
+        """Remove what was downloaded with a slot."""
         path = _note(slot.target)
         try:
             note = json.loads(path.read_text(encoding="utf-8"))
             name, revision, before = str(note["name"]), note["revision"], set(note["before"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("%s cannot be read (%s): what it notes stays in the cache", path, error)
+            log.warning("%s cannot be read (%s): the files that it lists stay in the cache", path, error)
             path.unlink(missing_ok=True)
             return
         repository = self._repository(name)
@@ -180,7 +181,7 @@ class Downloads(Mapping[int, Path]):
             pointer.unlink(missing_ok=True)
             if content not in others:
                 content.unlink(missing_ok=True)
-        with suppress(OSError):  # not empty, or gone
+        with suppress(OSError):  # not empty, or already removed
             folder.rmdir()
             reference.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
@@ -189,12 +190,12 @@ class Downloads(Mapping[int, Path]):
         return self._cache / f"models--{name.replace('/', '--')}"
 
     def _pointers(self, name: str) -> list[Path]:
-        """Files of a model in the cache, of all its revisions."""
+        """Return the files of a model in the cache, of all its revisions."""
         return _files(self._repository(name) / "snapshots")
 
 
 def _files(folder: Path) -> list[Path]:
-    """Files below a folder, of which other workers may remove parts meanwhile (``rglob`` would raise)."""
+    """Return the files below a folder; other workers may remove parts of it (``rglob`` would raise)."""
     return [Path(at, name) for at, _, names in os.walk(folder) for name in names]
 
 

@@ -1,4 +1,4 @@
-"""What could not be observed, and why: a small file beside the observation's place, for workers and for people."""
+"""What could not be observed, and why: a small file next to the observation's, for workers and for users."""
 
 import json
 import platform
@@ -15,12 +15,12 @@ __all__ = ["Failure", "clear_failure", "note_failure", "read_failure"]
 
 @dataclass(frozen=True)
 class Failure:
-    """One.
+    """A failed attempt.
 
     Attributes:
-        error: its message.
-        when: in UTC.
-        host: where.
+        error: message of the error.
+        when: time, in UTC.
+        host: name of the machine.
         noted: seconds, by the file system's clock.
     """
 
@@ -31,7 +31,7 @@ class Failure:
 
 
 def note_failure(target: Path, error: BaseException) -> None:
-    """Say beside ``target`` why it could not be made."""
+    """Record next to ``target`` why it could not be made."""
     content = {
         "error": message_of(error), "when": datetime.now(UTC).isoformat(timespec="seconds"), "host": platform.node(),
         "command": " ".join(sys.argv),
@@ -40,7 +40,7 @@ def note_failure(target: Path, error: BaseException) -> None:
 
 
 def read_failure(target: Path) -> Failure | None:
-    """Why a file could not be made, when that was last tried; None where it has not failed."""
+    """Return why the last attempt to make a file failed; None if it did not fail."""
     try:
         text, about = _path(target).read_text(encoding="utf-8"), _path(target).stat()
     except OSError:
@@ -53,13 +53,13 @@ def read_failure(target: Path) -> Failure | None:
 
 
 def clear_failure(target: Path) -> None:
-    """It has been made."""
+    """Remove the record of a failure, after the file was made."""
     with suppress(FileNotFoundError):
         _path(target).unlink()
 
 
 def message_of(error: BaseException) -> str:
-    """An error's message, with its class where it is no mistake that lmdyn found."""
+    """Return an error's message, with its class unless it is a mistake that lmdyn found."""
     text = str(error) or "no message"
     return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
 

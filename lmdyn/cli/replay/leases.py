@@ -1,6 +1,6 @@
-"""Who makes which observation: leases beside the observations, for any number of workers on any number of machines.
+"""Leases: files next to the observations that distribute these among any number of workers and machines.
 
-There is no server and no lock: a lease is a file, taken by creating it exclusively, which NFS does, too.
+No server and no lock are required: a lease is a file that is created exclusively, which also works on NFS.
 """
 
 import json
@@ -24,9 +24,9 @@ __all__ = ["EXPIRY_S", "Lease", "LeaseState", "Leases", "file_system_time"]
 log = logging.getLogger(__name__)
 
 EXPIRY_S = 300.0
-"""Without a sign of life for this long, a lease is another worker's to take. NFS may show times a minute old."""
+"""Without a heartbeat for this many seconds, another worker may take the lease. NFS times may be a minute old."""
 
-_SIGNS = 6  # of life, within that time
+_SIGNS = 6  # heartbeats within that time
 
 
 @dataclass
@@ -34,11 +34,11 @@ class Lease:
     """The right to make one file.
 
     Attributes:
-        target: what is to be made.
-        generation: of its leases; a higher one has taken it over.
-        ahead: it is not worked on yet, but read ahead.
-        there: whether the file need not be made any more.
-        lost: another worker has taken it over.
+        target: the file to make.
+        generation: number of the lease; a higher one has taken it over.
+        ahead: whether the work has not started yet: its input is read ahead.
+        there: function that returns whether the file exists already.
+        lost: whether another worker has taken it over.
     """
 
     target: Path
@@ -49,19 +49,19 @@ class Lease:
 
     @property
     def path(self) -> Path:
-        """Its file."""
+        """Path of the lease's file."""
         return _path(self.target, self.generation)
 
 
 @dataclass(frozen=True)
 class LeaseState:
-    """What a lease's file tells.
+    """The state of a lease, according to its file.
 
     Attributes:
-        state: ``running``; ``ahead``, which a worker without work may take; ``stale``: its worker is dead, or has not
-            been heard of.
-        age_s: seconds since its last sign of life, by the file system's clock.
-        about: ``host``, ``pid``, ``began``, ``command``; empty where the file says nothing (yet).
+        state: ``running``; ``ahead``, which an idle worker may take; ``stale``: its worker is dead, or has sent no
+            heartbeat for too long.
+        age_s: seconds since its last heartbeat, by the file system's clock.
+        about: ``host``, ``pid``, ``began``, ``command``; empty if the file has no content (yet).
     """
 
     state: Literal["running", "ahead", "stale"]
@@ -70,27 +70,27 @@ class LeaseState:
 
     @property
     def holder(self) -> str:
-        """Who holds it, in words."""
+        """Description of the holder."""
         if not self.about:
             return "another process"
         return f"process {self.about.get('pid')} on {self.about.get('host')}, since {self.about.get('began')}"
 
 
 class Leases:
-    """The leases of one worker, which are kept alive as long as the context is open.
+    """The leases of one worker, which are kept alive while the context is open.
 
-    ``<folder>/<name>.parquet`` is leased by ``<folder>/.<name>.lease.<generation>``. Whoever creates generation 1
-    exclusively holds it. Its holder touches it; once that has not happened for ``expiry_s``, anybody may create the
-    next generation, exclusively again, so that two never believe the same one to be theirs. Time is the file system's:
-    a file is touched in the same folder and its time compared, so clocks of machines play no part. On the machine of
-    the holder a process that is gone is noticed at once. A lease ``ahead`` is one whose work has not begun: a worker
-    without work may take it, by the next generation, as its holder begins by creating it.
+    ``<folder>/<name>.parquet`` is leased by ``<folder>/.<name>.lease.<generation>``. The worker that exclusively
+    creates generation 1 holds it, and touches it regularly. After ``expiry_s`` without this, any worker may create the
+    next generation, again exclusively, so that two workers never believe to hold the same one. Times are those of the
+    file system: a file is touched in the same folder and the times compared, so that clocks of machines do not matter.
+    On the holder's machine, a process that has ended is detected immediately. The work of a lease ``ahead`` has not
+    started: an idle worker may take it by creating the next generation, as its holder does to start.
 
-    A lease is a promise not to work twice, and nothing rests on it: of two that made the same file, the first counts
-    (:meth:`~lmdyn.callbacks.observing.store.ObservationStore.add`).
+    A lease only avoids duplicate work, and correctness does not depend on it: if two workers make the same file, the
+    first one counts (:meth:`~lmdyn.callbacks.observing.store.ObservationStore.add`).
 
     Args:
-        expiry_s: seconds without a sign of life until a lease may be taken over.
+        expiry_s: seconds without a heartbeat until a lease may be taken over.
 
     Example:
         >>> import tempfile
@@ -136,19 +136,19 @@ class Leases:
         ahead: bool = False,
         from_those_ahead: bool = False,
     ) -> Lease | None:
-        """Take the lease of a file that is to be made, if nobody has it.
+        """Take the lease of a file to be made, if no worker has it.
 
         Args:
-            target: the file; its folder is made.
-            there: whether it need not be made any more; asked with the lease in hand.
-            ahead: work on it does not begin yet, see :meth:`begin`.
-            from_those_ahead: take it from a worker that has not begun yet, too.
+            target: the file; its folder is created.
+            there: function that returns whether the file exists already; called while the lease is held.
+            ahead: whether work does not start yet, see :meth:`begin`.
+            from_those_ahead: whether to also take it from a worker that has not started yet.
 
         Returns:
-            None where another worker has it, or it is there.
+            The lease; None if another worker has it, or the file exists.
 
         Raises:
-            OSError: a folder that cannot be written.
+            OSError: if the folder cannot be written to.
         """
         target.parent.mkdir(parents=True, exist_ok=True)
         newest = _newest(target)
@@ -170,7 +170,7 @@ class Leases:
         return lease
 
     def begin(self, lease: Lease) -> bool:
-        """Begin the work that was leased ahead; False where another worker has begun it, or done it."""
+        """Start the work that was leased ahead; return False if another worker has started it, or finished."""
         if lease.ahead and not lease.lost:
             with self._lock:
                 begun = Lease(lease.target, lease.generation + 1, ahead=False)
@@ -178,27 +178,27 @@ class Leases:
                 lease.generation, lease.ahead = begun.generation, False
         if lease.lost:
             self._forget(lease)
-        elif lease.there():  # another worker has taken it, made it and let it go
+        elif lease.there():  # another worker has taken it, made it and released it
             self.release(lease)
             return False
         return not lease.lost
 
     def release(self, lease: Lease) -> None:
-        """Let it go: the work is done, or another worker may do it."""
+        """Release it: the work is done, or another worker may do it."""
         self._forget(lease)
         if lease.lost:
             return
-        for generation in range(lease.generation, 0, -1):  # from the newest, which says who has it
+        for generation in range(lease.generation, 0, -1):  # from the newest, which names the holder
             with suppress(FileNotFoundError):
                 _path(lease.target, generation).unlink()
 
     def look(self, target: Path) -> LeaseState | None:
-        """Who has the lease of a file; None where nobody has."""
+        """Return the state of a file's lease; None if no worker has it."""
         newest = _newest(target)
         return self._state(target, newest) if newest else None
 
     def tidy(self, folder: Path) -> None:
-        """Remove the leases that dead workers have left of what is there by now."""
+        """Remove leases left by dead workers, if their files exist."""
         for path in folder.glob(".*.lease.1"):
             target = path.with_name(f"{path.name[1:].removesuffix('.lease.1')}.parquet")
             state = self.look(target)
@@ -222,9 +222,9 @@ class Leases:
         return True
 
     def _state(self, target: Path, generation: int) -> LeaseState | None:
-        """Of a lease; None where it has just been released."""
+        """Return the state of a lease; None if it has just been released."""
         try:
-            # opened, since file systems of networks ask the server then, and show kept times otherwise
+            # opened, since network file systems then ask the server, and otherwise show cached times
             with _path(target, generation).open("rb") as file:
                 content, signed = file.read(), os.fstat(file.fileno()).st_mtime
             age = file_system_time(target.parent) - signed
@@ -232,7 +232,7 @@ class Leases:
             return None
         try:
             about = json.loads(content)
-        except ValueError:  # just created, or by a disk that was full
+        except ValueError:  # just created, or written when the disk was full
             about = {}
         about = about if isinstance(about, dict) else {}
         if age > self.expiry_s or process_is_gone(str(about.get("process", ""))):
@@ -246,13 +246,13 @@ class Leases:
     def _keep_alive(self) -> None:
         while not self._closed.wait(self.expiry_s / _SIGNS):
             for lease in list(self._held):
-                with self._lock:  # it may begin, which creates the next generation
+                with self._lock:  # work may start, which creates the next generation
                     try:
                         os.utime(lease.path)
                         lease.lost = _path(lease.target, lease.generation + 1).exists()
                     except FileNotFoundError:
                         lease.lost = True
-                    except OSError as error:  # a network that is away comes back
+                    except OSError as error:  # network failures may be temporary
                         log.warning("%s cannot be kept alive: %s", lease.path, error)
 
 
@@ -261,7 +261,7 @@ def _path(target: Path, generation: int) -> Path:
 
 
 def _newest(target: Path) -> int:
-    """The newest generation of a lease, 0 where there is none. Asked for by name: folders may hold many files."""
+    """Return the newest generation of a lease, 0 if there is none; tried by name, as folders may be large."""
     generation = 0
     while _path(target, generation + 1).exists():
         generation += 1
@@ -269,7 +269,7 @@ def _newest(target: Path) -> int:
 
 
 def file_system_time(folder: Path) -> float:
-    """The time of a folder's file system, in seconds: that of a file that is made in it."""
+    """Return the time of a folder's file system in seconds: that of a file created in it."""
     path = unfinished_path(folder / "clock")
     try:
         path.touch()

@@ -1,4 +1,4 @@
-"""Where the curves of a replay go: the loggers that the configuration or ``--logger`` names, beside the training's."""
+"""Loggers of a replay: those of the configuration or of ``--logger``, separate from the training's."""
 
 import inspect
 import logging
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Destination:
-    """What a replay's loggers are called by, and where they write.
+    """Name and place of a replay's logs.
 
     Attributes:
         out: folder that receives the replay's observations.
-        name: of the run that is replayed.
+        name: name of the replayed run.
         shard: (i, n), see :func:`~lmdyn.cli.commands.parse_shard`.
     """
 
@@ -42,25 +42,25 @@ class Destination:
 def logger_settings(
     own: Any, overlays: Sequence[Any], named: Sequence[str], to: Destination
 ) -> list[dict[str, Any]]:
-    """The loggers of a replay, as ``trainer.logger`` has them, none of which writes where the training has written.
+    """Return the loggers of a replay in the format of ``trainer.logger``; none writes to the place of the training.
 
-    What a configuration says of a logger (project, prefix, offline) is kept; where it writes is the replay's own:
+    A logger's configuration (project, prefix, offline) is kept, except for the place to which it writes:
 
     - TensorBoard: ``<out>/replay``, which all workers and all replays share;
     - CSV, and other loggers with ``save_dir``, ``name`` and ``version``: ``<out>/replay/version_<n>``, a new one each
       time;
     - Weights & Biases: a new run ``<name>-replay`` of job type ``replay`` in the same project, workers in one group;
     - loggers with a ``run_id`` or an ``experiment_key`` (MLflow, Comet): a new run or experiment;
-    - a configured logger that has none of these is left out with a warning, and used as it is where it is ``named``.
+    - a configured logger that has none of these is left out with a warning; it is used unchanged if it is ``named``.
 
     Args:
-        own: ``trainer.logger`` of the run's own configuration; of a run without one, TensorBoard is meant.
-        overlays: ``trainer.logger`` of each configuration over it that has one; the last one counts.
-        named: classes given by ``--logger``, which count instead; ``none`` for no logger.
-        to: where and what for.
+        own: ``trainer.logger`` of the run's own configuration; a run without one uses TensorBoard.
+        overlays: ``trainer.logger`` of each configuration on top of it that has one; the last one is used.
+        named: classes given by ``--logger``, which replace these; ``none`` for no logger.
+        to: name and place.
 
     Raises:
-        ValueError: an unknown class, or ``none`` next to others.
+        ValueError: if a class is unknown, or ``none`` is given with others.
 
     Example:
         >>> to = Destination(Path("runs/a"), "a")
@@ -72,7 +72,9 @@ def logger_settings(
     nothing = {"none", "null", "false"}
     if any(name.lower() in nothing for name in named):
         if len(named) > 1:
-            raise ValueError(f"--logger {' --logger '.join(named)}: expected none, or names of loggers")
+            raise ValueError(
+                f"--logger {' --logger '.join(named)}: expected only none, or only names of loggers"
+            )
         return []
     own_ones = _listed(own) or [{"class_path": "TensorBoardLogger"}]
     configured = own_ones if not overlays else _listed(overlays[-1])
@@ -86,7 +88,7 @@ def logger_settings(
         moved = _moved(cls, settings, to)
         if moved is None and not named:
             log.warning(
-                "%s has no argument that keeps a replay apart from the training: left out; `--logger %s` uses it as it "
+                "%s has no argument that separates a replay from the training: left out; `--logger %s` uses it as it "
                 "is", cls.__name__, settings["class_path"],
             )  # fmt: skip
             continue
@@ -95,47 +97,47 @@ def logger_settings(
 
 
 def _listed(given: Any) -> list[dict[str, Any]]:
-    """``trainer.logger``, which may be a class, one with arguments, a list of both, true or false, as a list."""
+    """Return ``trainer.logger`` (a class, one with arguments, a list of both, true or false) as a list."""
     items = given if isinstance(given, list) else [given]
     described = [{"class_path": item} if isinstance(item, str) else item for item in items]
     return [dict(item) for item in described if isinstance(item, Mapping) and "class_path" in item]
 
 
 def _described(name: str, configured: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What a configuration says of the class, or the class alone."""
+    """Return the configured settings of a class, or the class without settings."""
     cls = _logger_class(name)
     for one in configured:
-        with suppress(ValueError):  # another, which is not there
+        with suppress(ValueError):  # another class, which may not exist
             if _logger_class(one["class_path"]) is cls:
                 return {**one, "class_path": name}
     return {"class_path": name}
 
 
 def _logger_class(name: str) -> type[Logger]:
-    """A logger by its short name or its dotted path."""
+    """Return a logger class by its short name or its dotted path."""
     known: dict[str, type[Logger]] = {}
     pending: list[type[Logger]] = Logger.__subclasses__()
-    for cls in pending:  # grows while it is walked
+    for cls in pending:  # pending grows during the loop
         known.setdefault(cls.__name__, cls)
         pending += cls.__subclasses__()
     found: Any = dotted(name) if "." in name else known.get(name)
     if not (isinstance(found, type) and issubclass(found, Logger)):
         public = sorted(n for n in known if n[0] != "_" and n != "DummyLogger")
         raise ValueError(
-            f"there is no logger {name!r}{did_you_mean(name, public) or ':'} there are {', '.join(public)}; others by "
-            "their dotted path, package.Class; none for no logger"
+            f"unknown logger {name!r}{did_you_mean(name, public) or ':'} loggers are {', '.join(public)}; others by "
+            "their dotted path, package.Class; use none for no logger"
         )
     return found
 
 
 def _moved(cls: type[Logger], settings: Mapping[str, Any], to: Destination) -> dict[str, Any] | None:
-    """The settings with a place of the replay's own; None where the class has no argument for it."""
+    """Return the settings with the replay's own place; None if the class has no argument for it."""
     known = inspect.signature(cls).parameters
     given = dict(settings.get("init_args") or {})
     more = dict(settings.get("dict_kwargs") or {})
     i, n = to.shard
     worker = f"-{i}of{n}" if n > 1 else ""
-    if issubclass(cls, TensorBoardLogger):  # each writer has a file of its own
+    if issubclass(cls, TensorBoardLogger):  # each writer has its own file
         more.pop("purge_step", None)
         given.pop("sub_dir", None)
         given |= {"save_dir": str(to.out), "name": "", "version": "replay"}
@@ -145,7 +147,7 @@ def _moved(cls: type[Logger], settings: Mapping[str, Any], to: Destination) -> d
         for key in ("resume", "resume_from", "fork_from", "reinit"):
             more.pop(key, None)
         name = f"{given.get('name') or to.name}-replay"
-        # an id of its own, since $WANDB_RUN_ID may be the training's; seeded generators would give all workers one
+        # its own id, since $WANDB_RUN_ID may be the training's; seeded generators would give all workers the same
         given |= {"save_dir": str(to.out), "name": name + worker, "version": f"replay-{secrets.token_hex(4)}"}
         more |= {"job_type": "replay"}
         if worker and not more.get("group"):
@@ -166,7 +168,7 @@ def _moved(cls: type[Logger], settings: Mapping[str, Any], to: Destination) -> d
 
 
 def _claimed(folder: Path) -> int:
-    """The number of a new folder ``version_<n>``: creating it is what tells workers apart that ask at one time."""
+    """Create a new folder ``version_<n>`` and return n: exclusive creation separates simultaneous workers."""
     folder.mkdir(parents=True, exist_ok=True)
     for n in count():
         with suppress(FileExistsError):
@@ -176,12 +178,12 @@ def _claimed(folder: Path) -> int:
 
 
 def make_loggers(settings: Sequence[Mapping[str, Any]]) -> list[Logger]:
-    """The loggers that settings describe, as a configuration would have them made.
+    """Instantiate the loggers that the settings describe.
 
-    One that numbers its folders gets the next number here, which no other process then takes.
+    A logger that numbers its folders gets the next number here, which no other process can take afterwards.
 
     Raises:
-        ValueError: the package of one is not installed.
+        ValueError: if a logger's package is not installed.
     """
     made: list[Logger] = []
     for one in settings:
@@ -200,17 +202,17 @@ def make_loggers(settings: Sequence[Mapping[str, Any]]) -> list[Logger]:
                 raise
             remedy = " (pip install 'lmdyn[wandb]')" if issubclass(cls, WandbLogger) else ""
             raise ValueError(
-                f"{cls.__name__} needs a package that is not installed{remedy}: {missing}"
+                f"{cls.__name__} requires a package that is not installed{remedy}: {missing}"
             ) from error
     return made
 
 
 @contextmanager
 def logging_to(loggers: Sequence[Logger]) -> Iterator[None]:
-    """Open loggers for a replay, and close them, also after an error: what was logged is written.
+    """Open loggers for a replay, and close them afterwards, also after an error, so that all entries are written.
 
-    Workers are processes of their own, each the first of its kind: in those that torchrun or SLURM have started as rank
-    1 and above, Lightning's loggers would do nothing.
+    Workers are independent processes that all log: in processes started by torchrun or SLURM as rank 1 and above,
+    Lightning's loggers would do nothing.
     """
     rank = process_rank(0)
     status = "failed"
@@ -226,7 +228,7 @@ def logging_to(loggers: Sequence[Logger]) -> Iterator[None]:
         for logger in opened:
             try:
                 _close(logger, status)
-            except Exception:  # the observations are stored
+            except Exception:  # the observations are already stored
                 log.exception(
                     "%s could not be closed: its last entries may be missing", type(logger).__name__
                 )
@@ -236,10 +238,10 @@ def logging_to(loggers: Sequence[Logger]) -> Iterator[None]:
 def _start(logger: WandbLogger) -> None:
     try:
         start_wandb_run(logger)
-    except Exception as error:  # of its service, of the network
+    except Exception as error:  # from its service or the network
         raise ValueError(
-            f"Weights & Biases cannot be logged to ({error}): log in by `wandb login`, or work offline, "
-            "WANDB_MODE=offline, and upload by `wandb sync` later, or choose another logger by --logger"
+            f"Weights & Biases is unavailable ({error}): log in with `wandb login`, or work offline, "
+            "WANDB_MODE=offline, and upload with `wandb sync` later, or choose another logger with --logger"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Reading the next checkpoint while this one is observed."""
+"""Reading the next checkpoint while the current one is observed."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,9 +21,9 @@ class ReadCheckpoint:
     """A checkpoint that was read.
 
     Attributes:
-        path: where it is.
-        content: what :func:`~lmdyn.callbacks.training.checkpoint_files.read_checkpoint` answers.
-        seen: what is noted of its weights; None where that is known already.
+        path: its path.
+        content: result of :func:`~lmdyn.callbacks.training.checkpoint_files.read_checkpoint`.
+        seen: digest and sketch of its weights; None if they are known already.
     """
 
     path: Path
@@ -34,14 +34,14 @@ class ReadCheckpoint:
 class ReadAhead:
     """Reads checkpoints in a thread, one after the other.
 
-    Only what draws no random numbers is done there, since these are global: a model of transformers whose weights have
-    other names in the file, which transformers must build to read, is fetched there and built by whoever asks for it.
+    The thread does only what draws no random numbers, since these are global. A transformers model that must be built
+    to be read, because its weights have other names in the file, is downloaded there and built by the caller.
 
     Args:
-        paths: by step; asking one for a step of a hub model fetches it.
-        fits: names of the weights in files of transformers, where they can be read without building a model.
-        known: whether the weights of a step are noted already.
-        done: told of each step that is not needed any more.
+        paths: checkpoints by step; reading an item of a hub model downloads it.
+        fits: names of the weights in transformers' files, if these can be read without building a model.
+        known: function that returns whether the weights of a step are recorded already.
+        done: called with each step that is no longer needed.
     """
 
     def __init__(
@@ -64,22 +64,22 @@ class ReadAhead:
         self._thread.shutdown(wait=kind is None, cancel_futures=True)
 
     def start(self, step: int) -> None:
-        """Begin to read a checkpoint."""
+        """Start to read a checkpoint."""
         if step not in self._begun:
             self._begun[step] = self._thread.submit(self._read, step)
 
     def get(self, step: int) -> ReadCheckpoint:
-        """A checkpoint, once it is read.
+        """Return a checkpoint, when it is read.
 
         Raises:
-            ValueError: it cannot be.
+            ValueError: if it cannot be read.
         """
         self.start(step)
         path, read = self._begun.pop(step).result()
         return read or self._noted(step, path, read_checkpoint(path))
 
     def drop(self, step: int) -> None:
-        """It is not needed any more."""
+        """Discard a checkpoint that is no longer needed."""
         begun = self._begun.pop(step, None)
         if begun is not None and not begun.cancel():
             begun.add_done_callback(lambda _: self.done(step))
@@ -99,7 +99,7 @@ class ReadAhead:
 
 
 class Weights:
-    """A module that receives the weights of one checkpoint after the other, in place; equal ones once only."""
+    """A module into which weights of successive checkpoints are loaded in place; equal ones only once."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -109,14 +109,14 @@ class Weights:
         """Load a checkpoint.
 
         Args:
-            read: it.
-            digest: of its weights, where that is known.
+            read: the checkpoint.
+            digest: digest of its weights, if known.
 
         Returns:
-            False where the module holds these weights already.
+            False if the module has these weights already.
 
         Raises:
-            ValueError: names or shapes that do not fit the module.
+            ValueError: if names or shapes do not fit the module.
         """
         if digest is not None and digest == self._digest:
             return False

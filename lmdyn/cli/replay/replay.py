@@ -1,4 +1,4 @@
-"""One worker's way through the checkpoints of a replay."""
+"""One worker's pass over the checkpoints of a replay."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 
 class Backlog:
-    """Observations that were there, for loggers that get all, in the order of steps beside the new ones.
+    """Existing observations, for loggers that receive all, in the order of steps together with the new ones.
 
     Args:
-        there: by step, the observers whose observation is there.
-        worker: (i, n): the i-th of n that share it.
+        there: by step, the observers whose observation exists.
+        worker: (i, n): this is the i-th of n workers that share them.
     """
 
     def __init__(self, there: Mapping[int, Sequence[Observer]], worker: tuple[int, int]) -> None:
@@ -40,7 +40,7 @@ class Backlog:
         return bool(self._left)
 
     def publish(self, loggers: Sequence[Logger], until: int | None = None) -> None:
-        """Publish those until a step, by default all."""
+        """Publish those up to a step; default: all."""
         for step in [s for s in self._left if until is None or s <= until]:
             for observer in self._left.pop(step):
                 publish(observer, pd.read_parquet(observer.store.path(step)), loggers, step)
@@ -55,19 +55,19 @@ def replay(
     weights: WeightsRecord,
     stamps: Mapping[int, str],
 ) -> None:
-    """Observe what is missing, and read the next checkpoint meanwhile.
+    """Make the missing observations, and read the next checkpoint at the same time.
 
     Args:
-        work: what is to be done.
+        work: the observations to make.
         reading: reads checkpoints.
         module: receives their weights.
-        loggers: receive what is observed.
-        backlog: what they receive beside it.
-        weights: where it is noted what weights were.
-        stamps: of the checkpoints' files, by step.
+        loggers: receive the observations.
+        backlog: existing observations that loggers also receive.
+        weights: record of the checkpoints' weights.
+        stamps: stamps of the checkpoints' files, by step.
 
     Raises:
-        ValueError: an observer that cannot look at this module; a disk that is full; see :meth:`Work.failed`.
+        ValueError: if an observer cannot observe this module, or a disk is full; see also :meth:`Work.failed`.
     """
     know_charts(work.observers, loggers)
     worker = _Worker(work, reading, module, loggers, backlog, weights, stamps)
@@ -111,7 +111,7 @@ class _Worker:
         self._met = False
 
     def observe(self, task: Task) -> None:
-        """Observe a checkpoint with the observers whose observation is ours to make, and note its weights."""
+        """Observe a checkpoint with the observers whose observation is assigned to this worker; record its weights."""
         step = task.step
         try:
             read = self.reading.get(step)
@@ -131,7 +131,7 @@ class _Worker:
         self.work.read(task)
         about = read.content.get("lmdyn", {})
         at = Progress(step, about.get("tokens"), about.get("learning_rate"))
-        del read  # so that no more than one other is held
+        del read  # so that at most one other is in memory
         met = self._meet(task)
         passes = Passes(met)
         for observer in met:
@@ -146,7 +146,7 @@ class _Worker:
             publish(observer, table, self.loggers, step)
 
     def _meet(self, task: Task) -> list[Observer]:
-        """Let observers meet the module: at first all that have something to do, so that none fails after an hour."""
+        """Set up observers with the module: initially all that have work, so that none fails after an hour."""
         if task.observers and not self._met:
             for observer in self.work.observers:
                 observer.meet(self.module)
@@ -165,10 +165,10 @@ class _Worker:
 
 @contextmanager
 def _written(path: Path) -> Iterator[None]:
-    """Whether a file can be written is no matter of the checkpoint."""
+    """Within the context, convert failures to write a file, which do not concern the checkpoint."""
     try:
         yield
     except OSError as error:
         raise ValueError(
-            f"{path} cannot be written ({error}): once it can, the same command goes on; nothing is lost"
+            f"{path} cannot be written ({error}): correct this and run the same command again; nothing is lost"
         ) from error

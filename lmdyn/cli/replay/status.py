@@ -1,4 +1,4 @@
-"""How far a replay is: what is there, who is at what, what is stale, and what has failed and why."""
+"""Progress of a replay: what is done, which worker makes what, what is stale, and what has failed and why."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -11,7 +11,7 @@ from lmdyn.cli.replay.leases import Leases
 __all__ = ["STATES", "replay_states", "status_lines"]
 
 STATES = ("done", "running", "ahead", "stale", "failed", "left")
-"""Of an observation: read ``ahead`` by a worker; ``stale``, of one that is dead or silent; ``left``, not begun."""
+"""States of an observation: ``ahead``, read by a worker; ``stale``, of a dead or silent worker; ``left``, not begun."""
 
 _SHOWN = 20
 
@@ -19,15 +19,15 @@ _SHOWN = 20
 def replay_states(
     out: Path, asked: Mapping[int, Sequence[str]], leases: Leases
 ) -> dict[str, dict[int, tuple[str, str]]]:
-    """What has become of each observation that is asked for.
+    """Return the state of each requested observation.
 
     Args:
-        out: folder that holds ``observations/``.
-        asked: by step, the names of the observers that are asked at it.
-        leases: looks at those of others.
+        out: folder that contains ``observations/``.
+        asked: by step, the names of the observers called at it.
+        leases: reads the leases of other workers.
 
     Returns:
-        By observer and step, one of :data:`STATES` and what there is to say of it, empty where that is nothing.
+        By observer and step, one of :data:`STATES` and a description, which may be empty.
     """
     found: dict[str, dict[int, tuple[str, str]]] = {}
     stores = {
@@ -42,7 +42,7 @@ def replay_states(
                 state = ("done", "")
             elif (lease := leases.look(path)) is not None:
                 heard = timedelta(seconds=max(0, round(lease.age_s)))
-                state = (lease.state, f"{lease.holder}, heard of {heard} ago")
+                state = (lease.state, f"{lease.holder}, last heartbeat {heard} ago")
             elif (failure := read_failure(path)) is not None:
                 state = ("failed", f"{failure.error} ({failure.host}, {failure.when})")
             found.setdefault(name, {})[step] = state
@@ -50,7 +50,7 @@ def replay_states(
 
 
 def status_lines(states: Mapping[str, Mapping[int, tuple[str, str]]]) -> list[str]:
-    """A table of numbers, and below it who is at what and what has failed.
+    """Return a table of numbers, followed by lines about running and failed observations.
 
     Example:
         >>> for line in status_lines({"curves": {0: ("done", ""), 10: ("failed", "no such file (node1, noon)")}}):

@@ -1,4 +1,4 @@
-"""What is replayed over: a run of ours, or checkpoints of Hugging Face's; its checkpoints, its configuration."""
+"""The subject of a replay: a run of lmdyn, or Hugging Face checkpoints; its checkpoints and its configuration."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,17 +18,17 @@ __all__ = ["Subject"]
 
 
 class Subject:
-    """What is replayed over: a run of ours, or checkpoints of Hugging Face's.
+    """The subject of a replay: a run of lmdyn, or Hugging Face checkpoints.
 
     Args:
-        run: its folder, a folder of checkpoints, or the name of a hub model.
-        checkpoints: folder or glob, by default those of the run.
-        revisions: of a hub model.
-        out: where observations go, by default into the run.
+        run: run folder, folder of checkpoints, or name of a hub model.
+        checkpoints: folder or glob; default: those of the run.
+        revisions: revisions of a hub model.
+        out: folder of the observations; default: the run's folder.
 
     Raises:
-        FileNotFoundError: no configuration or no checkpoint.
-        ValueError: ``out`` is missing, or revisions of what is on this machine.
+        FileNotFoundError: if there is no configuration or no checkpoint.
+        ValueError: if ``out`` is missing, or revisions are given for local checkpoints.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class Subject:
         self.paths = _checkpoints(str(run), checkpoints, revisions)
         self.own = (self.folder / "config.yaml").exists()
         if not self.own and out is None:
-            raise ValueError(f"{run} is no run of ours: say by --out where its observations shall go")
+            raise ValueError(f"{run} is not a run of lmdyn: give the folder of its observations with --out")
         self.out = out or self.folder
-        self.first = self.paths[next(iter(self.paths))]  # of a hub model, this fetches it
+        self.first = self.paths[next(iter(self.paths))]  # for a hub model, this downloads it
 
     def checked(self, configs: Sequence[Path]) -> frozenset[str]:
-        """What may be imported for it where it is not trusted; its configuration names nothing else."""
+        """Return what may be imported for it if it is not trusted; its configuration must name nothing else."""
         allowed = known_paths() | named_paths(configs)
         if self.own:
             config = self.folder / "config.yaml"
@@ -51,7 +51,7 @@ class Subject:
         return allowed
 
     def config(self) -> dict[str, Any]:
-        """Its configuration."""
+        """Return its configuration."""
         return (
             _run_config(self.folder, list(self.paths.values()))
             if self.own
@@ -60,13 +60,11 @@ class Subject:
 
 
 def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Mapping[int, Path]:
-    """What to replay over, by step."""
+    """Return the checkpoints to replay over, by step."""
     folder = Path(run)
     if revisions is not None:
         if folder.is_dir() or checkpoints is not None:
-            raise ValueError(
-                f"--revisions are those of a hub model, and {checkpoints or run} is on this machine: leave them out"
-            )
+            raise ValueError(f"--revisions applies to hub models, but {checkpoints or run} is local: omit it")
         from lmdyn.models.pretrained import hub_folder
 
         return HubCheckpoints(run, revisions, hub_folder, _hub_refs)
@@ -76,23 +74,23 @@ def _checkpoints(run: str, checkpoints: str | None, revisions: str | None) -> Ma
         is_pretrained(folder) or any(p.is_dir() for p in folder.glob("checkpoint-*"))
     ):
         raise FileNotFoundError(
-            f"{folder / 'config.yaml'} is missing, and there is no {folder}/checkpoint-*: expected the folder of a run "
-            "that was trained by `lmdyn fit` or by transformers' Trainer, or a hub model with --revisions"
+            f"{folder / 'config.yaml'} is missing, and {folder}/checkpoint-* does not exist: expected a run folder "
+            "of `lmdyn fit` or of transformers' Trainer, or a hub model with --revisions"
         )
     paths = find_checkpoints(checkpoints or run)
     if strange := [p for p in paths.values() if not is_pretrained(p)]:
         raise FileNotFoundError(
-            f"{folder / 'config.yaml'} is missing, and {strange[0]} is no model of transformers' (no config.json "
-            "in it): expected a run that was trained by `lmdyn fit`, or folders written by save_pretrained"
+            f"{folder / 'config.yaml'} is missing, and {strange[0]} is not a model of transformers (no config.json "
+            "in it): expected a run trained by `lmdyn fit`, or folders written by save_pretrained"
         )
     return paths
 
 
 def _hub_refs(name: str) -> list[str]:
-    """Branches and tags of a hub model."""
+    """Return branches and tags of a hub model."""
     try:
         refs = list_repo_refs(name)
-    except Exception as error:  # of the hub's library, of its HTTP client
+    except Exception as error:  # from the hub's library or its HTTP client
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ValueError(
             f"the revisions of {name!r} cannot be listed ({reason[0]}): check name and connection, or list them "
@@ -102,13 +100,13 @@ def _hub_refs(name: str) -> list[str]:
 
 
 def _run_config(run: Path, checkpoints: Sequence[Path]) -> dict[str, Any]:
-    """The configuration of a run of ours, with what its first checkpoint that can be read knows."""
+    """Return the configuration of a run of lmdyn, completed by hyperparameters of its first readable checkpoint."""
     config = read_yaml(run / "config.yaml")
     if not (
         isinstance(config, Mapping) and all(isinstance(config.get(k), Mapping) for k in ("trainer", "model"))
     ):
         raise ValueError(
-            f"{run / 'config.yaml'} is no configuration of a run: expected trainer and model, with settings"
+            f"{run / 'config.yaml'} is not the configuration of a run: expected trainer and model, with settings"
         )
     config = {key: config[key] for key in ("seed_everything", "trainer", "model", "data") if key in config}
     callbacks = config["trainer"].get("callbacks") or []
@@ -116,7 +114,7 @@ def _run_config(run: Path, checkpoints: Sequence[Path]) -> dict[str, Any]:
         callbacks = [callbacks]
     callbacks = [{"class_path": one} if isinstance(one, str) else one for one in callbacks]
     config["trainer"]["callbacks"] = [c for c in callbacks if not _saves_checkpoints(c["class_path"])]
-    # what was found in training, as the size of the vocabulary, is in the checkpoint; numbers only, since texts could
+    # values found in training, such as the vocabulary size, are in the checkpoint; only numbers, since strings could
     # name classes, which jsonargparse imports
     saved = _first_that_reads(checkpoints).get("hyper_parameters", {})
     hparams = {k: v for k, v in saved.items() if isinstance(v, (int, float))}
@@ -126,23 +124,23 @@ def _run_config(run: Path, checkpoints: Sequence[Path]) -> dict[str, Any]:
 
 
 def _first_that_reads(checkpoints: Sequence[Path]) -> dict[str, Any]:
-    """One that is damaged is told where it is observed, and does not stop the others."""
+    """Return the first readable checkpoint; a damaged one is reported when it is observed, and does not stop others."""
     wrong: ValueError | None = None
     for path in checkpoints:
         try:
             return read_checkpoint(path)
         except ValueError as error:
             wrong = wrong or error
-    raise wrong or ValueError("there are no checkpoints")
+    raise wrong or ValueError("no checkpoints")
 
 
 def _pretrained_config(first: Path) -> dict[str, Any]:
-    """What there is to say of checkpoints of Hugging Face's: the model."""
+    """Return the configuration of Hugging Face checkpoints: the model."""
     return {
         "seed_everything": 0,
         "trainer": {"callbacks": []},
         "model": {"class_path": PRETRAINED, "init_args": {"name": str(first)}},
-        "data": {"class_path": "lightning.LightningDataModule"},  # holds nothing
+        "data": {"class_path": "lightning.LightningDataModule"},  # an empty datamodule
     }
 
 

@@ -1,4 +1,4 @@
-"""The record of what checkpoints' weights were, from which the audit of a replay is made."""
+"""The record of checkpoints' weights, from which the audit of a replay is made."""
 
 import hashlib
 from collections.abc import Mapping
@@ -24,10 +24,10 @@ _OF = b"lmdyn_audit_of"
 
 @dataclass(frozen=True)
 class SeenWeights:
-    """What is noted of weights.
+    """Summary of a checkpoint's weights.
 
     Attributes:
-        digest: a hash of all of them.
+        digest: a hash of all weights.
         sketch: (4093,) their random projection.
     """
 
@@ -36,17 +36,17 @@ class SeenWeights:
 
     @classmethod
     def of(cls, weights: Mapping[str, Tensor]) -> "SeenWeights":
-        """Of a checkpoint; each weight is read."""
+        """Return the summary of a checkpoint; every weight is read."""
         return cls(weights_digest(weights), weights_sketch(weights))
 
 
 class WeightsRecord:
     """Digests and sketches of the checkpoints that a replay has read, and the audit of all of them.
 
-    ``<out>/weights_audit/<step:09d>.parquet`` holds a digest and a sketch (32 KB) of one checkpoint, so that neither
-    a later replay nor another worker reads it again only to audit it: as long as names, sizes and times of its files
-    (or a hub model's name and revision) are the same. Each worker writes what it reads, then ``weights_audit.parquet``
-    from what all have written so far: that of the last to finish is complete.
+    ``<out>/weights_audit/<step:09d>.parquet`` has a digest and a sketch (32 KB) of one checkpoint, so that neither
+    a later replay nor another worker reads it again for the audit, unless names, sizes or times of its files (or a hub
+    model's name and revision) change. Each worker writes the checkpoints that it reads, then ``weights_audit.parquet``
+    from all that exist at that time: the table of the last worker to finish is complete.
 
     Args:
         out: folder that receives both.
@@ -57,31 +57,31 @@ class WeightsRecord:
         self.path = out / "weights_audit.parquet"
 
     def file(self, step: int) -> Path:
-        """What holds a checkpoint's digest and sketch."""
+        """Return the path of a checkpoint's digest and sketch."""
         return self.folder / f"{step:09d}.parquet"
 
     def has(self, step: int, stamp: str) -> bool:
-        """Whether this very checkpoint was read already."""
+        """Return whether exactly this checkpoint was read already."""
         return self.digest(step, stamp) is not None
 
     def digest(self, step: int, stamp: str) -> str | None:
-        """The hash of this very checkpoint's weights; None where it was not read yet."""
+        """Return the hash of exactly this checkpoint's weights; None if it was not read yet."""
         row = self._row(step, stamp)
         return None if row is None else str(row["digest"])
 
     def add(self, step: int, stamp: str, seen: "SeenWeights") -> None:
-        """Take down a checkpoint."""
+        """Record a checkpoint."""
         row = {"step": [step], "stamp": [stamp], "digest": [seen.digest], "sketch": [seen.sketch.numpy()]}
         write_file(self.file(step), lambda path: pd.DataFrame(row).to_parquet(path, index=False))
 
     def audit(self, stamps: Mapping[int, str]) -> tuple[pd.DataFrame, list[str]]:
-        """Audit those of the checkpoints that were read, and write the table, unless it is that of these already.
+        """Audit the checkpoints that were read, and write the table, unless it is up to date.
 
         Args:
-            stamps: each step's stamp; what was read of other files under these steps plays no part.
+            stamps: stamp of each step; records of other files for these steps are ignored.
 
         Returns:
-            Columns ``step, digest, distance_to_previous, distance_to_first, flag`` (empty where all is well), and a
+            Columns ``step, digest, distance_to_previous, distance_to_first, flag`` (empty if nothing is wrong), and a
             sentence for each flag.
         """
         of = self._state(stamps)
@@ -122,7 +122,7 @@ class WeightsRecord:
         )
 
     def _state(self, stamps: Mapping[int, str]) -> bytes:
-        """What changes when there is something to audit: stamps, and sizes and times of our files."""
+        """Return a key that changes when the audit may change: stamps, and sizes and times of the records."""
         facts = []
         for step in sorted(stamps):
             try:
@@ -133,10 +133,10 @@ class WeightsRecord:
         return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest().encode()
 
     def _last(self, of: bytes) -> pd.DataFrame | None:
-        """The table that is there, if it is of this state."""
+        """Return the existing table, if it is of this state."""
         try:
             arrow = pq.read_table(self.path)
-        except (OSError, pa.ArrowException):  # not there, or damaged: it is made again
+        except (OSError, pa.ArrowException):  # missing or damaged: it is made again
             return None
         metadata = arrow.schema.metadata or {}
         table: pd.DataFrame = arrow.to_pandas()
@@ -145,7 +145,7 @@ class WeightsRecord:
     def _row(self, step: int, stamp: str) -> dict[str, Any] | None:
         try:
             table = pq.ParquetFile(self.file(step)).read()
-        except (OSError, pa.ArrowException):  # as above
+        except (OSError, pa.ArrowException):  # missing or damaged
             return None
         if len(table) != 1 or not {"step", "stamp", "digest", "sketch"} <= set(table.column_names):
             return None
@@ -158,16 +158,16 @@ _TWIN, _OUT_OF_ORDER, _NOT_FINITE = "identical to step ", "out of order", "not f
 
 
 def _sentences(step: int, flag: str) -> list[str]:
-    """What the flags of a step mean."""
+    """Yield the meaning of the flags of a step."""
     said = []
     for one in flag.split("; ") if flag else ():
         if one.startswith(_TWIN):
-            said.append(f"steps {one.removeprefix(_TWIN)} and {step} hold identical weights")
+            said.append(f"steps {one.removeprefix(_TWIN)} and {step} have identical weights")
         if one == _OUT_OF_ORDER:
             said.append(
                 f"step {step} is out of order: by the distances of weights, it does not lie between the checkpoints "
                 "before and after it (of another run, or of another step?)"
             )
         if one == _NOT_FINITE:
-            said.append(f"step {step} holds weights that are infinite or NaN")
+            said.append(f"step {step} has weights that are infinite or NaN")
     return said

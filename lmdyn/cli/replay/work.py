@@ -1,4 +1,4 @@
-"""Which observations are to be made, which of them are this worker's, and what becomes of each."""
+"""Which observations must be made, which of them this worker makes, and their outcome."""
 
 import logging
 import time
@@ -15,21 +15,21 @@ __all__ = ["Task", "Work"]
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = (0.2, 5.0)  # how often, at first and after a while
+_LOOK_S = (0.2, 5.0)  # seconds between looks, initially and later
 _SAY_S = 60.0
-_GIVE_UP = 3  # in a row, of what never worked
+_GIVE_UP = 3  # consecutive failures of something that never succeeded
 _SHOWN = 3
 _WORKS = -(10**9)
 
 
 @dataclass
 class Task:
-    """A checkpoint, and what this worker makes of it.
+    """A checkpoint, and this worker's part of it.
 
     Attributes:
         step: its step.
-        observers: whose observation of it is this worker's.
-        notes_weights: whether its weights are to be noted for the audit.
+        observers: observers whose observation this worker makes.
+        notes_weights: whether to record its weights for the audit.
     """
 
     step: int
@@ -39,24 +39,24 @@ class Task:
 
 
 class Work:
-    """The observations that are asked for, shared among any number of workers by :class:`Leases`.
+    """The requested observations, shared among any number of workers by :class:`Leases`.
 
-    A worker takes the next checkpoint of which something is missing that nobody makes; when none is left, what others
-    have only read ahead; then it waits until the others are done, to take what a dead one leaves.
+    A worker takes the next checkpoint with a missing observation that no worker makes. If none is left, it takes what
+    others have only read ahead; then it waits until the others are done, to take over what a dead one leaves.
 
     Args:
-        asked: by step, the observers that are asked at it.
-        weights: by step, the file that notes its weights, and whether it does.
-        leases: of this worker.
-        began: when this worker began, by the file system's clock: what has failed since is not tried again.
-        first: index of the step to begin with.
-        strict: raise the first failure.
-        source_may_fail: three checkpoints in a row that cannot be read are the fault of where they come from.
+        asked: by step, the observers called at it.
+        weights: by step, the file that records its weights, and whether it does.
+        leases: leases of this worker.
+        began: time at which this worker started, by the file system's clock: later failures are not retried.
+        first: index of the first step.
+        strict: whether to raise the first failure.
+        source_may_fail: whether three consecutive checkpoints that cannot be read indicate a failure of their source.
 
     Attributes:
-        made: number of observations.
-        dropped: number of those that another worker had made meanwhile.
-        failures: by step, what failed.
+        made: number of observations made.
+        dropped: number of those that another worker had made in the meantime.
+        failures: failures by step.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Work:
 
     @property
     def observers(self) -> list[Observer]:
-        """Those of whose observations one is missing."""
+        """Observers with a missing observation."""
         return list(
             dict.fromkeys(
                 o for step in self._left for o in self._asked[step] if not o.store.path(step).exists()
@@ -90,21 +90,21 @@ class Work:
 
     @property
     def n_left(self) -> int:
-        """Number of checkpoints of which something may be missing."""
+        """Number of checkpoints with possibly missing observations."""
         return len(self._left)
 
     @property
     def n_failed(self) -> int:
-        """Number of observations that failed, this worker's and those that others have noted since it began."""
+        """Number of failed observations, of this worker and of others since it started."""
         return sum(
             self._has_failed(o.store.path(step)) for step, observers in self._asked.items() for o in observers
         )
 
     def raise_failures(self) -> None:
-        """Say what has failed, once everything else is done.
+        """Raise an error about all failures, after everything else is done.
 
         Raises:
-            ValueError: something has, with the first reason.
+            ValueError: if something has failed; the message has the first reasons.
         """
         if not self.failures:
             return
@@ -116,14 +116,14 @@ class Work:
         more = f" (and {len(said) - _SHOWN} more, see --status)" if len(said) > _SHOWN else ""
         raise ValueError(
             f"{len(self.failures)} of {len(self._asked)} checkpoints could not be observed: {'; '.join(said[:_SHOWN])}"
-            f"{more}. The others are done; the same command tries these again"
+            f"{more}. The others are done; the same command retries these"
         ) from next(iter(self.failures.values()))[0][1]
 
     def take(self, *, ahead: bool = False) -> Task | None:
-        """The next checkpoint; None where there is none left.
+        """Return the next checkpoint; None if none is left.
 
         Args:
-            ahead: only if one is free now, and without beginning it.
+            ahead: whether to return only one that is free now, without starting it.
         """
         task = self._take_free(ahead=ahead)
         if task is not None or ahead:
@@ -143,16 +143,16 @@ class Work:
         return None
 
     def begin(self, task: Task) -> bool:
-        """Begin with a task that was taken ahead; False where others have begun all of it."""
+        """Start a task that was taken ahead; return False if others have started all of it."""
         task.leases = {path: lease for path, lease in task.leases.items() if self._leases.begin(lease)}
         self._fit(task)
         return bool(task.leases)
 
     def failed(self, task: Task, error: Exception, observer: Observer | None = None) -> None:
-        """Note that a checkpoint could not be read, or not be observed with one of the observers.
+        """Record that a checkpoint could not be read, or not be observed by one of the observers.
 
         Raises:
-            ValueError: under ``strict``; or the same has failed several times in a row, and never worked.
+            ValueError: if ``strict`` is set; or if the same has failed several times in a row without any success.
         """
         whose = "" if observer is None else observer.name
         paths = list(task.leases) if observer is None else [observer.store.path(task.step)]
@@ -160,7 +160,7 @@ class Work:
             for path in paths:
                 note_failure(path, error)
         except OSError as unwritten:
-            log.warning("%s: the failure of step %d cannot be noted: %s", paths[0], task.step, unwritten)
+            log.warning("%s: the failure of step %d cannot be recorded: %s", paths[0], task.step, unwritten)
         self.failures.setdefault(task.step, []).append((whose, error))
         what = f"step {task.step}{whose and f', {whose}'} failed: {message_of(error)}"
         self._in_a_row[whose] = self._in_a_row.get(whose, 0) + 1
@@ -168,32 +168,32 @@ class Work:
             raise ValueError(f"{what} (--strict)") from error
         if self._in_a_row[whose] == _GIVE_UP:
             raise ValueError(
-                f"{what}; so did {_GIVE_UP - 1} before it: nothing more is tried. What is there stays, and the same "
-                "command goes on"
+                f"{what}; so did {_GIVE_UP - 1} before it: the replay stops. Existing observations are kept, and the "
+                "same command continues"
             ) from error
-        log.error("%s; going on with the others", what)
+        log.error("%s; continuing with the others", what)
 
     def stored(self, task: Task, observer: Observer, *, first: bool) -> None:
-        """Note that an observation is there, and whether this worker's was the first."""
+        """Record that an observation exists, and whether this worker's was the first."""
         self.made += first
         self.dropped += not first
         self._in_a_row[observer.name] = _WORKS
         clear_failure(observer.store.path(task.step))
 
     def read(self, task: Task) -> None:
-        """Note that a checkpoint could be read."""
+        """Record that a checkpoint could be read."""
         self._in_a_row[""] = 0 if self._source_may_fail else _WORKS
         if task.notes_weights:
             clear_failure(self._weights[task.step][0])
 
     def release(self, task: Task) -> None:
-        """What there was to do is done, or has failed."""
+        """Release a task that is done or has failed."""
         for lease in task.leases.values():
             self._leases.release(lease)
         task.leases = {}
 
     def tidy(self) -> None:
-        """Remove what killed workers have left beside what is there."""
+        """Remove files that killed workers have left next to existing observations."""
         stores = {
             observer.name: observer.store for observers in self._asked.values() for observer in observers
         }
@@ -208,7 +208,7 @@ class Work:
     # -------------------------------------------------------------------------------------------- looking
 
     def _missing(self, step: int) -> Iterator[tuple[Path, Callable[[], bool]]]:
-        """What is to be made of a step, and how to know that it is there."""
+        """Yield the files to make for a step, each with a function that returns whether it exists."""
         path, there = self._weights[step]
         for target, is_there in [
             (o.store.path(step), o.store.path(step).exists) for o in self._asked[step]
@@ -217,7 +217,7 @@ class Work:
                 yield target, is_there
 
     def _has_failed(self, target: Path) -> bool:
-        """Whether some worker has tried since this one began."""
+        """Return whether some worker has failed since this one started."""
         failure = read_failure(target)
         return failure is not None and failure.noted >= self._began
 

@@ -1,1 +1,1 @@
-"""Studies of several runs: where a run comes from, its records, the claims that it bears."""
+"""Studies of several runs: provenance, records, and the claims that they test."""

@@ -1,9 +1,9 @@
-"""A GPU for a job: ``python -m lmdyn.cli.studies.cards N COMMAND …`` waits for N free cards and runs the command there.
+"""GPUs for a job: ``python -m lmdyn.cli.studies.cards N COMMAND …`` waits for N free GPUs and runs the command there.
 
-Jobs of a chain on one machine would else all begin on its first card. A card is taken by a lock on a file, which the
-system lets go when the command ends, however it ends; it holds against all chains of the same user. Cards are those
-of ``CUDA_VISIBLE_DEVICES`` (a cluster's scheduler sets it), else all of the machine; where there are none, the command
-runs as it is.
+Without it, all jobs of a chain on one machine would start on the first GPU. A GPU is taken by a lock on a file, which
+the system releases when the command ends for any reason; it applies to all chains of the same user. The GPUs are those
+of ``CUDA_VISIBLE_DEVICES`` (set by a cluster's scheduler), otherwise all of the machine; without GPUs, the command runs
+unchanged.
 """
 
 import logging
@@ -26,7 +26,7 @@ _SAY_S = 60.0
 
 
 def visible_cards(environment: Mapping[str, str]) -> list[str]:
-    """The cards that a process may use, as ``CUDA_VISIBLE_DEVICES`` names them.
+    """Return the GPUs that a process may use, as named in ``CUDA_VISIBLE_DEVICES``.
 
     Example:
         >>> visible_cards({"CUDA_VISIBLE_DEVICES": "0, 3"}), visible_cards({"CUDA_VISIBLE_DEVICES": ""})
@@ -43,20 +43,18 @@ def visible_cards(environment: Mapping[str, str]) -> list[str]:
 
 
 def take_cards(n: int, cards: Sequence[str], folder: Path) -> tuple[list[str], list[FolderLock]]:
-    """Wait for ``n`` of the cards; they are held for as long as the locks are.
+    """Wait for ``n`` of the GPUs; they are held as long as the locks are.
 
     Args:
-        n: how many.
-        cards: by their names.
-        folder: of the locks.
+        n: number of GPUs.
+        cards: names of the GPUs.
+        folder: folder of the locks.
 
     Raises:
-        ValueError: more than there are.
+        ValueError: if ``n`` exceeds the number of GPUs.
     """
     if n > len(cards):
-        raise ValueError(
-            f"{n} cards are asked for, and there are {len(cards)} ({', '.join(cards)}): ask for fewer"
-        )
+        raise ValueError(f"expected at most {len(cards)} cards ({', '.join(cards)}), got {n}: request fewer")
     said = -_SAY_S
     while True:
         taken: dict[str, FolderLock] = {}
@@ -64,12 +62,12 @@ def take_cards(n: int, cards: Sequence[str], folder: Path) -> tuple[list[str], l
             lock = FolderLock(folder / f"card-{card}")
             try:
                 lock.acquire()
-            except ValueError:  # another process holds it
+            except ValueError:  # held by another process
                 continue
             taken[card] = lock
             if len(taken) == n:
                 return list(taken), list(taken.values())
-        for lock in taken.values():  # all or none, so that two that want several do not wait for each other
+        for lock in taken.values():  # all or none: two jobs that need several must not deadlock
             lock.release()
         if time.monotonic() - said >= _SAY_S:
             log.warning("waiting for %d of the cards %s", n, ", ".join(cards))
@@ -78,7 +76,7 @@ def take_cards(n: int, cards: Sequence[str], folder: Path) -> tuple[list[str], l
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Become a command that has cards of its own, for as long as it runs."""
+    """Replace this process by a command that holds its own GPUs while it runs."""
     n, command = int(arguments[0]), list(arguments[1:])
     environment, cards = dict(os.environ), visible_cards(os.environ)
     if n and cards:

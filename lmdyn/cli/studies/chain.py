@@ -1,4 +1,4 @@
-"""A chain of runs by Snakemake: one at a time in a folder, and nothing left over from one that was killed."""
+"""A chain of runs by Snakemake: one chain at a time in a folder, and no processes left over from a killed one."""
 
 import atexit
 import logging
@@ -23,56 +23,56 @@ _PATIENCE_S = 60.0
 
 
 def begin_chain(folder: Path) -> FolderLock:
-    """Take a folder of runs for this process and those that it starts; called by ``configs/runs.smk`` before any job.
+    """Lock a folder of runs for this process and its children; called by ``configs/runs.smk`` before any job.
 
-    The folder is held until this process ends, however that ends, so Snakemake's own lock, which outlives a killed
-    process, is not needed (``nolock: true``). What an earlier chain that was killed has left running in this folder is
-    ended: runs resume from their last checkpoint, and two processes never write into one run.
+    The folder is locked until this process ends for any reason. Snakemake's own lock, which outlives a killed process,
+    is therefore not needed (``nolock: true``). Processes that an earlier, killed chain left running in this folder are
+    terminated: runs resume from their last checkpoint, and two processes never write to one run.
 
     Args:
         folder: ``runs/<study>/<profile>``.
 
     Returns:
-        The lock; it is released when the process ends, or by :meth:`FolderLock.release`.
+        The lock, which is released when the process ends, or by :meth:`FolderLock.release`.
 
     Raises:
-        ValueError: another chain is at work in the folder.
+        ValueError: if another chain works in the folder.
     """
     folder = folder.absolute()
     lock = FolderLock(folder)
     lock.acquire()
     atexit.register(lock.release)
-    os.environ[CHAIN] = str(folder)  # for processes that start from now on
+    os.environ[CHAIN] = str(folder)  # for processes started later
     for pid in end_orphans(folder):
-        log.warning("process %d, left over from a chain in %s that was killed, was ended", pid, folder)
+        log.warning("process %d, left over from a killed chain in %s, was terminated", pid, folder)
     return lock
 
 
 def end_orphans(folder: Path) -> list[int]:
-    """End the processes of a chain in this folder, other than this one; on Linux only, elsewhere there are none.
+    """Terminate other processes of a chain in this folder; works on Linux only, and does nothing elsewhere.
 
     Returns:
-        Their ids.
+        Their process ids.
 
     Raises:
-        TimeoutError: one that does not end within a minute.
+        TimeoutError: if a process does not end within a minute.
     """
     if not sys.platform.startswith("linux"):
-        return []  # lmdyn fit waits for the lock of its run there
+        return []  # there, lmdyn fit waits for the lock of its run
     mark = f"{CHAIN}={folder}".encode()
     ended = []
     for pid in _processes():
         if pid == os.getpid():
             continue
         try:
-            handle = os.pidfd_open(pid)  # so that no other process is ended that gets its number meanwhile
+            handle = os.pidfd_open(pid)  # so that a reused process id is not terminated
         except OSError:
             continue
         try:
             if mark in (_PROCESSES / str(pid) / "environ").read_bytes().split(b"\0"):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
                 ended.append(pid)
-        except OSError:  # of another user, or gone
+        except OSError:  # another user's process, or it has ended
             continue
         finally:
             os.close(handle)
@@ -81,7 +81,7 @@ def end_orphans(folder: Path) -> list[int]:
         while _runs(pid):
             if time.monotonic() > until:
                 raise TimeoutError(
-                    f"process {pid} of a chain in {folder} that was killed does not end: end it, then start again"
+                    f"process {pid} of a killed chain in {folder} does not end: terminate it, then restart"
                 )
             time.sleep(0.05)
     return ended

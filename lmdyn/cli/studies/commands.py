@@ -1,4 +1,4 @@
-"""Commands about studies; each parses its arguments before it imports anything heavy, so that ``--help`` is instant."""
+"""Commands for studies. Each parses its arguments before it imports large packages, so that ``--help`` is fast."""
 
 import logging
 from collections.abc import Sequence
@@ -15,43 +15,41 @@ def check_command(args: Sequence[str]) -> None:
     """``lmdyn check --config FILE … [--replay OVERLAY …] [--snakefile FILE | --profile DIR] [--json]``.
 
     Raises:
-        SystemExit: status 1 where something would fail.
+        SystemExit: with status 1 if something would fail.
     """
     parser = CommandParser(
         "lmdyn check",
         usage="lmdyn check --config FILE … [--replay OVERLAY …] [--data.… VALUE] [--json]\n"
         "       lmdyn check --profile DIR | --snakefile FILE [--json]",
-        description="Builds data, model and observers as `fit` would, and says in one line each what is known to fail "
-        "or to be meaningless later: nothing is trained, and no run's folder is written to. Exit status 1 for errors; "
-        "warnings are of numbers that will be missing.",
-        epilog="What --config FILE takes, fit takes too; other arguments of fit follow it.",
+        description="Build data, model and observers as `fit` would, and report in one line each what would fail or be "
+        "meaningless later. Nothing is trained, and no run folder is written to. The exit status is 1 for errors; "
+        "warnings are about numbers that will be missing.",
+        epilog="Other arguments of `fit` may follow --config FILE.",
         allow_abbrev=False,
     )
     parser.add_argument(
         "--replay", action="append", default=[], metavar="OVERLAY",
-        help="yaml that `analyze` will lay over the run's configuration: its observers are checked over the "
+        help="yaml that `analyze` will apply on top of the run's configuration: its observers are checked on the "
         "checkpoints that the run will have",
     )  # fmt: skip
     parser.add_argument(
-        "--scheduled", action="store_true", help="as of `analyze`: each observer at its own steps"
+        "--scheduled", action="store_true", help="as in `analyze`: each observer at the steps of its schedule"
     )
-    parser.add_argument("--snakefile", metavar="FILE", help="check all commands of a chain, in its order")
-    parser.add_argument("--profile", metavar="DIR", help="the same of a profile of Snakemake")
-    parser.add_argument("--json", action="store_true", help="write the lines as json, for scripts")
+    parser.add_argument("--snakefile", metavar="FILE", help="check all commands of a chain, in order")
+    parser.add_argument("--profile", metavar="DIR", help="the same for a Snakemake profile")
+    parser.add_argument("--json", action="store_true", help="write the lines as JSON, for scripts")
     if not args:
         parser.print_help()
         return
     options, rest = parser.parse_known_args(list(args))  # LightningCLI parses the rest
     if options.snakefile is not None or options.profile is not None:
         if rest or options.replay:
-            raise ValueError(
-                f"--snakefile and --profile name the configurations themselves: leave out {rest[0]}"
-            )
+            raise ValueError(f"--snakefile and --profile already define the configurations: omit {rest[0]}")
         from lmdyn.cli.checking.planned_chain import check_chain
 
         good = check_chain(options.snakefile, options.profile, as_json=options.json)
     elif not any(word == "--config" or word.startswith("--config=") for word in rest):
-        raise ValueError("expected --config FILE, --snakefile FILE or --profile DIR, got none of them")
+        raise ValueError("expected --config FILE, --snakefile FILE or --profile DIR, got none")
     else:
         from lmdyn.cli.checking.check import check
 
@@ -63,42 +61,42 @@ def check_command(args: Sequence[str]) -> None:
 def claims_command(args: Sequence[str]) -> None:
     """``lmdyn claims STUDY RUN… [--markdown FILE] [--figures DIR] [--out DIR] [--only CLAIM …]``.
 
-    Without RUN it lists the claims of a study, without STUDY the studies.
+    Without RUN it lists the claims of a study; without STUDY it lists the studies.
     """
     parser = CommandParser(
         "lmdyn claims",
         usage="lmdyn claims [STUDY [RUN …]] [--markdown FILE] [--figures DIR] [--out DIR] [--only CLAIM …]",
-        description="Judge the claims of a publication by runs: of yours, or of records. Each verdict is computed: "
-        "holds, fails, undecided, void, not measured. Without runs: the claims and when they are true; without a "
-        "study: the studies.",
-        epilog="A run is judged by what its observers have recorded; `lmdyn analyze` makes observations afterwards.",
+        description="Test the claims of a publication on runs, your own or recorded ones. Each verdict is computed: "
+        "holds, fails, undecided, void, not measured. Without runs: list the claims and the conditions under which "
+        "they hold; without a study: list the studies.",
+        epilog="A run is judged by what its observers have recorded; `lmdyn analyze` adds observations to a run.",
     )
-    parser.add_argument("study", nargs="?", help="such as saphra2019_sparsity; see `lmdyn claims`")
+    parser.add_argument(
+        "study", nargs="?", help="a study, such as saphra2019_sparsity; `lmdyn claims` lists them"
+    )
     parser.add_argument(
         "run", nargs="*", type=Path,
-        help="run folders (judged together), folders of runs (each by itself), or folders of records",
+        help="run folders (judged together), folders of runs (each judged separately), or folders of records",
     )  # fmt: skip
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown")
     parser.add_argument(
         "--figures", type=Path, metavar="DIR",
-        help="draw the figures of claims there, as PNG; with --markdown, it shows them",
+        help="folder for figures of the claims, as PNG; with --markdown, the file shows them",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=Path, metavar="DIR",
-        help="folder of a report: write the page claims.html there, its figures (PNG, SVG) next to it",
+        help="folder for a report: the page claims.html, with its figures (PNG, SVG) next to it",
     )  # fmt: skip
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="CLAIM",
-        help="show these claims only, by their names (with * for any text); all are judged, and corrected for",
+        help="show only these claims, by name (* matches any text); all claims are judged and corrected for",
     )  # fmt: skip
     parser.add_argument(
-        "--confidence", type=_confidence, default=0.95, help="of the intervals; default: 0.95"
+        "--confidence", type=_confidence, default=0.95, help="confidence of the intervals; default: 0.95"
     )
     options = parser.parse_args(list(args))
     if not options.run and (options.markdown or options.figures or options.out or options.only):
-        raise ValueError(
-            "--markdown, --figures, --out and --only show verdicts: name runs, `lmdyn claims STUDY RUN …`"
-        )
+        raise ValueError("--markdown, --figures, --out and --only require runs:  `lmdyn claims STUDY RUN …`")
     if not options.run:
         from lmdyn.cli.verdicts.lists import list_claims, list_studies
 
@@ -131,28 +129,26 @@ def records_command(args: Sequence[str]) -> None:
     """``lmdyn records RUN… --out docs/records/<study>/<profile> [--study STUDY] [--keep | --drop] [--most MB]``."""
     parser = CommandParser(
         "lmdyn records",
-        description="Keep what claims and figures need of runs: scalars, settings, seeds, commands, versions and "
+        description="Store what claims and figures need from runs: scalars, settings, seeds, commands, versions and "
         "times, small enough for a repository, without paths and names of the machine. `lmdyn claims` reads "
-        "them as runs.",
+        "records like runs.",
     )
     parser.add_argument("run", nargs="+", type=Path, help="run folders, folders of runs, or records")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="docs/records/<study>/<profile>"
     )
     parser.add_argument(
-        "--study", help="whose claims they bear; default: the name of the folder that DIR is in, if that is a study"
+        "--study", help="study whose claims use them; default: the parent folder's name, if it is that of a study"
     )  # fmt: skip
     others = parser.add_mutually_exclusive_group()
     others.add_argument(
         "--keep", dest="others", action="store_const", const="keep", default="refuse",
-        help="keep the runs in DIR that are not among those given, as when their folders are gone",
+        help="keep the runs in DIR that are not among the given ones, e.g. because their folders no longer exist",
     )  # fmt: skip
     others.add_argument(
-        "--drop", dest="others", action="store_const", const="drop", help="drop the runs in DIR that are not given"
+        "--drop", dest="others", action="store_const", const="drop", help="remove runs in DIR that are not given"
     )  # fmt: skip
-    parser.add_argument(
-        "--most", type=float, default=3.0, metavar="MB", help="refuse to write more; default: 3"
-    )
+    parser.add_argument("--most", type=float, default=3.0, metavar="MB", help="maximum size; default: 3")
     options = parser.parse_args(list(args))
     from lmdyn.cli.studies.records import keep_records
 
@@ -163,20 +159,20 @@ def fork_command(args: Sequence[str]) -> None:
     """``lmdyn fork RUN (--step K | --epoch E) [--set KEY=VALUE …] [--data-seed N] [--out DIR]``."""
     parser = CommandParser(
         "lmdyn fork",
-        description="Train on from a full checkpoint of a run under other settings, in a folder of its own. Without "
-        "changes the fork is the run, bit by bit; a fork that was killed goes on when it is asked for again.",
+        description="Continue from a full checkpoint of a run with other settings, in a new folder. Without changes, "
+        "the fork equals the run bit by bit. If a fork was killed, the same command resumes it.",
     )
     parser.add_argument("run", type=Path, help="folder of the run")
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--step", type=int, metavar="K", help="of a full checkpoint (RUN/resume/)")
-    where.add_argument("--epoch", type=int, metavar="E", help="the full checkpoint after so many epochs")
+    where.add_argument("--step", type=int, metavar="K", help="step of a full checkpoint (in RUN/resume/)")
+    where.add_argument("--epoch", type=int, metavar="E", help="the full checkpoint after E epochs")
     parser.add_argument(
         "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE",
-        help="a setting by its name on the command line of fit: model.init_args.optimizer.init_args.lr=5, "
-        "trainer.max_epochs=15; a learning rate in force is changed by the ratio of the configured ones",
+        help="a setting, by its name on the command line of fit: model.init_args.optimizer.init_args.lr=5, "
+        "trainer.max_epochs=15; the current learning rate is scaled by the ratio of the configured ones",
     )  # fmt: skip
     parser.add_argument(
-        "--data-seed", "--data_seed", type=int, metavar="N", help="another order of data from there on"
+        "--data-seed", "--data_seed", type=int, metavar="N", help="another order of data from this step on"
     )
     parser.add_argument(
         "--out",

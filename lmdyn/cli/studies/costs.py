@@ -1,4 +1,4 @@
-"""What a chain of runs costs: CPU time, memory and disk, of killed processes too."""
+"""Costs of a chain of runs: CPU time, memory and disk, including killed processes."""
 
 import atexit
 import json
@@ -20,24 +20,24 @@ __all__ = ["COSTS", "FILE", "account", "cost_words", "read_costs", "total_costs"
 log = logging.getLogger(__name__)
 
 COSTS = "LMDYN_COSTS"
-"""Environment variable: the folder in which each process of lmdyn keeps account of itself."""
+"""Environment variable: the folder in which each process of lmdyn records its own costs."""
 
 FILE = "costs.json"
-"""The total, in the folder of a profile's runs."""
+"""The file of the total, in the folder of a profile's runs."""
 
 _EVERY_S = 10.0
 _MB = 2**20
 
 
 def account(folder: Path, command: Sequence[str]) -> None:
-    """Keep account of this process in a file of its own, now, every ten seconds and at its end.
+    """Record the costs of this process in its own file: now, every ten seconds and at its end.
 
-    A process that is killed leaves what it had used up to ten seconds before.
+    A killed process leaves the costs up to at most ten seconds earlier.
 
     Args:
         folder: receives ``<time>-<process>.json`` with ``command, began, host, seconds, cpu_seconds, peak_memory_mb,
             ended``.
-        command: its words.
+        command: words of the command line.
     """
     began = time.time()
     about = {
@@ -54,7 +54,7 @@ def account(folder: Path, command: Sequence[str]) -> None:
         try:
             with writing:
                 write_json(path, about | used)
-        except OSError as error:  # nothing fails for it
+        except OSError as error:  # must not fail the run
             log.debug("%s is not written: %s", path, error)
 
     def keep() -> None:
@@ -71,37 +71,34 @@ def account(folder: Path, command: Sequence[str]) -> None:
 
 
 def total_costs(runs: Path) -> dict[str, Any]:
-    """What all commands of a chain have cost so far.
+    """Return the costs of all commands of a chain so far.
 
     Args:
         runs: the folder of the profile's runs, with ``costs/``.
 
     Returns:
-        ``cpu_hours``, ``peak_memory_mb`` (of the largest process), ``disk_mb`` of all files under ``runs`` and
-        ``checkpoints_mb`` of these; ``commands``: for each command of lmdyn its ``processes``, ``killed`` among them
-        (those without an end), ``cpu_hours`` and ``peak_memory_mb``; the number of ``machines``; when it ``began``.
+        ``cpu_hours``; ``peak_memory_mb`` (of the largest process); ``disk_mb`` of all files under ``runs``, of which
+        ``checkpoints_mb``; ``commands``: for each command of lmdyn its ``processes``, those ``killed`` (without a
+        recorded end), ``cpu_hours`` and ``peak_memory_mb``; the number of ``machines``; the time when it ``began``.
 
     Raises:
-        FileNotFoundError: no account.
+        FileNotFoundError: if no costs were recorded.
     """
     records = [
         json.loads(path.read_text(encoding="utf-8")) for path in sorted((runs / "costs").glob("*.json"))
     ]
     if not records:
         raise FileNotFoundError(
-            f"{runs}/costs holds no account: expected the folder of a profile's runs, runs/<study>/<profile>"
+            f"{runs}/costs has no recorded costs: expected the folder of a profile's runs, runs/<study>/<profile>"
         )
     commands = {}
     for name in sorted({record["command"][0] for record in records}):
         of = [record for record in records if record["command"][0] == name]
         commands[name] = {"processes": len(of), "killed": sum(not r["ended"] for r in of), **_sum(of)}
-    from lmdyn.callbacks.gathered.gathered_store import (
-        CACHE,
-    )  # costs seconds, and accounts are begun first of all
+    from lmdyn.callbacks.gathered.gathered_store import CACHE  # slow import, and account() runs first of all
 
-    files = (
-        path for path in runs.rglob("*") if CACHE not in path.parts
-    )  # which reports may change meanwhile
+    # reports may change the cache at the same time
+    files = (path for path in runs.rglob("*") if CACHE not in path.parts)
     sizes = {path: path.stat().st_size for path in files if path.is_file()}
     checkpoints = sum(size for path, size in sizes.items() if path.suffix == ".ckpt")
     return {
@@ -115,19 +112,19 @@ def total_costs(runs: Path) -> dict[str, Any]:
 
 
 def read_costs(folder: Path) -> dict[str, Any]:
-    """What :func:`total_costs` said of a folder of runs or records; empty where it holds no such file."""
+    """Return the result of :func:`total_costs` stored in a folder of runs or records; empty without such a file."""
     try:
         content = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        log.warning("%s cannot be read (%s): what the runs cost is not known", folder / FILE, error)
+        log.warning("%s cannot be read (%s): the costs of the runs are unknown", folder / FILE, error)
         return {}
     return content if isinstance(content, dict) else {}
 
 
 def cost_words(costs: Mapping[str, Any]) -> str:
-    """Costs in a sentence; empty where they are not known.
+    """Return the costs as a sentence; empty if they are unknown.
 
     Example:
         >>> each = {"fit": {"cpu_hours": 1.16, "killed": 2}, "analyze": {"cpu_hours": 0.41, "killed": 0}}
@@ -156,10 +153,10 @@ def _sum(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _used() -> dict[str, Any]:
-    times = os.times()  # of this process and of children that have ended
+    times = os.times()  # of this process and of its ended children
     used: dict[str, Any] = {"cpu_seconds": round(sum(times[:4]), 1), "peak_memory_mb": 0}
     try:
-        import resource  # not on Windows
+        import resource  # unavailable on Windows
     except ImportError:
         return used
     peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

@@ -1,4 +1,4 @@
-"""Forks: a run that goes on from a full checkpoint of another one, under other settings, in a folder of its own."""
+"""Forks: runs that continue from a full checkpoint of another run with other settings, in their own folder."""
 
 import hashlib
 import json
@@ -23,12 +23,12 @@ __all__ = ["fork"]
 
 log = logging.getLogger(__name__)
 
-_FREE_DATA = ("cache_dir", "num_workers")  # they change no batch
+_FREE_DATA = ("cache_dir", "num_workers")  # these do not change batches
 _REFUSED = {
-    "seed_everything": "random states are those of the checkpoint; --data-seed changes the order of data",
-    "trainer.logger": "a fork logs into its own folder, which --out names",
-    "trainer.default_root_dir": "the folder of a fork is named by --out",
-    "ckpt_path": "the checkpoint is the one that --step names",
+    "seed_everything": "random states are restored from the checkpoint; --data-seed changes the order of data",
+    "trainer.logger": "a fork logs to its own folder, --out",
+    "trainer.default_root_dir": "the folder of a fork is set by --out",
+    "ckpt_path": "the checkpoint is set by --step",
 }
 
 
@@ -42,39 +42,37 @@ def fork(
     out: Path | None = None,
     command: Sequence[str] = ("lmdyn", "fork"),
 ) -> Path:
-    """Train on from a full checkpoint of a run under other settings.
+    """Continue from a full checkpoint of a run with other settings.
 
     Everything else is restored as in resuming: weights, the optimizer's state, random states, the position in the data.
-    Without changes the fork is the run, bit by bit. Its ``config.yaml`` says where it comes from, by a
-    :class:`~lmdyn.callbacks.ForkedFrom`, so that it can be resumed, observed and forked as any run; a fork that was
-    killed goes on when it is asked for again.
+    Without changes the fork equals the run bit by bit. Its ``config.yaml`` records its origin, by a
+    :class:`~lmdyn.callbacks.ForkedFrom`, so that it can be resumed, observed and forked like any run. If a fork was
+    killed, calling this function again resumes it.
 
-    A learning rate is changed by its ratio to the run's own: where annealing or a schedule has brought 20 down to 5, a
-    fork with 5 instead of 20 goes on at 1.25.
+    A learning rate is changed by its ratio to the run's own: if annealing or a schedule has reduced 20 to 5, a fork
+    with 5 instead of 20 continues with 1.25.
 
     Args:
-        run: its folder.
-        step: of a checkpoint in its ``resume/``, or in the folder of another full ``ScheduledCheckpoint``.
-        epoch: instead of the step: after so many whole epochs.
+        run: the run's folder.
+        step: step of a checkpoint in its ``resume/``, or in the folder of another full ``ScheduledCheckpoint``.
+        epoch: alternative to ``step``: the number of whole epochs after which to fork.
         changes: settings by their names on the command line: ``{"model.init_args.dropout": "0"}``.
-        data_seed: another order of data from there on; see
+        data_seed: seed of another order of data after the fork; see
             :func:`~lmdyn.analysis.inspection.data_order.order_argument`.
-        out: folder of the fork; by default next to the run, ``<run>_fork_<step>_<digest of the changes>``.
-        command: its words, for the provenance.
+        out: folder of the fork; default: next to the run, ``<run>_fork_<step>_<digest of the changes>``.
+        command: words of the command line, for the provenance.
 
     Returns:
         The folder of the fork.
 
     Raises:
-        FileNotFoundError: no run, or no full checkpoint of this step; the message names those that there are.
-        ValueError: a setting that cannot change, with the reason; nothing left to train; a folder that holds another
-            run.
+        FileNotFoundError: if there is no run, or no full checkpoint of this step; the message lists existing ones.
+        ValueError: if a setting cannot change (the message gives the reason), nothing is left to train, or the folder
+            contains another run.
     """
     run = Path(os.path.normpath(run))
     if not (run / "config.yaml").is_file():
-        raise FileNotFoundError(
-            f"{run / 'config.yaml'} is missing: expected the folder of a run of `lmdyn fit`"
-        )
+        raise FileNotFoundError(f"{run / 'config.yaml'} is missing: expected a run folder of `lmdyn fit`")
     changes = dict(changes or {})
     config = read_yaml(run / "config.yaml")
     _check_names(changes)
@@ -87,7 +85,7 @@ def fork(
         at = "epochs: true, at: []" if step is None else f"at: [{step}]"
         raise FileNotFoundError(
             f"{run} has no full checkpoint of {f'epoch {epoch}' if step is None else f'step {step}'}: {why}. Train it "
-            f"again with a further callback ScheduledCheckpoint {{schedule: {{{at}}}, weights_only: false, folder: "
+            f"again with an additional callback ScheduledCheckpoint {{schedule: {{{at}}}, weights_only: false, folder: "
             "forks}, or with keep: null"
         )
     origin = found[step]
@@ -103,20 +101,20 @@ def fork(
         path = Path(folder, "config.yaml")
         known = _goes_on(out, about)
         if known is not None:
-            log.info("%s is this fork: it goes on from its last checkpoint", out)
+            log.info("%s is this fork: it resumes from its last checkpoint", out)
             _write(path, _configuration(config, out, known))
             resumed = "last"
         else:
             if is_sharded_checkpoint(origin):
                 raise ValueError(
-                    f"{origin} is a sharded checkpoint, and a fork changes a file: the strategy's "
-                    "`save_distributed_checkpoint: false` writes files"
+                    f"{origin} is a sharded checkpoint, but forks require a single file: the strategy's "
+                    "`save_distributed_checkpoint: false` writes single files"
                 )
             checkpoint = read_checkpoint(origin)
             if "optimizer_states" not in checkpoint:
                 raise ValueError(
-                    f"{origin} holds weights and no resume state: a fork goes on from a full checkpoint, which a "
-                    "ScheduledCheckpoint of weights_only: false writes"
+                    f"{origin} contains weights but no resume state: a fork requires a full checkpoint, written by a "
+                    "ScheduledCheckpoint with weights_only: false"
                 )
             before = _rates(checkpoint)
             _write(path, _configuration(config, out, about))
@@ -132,7 +130,7 @@ def fork(
 
 
 def _full_checkpoints(run: Path, config: Mapping[str, Any]) -> tuple[dict[int, Path], str]:
-    """The full checkpoints by step, and in words why there are no others."""
+    """Return the full checkpoints by step, and a text that says why there are no others."""
     callbacks = config["trainer"].get("callbacks") or []
     savers = [
         c.get("init_args") or {}
@@ -145,14 +143,14 @@ def _full_checkpoints(run: Path, config: Mapping[str, Any]) -> tuple[dict[int, P
     for path in (p for folder in folders for p in sorted((run / folder).glob("step=*.ckpt"))):
         if (number := checkpoint_step(path)) is not None:
             found.setdefault(number, path)
-    why = f"it has those of steps {', '.join(map(str, sorted(found)))}" if found else "it has none"
+    why = f"it has checkpoints of steps {', '.join(map(str, sorted(found)))}" if found else "it has none"
     if kept := [saver["keep"] for saver in savers if saver.get("keep")]:
-        why += f" (its ScheduledCheckpoint keeps the newest {max(kept)} only)"
-    return found, f"{why}; nothing resumes from the weights in checkpoints/"
+        why += f" (its ScheduledCheckpoint keeps only the newest {max(kept)})"
+    return found, f"{why}; the weights in checkpoints/ cannot be resumed from"
 
 
 def _epochs(checkpoint: Mapping[str, Any]) -> int | None:
-    """Whole epochs that were trained on; None within an epoch."""
+    """Return the number of whole epochs trained so far; None within an epoch."""
     loop = checkpoint.get("loops", {}).get("fit_loop")
     if loop is None or loop["epoch_loop.batch_progress"]["current"]["ready"]:
         return None
@@ -167,13 +165,13 @@ def _check_names(changes: Mapping[str, str]) -> None:
         parts = key.split(".")
         if parts[0] == "data" and parts[-1] not in _FREE_DATA:
             raise ValueError(
-                f"{key} cannot change in a fork: its vocabulary and its position are those of the run's data; "
+                f"{key} cannot change in a fork: it continues with the vocabulary and position of the run's data;  "
                 "--data-seed changes their order"
             )
 
 
 def _configuration(config: Mapping[str, Any], out: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """The run's configuration for another folder, with where it comes from."""
+    """Return the run's configuration for another folder, with its origin."""
     kept = {k: config[k] for k in ("seed_everything", "trainer", "model", "data") if k in config}
     trainer = dict(kept["trainer"])
     callbacks = trainer.get("callbacks") or []
@@ -198,7 +196,7 @@ def _says_origin(callback: Mapping[str, Any]) -> bool:
 
 
 def _moved(logger: Any, out: Path) -> dict[str, Any]:
-    """A logger's settings for another folder."""
+    """Return a logger's settings for another folder."""
     if not isinstance(logger, Mapping):  # Lightning's default
         logger = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {}}
     arguments = dict(logger.get("init_args") or {})
@@ -210,10 +208,10 @@ def _moved(logger: Any, out: Path) -> dict[str, Any]:
 
 
 def _goes_on(out: Path, about: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What is known of this very fork, where the folder holds it and it was interrupted; None where it begins.
+    """Return the provenance of this fork if the folder contains it, interrupted; None if it must be started.
 
     Raises:
-        ValueError: it holds another run.
+        ValueError: if the folder contains another run.
     """
     if not (out / "config.yaml").is_file():
         return None
@@ -221,13 +219,13 @@ def _goes_on(out: Path, about: Mapping[str, Any]) -> Mapping[str, Any] | None:
     origin = next((c["init_args"] for c in callbacks if _says_origin(c)), None)
     if origin is None or {key: origin.get(key) for key in about} != about:
         raise ValueError(
-            f"{out} holds {'another fork' if origin else 'a run'}: choose another folder by --out, or remove it"
+            f"{out} contains {'another fork' if origin else 'a run'}: choose another folder with --out, or remove it"
         )
     return origin if any(out.glob("*/step=*.ckpt")) else None
 
 
 def _rates(checkpoint: Mapping[str, Any]) -> list[float]:
-    """The learning rates in force, of all groups of parameters."""
+    """Return the current learning rates of all parameter groups."""
     return [
         float(group["lr"])
         for state in checkpoint.get("optimizer_states", ())
@@ -237,7 +235,7 @@ def _rates(checkpoint: Mapping[str, Any]) -> list[float]:
 
 
 def _ratio(before: Sequence[float], now: Sequence[float]) -> float | None:
-    """By what all learning rates were multiplied, to six digits; None where there is no such number."""
+    """Return the common factor of all learning rates, to six digits; None without a common factor."""
     found = {float(f"{b / a:.6g}") if a else None for a, b in zip(before, now, strict=True)}
     return found.pop() if len(found) == 1 else None
 
@@ -245,7 +243,7 @@ def _ratio(before: Sequence[float], now: Sequence[float]) -> float | None:
 def _change(
     checkpoint: dict[str, Any], config: Mapping[str, Any], words: Sequence[str], forked: Path, out: Path
 ) -> None:
-    """Let the settings act on a checkpoint: optimizers, schedules and hyperparameters; refuse what cannot be."""
+    """Apply the settings to a checkpoint: optimizers, schedules and hyperparameters; refuse impossible changes."""
     before = {k: v for k, v in config.items() if k in ("seed_everything", "trainer", "model", "data")}
     with tempfile.TemporaryDirectory(prefix="lmdyn-fork-") as folder:
         path = Path(folder, "config.yaml")
@@ -259,7 +257,7 @@ def _change(
         return
     if model["class_path"] != changed["class_path"]:
         raise ValueError(
-            f"model: {changed['class_path']} cannot go on from the weights of a {model['class_path']}: expected the "
+            f"model: {changed['class_path']} cannot continue from the weights of a {model['class_path']}: expected the "
             "same class"
         )
     _check_sizes(there.model, here.model)
@@ -272,7 +270,7 @@ def _change(
 
 
 def _built(path: Path, words: Sequence[str], checkpoint: Mapping[str, Any]) -> LmdynCLI:
-    """Model and data of a configuration, on the CPU; sizes that were found in training are the checkpoint's."""
+    """Build model and data of a configuration on the CPU; sizes determined in training come from the checkpoint."""
     one = ["--trainer.logger=false", "--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.num_nodes=1",
            "--trainer.strategy=auto", "--trainer.plugins=null"]  # fmt: skip
     config = read_yaml(path)
@@ -295,7 +293,7 @@ def _check_sizes(there: torch.nn.Module, here: torch.nn.Module) -> None:
     if differ:
         name = min(differ)
         raise ValueError(
-            f"sizes cannot change in a fork, which goes on with the weights of its run: {len(differ)} tensors differ, "
+            f"sizes cannot change in a fork, which continues with the run's weights: {len(differ)} tensors differ, "
             f"{name} is {shapes.get(name)} in the checkpoint and would be {wanted.get(name)}"
         )
 
@@ -313,21 +311,21 @@ def _check_end(checkpoint: Mapping[str, Any], trainer: Any) -> None:
 
 
 def _take_updates(checkpoint: Mapping[str, Any], trainer: Any) -> None:
-    """Let updates of other numbers of batches begin here, which a loader refuses where a run goes on."""
+    """Allow another number of batches per update from here on, which a loader refuses when a run is resumed."""
     for state in _loaders(checkpoint):
         if "global_batch" in state:
             state["global_batch"]["accumulated"] = trainer.accumulate_grad_batches
 
 
 def _take_order(checkpoint: Mapping[str, Any], seed: int | None) -> None:
-    """Let another order of rows begin here, where the loader's own seed draws it."""
+    """Allow another order of rows from here on, if the loader's own seed determines it."""
     for state in _loaders(checkpoint):
         if seed is not None and "seed" in (settings := state.get("settings", {})):
             settings["seed"] = seed
 
 
 def _loaders(checkpoint: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """States of the training loaders."""
+    """Return the states of the training loaders."""
     states = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", ())
     return [state for state in states if isinstance(state, dict)]
 

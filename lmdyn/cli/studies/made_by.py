@@ -1,4 +1,4 @@
-"""By what a set of runs was made: commits, versions, machines, times; from their provenance."""
+"""How a set of runs was made: commits, versions, machines, times; from their provenance."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ __all__ = ["made_by", "not_ended_words", "sessions_of"]
 
 
 def sessions_of(run: ObservedRun) -> Sequence[Mapping[str, Any]]:
-    """The commands that made a run, see :func:`~lmdyn.cli.studies.provenance.begin_session`."""
+    """Return the commands that made a run, see :func:`~lmdyn.cli.studies.provenance.begin_session`."""
     if isinstance(run, RecordedRun):
         return run.sessions
     found: list[Mapping[str, Any]] = (
@@ -21,7 +21,7 @@ def sessions_of(run: ObservedRun) -> Sequence[Mapping[str, Any]]:
 
 
 def made_by(runs: Sequence[ObservedRun]) -> Iterator[str]:
-    """Sentences about the making of runs."""
+    """Yield sentences about how runs were made."""
     sessions = [session for run in runs for session in sessions_of(run)]
     without = [run.name for run in runs if not sessions_of(run)]
     if not sessions:
@@ -50,7 +50,7 @@ def made_by(runs: Sequence[ObservedRun]) -> Iterator[str]:
 
 
 def not_ended_words(runs: Sequence[ObservedRun]) -> str:
-    """A sentence about runs that are still trained, or were killed and not gone on with; empty where there are none."""
+    """Return a sentence about runs that are still trained, or were killed and not resumed; empty if there are none."""
     cut = []
     for run in runs:
         trained = [s for s in sessions_of(run) if {"fit", "fork"} & {*map(str, s.get("command", ())[:2])}]

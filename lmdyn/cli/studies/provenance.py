@@ -1,4 +1,4 @@
-"""Where the numbers of a run come from: commands, versions, machine, and the claims that were made before."""
+"""Provenance of a run's numbers: commands, versions, machine, and the claims that were made before."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ __all__ = ["FILE", "begin_session", "end_session", "read_provenance", "unseen_cl
 log = logging.getLogger(__name__)
 
 FILE = "provenance.json"
-"""Its name in a run's folder."""
+"""Name of the file in a run's folder."""
 
 _PACKAGES = (
     "lmdyn",
@@ -32,7 +32,7 @@ _PACKAGES = (
     "pandas",
     "pyarrow",
 )
-_GIT_S = 5.0  # for each call of git
+_GIT_S = 5.0  # seconds per call of git
 
 
 class _Claim(Protocol):
@@ -49,46 +49,46 @@ class _Study(Protocol):
 
 
 def begin_session(folder: Path, command: Sequence[str], device: str, *, of: Path | None = None) -> int | None:
-    """Note in ``<folder>/provenance.json`` that a command begins to make observations, and what is claimed of them.
+    """Record in ``<folder>/provenance.json`` that a command starts to make observations, and the claims about them.
 
-    The file holds ``sessions``, one for each command: ``command, began, versions, commit, dirty, host, device,
-    processor, threads, registered`` (and, once it has ended, ``ended, cpu_s, peak_memory_mb``), and
-    ``claims``: for each study of lmdyn the fingerprint of each claim, as it was when the run held no observation yet
-    of any observer that the claim reads. A fingerprint that is there is never replaced. Several processes may write.
+    The file contains ``sessions``, one for each command: ``command, began, versions, commit, dirty, host, device,
+    processor, threads, registered`` (and, after it has ended, ``ended, cpu_s, peak_memory_mb``), and
+    ``claims``: for each study of lmdyn the fingerprint of each claim, as it was when the run had no observations yet
+    of any observer that the claim reads. An existing fingerprint is never replaced. Several processes may write.
 
-    A run does not fail for it: what cannot be written is a warning.
+    This never fails a run: if the file cannot be written, a warning is logged.
 
     Args:
         folder: the run's folder, which receives ``observations/``.
-        command: its words.
-        device: where it computes, ``cpu`` or ``cuda:0``.
-        of: the run whose checkpoints are observed, where ``folder`` is another; its claims hold here as well.
+        command: words of the command line.
+        device: device of the computation, ``cpu`` or ``cuda:0``.
+        of: the run whose checkpoints are observed, if it is not ``folder``; its claims also apply here.
 
     Returns:
-        The number of the session, for :func:`end_session`; None where nothing was written.
+        The number of the session, for :func:`end_session`; None if nothing was written.
     """
     try:
         return _begin(folder, command, device, of if of is not None and of != folder else None)
-    except Exception as error:  # whatever file systems, git or a study's file do
+    except Exception as error:  # file systems, git or a study's file may raise anything
         log.warning("%s is not written (%s: %s)", folder / FILE, type(error).__name__, error)
         return None
 
 
 def end_session(folder: Path, session: int | None, **about: Any) -> None:
-    """Note that a session has ended, and what it cost this process; a killed one has no end.
+    """Record that a session has ended, and its costs in this process; a killed session has no end.
 
     Args:
         folder: the run's folder.
-        session: what :func:`begin_session` returned.
-        **about: more to note, such as ``step``.
+        session: the return value of :func:`begin_session`.
+        **about: additional entries, such as ``step``.
     """
     if session is None:
         return
     cost = {"ended": _now(), "cpu_s": round(time.process_time(), 1), **about}
     try:
-        import resource  # not on Windows
+        import resource  # unavailable on Windows
 
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kilobytes; on macOS bytes
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in kilobytes; on macOS in bytes
         cost["peak_memory_mb"] = round(peak / 1024 / (1024 if sys.platform == "darwin" else 1))
         with _changing(folder) as content:
             content["sessions"][session] |= cost
@@ -97,10 +97,10 @@ def end_session(folder: Path, session: int | None, **about: Any) -> None:
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """What :func:`begin_session` has written: ``sessions`` and ``claims``; both empty where there is no file.
+    """Return what :func:`begin_session` has written: ``sessions`` and ``claims``; both empty if there is no file.
 
     Raises:
-        ValueError: a file that holds something else.
+        ValueError: if the file contains something else.
     """
     path = folder / FILE
     try:
@@ -109,7 +109,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
         return {"sessions": [], "claims": {}}
     except ValueError as error:
         raise ValueError(
-            f"{path} cannot be read ({error}): remove it; its claims then count as not made before"
+            f"{path} cannot be read ({error}): remove it; its claims will then count as not made before"
         ) from error
     if (
         not isinstance(content, dict)
@@ -117,19 +117,19 @@ def read_provenance(folder: Path) -> dict[str, Any]:
         or not all(isinstance(session, dict) for session in content["sessions"])
         or not isinstance(content.get("claims"), dict)
     ):
-        raise ValueError(f"{path} is no provenance of a run: expected `sessions` and `claims`")
+        raise ValueError(f"{path} is not the provenance of a run: expected `sessions` and `claims`")
     return content
 
 
 def unseen_claims(
     study: _Study, observed: Collection[str], registered: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """The claims of a study that can be said to be made before: nothing that they read was observed, or they were.
+    """Return the claims of a study made before observation: none of what they read is observed, or registered earlier.
 
     Args:
         study: the study.
-        observed: names of the classes of observers that a run holds observations of (``Sparsity``).
-        registered: fingerprints by claim that are known already; they stay.
+        observed: class names of the observers whose observations the run contains (``Sparsity``).
+        registered: fingerprints by claim that are already registered; these stay.
 
     Returns:
         Fingerprints by claim.
@@ -142,8 +142,8 @@ def unseen_claims(
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file at once, under another name first: a killed process leaves no half file."""
-    from lmdyn.callbacks.training.atomic_files import write_file  # costs seconds, by what is next to it
+    """Write a file atomically, first under another name: a killed process leaves no partial file."""
+    from lmdyn.callbacks.training.atomic_files import write_file  # slow import
 
     text = json.dumps(content, indent=1, ensure_ascii=False)
     write_file(path, lambda unfinished: unfinished.write_text(f"{text}\n", encoding="utf-8"))
@@ -169,7 +169,7 @@ def _begin(folder: Path, command: Sequence[str], device: str, of: Path | None) -
                 known = {**before.get(name, {}), **claims.get(name, {})}
                 if said := unseen_claims(study, observed, known):
                     claims[name] = dict(said)
-        except Exception as error:  # the session is noted all the same
+        except Exception as error:  # the session is recorded anyway
             log.warning("%s: no claims are registered (%s: %s)", folder, type(error).__name__, error)
         session["registered"] = {name: len(said) for name, said in claims.items()}
         content["sessions"].append(session)
@@ -178,14 +178,14 @@ def _begin(folder: Path, command: Sequence[str], device: str, of: Path | None) -
 
 @contextmanager
 def _changing(folder: Path) -> Iterator[dict[str, Any]]:
-    """The content of the file, which is written at the end; other processes wait meanwhile."""
+    """Yield the content of the file, which is written at the end; other processes wait until then."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY)  # the folder itself, so that no file is left
+    lock = os.open(folder, os.O_RDONLY)  # lock the folder itself, so that no lock file is left
     try:
         try:
-            import fcntl  # not on Windows
+            import fcntl  # unavailable on Windows
 
-            fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process, however that ends
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the process ends for any reason
         except (OSError, ImportError) as error:  # a file system without locks
             log.debug("%s is not locked: %s", folder / FILE, error)
         content = read_provenance(folder)
@@ -197,7 +197,7 @@ def _changing(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """What a killed process has begun to write into the run's folder."""
+    """Remove unfinished files of killed processes from the run's folder."""
     from lmdyn.callbacks.training.atomic_files import remove_unfinished
 
     remove_unfinished(folder)
@@ -210,7 +210,7 @@ def _studies() -> Mapping[str, _Study]:
 
 
 def _observed(run: Path) -> Iterator[str]:
-    """Names of the classes whose observations a run holds; ``test`` of one that was tested."""
+    """Yield the class names of observers with observations in the run; ``test`` if it was tested."""
     from lmdyn.callbacks.observing.store import ObservationStore
 
     for folder in sorted((run / "observations").glob("*")):
@@ -235,7 +235,7 @@ def _versions() -> dict[str, str]:
 
 
 def _commit(package: Path = Path(__file__).parents[2]) -> dict[str, Any]:
-    """The commit of lmdyn's checkout and whether files differ from it; None where it is no checkout."""
+    """Return the commit of lmdyn's checkout and whether files differ from it; None if it is not a checkout."""
     git: Callable[..., str] = lambda *words: subprocess.run(  # noqa: E731
         ["git", "-C", str(package), *words],
         capture_output=True,
@@ -245,7 +245,8 @@ def _commit(package: Path = Path(__file__).parents[2]) -> dict[str, Any]:
         env={k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
     ).stdout.strip()
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # not a repository that lmdyn is only installed in
+        # excludes a repository in which lmdyn is only installed
+        git("ls-files", "--error-unmatch", "__init__.py")
         return {
             "commit": git("rev-parse", "HEAD"),
             "dirty": bool(git("status", "--porcelain", "--untracked-files=no", ".")),

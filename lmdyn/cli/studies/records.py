@@ -1,4 +1,4 @@
-"""``lmdyn records``: runs as records, which hold what claims and figures need and nothing of the machine."""
+"""``lmdyn records``: runs as records, which contain what claims and figures need, and nothing about the machine."""
 
 import json
 import logging
@@ -28,9 +28,9 @@ __all__ = ["MOST_MB", "keep_records", "study_reads", "without_machine", "write_r
 log = logging.getLogger(__name__)
 
 MOST_MB = 3.0
-"""What the records of a study may take."""
+"""Maximum size of the records of a study."""
 
-_COSTS = "costs.json"  # which a profile's chain lays beside them
+_COSTS = "costs.json"  # written next to the runs by a profile's chain
 _ENVIRONMENT = ("versions", "commit", "dirty", "device", "processor", "threads")
 _SESSION = ("command", "began", "ended", "cpu_s", "peak_memory_mb", "step")
 _ABSOLUTE = re.compile(r"(?<![\w.:/…])(?:~|[A-Za-z]:)?(?:[/\\][\w.+@ =,~\-]+){2,}[/\\]?")
@@ -44,33 +44,33 @@ def keep_records(
     others: str = "refuse",
     most_mb: float = MOST_MB,
 ) -> None:
-    """The command: find the runs and the study, write, and say what was kept.
+    """Run the command: find the runs and the study, write the records, and log what was kept.
 
     Args:
         given: run folders, folders of runs, records.
         out: ``docs/records/<study>/<profile>``.
-        study: whose claims the records bear; by default that whose name ``out`` is in.
+        study: the study whose claims use the records; default: the study of the parent folder of ``out``.
         others: see :func:`write_records`.
         most_mb: see :func:`write_records`.
 
     Raises:
-        ValueError: an unknown study; see :func:`write_records`.
+        ValueError: if the study is unknown; see also :func:`write_records`.
     """
     parent = out.resolve().parent.name
     study = study or (parent if parent in STUDIES else None)
     if study is not None and study not in STUDIES:
         raise ValueError(
-            f"--study: there is no study {study!r}{did_you_mean(study, STUDIES) or ';'} there are: {', '.join(STUDIES)}"
+            f"--study: unknown study {study!r}{did_you_mean(study, STUDIES) or ';'} studies: {', '.join(STUDIES)}"
         )
     if study is None:
         log.warning(
-            "%s is in no folder of a study: scalars are kept, and fingerprints of all claims; --study names one",
+            "%s is not in a study's folder: keeping scalars and fingerprints of all claims; --study sets the study",
             out,
         )
     runs = find_runs(given)
     if not any(run.observers() or run.tested for run in runs):
         raise ValueError(
-            f"the {len(runs)} runs hold neither observations nor test.json: `lmdyn analyze` makes observations"
+            f"the {len(runs)} runs have neither observations nor test.json: make observations with `lmdyn analyze`"
         )
     reads = study_reads(STUDIES[study]) if study else frozenset()
     recorded = write_records(runs, out, study=study, reads=reads, others=others, most_mb=most_mb)
@@ -83,7 +83,7 @@ def keep_records(
 
 
 def study_reads(study: Study) -> frozenset[str]:
-    """``Observer/quantity`` of all that the claims of a study read: parts, floors and conditions."""
+    """Return ``Observer/quantity`` of everything that the claims of a study read: parts, floors and conditions."""
     numbers: list[Any] = []
     for claim in study.claims:
         numbers += [part.number for part in claim.parts]
@@ -102,27 +102,27 @@ def write_records(
 ) -> list[RecordedRun]:
     """Write ``<out>/runs.json`` and ``<out>/<observer>.parquet``; equal runs give equal bytes.
 
-    Kept are, of each observer, the rows that its static method ``record_rows(observations, settings)`` returns; of an
-    observer without one its scalars, and of quantities that have none the rows that the study's claims read.
-    Settings, seeds, configuration, commands, versions, times and fingerprints of claims are kept as texts; absolute
-    paths in them are shortened to their last part, and neither the name of the machine nor of its user is kept.
+    For each observer, the rows returned by its static method ``record_rows(observations, settings)`` are kept; for an
+    observer without this method, its scalars, and for quantities without scalars the rows that the study's claims read.
+    Settings, seeds, configuration, commands, versions, times and fingerprints of claims are kept as texts. Absolute
+    paths in them are shortened to their last part; the names of the machine and of its user are not kept.
 
     Args:
-        runs: run folders; runs that are kept already stay as they are.
-        out: the folder; whole files replace those that are there.
-        study: whose claims they bear; None keeps the fingerprints of all studies.
+        runs: run folders; runs that are already kept do not change.
+        out: the folder; existing files are replaced as a whole.
+        study: the study whose claims use them; None keeps the fingerprints of all studies.
         reads: ``Observer/quantity`` of the study's claims.
-        others: of runs that are kept in ``out`` and not among ``runs``: ``refuse``, ``keep`` or ``drop`` them.
-        most_mb: refuse to write more.
+        others: what to do with runs kept in ``out`` that are not among ``runs``: ``refuse``, ``keep`` or ``drop``.
+        most_mb: maximum size in MB.
 
     Returns:
         The runs, read back.
 
     Raises:
-        ValueError: a folder that holds something else; more than ``most_mb``; other runs there.
+        ValueError: if the folder contains something else, the size exceeds ``most_mb``, or there are other runs.
     """
     lock = FolderLock(out)
-    lock.acquire(wait=True)  # what another process is adding is kept
+    lock.acquire(wait=True)  # keeps what another process adds at the same time
     try:
         _replace(runs, out, study, frozenset(reads), others, most_mb)
     finally:
@@ -131,7 +131,7 @@ def write_records(
 
 
 def without_machine(value: Any) -> Any:
-    """Plain values without absolute paths: of each, the last part is left.
+    """Shorten the absolute paths in plain values to their last part.
 
     Example:
         >>> without_machine({"config": ["--data.path=/home/anna/text/train.txt", "https://a.b/c", "a/b"], "n": 1})
@@ -158,7 +158,7 @@ def _replace(
     others: str,
     most_mb: float,
 ) -> None:
-    """Write the files under other names, then lay them in the place of those that are there."""
+    """Write the files under temporary names, then replace the existing files by them."""
     given = [*runs, *_others(runs, out, others)]
     given.sort(key=lambda run: run.name)
     rows: dict[str, list[pd.DataFrame]] = {}
@@ -190,7 +190,7 @@ def _replace(
         write_json(Path(temporary, RUNS_FILE), content)
         _check_size(sorted(Path(temporary).iterdir()), out, most_mb)
         _made(out)
-        (out / RUNS_FILE).unlink(missing_ok=True)  # it is written last: what has none is no records folder
+        (out / RUNS_FILE).unlink(missing_ok=True)  # written last: a folder without it is not a records folder
         for path in out.glob("*.parquet"):
             path.unlink()
         for path in (*files.values(), Path(temporary, RUNS_FILE)):
@@ -198,19 +198,19 @@ def _replace(
 
 
 def _others(runs: Sequence[ObservedRun], out: Path, others: str) -> list[ObservedRun]:
-    """Runs that are kept in the folder and were not given again."""
+    """Return runs that are kept in the folder and were not given again."""
     if out.is_dir() and (
         strange := [
             p.name for p in out.iterdir() if p.name not in (RUNS_FILE, _COSTS) and p.suffix != ".parquet"
         ]
     ):
-        raise ValueError(f"{out} holds {strange[0]}, which is no record: choose a folder of its own")
+        raise ValueError(f"{out} contains {strange[0]}, which is not a record: choose a separate folder")
     if foreign := [p for p in out.glob("*.parquet") if not _of_records(p)]:
-        raise ValueError(f"{foreign[0]} was not written by `lmdyn records`: choose a folder of its own")
+        raise ValueError(f"{foreign[0]} was not written by `lmdyn records`: choose a separate folder")
     if others == "keep" and not is_records_folder(out) and any(out.glob("*.parquet")):
         raise ValueError(
-            f"{out} holds half of its records, whose runs cannot be kept: {RUNS_FILE} is missing; take it from the "
-            "repository, or --drop them"
+            f"{out} contains incomplete records, whose runs cannot be kept: {RUNS_FILE} is missing; restore it from "
+            "the repository, or --drop them"
         )
     if not is_records_folder(out) or others == "drop":
         return []
@@ -219,17 +219,17 @@ def _others(runs: Sequence[ObservedRun], out: Path, others: str) -> list[Observe
     ]
     if there and others == "refuse":
         raise ValueError(
-            f"{out} also holds {', '.join(run.name for run in there)}, which {'is' if len(there) == 1 else 'are'} not "
-            "among the runs: --keep keeps them, --drop drops them"
+            f"{out} also contains {', '.join(run.name for run in there)}, which {'is' if len(there) == 1 else 'are'} "
+            "not among the given runs: --keep keeps them, --drop removes them"
         )
     for run in there:
         for name in run.observers():
-            run.read(name)  # now: the files are replaced
+            run.read(name)  # read now, because the files are replaced
     return there
 
 
 def _of_records(path: Path) -> bool:
-    """Whether a file holds the observations of several runs, as ours; what cannot be read may be a half of ours."""
+    """Return whether a file contains observations of several runs in our format, or is unreadable (maybe partial)."""
     try:
         return "run" in pq.read_schema(path).names
     except (pa.ArrowException, OSError):
@@ -249,7 +249,7 @@ def _about(run: ObservedRun, study: str | None, environments: list[dict[str, Any
 
 
 def _session(session: Mapping[str, Any], environments: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is kept of a session; what it ran on stands once."""
+    """Return what is kept of a session; its environment is stored once, in ``environments``."""
     environment = {key: session.get(key) for key in _ENVIRONMENT}
     if environment not in environments:
         environments.append(environment)
@@ -258,20 +258,20 @@ def _session(session: Mapping[str, Any], environments: list[dict[str, Any]]) -> 
 
 
 def _kept(run: ObservedRun, name: str, reads: frozenset[str]) -> tuple[pd.DataFrame, int]:
-    """The rows of an observer that are kept, and how many there are."""
+    """Return the rows of an observer that are kept, and the number of all its rows."""
     observations = run.read(name)
     if isinstance(run, RecordedRun):
         return observations, int(run.records.observers(run.name)[name]["of"])
     assert isinstance(run, RunFolder)
     try:
         observer = recorded_observer(run.path / "observations" / name)
-    except UnknownObserverError:  # of whose rows nothing is known
+    except UnknownObserverError:  # nothing is known about its rows
         return observations, len(observations)
     choose = getattr(observer, "record_rows", None)
     if choose is not None:
         return choose(observations, run.settings(name)).reset_index(drop=True), len(observations)
     scalar = observer.is_scalar(observations)
-    told = set(observations.loc[scalar, "quantity"])  # claims on these are on the scalars, not on each word
+    told = set(observations.loc[scalar, "quantity"])  # claims on these read the scalars, not each word
     quantities = {
         q for q in observations["quantity"].unique() if q not in told and f"{observer.__name__}/{q}" in reads
     }
@@ -280,7 +280,7 @@ def _kept(run: ObservedRun, name: str, reads: frozenset[str]) -> tuple[pd.DataFr
 
 
 def _factored(about: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What all runs share, and of each run what is left."""
+    """Split into what all runs share, and what remains of each run."""
     runs = {name: json.loads(json.dumps(one)) for name, one in about.items()}
     shared: dict[str, Any] = {"condition": _common([one["condition"] for one in runs.values()])}
     studies = dict.fromkeys(s for one in runs.values() for s in one["registered"])
@@ -329,7 +329,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _write(tables: Sequence[pd.DataFrame], path: Path) -> Path:
-    """The rows of all runs, in the order of their names and as they were observed."""
+    """Write the rows of all runs, sorted by run name, in the order in which they were observed."""
     arrow = [from_arrow(to_arrow(table)) for table in tables]
     table = pa.concat_tables(arrow, promote_options="default").replace_schema_metadata(None)
     groups = [name for name in table.column_names if name != "value"]
@@ -346,9 +346,9 @@ def _check_size(files: Sequence[Path], out: Path, most_mb: float) -> None:
         return
     largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
     raise ValueError(
-        f"the records for {out} would take {whole:.1f} MB, and {most_mb:g} are allowed (the largest: "
-        f"{', '.join(f'{name} {sizes[name]:.1f}' for name in largest)}): let the observer say what is kept, by a "
-        "static method record_rows(observations, settings), or give --most MB"
+        f"the records for {out} would take {whole:.1f} MB, but at most {most_mb:g} are allowed (largest: "
+        f"{', '.join(f'{name} {sizes[name]:.1f}' for name in largest)}): let the observer choose what is kept, in a "
+        "static method record_rows(observations, settings), or raise --most MB"
     )
 
 

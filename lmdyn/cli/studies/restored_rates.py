@@ -1,4 +1,4 @@
-"""Other settings of an optimizer, brought into the state that a checkpoint restores, which would override them."""
+"""Changing optimizer settings in the state that a checkpoint restores, which would otherwise override them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,12 +14,12 @@ def change_optimizers(
 ) -> list[str]:
     """Change optimizers and schedules of a checkpoint from one configuration to another, in place.
 
-    A learning rate in force is multiplied by the ratio of the configured ones, since annealing and schedules may have
-    changed it; any other setting of a parameter group (momentum, weight decay, …) takes its new value. What the
-    optimizer has gathered (momenta, second moments) stays.
+    A current learning rate is multiplied by the ratio of the configured ones, since annealing and schedules may have
+    changed it; other settings of a parameter group (momentum, weight decay, …) take their new values. Accumulated state
+    of the optimizer (momenta, second moments) does not change.
 
     Args:
-        checkpoint: a full one.
+        checkpoint: a full checkpoint.
         there: the module as it was configured.
         here: the module as it is configured now.
 
@@ -27,13 +27,13 @@ def change_optimizers(
         A line for each change.
 
     Raises:
-        ValueError: other optimizers or schedules than those whose states the checkpoint holds.
+        ValueError: if optimizers or schedules differ from those whose states the checkpoint contains.
     """
     before, after = configured(there), configured(here)
     kinds, wanted = ([type(x).__name__ for part in parts for x in part] for parts in (before, after))
     if kinds != wanted:
         raise ValueError(
-            f"the checkpoint holds the state of {', '.join(kinds)}, which {', '.join(wanted)} cannot take over: keep "
+            f"the checkpoint contains the state of {', '.join(kinds)}, which {', '.join(wanted)} cannot use: keep "
             "the class, and change its settings"
         )
     lines: list[str] = []
@@ -41,7 +41,7 @@ def change_optimizers(
         sizes = [[len(g["params"]) for g in groups] for groups in (old.param_groups, state["param_groups"])]
         if sizes[0] != [len(g["params"]) for g in new.param_groups] or sizes[0] != sizes[1]:
             raise ValueError(
-                "the groups of parameters cannot change in a fork: their states are the checkpoint's"
+                "parameter groups cannot change in a fork: their states are restored from the checkpoint"
             )
         for number, groups in enumerate(
             zip(old.param_groups, new.param_groups, state["param_groups"], strict=True)
@@ -74,7 +74,7 @@ def _change_group(
 
 
 def _rates(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[float, float]:
-    """The configured rates; a scheduler has already changed ``lr`` itself, to 0 in a warmup."""
+    """Return the configured rates; a scheduler has already changed ``lr`` itself, e.g. to 0 in a warmup."""
     key = "initial_lr" if "initial_lr" in old and "initial_lr" in new else "lr"
     return float(old[key]), float(new[key])
 
@@ -82,13 +82,13 @@ def _rates(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[float, float
 def _ratio(old: float, new: float) -> float:
     if old == 0 and new != 0:
         raise ValueError(
-            f"a learning rate of 0 cannot become {new:g} by a factor: fork from a run with another one"
+            f"a learning rate of 0 cannot be scaled to {new:g}: fork from a run with a positive learning rate"
         )
     return 1.0 if old == new else new / old
 
 
 def configured(module: L.LightningModule) -> tuple[list[Optimizer], list[Any]]:
-    """Optimizers and schedulers that ``configure_optimizers`` of a module makes, in whatever of Lightning's forms."""
+    """Return optimizers and schedulers of a module's ``configure_optimizers``, in any form that Lightning accepts."""
     made: Any = module.configure_optimizers()
     if isinstance(made, Sequence) and len(made) == 2 and all(isinstance(part, list) for part in made):
         optimizers, schedulers = made

@@ -1,4 +1,4 @@
-"""What a command about studies is given: runs, folders of runs, records; and which of them belong together."""
+"""Resolving the arguments of study commands (runs, folders of runs, records) and grouping what belongs together."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,10 +21,10 @@ class Profile:
     """Runs that are judged together.
 
     Attributes:
-        name: of the folder that holds them; empty for runs that were given one by one.
+        name: name of the folder that contains them; empty for runs that were given individually.
         runs: folders of runs, or runs that are kept as records.
-        study: whose claims the records were made for, where they are records of some.
-        costs: what the runs have cost (:func:`~lmdyn.cli.studies.costs.total_costs`); empty where it is not known.
+        study: for records, the study for whose claims they were made.
+        costs: costs of the runs (:func:`~lmdyn.cli.studies.costs.total_costs`); empty if unknown.
     """
 
     name: str
@@ -34,24 +34,24 @@ class Profile:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run that was trained or replayed into."""
+    """Return whether a folder is that of a run that was trained or replayed into."""
     return any((folder / name).exists() for name in ("config.yaml", "provenance.json", "observations"))
 
 
 def find_profiles(given: Sequence[Path]) -> list[Profile]:
-    """The runs below the given folders: each folder of runs is a profile, and so are all runs that are given singly.
+    """Find the runs below the given folders: each folder of runs is a profile, and so are all individually given runs.
 
     Args:
         given: run folders, folders of runs, folders of such folders, records folders.
 
     Raises:
-        FileNotFoundError: no such folder, or no run in it.
+        FileNotFoundError: if a folder does not exist, or contains no run.
     """
     single: dict[Path, None] = {}
     profiles: list[Profile] = []
     for path in given:
         if not path.is_dir():
-            raise FileNotFoundError(f"{path} is no folder: expected a run, a folder of runs, or records")
+            raise FileNotFoundError(f"{path} is not a folder: expected a run, a folder of runs, or records")
         if is_records_folder(path):
             profiles.append(_recorded(path))
         elif is_run(path):
@@ -60,12 +60,12 @@ def find_profiles(given: Sequence[Path]) -> list[Profile]:
             profiles += found
         elif any(path.glob("*.parquet")):
             raise FileNotFoundError(
-                f"{path} holds half of its records: runs.json is missing; write them again, `lmdyn records RUN… --out "
+                f"{path} has incomplete records: runs.json is missing;  write them again,  `lmdyn records RUN… --out "
                 f"{path}`"
             )
         else:
             raise FileNotFoundError(
-                f"there is no run in {path}: expected config.yaml and observations/ there or in the folders below it, "
+                f"no run in {path}: expected config.yaml and observations/ there or in the folders below it, "
                 "or records (runs.json)"
             )
     if single:
@@ -79,11 +79,11 @@ def find_profiles(given: Sequence[Path]) -> list[Profile]:
 
 
 def find_runs(given: Sequence[Path]) -> list[ObservedRun]:
-    """All runs below the given folders, each once, by names that tell them apart.
+    """Return all runs below the given folders, each once, with distinct names.
 
     Raises:
-        FileNotFoundError: no such folder, or no run in it.
-        ValueError: two runs of one name, one of which is a record.
+        FileNotFoundError: if a folder does not exist, or contains no run.
+        ValueError: if two runs, one of them a record, have the same name.
     """
     runs = [run for profile in find_profiles(given) for run in profile.runs]
     folders = list(dict.fromkeys(run.path for run in runs if isinstance(run, RunFolder)))
@@ -91,7 +91,7 @@ def find_runs(given: Sequence[Path]) -> list[ObservedRun]:
     whole = sorted([*_of_folders(folders), *recorded], key=lambda run: run.name)
     for one, other in pairwise(whole):
         if one.name == other.name:
-            raise ValueError(f"there are two runs called {one.name!r}: give one of them")
+            raise ValueError(f"two runs are called {one.name!r}: give one of them")
     return whole
 
 
@@ -101,7 +101,7 @@ def _recorded(path: Path) -> Profile:
 
 
 def _below(folder: Path, depth: int) -> Iterator[Profile]:
-    """Profiles in a folder that is none itself: its own runs, then those of the folders below."""
+    """Yield the profiles in a folder that is not one itself: its own runs, then those of the folders below."""
     below = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     runs = [path for path in below if is_run(path)]
     if runs:
@@ -122,7 +122,7 @@ def _of_folders(folders: Sequence[Path]) -> list[ObservedRun]:
 
 
 class _NamedRun(RunFolder):
-    """A run by as much of its path as tells it from the others: ``version_0`` is the name of many."""
+    """A run named by as much of its path as distinguishes it from the others: many are called ``version_0``."""
 
     def __init__(self, path: Path, name: str) -> None:
         super().__init__(path)
@@ -130,5 +130,5 @@ class _NamedRun(RunFolder):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
         return self._name

@@ -1,4 +1,4 @@
-"""One writer in a folder: a lock that ends with the process that holds it, however it ends."""
+"""One writer per folder: a lock that is released when the process that holds it ends for any reason."""
 
 import contextlib
 import json
@@ -20,14 +20,14 @@ _SAY_S = 60.0
 
 
 class FolderLock:
-    """A file next to a folder that one process at a time may hold (``flock``), with a line about who does.
+    """A file next to a folder that one process at a time may lock (``flock``), with a line about the holder.
 
-    The system releases it when the process ends, SIGKILL included; a file that is left over locks nothing. Processes
-    that the holder forks, such as the workers of a DataLoader, which outlive it by seconds, do not hold it. On file
-    systems without locks, and on Windows, it is not held, which is no error.
+    The system releases the lock when the process ends, also by SIGKILL; a leftover file locks nothing. Processes forked
+    by the holder, such as the workers of a DataLoader, which outlive it by seconds, do not hold the lock. On file
+    systems without locks, and on Windows, nothing is locked and no error is raised.
 
     Args:
-        folder: what is held; it need not be there. The file is ``.<name>.lock`` next to it.
+        folder: the folder to lock, which need not exist. The file is ``.<name>.lock`` next to it.
 
     Example:
         >>> import tempfile
@@ -44,17 +44,17 @@ class FolderLock:
         self._file: int | None = None
 
     def acquire(self, *, wait: bool = False) -> None:
-        """Hold the folder.
+        """Lock the folder.
 
         Args:
-            wait: wait for as long as another process holds it, and say so; else raise.
+            wait: whether to wait, with a log message, while another process holds the lock; otherwise raise.
 
         Raises:
-            ValueError: another process holds it, which the message names.
-            UnwritableError: a folder in which nothing can be written.
+            ValueError: if another process holds the lock; the message names it.
+            UnwritableError: if the folder cannot be written to.
         """
         try:
-            import fcntl  # not on Windows
+            import fcntl  # unavailable on Windows
         except ImportError:
             return
         said = -_SAY_S
@@ -66,7 +66,7 @@ class FolderLock:
                 os.close(file)
                 if not wait:
                     raise ValueError(
-                        f"{self.folder} is written by {self._holder()}: wait for it, or end it; then start again"
+                        f"{self.folder} is written by {self._holder()}: wait for it, or terminate it; then start again"
                     ) from None
                 if time.monotonic() - said >= _SAY_S:
                     log.warning("%s is written by %s: waiting for it", self.folder, self._holder())
@@ -77,7 +77,7 @@ class FolderLock:
                 os.close(file)
                 log.debug("%s is not locked: %s", self.folder, error)
                 return
-            if not _same_file(file, self.path):  # its holder has removed it meanwhile
+            if not _same_file(file, self.path):  # its holder has removed it in the meantime
                 os.close(file)
                 continue
             self._file = file
@@ -96,14 +96,12 @@ class FolderLock:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             return os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            from lmdyn.callbacks.training.atomic_files import (
-                UnwritableError,
-            )  # costs seconds, by what is next to it
+            from lmdyn.callbacks.training.atomic_files import UnwritableError  # slow import
 
             raise UnwritableError(self.folder, error) from error
 
     def release(self) -> None:
-        """Let it go, and remove the file; without effect where it is not held."""
+        """Release the lock and remove its file; does nothing if the lock is not held."""
         if self._file is not None:
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()
@@ -111,7 +109,7 @@ class FolderLock:
             self._file = None
 
     def bequeath(self) -> None:
-        """Leave it to the program that this process becomes (``exec``), which holds it until it ends."""
+        """Pass the lock to the program that this process becomes (``exec``), which holds it until it ends."""
         if self._file is not None:
             os.set_inheritable(self._file, True)
 
@@ -119,7 +117,7 @@ class FolderLock:
         try:
             about = json.loads(self.path.read_text(encoding="utf-8"))
             return f"process {about['pid']} on {about['host']} ({about['command']}, since {about['began']})"
-        except (OSError, ValueError, KeyError, TypeError):  # it has just begun
+        except (OSError, ValueError, KeyError, TypeError):  # the holder has just started
             return "another process"
 
 
@@ -127,14 +125,14 @@ _HELD: "weakref.WeakSet[FolderLock]" = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """In a process that was forked: a lock is held as long as one process has the file open."""
+    """Close locks in a forked process: a lock is held as long as any process has the file open."""
     for lock in _HELD:
         if lock._file is not None:
             os.close(lock._file)
             lock._file = None
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows
+if hasattr(os, "register_at_fork"):  # unavailable on Windows
     os.register_at_fork(after_in_child=_leave_to_parent)
 
 

@@ -1,1 +1,1 @@
-"""Verdicts of claims as they are shown: words, tables in the terminal, Markdown, a page, figures."""
+"""Presentation of claims' verdicts: words, tables in the terminal, Markdown, a page, figures."""

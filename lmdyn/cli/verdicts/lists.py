@@ -1,4 +1,4 @@
-"""``lmdyn claims`` without runs: the studies, and the claims of one. Imports nothing heavy."""
+"""``lmdyn claims`` without runs: lists of the studies, and of one study's claims. Imports only small modules."""
 
 from pathlib import Path
 
@@ -10,24 +10,24 @@ from lmdyn.cli.verdicts.words import number_words, published_words, region_words
 
 __all__ = ["console", "find_study", "list_claims", "list_studies"]
 
-_WIDTH = 160  # where the output is no terminal
+_WIDTH = 160  # if the output is not a terminal
 
 
 def find_study(name: str) -> Study:
-    """A study of lmdyn's, or that of a file of one's own.
+    """Return a study of lmdyn, or the study in a user's file.
 
     Raises:
-        ValueError: no such study, with the nearest and the list.
+        ValueError: if the study is unknown; the message has the nearest name and the list.
     """
     if name.endswith(".py"):
         return study_of_file(Path(name))
     if name in STUDIES:
         return STUDIES[name]
-    from lmdyn.analysis.inspection.attributes import did_you_mean  # costs seconds, by what is next to it
+    from lmdyn.analysis.inspection.attributes import did_you_mean  # slow import
 
     first = " (the study comes first: lmdyn claims STUDY RUN …)" if Path(name).exists() else ""
     raise ValueError(
-        f"there is no study {name!r}{did_you_mean(name, STUDIES) or ';'} there are: {', '.join(STUDIES)}{first}"
+        f"unknown study {name!r}{did_you_mean(name, STUDIES) or ';'} studies: {', '.join(STUDIES)}{first}"
     )
 
 
@@ -45,7 +45,7 @@ def list_studies() -> None:
 
 
 def list_claims(name: str) -> None:
-    """Print the claims of a study: the number, and where it is to lie."""
+    """Print the claims of a study: the number, and the region in which it must lie."""
     study = find_study(name)
     page = console()
     page.print(f"{study.name}: {study.publication}, {study.title}\n")
@@ -64,7 +64,7 @@ def list_claims(name: str) -> None:
 
 
 def console() -> Console:
-    """Where tables are printed; wide where it is no terminal."""
+    """Return the console on which tables are printed; wide if the output is not a terminal."""
     made = Console(markup=False, highlight=False, emoji=False)
     if not made.is_terminal:
         made.width = _WIDTH

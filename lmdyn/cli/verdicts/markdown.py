@@ -1,4 +1,4 @@
-"""The verdicts of a study as Markdown: ``docs/results/<study>.md`` is written from records by it."""
+"""The verdicts of a study as Markdown; ``docs/results/<study>.md`` is written from records by it."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from lmdyn.cli.verdicts.words import how_words, number_words
 
 __all__ = ["markdown", "write_markdown"]
 
-_MANY = 12  # claims that lack the same: of more, what each says is left out
+_MANY = 12  # maximum number of claims with the same missing data that are listed with their statements
 
 
 def write_markdown(
@@ -26,12 +26,11 @@ def write_markdown(
 ) -> None:
     """Write the tables of a study.
 
-    Args:
-        study: the study.
-        judged: its profiles.
-        given: what was judged, for the line that says how the file was made.
-        path: of the file.
-        figures: by profile and group, the figures that are shown.
+    study: the study.
+    judged: its profiles.
+    given: the arguments that were judged, for the line that says how the file was made.
+    path: the file.
+    figures: files of the figures to show, by profile and group.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     links = {key: _relative(figure, path.parent) for key, figure in figures.items()}
@@ -45,7 +44,7 @@ def markdown(
     path: Path,
     figures: Mapping[tuple[str, str], str],
 ) -> str:
-    """The text of :func:`write_markdown`; equal for equal observations."""
+    """Return the text of :func:`write_markdown`; equal observations give equal text."""
     notes = path.with_name(f"{path.stem}_notes.md")
     own = f", and what we make of it is in [{notes.name}]({notes.name})" if notes.exists() else ""
     confidence = judged[0].judgement.confidence if judged else 0.95
@@ -96,7 +95,7 @@ def _profile(
 
 
 def _missing(rows: Sequence[ClaimJudgement]) -> list[list[str]]:
-    """Claims that lack the same are one row, where they are many."""
+    """Return rows of claims that were not measured; many claims with the same missing data become one row."""
     alike: dict[tuple[str, ...], list[ClaimJudgement]] = {}
     for row in rows:
         alike.setdefault(row.reasons, []).append(row)
@@ -168,7 +167,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Text as it is: no table cell, emphasis or tag begins in it."""
+    """Escape text so that it starts no table cell, emphasis or tag."""
     for sign in ("\\", "|", "*", "_", "<", "[", "`"):
         text = text.replace(sign, f"\\{sign}")
     return text.replace("\n", " ")
@@ -179,6 +178,6 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 def _shown(path: Path) -> str:
-    """A path as it can stand in a repository: below the working directory, or its name."""
+    """Return a path fit for a repository: relative to the working directory, or only its name."""
     path = path.resolve()
     return path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else path.name

@@ -1,4 +1,4 @@
-"""The verdicts of a study as a page of a report, each claim's figure beside it."""
+"""The verdicts of a study as a page of a report, each claim with its figure."""
 
 import html
 import math
@@ -32,7 +32,7 @@ def draw_figures(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str]
     """Draw each group of claims as ``<folder>/<study>_<profile>_<group>.png``.
 
     Returns:
-        By profile and group (:attr:`~lmdyn.cli.verdicts.tables.Group.slug`), the files.
+        The files, by profile and group (:attr:`~lmdyn.cli.verdicts.tables.Group.slug`).
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = figure_files(judged, folder)
@@ -42,13 +42,13 @@ def draw_figures(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str]
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """A third of what matplotlib writes: repositories keep every version."""
+    """Save with a palette, at a third of matplotlib's file size: repositories keep every version."""
     figure.set_dpi(_DPI)
     Image.fromarray(pixels(figure)).quantize(_COLOURS).save(path, optimize=True)
 
 
 def figure_files(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str], Path]:
-    """The files that :func:`draw_figures` writes, and returns."""
+    """Return the paths of the files that :func:`draw_figures` writes."""
     return {
         (one.profile.name, group.slug): folder / f"{_base(one)}_{group.slug}.png"
         for one in judged
@@ -146,11 +146,11 @@ def _figures(judged: Sequence[Judged]) -> Iterator[tuple[Judged, Group, Figure]]
 
 
 def group_figure(group: Group, runs: Mapping[SeedPair, Sequence[ObservedRun]]) -> Figure | None:
-    """The figure of claims of one question; None where nothing was measured.
+    """Draw the figure of the claims of one question; None if nothing was measured.
 
     Args:
         group: the claims.
-        runs: by their seeds.
+        runs: runs by their seeds.
     """
     rows = [row for judgement in group.rows for row in _rows(judgement, runs, variants=len(group.rows) > 1)]
     return claims_figure(group.title, rows) if rows else None
@@ -193,7 +193,7 @@ def _curves(
     for seed in seeds:
         try:
             table = number.curve(runs[seed])
-        except (NotMeasured, ValueError):  # a number of one's own, whose rows are no curve
+        except (NotMeasured, ValueError):  # a user's number may have no curve
             continue
         if table is not None and len(table) > 1:
             yield Curve(str(seed), table)

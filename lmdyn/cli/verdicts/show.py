@@ -1,4 +1,4 @@
-"""``lmdyn claims``: which of a publication's claims hold in some runs."""
+"""``lmdyn claims``: which of a publication's claims hold in given runs."""
 
 import fnmatch
 import logging
@@ -29,7 +29,7 @@ _COLUMNS = {
     "claim": 8, "what the publication says": 8, "number, 95 % interval": 7, "true where": 4, "floor": 7, "verdict": 7,
     "after Holm": 4,
 }  # fmt: skip
-_LONGEST = 300  # of what is missing
+_LONGEST = 300  # characters of the text on what is missing
 _COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow", "void": "magenta", "not measured": "dim"}
 
 
@@ -43,20 +43,21 @@ def show_claims(
     only: Sequence[str] = (),
     confidence: float = 0.95,
 ) -> None:
-    """The command: judge, print, and write what is asked for.
+    """Run the command: judge, print, and write the requested files.
 
     Args:
-        name: of the study.
-        given: run folders (judged together), folders of runs (each by itself), records.
+        name: name of the study.
+        given: run folders (judged together), folders of runs (each judged separately), records.
         markdown: file for the tables.
         figures: folder for the figures.
         out: folder of a report, for the page.
-        only: names of claims, with ``*`` for any text: show these only; all are judged.
-        confidence: of intervals.
+        only: names of the claims to show, with ``*`` for any text; all claims are judged.
+        confidence: confidence of the intervals.
 
     Raises:
-        FileNotFoundError: no such run.
-        ValueError: no such study or claim; no observations; records of another study; runs of different conditions.
+        FileNotFoundError: if a run does not exist.
+        ValueError: if study or claim are unknown, there are no observations, records are of another study, or runs
+            have different conditions.
     """
     study = find_study(name)
     chosen = _chosen(study, only)
@@ -83,17 +84,19 @@ def show_claims(
 
 
 def judge_profiles(study: Study, given: Sequence[Path], confidence: float = 0.95) -> list[Judged]:
-    """Judge the claims of a study in each profile of what is given; see :func:`show_claims`."""
+    """Judge the claims of a study in each profile of the given folders; see :func:`show_claims`."""
     profiles = find_profiles(given)
     for profile in profiles:
         if profile.study not in (None, study.name):
             raise ValueError(
-                f"{profile.name} holds records for the claims of {profile.study}, and they lack what those of "
+                f"{profile.name} contains records for the claims of {profile.study}, which lack what the claims of "
                 f"{study.name} read: lmdyn claims {profile.study} …, or give the runs themselves"
             )
     if not any(run.observers() or run.tested for profile in profiles for run in profile.runs):
         names = ", ".join(run.name for profile in profiles for run in profile.runs)
-        raise ValueError(f"{names}: no observations: `lmdyn analyze RUN --config OBSERVERS.yaml` makes them")
+        raise ValueError(
+            f"{names}: no observations: make them with `lmdyn analyze RUN --config OBSERVERS.yaml`"
+        )
     return [Judged(profile, _judge(study, profile, confidence)) for profile in profiles]
 
 
@@ -106,8 +109,8 @@ def _judge(study: Study, profile: Profile, confidence: float) -> StudyJudgement:
             raise
         told = " ".join(os.path.relpath(folder) for folder in folders)
         raise ValueError(
-            f"{error}. The runs are of {len(folders)} folders, which are judged each by itself where they are given in "
-            f"place of their runs: lmdyn claims {study.name} {told}"
+            f"{error}. The runs are in {len(folders)} folders; to judge each separately, give the folders instead of "
+            f"their runs: lmdyn claims {study.name} {told}"
         ) from error
 
 
@@ -170,7 +173,7 @@ def _print(judged: Judged, measured: Mapping[str, str]) -> None:
 
 
 def _table(*, header: bool) -> Table:
-    """A table of the width of the page, so that those of all questions have equal columns."""
+    """Return a table as wide as the page, so that columns of all questions align."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, expand=True, show_header=header)
     for column, ratio in _COLUMNS.items():
         table.add_column(column, overflow="fold", ratio=ratio)
@@ -184,7 +187,7 @@ def _print_reasons(page: Console, rows: Sequence[ClaimJudgement], which: str, pr
 
 
 def _print_missing(page: Console, rows: Sequence[ClaimJudgement]) -> None:
-    """What is not measured, by the line that would measure it."""
+    """Print what is not measured, grouped by the command that would measure it."""
     lines: dict[str, list[ClaimJudgement]] = {}
     for row in rows:
         lines.setdefault(row.reasons[-1], []).append(row)

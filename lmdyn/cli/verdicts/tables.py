@@ -1,4 +1,4 @@
-"""The rows that tables of claims have in common: claims of one question together, each number in words."""
+"""Rows shared by all tables of claims: claims grouped by question, each number in words."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ VERDICTS = ("holds", "fails", "undecided", "void", "not measured")
 
 @dataclass(frozen=True)
 class Judged:
-    """A profile and what the claims of a study came to in its runs."""
+    """A profile, and the judged claims of a study in its runs."""
 
     profile: Profile
     judgement: StudyJudgement
@@ -46,7 +46,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Cells:
-    """One number of a claim, as tables show it; of a claim with several numbers, the verdict stands in the first."""
+    """One number of a claim, as shown in tables; if a claim has several numbers, the first has the verdict."""
 
     name: str
     says: str
@@ -62,26 +62,26 @@ class Cells:
 
 @dataclass(frozen=True)
 class Group:
-    """Claims of one question, variants beside each other; or a claim of its own."""
+    """Claims of one question, with its variants; or a single claim."""
 
     title: str
     rows: Sequence[ClaimJudgement]
 
     @property
     def slug(self) -> str:
-        """A name for files, unique in the study: that of the first claim."""
+        """A name for files, unique in the study: the name of the first claim."""
         return re.sub(r"\W+", "_", self.rows[0].claim.name).strip("_")
 
     @property
     def measured(self) -> bool:
-        """Whether anything of it was measured."""
+        """Whether any of it was measured."""
         return any(row.verdict != "not measured" for row in self.rows)
 
     @property
     def decides(self) -> str:
-        """What decides between variants of one statement, computed from their verdicts.
+        """Which choice decides between variants of one statement, computed from their verdicts.
 
-        Empty of one variant, and of too few seeds; other statements about the same question are no variants of it.
+        Empty for one variant or too few seeds; other statements about the same question are not variants of it.
         """
         by_statement: dict[str, list[ClaimJudgement]] = {}
         for row in self.rows:
@@ -95,7 +95,7 @@ class Group:
         return " ".join(word for word in found if word)
 
     def cells(self) -> Iterator[Cells]:
-        """A row for each number; what the publication says stands where it is another than in the row above."""
+        """Yield a row for each number; the statement is given if it differs from that in the row above."""
         said = ""
         for row in self.rows:
             for cells in _cells(row, variants=len(self.rows) > 1):
@@ -104,7 +104,7 @@ class Group:
 
 
 def groups_of(judgement: StudyJudgement) -> list[Group]:
-    """The claims of a study by their questions, in the study's order."""
+    """Return the claims of a study grouped by question, in the study's order."""
     found: dict[str, list[ClaimJudgement]] = {}
     for row in judgement:
         found.setdefault(row.claim.question or row.claim.name, []).append(row)
@@ -119,7 +119,7 @@ def _cells(row: ClaimJudgement, *, variants: bool) -> Iterator[Cells]:
         digits = _digits(judged)
         told = f"{name}: {part.label}" if part.label and len(claim.parts) > 1 else name
         if i > 0 and part.label:
-            told = f"… {part.label}"  # the variant stands in the first
+            told = f"… {part.label}"  # the first row has the variant
         yield Cells(
             told if i == 0 or part.label else f"{name} ({i + 1})",
             claim.says if i == 0 else "",
@@ -164,7 +164,7 @@ def _floor(row: ClaimJudgement, digits: int) -> str:
 
 
 def verdict_words(row: ClaimJudgement) -> str:
-    """The verdict, with what limits it: of this text only, exploratory."""
+    """Return the verdict with its limits: for this text only, exploratory."""
     words: str = row.verdict
     if row.verdict == "undecided" and _too_few(row):
         n = row.parts[0].n
@@ -182,13 +182,13 @@ def _too_few(row: ClaimJudgement) -> bool:
 
 
 def _all_inside(row: ClaimJudgement) -> bool:
-    """Whether what each seed measured is what the claim says."""
+    """Return whether the number of each seed lies in the claim's region."""
     inside = [all(e.value in part.region for e in part.estimates.values()) for part in row.parts]
     return all(inside) if row.claim.combine == "all" else any(inside)
 
 
 def details_of(row: ClaimJudgement) -> Iterator[tuple[str, str]]:
-    """What is known of a claim beside its table, by name."""
+    """Yield further facts about a claim that its table does not show, by name."""
     claim = row.claim
     if claim.matters:
         yield "smallest difference that matters", claim.matters
@@ -216,7 +216,7 @@ def details_of(row: ClaimJudgement) -> Iterator[tuple[str, str]]:
 
 
 def reasons_of(rows: Sequence[ClaimJudgement], which: str) -> Mapping[str, list[str]]:
-    """Reasons (``reasons`` or ``exploratory``) and the claims that they are given for, each reason once."""
+    """Return the claims of each reason (``reasons`` or ``exploratory``), each reason once."""
     found: dict[str, list[str]] = {}
     for row in rows:
         reasons: Sequence[str] = getattr(row, which)
@@ -226,7 +226,7 @@ def reasons_of(rows: Sequence[ClaimJudgement], which: str) -> Mapping[str, list[
 
 
 def elsewhere(one: Judged, judged: Sequence[Judged]) -> dict[str, str]:
-    """Claims that are not measured in one group of runs and are in another of the page, with that one's name."""
+    """Return claims not measured in one group of runs but in another one on the page, with that group's name."""
     lacking = [row.claim.name for row in one.judgement if row.verdict == "not measured"]
     found: dict[str, str] = {}
     for other in (other for other in judged if other is not one):
@@ -236,14 +236,14 @@ def elsewhere(one: Judged, judged: Sequence[Judged]) -> dict[str, str]:
 
 
 def tally(judgement: StudyJudgement, measured: Mapping[str, str] | None = None) -> str:
-    """How many claims there are of each verdict, and of how many it is left after Holm's correction.
+    """Count the claims of each verdict, and how many remain after Holm's correction.
 
     Args:
-        judgement: of the claims.
-        measured: those of another group of runs, see :func:`elsewhere`.
+        judgement: the claims' judgement.
+        measured: claims that are measured in another group of runs, see :func:`elsewhere`.
 
     Returns:
-        Such as ``3 hold, 1 fails, 2 are undecided, 1 is void, 4 are not measured; after Holm 2 hold, 1 fails``.
+        A text such as ``3 hold, 1 fails, 2 are undecided, 1 is void, 4 are not measured; after Holm 2 hold, 1 fails``.
     """
     said = _tally([row.verdict for row in judgement], VERDICTS)
     if measured:
@@ -254,7 +254,7 @@ def tally(judgement: StudyJudgement, measured: Mapping[str, str] | None = None) 
 
 
 def shown(judgement: StudyJudgement) -> str:
-    """How many claims are shown, where not all are."""
+    """Return how many claims are shown, if not all are."""
     n, of = len(judgement.rows), len(judgement.study.claims)
     return f" {n} of {of} claims are shown:" if n < of else ""
 
@@ -271,7 +271,7 @@ def _tally(found: Sequence[str], verdicts: Sequence[str]) -> str:
 
 
 def heading(profile: Profile) -> str:
-    """A profile's name, runs and seeds in a line."""
+    """Return a profile's name, runs and seeds in a line."""
     numbered = sorted(
         {run.seeds for run in profile.runs}, key=lambda pair: [-1 if n is None else n for n in pair]
     )

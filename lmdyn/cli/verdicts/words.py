@@ -1,4 +1,4 @@
-"""What tables say of a claim, in words and rounded numbers: the same in the terminal, in Markdown and on the page."""
+"""Texts of tables about claims, in words and rounded numbers: the same in the terminal, in Markdown and on the page."""
 
 import math
 import re
@@ -57,12 +57,12 @@ _MINUS = "\N{MINUS SIGN}"
 
 
 def how_words(confidence: float) -> str:
-    """How to read a table of verdicts: a paragraph, emphasis between asterisks."""
+    """Return the paragraph that explains a table of verdicts, with emphasis between asterisks."""
     return _HOW.format(confidence=confidence)
 
 
 def decimals(low: float, high: float) -> int:
-    """How many decimals say an interval with two digits of its half-width.
+    """Return how many decimals show an interval with two digits of its half-width.
 
     Example:
         >>> decimals(0.1234, 0.2234), decimals(-30.0, 50.0), decimals(0.5, 0.5)
@@ -75,7 +75,7 @@ def decimals(low: float, high: float) -> int:
 
 
 def rounded(value: float, digits: int) -> str:
-    """A number as tables show it, with a minus sign that is one.
+    """Round a number as in tables, with a true minus sign.
 
     Example:
         >>> rounded(-0.1234, 2), rounded(float("inf"), 2), rounded(-0.0001, 2)
@@ -91,7 +91,7 @@ def rounded(value: float, digits: int) -> str:
 
 
 def interval_words(low: float, high: float, digits: int) -> str:
-    """An interval in brackets; a dash where there is none.
+    """Format an interval in brackets; a dash if there is none.
 
     Example:
         >>> interval_words(-0.5, 0.25, 2), interval_words(float("nan"), 1.0, 2)
@@ -103,7 +103,7 @@ def interval_words(low: float, high: float, digits: int) -> str:
 
 
 def region_words(region: Region) -> str:
-    """The region in which a claim is true.
+    """Format the region in which a claim is true.
 
     Example:
         >>> from lmdyn.claims import Above, Within
@@ -114,7 +114,7 @@ def region_words(region: Region) -> str:
 
 
 def published_words(published: Published | None) -> str:
-    """The number that a publication prints, with the interval of its own n where one can be had.
+    """Format the number printed in a publication, with its confidence interval for its own n if available.
 
     Example:
         >>> published_words(Published(-0.4, n=28, kind="correlation"))
@@ -133,11 +133,11 @@ def published_words(published: Published | None) -> str:
 
 
 def number_words(number: Any, *, brief: bool = False) -> str:
-    """A number in words: what is measured where, and what is made of it.
+    """Describe a number in words: what is measured at which site, and how it is computed.
 
     Args:
-        number: one number a run.
-        brief: without site, groups and settings, which are then a row's own: what axes are called.
+        number: the number of a run.
+        brief: whether to omit site, groups and settings, which then belong to a row: used for axes.
 
     Example:
         >>> rows = Rows("Sparsity", "rho_gradient", "h2", where=(("role", "target"),))
@@ -175,7 +175,9 @@ def number_words(number: Any, *, brief: bool = False) -> str:
             return f"{number.metric.replace('_', ' ')}{'' if brief else _of_run(number.run)}"
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", type(number).__name__).lower()
     a, b = getattr(number, "a", None), getattr(number, "b", None)
-    if isinstance(a, Number) and isinstance(b, Number) and not brief:  # of two numbers: each has its own step
+    if (
+        isinstance(a, Number) and isinstance(b, Number) and not brief
+    ):  # for two numbers, each has its own step
         return f"{name} of {number_words(a)}, to {number_words(b)}"
     rows = dict.fromkeys(_rows_words(part, brief) for part in parts_of(number) if isinstance(part, Rows))
     return name if brief or not rows else f"{name} of {'; '.join(rows)}"
@@ -192,7 +194,7 @@ def _difference_words(number: Difference, brief: bool) -> str:
 
 
 def quantity_words(number: Any) -> str:
-    """What the values of a number's curve are.
+    """Describe the values of a number's curve.
 
     Example:
         >>> quantity_words(At(Rows("Sparsity", "chi_gradient", "h2")))
@@ -232,7 +234,7 @@ def _step_words(step: str | int | float) -> str:
 
 
 def estimate_words(estimate: Estimate, digits: int) -> str:
-    """One seed's number, or the bounds where it is censored.
+    """Format one seed's number, or its bounds if it is censored.
 
     Example:
         >>> estimate_words(Estimate(0.213), 2), estimate_words(Estimate(3.0, low=3.0, high=math.inf), 1)
@@ -248,14 +250,14 @@ def estimate_words(estimate: Estimate, digits: int) -> str:
 
 
 def components_words(components: "VarianceComponents") -> str:
-    """Shares of the variance of a crossed design.
+    """Format the variance shares of a crossed design.
 
     Example:
         >>> from lmdyn.analysis.statistics.variance_components import VarianceComponents
         >>> components_words(VarianceComponents(0.03, -0.001, 0.01, 0.5))
         'of initialisation 75 %, of the order of data 0 %, of both and the rest 25 % (one run a cell)'
     """
-    found = [max(0.0, value) for value in components[:3]]  # an estimate below 0 says: none that shows
+    found = [max(0.0, value) for value in components[:3]]  # an estimate below 0 means that none is visible
     if not (whole := math.fsum(found)):
         return "0"
     first, second, rest = (f"{value / whole:.0%}".replace("%", " %") for value in found)
@@ -263,13 +265,13 @@ def components_words(components: "VarianceComponents") -> str:
 
 
 def what_decides(verdicts: Sequence[tuple[str, str]]) -> str:
-    """A sentence about the verdicts of the variants of one question: whether they agree, and if not, what decides.
+    """Return a sentence about the verdicts of the variants of one question: whether they agree, or what decides.
 
-    Variants whose names have several parts (``published rule; the tree``) are compared part by part: where the verdict
-    follows one part whatever the others are, that part decides.
+    Variants whose names have several parts (``published rule; the tree``) are compared part by part: if the verdict
+    follows one part regardless of the others, that part decides.
 
     Args:
-        verdicts: of each variant its name and its verdict.
+        verdicts: name and verdict of each variant.
 
     Example:
         >>> what_decides([("cca", "holds"), ("svcca", "fails"), ("pwcca", "holds")])
@@ -295,7 +297,7 @@ def what_decides(verdicts: Sequence[tuple[str, str]]) -> str:
         every = "Both" if len(measured) == 2 else f"All {len(measured)}"
         (verdict,) = found
         return f"{every} variants agree: it {verdict}{rest}." if len(measured) > 1 else f"It {verdict}{rest}."
-    apart = {"holds", "fails"} <= found  # undecided is no other answer, but none
+    apart = {"holds", "fails"} <= found  # undecided does not contradict a verdict
     part = _deciding_part(
         [_parts_of(variant) for variant, _ in measured], [verdict for _, verdict in measured]
     )
@@ -312,7 +314,7 @@ def what_decides(verdicts: Sequence[tuple[str, str]]) -> str:
 
 
 def _by_verdict(verdicts: Sequence[tuple[str, str]], which: Sequence[str]) -> list[str]:
-    """``holds with a, b`` for each of some verdicts that any variant has; variants that share a part, by that part."""
+    """Return ``holds with a, b`` for each verdict that any variant has; variants that share a part, by that part."""
     return [
         f"{verdict} with {', '.join(_told_apart(_condensed(dict.fromkeys(names), verdicts)))}"
         for verdict in which
@@ -321,12 +323,12 @@ def _by_verdict(verdicts: Sequence[tuple[str, str]], which: Sequence[str]) -> li
 
 
 def _told_apart(names: Sequence[str]) -> list[str]:
-    """Names in a list; in quotation marks where one has a comma or a semicolon of its own."""
+    """Join names in a list, with quotation marks if one contains a comma or a semicolon."""
     return [f"“{name}”" for name in names] if any({",", ";"} & {*name} for name in names) else [*names]
 
 
 def _condensed(names: Iterable[str], verdicts: Sequence[tuple[str, str]]) -> list[str]:
-    """Some variants, those of one level by the level alone where they are all that there are of it."""
+    """Shorten a list of variants: replace all variants of one level by the level."""
     left = list(names)
     everything = {variant: _parts_of(variant) for variant, _ in verdicts}
     for place in range(max(map(len, everything.values()))):
@@ -335,7 +337,7 @@ def _condensed(names: Iterable[str], verdicts: Sequence[tuple[str, str]]) -> lis
             if len(of_level) > 1 and set(of_level) <= set(left):
                 at = left.index(of_level[0])
                 left = [name for name in left if name not in of_level]
-                left.insert(at, level)  # after the rest is out: a variant may be called like its level
+                left.insert(at, level)  # after removing the others: a variant may have its level's name
     return left
 
 
@@ -344,7 +346,7 @@ def _parts_of(variant: str) -> list[str]:
 
 
 def _deciding_part(names: Sequence[Sequence[str]], verdicts: Sequence[str]) -> int | None:
-    """The place of that part of the names which the verdict follows whatever the others are, where there is one."""
+    """Return the index of the part of the names that alone determines the verdict; None if there is no single one."""
     width = len(names[0])
     if width < 2 or any(len(parts) != width for parts in names):
         return None
@@ -353,4 +355,4 @@ def _deciding_part(names: Sequence[Sequence[str]], verdicts: Sequence[str]) -> i
         pairs = set(zip(levels, verdicts, strict=True))
         if len(pairs) == len(set(levels)) < len(names):
             found.append(place)
-    return found[0] if len(found) == 1 else None  # of two parts that vary together either may decide
+    return found[0] if len(found) == 1 else None  # if two parts vary together, either may decide

@@ -20,12 +20,12 @@ SHUFFLED = "shuffled_"
 
 
 class StreamState(TypedDict):
-    """What a :class:`StreamLoader` saves."""
+    """The saved state of a :class:`StreamLoader`."""
 
     position: int
-    """Batches handed out in this epoch."""
+    """Number of batches served in this epoch."""
     global_batch: NotRequired[dict[str, int]]
-    """Rows of a batch of all ranks, and how they are divided; states of earlier versions lack it."""
+    """Rows of a batch of all ranks, and their division; states of earlier versions lack it."""
     text: NotRequired[str]
     """Hash of the tokens; states of earlier versions lack it."""
 
@@ -34,12 +34,12 @@ class StreamLoader:
     """Serves a split as parallel contiguous streams, window by window; sized, resumable, without randomness.
 
     The N - 1 next-token predictions of a split of N tokens are cut into ``streams`` runs of equal length (up to
-    one), and batch i holds window i of each run, so that row b of a batch continues row b of the one before.
-    Each prediction is used exactly once; where runs differ by one token the shorter ones end with one position of
-    padding. Text stays in memory-mapped files.
+    one), and batch i contains window i of each run, so that row b of a batch continues row b of the previous one.
+    Each prediction is used exactly once; if the lengths of runs differ by one token, the shorter ones end with one
+    position of padding. Text stays in memory-mapped files.
 
-    Batch i of all ranks together is window i of each stream, whatever their number: a run goes on, on another number of
-    ranks, with as many streams as before, which its model must carry the hidden states of to their new ranks.
+    Batch i of all ranks together is window i of each stream, for any number of ranks. A run can therefore resume on
+    another number of ranks with the same number of streams; its model must move their hidden states to the new ranks.
 
     A batch is a dict of tensors:
 
@@ -48,25 +48,25 @@ class StreamLoader:
     ``labels``          (B, T) long the next token, -100 on padding
     ``attention_mask``  (B, T) long 1, 0 on padding
     ``continues``       (B,) bool   whether the row continues the row of the previous batch
-    ``<layer>``         (B, T) long label of the input token, -100 where there is none
-    ``target_<layer>``  (B, T) long label of the next token, -100 where there is none
+    ``<layer>``         (B, T) long label of the input token, -100 if it has none
+    ``target_<layer>``  (B, T) long label of the next token, -100 if it has none
     =================== =========== ====================================================================
 
     with T = ``sequence_length``, or less in the last window.
 
     Args:
         data: the encoded split.
-        streams: number of streams of the whole set; the rows of a batch are this rank's share of them.
-        sequence_length: predictions in a window.
+        streams: number of streams of all ranks together; the rows of a batch are this rank's share of them.
+        sequence_length: predictions per window.
         layers: gold layers to serve; ``shuffled_<layer>`` serves the layer's labels under one permutation.
         pad_id: token id on padding.
-        seed: of the permutation of ``shuffled_`` layers.
-        max_tokens: only the first so many predictions; see :meth:`limit`.
-        rank: this process; see :meth:`shard`.
+        seed: seed of the permutation of ``shuffled_`` layers.
+        max_tokens: serve only this many predictions, from the start; see :meth:`limit`.
+        rank: rank of this process; see :meth:`shard`.
         world_size: number of processes.
 
     Raises:
-        ValueError: sizes below 1, a split of fewer than two tokens, a layer that the split lacks.
+        ValueError: if sizes are below 1, the split has fewer than two tokens or lacks a layer.
 
     Example:
         >>> import tempfile
@@ -110,9 +110,7 @@ class StreamLoader:
         if max_tokens is not None and max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
         if data.num_tokens < 2:
-            raise ValueError(
-                f"a stream needs at least two tokens, got {data.num_tokens}: nothing can be predicted"
-            )
+            raise ValueError(f"a stream requires at least two tokens, got {data.num_tokens}: use more text")
         servable = tuple(layer for layer in BATCH_LAYERS if layer in data.names)
         for layer in layers:
             if layer.removeprefix(SHUFFLED) not in servable:
@@ -135,7 +133,7 @@ class StreamLoader:
         self.rank = rank
         self.world_size = world_size
         self.total_tokens = min(data.num_tokens - 1, max_tokens or data.num_tokens)
-        """Predictions of the whole set, all ranks together."""
+        """Number of predictions of the whole set, for all ranks together."""
         shortest, longer = divmod(self.total_tokens, streams)
         rows = np.arange(rank, streams, world_size)
         self._starts = rows * shortest + np.minimum(rows, longer)
@@ -144,18 +142,18 @@ class StreamLoader:
         self.epoch_batches = len(self)
         """Batches after which a trainer ends the epoch: a state saved there restores as the start of the next."""
         self.accumulated = 1
-        """Batches of an update."""
+        """Batches per update."""
         self._position = 0
         self._resume: int | None = None
 
     @property
     def num_tokens(self) -> int:
-        """Predictions served to this rank in one epoch."""
+        """Number of predictions served to this rank in one epoch."""
         return int(self._lengths.sum())
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The layers that are in each batch."""
+        """Names of the layers in each batch."""
         return tuple(self._settings["layers"])
 
     @property
@@ -165,7 +163,7 @@ class StreamLoader:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of what all ranks together are served: equal tokens, labels and cut give an equal one."""
+        """Hash of the data served to all ranks together: equal for equal tokens, labels and division."""
         return self._fingerprint(self.streams)
 
     def _fingerprint(self, streams: int) -> str:
@@ -179,7 +177,7 @@ class StreamLoader:
         return -(-self._longest // self.sequence_length) if len(self._starts) else 0
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        # A position is taken up with the first batch, not here: Lightning opens iterators that it never reads.
+        # The position is restored with the first batch, not here: Lightning opens iterators that it never reads.
         first, self._resume = self._resume or 0, None
         for index in range(first, len(self)):
             self._position = index + 1  # before the yield: the trainer saves while it works on this batch
@@ -187,7 +185,7 @@ class StreamLoader:
 
     @cached_property
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Memory-mapped labels of the served layers."""
+        """Return memory-mapped labels of the served layers."""
         seed = self._settings["seed"]
         return {
             layer: (
@@ -201,7 +199,7 @@ class StreamLoader:
     def _window(self, index: int) -> dict[str, Tensor]:
         offset = index * self.sequence_length
         steps = np.arange(offset, min(offset + self.sequence_length, self._longest) + 1)
-        # one gather of T + 1 positions holds inputs and targets; padding reads a real token, overwritten below
+        # one gather of T + 1 positions gives inputs and targets; padding reads a real token, overwritten below
         positions = np.minimum(self._starts[:, None] + steps, self.total_tokens)
         padding = torch.from_numpy(steps[:-1] >= self._lengths[:, None])
         tokens = torch.from_numpy(self._data.tokens[positions].astype(np.int64))
@@ -222,26 +220,26 @@ class StreamLoader:
         return StreamLoader(self._data, settings.pop("streams"), settings.pop("sequence_length"), **settings)
 
     def shard(self, rank: int, world_size: int) -> "StreamLoader":
-        """The streams ``rank, rank + world_size, ...`` of the whole set, also where this loader is a shard.
+        """Return a loader of the streams ``rank, rank + world_size, ...`` of the whole set, also from a shard.
 
-        All ranks have equally many batches, except that a rank without any stream has none.
+        All ranks have the same number of batches, except that a rank without streams has none.
         """
         return self._replace(rank=rank, world_size=world_size)
 
     def limit(self, max_tokens: int) -> "StreamLoader":
-        """The first ``max_tokens`` predictions of the split, cut into the same number of streams."""
+        """Return a loader of the first ``max_tokens`` predictions of the split, in the same number of streams."""
         return self._replace(max_tokens=max_tokens)
 
     def recut(self, fingerprints: Collection[str]) -> "StreamLoader | None":
-        """The same predictions, in as many streams as one of these fingerprints is of; None where it is of none."""
+        """Return a loader with the number of streams of one of these fingerprints; None if none matches."""
         streams = size_that(lambda n: self._fingerprint(n) in fingerprints)
         return None if streams is None else self._replace(streams=streams)
 
     def state_dict(self) -> StreamState:
-        """Number of batches handed out in this epoch, the one that is being worked on included.
+        """Return the number of batches served in this epoch, including the current one.
 
-        Saved in ``on_train_batch_end`` or later, this is what the model was trained on. A checkpoint written in the
-        midst of a training step, as on an exception, counts the batch of that step too.
+        Saved in ``on_train_batch_end`` or later, these are the batches that the model was trained on. A checkpoint
+        written during a training step, as on an exception, also counts the batch of that step.
         """
         position = self._position if self._resume is None else self._resume
         return {
@@ -255,11 +253,11 @@ class StreamLoader:
         return GlobalBatch(self.streams, self.world_size, self.accumulated)
 
     def load_state_dict(self, state: StreamState) -> None:
-        """Continue at a saved position with the next iteration; a position at the end is the next epoch's start.
+        """Continue at a saved position with the next iteration; the end of an epoch becomes the start of the next.
 
         Raises:
-            ResumeError: another number of streams, or of windows in an update; a position beyond the end, of a loader
-                with other settings.
+            ResumeError: if the number of streams, or of windows per update, differs, or the position is beyond the end,
+                as for a loader with other settings.
         """
         if (saved := GlobalBatch.saved(state)) is not None:
             self._global_batch.check_streams(saved)
@@ -267,7 +265,7 @@ class StreamLoader:
         position = int(state["position"])
         if not 0 <= position <= len(self):
             raise ResumeError(
-                f"position {position} lies outside of an epoch of {len(self)} batches: resume with the batch_size, "
+                f"position {position} is outside an epoch of {len(self)} batches: resume with the batch_size, "
                 "sequence_length, number of processes and text of the saved run"
             )
         self._resume = 0 if position >= min(self.epoch_batches, len(self)) else position

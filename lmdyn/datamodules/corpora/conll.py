@@ -1,4 +1,4 @@
-"""CoNLL-2012 and its relatives: treebanks with phrases, semantic roles and coreference in columns of brackets."""
+"""CoNLL-2012 and related formats: treebanks with phrases, semantic roles and coreference in columns of brackets."""
 
 import glob
 import os
@@ -19,24 +19,24 @@ ConllLayout = Literal["conll2012", "ewt_propbank", "gum"]
 
 @dataclass(frozen=True)
 class _Layout:
-    """Which column holds what."""
+    """The columns of a layout."""
 
     fixed: int
-    """Columns before those of the predicates."""
+    """Number of columns before those of the predicates."""
     number: int
     word: int
     tag: int
     parse: int
     frame: int
-    """The frameset of a predicate, - for other words."""
+    """The frameset of a predicate, ``-`` for other words."""
     tabs: bool
     coreference: bool
-    """Whether the last column is that, and ``#begin document`` and ``#end document`` delimit documents."""
+    """Whether the last column is coreference, and ``#begin document`` and ``#end document`` delimit documents."""
     predicates: bool = True
 
     @property
     def least(self) -> int:
-        """Columns of a line, but for those of the predicates."""
+        """Number of columns of a line, except those of the predicates."""
         return self.fixed + self.coreference
 
 
@@ -54,38 +54,38 @@ _ESCAPED = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{"
 
 
 def read_conll(path: Path, layout: ConllLayout = "conll2012", lowercase: bool = False) -> Iterator[Document]:
-    r"""Stream the documents of a CoNLL-2012 file, or of a relative of it.
+    r"""Stream the documents of a CoNLL-2012 file, or of a related format.
 
-    What fills a :class:`~lmdyn.datamodules.Sentence`:
+    Layers of :class:`~lmdyn.datamodules.Sentence`:
 
-    - ``xpos``: the part of speech as it is.
-    - ``constituents``: all nodes of the parse above the tags, each by itself: where nodes cover the same words
+    - ``xpos``: the part of speech, unchanged.
+    - ``constituents``: all nodes of the parse above the tags, each separately: if nodes cover the same words
       (unary chains such as S over VP) there is one constituent for each, from the top down. The root (``TOP``,
-      ``ROOT``, ``NOPARSE``, or no label) is none. Function tags are cut: ``NP-SBJ`` and ``NP=2`` are ``NP``.
-      None where no word of a sentence has a bracket.
+      ``ROOT``, ``NOPARSE``, or no label) is excluded. Function tags are cut: ``NP-SBJ`` and ``NP=2`` become ``NP``.
+      None if no word of a sentence has a bracket.
     - ``roles``: the arguments of each predicate column, with continuations (``C-ARG1``, ``C-V``) and relative
-      pronouns (``R-ARG0``) as they are labelled; not the predicate's own ``V``, which tells where it is. The k-th
-      column, where it has no ``V``, is that of the k-th word with a frameset, if there are as many of them.
+      pronouns (``R-ARG0``) as labelled, without the predicate's own ``V``, which marks its position. If the k-th
+      column has no ``V``, it belongs to the k-th word with a frameset, if their numbers are equal.
     - ``mentions``: an entity for each chain of a document and part, numbered from 0 in the order of first mention.
 
     Layouts:
 
-    - ``conll2012``: white space between columns, or tabs, between which a cell may be empty: document, part, word
-      number, word, tag, parse, lemma, frameset, sense, speaker, named entity, a column for each predicate,
+    - ``conll2012``: columns separated by white space, or by tabs, between which a cell may be empty: document, part,
+      word number, word, tag, parse, lemma, frameset, sense, speaker, named entity, a column for each predicate,
       coreference. A document is a part, named ``<document>/<part>``. Brackets as words are unescaped (``-LRB-`` is
-      ``(``); ``/.`` and the like are not.
+      ``(``); ``/.`` and similar words are not.
     - ``gum``: the same with tabs and without predicates.
     - ``ewt_propbank``: tabs: document, sentence id, word number, word, tag, parse, lemma, frameset, a column for
-      each predicate. A document ends where its name does; there is no coreference.
+      each predicate. A document ends when its name changes; there is no coreference.
 
     Args:
         path: the file.
         layout: ``conll2012``, ``ewt_propbank`` or ``gum``.
-        lowercase: lowercase the words.
+        lowercase: whether to lowercase the words.
 
     Raises:
-        ValueError: malformed columns, brackets that do not balance within their sentence, words outside of a
-            document, with file and line number; an unknown layout.
+        ValueError: if columns are malformed, brackets do not balance within their sentence, or words are outside a
+            document (with file and line number); if the layout is unknown.
 
     Example:
         >>> import tempfile
@@ -100,14 +100,16 @@ def read_conll(path: Path, layout: ConllLayout = "conll2012", lowercase: bool = 
         [(0, 2, 'S'), (0, 1, 'NP'), (1, 2, 'VP')]
     """
     if layout not in _LAYOUTS:
-        raise ValueError(f"layout is one of {list(get_args(ConllLayout))}: got {layout!r}")
+        raise ValueError(f"layout must be one of {list(get_args(ConllLayout))}, got {layout!r}")
     form = _LAYOUTS[layout]
     blocks = _marked(path, form) if form.coreference else _unmarked(path, form)
     name: str | None = None
     sentences: list[Sentence] = []
     entities: dict[str, int] = {}
     for of, block in blocks:
-        if block is None or of != name:  # None begins a document, be its name that of the one before
+        if (
+            block is None or of != name
+        ):  # None begins a document, even if its name is that of the previous one
             if sentences and name is not None:
                 yield Document(name, tuple(sentences))
             name, sentences, entities = of, [], {}
@@ -147,7 +149,7 @@ class _Block:
             )
         if columns[form.number] != str(len(self.rows)):
             raise ValueError(
-                f"{where}: words count from 0 upwards in their sentence: expected {len(self.rows)}, got "
+                f"{where}: words must be numbered from 0 within their sentence: expected {len(self.rows)}, got "
                 f"{shown(columns[form.number])}; an empty line ends a sentence"
             )
         if not columns[form.word].strip():
@@ -156,7 +158,7 @@ class _Block:
 
 
 def _cells(line: str, form: _Layout) -> tuple[list[str], str]:
-    """The columns of a line, and what is between them."""
+    """Return the columns of a line, and the name of their separator."""
     columns, separator = line.split("\t"), "tabs"
     if not form.tabs and len(columns) < form.least:
         columns, separator = line.split(), "white space"
@@ -165,14 +167,14 @@ def _cells(line: str, form: _Layout) -> tuple[list[str], str]:
 
 
 def _check_comment(path: Path, number: int, line: str, form: _Layout, block: _Block | None) -> None:
-    """Refuse a comment that is a word's line but for its first character."""
+    """Refuse a comment that would be a word's line without its first character."""
     columns, _ = _cells(line, form)
     if len(columns) >= form.least and columns[form.number] == str(len(block.rows) if block else 0):
         raise ValueError(f"{path}:{number}: a comment with the columns of a word: {shown(line)}")
 
 
 def _marked(path: Path, form: _Layout) -> Iterator[tuple[str, _Block | None]]:
-    """Sentences of a file with ``#begin document``, under the names of their documents."""
+    """Yield sentences of a file with ``#begin document``, with the names of their documents."""
     name: str | None = None
     begun, last = 0, 0
     block: _Block | None = None
@@ -203,16 +205,18 @@ def _marked(path: Path, form: _Layout) -> Iterator[tuple[str, _Block | None]]:
         elif line.strip() and not marker:
             if name is None:
                 raise ValueError(
-                    f"{path}:{number}: a word outside of #begin document and #end document: {shown(line)}"
+                    f"{path}:{number}: a word outside #begin document and #end document: {shown(line)}"
                 )
             block = block or _Block(path, number)
             block.add(number, line, form)
     if name is not None:
-        raise ValueError(f"{path}:{last}: the file ends without #end document for that of line {begun}")
+        raise ValueError(
+            f"{path}:{last}: the file ends without #end document for the document of line {begun}"
+        )
 
 
 def _unmarked(path: Path, form: _Layout) -> Iterator[tuple[str, _Block | None]]:
-    """Sentences of a file whose first column names the document."""
+    """Yield sentences of a file whose first column is the document's name."""
     block: _Block | None = None
     for number, line in read_lines(path):
         if line.strip() and not line.startswith("#"):
@@ -263,7 +267,7 @@ def _roles(block: _Block, form: _Layout) -> tuple[Role, ...]:
             predicates = [framed[column - form.fixed]]
         if len(predicates) != 1:
             raise ValueError(
-                f"{block.where(0)}: column {column + 1} has the roles of one predicate, marked (V*): got "
+                f"{block.where(0)}: column {column + 1} must have the roles of one predicate, marked (V*): got "
                 f"{len(predicates)} in this sentence, with {len(columns)} such columns for {len(framed)} framesets"
             )
         roles += [Role(predicates[0], start, end, label) for start, end, label in spans if label != "V"]
@@ -271,7 +275,7 @@ def _roles(block: _Block, form: _Layout) -> tuple[Role, ...]:
 
 
 def _spans(block: _Block, column: int, what: str) -> list[tuple[int, int, str]]:
-    """(start, end, label) of a column of brackets such as ``(S(NP*``, those that open first first."""
+    """Return (start, end, label) of a column of brackets such as ``(S(NP*``, in the order in which they open."""
     spans: list[tuple[int, int, str]] = []
     opened: list[int] = []
     for i, row in enumerate(block.rows):
@@ -285,7 +289,7 @@ def _spans(block: _Block, column: int, what: str) -> list[tuple[int, int, str]]:
             elif close:
                 if not opened or not leaves:
                     raise ValueError(
-                        f"{block.where(i)}: {what} is unbalanced: a ')' closes nothing here: {shown(bits)}"
+                        f"{block.where(i)}: {what} is unbalanced: a ')' here has no opening bracket: {shown(bits)}"
                     )
                 start = opened.pop()
                 spans[start] = (spans[start][0], i + 1, spans[start][2])
@@ -329,7 +333,7 @@ def _mentions(block: _Block, entities: dict[str, int]) -> tuple[Mention, ...]:
             if parts[3]:
                 if not opened.get(chain):
                     raise ValueError(
-                        f"{block.where(i)}: the coreference is unbalanced: '{chain})' closes what nothing opened"
+                        f"{block.where(i)}: the coreference is unbalanced: '{chain})' has no opening bracket"
                     )
                 entity = entities.setdefault(chain, len(entities))
                 found.append(Mention(opened[chain].pop(), i + 1, entity))
@@ -348,9 +352,9 @@ def _mentions(block: _Block, entities: dict[str, int]) -> tuple[Mention, ...]:
 class ConllCorpus(FileCorpus):
     """Treebanks in CoNLL-2012 columns, with ``xpos``, ``constituents``, ``roles`` and ``mentions``.
 
-    See :func:`read_conll` for what is read, and how. OntoNotes 5.0 is a tree of folders: a path may be a folder, whose
+    See :func:`read_conll` for the format. OntoNotes 5.0 is a tree of folders: a path may be a folder, whose
     ``*gold_conll`` files are read at any depth, or a pattern such as ``train/**/bn/**/*.v4_gold_conll``; files are
-    taken in the order of their paths.
+    read in the order of their paths.
 
     Args:
         train: path of the training file or folder, a pattern, or a list of them; ``$VAR`` and ``~`` are expanded.
@@ -360,8 +364,9 @@ class ConllCorpus(FileCorpus):
         **kwargs: see :class:`~lmdyn.datamodules.corpora.corpus.FileCorpus`.
 
     Raises:
-        FileNotFoundError: in ``prepare_data``, a path without file, a folder or pattern without any.
-        ValueError: in ``prepare_data``, a malformed line, with file and line number; at once, an unknown layout.
+        FileNotFoundError: in ``prepare_data``, if a file does not exist, or a folder or pattern has no file.
+        ValueError: in ``prepare_data``, if a line is malformed (with file and line number); at construction, if the
+            layout is unknown.
 
     Reference: Pradhan et al. 2012 (CoNLL-2012); Weischedel et al. 2013 (OntoNotes 5.0); Zeldes 2017 (GUM).
 
@@ -383,11 +388,11 @@ class ConllCorpus(FileCorpus):
     ) -> None:
         super().__init__(train, validation, test, **kwargs)
         if layout not in _LAYOUTS:
-            raise ValueError(f"layout is one of {list(get_args(ConllLayout))}: got {layout!r}")
+            raise ValueError(f"layout must be one of {list(get_args(ConllLayout))}, got {layout!r}")
         self.layout: ConllLayout = layout
 
     def files(self, split: str) -> list[Path]:
-        """The files of a split, those of folders and patterns in order."""
+        """Return the files of a split, with those of folders and patterns in order."""
         if split not in self.paths:
             raise ValueError(f"the corpus has no split {split!r}: it has {list(self.splits)}")
         given = self.paths[split]
@@ -401,7 +406,7 @@ class ConllCorpus(FileCorpus):
             inside = [Path(p) for p in sorted(glob.glob(pattern, recursive=True)) if Path(p).is_file()]  # noqa: PTH207
             if not inside:
                 raise FileNotFoundError(
-                    f"{text!r} holds no file (looked for {pattern}): give a folder with *gold_conll files, a "
+                    f"{text!r} has no file (looked for {pattern}): give a folder with *gold_conll files, a "
                     "pattern or a file"
                 )
             found += inside
@@ -417,6 +422,6 @@ class ConllCorpus(FileCorpus):
             yield from self.read(path)
 
     def content_key(self) -> dict[str, Any]:
-        """Hashes of the files, and the settings of the reader."""
+        """Return hashes of the files, and the settings of the reader."""
         files = {split: [file_digest(path) for path in self.files(split)] for split in self.splits}
         return {"files": files, "lowercase": self.lowercase, "layout": self.layout}

@@ -14,7 +14,7 @@ from lmdyn.datamodules.files.text_files import read_lines, shown
 __all__ = ["ConlluCorpus", "read_conllu"]
 
 _COLUMNS = 10
-_NUMBER = "[1-9][0-9]{0,8}"  # what a sentence may have, and Python reads without a limit of its own
+_NUMBER = "[1-9][0-9]{0,8}"  # enough for any sentence, and below Python's limit for integers
 _WORD_ID = re.compile(_NUMBER)
 _OTHER_ID = re.compile(rf"({_NUMBER})-({_NUMBER})|(0|{_NUMBER})\.{_NUMBER}")  # multiword range, empty node
 _HEAD = re.compile(rf"0|{_NUMBER}|_")
@@ -23,18 +23,18 @@ _GLOBAL_COLUMNS = "# global.columns = "
 
 
 class _CheckedLines:
-    """Lines of a file for ``conllu.parse_incr``, which is lenient and names no lines: checked and counted here."""
+    """Lines of a file, checked and counted for ``conllu.parse_incr``, which is lenient and does not report lines."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.word_lines: list[int] = []
-        """Line number of each word of the sentence that was read last."""
+        """Line number of each word of the last sentence."""
         self.first = 1
-        """Its first line."""
+        """The first line of the sentence."""
         self._others: list[tuple[int, str, int]] = []
         """Line, number and last word of each range and empty node."""
 
-    def read(self) -> str:  # parse_incr only asks whether it is there
+    def read(self) -> str:  # parse_incr only checks that this method exists
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[str]:
@@ -56,7 +56,7 @@ class _CheckedLines:
     def _check_comment(self, number: int, line: str) -> None:
         if line.count("\t") == _COLUMNS - 1:
             raise ValueError(
-                f"{self.path}:{number}: a comment with the {_COLUMNS} columns of a word: a word's line begins with its "
+                f"{self.path}:{number}: a comment with the {_COLUMNS} columns of a word: start a word's line with its "
                 f"number: {shown(line)}"
             )
         if (
@@ -68,7 +68,7 @@ class _CheckedLines:
             )
 
     def _check_others(self) -> None:
-        """Of a sentence that was read: a range or an empty node past its end was a word."""
+        """Refuse a range or an empty node past the end of its sentence."""
         for number, name, last in self._others:
             if last > len(self.word_lines):
                 raise ValueError(
@@ -82,19 +82,19 @@ class _CheckedLines:
         columns = line.split("\t")
         if len(columns) != _COLUMNS:
             raise ValueError(
-                f"{where}: {_COLUMNS} columns separated by tabs are needed, got {len(columns)}: {shown(line)}"
+                f"{where}: expected {_COLUMNS} columns separated by tabs, got {len(columns)}: {shown(line)}"
             )
         if _WORD_ID.fullmatch(columns[0]):
             self.word_lines.append(number)
             if int(columns[0]) != len(self.word_lines):
                 raise ValueError(
-                    f"{where}: words count from 1 upwards: expected {len(self.word_lines)}, got {columns[0]}"
+                    f"{where}: words must be numbered from 1: expected {len(self.word_lines)}, got {columns[0]}"
                 )
         else:
             other = _OTHER_ID.fullmatch(columns[0])
             if not other or (other[1] and int(other[2]) < int(other[1])):
                 raise ValueError(
-                    f"{where}: {shown(columns[0])} is no word number, range (3-4) or empty node (5.1)"
+                    f"{where}: {shown(columns[0])} is not a word number, range (3-4) or empty node (5.1)"
                 )
             self._others.append((number, columns[0], int(other[2] or other[3])))
         if not _HEAD.fullmatch(columns[6]):
@@ -103,7 +103,7 @@ class _CheckedLines:
             )
         if not columns[1].strip():
             raise ValueError(f"{where}: the word (column 2) is empty")
-        # the parser would strip empty columns at the end, and take two spaces for a column's end
+        # the parser would strip empty columns at the end, and treat two spaces as a separator
         return re.sub(" {2,}", " ", "\t".join(column if column.strip() else "_" for column in columns))
 
 
@@ -113,15 +113,15 @@ def _layer(values: list[str | None]) -> tuple[str | None, ...] | None:
 
 
 def _check_tree(path: Path, lines: list[int], heads: list[int]) -> None:
-    """Refuse heads (numbers of words from 1, 0 for the root) that are no tree.
+    """Refuse heads (numbers of words from 1, 0 for the root) that do not form a tree.
 
     Raises:
-        ValueError: two roots, or a cycle, with file and line.
+        ValueError: if there are two roots or a cycle; the message has file and line.
     """
     roots = [line for line, head in zip(lines, heads, strict=True) if head == 0]
     if len(roots) > 1:
         raise ValueError(
-            f"{path}:{roots[1]}: a second root: the first is in line {roots[0]}, and a tree has one"
+            f"{path}:{roots[1]}: a second root: the first is in line {roots[0]}, but a tree has only one"
         )
     reaches_root = [True] + [False] * len(heads)
     for word in range(1, len(heads) + 1):
@@ -131,23 +131,23 @@ def _check_tree(path: Path, lines: list[int], heads: list[int]) -> None:
             way.append(word)
             word = heads[word - 1]
             if word in way:
-                raise ValueError(f"{path}:{lines[word - 1]}: the heads of this word lead in a circle")
+                raise ValueError(f"{path}:{lines[word - 1]}: the heads of this word form a cycle")
 
 
 def read_conllu(path: Path, lowercase: bool = False) -> Iterator[Document]:
     """Stream the documents of a CoNLL-U file.
 
     Multiword ranges (``3-4``) and empty nodes (``5.1``) are skipped, so that words and heads are those of the basic
-    tree; heads count from 0, with -1 for the root. White space within a form becomes ``_``. ``_`` in a tag column
-    is no label. A ``# newdoc`` comment starts a document; sentences before the first one, and those of files
-    without any, are documents of their own, named by their ``sent_id``.
+    tree; heads are indices from 0, with -1 for the root. White space within a form becomes ``_``. ``_`` in a tag column
+    means no label. A ``# newdoc`` comment starts a document; sentences before the first one, and those of files
+    without any, are separate documents, named by their ``sent_id``.
 
     Args:
         path: the file.
-        lowercase: lowercase the words.
+        lowercase: whether to lowercase the words.
 
     Raises:
-        ValueError: a malformed line, or heads that are no tree, with file and line number.
+        ValueError: if a line is malformed, or heads do not form a tree; the message has file and line number.
     """
     lines = _CheckedLines(path)
     parsed = parse_incr(lines)  # type: ignore[arg-type] # any iterable of lines with a read attribute
@@ -179,7 +179,7 @@ def read_conllu(path: Path, lowercase: bool = False) -> Iterator[Document]:
                 )
         if None in heads and any(head is not None for head in heads):
             line = lines.word_lines[heads.index(None)]
-            raise ValueError(f"{path}:{line}: this word has no head and others of its sentence have one")
+            raise ValueError(f"{path}:{line}: this word has no head, but others in its sentence do")
         if None not in heads:
             _check_tree(path, lines.word_lines, heads)
         sentence = Sentence(

@@ -1,4 +1,4 @@
-"""The base of all text sources: from documents to a tokenizer, a cache of encoded text, and loaders."""
+"""The base class of all text sources: from documents to a tokenizer, a cache of encoded text, and loaders."""
 
 import logging
 import math
@@ -34,60 +34,60 @@ __all__ = ["SPLITS", "Corpus", "FileCorpus"]
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation", "test")
-_FORMAT = 1  # of the cache; raise it when the files change
+_FORMAT = 1  # version of the cache; raise it when the files change
 
 
 class Corpus(SplitLoaders, ABC):
     """Text that is read once, encoded into memory-mapped files, and served as contiguous streams.
 
-    A subclass gives :meth:`documents` and :meth:`content_key`, and names its splits in :attr:`splits`; all else is
-    here. The cache is a folder named by a hash of content, settings and tokenizer: a second start opens it and
-    reads nothing. Memory does not grow with the corpus.
+    A subclass defines :meth:`documents` and :meth:`content_key`, and names its splits in :attr:`splits`; this class
+    does the rest. The cache is a folder named by a hash of content, settings and tokenizer: a second start opens it
+    and reads no text. Memory does not grow with the corpus.
 
     The tokenizer is the one named by ``tokenizer``, or the one assigned to the attribute ``tokenizer`` before
-    ``prepare_data`` (an observer hands the run's tokenizer to its probe corpus), or a vocabulary of the training split,
-    of words or of word pieces. Only the last needs a training split.
+    ``prepare_data`` (an observer assigns the run's tokenizer to its probe corpus), or a vocabulary of the training
+    split, of words or word pieces. Only the last requires a training split.
 
-    Batches hold the labels of the layers as indices into ``label_names``. These lists are shared by all splits:
-    the training split's labels, sorted, then new labels of the other splits. Topics are listed in the order of
-    their documents, so that a training topic is the index of its document where titles are unique; validation and
-    test articles have titles of their own, listed after them.
+    Batches contain the labels of the layers as indices into ``label_names``. These lists are shared by all splits:
+    the training split's labels, sorted, then additional labels of the other splits. Topics are listed in the order of
+    their documents, so that a training topic is the index of its document if titles are unique; validation and
+    test articles have other titles, which follow.
 
     Args:
         tokenizer: folder or hub name (``AutoTokenizer.from_pretrained``) or path of a ``tokenizer.json``; None
             builds a vocabulary from the training split.
-        vocabulary: kind of this vocabulary: ``word``, one id a word, or word pieces, ``unigram`` (ALBERT's kind) or
-            ``wordpiece`` (BERT's).
+        vocabulary: kind of this vocabulary: ``word``, one id per word, or word pieces, ``unigram`` (as in ALBERT) or
+            ``wordpiece`` (as in BERT).
         vocab_size: number of word pieces.
-        min_count: words of a word-level vocabulary occur at least so often in the training split.
-        eos: append the end-of-sentence token to each sentence.
-        layers: gold layers to serve in batches; None is all that the corpus has. ``shuffled_<layer>`` serves the
+        min_count: minimum number of occurrences in the training split of words in a word-level vocabulary.
+        eos: whether to append the end-of-sentence token to each sentence.
+        layers: gold layers to serve in batches; None for all layers of the corpus. ``shuffled_<layer>`` serves the
             labels of a layer under one permutation, as a control that can only be memorised.
-        batch_size: rows of a batch, for each process in training.
+        batch_size: rows per batch, for each process in training.
         sequence_length: predictions in each row of a batch.
-        cache_dir: folder of the encoded text; by default ``$LMDYN_CACHE`` or ``~/.cache/lmdyn``.
-        seed: of the permutation of shuffled layers.
-        order_seed: permutes the documents of the training text once by this seed (of a corpus without documents, such
-            as a treebank, its sentences); None is the text's own order as published. Vocabulary, labels and the other
-            splits stay as they are, and :meth:`documents` streams the text's own order.
+        cache_dir: folder of the encoded text; default: ``$LMDYN_CACHE`` or ``~/.cache/lmdyn``.
+        seed: seed of the permutation of shuffled layers.
+        order_seed: seed of one permutation of the documents of the training text (for a corpus without documents, such
+            as a treebank, of its sentences); None for the published order. Vocabulary, labels and the other splits do
+            not change, and :meth:`documents` streams the text in its own order.
 
     Raises:
-        ValueError: in ``prepare_data`` or ``setup``, with file, line and remedy: bad settings, text that cannot be
-            read, an empty split, an unknown layer.
-        FileNotFoundError: a missing file.
+        ValueError: in ``prepare_data`` or ``setup``, with file, line and remedy: if settings are invalid, text cannot
+            be read, a split is empty, or a layer is unknown.
+        FileNotFoundError: if a file is missing.
     """
 
     objective: ClassVar[str] = "causal"
     """What its own batches predict: the next token."""
 
     splits: tuple[str, ...] = SPLITS
-    """The splits that there are, of "train", "validation" and "test"."""
+    """The existing splits, of "train", "validation" and "test"."""
 
     _unsaved: ClassVar[tuple[str, ...]] = ()
-    """Names of arguments that are no plain values and stay out of the hyperparameters."""
+    """Names of arguments that are not plain values and are excluded from the hyperparameters."""
 
     _orders_itself: ClassVar[bool] = False
-    """Whether ``documents("train")`` is itself in the order of ``order_seed``."""
+    """Whether ``documents("train")`` already has the order of ``order_seed``."""
 
     def __init__(
         self,
@@ -112,10 +112,10 @@ class Corpus(SplitLoaders, ABC):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         self.allow_zero_length_dataloader_with_multiple_devices = (
-            True  # a rank may have no stream in evaluation
+            True  # in evaluation, a rank may have no stream
         )
         if vocabulary not in ("word", *get_args(Subwords)):
-            raise ValueError(f"vocabulary is 'word', 'unigram' or 'wordpiece', got {vocabulary!r}")
+            raise ValueError(f"vocabulary must be 'word', 'unigram' or 'wordpiece', got {vocabulary!r}")
         self._vocabulary: Literal["word", "unigram", "wordpiece"] = vocabulary
         self._vocab_size = vocab_size
         self.min_count = min_count
@@ -139,10 +139,10 @@ class Corpus(SplitLoaders, ABC):
 
     @abstractmethod
     def content_key(self) -> dict[str, Any]:
-        """Plain values that determine :meth:`documents`; with the encoding settings they key the cache."""
+        """Return plain values that determine :meth:`documents`; with the encoding settings they key the cache."""
 
     def word_counts(self) -> Counter[str]:
-        """Occurrences of each word in the training split."""
+        """Count the occurrences of each word in the training split."""
         counts: Counter[str] = Counter()
         for document in self.documents("train"):
             for sentence in document:
@@ -156,7 +156,7 @@ class Corpus(SplitLoaders, ABC):
         """The tokenizer; assign another one before ``prepare_data`` to encode with it.
 
         Raises:
-            RuntimeError: read before ``prepare_data`` or ``setup``.
+            RuntimeError: if read before ``prepare_data`` or ``setup``.
         """
         if self._tokenizer is None:
             raise RuntimeError("the corpus has no tokenizer yet: call prepare_data() and setup() first")
@@ -169,11 +169,11 @@ class Corpus(SplitLoaders, ABC):
         self._token_counts = None
 
     def prepare_data(self) -> None:
-        """Encode the text into the cache, unless it is there."""
+        """Encode the text into the cache, once."""
         self._open()
 
     def setup(self, stage: str | None = None) -> None:
-        """Open the cache; ``stage`` plays no part."""
+        """Open the cache; ``stage`` has no effect."""
         self._open()
 
     def _open(self) -> None:
@@ -207,14 +207,14 @@ class Corpus(SplitLoaders, ABC):
             return load_tokenizer(self._tokenizer_name)
         if "train" not in self.splits:
             raise ValueError(
-                "a vocabulary is built from the training split, and there is none: give train, or a tokenizer"
+                "a vocabulary is built from the training split, but there is none: give train, or a tokenizer"
             )
 
         def build(folder: Path) -> None:
             counts = self.word_counts()
             if not counts:
                 raise ValueError(
-                    "split 'train' of the corpus is empty: no sentence is left to build a vocabulary from"
+                    "split 'train' of the corpus is empty: it has no sentence from which to build a vocabulary"
                 )
             if self._vocabulary == "word":
                 made = word_tokenizer(counts, self.min_count)
@@ -249,11 +249,11 @@ class Corpus(SplitLoaders, ABC):
     # ---------------------------------------------------------------- what others read
 
     def encoded(self, split: str) -> EncodedSplit:
-        """The memory-mapped tokens and labels of a split.
+        """Return the memory-mapped tokens and labels of a split.
 
         Raises:
-            RuntimeError: before ``setup``.
-            ValueError: a split that the corpus lacks.
+            RuntimeError: if called before ``setup``.
+            ValueError: if the corpus lacks the split.
         """
         if not self._encoded:
             raise RuntimeError("the corpus is not set up: call prepare_data() and setup() first")
@@ -263,7 +263,7 @@ class Corpus(SplitLoaders, ABC):
 
     @property
     def label_names(self) -> dict[str, list[str]]:
-        """Labels of each layer that the corpus has, and of the shuffled layers that are served."""
+        """Labels of each layer of the corpus, and of the served shuffled layers."""
         names = {
             layer: labels for split in self.splits for layer, labels in self.encoded(split).names.items()
         }
@@ -274,14 +274,14 @@ class Corpus(SplitLoaders, ABC):
 
     @property
     def token_counts(self) -> pd.DataFrame:
-        """How often each token occurs in the training split.
+        """Count the occurrences of each token in the training split.
 
         Returns:
-            A table with one row for each token id 0 ... V-1 and the columns ``token``, ``count`` and, where there
+            A table with one row for each token id 0 ... V-1 and the columns ``token``, ``count`` and, if there
             are tags, one for each ``upos`` tag with the occurrences under this tag.
 
         Raises:
-            ValueError: the corpus has no training split.
+            ValueError: if the corpus has no training split.
         """
         if self._token_counts is None:
             train = self.encoded("train")
@@ -304,17 +304,17 @@ class Corpus(SplitLoaders, ABC):
         for layer in self.layers:
             if layer.removeprefix(SHUFFLED) not in available:
                 raise ValueError(
-                    f"layers asks for {layer!r}, which split {split!r} of the corpus lacks: it has {list(available)} "
+                    f"layers has {layer!r}, which split {split!r} of the corpus lacks: it has {list(available)} "
                     f"(and {SHUFFLED}<layer> of each)"
                 )
         return tuple(self.layers)
 
     def loader(self, split: str) -> StreamLoader:
-        """Streams of a split: ``batch_size`` rows, for each process in training and shared by all elsewhere.
+        """Return the streams of a split: ``batch_size`` rows per process in training, otherwise for all processes.
 
         Raises:
-            RuntimeError: before ``setup``.
-            ValueError: a split that the corpus lacks.
+            RuntimeError: if called before ``setup``.
+            ValueError: if the corpus lacks the split.
         """
         trainer = self.trainer
         rank, world_size = (trainer.global_rank, trainer.world_size) if trainer is not None else (0, 1)
@@ -328,30 +328,31 @@ class Corpus(SplitLoaders, ABC):
             seed=self.seed,
         ).shard(rank, world_size)
         if split == "train" and trainer is not None:
-            # the trainer may end its epochs earlier; the loader must know where, to restart after the last batch
+            # the trainer may shorten epochs; the loader must know this, to restart after the last batch
             limit = getattr(trainer, "overfit_batches", 0) or trainer.limit_train_batches
             loader.accumulated = accumulated_batches(trainer)
             loader.epoch_batches = limit if isinstance(limit, int) else math.floor(len(loader) * limit)
         return loader
 
     def predict_dataloader(self) -> StreamLoader:
-        """Streams of the test split."""
+        """Return the streams of the test split."""
         return self.loader("test")
 
 
 class FileCorpus(Corpus):
-    """A corpus whose splits are annotated files of one format: a subclass gives :meth:`read`, and nothing else.
+    """A corpus whose splits are annotated files of one format: a subclass only defines :meth:`read`.
 
     Args:
         train: path of the training file, or a list of paths; ``$VAR`` and ``~`` are expanded.
         validation: the same for validation.
         test: the same for test.
-        lowercase: lowercase the words.
+        lowercase: whether to lowercase the words.
         **kwargs: see :class:`~lmdyn.datamodules.Corpus`.
 
     Raises:
-        FileNotFoundError: in ``prepare_data``, a path without file.
-        ValueError: in ``prepare_data``, a malformed line, an empty split, an unknown layer; no path at all.
+        FileNotFoundError: in ``prepare_data``, if a file does not exist.
+        ValueError: if no path is given; in ``prepare_data``, if a line is malformed, a split is empty, or a layer is
+            unknown.
     """
 
     def __init__(
@@ -368,7 +369,7 @@ class FileCorpus(Corpus):
         self.paths = {s: p for s, p in zip(SPLITS, (train, validation, test), strict=True) if p}
         self.splits = tuple(self.paths)
         if not self.splits:
-            raise ValueError("no file is given: give train, validation or test")
+            raise ValueError("no file was given: give train, validation or test")
 
     @abstractmethod
     def read(self, path: Path) -> Iterator[Document]:
@@ -382,7 +383,7 @@ class FileCorpus(Corpus):
             yield from self.read(path)
 
     def content_key(self) -> dict[str, Any]:
-        """Hashes of the files, and the settings of the reader."""
+        """Return hashes of the files, and the settings of the reader."""
         files = {
             split: [file_digest(path) for path in expand_paths(paths)] for split, paths in self.paths.items()
         }

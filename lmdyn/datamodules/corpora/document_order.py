@@ -19,26 +19,26 @@ _SOURCE = "train"
 
 
 def check_order_seed(order_seed: int | None) -> None:
-    """Refuse what is no seed.
+    """Refuse an invalid seed.
 
     Raises:
-        ValueError: a negative number.
+        ValueError: if it is negative.
     """
     if order_seed is not None and order_seed < 0:
         raise ValueError(
-            f"order_seed must be null (the text's own order) or a number from 0, got {order_seed}"
+            f"order_seed must be null (the text's own order) or a number of at least 0, got {order_seed}"
         )
 
 
 class ReorderedSplit(EncodedSplit):
-    """An encoded training text whose documents stand in another order; its own labels move with their tokens.
+    """An encoded training text whose documents are in another order; labels move with their tokens.
 
-    The same holds for shuffled labels: each token keeps the label that it has in the text's own order, so that two
+    This also holds for shuffled labels: each token keeps the label that it has in the text's own order, so that two
     orders differ in nothing else.
     """
 
     def shuffled(self, layer: str, seed: int) -> np.memmap[Any, Any]:
-        """The shuffled labels of the text's own order, in this order; see :meth:`EncodedSplit.shuffled`."""
+        """Return the shuffled labels of the text's own order, in this order; see :meth:`EncodedSplit.shuffled`."""
         source = EncodedSplit(self.folder.parent / _SOURCE)
         name = f"shuffled_{layer}-{seed}"
         path = self.folder / f"{name}.bin"
@@ -51,28 +51,28 @@ class ReorderedSplit(EncodedSplit):
 
     @property
     def order(self) -> npt.NDArray[np.int64]:
-        """Which document of the text's own order stands at each place, (num_documents,)."""
+        """Index of the document, in the text's own order, at each place, (num_documents,)."""
         meta = json.loads((self.folder / "meta.json").read_text(encoding="utf-8"))
         return _permutation(self.num_documents, meta["order_seed"])
 
 
 def reordered(source: EncodedSplit, order_seed: int) -> ReorderedSplit:
-    """A split with its documents permuted by a seed, next to the split's own folder; written on first use.
+    """Return a split with its documents permuted by a seed, stored next to the split's own folder; written once.
 
-    The permutation is a function of seed and number of documents alone. Memory holds one number for each document and
+    The permutation depends only on the seed and the number of documents. Memory holds one number for each document and
     sentence, not the text.
 
     Args:
         source: the training split in the text's own order.
-        order_seed: of the permutation.
+        order_seed: seed of the permutation.
 
     Raises:
-        ValueError: a text of one document, which has no other order.
+        ValueError: if the text has only one document, and thus no other order.
     """
     if source.num_documents < 2:
         raise ValueError(
-            f"order_seed {order_seed} permutes the documents of the training text, and it has {source.num_documents}: "
-            "leave order_seed out, or give a text that is divided into documents"
+            f"order_seed {order_seed} permutes the documents of the training text, but it has {source.num_documents}: "
+            "omit order_seed, or use a text that is divided into documents"
         )
 
     def build(folder: Path) -> None:
@@ -109,13 +109,13 @@ def _permutation(documents: int, order_seed: int) -> npt.NDArray[np.int64]:
 
 
 def _ranges(starts: npt.NDArray[np.int64], total: int, order: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Where each document begins and ends in the text's own order, in the new order."""
+    """Return where each document begins and ends in the text's own order, in the new order."""
     there = list(pairwise([*starts.tolist(), total]))
     return [there[document] for document in order]
 
 
 def _pieces(source: EncodedSplit, order: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-    """The tokens of each document, in the new order."""
+    """Return the range of tokens of each document, in the new order."""
     first_sentences = np.append(source.sentence_starts, source.num_tokens)[source.document_starts]
     return _ranges(first_sentences, source.num_tokens, order)
 

@@ -35,7 +35,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 IGNORED = -100
-"""The label of a token that has none; losses skip it."""
+"""The label of a token without label; losses ignore it."""
 
 BATCH_LAYERS = (*TOKEN_LAYERS, "topic")
 """Layers of :class:`~lmdyn.datamodules.Sentence` that are served token by token."""
@@ -44,19 +44,19 @@ _SENTENCES_PER_CHUNK = 2048
 _TOKENS_PER_CHUNK = 1 << 20
 _DAY = 24 * 3600.0
 _CHECKSUMS = "checksums.json"
-_checked: set[Path] = set()  # folders that this process has compared with their checksums
+_checked: set[Path] = set()  # folders whose checksums this process has verified
 
 
 def build_folder(final: Path, build: Callable[[Path], None]) -> Path:
-    """Let ``build`` fill a temporary folder next to ``final`` and rename it; keep ``final`` where it is there.
+    """Let ``build`` fill a temporary folder next to ``final`` and rename it; keep ``final`` if it exists.
 
-    Several processes may do this at once: each writes to its own folder and the first rename wins. Folders that
-    killed processes left are removed when they are a day old. ``checksums.json`` beside the files holds their sizes
-    and checksums, with which each process compares them once (0.3 s for a gigabyte); folders of earlier versions
-    have none and are taken as they are.
+    Several processes may do this at once: each writes to its own folder and the first rename wins. Folders left by
+    killed processes are removed when they are a day old. ``checksums.json`` in the folder has sizes and checksums of
+    its files, which each process verifies once (0.3 s per gigabyte); folders of earlier versions have no checksums and
+    are not verified.
 
     Raises:
-        ValueError: files in ``final`` are not as they were written.
+        ValueError: if files in ``final`` have changed since they were written.
     """
     if final.exists():
         _compare(final)
@@ -83,7 +83,7 @@ def build_folder(final: Path, build: Callable[[Path], None]) -> Path:
 
 
 def _compare(folder: Path) -> None:
-    """Refuse a folder whose files are not those that were built."""
+    """Refuse a folder whose files have changed since they were built."""
     if folder in _checked or not (folder / _CHECKSUMS).exists():
         return
     try:
@@ -91,11 +91,11 @@ def _compare(folder: Path) -> None:
         for name, (size, checksum) in sums.items():
             found = (folder / name).stat().st_size
             if found != size:
-                raise ValueError(f"{name} has {found} bytes, not {size}")
+                raise ValueError(f"{name} has {found} bytes, expected {size}")
             if _checksum(folder / name) != checksum:
-                raise ValueError(f"{name} has another content than was written")
+                raise ValueError(f"{name} has changed since it was written")
     except (ValueError, OSError, TypeError, AttributeError) as error:
-        raise ValueError(f"{folder} is damaged ({error}): remove it, it is made again") from error
+        raise ValueError(f"{folder} is damaged ({error}): remove it, and it will be rebuilt") from error
     _checked.add(folder)
 
 
@@ -108,7 +108,7 @@ def _checksum(path: Path) -> int:
 
 
 class _Column:
-    """A flat binary file that grows by arrays, closed with ``files``."""
+    """A flat binary file to which arrays are appended, closed with ``files``."""
 
     def __init__(self, path: Path, dtype: npt.DTypeLike, files: ExitStack) -> None:
         self.dtype = np.dtype(dtype)
@@ -131,7 +131,7 @@ class _Column:
 
 
 def layer_dtype(layer: str) -> np.dtype[Any]:
-    """The type of a layer's label indices."""
+    """Return the type of a layer's label indices."""
     return np.dtype(np.int32 if layer == "topic" else np.int16)
 
 
@@ -139,14 +139,14 @@ class EncodedSplit:
     """One encoded split: memory-mapped arrays in a folder, opened on first use and never copied.
 
     Attributes:
-        folder: where the files are.
+        folder: folder of the files.
         names: labels of each layer; the arrays index into this list.
         num_tokens: length of ``tokens``.
         num_sentences: number of sentences.
         num_documents: number of documents.
 
     Raises:
-        ValueError: files that are not as they were written.
+        ValueError: if files have changed since they were written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -163,14 +163,14 @@ class EncodedSplit:
                 raise ValueError(f"tokens.bin has {size} bytes for {self.num_tokens} tokens")
         except (ValueError, KeyError, OSError) as error:
             raise ValueError(
-                f"the encoded text in {folder} is damaged ({error}): remove {folder.parent}, it is made again"
+                f"the encoded text in {folder} is damaged ({error}): remove {folder.parent}, and it will be rebuilt"
             ) from error
 
     def __reduce__(self) -> tuple[type["EncodedSplit"], tuple[Path]]:
         return type(self), (self.folder,)  # a pickled memmap would be a copy of the corpus
 
     def open(self, name: str, dtype: npt.DTypeLike) -> np.memmap[Any, Any]:
-        """Map the file ``<name>.bin``, to read."""
+        """Map the file ``<name>.bin`` for reading."""
         return np.memmap(self.folder / f"{name}.bin", dtype=dtype, mode="r")
 
     def relabel(self, names: Mapping[str, list[str]]) -> None:
@@ -182,7 +182,7 @@ class EncodedSplit:
             table = np.array([*(new[name] for name in old), IGNORED], dtype=layer_dtype(layer))
             with (self.folder / f"layer_{layer}.bin").open(
                 "r+b"
-            ) as file:  # reads, since mapped pages stay resident
+            ) as file:  # read instead of mapped, since mapped pages stay resident
                 while len(chunk := np.fromfile(file, table.dtype, _TOKENS_PER_CHUNK)):
                     file.seek(-chunk.nbytes, os.SEEK_CUR)
                     file.write(table[np.where(chunk == IGNORED, len(old), chunk)].data)
@@ -214,27 +214,27 @@ class EncodedSplit:
         return self.open("document_starts", np.int64)
 
     def layer(self, layer: str) -> np.memmap[Any, Any]:
-        """Labels of each token, (num_tokens,) int16 or int32, -100 where there is none."""
+        """Return the label of each token, (num_tokens,) int16 or int32, -100 if it has none."""
         return self.open(f"layer_{layer}", layer_dtype(layer))
 
     def fingerprint(self, layers: Iterable[str] = ()) -> str:
-        """Hash of the tokens and of the labels of some layers."""
+        """Return a hash of the tokens and of the labels of some layers."""
         return digest([self._hashes["tokens"], {layer: self._hashes[layer] for layer in layers}])
 
     def compare(self, saved: str | None) -> None:
-        """Say where a run that goes on reads another text than before, or the same in another order.
+        """Warn if a resumed run reads another text than before, or the same in another order.
 
         Args:
-            saved: the :meth:`fingerprint` of the text that it has read so far; None where nobody noted it.
+            saved: the :meth:`fingerprint` of the text read so far; None if unknown.
         """
         if saved not in (None, self.fingerprint()):
             logger.warning(
-                "the run goes on with another text than it was trained on so far, or with documents in another order: "
-                "the same run only if that is meant (%s)", self.folder,
+                "the run resumes with another text, or with documents in another order: the run is the same "
+                "only if this is intended (%s)", self.folder,
             )  # fmt: skip
 
     def count(self, vocab_size: int, layer: str | None = None) -> npt.NDArray[np.int64]:
-        """Occurrences of each token, (vocab_size,), or under each label of a layer, (labels, vocab_size)."""
+        """Count the occurrences of each token, (vocab_size,), or under each label of a layer, (labels, vocab_size)."""
         rows = 1 if layer is None else len(self.names[layer])
         counts = np.zeros(rows * vocab_size, np.int64)
         for i, tokens in enumerate(_chunks(self.tokens)):
@@ -246,10 +246,10 @@ class EncodedSplit:
         return counts if layer is None else counts.reshape(rows, vocab_size)
 
     def shuffled(self, layer: str, seed: int) -> np.memmap[Any, Any]:
-        """The labels of ``layer`` under one seeded permutation of all labelled positions.
+        """Return the labels of ``layer`` under one seeded permutation of all labelled positions.
 
         The distribution of labels is kept and their relation to the tokens is lost, so that a model can only
-        memorise them. The file is written on first use, next to the layer's own; memory does not grow with it.
+        memorise them. The file is written on first use, next to that of the layer; memory does not grow with it.
         """
         path = self.folder / f"shuffled_{layer}-{seed}.bin"
         if not path.exists():
@@ -314,7 +314,7 @@ class _Encoder:
         if self._eos is not None:
             ends = np.cumsum(pieces)
             ids = np.insert(ids, ends, self._eos)
-            word = np.insert(word, ends, -1)  # picks the entry without label that is put last below
+            word = np.insert(word, ends, -1)  # selects the entry without label, the last one below
             sentence = np.insert(sentence, ends, np.arange(len(sentences)))
             start = np.insert(start, ends, False)
             pieces = pieces + 1
@@ -333,7 +333,7 @@ class _Encoder:
             self._layers[layer].write(self._labels(layer, sentences)[sentence if layer == "topic" else word])
 
     def _labels(self, layer: str, sentences: list[Sentence]) -> npt.NDArray[np.int64]:
-        """Label index of each word (for ``topic`` of each sentence) of a chunk, and a last entry without label."""
+        """Return label indices of each word (for ``topic``, each sentence) of a chunk, and a last one for no label."""
         index = self._index.setdefault(layer, {})
         names: Iterable[str | None]
         if layer == "topic":
@@ -361,16 +361,16 @@ class _Encoder:
 def encode_documents(
     documents: Iterable[Document], folder: Path, tokenizer: PreTrainedTokenizerFast, eos: bool
 ) -> EncodedSplit:
-    """Encode documents into ``folder`` as they come: memory holds one chunk of sentences, not the corpus.
+    """Encode documents into ``folder`` one by one: memory holds one chunk of sentences, not the corpus.
 
     Args:
         documents: annotated text; each piece of a word gets the word's labels.
         folder: an existing empty folder.
         tokenizer: any fast tokenizer.
-        eos: append the tokenizer's end-of-sentence token (its ``sep_token`` where it has none) to each sentence.
+        eos: whether to append the tokenizer's end-of-sentence token (otherwise its ``sep_token``) to each sentence.
 
     Raises:
-        ValueError: no eos token where one is asked for; no sentence at all.
+        ValueError: if ``eos`` is set but the tokenizer has no such token, or there is no sentence.
     """
     seen = 0
     with ExitStack() as files:
@@ -388,12 +388,12 @@ def encode_documents(
             encoder.write(pending)
         encoder.finish(seen)
     if not seen:
-        raise ValueError("no sentence is left")
+        raise ValueError("it has no sentence")
     return EncodedSplit(folder)
 
 
 def merge_label_names(splits: Iterable[Mapping[str, list[str]]]) -> dict[str, list[str]]:
-    """One list of names for each layer: those of the first split, then the new ones of the others.
+    """Merge the names of each layer into one list: those of the first split, then additional ones of the others.
 
     Names are sorted within a split, but topics keep the order of their documents.
 

@@ -16,15 +16,15 @@ from lmdyn.datamodules.corpora.tokenization import digest
 __all__ = ["Example", "ExampleLoader", "ExampleSequence"]
 
 Example = Mapping[str, npt.NDArray[Any]]
-"""Arrays by name. ``input_ids`` is there and has one axis, time; scalars have none; the first axis of others varies."""
+"""Arrays by name: ``input_ids`` is required, with one axis, time; scalars have none; others vary in the first axis."""
 
 
 class ExampleSequence(Sequence[Example], ABC):
-    """Examples made when they are asked for, out of flat arrays: a subclass gives ``__len__`` and :meth:`at`."""
+    """Examples made on demand from flat arrays: a subclass defines ``__len__`` and :meth:`at`."""
 
     @abstractmethod
     def at(self, index: int) -> Example:
-        """Example ``index``, from 0."""
+        """Return example ``index``, from 0."""
 
     @overload
     def __getitem__(self, index: int) -> Example: ...
@@ -39,11 +39,11 @@ class ExampleSequence(Sequence[Example], ABC):
 
 
 class ExampleLoader:
-    """Serves examples in batches of like length, so that little of a batch is padding; each example exactly once.
+    """Serves examples in batches of similar length, with little padding; each example exactly once.
 
-    The examples are sorted by length and cut where a further one would take a batch beyond ``batch_tokens``, padding
-    included. A shard has every n-th row of each batch. The arrays of a batch are padded along their first axis to
-    the longest of the batch: ``input_ids`` with ``pad_id``, all others with -100. Added are:
+    The examples are sorted by length. A batch ends when another example would exceed ``batch_tokens``, including
+    padding. A shard has every n-th row of each batch. The arrays of a batch are padded along their first axis to
+    the longest in the batch: ``input_ids`` with ``pad_id``, all others with -100. The loader adds:
 
     ================== ======= =====================================================
     ``attention_mask`` (B, T)  1, 0 on padding
@@ -52,16 +52,16 @@ class ExampleLoader:
 
     Args:
         examples: arrays by name, the same names in each.
-        batch_tokens: positions of a batch, padding included; a longer example is a batch of its own.
+        batch_tokens: positions per batch, including padding; a longer example is a batch by itself.
         pad_id: token id on padding.
-        label_names: names of what batches hold as indices, by key.
-        attributes: further facts about the set, which are attributes of the loader and its shards.
-        max_tokens: only so many positions, of examples drawn by a fixed seed; see :meth:`limit`.
-        rank: this process; see :meth:`shard`.
+        label_names: names of the entries that are indices, by key.
+        attributes: further facts about the set, which become attributes of the loader and its shards.
+        max_tokens: serve only about this many positions, in examples drawn with a fixed seed; see :meth:`limit`.
+        rank: rank of this process; see :meth:`shard`.
         world_size: number of processes.
 
     Raises:
-        ValueError: no example, sizes below 1, a rank outside of the world.
+        ValueError: if there is no example, a size is below 1, or the rank is outside [0, world_size).
 
     Example:
         >>> import numpy as np
@@ -87,11 +87,13 @@ class ExampleLoader:
         world_size: int = 1,
     ) -> None:
         if batch_tokens < 1 or (max_tokens is not None and max_tokens < 1):
-            raise ValueError(f"batch_tokens and max_tokens are at least 1, got {batch_tokens}, {max_tokens}")
+            raise ValueError(
+                f"batch_tokens and max_tokens must be at least 1, got {batch_tokens}, {max_tokens}"
+            )
         if not 0 <= rank < world_size:
             raise ValueError(f"rank must lie in [0, world_size), got rank {rank} of {world_size}")
         if not examples:
-            raise ValueError("there is no example to serve: the data is empty, or all of it was skipped")
+            raise ValueError("no example to serve: the data is empty, or all of it was skipped")
         self._settings: dict[str, Any] = {
             "batch_tokens": batch_tokens,
             "pad_id": pad_id,
@@ -124,7 +126,7 @@ class ExampleLoader:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of what all ranks together are served: names, types, shapes and bytes of the arrays, in their order."""
+        """Hash of the data served to all ranks together: names, types, shapes and bytes of the arrays, in order."""
         content = hashlib.blake2b(digest([self.label_names]).encode(), digest_size=16)
         for rows in self._batches:
             for i in rows:
@@ -143,7 +145,7 @@ class ExampleLoader:
         return (self.collate(rows) for rows in self._shares)
 
     def collate(self, rows: npt.NDArray[np.int64]) -> dict[str, Tensor]:
-        """The batch of some examples, by their numbers."""
+        """Return the batch of the examples with these numbers."""
         chosen = [self.examples[i] for i in rows]
         batch = {
             name: torch.from_numpy(
@@ -160,11 +162,11 @@ class ExampleLoader:
         return ExampleLoader(self.examples, **{**self._settings, **changes})
 
     def shard(self, rank: int, world_size: int) -> "ExampleLoader":
-        """Every ``world_size``-th row of each batch from row ``rank`` on."""
+        """Return a loader of every ``world_size``-th row of each batch, from row ``rank`` on."""
         return self._replace(rank=rank, world_size=world_size)
 
     def limit(self, max_tokens: int) -> "ExampleLoader":
-        """Examples of about ``max_tokens`` positions, drawn by a fixed seed."""
+        """Return a loader of examples with about ``max_tokens`` positions, drawn with a fixed seed."""
         return self._replace(max_tokens=max_tokens)
 
 

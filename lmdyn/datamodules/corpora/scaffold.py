@@ -18,36 +18,36 @@ __all__ = ["CLOSE", "OPEN", "ScaffoldCorpus"]
 OPEN, CLOSE = "α", "ω"
 """The symbols that begin and end the rule."""
 
-_VERSION = 1  # raised whenever the same settings give other text
-_WORDS_PER_SENTENCE = 100  # the text has no sentences; it is handed over in pieces of this length
-_PHRASES, _EXAMPLES = 100, 200  # random streams; the splits' are 0, 1, 2
+_VERSION = 1  # raised whenever the same settings give different text
+_WORDS_PER_SENTENCE = 100  # the text has no sentences; it is passed on in pieces of this length
+_PHRASES, _EXAMPLES = 100, 200  # random streams; those of the splits are 0, 1, 2
 
 
 class ScaffoldCorpus(Corpus):
     """Uniform noise with ``n_rules`` instances of α q ω, where the scaffold q is one of 100 phrases of k words.
 
-    α announces ω, k + 1 words later: a long-range rule across a scaffold. Both settings draw their scaffolds from
-    the same phrases, so that the rule is seen equally often with each; in the familiar setting each phrase also
-    occurs ``n_outside`` times elsewhere in the text and can be learned by itself. All else is drawn uniformly
-    from Σ, which has neither α nor ω; single words (k = 1) are familiar by chance alone. The number of words does
-    not depend on the setting. Validation and test splits draw on the same phrases, with rules at the same rate.
+    α predicts ω, k + 1 words later: a long-range rule across a scaffold. Both settings draw their scaffolds from
+    the same phrases, so that the rule occurs equally often with each. In the familiar setting, each phrase also
+    occurs ``n_outside`` times elsewhere in the text and can be learned by itself. All other words are drawn uniformly
+    from Σ, which excludes α and ω; single words (k = 1) can be familiar only by chance. The number of words does
+    not depend on the setting. Validation and test splits use the same phrases, with rules at the same rate.
 
-    The text is one stream without sentences: no end-of-sentence token is written unless ``eos`` asks for it. It has no
-    documents either: ``order_seed`` permutes what the training text consists of, the instances of the rule, the phrases
-    outside of it and the single words of noise.
+    The text is one stream without sentences: no end-of-sentence token is written unless ``eos`` is set. It has no
+    documents either: ``order_seed`` permutes the parts of the training text, i.e. instances of the rule, phrases
+    outside it and single words of noise.
 
     Args:
-        familiar: whether the phrases also occur outside of the rule.
-        length: k, words of a scaffold.
+        familiar: whether the phrases also occur outside the rule.
+        length: k, words per scaffold.
         n_rules: n, instances of the rule in the training text.
-        n_phrases: different scaffolds; instance i of the rule takes phrase i modulo this.
-        n_outside: occurrences of each phrase outside of the rule in the familiar training text.
-        n_types: |Σ|, word types besides α and ω.
+        n_phrases: number of different scaffolds; instance i of the rule uses phrase i modulo this.
+        n_outside: occurrences of each phrase outside the rule in the familiar training text.
+        n_types: |Σ|, number of word types except α and ω.
         n_train_tokens: words of the training split.
         n_validation_tokens: words of the validation split.
         n_test_tokens: words of the test split.
-        language_seed: of the phrases and the text.
-        eos: write the end-of-sentence token after each piece of 100 words.
+        language_seed: seed of the phrases and the text.
+        eos: whether to write the end-of-sentence token after each piece of 100 words.
         **kwargs: see :class:`~lmdyn.datamodules.Corpus`.
 
     Attributes:
@@ -55,7 +55,7 @@ class ScaffoldCorpus(Corpus):
         phrases: (n_phrases, length) index of each word of the scaffolds in ``vocabulary``.
 
     Raises:
-        ValueError: sizes below 1, more phrases than there are, or rules and phrases that fill more than the text.
+        ValueError: if a size is below 1, there are too few possible phrases, or rules and phrases exceed the text.
 
     Reference: Saphra & Lopez 2020, sections 4.2 and 4.3, appendix B (Saphra 2021, chapter 5).
 
@@ -101,7 +101,7 @@ class ScaffoldCorpus(Corpus):
                 raise ValueError(f"expected {name} >= 0, got {value}: raise it")
         if n_phrases > n_types**length:
             raise ValueError(
-                f"there are no {n_phrases} phrases of {length} words over {n_types} types: lower n_phrases"
+                f"{n_types} types do not allow {n_phrases} phrases of {length} words: lower n_phrases"
             )
         self.familiar = familiar
         self.length = length
@@ -135,15 +135,15 @@ class ScaffoldCorpus(Corpus):
         return np.array(list(found))
 
     def _occurrences(self, split: str) -> tuple[int, int]:
-        """Instances of the rule and of phrases outside of it: as often a word as in training."""
+        """Return instances of the rule and of phrases outside it: per word, as many as in training."""
         share = self.n_tokens[split] / self.n_tokens["train"]
         outside = len(self.phrases) * self.n_outside * self.familiar
         return round(self.n_rules * share), round(outside * share)
 
     def text(self, split: str) -> npt.NDArray[np.int64]:
-        """The words of a split as indices into ``vocabulary``: noise, phrases and rules in random order.
+        """Return the words of a split as indices into ``vocabulary``: noise, phrases and rules in random order.
 
-        ``order_seed`` puts those of the training split into another one.
+        ``order_seed`` permutes those of the training split.
         """
         random = self._random(SPLITS.index(split))
         rules, outside = self._occurrences(split)
@@ -152,7 +152,7 @@ class ScaffoldCorpus(Corpus):
         lengths = random.permutation(np.repeat([k + 2, k, 1], [rules, outside, noise]))
         starts = np.cumsum(lengths) - lengths
         words = random.integers(self.n_types, size=n)
-        if k == 1:  # phrases and noise have the same length: which is which is drawn anew
+        if k == 1:  # phrases and noise have the same length: their places are drawn again
             ones = random.permutation(starts[lengths == 1])
             at = {"rule": starts[lengths == 3], "phrase": ones[:outside]}
         else:
@@ -171,7 +171,7 @@ class ScaffoldCorpus(Corpus):
         return words[np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(n)]
 
     def documents(self, split: str) -> Iterator[Document]:
-        """The split as one document."""
+        """Yield the split as one document."""
         if split not in SPLITS:
             raise ValueError(f"expected a split of {', '.join(SPLITS)}, got {split!r}: choose one of these")
         names = np.array(self.vocabulary, dtype=object)[self.text(split)]
@@ -179,12 +179,12 @@ class ScaffoldCorpus(Corpus):
         yield Document(split, tuple(Sentence(tuple(piece)) for piece in pieces))
 
     def word_counts(self) -> Counter[str]:
-        """Occurrences of each word in the training split, at least 1: the vocabulary is the language's."""
+        """Count each word in the training split, as at least 1: the vocabulary is that of the language."""
         counts = np.bincount(self.text("train"), minlength=len(self.vocabulary))
         return Counter(dict(zip(self.vocabulary, np.maximum(counts, 1).tolist(), strict=True)))
 
     def content_key(self) -> dict[str, Any]:
-        """Settings of the language, and its version."""
+        """Return the settings of the language, and its version."""
         return {
             "version": _VERSION,
             "familiar": self.familiar,
@@ -200,10 +200,10 @@ class ScaffoldCorpus(Corpus):
     def examples(
         self, domain: Literal["in", "out"], n: int = 1000, context: int = 20
     ) -> Int[Tensor, "n time"]:
-        """Instances of the rule that were not in the text, as token ids: ``context`` words of noise, α, q, ω.
+        """Return instances of the rule that were not in the text, as token ids: ``context`` words of noise, α, q, ω.
 
         Args:
-            domain: scaffolds of the training text in turn (``in``, figure 6d), or drawn uniformly (``out``, 6c).
+            domain: scaffolds of the training text in order (``in``, figure 6d), or drawn uniformly (``out``, 6c).
             n: number of instances.
             context: words of noise before each.
 
@@ -211,7 +211,7 @@ class ScaffoldCorpus(Corpus):
             (n, context + length + 2) token ids; α at ``context``, ω last.
 
         Raises:
-            ValueError: another domain; words of the language that the tokenizer does not know.
+            ValueError: if the domain is unknown, or the tokenizer lacks words of the language.
         """
         if domain not in ("in", "out"):
             raise ValueError(f"expected domain 'in' or 'out', got {domain!r}")
@@ -237,7 +237,7 @@ class ScaffoldCorpus(Corpus):
         missing = [word for word in self.vocabulary if word not in known]
         if missing:
             raise ValueError(
-                f"the tokenizer lacks {len(missing)} words of the language, {missing[-1]!r} among them: observe "
+                f"the tokenizer lacks {len(missing)} words of the language, such as {missing[-1]!r}: observe "
                 "models that were trained on it"
             )
         return np.array([known[word] for word in self.vocabulary])

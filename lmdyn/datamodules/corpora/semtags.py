@@ -1,4 +1,4 @@
-"""Universal semantic tags: their coarse classes, and the Parallel Meaning Bank that has them."""
+"""Universal semantic tags: their coarse classes, and the corpus Parallel Meaning Bank."""
 
 import re
 from collections.abc import Iterator
@@ -33,36 +33,36 @@ SEMTAG_COARSE: dict[str, str] = {
 """Coarse class of each fine semantic tag: 14 classes of 77 tags.
 
 The inventory is that of Bjerva et al. 2016 and Abzianidze & Bos 2017 (universal semantic tags of the Parallel
-Meaning Bank). Demonstratives keep the 2016 class DEM with PRX and DST; the rest follows the later version, with
+Meaning Bank). Demonstratives keep the class DEM of 2016 with PRX and DST; the rest follows the later version, with
 EFS (future simple event) of the bank's release 4.
 """
 
 UNKNOWN_SEMTAG = "UNK"
-"""Coarse class of a tag that :data:`SEMTAG_COARSE` lacks."""
+"""Coarse class of a tag that is not in :data:`SEMTAG_COARSE`."""
 
 _COLUMNS = 7
-_COMMENT = re.compile(r"#+( |$)")  # and no tab: "#" can be a token
+_COMMENT = re.compile(r"#+( |$)")  # not followed by a tab, as "#" can be a token
 _NEWDOC = re.compile(r"# newdoc\b(?: id =)?(.*)")
 
 
 def read_pmb(path: Path, lowercase: bool = False) -> Iterator[Document]:
     r"""Stream the documents of a CoNLL export of the Parallel Meaning Bank.
 
-    Seven columns separated by tabs, of which the first is the word and the fourth its semantic tag; a tag unknown
+    The format has seven columns separated by tabs; the first is the word and the fourth its semantic tag. A tag unknown
     to :data:`SEMTAG_COARSE` has the coarse class ``UNK``. An empty line ends a sentence and ``# newdoc`` starts a
-    document; most documents are one sentence. Sentences before the first ``# newdoc`` are documents of their own.
-    The bank joins the parts of a multiword token with ``~`` (``New~York``): it stays one word. White space within
+    document; most documents are one sentence. Sentences before the first ``# newdoc`` are separate documents.
+    The bank joins the parts of a multiword token with ``~`` (``New~York``), which stays one word. White space within
     a word becomes ``_``.
 
     Args:
         path: the file.
-        lowercase: lowercase the words.
+        lowercase: whether to lowercase the words.
 
     Yields:
         Documents named by their id, with the layers ``semtag`` and ``semtag_coarse``.
 
     Raises:
-        ValueError: a line with another number of columns, or without word or tag, with file and line number.
+        ValueError: if a line has another number of columns, or no word or tag; the message has file and line number.
 
     Example:
         >>> import tempfile
@@ -91,7 +91,7 @@ def read_pmb(path: Path, lowercase: bool = False) -> Iterator[Document]:
 
 
 def _blocks(path: Path, lowercase: bool) -> Iterator[str | Sentence]:
-    """The sentences of a file, and where a document starts its id, which may be empty."""
+    """Yield the sentences of a file and, where a document starts, its id, which may be empty."""
     words: list[str] = []
     tags: list[str] = []
     for number, line in read_lines(path):
@@ -105,8 +105,8 @@ def _blocks(path: Path, lowercase: bool) -> Iterator[str | Sentence]:
             columns = line.split("\t")
             if len(columns) != _COLUMNS:
                 raise ValueError(
-                    f"{path}:{number}: {_COLUMNS} columns separated by tabs are needed, got {len(columns)}: "
-                    f"{shown(line)}; a comment starts with '# '"
+                    f"{path}:{number}: expected {_COLUMNS} columns separated by tabs, got {len(columns)}: "
+                    f"{shown(line)}; comments start with '# '"
                 )
             word, tag = "_".join(columns[0].split()), columns[3].strip()
             for column, value, what in ((1, word, "word"), (4, tag, "semantic tag")):

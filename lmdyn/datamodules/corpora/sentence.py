@@ -39,15 +39,15 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """Words with the annotation layers that the corpus has; a layer that it lacks is None.
+    """Words with annotation layers; a layer that the corpus lacks is None.
 
-    Token layers (``upos``, ``xpos``, ``semtag``, ``semtag_coarse``, ``deprels``) hold one label a word;
-    ``heads`` the index of each word's head, -1 for the root; ``constituents``, ``roles`` and ``mentions``
-    spans of words; ``topic`` one label for the sentence; ``facts`` the identifiers of the facts it states.
+    Token layers (``upos``, ``xpos``, ``semtag``, ``semtag_coarse``, ``deprels``) have one label per word;
+    ``heads`` has the index of each word's head, -1 for the root; ``constituents``, ``roles`` and ``mentions`` have
+    spans of words; ``topic`` is one label for the sentence; ``facts`` has the identifiers of the facts it states.
 
     Raises:
-        ValueError: an empty sentence or word, a word with white space, a layer of another length, a head or
-            span outside of the sentence.
+        ValueError: if the sentence or a word is empty, a word has white space, a layer has another length, or a head
+            or span is outside the sentence.
 
     Example:
         >>> Sentence(words=("the", "cat", "sleeps"), upos=("DET", "NOUN", "VERB"), heads=(1, 2, -1)).upos
@@ -70,20 +70,18 @@ class Sentence:
     def __post_init__(self) -> None:
         n = len(self.words)
         if n == 0:
-            raise ValueError("a sentence needs at least one word, got none")
+            raise ValueError("a sentence must have at least one word, got none")
         for i, word in enumerate(self.words):
             if not word or any(c.isspace() for c in word):
                 raise ValueError(
-                    f"word {i} is {word!r}: words are not empty and hold no white space (join with '_')"
+                    f"word {i} is {word!r}: words must not be empty or contain white space (join with '_')"
                 )
         for name in (*TOKEN_LAYERS, "heads"):
             layer = getattr(self, name)
             if layer is not None and len(layer) != n:
-                raise ValueError(
-                    f"layer {name!r} has {len(layer)} entries for {n} words: one a word is needed"
-                )
+                raise ValueError(f"layer {name!r} has {len(layer)} entries, expected {n}, one per word")
         if self.heads is not None and any(not -1 <= h < n for h in self.heads):
-            raise ValueError(f"heads {self.heads} point outside of a sentence of {n} words (-1 is the root)")
+            raise ValueError(f"heads {self.heads} point outside a sentence of {n} words (-1 is the root)")
         spans: tuple[Constituent | Role | Mention, ...] = (
             *(self.constituents or ()),
             *(self.roles or ()),
@@ -91,7 +89,7 @@ class Sentence:
         )
         for span in spans:
             if not 0 <= span.start < span.end <= n:
-                raise ValueError(f"{span} lies outside of a sentence of {n} words")
+                raise ValueError(f"{span} lies outside a sentence of {n} words")
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -101,7 +99,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Sentences that belong together, in order, with a name (an article title, a file's document id)."""
+    """Sentences that belong together, in order, with a name (an article's title, or a document id of a file)."""
 
     name: str
     sentences: tuple[Sentence, ...]

@@ -1,4 +1,4 @@
-"""Silver annotation for text without gold: taggers that add layers to tokenised sentences."""
+"""Silver annotation for text without gold annotation: taggers that add layers to tokenised sentences."""
 
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
@@ -12,7 +12,7 @@ from lmdyn.datamodules.files.text_files import expand_paths, file_digest
 __all__ = ["LexiconTagger", "SpacyTagger", "Tagger"]
 
 Tags = dict[str, tuple[str | None, ...]]
-"""Labels of the words of a sentence, by layer; None is no label."""
+"""Labels of the words of a sentence, by layer; None means no label."""
 
 
 class Tagger(ABC):
@@ -20,29 +20,29 @@ class Tagger(ABC):
 
     @abstractmethod
     def tag(self, sentences: Sequence[tuple[str, ...]]) -> list[Tags]:
-        """Labels for each sentence: a dict of layers with one label a word, None where there is none."""
+        """Return the labels of each sentence: a dict of layers with one label per word, None if it has none."""
 
     @abstractmethod
     def key(self) -> dict[str, Any]:
-        """Plain values that determine the tags; part of the key of the cache."""
+        """Return plain values that determine the tags; part of the key of the cache."""
 
 
 class LexiconTagger(Tagger):
-    """Gives each word its most frequent ``upos`` and ``xpos`` tag in a treebank; words unknown there have none.
+    """Assigns to each word its most frequent ``upos`` and ``xpos`` tag in a treebank; unknown words have none.
 
     Args:
         train: path of a CoNLL-U file; ``$VAR`` and ``~`` are expanded.
-        lowercase: look words up in lower case, and count them so.
-        min_share: a word has no tag where its most frequent one has a smaller share of its occurrences.
+        lowercase: whether to count and look up words in lower case.
+        min_share: a word has no tag if the share of its most frequent one is below this.
 
     Raises:
-        FileNotFoundError: on first use, no such file.
-        ValueError: on first use, a malformed line; ``min_share`` outside of 0 ... 1.
+        FileNotFoundError: on first use, if the file does not exist.
+        ValueError: if ``min_share`` is outside 0 ... 1; on first use, if a line is malformed.
     """
 
     def __init__(self, train: str, lowercase: bool = True, min_share: float = 0.0) -> None:
         if not 0 <= min_share <= 1:
-            raise ValueError(f"min_share is a share of 0 to 1, got {min_share}")
+            raise ValueError(f"min_share must be from 0 to 1, got {min_share}")
         self.train = train
         self.lowercase = lowercase
         self.min_share = min_share
@@ -70,7 +70,7 @@ class LexiconTagger(Tagger):
         return tag if tags[tag] >= self.min_share * tags.total() else None
 
     def tag(self, sentences: Sequence[tuple[str, ...]]) -> list[Tags]:
-        """Labels for each sentence, by lookup."""
+        """Return the labels of each sentence, by lookup."""
         if self.lowercase:
             sentences = [tuple(w.lower() for w in words) for words in sentences]
         return [
@@ -79,7 +79,7 @@ class LexiconTagger(Tagger):
         ]
 
     def key(self) -> dict[str, Any]:
-        """Hash of the treebank, and the settings."""
+        """Return the hash of the treebank, and the settings."""
         files = [file_digest(path) for path in expand_paths(self.train)]
         return {"tagger": "lexicon", "files": files, "lowercase": self.lowercase, "min_share": self.min_share}
 
@@ -89,10 +89,10 @@ class SpacyTagger(Tagger):
 
     Args:
         model: name or path of the pipeline.
-        batch_size: sentences in one call of the pipeline.
+        batch_size: sentences per call of the pipeline.
 
     Raises:
-        ImportError: on first use, spaCy or its model is not installed.
+        ImportError: on first use, if spaCy or its model is not installed.
     """
 
     def __init__(self, model: str = "en_core_web_sm", batch_size: int = 256) -> None:
@@ -105,17 +105,17 @@ class SpacyTagger(Tagger):
             import spacy
         except ImportError as error:
             raise ImportError(
-                "SpacyTagger needs spaCy: pip install 'lmdyn[spacy]', or use LexiconTagger"
+                "SpacyTagger requires spaCy: pip install 'lmdyn[spacy]', or use LexiconTagger"
             ) from error
         try:
             return spacy.load(self.model, exclude=["parser", "ner", "lemmatizer", "senter"])
         except OSError as error:
             raise ImportError(
-                f"no spaCy model {self.model!r}: python -m spacy download {self.model}"
+                f"no spaCy model {self.model!r}: install it with python -m spacy download {self.model}"
             ) from error
 
     def tag(self, sentences: Sequence[tuple[str, ...]]) -> list[Tags]:
-        """Labels for each sentence, by the pipeline's tagger and attribute ruler."""
+        """Return the labels of each sentence, by the pipeline's tagger and attribute ruler."""
         from spacy.tokens import Doc
 
         pipeline = self._pipeline
@@ -126,6 +126,6 @@ class SpacyTagger(Tagger):
         ]
 
     def key(self) -> dict[str, Any]:
-        """Name and version of the pipeline."""
+        """Return name and version of the pipeline."""
         meta = self._pipeline.meta
         return {"tagger": "spacy", "model": f"{meta['lang']}_{meta['name']}", "version": meta["version"]}

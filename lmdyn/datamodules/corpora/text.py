@@ -32,8 +32,8 @@ Article = tuple[str, str | None, list[Words]]
 def split_sentences(words: Iterable[str]) -> list[Words]:
     """Split a tokenised paragraph into sentences.
 
-    A sentence ends at a token ``.``, ``!`` or ``?``. Further such tokens and the closing quotes and brackets that
-    follow stay with it; ``"`` closes where an odd number of them precedes it in the paragraph.
+    A sentence ends at a token ``.``, ``!`` or ``?``. Further such tokens and closing quotes and brackets that
+    follow belong to it; ``"`` closes if an odd number of them precedes it in the paragraph.
 
     Example:
         >>> [" ".join(s) for s in split_sentences('He said : " Go ! " She went . " Why'.split())]
@@ -52,17 +52,17 @@ def split_sentences(words: Iterable[str]) -> list[Words]:
 
 
 def cut_sentences(sentences: Iterable[Words], shares: Sequence[float]) -> list[list[Words]]:
-    """Cut a text in order into parts that hold given shares of its words.
+    """Cut a text in order into parts with given shares of its words.
 
-    Sentences stay whole: each belongs to the part in which its midpoint lies, so that no part is favoured. A part
+    Sentences are not cut: each belongs to the part that contains its midpoint, so that no part is favoured. A part
     may be empty.
 
     Args:
         sentences: the words of each sentence.
-        shares: share of the words in each part; they add up to 1.
+        shares: share of the words in each part, with the sum 1.
 
     Returns:
-        The sentences of each part; joined, they are the text.
+        The sentences of each part; concatenated, they are the text.
 
     Example:
         >>> cut_sentences([["a", "b"], ["c"], ["d"], ["e", "f", "g", "h"]], (0.5, 0.0, 0.5))
@@ -70,7 +70,7 @@ def cut_sentences(sentences: Iterable[Words], shares: Sequence[float]) -> list[l
     """
     sentences = list(sentences)
     total = sum(map(len, sentences))
-    # rounded, so that 0.7 + 0.1 is the float 0.8 and a midpoint at the bound is not before it
+    # rounded, so that 0.7 + 0.1 equals the float 0.8 and a midpoint at the bound is not before it
     bounds = [round(bound, 12) for bound in accumulate(shares)][:-1]
     parts: list[list[Words]] = [[] for _ in shares]
     before = 0
@@ -81,7 +81,7 @@ def cut_sentences(sentences: Iterable[Words], shares: Sequence[float]) -> list[l
 
 
 def _is_title(words: Words) -> bool:
-    """``= Title =``, as against ``= = Section = =``."""
+    """Return whether the line is ``= Title =``, in contrast to ``= = Section = =``."""
     return len(words) > 2 and words[0] == words[-1] == "=" and words[1] != "=" and words[-2] != "="
 
 
@@ -92,31 +92,31 @@ def _is_section(words: Words) -> bool:
 def _check_only_train(given: Iterable[str]) -> None:
     if list(given) != ["train"]:
         raise ValueError(
-            "cut_articles cuts validation and test out of train: give train alone (of a dataset, by data_files), or "
-            f"leave cut_articles out; got {list(given)}"
+            "cut_articles takes validation and test from train: give only train (for a dataset, with data_files), or "
+            f"omit cut_articles; got {list(given)}"
         )
 
 
 class TextCorpus(Corpus):
-    """Tokenised plain text, one paragraph a line, prepared as in the study of LSTM learning dynamics.
+    """Tokenised plain text, one paragraph per line, prepared as in the study of LSTM learning dynamics.
 
-    The words of a line are what white space separates. The preparation, in this order: lowercase; drop headings;
-    split paragraphs into sentences (:func:`split_sentences`); drop each sentence that holds a type seen fewer than
-    ``min_count`` times in the training split; count again, and map what is still rarer than ``min_count`` to
-    ``<unk>`` (the vocabulary does this). All splits lose sentences by the counts of the training split. With
-    ``min_count`` 1 no type is rare and nothing is dropped. On WikiText-2 with ``min_count: 5`` this leaves 1.34 M
-    tokens of 15.8 thousand types.
+    The words of a line are separated by white space. The preparation, in this order: lowercase; drop headings;
+    split paragraphs into sentences (:func:`split_sentences`); drop each sentence with a type that occurs fewer than
+    ``min_count`` times in the training split; count again, and map types that are still rarer than ``min_count`` to
+    ``<unk>`` (the vocabulary does this). In all splits, sentences are dropped by the counts of the training split. With
+    ``min_count`` 1 no type is rare and nothing is dropped. WikiText-2 with ``min_count: 5`` has 1.34 M tokens of 15.8
+    thousand types after this preparation.
 
-    What is left can be narrowed down to a part of what the same corpus trains on otherwise: ``longest_articles``
-    keeps some documents of each split, and ``cut_articles`` makes the three splits out of each document of the
-    training file, so that all have the same topics. Rare sentences are still those of the whole training file; a
-    vocabulary is that of the training split, so of the parts that it got.
+    The result can be restricted to a part of the same corpus: ``longest_articles`` keeps some documents of each split,
+    and ``cut_articles`` makes the three splits from each document of the training file, so that all have the same
+    topics. Rare sentences are still those of the whole training file; a vocabulary is that of the training split, thus
+    of its parts of the documents.
 
     Layouts:
 
     - ``wikitext``: a line ``= Title =`` between two empty lines (or at the file's start) begins an article, a
-      document with the title as its name and as the ``topic`` of its sentences (a title that comes again in the
-      split is numbered, ``Title (2)``; WikiText-2 has several ``<unk>``). Text before the first title is a document
+      document with the title as its name and as the ``topic`` of its sentences (a repeated title in a split is
+      numbered, ``Title (2)``; WikiText-2 has several ``<unk>``). Text before the first title is a document
       without topic. ``= = Section = =`` lines are headings.
     - ``paragraphs``: each line is a document.
 
@@ -126,30 +126,31 @@ class TextCorpus(Corpus):
         test: the same for test.
         dataset: instead of files, arguments of ``datasets.load_dataset`` (``path``, ``name``, ``data_files``, ...);
             its splits "train", "validation" and "test" are used.
-        text_column: the column of the dataset that holds the text.
+        text_column: the column of the dataset with the text.
         layout: ``wikitext`` or ``paragraphs``.
-        lowercase: lowercase all words.
-        headings: keep titles and section headings, each as a sentence.
-        split_sentences: split lines into sentences; otherwise each line is one.
-        drop_rare_sentences: drop sentences with a type rarer than ``min_count`` in the training split.
-        shuffle_sentences: serve the training split's sentences in one random order, held in memory and drawn by
-            ``seed``. For labels of whole documents: a stream that stays in one article for hundreds of batches
-            teaches which article it is in, not how to tell. Topics are then numbered in this order too.
-        longest_articles: keep only so many documents of each split, those with the most words after the
-            preparation (of several as long the earlier), in the order of the text; None keeps all.
+        lowercase: whether to lowercase all words.
+        headings: whether to keep titles and section headings, each as a sentence.
+        split_sentences: whether to split lines into sentences; otherwise each line is one.
+        drop_rare_sentences: whether to drop sentences with a type rarer than ``min_count`` in the training split.
+        shuffle_sentences: whether to serve the training split's sentences in one random order, held in memory and drawn
+            with ``seed``. Intended for labels of whole documents: a stream that stays in one article for hundreds of
+            batches teaches which article it is in, not how to recognise it. Topics are then also numbered in this
+            order.
+        longest_articles: number of documents of each split to keep, those with the most words after the
+            preparation (the earlier of equally long ones), in the order of the text; None keeps all.
         cut_articles: shares of the words of each document of ``train``, the only file given, that go in order into
-            the training, validation and test split, such as ``[0.7, 0.1, 0.2]`` (:func:`cut_sentences`); a split
+            the training, validation and test split, such as ``[0.7, 0.1, 0.2]`` (:func:`cut_sentences`). A split
             with share 0 is left out, and a short document may lack a part. Topics are numbered in the order of the
-            training split: where its share is above one half, no document lacks this part, and the index of a
+            training split: if its share is above one half, no document lacks this part, and the index of a
             topic is that of its document.
         tagger: adds silver layers to the sentences.
         **kwargs: see :class:`~lmdyn.datamodules.Corpus`.
 
     Raises:
-        FileNotFoundError: in ``prepare_data``, a path without file.
-        ValueError: neither files nor a dataset, or both; shares that are negative or do not add up to 1; articles
-            to cut in another split than ``train``; in ``prepare_data``, text that is not UTF-8, an unknown
-            column, an empty split, rare types to drop without a training split to count in.
+        FileNotFoundError: in ``prepare_data``, if a file does not exist.
+        ValueError: if neither files nor a dataset, or both, are given; if shares are negative or do not have the sum
+            1; if articles are to be cut but another split than ``train`` is given; in ``prepare_data``, if text is not
+            UTF-8, a column is unknown, a split is empty, or rare types cannot be counted for lack of a training split.
 
     Example:
         >>> corpus = TextCorpus(train="$LMDYN_DATA/wikitext-2/train.txt", min_count=5, batch_size=40)
@@ -192,12 +193,12 @@ class TextCorpus(Corpus):
             )
         if longest_articles is not None and longest_articles < 1:
             raise ValueError(
-                f"longest_articles must be at least 1, got {longest_articles}: leave it out to keep all articles"
+                f"longest_articles must be at least 1, got {longest_articles}: omit it to keep all articles"
             )
         if cut_articles is not None:
             if len(cut_articles) != 3 or not (min(cut_articles) >= 0 and math.isclose(sum(cut_articles), 1)):
                 raise ValueError(
-                    "cut_articles must be the shares of training, validation and test, not negative and with the sum "
+                    "cut_articles must be the shares of training, validation and test, non-negative and with the sum "
                     f"1, such as [0.7, 0.1, 0.2], got {list(cut_articles)}"
                 )
             if dataset is None:
@@ -217,7 +218,7 @@ class TextCorpus(Corpus):
 
     @cached_property
     def splits(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The splits that files are given for, that the dataset has, or that articles are cut into."""
+        """The splits for which files are given, that the dataset has, or into which articles are cut."""
         if self.cut_articles is None:
             return self._given
         _check_only_train(self._given)
@@ -239,7 +240,7 @@ class TextCorpus(Corpus):
         )
         if not set(SPLITS) & set(table):
             raise ValueError(
-                f"dataset {self.dataset} has splits {list(table)}: at least one of {list(SPLITS)} is needed"
+                f"dataset {self.dataset} has splits {list(table)}: expected at least one of {list(SPLITS)}"
             )
         for split in set(SPLITS) & set(table):
             if self.text_column not in table[split].column_names:
@@ -250,7 +251,7 @@ class TextCorpus(Corpus):
             kind = getattr(table[split].features[self.text_column], "dtype", "a list")
             if kind not in ("string", "large_string", "string_view", "null"):
                 raise ValueError(
-                    f"split {split!r} of dataset {self.dataset}: column {self.text_column!r} holds {kind}, expected "
+                    f"split {split!r} of dataset {self.dataset}: column {self.text_column!r} has {kind}, expected "
                     f"text: set text_column to one of {table[split].column_names}"
                 )
         return table
@@ -262,7 +263,7 @@ class TextCorpus(Corpus):
             yield from (row or "" for row in batch[self.text_column])
 
     def _sources(self, split: str) -> Iterator[tuple[str, Iterator[str]]]:
-        """A name and the lines of each source of a split."""
+        """Yield a name and the lines of each source of a split."""
         if self.dataset is not None:
             yield split, (line for row in self._rows(split) for line in row.rstrip("\n").split("\n"))
         else:
@@ -270,7 +271,7 @@ class TextCorpus(Corpus):
                 yield path.stem, (line for _, line in read_lines(path))
 
     def _articles(self, split: str) -> Iterator[Article]:
-        """Name, topic and sentences of each document, before rare sentences are dropped."""
+        """Yield name, topic and sentences of each document, before rare sentences are dropped."""
         seen: Counter[str] = Counter()
         for name, lines in self._sources(split):
             if self.layout == "paragraphs":
@@ -313,12 +314,12 @@ class TextCorpus(Corpus):
 
     @cached_property
     def _frequent(self) -> frozenset[str] | None:
-        """Types that are not rare in the training split; None where rarity plays no part."""
+        """Types that are not rare in the training split; None if rarity has no effect."""
         if not self.drop_rare_sentences or self.min_count == 1:
             return None
         if "train" not in self._given:
             raise ValueError(
-                "drop_rare_sentences counts types in the training split, and there is none: give train, or set "
+                "drop_rare_sentences counts types in the training split, but there is none: give train, or set "
                 "drop_rare_sentences: false"
             )
         counts: Counter[str] = Counter()
@@ -328,7 +329,7 @@ class TextCorpus(Corpus):
         return frozenset(word for word, n in counts.items() if n >= self.min_count)
 
     def _kept(self, split: str) -> Iterator[Article]:
-        """Documents without their rare sentences, and without those that lose all."""
+        """Yield documents without their rare sentences, except documents that lose all sentences."""
         frequent = self._frequent
         for name, topic, sentences in self._articles(split):
             kept = (
@@ -340,11 +341,11 @@ class TextCorpus(Corpus):
                 yield name, topic, kept
 
     def _selected(self, split: str) -> Iterator[Article]:
-        """The longest of the documents that are kept, in the order of the text."""
+        """Yield the longest of the kept documents, in the order of the text."""
         if self.longest_articles is None:
             yield from self._kept(split)
             return
-        if split not in self._longest:  # a pass of its own, so that memory never holds the text
+        if split not in self._longest:  # a separate pass, so that memory never holds the text
             lengths = ((sum(map(len, s)), -i) for i, (_, _, s) in enumerate(self._kept(split)))
             self._longest[split] = frozenset(-i for _, i in heapq.nlargest(self.longest_articles, lengths))
         for index, article in enumerate(self._kept(split)):
@@ -352,7 +353,7 @@ class TextCorpus(Corpus):
                 yield article
 
     def _prepared(self, split: str) -> Iterator[Article]:
-        """The documents of a split of the corpus."""
+        """Yield the documents of a split of the corpus."""
         if split not in self.splits:
             raise ValueError(f"the corpus has no split {split!r}: it has {list(self.splits)}")
         if self.cut_articles is None:
@@ -363,7 +364,7 @@ class TextCorpus(Corpus):
                 yield name, topic, part
 
     def word_counts(self) -> Counter[str]:
-        """Occurrences of each word in the training split."""
+        """Count the occurrences of each word in the training split."""
         counts: Counter[str] = Counter()
         for _, _, sentences in self._prepared("train"):
             for words in sentences:
@@ -378,7 +379,7 @@ class TextCorpus(Corpus):
             yield from self._tagged(split)
 
     def _mixed(self, split: str) -> Iterator[Document]:
-        """Sentences in random order, each a document."""
+        """Yield sentences in random order, each as a document."""
         sentences = [(document.name, s) for document in self._tagged(split) for s in document]
         for i in np.random.default_rng(self.seed).permutation(len(sentences)):
             name, sentence = sentences[i]
@@ -399,7 +400,7 @@ class TextCorpus(Corpus):
                 )
 
     def content_key(self) -> dict[str, Any]:
-        """Hashes of the text, and the settings of the preparation."""
+        """Return hashes of the text, and the settings of the preparation."""
         text = {}
         for split in self._given:
             if self.dataset is None:
@@ -418,7 +419,7 @@ class TextCorpus(Corpus):
             "drop_rare_below": self.min_count if self.drop_rare_sentences else 1,
             "tagger": None if self.tagger is None else self.tagger.key(),
         }
-        # only where they are set: encoded text from before these settings keeps its key
+        # only if they are set: text encoded before these settings existed keeps its key
         if self.shuffle_sentences:
             key["sentences_shuffled_by"] = self.seed
         if self.longest_articles is not None:

@@ -1,4 +1,4 @@
-"""Tokenizers: word vocabularies, loading by name, and what identifies one."""
+"""Tokenizers: word vocabularies, loading by name, and identification."""
 
 import hashlib
 import json
@@ -33,13 +33,14 @@ _PAD, _UNK, _EOS = "<pad>", "<unk>", "<eos>"
 Punctuation = Literal["attached", "apart"]
 
 _FREQUENT = 100
-"""No more pieces that begin a word are as frequent as one word in thirty: 30 first letters at most, since their shares
-sum to one, 30 of two letters, and so on. GPT-2's " ." is about the 300th; of tokenized text it is among the first ten.
+"""At most this many pieces that begin a word are as frequent as one word in thirty: 30 first letters, since their
+shares sum to one, 30 of two letters, and so on. GPT-2's " ." is about the 300th; in tokenized text it is in the first
+ten.
 """
 
 
 def digest(value: object) -> str:
-    """Hash (blake2b, 32 hexadecimal digits) of plain values: equal for equal content, on every machine.
+    """Return a hash (blake2b, 32 hexadecimal digits) of plain values: equal for equal content, on every machine.
 
     Example:
         >>> digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
@@ -53,15 +54,15 @@ def digest(value: object) -> str:
 
 
 def word_tokenizer(counts: Mapping[str, int], min_count: int = 1) -> PreTrainedTokenizerFast:
-    """Word-level tokenizer over the words seen at least ``min_count`` times.
+    """Return a word-level tokenizer of the words that occur at least ``min_count`` times.
 
-    It splits on white space only, and gives one id to each word: ``U.S.`` and ``'t`` stay whole and ``<unk>`` is
-    the unknown word. ``<pad>`` is 0, ``<unk>`` 1 and ``<eos>`` 2; the words follow by falling count, ties in
+    It splits on white space only, and assigns one id to each word: ``U.S.`` and ``'t`` are not split and ``<unk>`` is
+    the unknown word. ``<pad>`` is 0, ``<unk>`` 1 and ``<eos>`` 2; the words follow by descending count, ties in
     alphabetical order.
 
     Args:
         counts: occurrences of each word; special tokens among the words keep their own ids.
-        min_count: words seen less often become ``<unk>``.
+        min_count: rarer words become ``<unk>``.
 
     Example:
         >>> tokenizer = word_tokenizer({"the": 3, "U.S.": 2, "rare": 1}, min_count=2)
@@ -72,7 +73,7 @@ def word_tokenizer(counts: Mapping[str, int], min_count: int = 1) -> PreTrainedT
     words = [_PAD, _UNK, _EOS, *sorted(kept, key=lambda w: (-counts[w], w))]
     backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=_UNK))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # split_special_tokens: special tokens are words like others, so that one inside of a word does not cut it
+    # split_special_tokens: special tokens are treated as ordinary words, so that one inside a word does not split it
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         pad_token=_PAD,
@@ -90,10 +91,10 @@ Subwords = Literal["unigram", "wordpiece"]
 def subword_tokenizer(
     kind: Subwords, counts: Mapping[str, int], vocab_size: int = 30_000
 ) -> PreTrainedTokenizerFast:
-    """Tokenizer of word pieces, trained on the spot: of ALBERT's kind (``unigram``) or BERT's (``wordpiece``).
+    """Train a tokenizer of word pieces as in ALBERT (``unigram``) or BERT (``wordpiece``).
 
     Both lowercase and strip accents. ``unigram`` marks the start of words by ``▁`` and splits on white space only;
-    ``wordpiece`` splits off punctuation and marks what continues a word by ``##``. Special tokens are ``<pad>`` (0),
+    ``wordpiece`` splits off punctuation and marks continuations of a word by ``##``. Special tokens are ``<pad>`` (0),
     ``<unk>``, ``[CLS]``, ``[SEP]`` and ``[MASK]``; a word ``<unk>`` of the text is the unknown token. The pieces
     follow in the order of :func:`~lmdyn.datamodules.corpora.vocabulary.train_unigram` or
     :func:`~lmdyn.datamodules.corpora.vocabulary.train_wordpieces`; equal arguments give equal files.
@@ -101,10 +102,11 @@ def subword_tokenizer(
     Args:
         kind: ``unigram`` or ``wordpiece``.
         counts: occurrences of each word.
-        vocab_size: number of pieces, special tokens included; a small text may give fewer.
+        vocab_size: number of pieces, including special tokens; a small text may yield fewer.
 
     Raises:
-        ValueError: an unknown kind; no word; too few pieces for the characters of the text (``unigram``).
+        ValueError: if the kind is unknown, there is no word, or ``vocab_size`` is below the number of characters in the
+            text (``unigram``).
 
     Example:
         >>> tokenizer = subword_tokenizer("wordpiece", {"the": 9, "cats": 9, "sat": 9}, vocab_size=40)
@@ -119,15 +121,15 @@ def subword_tokenizer(
     elif kind == "wordpiece":
         split, decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
     else:
-        raise ValueError(f"kind is one of {list(get_args(Subwords))}, got {kind!r}")
+        raise ValueError(f"kind must be one of {list(get_args(Subwords))}, got {kind!r}")
     lower = normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()])
     units: Counter[str] = Counter()
     for word, count in counts.items():
-        if word not in special:  # not letters to learn from
+        if word not in special:  # special tokens do not contribute letters
             for unit, _ in split.pre_tokenize_str(lower.normalize_str(word)):
                 units[unit] += count
     if not units:
-        raise ValueError(f"no {kind} vocabulary can be trained: there is no word")
+        raise ValueError(f"no {kind} vocabulary can be trained: the text has no word")
     model: models.Model
     if kind == "unigram":
         scored = [(token, 0.0) for token in special] + train_unigram(units, vocab_size - len(special))
@@ -163,7 +165,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
     """Load a tokenizer from a folder or hub name (``AutoTokenizer``), or from a ``tokenizer.json`` file.
 
     Raises:
-        ValueError: nothing there that can be read as a fast tokenizer, or one in which tokens share an id.
+        ValueError: if it cannot be read as a fast tokenizer, or if several of its tokens share an id.
     """
     path = Path(os.path.expandvars(name)).expanduser()
     if path.is_file() and (path.parent / "tokenizer_config.json").exists():
@@ -188,20 +190,18 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
         )
         if isinstance(tokenizer, PreTrainedTokenizerFast):
             _check_ids(tokenizer, path / "tokenizer.json")
-    except (
-        Exception
-    ) as error:  # the loaders raise OSError, ValueError, and plain Exception from the rust side
+    except Exception as error:  # the loaders raise OSError, ValueError, and plain Exception from Rust
         raise ValueError(
             f"tokenizer {name!r} cannot be loaded ({_reason(path, error)}): give a folder written by save_pretrained, "
             "a hub name or a tokenizer.json"
         ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ValueError(f"tokenizer {name!r} is a {type(tokenizer).__name__}: a fast tokenizer is needed")
+        raise ValueError(f"tokenizer {name!r} is a {type(tokenizer).__name__}: expected a fast tokenizer")
     return tokenizer
 
 
 def _reason(path: Path, error: Exception) -> str:
-    """Which of its files is no json, and where; of the loaders some do not tell. Else what the loader says."""
+    """Return which of its files is not JSON, and where, as some loaders do not say; otherwise the loader's message."""
     for file in sorted(path.glob("*.json")) if path.is_dir() else [path] if path.is_file() else []:
         try:
             read_json(file)
@@ -211,10 +211,10 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def _check_ids(tokenizer: PreTrainedTokenizerFast, file: Path) -> None:
-    """Refuse a tokenizer with two tokens of one id, or a token with two, which damaged files have.
+    """Refuse a tokenizer with two tokens of one id, or a token with two ids, as in damaged files.
 
     Args:
-        tokenizer: as loaded.
+        tokenizer: the loaded tokenizer.
         file: its ``tokenizer.json``, if it has one.
     """
     whole = json.loads(file.read_bytes()) if file.is_file() else {}
@@ -230,7 +230,7 @@ def _check_ids(tokenizer: PreTrainedTokenizerFast, file: Path) -> None:
 
 
 def plain_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
-    """Copy of the rust tokenizer without the padding and truncation that a call may have left in it."""
+    """Return a copy of the Rust tokenizer without the padding and truncation that calls may have set."""
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_padding()
     backend.no_truncation()
@@ -239,18 +239,18 @@ def plain_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
 
 
 class WordEncoder:
-    """Encodes sentences that are given as words into the pieces of the text that the words make up.
+    """Encodes sentences that are given as words into the pieces of the text that the words form.
 
-    Byte-level tokenizers (GPT-2, Pythia, OLMo-2, RoBERTa) and SentencePiece without a dummy prefix (Gemma) hold the
-    space before a word in its first piece, and lists of words have no spaces: ``["the", "capital"]`` would be read as
-    ``thecapital``. For these each word of a sentence but the first is encoded with a space before it. All others
-    (WordPiece, words, SentencePiece with a dummy prefix) encode the words as they are.
+    In byte-level tokenizers (GPT-2, Pythia, OLMo-2, RoBERTa) and SentencePiece without a dummy prefix (Gemma), the
+    first piece of a word includes the space before it, but lists of words have no spaces: ``["the", "capital"]`` would
+    be read as ``thecapital``. For these, each word of a sentence except the first is encoded with a space before it.
+    All others (WordPiece, words, SentencePiece with a dummy prefix) encode the words unchanged.
 
     Args:
         tokenizer: any fast tokenizer.
 
     Attributes:
-        backend: the rust tokenizer, without padding and truncation.
+        backend: the Rust tokenizer, without padding and truncation.
         spaced: whether words get a space.
 
     Example:
@@ -267,16 +267,16 @@ class WordEncoder:
                 self.backend.encode(words, is_pretokenized=True, add_special_tokens=False).ids
                 for words in (["a", "a"], ["a", " a"])
             )
-        except Exception:  # the rust side raises plain ones: "a" is unknown, and there is no unknown token
+        except Exception:  # Rust raises plain exceptions: "a" is unknown, and there is no unknown token
             text = plain = spaced = []
-        # a tokenizer that does not split at spaces at all reads "a a" as neither; to one of letters a space is unknown
+        # a tokenizer that does not split at spaces reads "a a" as neither; for one of letters, a space is unknown
         unknown = tokenizer.unk_token_id
         self.spaced = plain != text and spaced == text and text.count(unknown) <= plain.count(unknown)
 
     def encode(self, sentences: Sequence[Sequence[str]]) -> list[Encoding]:
-        """The encoding of each sentence, without special tokens: ``word_ids`` are indices into its words.
+        """Return the encoding of each sentence, without special tokens: ``word_ids`` are indices into its words.
 
-        Its ``offsets`` may count the space before a word: :meth:`offsets` has those within the words.
+        Its ``offsets`` may count the space before a word; :meth:`offsets` returns those within the words.
         """
         if self.spaced:
             words = [[*s[:1], *(f" {word}" for word in s[1:])] for s in sentences]
@@ -285,10 +285,10 @@ class WordEncoder:
         return list(self.backend.encode_batch(words, is_pretokenized=True, add_special_tokens=False))
 
     def offsets(self, encoding: Encoding) -> list[tuple[int, int]]:
-        """Start and end of each piece in the characters of its word, without the space before it."""
+        """Return start and end of each piece in the characters of its word, without the space before it."""
         if not self.spaced:
             return list(encoding.offsets)
-        # those that leave spaces out of pieces (trim_offsets) begin at 1, others at 0
+        # tokenizers that exclude spaces from pieces (trim_offsets) begin at 1, others at 0
         return [
             (max(0, start - 1), max(0, end - 1)) if word else (start, end)
             for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True)
@@ -296,13 +296,13 @@ class WordEncoder:
 
 
 def punctuation_of(tokenizer: PreTrainedTokenizerFast) -> Punctuation:
-    """How the text that a tokenizer was trained on has its full stops, as far as its pieces tell.
+    """Determine from its pieces how full stops were written in the text on which a tokenizer was trained.
 
-    ``attached``: right after a word, as in raw text (``is Paris.``); ``apart``: as words of their own, as in WikiText
-    and in treebanks (``is Paris .``). The form of fewer pieces, or without unknown ones, is the tokenizer's. Where both
-    have as many, the piece of a stop after a space is a frequent one where stops stand apart: of Unigram models
-    likelier than that without a space, of others among the first hundred that begin a word. ``attached`` where both
-    forms have the same pieces, as BERT's.
+    ``attached``: directly after a word, as in raw text (``is Paris.``); ``apart``: as separate words, as in WikiText
+    and in treebanks (``is Paris .``). The result is the form with fewer pieces, or without unknown ones. If both have
+    the same number, the piece of a stop after a space is frequent if stops stand apart: in Unigram models likelier than
+    the one without a space, in others among the first hundred that begin a word. ``attached`` if both forms have the
+    same pieces, as in BERT.
 
     Example:
         >>> punctuation_of(word_tokenizer({"is": 2, "Paris": 1, ".": 3}))
@@ -313,7 +313,9 @@ def punctuation_of(tokenizer: PreTrainedTokenizerFast) -> Punctuation:
     apart, attached = encoder.encode([["a", "a", "."], ["a", "a."]])
     if apart.tokens == attached.tokens:
         return "attached"
-    if not any("." in token for token in attached.tokens):  # words only: what is attached is unknown
+    if not any(
+        "." in token for token in attached.tokens
+    ):  # a word-level vocabulary: the attached form is unknown
         return "apart"
     if len(apart.ids) != len(attached.ids):
         return "apart" if len(apart.ids) < len(attached.ids) else "attached"
@@ -328,20 +330,20 @@ def punctuation_of(tokenizer: PreTrainedTokenizerFast) -> Punctuation:
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
-    """Hash of what a tokenizer does; equal after ``save_pretrained`` and ``from_pretrained``."""
+    """Return a hash of a tokenizer's behaviour; equal after ``save_pretrained`` and ``from_pretrained``."""
     encoder = WordEncoder(tokenizer)
     backend = encoder.backend
     facts = [json.loads(backend.to_str()), backend.encode_special_tokens, dict(tokenizer.special_tokens_map)]
-    # text that earlier versions encoded without spaces is not taken from caches
+    # prevents the use of cached text that earlier versions encoded without spaces
     return digest([*facts, "spaces before words"] if encoder.spaced else facts)
 
 
 def end_id(tokenizer: PreTrainedTokenizerFast) -> int:
-    """Id of the token that ends a sentence: end of sequence, or the separator."""
+    """Return the id of the token that ends a sentence: end of sequence, or the separator."""
     for candidate in (tokenizer.eos_token_id, tokenizer.sep_token_id):
         if candidate is not None:
             return int(candidate)
     raise ValueError(
-        "eos: true needs a tokenizer with an eos_token or a sep_token, and this one has "
-        f"{sorted(tokenizer.special_tokens_map)}: set eos: false or give it one"
+        "eos: true requires a tokenizer with an eos_token or a sep_token, got one with "
+        f"{sorted(tokenizer.special_tokens_map)}: set eos: false or add one"
     )

@@ -1,8 +1,8 @@
-"""Vocabularies of word pieces, trained on counted words: a function of the counts and the size, in any process.
+"""Vocabularies of word pieces, trained on counted words: a function of counts and size, the same in any process.
 
 The trainers of ``tokenizers`` for WordPiece and unigram models are not: they number pieces, break ties and add
 floating-point numbers in the order of a hash map, which differs in every process. Its byte-pair encoding without a
-prefix is, and so is SentencePiece on one thread.
+prefix is deterministic, and so is SentencePiece on one thread.
 """
 
 import io
@@ -14,22 +14,22 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 __all__ = ["TRAINING_VERSION", "train_unigram", "train_wordpieces"]
 
 TRAINING_VERSION = 2
-"""Raised whenever the same counts and size give other pieces: part of every cache key. 1 was ``tokenizers``' own."""
+"""Raised whenever the same counts and size give different pieces: part of every cache key. 1: from ``tokenizers``."""
 
-_CODES = 0xF0000  # private characters, at which no trainer splits and to which none gives a meaning
-_CHUNK = 1000  # words given to a trainer at once
+_CODES = 0xF0000  # private characters, which are neither split points nor special to any trainer
+_CHUNK = 1000  # number of words given to a trainer at once
 
 
 def train_wordpieces(counts: Mapping[str, int], size: int) -> list[str]:
-    """Byte-pair encoding with ``##`` before what continues a word: the vocabulary of a WordPiece model.
+    """Train byte-pair encoding with ``##`` before continuations of a word: the vocabulary of a WordPiece model.
 
-    Letters that begin a word and letters that continue one are different symbols to ``tokenizers``' byte-pair encoding,
-    which then needs no prefix, and is the same in every process: of equally frequent pairs it merges that of the
-    earlier pieces.
+    Letters that begin a word and letters that continue one are different symbols for ``tokenizers``' byte-pair
+    encoding, which then requires no prefix, and is the same in every process: of equally frequent pairs it merges that
+    of the earlier pieces.
 
     Args:
         counts: occurrences of each word.
-        size: number of pieces; the letters are all kept, also where they are more.
+        size: number of pieces; all letters are kept, even if they are more.
 
     Returns:
         The letters in alphabetical order, the letters that continue a word, and the merged pieces in the order of
@@ -60,24 +60,24 @@ def train_wordpieces(counts: Mapping[str, int], size: int) -> list[str]:
 
 
 def _repeated(counts: Mapping[str, int]) -> Iterator[str]:
-    """Each word as often as it occurs, in texts of bounded length."""
+    """Yield each word as often as it occurs, in texts of bounded length."""
     for word, count in counts.items():
         for start in range(0, count, _CHUNK):
             yield " ".join([word] * min(_CHUNK, count - start))
 
 
 def train_unigram(counts: Mapping[str, int], size: int) -> list[tuple[str, float]]:
-    """Pieces of a unigram model and their log-probabilities, by SentencePiece.
+    """Train the pieces of a unigram model and their log-probabilities, by SentencePiece.
 
     Args:
         counts: occurrences of each word, without white space.
-        size: number of pieces at the most.
+        size: maximum number of pieces.
 
     Returns:
-        (piece, natural logarithm of its probability), by falling probability. All letters are among them.
+        (piece, natural logarithm of its probability), by descending probability. All letters are among them.
 
     Raises:
-        ValueError: no word, or more letters than ``size``.
+        ValueError: if there is no word, or there are more letters than ``size``.
 
     Reference: Kudo 2018, section 3.2.
 
@@ -91,7 +91,7 @@ def train_unigram(counts: Mapping[str, int], size: int) -> list[tuple[str, float
         raise ValueError(
             f"the text has {len(letters)} different characters, expected 1 to {size}: raise vocab_size"
         )
-    # what SentencePiece keeps for itself, drops, or reads as the end of a word
+    # characters that SentencePiece reserves, drops, or reads as the end of a word
     odd = [letter for letter in letters if letter == "▅" or not letter.isprintable()]
     free = (chr(_CODES + i) for i in range(2 * len(letters)) if chr(_CODES + i) not in letters)
     code = dict(zip(odd, free, strict=False))
@@ -105,17 +105,17 @@ def train_unigram(counts: Mapping[str, int], size: int) -> list[tuple[str, float
         input_format="tsv",
         model_writer=written,
         model_type="unigram",
-        vocab_size=size + 1,  # the unknown piece is one
+        vocab_size=size + 1,  # includes the unknown piece
         hard_vocab_limit=False,
         character_coverage=1.0,
-        normalization_rule_name="identity",  # words come normalized, and marked where they begin
+        normalization_rule_name="identity",  # words are already normalized, with their start marked
         add_dummy_prefix=False,
         remove_extra_whitespaces=False,
         split_by_unicode_script=False,
         split_by_number=False,
         max_sentence_length=2**30,
         unk_id=0,
-        unk_piece=chr(0x10FFFD),  # "<unk>" would be taken out of the text
+        unk_piece=chr(0x10FFFD),  # "<unk>" would be removed from the text
         bos_id=-1,
         eos_id=-1,
         pad_id=-1,

@@ -1,1 +1,1 @@
-"""Cloze questions on facts."""
+"""Cloze questions about facts."""

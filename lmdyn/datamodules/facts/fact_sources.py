@@ -1,4 +1,4 @@
-"""Where facts come from: T-REx as in LAMA, or the knowledge base of the synthetic grammar."""
+"""Sources of facts: T-REx as in LAMA, or the knowledge base of the synthetic grammar."""
 
 import logging
 import os
@@ -56,16 +56,16 @@ _ONE_TO_ONE = ("P1376", "P36")  # appendix F.1 of the publication; the others ar
 
 @dataclass(frozen=True, slots=True)
 class Cloze:
-    """A fact to be asked for.
+    """A fact to be queried.
 
     Attributes:
         relation: name of the relation.
         subject: words separated by white space.
         object: the answer, one word.
-        template: a sentence with ``[X]`` for the subject and, as a word of its own, ``[Y]`` for the object.
+        template: a sentence with ``[X]`` for the subject and, as a separate word, ``[Y]`` for the object.
 
     Raises:
-        ValueError: an empty subject or object, a template without both places.
+        ValueError: if subject or object are empty, or the template does not have both placeholders.
 
     Example:
         >>> Cloze("P36", "France", "Paris", "The capital of [X] is [Y] .").query
@@ -80,7 +80,7 @@ class Cloze:
     def __post_init__(self) -> None:
         if not self.subject.split() or not self.object.split():
             raise ValueError(
-                f"subject and object are words, got {shown(self.subject)} and {shown(self.object)}"
+                f"subject and object must be words, got {shown(self.subject)} and {shown(self.object)}"
             )
         _check_template(self.relation, self.template)
 
@@ -95,7 +95,7 @@ class Cloze:
         return f"{self.subject} → {self.object}"
 
     def words(self, lowercase: bool = False) -> tuple[list[str], int]:
-        """The words of the sentence with the object in it, and the index of the object's first word."""
+        """Return the words of the sentence including the object, and the index of the object's first word."""
         before, after = self.template.split("[Y]")
         texts = (before.replace("[X]", self.subject), self.object, after.replace("[X]", self.subject))
         parts = [(text.lower() if lowercase else text).split() for text in texts]
@@ -106,40 +106,40 @@ class Cloze:
 
 
 class FactSource(ABC):
-    """Where facts come from. A subclass gives facts, kinds of relations, and candidates."""
+    """A source of facts. A subclass defines facts, kinds of relations, and candidates."""
 
     @abstractmethod
     def facts(self) -> Iterator[Cloze]:
-        """The facts, relation by relation."""
+        """Yield the facts, relation by relation."""
 
     @abstractmethod
     def relation_kinds(self) -> dict[str, str]:
-        """Relation to its kind, ``1-1``, ``N-1`` or ``N-M``."""
+        """Return the kind of each relation, ``1-1``, ``N-1`` or ``N-M``."""
 
     @abstractmethod
     def candidates(self) -> list[str]:
-        """Words among which an object is chosen when only these compete."""
+        """Return the words among which an object is chosen when only candidates compete."""
 
 
 class TrexFacts(FactSource):
     """T-REx in the files of LAMA (Petroni et al. 2019): ``trex_lms_vocab/<relation>.jsonl`` in a folder.
 
-    Each line has a ``sub_label`` and an ``obj_label``. Of facts that say the same only the first is asked; how many
-    others there are is logged.
+    Each line has a ``sub_label`` and an ``obj_label``. Only the first of identical facts is asked; the number of the
+    others is logged.
 
     Args:
-        folder: it holds ``trex_lms_vocab``; ``$VAR`` and ``~`` are expanded.
-        relations: names such as ``P36``; the 25 of Chiang et al. 2020, table 8, by default.
+        folder: folder that contains ``trex_lms_vocab``; ``$VAR`` and ``~`` are expanded.
+        relations: names such as ``P36``; default: the 25 of Chiang et al. 2020, table 8.
         templates: those of table 8 (``publication``; its 1-1 relations are P1376 and P36, all others N-1), or those
             of ``LAMA_relations.jsonl`` in the folder, with its kinds (``lama``). The two agree on the 25 relations.
-        common_vocabulary: path of the candidates, a word a line; ``common_vocab_cased.txt`` in the folder by default.
-        paraphrases: further wordings, in which each fact is asked too: a file with ``{"relation": …, "template": …}`` a
-            line, or a folder with ``<relation>.jsonl`` and a ``pattern`` a line, as ParaRel has them (Elazar et al.
-            2021). Those that a relation has already are left out.
+        common_vocabulary: path of the candidates, one word per line; default: ``common_vocab_cased.txt`` in the folder.
+        paraphrases: additional wordings in which each fact is also asked: a file with one ``{"relation": …,
+            "template": …}`` per line, or a folder with ``<relation>.jsonl`` files that have one ``pattern`` per line,
+            as in ParaRel (Elazar et al. 2021). Wordings that a relation already has are left out.
 
     Raises:
-        FileNotFoundError: a missing file.
-        ValueError: a relation without template; when read, a line that is no fact, with file and number.
+        FileNotFoundError: if a file is missing.
+        ValueError: if a relation has no template; when read, if a line is not a fact (with file and line number).
 
     Reference: Chiang et al. 2020, section 6 and appendix F; Elsahar et al. 2018.
     """
@@ -171,14 +171,14 @@ class TrexFacts(FactSource):
             )
 
     def _lama(self) -> dict[str, tuple[str, str]]:
-        """Relation to template and kind."""
+        """Return template and kind of each relation."""
         (path,) = expand_paths(f"{self.folder}/LAMA_relations.jsonl")
         found: dict[str, tuple[str, str]] = {}
         for number, entry in read_json_lines(path, ("relation", "template", "type")):
             relation, said = entry["relation"], (entry["template"], entry["type"])
             if found.setdefault(relation, said) != said:
                 raise ValueError(
-                    f"{path}:{number}: relation {shown(relation)} is there before, with something else"
+                    f"{path}:{number}: relation {shown(relation)} appears before with other content"
                 )
             if relation in self.relations:
                 with _place(path, number):
@@ -191,7 +191,7 @@ class TrexFacts(FactSource):
         return {relation: found[relation] for relation in self.relations}
 
     def facts(self) -> Iterator[Cloze]:
-        """The facts of each relation, in the order of the files."""
+        """Yield the facts of each relation, in the order of the files."""
         if self.templates == "lama":
             templates = {relation: template for relation, (template, _) in self._lama().items()}
         else:
@@ -212,12 +212,12 @@ class TrexFacts(FactSource):
                     asked = [Cloze(relation, subject, answer, wording) for wording in wordings]
                 yield from asked
             if not seen:
-                raise ValueError(f"{path}:1: expected facts, got none: is the file whole?")
+                raise ValueError(f"{path}:1: expected facts, got none: is the file complete?")
         if again:
-            logger.warning("T-REx: %d facts are there twice, with the same words: asked once", again)
+            logger.warning("T-REx: %d facts have the same words as others: each is asked once", again)
 
     def _paraphrases(self) -> dict[str, list[str]]:
-        """Further templates of each relation, in the form of table 8: the object and the full stop between spaces."""
+        """Return additional templates of each relation in the format of table 8: object and full stop set off."""
         if self.paraphrases is None:
             return {}
         path = Path(os.path.expandvars(self.paraphrases)).expanduser()
@@ -246,31 +246,31 @@ class TrexFacts(FactSource):
         return wording
 
     def relation_kinds(self) -> dict[str, str]:
-        """Kinds by the publication, or by LAMA."""
+        """Return the kinds of the publication, or of LAMA."""
         if self.templates == "lama":
             return {relation: kind for relation, (_, kind) in self._lama().items()}
         return {relation: "1-1" if relation in _ONE_TO_ONE else "N-1" for relation in self.relations}
 
     def candidates(self) -> list[str]:
-        """The common vocabulary."""
+        """Return the common vocabulary."""
         (path,) = expand_paths(self.common_vocabulary or f"{self.folder}/common_vocab_cased.txt")
         words = [line.strip() for _, line in read_lines(path) if line.strip()]
         if not words:
-            raise ValueError(f"{path}:1: expected candidates, a word a line, got none")
+            raise ValueError(f"{path}:1: expected candidates, one word per line, got none")
         return words
 
 
 class GrammarFacts(FactSource):
-    """The knowledge base of the synthetic grammar, asked for in the words in which its sentences state it.
+    """The knowledge base of the synthetic grammar, queried with the statements in its sentences.
 
-    All relations are N-1: an object may serve several subjects. The candidates are the grammar's names.
+    All relations are N-1: several subjects may have the same object. The candidates are the grammar's names.
 
     Args:
-        corpus: the corpus that the model is trained on; only its grammar is used.
-        template: which of the two statements of each relation to ask, 0 or 1, or ``both``.
+        corpus: the corpus on which the model is trained; only its grammar is used.
+        template: which of the two statements of each relation to query, 0 or 1, or ``both``.
 
     Raises:
-        ValueError: another template.
+        ValueError: if ``template`` is another value.
 
     Example:
         >>> facts = GrammarFacts(GrammarCorpus(n_facts=6, n_names=60))
@@ -280,24 +280,26 @@ class GrammarFacts(FactSource):
 
     def __init__(self, corpus: GrammarCorpus, template: Literal[0, 1, "both"] = 0) -> None:
         if template not in (0, 1, "both"):
-            raise ValueError(f"template is {template!r}: each relation has two statements, 0 and 1, or both")
+            raise ValueError(
+                f"expected template 0, 1 or 'both' (each relation has two statements), got {template!r}"
+            )
         self.corpus = corpus
         self.template = template
 
     def facts(self) -> Iterator[Cloze]:
-        """The knowledge base, relation by relation."""
+        """Yield the knowledge base, relation by relation."""
         for fact in sorted(self.corpus.grammar.facts, key=lambda f: list(RELATIONS).index(f.relation)):
             for number in (0, 1) if self.template == "both" else (self.template,):
                 template = fact.templates[number].format(subject="[X]", object="[Y]")
                 yield Cloze(fact.relation, fact.subject, fact.object, template)
 
     def relation_kinds(self) -> dict[str, str]:
-        """N-1 for all."""
+        """Return N-1 for all relations."""
         stated = {fact.relation for fact in self.corpus.grammar.facts}
         return {relation: "N-1" for relation in RELATIONS if relation in stated}
 
     def candidates(self) -> list[str]:
-        """All names of the lexicon."""
+        """Return all names of the lexicon."""
         return [lexeme.lemma for lexeme in self.corpus.grammar.lexemes["PROPN"]]
 
 
@@ -309,7 +311,7 @@ def _check_template(relation: str, template: str) -> None:
 
 
 def _apart(template: str) -> str:
-    """A template with spaces about the object and before a full stop at its end.
+    """Put spaces around the object and before a full stop at the end of a template.
 
     Example:
         >>> _apart("The capital of [X] is [Y].")
@@ -321,7 +323,7 @@ def _apart(template: str) -> str:
 
 @contextmanager
 def _place(path: Path, number: int) -> Iterator[None]:
-    """Within, an error names the line of a file."""
+    """Within the context, prefix errors with file and line number."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Cloze questions about facts: one masked piece a sentence, encoded and batched."""
+"""Cloze questions about facts: one masked piece per sentence, encoded and batched."""
 
 import logging
 from collections import Counter
@@ -29,43 +29,43 @@ _CLOSING = (".", ",", ";", ":", "!", "?")
 
 
 class FactCorpus(L.LightningDataModule):
-    """Cloze questions with one masked piece, each a sentence of its own, as validation and as test set.
+    """Cloze questions with one masked piece, each one sentence, as validation and as test set.
 
-    A question is ``[CLS]``, the template with the subject in it and a mask in place of the object, ``[SEP]`` (as far as
-    the tokenizer has these two). Words are separated by spaces, as in the training text, and have the pieces of such
-    text: a byte-level tokenizer's have the space before them (``Ġ``), except the first. The object must be one piece of
-    the tokenizer, found by encoding the whole sentence; facts whose object is unknown or of several pieces are left
-    out, and a warning counts them by relation.
+    A question is ``[CLS]``, the template with the subject and a mask in place of the object, ``[SEP]`` (if the
+    tokenizer has these two). Words are separated by spaces, as in the training text, and have the same pieces as there:
+    those of a byte-level tokenizer include the preceding space (``Ġ``), except the first. The object must be one piece
+    of the tokenizer, determined by encoding the whole sentence. Facts whose object is unknown or has several pieces are
+    left out, and a warning counts them by relation.
 
-    Batches hold, besides what :class:`~lmdyn.datamodules.corpora.examples.ExampleLoader` adds:
+    Batches contain, in addition to what :class:`~lmdyn.datamodules.corpora.examples.ExampleLoader` adds:
 
     ============== ======= ======================================================================
     ``input_ids``  (B, T)  the question
     ``labels``     (B, T)  id of the object at the mask, -100 elsewhere
     ``relation``   (B,)    index into ``label_names["relation"]``
     ``fact``       (B,)    index into ``label_names["fact"]`` (subject → object) and ``queries``
-    ``wording``    (B,)    which of its relation's wordings it is, from 0, where there are several
+    ``wording``    (B,)    index of the wording of its relation, from 0, if there are several
     ============== ======= ======================================================================
 
     The loader has the attributes ``queries`` (texts), ``templates`` (the first of each relation), ``wordings`` (all of
     each relation) and ``relation_kinds``, and ``candidates``, the sorted ids of the source's candidates that are one
-    piece. A source that asks a fact in several wordings makes as many questions of it; those after the first bear their
-    number behind their names.
+    piece. If a source has several wordings, a fact has that many questions; the names of those after the first end in
+    their number.
 
     Args:
-        source: where the facts come from.
-        tokenizer: folder, hub name or ``tokenizer.json``; not needed where an observer hands over its run's.
-        batch_tokens: positions of a batch, padding included.
-        lowercase: lowercase all words, for models of lower-cased text whose tokenizer does not do it by itself.
-        punctuation: ``attached`` (``is [MASK].``) or ``apart`` (``is [MASK] .``); by default what the tokenizer was
-            made for (:func:`~lmdyn.datamodules.corpora.tokenization.punctuation_of`), which the log says. A model that
-            was trained on the one knows little in the other.
+        source: source of the facts.
+        tokenizer: folder, hub name or ``tokenizer.json``; not required if an observer assigns its run's.
+        batch_tokens: positions per batch, including padding.
+        lowercase: whether to lowercase all words, for models of lower-cased text whose tokenizer does not do this.
+        punctuation: ``attached`` (``is [MASK].``) or ``apart`` (``is [MASK] .``); default: what the tokenizer was
+            made for (:func:`~lmdyn.datamodules.corpora.tokenization.punctuation_of`), which is logged. A model trained
+            on one format performs poorly on the other.
 
     Raises:
-        ValueError: another ``punctuation``.
-        ValueError: in ``setup``: a tokenizer without mask, a malformed file, no fact left, no candidate left.
-        FileNotFoundError: in ``setup``, a missing file.
-        RuntimeError: neither a tokenizer given nor one assigned.
+        ValueError: if ``punctuation`` is another value.
+        ValueError: in ``setup``, if the tokenizer has no mask, a file is malformed, or no fact or candidate is left.
+        FileNotFoundError: in ``setup``, if a file is missing.
+        RuntimeError: if no tokenizer is given or assigned.
 
     Reference: Petroni et al. 2019; Chiang et al. 2020, section 6.
     """
@@ -86,7 +86,7 @@ class FactCorpus(L.LightningDataModule):
             raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
         if punctuation not in (None, "attached", "apart"):
             raise ValueError(
-                f"punctuation is {punctuation!r}: expected 'attached', 'apart' or none, to find it"
+                f"punctuation is {punctuation!r}: expected 'attached', 'apart' or null, to detect it"
             )
         self.source = source
         self.batch_tokens = batch_tokens
@@ -102,7 +102,7 @@ class FactCorpus(L.LightningDataModule):
         if self._tokenizer is None:
             if self._tokenizer_name is None:
                 raise RuntimeError(
-                    "FactCorpus has no tokenizer: give it `tokenizer`, or assign one before setup()"
+                    "FactCorpus has no tokenizer: set `tokenizer`, or assign one before setup()"
                 )
             self._tokenizer = load_tokenizer(self._tokenizer_name)
         return self._tokenizer
@@ -113,7 +113,7 @@ class FactCorpus(L.LightningDataModule):
         self._loader = None
 
     def setup(self, stage: str | None = None) -> None:
-        """Encode the questions; ``stage`` plays no part."""
+        """Encode the questions; ``stage`` has no effect."""
         if self._loader is None:
             self._loader = self._build()
 
@@ -121,15 +121,15 @@ class FactCorpus(L.LightningDataModule):
         tokenizer = self.tokenizer
         if tokenizer.mask_token_id is None:
             raise ValueError(
-                "facts are asked for by a mask, and the tokenizer has none: expected a mask_token, got "
-                f"{sorted(tokenizer.special_tokens_map)}; causal models cannot be asked so"
+                "facts are queried with a mask, but the tokenizer has none: expected a mask_token, got "
+                f"{sorted(tokenizer.special_tokens_map)}; this excludes causal models"
             )
         punctuation = self.punctuation
         if punctuation is None:
             punctuation = punctuation_of(tokenizer)
             logger.info(
-                "full stops are %s, as the tokenizer's training text seems to have them (`punctuation`)",
-                {"attached": "attached to the word before them", "apart": "words of their own"}[punctuation],
+                "full stops are %s, as apparently in the tokenizer's training text (`punctuation`)",
+                {"attached": "attached to the word before them", "apart": "separate words"}[punctuation],
             )
         encoder = _Encoder(tokenizer, self.lowercase, punctuation)
         kinds = self.source.relation_kinds()
@@ -179,8 +179,8 @@ class FactCorpus(L.LightningDataModule):
         total = asked.total()
         if skipped.total() == total:
             raise ValueError(
-                f"none of {total} facts can be asked: no object is exactly one known piece of the tokenizer, which has "
-                f"{len(self.tokenizer)}: choose other facts, or a vocabulary that holds their objects"
+                f"none of {total} facts can be queried: no object is one known piece of the tokenizer, which has "
+                f"{len(self.tokenizer)}: choose other facts, or a vocabulary that contains their objects"
             )
         if skipped:
             logger.warning(
@@ -194,7 +194,7 @@ class FactCorpus(L.LightningDataModule):
         candidates = sorted({piece for piece in pieces if piece is not None})
         if not candidates:
             raise ValueError(
-                f"none of {len(words)} candidates is one known piece of the tokenizer: give another common_vocabulary"
+                f"none of {len(words)} candidates is one known piece of the tokenizer: use another common_vocabulary"
             )
         among = set(candidates)
         outside = sum(int(example["labels"].max()) not in among for example in examples)
@@ -204,33 +204,33 @@ class FactCorpus(L.LightningDataModule):
         )  # fmt: skip
         if outside:
             logger.warning(
-                "the objects of %d of %d facts are not among the candidates: these facts are left out where only "
+                "the objects of %d of %d facts are not among the candidates: these facts are left out when only "
                 "candidates compete",
                 outside, len(examples),
             )  # fmt: skip
         return candidates
 
     def loader(self) -> ExampleLoader:
-        """All questions.
+        """Return the loader of all questions.
 
         Raises:
-            RuntimeError: before ``setup``.
+            RuntimeError: if called before ``setup``.
         """
         if self._loader is None:
             raise RuntimeError("the facts are not set up: call setup() first")
         return self._loader
 
     def val_dataloader(self) -> ExampleLoader:
-        """All questions."""
+        """Return the loader of all questions."""
         return self.loader()
 
     def test_dataloader(self) -> ExampleLoader:
-        """All questions."""
+        """Return the loader of all questions."""
         return self.loader()
 
 
 class _Encoder:
-    """Words to pieces, and which piece is the object."""
+    """Encodes words, and finds the piece of the object."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, lowercase: bool, punctuation: Punctuation) -> None:
         self._attached = punctuation == "attached"
@@ -242,12 +242,12 @@ class _Encoder:
         self._end = [] if tokenizer.sep_token_id is None else [int(tokenizer.sep_token_id)]
 
     def _single(self, encoding: Encoding, word: int, lengths: Sequence[int]) -> int | None:
-        """The position of the only piece of the words from ``word`` on, if it is known.
+        """Return the position of the only piece of the words from ``word`` on; None if there are several or unknown.
 
         Args:
-            encoding: of a sentence.
-            word: the first one.
-            lengths: characters of each of the words; a full stop that is attached follows them.
+            encoding: encoding of a sentence.
+            word: index of the first word.
+            lengths: number of characters of each of the words, without an attached full stop.
         """
         positions = []
         for i, (w, (start, end)) in enumerate(
@@ -262,7 +262,7 @@ class _Encoder:
         return positions[0]
 
     def questions(self, facts: Sequence[Cloze]) -> list[dict[str, np.ndarray[Any, Any]] | None]:
-        """The arrays of each fact, None where the object is not one known piece."""
+        """Return the arrays of each fact; None if the object is not one known piece."""
         asked = [fact.words(self._lowercase) for fact in facts]
         lengths = [
             [len(w) for w in ws[at : at + len(f.object.split())]]
@@ -285,16 +285,16 @@ class _Encoder:
         return found
 
     def single_pieces(self, words: Sequence[str]) -> list[int | None]:
-        """The piece of each word within a sentence, None where it is unknown or several pieces."""
+        """Return the piece of each word within a sentence; None if it is unknown or has several pieces."""
         words = [word.lower() if self._lowercase else word for word in words]
-        # after another word: byte-level tokenizers write the first of a text without a space
+        # after another word: byte-level tokenizers encode the first word of a text without a space
         encodings = self._words.encode([["a", word] for word in words])
         positions = [self._single(e, 1, [len(word)]) for e, word in zip(encodings, words, strict=True)]
         return [None if p is None else e.ids[p] for e, p in zip(encodings, positions, strict=True)]
 
 
 def _attached(words: Sequence[str], at: int) -> tuple[list[str], int]:
-    """Words with closing punctuation at the end of the word before it, and where word ``at`` is then.
+    """Attach closing punctuation to the preceding word, and return the words and the new index of word ``at``.
 
     Example:
         >>> _attached(["Paris", ",", "of", "France", "."], 3)

@@ -1,1 +1,1 @@
-"""Files of text and data sets of Hugging Face's: read in one place, which says what is wrong with them and where."""
+"""Reading text files and Hugging Face data sets, with errors that say what is wrong and where."""

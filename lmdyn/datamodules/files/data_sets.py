@@ -7,14 +7,14 @@ __all__ = ["load_dataset", "read_rows"]
 
 
 def load_dataset(arguments: Mapping[str, Any], remedy: str) -> Any:
-    """What ``datasets.load_dataset`` gives.
+    """Return the result of ``datasets.load_dataset``.
 
     Args:
-        arguments: of that function.
-        remedy: what to do where it fails, for the message.
+        arguments: arguments of that function.
+        remedy: remedy for the error message.
 
     Raises:
-        ValueError: it cannot be opened, with the library's own reasons.
+        ValueError: if it cannot be opened; the message has the library's reasons.
     """
     import datasets
 
@@ -27,10 +27,10 @@ def load_dataset(arguments: Mapping[str, Any], remedy: str) -> Any:
 
 
 def read_rows(rows: Iterable[Any], arguments: Mapping[str, Any]) -> Iterator[Any]:
-    """The rows of a data set, or of a part of it, one after the other.
+    """Yield the rows of a data set, or of a part of it.
 
     Raises:
-        ValueError: one cannot be read.
+        ValueError: if a row cannot be read.
     """
     left = iter(rows)
     while True:
@@ -40,14 +40,14 @@ def read_rows(rows: Iterable[Any], arguments: Mapping[str, Any]) -> Iterator[Any
             return
         except Exception as error:  # as above
             raise ValueError(
-                f"dataset {dict(arguments)} cannot be read ({_reasons(error)}): its files are damaged: fetch or write "
-                "them anew"
+                f"dataset {dict(arguments)} cannot be read ({_reasons(error)}): its files are damaged: download or "
+                "write them again"
             ) from error
         yield row
 
 
 def _reasons(error: BaseException) -> str:
-    """An error and those that it was raised from, in a line: the first often says only that there is one."""
+    """Return an error and its causes in one line: the first often only says that there is an error."""
     said: list[str] = []
     found: BaseException | None = error
     while found is not None:

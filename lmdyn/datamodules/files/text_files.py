@@ -19,10 +19,10 @@ __all__ = [
 
 
 def expand_paths(paths: str | Iterable[str]) -> list[Path]:
-    """Paths with ``$VAR`` and ``~`` expanded.
+    """Return paths with ``$VAR`` and ``~`` expanded.
 
     Raises:
-        FileNotFoundError: a path that is no file, or names an environment variable that is not set.
+        FileNotFoundError: if a path is not a file, or contains an environment variable that is not set.
     """
     expanded = []
     for text in [paths] if isinstance(paths, str | Path) else paths:
@@ -35,13 +35,13 @@ def expand_paths(paths: str | Iterable[str]) -> list[Path]:
 
 
 def file_digest(path: Path) -> str:
-    """Hash (blake2b) of a file's content; its name plays no part."""
+    """Return a hash (blake2b) of a file's content, independent of its name."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def shown(text: str, most: int = 100) -> str:
-    """A text in quotes for a message, of a long one its beginning.
+    """Quote a text for a message; long texts are shortened to their beginning.
 
     Example:
         >>> shown("one"), shown("x" * 200, most=3)
@@ -54,13 +54,13 @@ def shown(text: str, most: int = 100) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines of a UTF-8 file with their numbers from 1, without line ends.
+    """Yield the lines of a UTF-8 file with their numbers from 1, without line ends.
 
-    A line ends with LF or CRLF; in a file without LF, but perhaps at its end, with CR. Elsewhere a CR is white space.
-    Other characters that Unicode counts as line ends are part of a line.
+    A line ends with LF or CRLF; in a file without LF, except perhaps at its end, with CR. Elsewhere a CR is white
+    space. Other characters that Unicode counts as line ends are part of a line.
 
     Raises:
-        ValueError: a line that is not UTF-8 or holds a NUL character, with file and line number.
+        ValueError: if a line is not UTF-8 or contains a NUL character; the message has file and line number.
     """
     with path.open("rb") as file:
         for number, raw in enumerate(_raw_lines(file), start=1):
@@ -84,31 +84,31 @@ def _raw_lines(file: BinaryIO) -> Iterator[bytes]:
     if second:
         yield from (first, second)
         yield from file
-    else:  # all of the file, which may have been written with CR alone
-        yield from first.splitlines()  # of bytes: at CR, LF and CRLF only
+    else:  # the whole file, which may use CR only
+        yield from first.splitlines()  # for bytes: only at CR, LF and CRLF
 
 
 # ------------------------------------------------------------------------------------------ json
 
 
 def parse_json(text: str, path: Path, line: int = 1) -> Any:
-    """The value of a json text.
+    """Return the value of a JSON text.
 
     Args:
-        text: of a file, or of a line of it.
+        text: text of a file, or of a line of it.
         path: the file, for messages.
         line: number of the text's first line.
 
     Raises:
-        ValueError: no json, a name twice in an object (of which any reading is a guess), nesting without end, half of a
-            surrogate pair, with file and line.
+        ValueError: if it is not JSON, a name occurs twice in an object (which is ambiguous), it is nested too deeply,
+            or has half of a surrogate pair; the message has file and line.
 
     Example:
         >>> parse_json('{"a": [1, null]}', Path("x.json"))
         {'a': [1, None]}
         >>> parse_json('{"a": 1, "a": 2}', Path("x.json"), 7)
         Traceback (most recent call last):
-        ValueError: x.json:7: the name 'a' is there twice in an object: which is meant?
+        ValueError: x.json:7: the name 'a' occurs twice in an object: remove one
     """
     try:
         value = json.loads(text, object_pairs_hook=_named_once)
@@ -116,12 +116,12 @@ def parse_json(text: str, path: Path, line: int = 1) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         where = f"{path}:{line + error.lineno - 1}"
-        raise ValueError(f"{where}: expected json, got {error.msg} at column {error.colno}") from error
+        raise ValueError(f"{where}: expected JSON, got {error.msg} at column {error.colno}") from error
     except UnicodeEncodeError as error:
         raise ValueError(
             f"{path}:{line}: not text: {error.object[error.start]!r} is half of a character"
         ) from error
-    except (RecursionError, ValueError) as error:  # a name twice; a number of thousands of digits
+    except (RecursionError, ValueError) as error:  # a duplicate name; a number with thousands of digits
         said = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ValueError(f"{path}:{line}: {said}") from error
     return value
@@ -132,24 +132,24 @@ def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise ValueError(f"the name {shown(twice)} is there twice in an object: which is meant?")
+        raise ValueError(f"the name {shown(twice)} occurs twice in an object: remove one")
     return value
 
 
 def read_json(path: Path) -> Any:
-    """The value of a UTF-8 json file.
+    """Return the value of a UTF-8 JSON file.
 
     Raises:
-        ValueError: as of :func:`read_lines` and :func:`parse_json`.
+        ValueError: as in :func:`read_lines` and :func:`parse_json`.
     """
     return parse_json("\n".join(line for _, line in read_lines(path)), path)
 
 
 def read_json_lines(path: Path, keys: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Objects of a file that have these keys, with text in them, and the numbers of their lines.
+    """Yield the objects of a file, which must have these keys with text values, and the numbers of their lines.
 
     Raises:
-        ValueError: a line that is no such object, with file and line number; a file without any.
+        ValueError: if a line is not such an object (with file and line number), or the file has none.
     """
     number = 0
     for number, line in read_lines(path):

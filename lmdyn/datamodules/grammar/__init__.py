@@ -1,1 +1,1 @@
-"""The synthetic language, with tags, trees, roles and facts."""
+"""The synthetic language with tags, trees, roles and facts."""

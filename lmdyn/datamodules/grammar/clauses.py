@@ -37,7 +37,7 @@ _AGENTIVE = frozenset(("clausal", "control", "ditransitive"))
 def relative_clause(
     d: Discourse, modified: Argument, person: bool, depth: int, banned: frozenset[int]
 ) -> Phrase:
-    """A relative clause (SBAR) on a noun phrase, of a person or not: of subject, object, or inside of a PP."""
+    """Return a relative clause (SBAR) on a noun phrase (a person or not): on subject, object, or within a PP."""
     antecedent, plural, entity = modified.phrase, modified.plural, modified.entity
     u = d.u()
     tense = d.tense()
@@ -66,7 +66,7 @@ def relative_clause(
         vp = verb_phrase(d, verb, subject, tense, depth, banned, gap=Argument(wh, plural, entity, spans))
         s = Phrase("S", [under(subject.phrase, vp.head, "nsubj"), vp], vp.head)
         return Phrase("SBAR", [s] if silent else [under(wh, vp.head, "obj"), s], vp.head)
-    # a relative pronoun inside of a prepositional phrase
+    # a relative pronoun inside a prepositional phrase
     word, xpos = ("whom", "WP") if person else ("which", "WDT")
     wh = wh_phrase(word, xpos, "REL")
     preposition = Token("with" if person else d.u.among(LOCATIVE), "ADP", "IN", "REL")
@@ -81,7 +81,7 @@ def relative_clause(
 
 
 def wh_phrase(word: str, xpos: str, semtag: str) -> Phrase:
-    """A wh-word and its phrase."""
+    """Return a wh-word and its phrase."""
     token = Token(word, "ADV" if xpos == "WRB" else "PRON", xpos, semtag)
     return Phrase("WHADVP" if xpos == "WRB" else "WHNP", [token], token)
 
@@ -94,15 +94,15 @@ def finite_clause(
     again: Entity | None = None,
     inverted: bool = False,
 ) -> Phrase:
-    """A finite clause (S, or SQ with ``inverted``), no full stop.
+    """Return a finite clause (S, or SQ with ``inverted``), without full stop.
 
     Args:
         d: the document so far.
-        tense: of the finite verb, unless a modal takes its place.
+        tense: tense of the finite verb, unless a modal replaces it.
         depth: levels of embedding and modification still allowed.
         banned: entities that only a pronoun subject could name here.
-        again: the subject of the clause above: a likely subject of this one, as a pronoun.
-        inverted: a polar question's order.
+        again: the subject of the clause above, a likely subject of this one, as a pronoun.
+        inverted: whether to use the word order of a polar question.
     """
     u = d.u()
     if u < 0.80:
@@ -117,7 +117,7 @@ def finite_clause(
 def subject_phrase(
     d: Discourse, kind: str, depth: int, banned: frozenset[int], again: Entity | None
 ) -> Argument:
-    """A subject noun phrase; the pronoun for ``again`` where that is clear and fits."""
+    """Return a subject noun phrase; the pronoun for ``again`` if it is unambiguous and fits."""
     if (
         again is not None
         and (kind == "any" or again.kind == kind)
@@ -131,11 +131,11 @@ def subject_phrase(
 def join_subject(
     subject: Argument, relation: str, vp: Phrase, inverted: bool, extra: Phrase | None = None
 ) -> Phrase:
-    """Joins subject and verb phrase; inverted, the first auxiliary goes before the subject."""
+    """Join subject and verb phrase; if inverted, the first auxiliary goes before the subject."""
     under(subject.phrase, vp.head, relation)
     if inverted:
         first, *rest = vp.parts
-        # what is left of the outer VP: a negation and the inner VP (or the predicate after a copula)
+        # the rest of the outer VP: a negation and the inner VP (or the predicate after a copula)
         return Phrase("SQ", [first, subject.phrase, *rest], vp.head)
     parts: list[Part] = [subject.phrase, vp]
     if extra is not None:
@@ -146,7 +146,7 @@ def join_subject(
 def verbal_clause(
     d: Discourse, tense: Tense, depth: int, banned: frozenset[int], again: Entity | None, inverted: bool
 ) -> Phrase:
-    """A clause of a full verb; its frame decides what its subject may be."""
+    """Return a clause of a full verb; its frame decides what its subject may be."""
     u = d.u
     lexeme = d.draw.verbs["any" if depth > 0 else "simple"](u(), d.topic)
     passive = lexeme.kind == "transitive" and u() < 0.16
@@ -171,7 +171,7 @@ def verbal_clause(
 def copular_clause(
     d: Discourse, tense: Tense, depth: int, banned: frozenset[int], again: Entity | None, inverted: bool
 ) -> Phrase:
-    """*The dog is happy*, *is a friend*, *is in the garden*."""
+    """Return a copular clause: *The dog is happy*, *is a friend*, *is in the garden*."""
     subject = subject_phrase(d, "any", depth, banned, again)
     banned = banned | subject.named
     u = d.u()
@@ -211,7 +211,7 @@ def copular_clause(
 def linking_clause(
     d: Discourse, tense: Tense, depth: int, banned: frozenset[int], again: Entity | None
 ) -> Phrase:
-    """A clause of *seem*, *become* or *remain* and an adjective."""
+    """Return a clause of *seem*, *become* or *remain* and an adjective."""
     subject = subject_phrase(d, "any", depth, banned, again)
     group, form = verb_group(d, subject.plural, tense, passive=False, finite=True, inverted=False)
     verb = Token(d.u.among(_LINKING)[form], "VERB", form, EVENT_TAGS[form])
@@ -223,7 +223,7 @@ def linking_clause(
 
 
 def existential_clause(d: Discourse, tense: Tense, depth: int, banned: frozenset[int]) -> Phrase:
-    """*There is a dog in the garden*: the verb agrees with what follows it."""
+    """Return an existential clause, *There is a dog in the garden*, whose verb agrees with the noun after it."""
     pivot = noun_phrase(d, "any", 0, depth, banned, indefinite=True)
     form = "VBD" if tense == "past" else "VBP" if pivot.plural else "VBZ"
     verb = auxiliary("be", form, pivot.plural)
@@ -238,7 +238,7 @@ def existential_clause(d: Discourse, tense: Tense, depth: int, banned: frozenset
 
 
 def adjective_phrase(d: Discourse, banned: frozenset[int]) -> Phrase:
-    """A predicative adjective with degree, comparison or coordination."""
+    """Return a predicative adjective with degree, comparison or coordination."""
     adjective = draw_adjective(d)
     u = d.u()
     if u < 0.55:
@@ -262,4 +262,4 @@ def adjective_phrase(d: Discourse, banned: frozenset[int]) -> Phrase:
 
 
 EMBEDDED = EmbeddedClauses(finite_clause, relative_clause)
-"""What phrases and verbs embed."""
+"""The rules by which phrases and verbs embed clauses."""

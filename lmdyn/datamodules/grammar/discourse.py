@@ -1,4 +1,4 @@
-"""The state of a document of the synthetic corpus: who was mentioned, who is salient, what the sentence holds."""
+"""The state of a document of the synthetic corpus: mentioned and salient entities, and the current sentence."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Tense = Literal["past", "present"]
 
 @dataclass(frozen=True)
 class EmbeddedClauses:
-    """The rules by which a phrase holds a clause: phrases and verbs, of which clauses are made, reach them here.
+    """The rules by which a phrase embeds a clause; phrases and verbs, which are parts of clauses, reach them here.
 
     Attributes:
         finite: :func:`~lmdyn.datamodules.grammar.clauses.finite_clause`.
@@ -26,11 +26,11 @@ class EmbeddedClauses:
 
 
 class Discourse:
-    """What the rules of the grammar read and write while a document is made, word by word, from left to right.
+    """State that the rules of the grammar read and write while they write a document from left to right.
 
-    A pronoun finds only what was mentioned before it. ``banned``, in many rules, holds the identifiers of entities
-    that cannot be named at this place: co-arguments of the same clause (they would need a reflexive) and the entity
-    whose own modifier is being written.
+    A pronoun can only refer to what was mentioned before it. In many rules, ``banned`` has the identifiers of entities
+    that cannot be named here: co-arguments of the same clause (they would need a reflexive) and the entity whose own
+    modifier is being written.
 
     Attributes:
         draw: samplers of words.
@@ -38,10 +38,10 @@ class Discourse:
         clauses: rules of embedded clauses.
         topic: index of the document's topic.
         past: probability of the past tense.
-        salient: for each pronoun the only entity that it can refer to now.
-        named: for each (lemma, plural) what *the* <lemma> refers to.
+        salient: for each pronoun, the only entity to which it can currently refer.
+        named: for each (lemma, plural), the referent of *the* <lemma>.
         roles: (predicate, argument, label) of this sentence.
-        mentions: phrases of this sentence and the entities that they refer to.
+        mentions: phrases of this sentence and the entities to which they refer.
     """
 
     def __init__(self, draw: Samplers, u: Uniforms, clauses: EmbeddedClauses) -> None:
@@ -55,17 +55,17 @@ class Discourse:
         self.roles: list[tuple[Token, Part, str]] = []
         self.mentions: list[tuple[Part, Entity]] = []
         self._n_entities = 0
-        self._stack: list[Entity] = []  # by recency, the last is the most recent
+        self._stack: list[Entity] = []  # in order of recency, most recent last
 
     def touch(self, entity: Entity) -> None:
-        """Makes the entity the most recent one, and what its pronoun refers to."""
+        """Make the entity the most recent one, and the referent of its pronoun."""
         if entity in self._stack:
             self._stack.remove(entity)
         self._stack.append(entity)
         self.salient[entity.pronoun] = entity
 
     def introduce(self, lexeme: Lexeme | None, plural: bool = False, members: tuple[int, ...] = ()) -> Entity:
-        """A new entity, mentioned now."""
+        """Return a new entity, mentioned now."""
         entity = Entity(self._n_entities, lexeme, plural, members)
         self._n_entities += 1
         if lexeme is not None:
@@ -74,7 +74,7 @@ class Discourse:
         return entity
 
     def recall(self, kind: str, banned: frozenset[int]) -> Entity | None:
-        """A recent entity of this kind that a pronoun, name or definite phrase can pick out."""
+        """Return a recent entity of this kind that a pronoun, name or definite phrase can pick out."""
         for entity in self._stack[:-6:-1]:
             if kind in ("person", "place") and entity.kind != kind:
                 continue
@@ -90,9 +90,9 @@ class Discourse:
         return None
 
     def tense(self) -> Tense:
-        """The tense of the next clause; documents differ in how often it is the past."""
+        """Return the tense of the next clause; documents differ in their share of the past tense."""
         return "past" if self.u() < self.past else "present"
 
     def add_role(self, predicate: Token, argument: Argument, label: str) -> None:
-        """Notes the semantic role of an argument, of each phrase that carries it."""
+        """Record the semantic role of an argument, for each phrase that carries it."""
         self.roles += [(predicate, phrase, prefix + label) for phrase, prefix in argument.spans]

@@ -2,11 +2,11 @@
 
 A seeded grammar writes English-like documents. Closed-class words are real, open-class words are pseudo-words
 drawn from Zipfian distributions that depend on the document's topic. Each sentence is composed bottom up as one
-tree whose nodes know their words, label and head, so that all annotation layers are views of the same tree.
+tree whose nodes know their words, label and head; all annotation layers are views of this tree.
 
-Words and facts are in ``lexicon``, trees in ``tree``, who was mentioned in ``discourse``; the rules are functions of a
+Words and facts are in ``lexicon``, trees in ``tree``, mentioned entities in ``discourse``. The rules are functions of a
 discourse: noun phrases in ``phrases``, verb phrases in ``verbs``, clauses in ``clauses``, whole sentences in
-``sentences``. Documents and the corpus are here.
+``sentences``. This module has documents and the corpus.
 """
 
 import itertools
@@ -34,24 +34,24 @@ from lmdyn.datamodules.grammar.sentences import write_sentence
 __all__ = ["VERSION", "Fact", "Grammar", "GrammarCorpus", "Lexeme"]
 
 VERSION = 1
-"""Raised whenever the same settings give other documents: part of every cache key."""
+"""Raised whenever the same settings give different documents: part of every cache key."""
 
 
 class Grammar:
     """A seeded generative grammar of English-like documents with gold annotation.
 
-    The same arguments give the same lexicon, facts and documents, on every machine. A document is a pure function
-    of the grammar, its split and its index: any document can be made without the ones before it, and splits draw
-    from disjoint random streams. Frequencies follow Zipf's law; half of the open-class words of a document come
-    from its topic with the default ``topic_boost``.
+    The same arguments give the same lexicon, facts and documents on every machine. A document is a pure function
+    of the grammar, its split and its index: any document can be made without the preceding ones, and splits draw
+    from disjoint random streams. Frequencies follow Zipf's law; with the default ``topic_boost``, half of the
+    open-class words of a document come from its topic.
 
-    What a sentence carries: all layers of :class:`Sentence`. Dependencies follow Universal Dependencies 2 and are
-    projective; constituents follow the Penn Treebank without empty categories; roles follow PropBank, relative
+    Sentences have all layers of :class:`Sentence`. Dependencies follow Universal Dependencies 2 and are
+    projective; constituents follow the Penn Treebank without empty categories; roles follow PropBank, with relative
     pronouns as ``R-``; coreference chains include singletons; semantic tags follow Bjerva et al. 2016 (``semtag``)
     with their coarse classes (``semtag_coarse``).
 
     Args:
-        seed: of the lexicon, the facts and every document.
+        seed: seed of the lexicon, the facts and every document.
         n_topics: number of topics; each document has one.
         n_nouns: noun lexemes (two word types each).
         n_verbs: verb lexemes (four word types each).
@@ -60,12 +60,12 @@ class Grammar:
         n_names: proper names of people, cities, countries and organizations.
         n_facts: facts in the knowledge base.
         zipf_exponent: s in the weight (rank + 3.7)^-s of a word within its class.
-        topic_boost: how many times more weight a word has in its home topic.
+        topic_boost: factor on a word's weight in its home topic.
         ambiguous_fraction: fraction of the nouns that share their forms with a verb.
         fact_rate: probability that a sentence states a fact.
 
     Attributes:
-        lexicon: lexemes of each open-class word type (several where the type is ambiguous).
+        lexicon: lexemes of each open-class word type (several if the type is ambiguous).
         lexemes: lexemes of each part of speech, most frequent first.
         facts: the knowledge base.
         number_pairs: (singular, plural) of each noun.
@@ -73,7 +73,7 @@ class Grammar:
         topics: names of the topics.
 
     Raises:
-        ValueError: a size, rate or seed out of range, or more facts than the names allow.
+        ValueError: if a size, rate or seed is out of range, or the names allow fewer facts than requested.
 
     Example:
         >>> grammar = Grammar(seed=0)
@@ -119,7 +119,7 @@ class Grammar:
             )
         for name, rate in (("ambiguous_fraction", ambiguous_fraction), ("fact_rate", fact_rate)):
             if not 0 <= rate <= 0.5:
-                raise ValueError(f"expected {name} in [0, 0.5], got {rate}: choose one within")
+                raise ValueError(f"expected {name} in [0, 0.5], got {rate}: choose one in this range")
         if zipf_exponent <= 0 or topic_boost < 1:
             raise ValueError(
                 f"expected zipf_exponent > 0 and topic_boost >= 1, got {zipf_exponent} and {topic_boost}: "
@@ -188,7 +188,7 @@ class Grammar:
         )
 
     def settings(self) -> dict[str, int | float]:
-        """The arguments and :data:`VERSION`: equal settings give equal documents, so this is a cache key.
+        """Return the arguments and :data:`VERSION`: equal settings give equal documents, so this is a cache key.
 
         Example:
             >>> Grammar(seed=3).settings()["seed"]
@@ -204,10 +204,10 @@ class Grammar:
             index: any number from 0.
 
         Returns:
-            5 to 14 sentences, about 120 words, on one topic.
+            A document of 5 to 14 sentences, about 120 words, on one topic.
 
         Raises:
-            ValueError: an unknown split or a negative index.
+            ValueError: if the split is unknown or the index negative.
 
         Example:
             >>> Grammar().document("test", 7).name
@@ -223,17 +223,17 @@ class Grammar:
         return Document(f"{split}-{index}", tuple([write_sentence(discourse) for _ in range(n_sentences)]))
 
     def documents(self, split: str, n_tokens: int) -> Iterator[Document]:
-        """Documents of a split in order, until they hold at least ``n_tokens`` words together.
+        """Yield documents of a split in order, until they contain at least ``n_tokens`` words in total.
 
         Raises:
-            ValueError: an unknown split or a negative number of words (when the first document is asked for).
+            ValueError: if the split is unknown or the number of words negative (raised with the first document).
 
         Example:
             >>> sum(len(s.words) for d in Grammar().documents("train", 1000) for s in d) >= 1000
             True
         """
         if n_tokens < 0:
-            raise ValueError(f"expected n_tokens >= 0, got {n_tokens}: ask for a number of words")
+            raise ValueError(f"expected n_tokens >= 0, got {n_tokens}: set a number of words")
         if split not in SPLITS:
             raise ValueError(f"expected a split of {', '.join(SPLITS)}, got {split!r}: choose one of these")
         made = 0
@@ -246,15 +246,15 @@ class Grammar:
 
 
 class GrammarCorpus(Corpus):
-    """The embedded corpus: documents of a :class:`Grammar`, made on the spot, so that studies run anywhere.
+    """The embedded corpus: documents of a :class:`Grammar`, generated when needed, so that studies run anywhere.
 
-    Splits share lexicon, topics and facts, and no document. With the default sizes the first start takes seconds.
+    Splits share lexicon, topics and facts, but no documents. With the default sizes, the first start takes seconds.
 
     Args:
-        n_train_tokens: words of the training split, full stops included, rounded up to whole documents.
+        n_train_tokens: words of the training split, including full stops, rounded up to whole documents.
         n_validation_tokens: the same for validation.
         n_test_tokens: the same for test.
-        grammar_seed: seed of the lexicon, the facts and the documents, in which ``seed`` plays no part.
+        grammar_seed: seed of the lexicon, the facts and the documents, which do not depend on ``seed``.
         n_topics: see :class:`Grammar`, as for all that follow up to ``fact_rate``.
         n_nouns: noun lexemes.
         n_verbs: verb lexemes.
@@ -269,7 +269,7 @@ class GrammarCorpus(Corpus):
         **kwargs: see :class:`~lmdyn.datamodules.Corpus`.
 
     Raises:
-        ValueError: a number of words below 1, or sizes that :class:`Grammar` refuses.
+        ValueError: if a number of words is below 1, or :class:`Grammar` refuses the sizes.
 
     Example:
         >>> corpus = GrammarCorpus(n_train_tokens=10_000, grammar_seed=1)
@@ -301,7 +301,7 @@ class GrammarCorpus(Corpus):
         self.n_tokens = {"train": n_train_tokens, "validation": n_validation_tokens, "test": n_test_tokens}
         for split, n in self.n_tokens.items():
             if n < 1:
-                raise ValueError(f"expected n_{split}_tokens >= 1, got {n}: ask for a number of words")
+                raise ValueError(f"expected n_{split}_tokens >= 1, got {n}: set a number of words")
         self.grammar = Grammar(
             seed=grammar_seed,
             n_topics=n_topics,
@@ -318,11 +318,11 @@ class GrammarCorpus(Corpus):
         )
 
     def documents(self, split: str) -> Iterator[Document]:
-        """Documents of a split, made as they are asked for."""
+        """Yield the documents of a split, generated one at a time."""
         if split not in SPLITS:
             raise ValueError(f"expected a split of {', '.join(SPLITS)}, got {split!r}: choose one of these")
         return self.grammar.documents(split, self.n_tokens[split])
 
     def content_key(self) -> dict[str, Any]:
-        """Settings of the grammar, its version, and the sizes of the splits."""
+        """Return the settings of the grammar, its version, and the sizes of the splits."""
         return {**self.grammar.settings(), "n_tokens": self.n_tokens}

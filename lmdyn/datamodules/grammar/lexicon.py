@@ -43,7 +43,7 @@ CLOSED_CLASS: frozenset[str] = frozenset(
 
 
 class Uniforms:
-    """Uniform draws from [0, 1) made in blocks: a scalar call of a numpy Generator costs more than a word may.
+    """Uniform draws from [0, 1), made in blocks because scalar calls of a numpy Generator are too slow.
 
     Example:
         >>> 0.0 <= Uniforms(np.random.default_rng(0))() < 1.0
@@ -58,13 +58,13 @@ class Uniforms:
         self._buffer: list[float] = []
 
     def __call__(self) -> float:
-        """The next draw."""
+        """Return the next draw."""
         if not self._buffer:
             self._buffer = self._rng.random(self._block).tolist()
         return self._buffer.pop()
 
     def among(self, items: Sequence[T]) -> T:
-        """One of the items, each as likely."""
+        """Return one of the items, drawn uniformly."""
         return items[int(self() * len(items))]
 
 
@@ -76,13 +76,13 @@ class Lexeme:
         lemma: the base form (singular, infinitive, positive).
         upos: ``NOUN``, ``VERB``, ``ADJ``, ``ADV`` or ``PROPN``.
         forms: surface word of each PTB tag that the lexeme has, e.g. ``{"NN": "lamp", "NNS": "lamps"}``.
-        kind: what the grammar may do with it. Nouns: ``person thing place event``; names: ``person city country
+        kind: how the grammar can use it. Nouns: ``person thing place event``; names: ``person city country
             org``; verbs, the frame: ``intransitive unaccusative transitive ditransitive clausal control``;
             adjectives: ``intersective subsective``; adverbs: ``manner``.
         topic: index of the home topic, in which the word is more frequent.
         rank: frequency rank in its part of speech, from 0.
         gender: ``he``, ``she`` or ``it``, the singular pronoun of nouns and names; "" for other words.
-        preposition: the one a verb likes best; "" for other words.
+        preposition: the preferred preposition of a verb; "" for other words.
     """
 
     lemma: str
@@ -103,7 +103,7 @@ class Fact:
         id: ``relation:subject``, the identifier in :attr:`Sentence.facts`.
         relation: a key of :data:`RELATIONS`.
         subject: a name.
-        object: a name; the last word before the full stop in every statement.
+        object: a name; in every statement the last word before the full stop.
         topic: index of the home topic of its subject.
 
     Example:
@@ -124,7 +124,7 @@ class Fact:
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """The templates filled in: the words of a sentence that states the fact are one of these."""
+        """The filled templates; the words of a sentence that states the fact are those of one of these."""
         return tuple(t.format(subject=self.subject, object=self.object) for t in self.templates)
 
 
@@ -156,13 +156,13 @@ RELATIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("{subject} lives in {object} .", "the home of {subject} is {object} ."),
     ),
 }
-"""Of each relation: kind of its subject, kind of its object, and its statements."""
+"""For each relation: kind of its subject, kind of its object, and its statements."""
 
 
 class Sampler(Generic[T]):
-    """Draws lexemes of one class: Zipf-Mandelbrot weights, raised for the words at home in the topic.
+    """Draws lexemes of one class: Zipf-Mandelbrot weights, with a boost for words of the topic.
 
-    A word of rank r in its class weighs (r + 3.7)^-exponent, times ``boost`` in its home topic.
+    A word of rank r in its class has the weight (r + 3.7)^-exponent, times ``boost`` in its home topic.
     """
 
     __slots__ = ("_cumulative", "_items")
@@ -179,13 +179,13 @@ class Sampler(Generic[T]):
             self._cumulative.append((cumulative[:-1] / cumulative[-1:]).tolist())
 
     def __call__(self, uniform: float, topic: int) -> T:
-        """The item at quantile ``uniform`` of the distribution of ``topic``."""
+        """Return the item at quantile ``uniform`` of the distribution of ``topic``."""
         return self._items[bisect_right(self._cumulative[topic], uniform)]
 
 
 @dataclass(frozen=True, slots=True)
 class Samplers:
-    """What a document is drawn from: a sampler for each class of words, the facts, and their rates."""
+    """The random sources of a document: a sampler for each class of words, the facts, and their rates."""
 
     topics: tuple[str, ...]
     nouns: Mapping[str, Sampler[Lexeme]]
@@ -225,12 +225,12 @@ _UNWANTED = re.compile("fuk|fuc|shit|cunt|nig|fag|dick|slut|tit|rape|cum|coc")
 def _stem(u: Uniforms, syllables: int) -> str:
     parts = [u.among(_ONSETS) + u.among(_NUCLEI) + u.among(_MIDDLE) for _ in range(syllables - 1)]
     stem = "".join(parts) + u.among(_ONSETS) + u.among(_NUCLEI) + u.among(_CODAS)
-    # some words begin with their vowel and take "an"
+    # some words begin with a vowel and take "an"
     return stem.lstrip(_CONSONANTS) if u() < 0.12 else stem
 
 
 def _is_short(word: str) -> bool:
-    """Whether the final consonant doubles before -ed and -ing: one syllable, one vowel, one consonant."""
+    """Return whether the final consonant doubles before -ed and -ing: one syllable, one vowel, one consonant."""
     return (
         len(word) > 2
         and sum(c in _VOWELS for c in word.replace("qu", "k")) == 1
@@ -286,7 +286,7 @@ def _inflect(lemma: str, upos: str) -> dict[str, str]:
 
 
 _KINDS: dict[str, tuple[str, ...]] = {
-    # dealt out over blocks of ranks, so that each kind has frequent and rare members in these proportions
+    # assigned in blocks of ranks, so that each kind has frequent and rare members in these proportions
     "NOUN": ("person", "thing", "thing", "person", "place", "thing", "event", "thing", "person", "thing"),
     "VERB": (
         "transitive",
@@ -314,12 +314,12 @@ class _Builder:
         self.taken: set[str] = set(CLOSED_CLASS)
 
     def topics(self, n: int) -> list[int]:
-        """Home topics, each once in every block of ``n_topics`` ranks, in a random order."""
+        """Return home topics, each once in every block of ``n_topics`` ranks, in random order."""
         blocks = [self.rng.permutation(self.n_topics) for _ in range(-(-n // self.n_topics))]
         return [int(t) for t in np.concatenate(blocks)[:n]] if n else []
 
     def fresh(self, upos: str, group: str, rank: int) -> tuple[str, dict[str, str]]:
-        """A word, with its forms, of which no form is a form of another word; frequent words are short."""
+        """Return a word and its forms, none of which is a form of another word; frequent words are short."""
         suffixes = _SUFFIXES.get(f"{upos}.{group}") or _SUFFIXES.get(upos)
         for attempt in itertools.count():
             suffixed = upos == "PROPN" or (rank >= 20 and self.u() < 0.5)
@@ -354,17 +354,17 @@ class _Builder:
 def build_lexemes(
     rng: np.random.Generator, n_topics: int, sizes: Mapping[str, int], ambiguous: float
 ) -> dict[str, list[Lexeme]]:
-    """Makes the open-class words.
+    """Make the open-class words.
 
     Args:
-        rng: where the letters come from.
-        n_topics: home topics are dealt from ``range(n_topics)``, evenly over the frequency ranks.
+        rng: generator of the letters.
+        n_topics: number of home topics, which are assigned evenly over the frequency ranks.
         sizes: number of lexemes of ``NOUN``, ``VERB``, ``ADJ``, ``ADV`` (at most as many as ``ADJ``: adverbs are
             adjectives with -ly) and ``PROPN``.
         ambiguous: fraction of the nouns that share both forms with a verb (*the reports*, *she reports*).
 
     Returns:
-        For each part of speech its lexemes, the most frequent first.
+        The lexemes of each part of speech, the most frequent first.
     """
     builder = _Builder(rng, n_topics)
     lexemes = {upos: builder.open_class(upos, sizes[upos]) for upos in ("VERB", "NOUN", "ADJ", "PROPN")}
@@ -387,10 +387,10 @@ def build_lexemes(
 
 
 def build_facts(rng: np.random.Generator, names: Sequence[Lexeme], n_facts: int) -> tuple[Fact, ...]:
-    """Draws facts over the names: a subject has one object per relation, frequent names come first.
+    """Draw facts about the names: a subject has one object per relation, and frequent names come first.
 
     Raises:
-        ValueError: the names allow fewer than ``n_facts``.
+        ValueError: if the names allow fewer than ``n_facts`` facts.
     """
     u = Uniforms(rng)
     by_kind: dict[str, list[Lexeme]] = {}

@@ -1,4 +1,4 @@
-"""Noun phrases of the synthetic corpus: who is talked about, and by which name, pronoun or description."""
+"""Noun phrases of the synthetic corpus: names, pronouns and descriptions of entities."""
 
 from lmdyn.datamodules.grammar.discourse import Discourse
 from lmdyn.datamodules.grammar.lexicon import YEARS, Lexeme
@@ -53,7 +53,7 @@ LOCATIVE = ("in", "in", "at", "near", "on", "behind")
 
 
 def pronoun(d: Discourse, entity: Entity, case: int) -> Phrase:
-    """Mentions the entity by pronoun; cases 0 to 3 index :data:`PRONOUNS`."""
+    """Mention the entity by a pronoun; cases 0 to 3 index :data:`PRONOUNS`."""
     word = PRONOUNS[entity.pronoun][case]
     token = Token(word, "PRON", "PRP", "REF" if case == 3 else "PRO")
     d.touch(entity)
@@ -63,7 +63,7 @@ def pronoun(d: Discourse, entity: Entity, case: int) -> Phrase:
 
 
 def proper_name(d: Discourse, lexeme: Lexeme) -> Argument:
-    """A proper name; the first mention introduces its bearer."""
+    """Return a proper name; the first mention introduces its bearer."""
     entity = d.named.get((lexeme.lemma, False))
     if entity is None:
         entity = d.introduce(lexeme)
@@ -76,7 +76,7 @@ def proper_name(d: Discourse, lexeme: Lexeme) -> Argument:
 
 
 def mention_again(d: Discourse, entity: Entity, case: int) -> Argument:
-    """Another mention of a known entity: pronoun, name, or definite description."""
+    """Return another mention of a known entity: pronoun, name, or definite description."""
     lexeme = entity.lexeme
     salient = d.salient[entity.pronoun] is entity
     if lexeme is None or (salient and d.u() < 0.7):
@@ -100,13 +100,13 @@ def mention_again(d: Discourse, entity: Entity, case: int) -> Argument:
 
 
 def noun_token(lexeme: Lexeme, plural: bool) -> Token:
-    """A common noun in its number."""
+    """Return a common noun in its number."""
     xpos = "NNS" if plural else "NN"
     return Token(lexeme.forms[xpos], "NOUN", xpos, "ROL" if lexeme.kind == "person" else "CON")
 
 
 def attributive_adjectives(d: Discourse, noun: Token) -> list[Part]:
-    """None to two attributive adjectives, attached to the noun."""
+    """Return up to two attributive adjectives, attached to the noun."""
     u = d.u()
     if u < 0.62:
         return []
@@ -122,7 +122,7 @@ def attributive_adjectives(d: Discourse, noun: Token) -> list[Part]:
 
 
 def draw_adjective(d: Discourse) -> Token:
-    """An adjective of the topic."""
+    """Return an adjective of the topic."""
     lexeme = d.draw.adjectives(d.u(), d.topic)
     return Token(lexeme.lemma, "ADJ", "JJ", "IST" if lexeme.kind == "intersective" else "SST")
 
@@ -136,16 +136,16 @@ def noun_phrase(
     topic: int | None = None,
     indefinite: bool = False,
 ) -> Argument:
-    """A noun phrase.
+    """Return a noun phrase.
 
     Args:
         d: the document so far.
         kind: ``person``, ``thing``, ``place``, ``event`` or ``any``.
         case: 0 nominative, 1 accusative: the form of pronouns.
-        depth: how many more levels of modifiers are allowed.
+        depth: levels of modifiers still allowed.
         banned: entities that cannot be meant here.
-        topic: where its noun comes from; the document's by default.
-        indefinite: new entities only, as after *there is*.
+        topic: topic of its noun; default: that of the document.
+        indefinite: whether to use only new entities, as after *there is*.
     """
     u = d.u()
     if not indefinite:
@@ -165,10 +165,10 @@ def noun_phrase(
 
 
 def coordination(d: Discourse, kind: str, case: int, banned: frozenset[int]) -> Argument:
-    """Two noun phrases joined; two people joined by *and* make a group that *they* refers to."""
+    """Return two noun phrases joined; two people joined by *and* make a group that *they* refers to."""
     first = noun_phrase(d, kind, case, 0, banned)
     second = noun_phrase(d, kind, case, 0, banned | first.named)
-    # "or" leaves number undecided in subjects
+    # with "or", the number of a subject is ambiguous
     disjunction = case == 1 and d.u() < 0.25
     word, semtag = ("or", "DIS") if disjunction else ("and", "AND")
     conjunction = under(Token(word, "CCONJ", "CC", semtag), second.phrase.head, "cc")
@@ -186,7 +186,7 @@ def coordination(d: Discourse, kind: str, case: int, banned: frozenset[int]) -> 
 def common_noun(
     d: Discourse, lexeme: Lexeme, depth: int, banned: frozenset[int], indefinite: bool = False
 ) -> Argument:
-    """A noun phrase around a common noun. *no* and *every* refer to nothing."""
+    """Return a noun phrase around a common noun. *no* and *every* refer to nothing."""
     plural = d.u() < 0.36
     noun = noun_token(lexeme, plural)
     parts: list[Part] = []
@@ -195,7 +195,7 @@ def common_noun(
     u = d.u()
     if not indefinite and u < 0.10 and (owner := d.recall("any", banned)) is not None:
         parts.append(possessor(d, owner, noun))
-        depth = 0  # "his dog of the man" has one owner too many
+        depth = 0  # avoids two owners, as in "his dog of the man"
     else:
         table = _PLURAL_DETERMINERS if plural else _SINGULAR_DETERMINERS
         u = d.u()
@@ -238,7 +238,7 @@ def common_noun(
 
 
 def possessor(d: Discourse, owner: Entity, noun: Token) -> Part:
-    """A possessive pronoun, or a noun phrase with *'s*."""
+    """Return a possessive pronoun, or a noun phrase with *'s*."""
     if d.salient[owner.pronoun] is owner and (d.u() < 0.75 or owner.lexeme is None):
         d.touch(owner)
         token = Token(PRONOUNS[owner.pronoun][2], "PRON", "PRP$", "HAS")
@@ -257,7 +257,7 @@ def possessor(d: Discourse, owner: Entity, noun: Token) -> Part:
 
 
 def modifiers(d: Discourse, modified: Argument, person: bool, depth: int, banned: frozenset[int]) -> Phrase:
-    """The noun phrase within prepositional phrases and relative clauses."""
+    """Return the noun phrase within prepositional phrases and relative clauses."""
     u = d.u()
     inner = modified.phrase
     head = inner.head
@@ -280,7 +280,7 @@ def modifiers(d: Discourse, modified: Argument, person: bool, depth: int, banned
 def prepositional_phrase(
     d: Discourse, prepositions: tuple[str, ...], depth: int, banned: frozenset[int]
 ) -> tuple[Phrase, str]:
-    """A prepositional phrase and the role it has as an adjunct of a verb."""
+    """Return a prepositional phrase and the role it has as an adjunct of a verb."""
     word = d.u.among(prepositions)
     if word in ("during", "after", "before"):
         kind, label = "event", "ARGM-TMP"
@@ -298,14 +298,14 @@ def prepositional_phrase(
 
 
 def in_year(d: Discourse) -> Phrase:
-    """A year: *in 1987*."""
+    """Return a year: *in 1987*."""
     year = Token(d.u.among(YEARS), "NUM", "CD", "YOC")
     preposition = under(Token("in", "ADP", "IN", "REL"), year, "case")
     return Phrase("PP", [preposition, Phrase("NP", [year], year)], year)
 
 
 def by_phrase(d: Discourse, verb: Token, depth: int, banned: frozenset[int]) -> Part:
-    """The agent of a passive verb."""
+    """Return the agent of a passive verb."""
     agent = noun_phrase(d, "person", 1, depth, banned)
     by = under(Token("by", "ADP", "IN", "REL"), agent.phrase.head, "case")
     phrase = Phrase("PP", [by, agent.phrase], agent.phrase.head)
@@ -314,7 +314,7 @@ def by_phrase(d: Discourse, verb: Token, depth: int, banned: frozenset[int]) -> 
 
 
 def participle_clause(d: Discourse, antecedent: Phrase, depth: int, banned: frozenset[int]) -> Phrase:
-    """A reduced passive relative clause: *the dog seen by him*."""
+    """Return a reduced passive relative clause: *the dog seen by him*."""
     lexeme = d.draw.verbs["transitive"](d.u(), d.topic)
     verb = Token(lexeme.forms["VBN"], "VERB", "VBN", "EXS")
     d.roles.append((verb, antecedent, "ARG1"))

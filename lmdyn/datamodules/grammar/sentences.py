@@ -26,7 +26,7 @@ _SUBORDINATORS = (
 
 
 def statement(d: Discourse) -> Phrase:
-    """A declarative sentence, with what may be put in front of it or coordinated with it."""
+    """Return a declarative sentence, with optional fronted or coordinated parts."""
     tense = d.tense()
     u = d.u()
     if u < 0.72:
@@ -72,7 +72,7 @@ def fronted(d: Discourse, phrase: Phrase, relation: str, label: str, main: Phras
 
 
 def adverbial_clause(d: Discourse, again: Entity | None, tense: Tense) -> tuple[Phrase, str]:
-    """A subordinate clause of time, cause or condition, and its role."""
+    """Return a subordinate clause of time, cause or condition, and its role."""
     word, xpos, upos, semtag, label = d.u.among(_SUBORDINATORS)
     banned = frozenset() if again is None else frozenset((again.id, *again.members))
     clause = finite_clause(d, tense, 1, banned, again)
@@ -85,7 +85,7 @@ def adverbial_clause(d: Discourse, again: Entity | None, tense: Tense) -> tuple[
 
 
 def clause_coordination(d: Discourse, tense: Tense) -> Phrase:
-    """Two main clauses joined by a conjunction."""
+    """Return two main clauses joined by a conjunction."""
     first = finite_clause(d, tense, 1)
     second = finite_clause(d, tense, 1)
     word, semtag = d.u.among((("and", "COO"), ("and", "COO"), ("but", "BUT"), ("or", "DIS")))
@@ -95,7 +95,7 @@ def clause_coordination(d: Discourse, tense: Tense) -> Phrase:
 
 
 def question(d: Discourse) -> Phrase:
-    """A question, with a question word or a fronted auxiliary."""
+    """Return a question, with a question word or a fronted auxiliary."""
     u = d.u()
     tense = d.tense()
     if u < 0.45:
@@ -122,7 +122,7 @@ def question(d: Discourse) -> Phrase:
         return Phrase("SBARQ", [under(wh, vp.head, "obj"), clause], vp.head)
     word, label = d.u.among((("where", "ARGM-LOC"), ("when", "ARGM-TMP"), ("why", "ARGM-CAU")))
     wh = wh_phrase(word, "WRB", "QUE")
-    if word == "where":  # not of a predicate that is a place itself
+    if word == "where":  # not for a predicate that is itself a place
         clause = verbal_clause(d, tense, 1, frozenset(), None, inverted=True)
     else:
         clause = finite_clause(d, tense, 1, inverted=True)
@@ -131,7 +131,7 @@ def question(d: Discourse) -> Phrase:
 
 
 def fact_statement(d: Discourse) -> tuple[Phrase, Fact]:
-    """A sentence that states a fact of the knowledge base, which ends with the fact's object."""
+    """Return a sentence that states a fact of the knowledge base and ends with the fact's object."""
     fact: Fact = d.draw.facts(d.u(), d.topic)
     relation = fact.relation
     template = int(d.u() * len(fact.templates))
@@ -181,7 +181,7 @@ def fact_statement(d: Discourse) -> tuple[Phrase, Fact]:
 
 
 def identity_fact(d: Discourse, relation: str, subject: Lexeme, value: Lexeme) -> Phrase:
-    """The capital of X is Y; the founder of X is Y; the home of X is Y."""
+    """Return a statement such as *the capital of X is Y*, *the founder of X is Y*, *the home of X is Y*."""
     word, semtag = {"capital_of": ("capital", "CON"), "founded_by": ("founder", "ROL")}.get(
         relation, ("home", "CON")
     )
@@ -197,7 +197,7 @@ def identity_fact(d: Discourse, relation: str, subject: Lexeme, value: Lexeme) -
 
 
 def write_sentence(d: Discourse) -> Sentence:
-    """The next sentence of the document."""
+    """Return the next sentence of the document."""
     d.roles, d.mentions = [], []
     facts: tuple[str, ...] = ()
     u = d.u()

@@ -1,4 +1,4 @@
-"""Downstream tasks of the synthetic corpus: which sentences are acceptable, and how similar two sentences are."""
+"""Downstream tasks of the synthetic corpus: acceptability of sentences, and similarity of two sentences."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,28 +31,28 @@ _VOWELS = "aeiou"
 
 
 class GrammarTasks(TaskData):
-    """Two tasks over sentences of a :class:`~lmdyn.datamodules.grammar.grammar.Grammar`, with known truth.
+    """Two tasks on sentences of a :class:`~lmdyn.datamodules.grammar.grammar.Grammar`, with known ground truth.
 
-    ``acceptability``, as CoLA: whether a sentence is the grammar's, or was changed so that it breaks one of four rules
-    by as little as possible; see :func:`corruptions`. Half are acceptable. Only sentences in which some rule can be
-    broken are taken, in one version each.
+    ``acceptability``, as CoLA: whether a sentence is from the grammar, or was minimally changed so that it breaks one
+    of four rules; see :func:`corruptions`. Half of the sentences are acceptable. Only sentences in which a rule can be
+    broken are used, in one version each.
 
-    ``similarity``, as STS-B: two sentences of one structure, of which the second has other words in k of the n places
-    of content words; the score is 5 · (1 − k / n), 5 for equal sentences. See :func:`rated`.
+    ``similarity``, as STS-B: two sentences of the same structure, the second with other words in k of the n places of
+    content words; the score is 5 · (1 − k / n), 5 for equal sentences. See :func:`rated`.
 
-    Training examples come from the corpus's training documents, those evaluated on from its validation documents; no
+    Training examples come from the corpus's training documents, evaluation examples from its validation documents; no
     sentence is in both.
 
     Args:
-        corpus: whose grammar, and documents, they are.
+        corpus: corpus with the grammar and the documents.
         tasks: some of ``acceptability`` and ``similarity``.
         n_train: training examples of each task.
-        n_evaluation: examples to evaluate on.
-        seed: of what is changed.
+        n_evaluation: evaluation examples of each task.
+        seed: seed of the changes.
         **kwargs: see :class:`~lmdyn.datamodules.tasks.tasks.TaskData`.
 
     Raises:
-        ValueError: an unknown task, sizes below 2; in ``setup``, a corpus with too few sentences.
+        ValueError: if a task is unknown, or a size is below 2; in ``setup``, if the corpus has too few sentences.
 
     Example:
         >>> corpus = GrammarCorpus(n_train_tokens=2000, n_validation_tokens=1000)
@@ -73,16 +73,18 @@ class GrammarTasks(TaskData):
     ) -> None:
         super().__init__(**kwargs)
         if not tasks or len(set(tasks)) < len(tasks) or set(tasks) - set(GRAMMAR_TASKS):
-            raise ValueError(f"expected different tasks of {list(GRAMMAR_TASKS)}, got {list(tasks)}")
+            raise ValueError(f"expected distinct tasks of {list(GRAMMAR_TASKS)}, got {list(tasks)}")
         if min(n_train, n_evaluation) < 2:
-            raise ValueError(f"expected n_train and n_evaluation from 2, got {n_train}, {n_evaluation}")
+            raise ValueError(
+                f"expected n_train and n_evaluation of at least 2, got {n_train}, {n_evaluation}"
+            )
         self.corpus = corpus
         self.names = tuple(tasks)
         self.sizes = {"train": n_train, "validation": n_evaluation}
         self.seed = seed
 
     def read(self) -> Iterator[RawTask]:
-        """The tasks as text."""
+        """Yield the tasks as text."""
         for name in self.names:
             seen: set[tuple[str, ...]] = set()
             train, evaluation = (self._examples(name, split, seen) for split in ("train", "validation"))
@@ -111,8 +113,8 @@ class GrammarTasks(TaskData):
             ]
         if len(found) < n:
             raise ValueError(
-                f"{name}: the {split} documents have different sentences for {len(found)} examples, expected {n}: "
-                f"raise n_{split}_tokens of the corpus, or ask for fewer"
+                f"{name}: the {split} documents have distinct sentences for {len(found)} examples, expected {n}: "
+                f"raise n_{split}_tokens of the corpus, or request fewer"
             )
         return found
 
@@ -122,7 +124,7 @@ class GrammarTasks(TaskData):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A sentence, whether it is acceptable, and the rule that it breaks, "" where it is."""
+    """A sentence, whether it is acceptable, and the rule that it breaks ("" if it is acceptable)."""
 
     words: tuple[str, ...]
     acceptable: bool
@@ -132,13 +134,13 @@ class Judged:
 def judged(
     sentences: Iterator[Sentence], grammar: Grammar, n: int, random: np.random.Generator
 ) -> Iterator[Judged]:
-    """Sentences to judge, half of them (n // 2) acceptable, in random order.
+    """Yield sentences to judge, half of them (n // 2) acceptable, in random order.
 
     Args:
-        sentences: of the grammar, each once.
+        sentences: distinct sentences of the grammar.
         grammar: the grammar.
-        n: how many.
-        random: decides which stay as they are, and which of the possible rules is broken.
+        n: number of sentences.
+        random: determines which sentences are unchanged, and which applicable rule is broken.
     """
     acceptable = random.permutation(np.arange(n) < n // 2)
     for sentence in sentences:
@@ -155,25 +157,25 @@ def judged(
 def corruptions(
     sentence: Sentence, grammar: Grammar, random: np.random.Generator
 ) -> dict[str, tuple[str, ...]]:
-    """The sentence with one rule broken, by the name of the rule; rules that it gives no occasion for are left out.
+    """Return the sentence with one rule broken, by the rule's name, for each rule that applies to it.
 
-    - ``verb_agreement``: a verb in the present takes the other number than its subject has. Only verbs whose subject
-      says its number by itself: a noun, a name, a pronoun, a coordination.
-    - ``determiner_agreement``: *this* or *that* becomes *these* or *those* before a noun in the singular, *these* or
-      *those* becomes *this* before one in the plural.
-    - ``word_order``: *the, a* or *an* stands after its noun, of a phrase that ends with this noun.
+    - ``verb_agreement``: a verb in the present takes the number that its subject does not have. Only verbs whose
+      subject shows its number: a noun, a name, a pronoun, a coordination.
+    - ``determiner_agreement``: *this* or *that* becomes *these* or *those* before a singular noun, *these* or
+      *those* becomes *this* before a plural one.
+    - ``word_order``: *the, a* or *an* stands after its noun, in a phrase that ends with this noun.
     - ``finite_verb``: the only finite verb is left out.
 
-    Words that could be read as another part of speech are left alone, so that what is broken cannot be repaired by
-    another reading.
+    Words that could be read as another part of speech are not changed, so that another reading cannot make the
+    sentence acceptable.
 
     Args:
-        sentence: of the grammar.
-        grammar: whose words they are.
-        random: which of several places is changed.
+        sentence: a sentence of the grammar.
+        grammar: the grammar.
+        random: determines which of several places is changed.
 
     Raises:
-        ValueError: a sentence without the layers ``upos``, ``xpos``, ``heads`` and ``deprels``.
+        ValueError: if the sentence lacks one of the layers ``upos``, ``xpos``, ``heads`` and ``deprels``.
     """
     if None in (sentence.upos, sentence.xpos, sentence.heads, sentence.deprels):
         raise ValueError(
@@ -212,7 +214,7 @@ def _verb_agreement(s: Sentence, grammar: Grammar) -> list[tuple[str, ...]]:
 
 
 def _subject_is_plural(s: Sentence, i: int) -> bool | None:
-    """Of a finite verb or auxiliary; None where its subject does not say so by itself."""
+    """Return whether the subject of a finite verb or auxiliary is plural; None if the subject does not show it."""
     assert s.upos is not None
     assert s.xpos is not None
     assert s.heads is not None
@@ -223,7 +225,7 @@ def _subject_is_plural(s: Sentence, i: int) -> bool | None:
         return None
     subject = subjects[0]
     if any(h == subject and d == "conj" for h, d in zip(s.heads, s.deprels, strict=True)):
-        return None if {"or", "every", "no"} & set(s.words) else True  # of which English may make a singular
+        return None if {"or", "every", "no"} & set(s.words) else True  # which can be singular in English
     if s.xpos[subject] == "PRP":
         return _PRONOUNS.get(s.words[subject])
     return {"NN": False, "NNP": False, "NNS": True}.get(s.xpos[subject] or "")
@@ -238,7 +240,7 @@ def _determiner_agreement(s: Sentence, grammar: Grammar) -> list[tuple[str, ...]
             continue
         alone = all(lexeme.upos == "NOUN" for lexeme in grammar.lexicon.get(s.words[head], ()))
         before = grammar.lexicon.get(s.words[i - 1], ()) if i else ()
-        # "gave these men": "gave this" may go on with another object
+        # "gave these men": "gave this" may continue with another object
         if alone and not any(lexeme.kind == "ditransitive" for lexeme in before):
             found.append(_replaced(s.words, i, _DETERMINERS[word]))
     return found
@@ -254,7 +256,7 @@ def _word_order(s: Sentence, grammar: Grammar) -> list[tuple[str, ...]]:
             s.words[i] in ("the", "a", "an")
             and s.heads[i] == i + 1
             and s.upos[i + 1] == "NOUN"
-            # "gave the men books", "gave men the books": nothing may follow that the determiner can go with
+            # "gave the men books", "gave men the books": no noun may follow to which the determiner could belong
             and s.upos[i + 2] in ("VERB", "AUX", "ADP", "PUNCT", "SCONJ", "CCONJ")
             and all(lexeme.upos == "VERB" for lexeme in grammar.lexicon.get(next_word, ()))
         ):
@@ -280,7 +282,7 @@ def _finite_verb(s: Sentence, grammar: Grammar) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """Two sentences and their similarity from 0 to 5: 5 times the share of content words that they share in place."""
+    """Two sentences and their similarity from 0 to 5: 5 times the share of content words that agree in place."""
 
     first: tuple[str, ...]
     second: tuple[str, ...]
@@ -290,17 +292,17 @@ class Rated:
 def rated(
     sentences: Iterator[Sentence], grammar: Grammar, n: int, random: np.random.Generator
 ) -> Iterator[Rated]:
-    """Pairs of sentences: the second is the first with other words in k of its n ≥ 2 content words' places.
+    """Return pairs of sentences: the second is the first with other words in k of its n ≥ 2 content-word places.
 
-    Content words are the nouns, verbs, adjectives, adverbs and names of the grammar's lexicon. k is drawn from 0 … n,
-    each as likely, then the places. What is put there is another lexeme of the same part of speech, kind (of a verb:
-    frame; of a noun or name: what it can be), gender and form, none of this sentence's, drawn by frequency: the second
-    sentence is as grammatical as the first, and the score is by construction 5 · (1 − k / n).
+    Content words are the nouns, verbs, adjectives, adverbs and names of the grammar's lexicon. k is uniform on 0 … n,
+    then the places are drawn. The replacement is another lexeme of the same part of speech, kind (for a verb: frame;
+    for a noun or name: semantic class), gender and form, not in this sentence, drawn by frequency: the second sentence
+    is as grammatical as the first, and the score is 5 · (1 − k / n) by construction.
 
     Args:
-        sentences: of the grammar, each once.
+        sentences: distinct sentences of the grammar.
         grammar: the grammar.
-        n: how many pairs.
+        n: number of pairs.
         random: draws k, places and words.
     """
     made = 0
@@ -339,7 +341,7 @@ def _content_places(s: Sentence, grammar: Grammar) -> list[tuple[int, Lexeme, st
 def _other(
     lexeme: Lexeme, form: str, grammar: Grammar, used: set[str], *, vowel: bool, random: np.random.Generator
 ) -> Lexeme | None:
-    """Another lexeme that fits in its place, None where there is none; ``vowel`` keeps *a* and *an* right."""
+    """Return another lexeme that fits in its place, or None; ``vowel`` keeps *a* and *an* correct."""
     candidates = [
         x
         for x in grammar.lexemes[lexeme.upos]
@@ -351,5 +353,5 @@ def _other(
     ]
     if not candidates:
         return None
-    weights = np.array([1 / (x.rank + 3.7) for x in candidates])  # as frequent words are in the corpus
+    weights = np.array([1 / (x.rank + 3.7) for x in candidates])  # as in the corpus
     return candidates[random.choice(len(candidates), p=weights / weights.sum())]

@@ -1,4 +1,4 @@
-"""Trees of the synthetic corpus: words and phrases that know their head, and how they become a Sentence."""
+"""Trees of the synthetic corpus: words and phrases with heads, and their conversion to a Sentence."""
 
 from lmdyn.datamodules.corpora.semtags import SEMTAG_COARSE
 from lmdyn.datamodules.corpora.sentence import Constituent, Mention, Role, Sentence
@@ -8,7 +8,7 @@ __all__ = ["Argument", "Entity", "Part", "Phrase", "Token", "linearize", "under"
 
 
 class Token:
-    """A word on its way into a sentence, with its labels; ``governor`` and ``relation`` come with attachment."""
+    """A word with its labels before it is placed in a sentence; attachment sets ``governor`` and ``relation``."""
 
     __slots__ = ("end", "governor", "relation", "semtag", "start", "upos", "word", "xpos")
 
@@ -38,7 +38,7 @@ Part = Token | Phrase
 
 
 def under(part: Part, head: Token, relation: str) -> Part:
-    """Makes the part a dependent of ``head``."""
+    """Make the part a dependent of ``head``."""
     token = part if isinstance(part, Token) else part.head
     token.governor = head
     token.relation = relation
@@ -46,7 +46,7 @@ def under(part: Part, head: Token, relation: str) -> Part:
 
 
 class Entity:
-    """A discourse referent. ``pronoun`` is he, she, it or they; ``members`` the parts of a coordinated group."""
+    """A discourse referent. ``pronoun`` is he, she, it or they; ``members`` are the parts of a coordinated group."""
 
     __slots__ = ("id", "kind", "lexeme", "members", "plural", "pronoun")
 
@@ -60,9 +60,9 @@ class Entity:
 
 
 class Argument:
-    """What a predicate needs to know of its argument: number, referent, and the phrases that carry its role.
+    """Properties of an argument that its predicate needs: number, referent, and the phrases that carry its role.
 
-    ``spans`` pairs each phrase with a prefix of its role label: an argument that a relative pronoun stands for is
+    ``spans`` pairs each phrase with a prefix of its role label: an argument represented by a relative pronoun has
     the antecedent (``""``) and the pronoun (``R-``). ``named`` are the entities that its co-arguments cannot name.
     """
 
@@ -90,7 +90,7 @@ def linearize(
     topic: str,
     facts: tuple[str, ...],
 ) -> Sentence:
-    """The sentence of a tree; every layer is read from it."""
+    """Return the sentence of a tree; all layers are read from the tree."""
     tokens: list[Token] = []
     phrases: list[Phrase] = []
     _number(tree, tokens, phrases)
@@ -115,7 +115,7 @@ def _position(mention: Mention) -> tuple[int, int]:
 
 
 def _number(phrase: Phrase, tokens: list[Token], phrases: list[Phrase]) -> None:
-    """Gives tokens and phrases their positions, in one walk from left to right."""
+    """Assign positions to tokens and phrases, in one traversal from left to right."""
     phrases.append(phrase)
     phrase.start = len(tokens)
     for part in phrase.parts:

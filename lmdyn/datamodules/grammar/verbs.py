@@ -37,11 +37,11 @@ _FREE_ADVERBS = (
     ("soon", "DXT", "ARGM-TMP"),
     ("yesterday", "DXT", "ARGM-TMP"),
 )
-_PREVERBAL = 4  # of the free adverbs, the first four stand before the verb
+_PREVERBAL = 4  # the first four of the free adverbs stand before the verb
 
 
 def auxiliary(lemma: str, form: str, plural: bool) -> Token:
-    """A form of be, have or do; ``plural`` is the number of its subject."""
+    """Return a form of be, have or do; ``plural`` is the number of its subject."""
     word = ("were" if plural else "was") if lemma == "be" and form == "VBD" else _AUXILIARIES[lemma][form]
     return Token(word, "AUX", form, {"VBZ": "NOW", "VBP": "NOW", "VBD": "PST"}.get(form, "NIL"))
 
@@ -49,7 +49,7 @@ def auxiliary(lemma: str, form: str, plural: bool) -> Token:
 def verb_group(
     d: Discourse, plural: bool, tense: Tense, passive: bool, finite: bool, inverted: bool
 ) -> tuple[list[Token], str]:
-    """Auxiliaries and negation before a main verb, and the form that the main verb takes after them."""
+    """Return auxiliaries and negation before a main verb, and the resulting form of the main verb."""
     form = "VBD" if tense == "past" else "VBP" if plural else "VBZ"
     if not finite:
         return ([auxiliary("be", "VB", plural)], "VBN") if passive else ([], "VB")
@@ -82,7 +82,7 @@ def verb_group(
 def wrap_auxiliaries(
     d: Discourse, group: list[Token], core: Phrase, copula: bool, passive: bool = False
 ) -> Phrase:
-    """Nests the core under its auxiliaries and attaches these to its head."""
+    """Nest the core under its auxiliaries and attach these to its head."""
     head = core.head
     last = len(group) - 1 - (group[-1].word == "not") if group else 0
     phrase = core
@@ -118,10 +118,10 @@ def verb_phrase(
     inverted: bool = False,
     gap: Argument | None = None,
 ) -> Phrase:
-    """The verb phrase of ``lexeme``: auxiliaries, complements by its frame, adjuncts, and their roles.
+    """Return the verb phrase of ``lexeme``: auxiliaries, complements by its frame, adjuncts, and their roles.
 
     With ``inverted`` the first auxiliary is the first part of the returned phrase's outermost VP; the caller
-    moves it before the subject. ``gap`` stands for an object that was moved away.
+    moves it before the subject. ``gap`` represents an object that was moved away.
     """
     group, form = verb_group(d, subject.plural, tense, passive, finite, inverted)
     semtag = "EXS" if passive else EVENT_TAGS[form]
@@ -166,7 +166,7 @@ def verb_phrase(
 
 
 def adverb(d: Discourse, verb: Token, before: bool, negated: bool = False) -> Part:
-    """An adverb phrase with its role, attached to the verb."""
+    """Return an adverb phrase with its role, attached to the verb."""
     if d.u() < 0.5:
         lexeme = d.draw.adverbs(d.u(), d.topic)
         word, semtag, label = lexeme.lemma, "IST", "ARGM-MNR"
@@ -181,7 +181,7 @@ def adverb(d: Discourse, verb: Token, before: bool, negated: bool = False) -> Pa
 def adjunct(
     d: Discourse, verb: Token, prepositions: tuple[str, ...], depth: int, banned: frozenset[int]
 ) -> Part:
-    """A prepositional phrase with its role, attached to the verb."""
+    """Return a prepositional phrase with its role, attached to the verb."""
     phrase, label = prepositional_phrase(d, prepositions, depth, banned)
     d.roles.append((verb, phrase, label))
     return under(phrase, verb, "obl")
@@ -190,12 +190,12 @@ def adjunct(
 def direct_object(
     d: Discourse, verb: Token, lexeme: Lexeme, subject: Argument, depth: int, banned: frozenset[int]
 ) -> Part:
-    """The direct object: a reflexive now and then, else a noun phrase."""
+    """Return the direct object: sometimes a reflexive, otherwise a noun phrase."""
     referent = subject.entity
     if referent is not None and d.u() < 0.04:
         phrase = pronoun(d, referent, 3)
     else:
-        # mild selection: a verb likes the nouns of its own topic
+        # mild selection: a verb prefers nouns of its own topic
         topic = lexeme.topic if d.u() < 0.3 else d.topic
         phrase = noun_phrase(d, "any" if d.u() < 0.6 else "thing", 1, depth, banned, topic).phrase
     d.roles.append((verb, phrase, "ARG1"))
@@ -203,7 +203,7 @@ def direct_object(
 
 
 def two_objects(d: Discourse, verb: Token, lexeme: Lexeme, depth: int, banned: frozenset[int]) -> list[Part]:
-    """Theme and recipient: *gave the man a book*, *gave a book to the man*."""
+    """Return theme and recipient: *gave the man a book*, *gave a book to the man*."""
     if d.u() < 0.5:
         recipient = noun_phrase(d, "person", 1, 0, banned)
         banned = banned | recipient.named
@@ -224,7 +224,7 @@ def two_objects(d: Discourse, verb: Token, lexeme: Lexeme, depth: int, banned: f
 def complement_clause(
     d: Discourse, verb: Token, subject: Argument, depth: int, banned: frozenset[int]
 ) -> Part:
-    """A finite clause as object, with or without *that*."""
+    """Return a finite clause as object, with or without *that*."""
     clause = d.clauses.finite(d, d.tense(), depth, banned, subject.entity)
     parts: list[Part] = [clause]
     if d.u() < 0.75:
@@ -235,7 +235,7 @@ def complement_clause(
 
 
 def infinitive(d: Discourse, verb: Token, subject: Argument, depth: int, banned: frozenset[int]) -> Part:
-    """A to-infinitive whose understood subject is the subject of ``verb``."""
+    """Return a to-infinitive whose understood subject is the subject of ``verb``."""
     frame = "simple" if depth < 1 or d.u() < 0.9 else "any"
     vp = verb_phrase(
         d,

@@ -1,1 +1,1 @@
-"""What the datamodules that train share: their loaders, and the batch of all ranks together."""
+"""Shared by the datamodules for training: their loaders, and the batch of all ranks together."""

@@ -1,4 +1,4 @@
-"""The batch of all ranks together, which stays what it is where a run goes on, on other ranks."""
+"""The batch of all ranks together, which does not change when a run resumes on other ranks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -7,26 +7,26 @@ from typing import Any
 __all__ = ["ORDER_VERSION", "GlobalBatch", "ResumeError", "accumulated_batches", "size_that"]
 
 ORDER_VERSION = 2
-"""How training data is ordered. 2: epochs of rows end with a whole update. 1, of runs begun before: also within one."""
+"""Version of the order of training data. 2: epochs of rows end with a whole update. 1, of earlier runs: also within."""
 
 
-_FORK = "; `lmdyn fork --set trainer.accumulate_grad_batches=N` trains on with other updates"
+_FORK = "; `lmdyn fork --set trainer.accumulate_grad_batches=N` continues with other updates"
 
 
 class ResumeError(ValueError):
-    """A loader does not go on from a state; commands show its message alone, though it is raised in a training."""
+    """A loader cannot resume from a state; commands show only its message, although it is raised in training."""
 
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """How many rows an update has, and how they are divided: over ranks, and over batches one after the other.
+    """The number of rows of an update and its division over ranks and consecutive batches.
 
-    A run may go on with another division, if updates have as many rows as before.
+    A run may resume with another division if updates have the same number of rows.
 
     Attributes:
-        rows: of a batch of all ranks together.
-        ranks: processes that share them.
-        accumulated: batches of an update.
+        rows: rows of a batch of all ranks together.
+        ranks: number of processes that share them.
+        accumulated: batches per update.
 
     Example:
         >>> GlobalBatch(rows=32, ranks=2).update, GlobalBatch(rows=8, accumulated=4).update
@@ -39,16 +39,16 @@ class GlobalBatch:
 
     @property
     def update(self) -> int:
-        """Rows of an update."""
+        """Rows per update."""
         return self.rows * self.accumulated
 
     def state(self) -> dict[str, int]:
-        """What a loader's state keeps of it, as its entry ``global_batch``."""
+        """Return the entry ``global_batch`` of a loader's state."""
         return asdict(self)
 
     @classmethod
     def saved(cls, state: Mapping[str, Any]) -> "GlobalBatch | None":
-        """That of a loader's state; None in a state of earlier versions."""
+        """Return the batch saved in a loader's state; None for states of earlier versions."""
         found = state.get("global_batch")
         return None if found is None else cls(**found)
 
@@ -56,7 +56,7 @@ class GlobalBatch:
         """Refuse updates of another size than those of the saved run.
 
         Raises:
-            ResumeError: they differ, with the number to set.
+            ResumeError: if they differ; the message has the setting to change.
 
         Example:
             >>> GlobalBatch(rows=32, ranks=4).check(GlobalBatch(rows=32, ranks=2))
@@ -70,7 +70,7 @@ class GlobalBatch:
             fitting = [str(n) for n in range(1, saved.update + 1) if saved.update % n == 0]
             listed = ", ".join(fitting[:12]) + (", …" if len(fitting) > 12 else "")
             remedy = (
-                f"{saved.update} rows cannot be divided into {parts} equal parts: take ranks and "
+                f"{saved.update} rows cannot be divided into {parts} equal parts: choose ranks and "
                 f"accumulate_grad_batches whose product is one of {listed}"
             )
         raise ResumeError(
@@ -78,13 +78,13 @@ class GlobalBatch:
         )
 
     def check_streams(self, saved: "GlobalBatch") -> None:
-        """Refuse another number of streams, or of their windows in an update, than those of the saved run.
+        """Refuse another number of streams, or of their windows per update, than those of the saved run.
 
         Each stream is a row of each batch, and its hidden state is carried from batch to batch: rows can be
-        distributed over ranks otherwise, but not over batches.
+        distributed differently over ranks, but not over batches.
 
         Raises:
-            ResumeError: they differ, with the numbers to set.
+            ResumeError: if they differ; the message has the settings to change.
         """
         if (self.rows, self.accumulated) == (saved.rows, saved.accumulated):
             return
@@ -93,7 +93,7 @@ class GlobalBatch:
             remedies.append(
                 f"set --data.init_args.batch_size {saved.rows // self.ranks}"
                 if saved.rows % self.ranks == 0
-                else f"{saved.rows} streams cannot be divided among {self.ranks} ranks, take as many as divide them"
+                else f"{saved.rows} streams cannot be divided among {self.ranks} ranks: choose a divisor"
             )
         if self.accumulated != saved.accumulated:
             remedies.append(f"set --trainer.accumulate_grad_batches {saved.accumulated}")
@@ -111,10 +111,10 @@ class GlobalBatch:
         )
 
     def position(self, position: int, saved: "GlobalBatch") -> int:
-        """The saved number of batches, as a number of batches of this division.
+        """Convert the saved number of batches to a number of batches in this division.
 
         Raises:
-            ResumeError: the saved position lies within an update, and the divisions differ.
+            ResumeError: if the saved position lies within an update, and the divisions differ.
 
         Example:
             >>> GlobalBatch(rows=8, accumulated=4).position(3, GlobalBatch(rows=32, ranks=2))
@@ -125,22 +125,22 @@ class GlobalBatch:
         if position % saved.accumulated:
             raise ResumeError(
                 f"the checkpoint lies within an update, after {position % saved.accumulated} of its "
-                f"{saved.accumulated} batches: go on from another one, or with accumulate_grad_batches "
+                f"{saved.accumulated} batches: resume from another one, or with accumulate_grad_batches "
                 f"{saved.accumulated}"
             )
         return position // saved.accumulated * self.accumulated
 
     def check_epoch(self, batches: int, saved: "GlobalBatch", saved_batches: int, setting: str) -> None:
-        """Refuse epochs of other rows than those of the saved run, where the division differs.
+        """Refuse epochs with another number of rows than those of the saved run, if the division differs.
 
         Args:
-            batches: of an epoch of this run.
-            saved: the saved run's.
-            saved_batches: of its epochs.
-            setting: what sets the number of batches.
+            batches: batches per epoch of this run.
+            saved: the batch of the saved run.
+            saved_batches: batches per epoch of the saved run.
+            setting: name of the setting of the number of batches.
 
         Raises:
-            ResumeError: epochs have other numbers of rows.
+            ResumeError: if epochs have different numbers of rows.
         """
         here, there = batches * self.rows, saved_batches * saved.rows
         if self == saved or here == there:
@@ -148,20 +148,20 @@ class GlobalBatch:
         remedy = (
             f"set {setting} {there // self.rows}"
             if there % self.rows == 0
-            else f"go on with {saved.ranks} ranks and accumulate_grad_batches {saved.accumulated}, as before"
+            else f"resume with {saved.ranks} ranks and accumulate_grad_batches {saved.accumulated}, as before"
         )
         raise ResumeError(f"the saved run has epochs of {there} rows, this one would have {here}: {remedy}")
 
 
 def accumulated_batches(trainer: Any) -> int:
-    """Batches of an update, for a loader that a trainer asks for; 1 without trainer."""
+    """Return the batches per update, for a loader created for a trainer; 1 without a trainer."""
     return int(getattr(trainer, "accumulate_grad_batches", 1))
 
 
 _LARGEST = 4096
-"""Of batch sizes that are tried: each costs a hash of a few settings."""
+"""Maximum batch size that is tried: each costs a hash of a few settings."""
 
 
 def size_that(fits: Callable[[int], bool]) -> int | None:
-    """The smallest batch size that fits, as that of which a hash was kept; None where none does."""
+    """Return the smallest batch size for which ``fits`` returns True, to match a saved hash; None if there is none."""
     return next((size for size in range(1, _LARGEST + 1) if fits(size)), None)

@@ -1,4 +1,4 @@
-"""The loaders that Lightning asks a datamodule for."""
+"""The loaders that Lightning requests from a datamodule."""
 
 from typing import Any
 
@@ -10,25 +10,25 @@ __all__ = ["SplitLoaders"]
 
 
 class SplitLoaders(L.LightningDataModule):
-    """The loaders that Lightning asks for, by :meth:`loader` and ``splits``."""
+    """The loaders that Lightning requests, defined by :meth:`loader` and ``splits``."""
 
     splits: Any
 
     order_version: int = ORDER_VERSION
-    """How training data is ordered; :class:`~lmdyn.callbacks.RunState` sets that of the run that is resumed."""
+    """Version of the order of training data; :class:`~lmdyn.callbacks.RunState` sets it to that of a resumed run."""
 
     def loader(self, split: str) -> Any:
-        """Batches of a split."""
+        """Return the batches of a split."""
         raise NotImplementedError
 
     def train_dataloader(self) -> Any:
-        """Batches of the training split."""
+        """Return the batches of the training split."""
         return self.loader("train")
 
     def val_dataloader(self) -> Any:
-        """Batches of the validation split; an empty list, which skips validation, where there is none."""
+        """Return the batches of the validation split; an empty list, which skips validation, if there is none."""
         return self.loader("validation") if "validation" in self.splits else []
 
     def test_dataloader(self) -> Any:
-        """Batches of the test split."""
+        """Return the batches of the test split."""
         return self.loader("test")

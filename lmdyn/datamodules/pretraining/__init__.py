@@ -1,1 +1,1 @@
-"""Rows of masked, causal and cloze pretraining, from a corpus or a stream."""
+"""Rows for masked, causal and cloze pretraining, from a corpus or a stream."""

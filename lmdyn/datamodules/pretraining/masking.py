@@ -1,4 +1,4 @@
-"""Which tokens a masked language model has to predict, and what it reads in their place."""
+"""Which tokens a masked language model must predict, and what it reads in their place."""
 
 from dataclasses import dataclass
 
@@ -13,21 +13,21 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Masking:
-    """How tokens are masked: spans of whole words, until a share of the row is to be predicted.
+    """Settings of masking: spans of whole words, until a share of the row is to be predicted.
 
-    Spans of n words are drawn with p(n) ∝ 1/n, n from 1 to ``max_ngram``, in random order and without overlap; one
-    that would go beyond the share is shortened, or left out. Each chosen token is replaced on its own: by the mask
+    Spans of n words are drawn with p(n) ∝ 1/n, n from 1 to ``max_ngram``, in random order and without overlap. A span
+    that would exceed the share is shortened or left out. Each chosen token is replaced independently: by the mask
     token, by a random token, or by itself.
 
     Attributes:
-        share: of the positions of a row, special ones included; rounded, at least one.
-        max_ngram: most words in a span; 1 is BERT's, 3 ALBERT's.
-        whole_words: mask all pieces of a word together; otherwise each piece is a word.
-        mask_share: of the chosen tokens that the mask token replaces.
-        random_share: of those that a random token replaces; the rest stays.
+        share: share of the positions of a row, including special ones, to predict; rounded, at least one position.
+        max_ngram: maximum number of words in a span; 1 as in BERT, 3 as in ALBERT.
+        whole_words: whether to mask all pieces of a word together; otherwise each piece is a word.
+        mask_share: share of the chosen tokens that are replaced by the mask token.
+        random_share: share of those that are replaced by a random token; the rest is not replaced.
 
     Raises:
-        ValueError: shares outside of 0 to 1, no word in a span.
+        ValueError: if a share is outside 0 to 1, or ``max_ngram`` is below 1.
 
     Reference: Devlin et al. 2019, section 3.1; Lan et al. 2020, section 4.1. ELECTRA (Clark et al. 2020) replaces 85 %
         by the mask token and none by random ones.
@@ -47,14 +47,14 @@ class Masking:
         shares = (self.share, self.mask_share, self.random_share, self.mask_share + self.random_share)
         if not all(0 <= s <= 1 + 1e-9 for s in shares) or self.share == 0:
             raise ValueError(
-                "expected share in (0, 1], and mask_share and random_share that add up to at most 1, got "
+                "expected share in (0, 1], and mask_share and random_share with a sum of at most 1, got "
                 f"{self.share}, {self.mask_share}, {self.random_share}"
             )
         if self.max_ngram < 1:
-            raise ValueError(f"expected max_ngram from 1, got {self.max_ngram}")
+            raise ValueError(f"expected max_ngram of at least 1, got {self.max_ngram}")
 
     def count(self, length: int) -> int:
-        """Positions to predict in a row of ``length``.
+        """Return the number of positions to predict in a row of ``length``.
 
         Example:
             >>> Masking().count(128)
@@ -66,14 +66,14 @@ class Masking:
 def choose_positions(
     rng: np.random.Generator, masking: Masking, starts: Flags, maskable: Flags, count: int
 ) -> Ids:
-    """Positions of a row to predict, rising: whole spans of words, ``count`` or as many as fit.
+    """Return positions of a row to predict, ascending: whole spans of words, ``count`` or as many as fit.
 
     Args:
         rng: the row's own generator.
-        masking: how.
+        masking: the settings.
         starts: (time,) whether a word starts here.
-        maskable: (time,) whether the position may be chosen; spans do not go over others.
-        count: how many.
+        maskable: (time,) whether the position may be chosen; spans do not cross other positions.
+        count: number of positions.
 
     Example:
         >>> starts, maskable = np.array([1, 1, 0, 0, 1], bool), np.array([0, 1, 1, 1, 1], bool)
@@ -84,7 +84,7 @@ def choose_positions(
     if len(places) == 0:
         return places
     begins = np.ones(len(places), np.bool_)
-    if masking.whole_words:  # what follows a gap begins a word too
+    if masking.whole_words:  # a position after a gap also starts a word
         begins[1:] = starts[places[1:]] | (np.diff(places) > 1)
     first = np.flatnonzero(begins)
     last = np.append(first[1:], len(places))  # word w is places[first[w]:last[w]]
@@ -112,7 +112,7 @@ def choose_positions(
 def mask_row(
     rng: np.random.Generator, masking: Masking, ids: Ids, positions: Ids, mask_id: int, ordinary: Ids
 ) -> Ids:
-    """The row as the model reads it: chosen tokens replaced by the mask token, a random one of ``ordinary``, or not.
+    """Return the row as read by the model: chosen tokens become the mask token, one of ``ordinary``, or stay.
 
     Example:
         >>> always = Masking(mask_share=1, random_share=0)

@@ -1,4 +1,4 @@
-"""Text to pretrain on, masked, causal or cloze: rows of fixed length, over any corpus or a stream."""
+"""Text for masked, causal or cloze pretraining: rows of fixed length, from any corpus or a stream."""
 
 import math
 from collections.abc import Sequence
@@ -27,33 +27,34 @@ __all__ = ["PretrainingCorpus"]
 
 
 class PretrainingCorpus(SplitLoaders):
-    """Pretraining text for masked, causal and cloze models: any corpus of lmdyn, and a stream of text of any size.
+    """Pretraining text for masked, causal and cloze models, from any corpus of lmdyn or a stream of any size.
 
-    Rows have a fixed length and hardly any padding, and ``labels[t]`` is what logits at ``t`` predict; see
-    ``RowFormat``. Masks, pairs, the windows and their order are drawn anew in each
-    training epoch, from a seed that resuming restores, so that a resumed run sees the very batches that an
-    uninterrupted one would have seen. Validation has the same rows and masks each time.
+    Rows have a fixed length and almost no padding, and ``labels[t]`` is what the logits at ``t`` predict; see
+    ``RowFormat``. Masks, pairs, windows and their order are drawn again in each training epoch, from a seed that is
+    restored when a run resumes: a resumed run gets exactly the batches of an uninterrupted one. Validation has the same
+    rows and masks each time.
 
     Args:
-        corpus: where the text comes from: TextCorpus, GrammarCorpus, … Its sentences are joined without an
-            end-of-sentence token, whatever its ``eos`` says; its own batches play no part.
-        stream: where the training text comes from instead of the corpus: a Hugging Face dataset of any size.
-        sequence_length: positions of a row.
-        batch_size: rows of a batch, for each process. A run goes on, on other numbers of processes, with batch_size ×
-            processes × accumulate_grad_batches as before.
-        objective: ``masked`` (BERT, ALBERT, ELECTRA: some tokens, which the row hides), ``causal`` (GPT: each token, at
-            the position before it) or ``cloze`` (ELMo: each token at its own position, which the model hides itself).
+        corpus: source of the text: TextCorpus, GrammarCorpus, … Its sentences are joined without an end-of-sentence
+            token, regardless of its ``eos``; its own batches are not used.
+        stream: source of the training text instead of the corpus: a Hugging Face dataset of any size.
+        sequence_length: positions per row.
+        batch_size: rows per batch, for each process. A run can resume on other numbers of processes if batch_size ×
+            processes × accumulate_grad_batches is the same.
+        objective: ``masked`` (BERT, ALBERT, ELECTRA: some tokens, hidden in the row), ``causal`` (GPT: each token, at
+            the position before it) or ``cloze`` (ELMo: each token at its own position; the model itself hides it).
         pairs: ``order`` (sentence order, ALBERT), ``next`` (next sentence, BERT) or null (ELECTRA); ``masked`` only.
-        masking: which tokens are to be predicted; ``masked`` only.
-        short_share: share of rows with fewer tokens, the rest being padding (0.1 in BERT's and ALBERT's code).
-        layers: gold layers of the corpus to serve as ``target_<layer>``: those of the tokens that ``labels`` hold.
+        masking: settings of the tokens to predict; ``masked`` only.
+        short_share: share of rows with fewer tokens and padding (0.1 in BERT's and ALBERT's code).
+        layers: gold layers of the corpus to serve as ``target_<layer>``: labels of the tokens in ``labels``.
             Rows of a stream have none.
-        num_workers: processes that make batches for training; for a GPU.
-        seed: of everything that is drawn.
+        num_workers: number of processes that prepare training batches; useful with a GPU.
+        seed: seed of all random draws.
 
     Raises:
-        ValueError: neither corpus nor stream; pairs or masking with another objective than ``masked``; a tokenizer
-            without separator, class or padding token or, for ``masked``, mask token; too little text.
+        ValueError: if neither corpus nor stream is given, pairs or masking are given with another objective than
+            ``masked``, the tokenizer has no separator, class or padding token or, for ``masked``, no mask token, or
+            there is too little text.
 
     Reference: Devlin et al. 2019, section 3.1; Lan et al. 2020, sections 3.1 and 4.1; Clark et al. 2020; He & Toyoizumi
         2022, section 3.1 (the three objectives).
@@ -84,7 +85,7 @@ class PretrainingCorpus(SplitLoaders):
             raise ValueError("give a corpus, a stream for training, or both")
         if batch_size < 1 or num_workers < 0:
             raise ValueError(
-                f"expected batch_size from 1 and num_workers from 0, got {batch_size}, {num_workers}"
+                f"expected batch_size of at least 1 and num_workers of at least 0, got {batch_size}, {num_workers}"
             )
         self.save_hyperparameters(logger=False, ignore=["corpus", "stream", "masking"])
         self.format = RowFormat(sequence_length, pairs, masking, short_share, objective)
@@ -100,18 +101,18 @@ class PretrainingCorpus(SplitLoaders):
 
     @property
     def objective(self) -> Objective:
-        """What is predicted."""
+        """The objective: what is predicted."""
         return self.format.objective
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that there are."""
+        """Names of the splits."""
         own = () if self.corpus is None else self.corpus.splits
         return own if self.stream is None or "train" in own else ("train", *own)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """The corpus's tokenizer, or the one that the stream names; assign another one before ``prepare_data``."""
+        """The corpus's tokenizer, or that of the stream; assign another one before ``prepare_data``."""
         if self.corpus is not None:
             return self.corpus.tokenizer
         assert self.stream is not None
@@ -127,16 +128,16 @@ class PretrainingCorpus(SplitLoaders):
 
     @property
     def token_counts(self) -> pd.DataFrame | None:
-        """How often each token occurs in the corpus's training split; None of a stream, which nobody counts."""
+        """Counts of each token in the corpus's training split; None for a stream, whose tokens are not counted."""
         return None if self.corpus is None or "train" not in self.corpus.splits else self.corpus.token_counts
 
     @property
     def label_names(self) -> dict[str, list[str]]:
-        """Labels of each layer of the corpus."""
+        """Names of the labels of each layer of the corpus."""
         return {} if self.corpus is None else self.corpus.label_names
 
     def prepare_data(self) -> None:
-        """Encode the corpus, unless that is done."""
+        """Encode the corpus, once."""
         if self.corpus is not None:
             if (
                 self.stream is not None
@@ -148,25 +149,25 @@ class PretrainingCorpus(SplitLoaders):
         special_ids(self.tokenizer, self.format.objective)
 
     def setup(self, stage: str | None = None) -> None:
-        """Open the corpus; ``stage`` plays no part."""
+        """Open the corpus; ``stage`` has no effect."""
         self.prepare_data()
 
     def maker(self, layers: Sequence[str] = ()) -> RowMaker:
-        """What makes rows of the tokenizer's, with these gold layers."""
+        """Return the object that makes rows with the tokenizer, with these gold layers."""
         special = special_ids(self.tokenizer, self.format.objective)
         return RowMaker(self.format, special, ordinary_ids(self.tokenizer), tuple(layers))
 
     def loader(self, split: str) -> RowLoader | StreamLoaderOfRows:
-        """Rows of a split: ``batch_size`` for each process in training, shared by all elsewhere.
+        """Return the rows of a split: ``batch_size`` per process in training, shared by all processes elsewhere.
 
         Raises:
-            ValueError: a split that there is not, a layer that it lacks.
+            ValueError: if the split does not exist, or lacks a layer.
         """
         rank, world_size = (
             (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
         )
         train = split == "train"
-        # the trainer may end its epochs earlier; the loader must know where, to restart after the last batch
+        # the trainer may shorten epochs; the loader must know this, to restart after the last batch
         limit: int | float | None = None
         if train and self.trainer is not None:
             limit = getattr(self.trainer, "overfit_batches", 0) or getattr(
@@ -181,9 +182,7 @@ class PretrainingCorpus(SplitLoaders):
                 accumulated=accumulated_batches(self.trainer),
             )  # fmt: skip
         if self.corpus is None:
-            raise ValueError(
-                f"there is no split {split!r}: a stream has training text only, give a corpus too"
-            )
+            raise ValueError(f"no split {split!r}: a stream has only training text, also give a corpus")
         text = self.corpus.encoded(split)
         if unknown := [layer for layer in self.layers if layer not in text.names]:
             raise ValueError(f"split {split!r} has no layers {unknown}, it has {sorted(text.names)}")

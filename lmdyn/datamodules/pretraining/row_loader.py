@@ -1,4 +1,4 @@
-"""Rows of fixed length out of an encoded text: the loader that shuffles, masks, shards and resumes."""
+"""Rows of fixed length from an encoded text: the loader that shuffles, masks, shards and resumes."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ __all__ = ["RowLoader"]
 
 
 class _Batches(Dataset[dict[str, Tensor]]):
-    """Batches of an epoch by their number: pure functions of seed, epoch and number, so that workers may make them."""
+    """Batches of an epoch by number: pure functions of seed, epoch and number, so that workers can make them."""
 
     def __init__(
         self,
@@ -44,30 +44,30 @@ class _Batches(Dataset[dict[str, Tensor]]):
 
 
 class RowLoader:
-    """Serves a split as rows of fixed length, cut and masked anew in each epoch; sized, sharded, resumable.
+    """Serves a split as rows of fixed length, cut and masked again in each epoch; sized, sharded, resumable.
 
-    Training (``shuffle``): the windows of an epoch begin at an offset drawn for it, and come in a random order; what
-    does not fill an update of all ranks is left out, so that ranks have equally many. Otherwise the windows are those
-    of the text in order, with the masks of epoch 0, and each is served once. Batch i of epoch e of all ranks together
-    depends on (seed, e, i) alone, and rank r has its rows r, r + world_size, …; a row's masks depend on (seed, e, row).
-    So a run goes on with the same rows on another number of ranks, if its updates stay as large. See ``RowMaker`` for
-    what a batch holds; ``example`` numbers the windows.
+    In training (``shuffle``), the windows of an epoch start at a random offset and are served in random order; rows
+    that do not fill an update of all ranks are left out, so that all ranks have equally many. Otherwise the windows
+    are served in the order of the text, each once, with the masks of epoch 0. Batch i of epoch e of all ranks together
+    depends only on (seed, e, i), and rank r has its rows r, r + world_size, …; a row's masks depend on (seed, e, row).
+    A run can therefore resume with the same rows on another number of ranks, if its updates have the same size. See
+    ``RowMaker`` for the contents of a batch; ``example`` numbers the windows.
 
     Args:
         text: the encoded split.
-        maker: makes rows.
-        batch_size: rows of a batch of all ranks together.
-        shuffle: serve as for training.
-        seed: of everything that is drawn.
-        num_workers: processes that make batches; 0 makes them in this one.
-        accumulated: batches of an update.
-        order: version of the order; 1 lets an epoch end within an update, as runs of before do.
-        max_tokens: only about so many positions, of windows evenly spread over the text; see :meth:`limit`.
-        rank: this process; see :meth:`shard`.
+        maker: makes the rows.
+        batch_size: rows per batch of all ranks together.
+        shuffle: whether to serve rows for training.
+        seed: seed of all random draws.
+        num_workers: number of processes that make batches; 0 makes them in this process.
+        accumulated: batches per update.
+        order: version of the order; in version 1, of earlier runs, an epoch may end within an update.
+        max_tokens: serve only about this many positions, in windows evenly spaced over the text; see :meth:`limit`.
+        rank: rank of this process; see :meth:`shard`.
         world_size: number of processes.
 
     Raises:
-        ValueError: sizes below 1, a text shorter than a row, fewer rows than a batch.
+        ValueError: if sizes are below 1, the text is shorter than a row, or there are fewer rows than a batch.
     """
 
     label_convention = "aligned"
@@ -101,12 +101,12 @@ class RowLoader:
         }  # fmt: skip
         self._text, self._maker = text, maker
         width = maker.format.width
-        # of training, offsets of up to a row must leave every epoch equally many
+        # in training, every epoch must have the same number of rows for any offset within a row
         self._rows = rows_of(text, width, width - 1 if shuffle else 0)
         if self._rows < 1:
             raise ValueError(
-                f"the split has {text.num_tokens} tokens, fewer than rows of {maker.format.sequence_length} positions "
-                "need: take shorter rows or more text"
+                f"the split has {text.num_tokens} tokens, fewer than required for rows of "
+                f"{maker.format.sequence_length} positions: use shorter rows or more text"
             )
         chosen = np.arange(self._rows)
         if max_tokens is not None:
@@ -116,7 +116,7 @@ class RowLoader:
         whole = len(chosen) // batch_size if shuffle else math.ceil(len(chosen) / batch_size)
         if whole < 1:
             raise ValueError(
-                f"{len(chosen)} rows do not fill a batch of {batch_size}: take smaller batches or more text"
+                f"{len(chosen)} rows do not fill a batch of {batch_size}: use smaller batches or more text"
             )
         if shuffle and order > 1 and whole > accumulated:
             whole -= whole % accumulated
@@ -131,7 +131,7 @@ class RowLoader:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of what all ranks together are served."""
+        """Hash of the rows that all ranks together receive."""
         return self._fingerprint(self._settings["batch_size"])
 
     def _fingerprint(self, batch_size: int) -> str:
@@ -152,7 +152,7 @@ class RowLoader:
         return self._length
 
     def batches(self, epoch: int) -> list[npt.NDArray[np.int64]]:
-        """Numbers of the windows in each of this rank's batches of an epoch."""
+        """Return the window numbers in each of this rank's batches of an epoch."""
         s = self._settings
         size, rank, world_size = s["batch_size"], s["rank"], s["world_size"]
         order = self._chosen
@@ -169,7 +169,7 @@ class RowLoader:
         return _Batches(self._text, self._maker, self.batches(epoch), offset, (s["seed"], epoch, 2))
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        # A position is taken up with the first batch, not here: Lightning opens iterators that it never reads.
+        # The position is restored with the first batch, not here: Lightning opens iterators that it never reads.
         if self._resume is not None:
             self._epoch, first = self._resume
             self._resume = None
@@ -194,28 +194,28 @@ class RowLoader:
         return RowLoader(self._text, self._maker, **{**self._settings, **changes})
 
     def _looked_at(self, **changes: Any) -> "RowLoader":
-        """To be looked at, not trained on: epochs of training end with a whole update, however it is divided."""
+        """Return a loader for observation, not for training, in which epochs need not end with a whole update."""
         return self._replace(accumulated=1, **changes)
 
     def shard(self, rank: int, world_size: int) -> "RowLoader":
-        """Every ``world_size``-th row of each batch from row ``rank`` on."""
+        """Return a loader of every ``world_size``-th row of each batch, from row ``rank`` on."""
         return self._looked_at(rank=rank, world_size=world_size)
 
     def limit(self, max_tokens: int) -> "RowLoader":
-        """About ``max_tokens`` positions of the split, in windows evenly spread over it."""
+        """Return a loader of about ``max_tokens`` positions of the split, in windows evenly spaced over it."""
         return self._looked_at(max_tokens=max_tokens)
 
     def with_batch_size(self, rows: int) -> "RowLoader":
-        """The same rows in batches of another size, of all ranks together, each an update."""
+        """Return a loader of the same rows in batches of ``rows`` rows, of all ranks together, each an update."""
         return self._looked_at(batch_size=rows)
 
     def recut(self, fingerprints: Collection[str]) -> "RowLoader | None":
-        """The same rows, in batches of the size that one of these fingerprints is of; None where it is of none."""
+        """Return a loader of the same rows with the batch size of one of these fingerprints; None if none matches."""
         rows = size_that(lambda n: self._fingerprint(n) in fingerprints)
         return None if rows is None else self._looked_at(batch_size=rows)
 
     def state_dict(self) -> dict[str, Any]:
-        """Epoch and number of batches handed out in it, the one that is being worked on included."""
+        """Return the epoch and the number of batches served in it, including the current one."""
         epoch, position = (self._epoch, self._position) if self._resume is None else self._resume
         return {
             "epoch": epoch, "position": position, "settings": self._resumable, "order": self._settings["order"],
@@ -237,11 +237,11 @@ class RowLoader:
         return GlobalBatch(s["batch_size"], s["world_size"], s["accumulated"])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at a saved position with the next iteration; a position at the end is the next epoch's start.
+        """Continue at a saved position with the next iteration; the end of an epoch becomes the start of the next.
 
         Raises:
-            ResumeError: a state of a loader with other settings, or with updates of another size; one of order 1 whose
-                epochs are longer.
+            ResumeError: if the state is of a loader with other settings or updates of another size, or of order 1 with
+                longer epochs.
         """
         epoch, position = int(state["epoch"]), int(state["position"])
         saved = GlobalBatch.saved(state)
@@ -249,14 +249,14 @@ class RowLoader:
         if _without(divided, state["settings"]) != _without(divided, self._resumable):
             raise ResumeError(
                 f"the saved run read its rows with {state['settings']}, this one has {self._resumable}: exact resuming "
-                "needs the same"
+                "requires equal settings"
             )
         self._text.compare(state.get("text"))
         order = int(state.get("order", 1))
         if order != self._settings["order"] and len(self._replace(order=order)) != len(self):
             raise ResumeError(
-                f"the saved run has epochs of order {order}, this loader of order {self._settings['order']}, which "
-                f"have another length: give the datamodule order_version {order}"
+                f"the saved run has epochs of order {order}, this loader of order {self._settings['order']}, with "
+                f"another length: set order_version {order} in the datamodule"
             )
         length = min(self.epoch_batches, len(self))
         ended = position >= length
@@ -274,5 +274,5 @@ def _without(names: Collection[str], settings: Mapping[str, Any]) -> dict[str, A
 
 
 def masking_settings(masking: Masking) -> list[float]:
-    """A masking's numbers, for a hash."""
+    """Return the numbers of a masking, for a hash."""
     return [getattr(masking, name) for name in masking.__dataclass_fields__]

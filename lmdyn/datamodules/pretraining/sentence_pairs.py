@@ -33,7 +33,7 @@ Array = npt.NDArray[Any]
 
 
 class Text(Protocol):
-    """Encoded text: what an :class:`~lmdyn.datamodules.corpora.encoding.EncodedSplit`, or a block of a stream, has."""
+    """Encoded text: an :class:`~lmdyn.datamodules.corpora.encoding.EncodedSplit`, or a block of a stream."""
 
     @property
     def tokens(self) -> Array:
@@ -52,43 +52,43 @@ class Text(Protocol):
         """(documents,) index of each document's first sentence."""
 
     def layer(self, layer: str) -> Array:
-        """(N,) labels of each token, -100 where there is none."""
+        """(N,) label of each token, -100 if it has none."""
 
 
 @dataclass(frozen=True)
 class RowFormat:
-    """What rows look like: ``[CLS] A [SEP] B [SEP]``, or ``[CLS] A [SEP]`` without pairs.
+    """The format of rows: ``[CLS] A [SEP] B [SEP]``, or ``[CLS] A [SEP]`` without pairs.
 
-    A row is full of text, without padding, whatever documents it cuts. Without pairs it is a window of consecutive
-    tokens. For pairs, A begins with the first sentence of the window and B with a later sentence of the same document
-    (a word, where there is none), drawn at random; B goes on to the end of the sentence with which the row is full, and
-    what is too much is taken off from either end of A or of B, at random. So nothing but the content tells the label.
-    ``order``: A and B are exchanged in half of the rows (label 1). ``next``: in half of the rows (label 1), B begins
+    Rows are full of text, without padding, and may cut documents. Without pairs, a row is a window of consecutive
+    tokens. With pairs, A starts with the first sentence of the window and B with a later sentence of the same document
+    (or a word, if there is none), drawn at random. B continues to the end of the sentence that fills the row; excess
+    tokens are removed from either end of A or B, at random. Only the content therefore determines the label.
+    ``order``: A and B are exchanged in half of the rows (label 1). ``next``: in half of the rows (label 1), B starts
     with a sentence of another document.
 
-    The objective says what is predicted. ``labels[t]`` is always the token that the model's logits at ``t`` predict, so
-    the shift of causal models is made here, and models make none:
+    The objective defines what is predicted. ``labels[t]`` is always the token that the model's logits at ``t`` predict:
+    the shift of causal models is made here, and models must not shift:
 
-    - ``masked`` (BERT, ALBERT, ELECTRA): the tokens that ``masking`` draws, each at its own position; the row that the
-      model reads has them replaced. ``masked_positions`` lists where they are.
+    - ``masked`` (BERT, ALBERT, ELECTRA): the tokens that ``masking`` draws, each at its own position; they are replaced
+      in the row that the model reads. ``masked_positions`` lists their positions.
     - ``causal`` (GPT): every token of the text at the position before it, ``labels[t] = input_ids[t + 1]``. The first
-      is predicted from [CLS]; nothing predicts [SEP] or padding.
-    - ``cloze`` (ELMo): every token of the text at its own position, ``labels[t] = input_ids[t]``. The row is whole: it
-      is the model that must not see a token where it predicts it.
+      is predicted from [CLS]; [SEP] and padding are not predicted.
+    - ``cloze`` (ELMo): every token of the text at its own position, ``labels[t] = input_ids[t]``. The row is complete:
+      the model itself must hide a token from the position that predicts it.
 
-    Elsewhere ``labels`` are -100. With ``causal`` and ``cloze`` each token of a window is predicted once, and labels
-    are dense, so there are no ``masked_positions``. Windows are the same with each objective.
+    ``labels`` are -100 elsewhere. With ``causal`` and ``cloze`` each token of a window is predicted once, and labels
+    are dense, so there are no ``masked_positions``. All objectives have the same windows.
 
     Attributes:
-        sequence_length: positions of a row, special tokens included.
+        sequence_length: positions per row, including special tokens.
         pairs: ``order`` (ALBERT), ``next`` (BERT), or None for one segment; ``masked`` only.
-        masking: which tokens are to be predicted; ``masked`` only.
-        short_share: share of rows with a random smaller number of tokens, the rest being padding.
+        masking: settings of the tokens to predict; ``masked`` only.
+        short_share: share of rows with a smaller, random number of tokens and padding.
         objective: what is predicted.
 
     Raises:
-        ValueError: a length without room for text, a share outside of 0 to 1, an unknown objective, pairs or a masking
-            of one's own with an objective that has none.
+        ValueError: if the length leaves no room for text, a share is outside 0 to 1, the objective is unknown, or
+            pairs or masking are given for another objective than ``masked``.
 
     Reference: Devlin et al. 2019, section 3.1; Lan et al. 2020, section 3.1; He & Toyoizumi 2022, section 3.1 and
         equation 1 (what each objective sees).
@@ -106,40 +106,40 @@ class RowFormat:
 
     def __post_init__(self) -> None:
         if self.objective not in get_args(Objective):
-            raise ValueError(f"objective is one of {list(get_args(Objective))}, got {self.objective!r}")
+            raise ValueError(f"objective must be one of {list(get_args(Objective))}, got {self.objective!r}")
         if self.pairs not in (None, *PAIR_LABELS):
-            raise ValueError(f"pairs is one of {list(PAIR_LABELS)} or null, got {self.pairs!r}")
+            raise ValueError(f"pairs must be one of {list(PAIR_LABELS)} or null, got {self.pairs!r}")
         if self.sequence_length < 8:
-            raise ValueError(f"sequence_length is at least 8, got {self.sequence_length}")
+            raise ValueError(f"sequence_length must be at least 8, got {self.sequence_length}")
         if not 0 <= self.short_share <= 1:
-            raise ValueError(f"short_share is a share of 0 to 1, got {self.short_share}")
+            raise ValueError(f"short_share must be from 0 to 1, got {self.short_share}")
         if self.objective != "masked" and self.pairs is not None:
             raise ValueError(
-                f"sentence pairs belong to objective 'masked', got pairs {self.pairs!r} with objective "
-                f"{self.objective!r}: leave pairs out (null)"
+                f"sentence pairs require objective 'masked', got pairs {self.pairs!r} with objective "
+                f"{self.objective!r}: omit pairs (null)"
             )
         if self.objective != "masked" and self.masking != Masking():
             raise ValueError(
-                f"objective {self.objective!r} masks nothing, got {self.masking}: leave masking out, or take objective "
+                f"objective {self.objective!r} masks nothing, got {self.masking}: omit masking, or use objective "
                 "'masked'"
             )
 
     @property
     def width(self) -> int:
-        """Tokens of text in a row: all but the special ones."""
+        """Number of text tokens in a row: all except the special ones."""
         return self.sequence_length - (2 if self.pairs is None else 3)
 
 
 def row_generator(*key: int) -> np.random.Generator:
-    """A random generator of its own for each key, such as (seed, epoch, row)."""
+    """Return an independent random generator for each key, such as (seed, epoch, row)."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
 
 
 def special_ids(tokenizer: PreTrainedTokenizerFast, objective: Objective) -> dict[str, int]:
-    """Ids of the special tokens that rows need: cls, sep, pad; for ``masked`` also mask.
+    """Return the ids of the special tokens that rows require: cls, sep, pad; for ``masked`` also mask.
 
     Raises:
-        ValueError: the tokenizer lacks one.
+        ValueError: if the tokenizer lacks one.
     """
     names = {"cls": "cls_token", "sep": "sep_token", "mask": "mask_token", "pad": "pad_token"}
     if objective != "masked":
@@ -147,15 +147,15 @@ def special_ids(tokenizer: PreTrainedTokenizerFast, objective: Objective) -> dic
     ids = {short: getattr(tokenizer, f"{name}_id") for short, name in names.items()}
     if missing := [names[short] for short, i in ids.items() if i is None]:
         raise ValueError(
-            f"objective {objective!r} needs a tokenizer with {missing}, and this one has "
-            f"{sorted(tokenizer.special_tokens_map)}: take one of BERT's kind, or train one "
+            f"objective {objective!r} requires a tokenizer with {missing}, got one with "
+            f"{sorted(tokenizer.special_tokens_map)}: use a tokenizer like BERT's, or train one "
             "(`vocabulary: wordpiece` or `unigram` of the corpus)"
         )
     return {short: int(i) for short, i in ids.items()}
 
 
 def ordinary_ids(tokenizer: PreTrainedTokenizerFast) -> npt.NDArray[np.int64]:
-    """All ids but those of special tokens."""
+    """Return all ids except those of special tokens."""
     return np.setdiff1d(np.arange(len(tokenizer)), np.array(tokenizer.all_special_ids)).astype(np.int64)
 
 
@@ -164,9 +164,9 @@ class RowMaker:
     """Makes batches of rows of a :class:`RowFormat` with a tokenizer's special tokens.
 
     Attributes:
-        format: what rows look like.
+        format: format of the rows.
         special: ids of cls, sep, pad and, for ``masked``, mask; see :func:`special_ids`.
-        ordinary: ids that may replace a token at random.
+        ordinary: ids that may randomly replace a token.
         layers: gold layers to serve at the labels.
     """
 
@@ -178,15 +178,15 @@ class RowMaker:
     def batch(
         self, text: Text, starts: npt.NDArray[np.int64], generators: Sequence[np.random.Generator]
     ) -> dict[str, Tensor]:
-        """The rows whose windows begin at ``starts``, each drawn by its own generator.
+        """Return the rows whose windows begin at ``starts``, each drawn by its own generator.
 
         Returns:
-            ``input_ids``, ``token_type_ids``, ``labels`` (batch, time); of ``masked``, ``masked_positions`` (batch, P),
-            -100 where a row has fewer; the pair's label (batch,); ``attention_mask`` where rows may be short;
-            ``target_<layer>`` (batch, time), those of the tokens that ``labels`` hold.
+            ``input_ids``, ``token_type_ids``, ``labels`` (batch, time); for ``masked``, ``masked_positions`` (batch,
+            P), padded with -100; for pairs, their label (batch,); ``attention_mask`` if rows may be short;
+            ``target_<layer>`` (batch, time), the labels of the tokens in ``labels``.
         """
         shape = (len(starts), self.format.sequence_length)
-        source = np.full(shape, -1, np.int64)  # position of each token in the text; special ones have none
+        source = np.full(shape, -1, np.int64)  # position of each token in the text; -1 for special ones
         ids = np.full(shape, self.special["pad"], np.int64)
         types, real = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
         pair = np.zeros(len(starts), np.int64)
@@ -230,11 +230,11 @@ class RowMaker:
     def _targets(
         self, text: Text, ids: Array, source: Array, real: Array, generators: Sequence[np.random.Generator]
     ) -> tuple[Array, Array | None]:
-        """Which token is to be predicted at each position; of ``masked``, rows are masked in place.
+        """Return which token is predicted at each position; for ``masked``, mask the rows in place.
 
         Returns:
-            (batch, time) position in the text of the token, -1 where nothing is predicted; (batch, P) positions in the
-            row of ``masked``, else None.
+            (batch, time) position of the token in the text, -1 if nothing is predicted; for ``masked``, (batch, P)
+            positions in the row, else None.
         """
         if self.format.objective == "cloze":
             return source, None
@@ -257,7 +257,7 @@ class RowMaker:
     def _segments(
         self, text: Text, start: int, width: int, rng: np.random.Generator
     ) -> tuple[list[npt.NDArray[np.int64]], int]:
-        """Positions in the text of each segment of a row, and the pair's label."""
+        """Return the positions in the text of each segment of a row, and the pair's label."""
         if self.format.pairs is None:
             return [np.arange(start, start + width)], 0
         changed = bool(rng.random() < 0.5)
@@ -276,8 +276,8 @@ class RowMaker:
                 second = self._elsewhere(text, cut, width, rng)
             end = min(total, sentence_end(second + begin + width - cut))
             segments = [np.arange(begin, cut), np.arange(second, end)]
-            # whole sentences are too many tokens: what is too much goes from either end of either segment, so that
-            # where sentences are cut does not tell the label
+            # whole sentences have too many tokens: the excess is removed from either end of either segment, so that
+            # the places of the cuts do not reveal the label
             excess = cut - begin + end - second - width
             if min(map(len, segments)) > excess:
                 break
@@ -293,7 +293,7 @@ class RowMaker:
 
     @staticmethod
     def _boundary(text: Text, start: int, width: int, rng: np.random.Generator) -> int:
-        """Where a window is divided: at a sentence that continues its document, else at a word, else in the middle."""
+        """Return where a window is divided: at a sentence that continues its document, else a word, else the middle."""
         i, j = np.searchsorted(text.sentence_starts, [start + 1, start + width])
         sentences = np.arange(i, j)
         documents = text.document_starts
@@ -306,7 +306,7 @@ class RowMaker:
 
     @staticmethod
     def _elsewhere(text: Text, position: int, length: int, rng: np.random.Generator) -> int:
-        """Where a sentence of another document begins; of the same one where the text has no other."""
+        """Return the start of a sentence of another document; of the same one if the text has no other."""
 
         def document(sentence: int) -> int:
             return int(np.searchsorted(text.document_starts, sentence, side="right"))
@@ -323,5 +323,5 @@ class RowMaker:
 
 
 def rows_of(text: Text, width: int, offset: int = 0) -> int:
-    """Number of whole windows of ``width`` tokens from ``offset`` on; what is left over is in none."""
+    """Return the number of whole windows of ``width`` tokens from ``offset`` on; remaining tokens are in none."""
     return max(0, len(text.tokens) - offset) // width

@@ -1,4 +1,4 @@
-"""Batches of a stream: rows of several readers, dealt out to ranks and workers, resumable on other numbers of both."""
+"""Batches of a stream: rows of several readers, assigned to ranks and workers, resumable on other numbers of both."""
 
 import logging
 import math
@@ -28,15 +28,15 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Deal:
-    """Which reader gives which row of a stream, a function of the row's number alone.
+    """The assignment of a stream's rows to readers, a function of the row's number only.
 
-    The rows of all ranks together are one sequence, in sections of ``parts`` × ``rows``. Each part of a section is of
-    one reader: readers / parts of them take turns at it.
+    The rows of all ranks together are one sequence, in sections of ``parts`` × ``rows``. Each part of a section comes
+    from one reader; readers / parts readers take turns at it.
 
     Attributes:
-        readers: how many there are.
-        parts: of a section.
-        rows: of a part.
+        readers: number of readers.
+        parts: number of parts of a section.
+        rows: number of rows of a part.
 
     Example:
         >>> Deal(readers=4, parts=2, rows=3).reader(np.arange(12)).tolist()
@@ -49,13 +49,13 @@ class Deal:
 
     @classmethod
     def begun(cls, readers: int | None, batch: GlobalBatch, workers: int) -> "Deal":
-        """That of a run that begins.
+        """Return the assignment of a new run.
 
         Args:
-            readers: their number, where it is given: the deal then depends on the rows of an update only. Else each
-                worker of each rank is a reader, and makes whole batches.
-            batch: of all ranks.
-            workers: of a rank.
+            readers: number of readers, if given: the assignment then depends only on the rows of an update. If None,
+                each worker of each rank is a reader, and makes whole batches.
+            batch: the batch of all ranks.
+            workers: number of workers per rank.
 
         Example:
             >>> {Deal.begun(4, GlobalBatch(8, ranks), workers).parts for ranks in (1, 2, 4) for workers in (1, 3)}
@@ -68,18 +68,18 @@ class Deal:
 
     @property
     def period(self) -> int:
-        """Rows after which readers come in the same order again."""
+        """Number of rows after which the order of readers repeats."""
         return self.readers * self.rows
 
     def reader(self, number: Ids) -> Ids:
-        """Who gives the rows of these numbers."""
+        """Return the readers of the rows with these numbers."""
         section, place = np.divmod(number, self.parts * self.rows)
         turns = self.readers // self.parts
         found: Ids = place // self.rows * turns + section % turns
         return found
 
     def of_rank(self, batch: GlobalBatch, rank: int, start: int) -> list[int]:
-        """The readers of which a rank has rows, from the batch that begins with row ``start`` on."""
+        """Return the readers of a rank's rows, from the batch that begins with row ``start`` on."""
         own = batch.rows // batch.ranks
         found: set[int] = set()
         for i in range(self.period // math.gcd(self.period, batch.rows)):
@@ -89,7 +89,7 @@ class Deal:
 
 
 class _Parts(IterableDataset[Any]):
-    """For each batch of a rank, endless, the rows of a worker's readers: their places, the rows, changes of state."""
+    """For each batch of a rank, endlessly, the rows of a worker's readers: their places, the rows, changed state."""
 
     def __init__(
         self,
@@ -106,12 +106,12 @@ class _Parts(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
-        # `datasets` would divide the documents among the workers once more, by files, of which there may be too few
+        # otherwise `datasets` divides the documents again among the workers, by files, of which there may be too few
         torch.utils.data._utils.worker._worker_info = None
         return self.parts(0 if info is None else info.id)
 
     def parts(self, worker: int) -> Iterator[tuple[Ids, dict[str, Tensor] | None, dict[int, dict[str, Any]]]]:
-        """Those of a worker."""
+        """Yield the parts of a worker."""
         mine = list(self._states)[worker :: self.workers]
         readers: dict[int, RowReader] = {r: self._make(r, self._states[r]) for r in mine}
         own = self._batch.rows // self._batch.ranks
@@ -132,7 +132,7 @@ class _Parts(IterableDataset[Any]):
 
 
 def _joined(batches: Sequence[dict[str, Tensor]], places: Ids) -> dict[str, Tensor]:
-    """Rows of several batches as one, by their places."""
+    """Join the rows of several batches, ordered by their places."""
     if len(batches) == 1 and (np.diff(places) > 0).all():
         return batches[0]
     order = torch.from_numpy(np.argsort(places, kind="stable"))
@@ -142,26 +142,26 @@ def _joined(batches: Sequence[dict[str, Tensor]], places: Ids) -> dict[str, Tens
 class StreamLoaderOfRows:
     """Serves a stream as rows of fixed length: sized by ``epoch_batches``, sharded by rank and worker, resumable.
 
-    Documents are dealt out among readers, each of which cuts its own into rows, and batch i of all ranks together has
-    the next rows of the readers, as a :class:`Deal` says. Every rank has ``epoch_batches`` batches, of which it has
-    every row from rank × batch_size on. The next epoch goes on where this one ended. Memory holds a block of rows for
-    each reader, whatever the corpus.
+    Documents are divided among readers, each of which cuts its own into rows. Batch i of all ranks together has the
+    next rows of the readers, assigned by a :class:`Deal`. Every rank has ``epoch_batches`` batches, and in each of them
+    the rows from rank × batch_size on. An epoch continues where the previous one ended. Memory holds one block of rows
+    per reader, regardless of the size of the corpus.
 
-    The deal is made where a run begins, and the state holds it and where each reader stands: so a run resumes at the
-    very row, on other ranks and workers too. The readers of a rank's rows run in that rank, divided among its workers:
-    where ranks do not divide readers, several ranks read the same documents; where there are more workers than readers
-    of a rank, the others do nothing.
+    The assignment is fixed when a run starts; the state contains it and the position of each reader. A run therefore
+    resumes at exactly the same row, also on other numbers of ranks and workers. The readers of a rank's rows run in
+    that rank, divided among its workers. If the number of ranks does not divide the number of readers, several ranks
+    read the same documents; workers in excess of a rank's readers are idle.
 
     Args:
-        text: what to stream.
-        maker: makes rows.
+        text: the stream.
+        maker: makes the rows.
         tokenizer: encodes the text.
-        batch_size: rows of a batch of this process.
-        seed: of everything that is drawn.
-        num_workers: processes that read and encode; 0 does it in this one.
-        accumulated: batches of an update.
-        limit: fewer batches in an epoch than ``text`` says.
-        rank: this process.
+        batch_size: rows per batch of this process.
+        seed: seed of all random draws.
+        num_workers: number of processes that read and encode; 0 does it in this process.
+        accumulated: batches per update.
+        limit: maximum number of batches per epoch, if below that of ``text``.
+        rank: rank of this process.
         world_size: number of processes.
     """
 
@@ -195,9 +195,9 @@ class StreamLoaderOfRows:
         self._read = f"{text.datasets}, split {text.split}"
         self._position = 0
         self._start = 0
-        """The row with which the next batch begins, in the deal's period."""
+        """The row with which the next batch begins, modulo the assignment's period."""
         self._states: dict[int, dict[str, Any]] = {}
-        """Where each reader of this rank stands; those that are missing, at their start."""
+        """Position of each reader of this rank; missing ones are at their start."""
         self.label_names: dict[str, list[str]] = {}
 
     def __len__(self) -> int:
@@ -215,7 +215,7 @@ class StreamLoaderOfRows:
         if self._workers:
             parts.workers = min(self._workers, len(readers))
             if parts.workers < self._workers:
-                log.info("%d workers read: there are no more readers (`readers`)", parts.workers)
+                log.info("only %d workers read: there are no more readers (`readers`)", parts.workers)
             made = iter(
                 DataLoader(
                     parts, batch_size=None, num_workers=parts.workers, pin_memory=torch.cuda.is_available(),
@@ -246,7 +246,7 @@ class StreamLoaderOfRows:
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
-        """Where every reader of every rank stands; with a process group, every rank must ask."""
+        """Return the position of every reader of every rank; with a process group, every rank must call it."""
         ranks: list[Any] = [{number: {**s, **_packed(s)} for number, s in self._states.items()}]
         if self._batch.ranks > 1 and torch.distributed.is_initialized():
             mine, ranks = ranks[0], [None] * self._batch.ranks
@@ -262,8 +262,8 @@ class StreamLoaderOfRows:
         """Continue at a saved state with the next iteration.
 
         Raises:
-            ResumeError: a state of other settings, with updates of another size, or without a reader of this rank's;
-                one of earlier versions, of other numbers of ranks or workers.
+            ResumeError: if the state has other settings or updates of another size, or lacks a reader of this rank; for
+                a state of earlier versions, if numbers of ranks or workers differ.
         """
         saved = GlobalBatch.saved(state)
         if saved is None:
@@ -274,8 +274,8 @@ class StreamLoaderOfRows:
         )
         if settings != here:
             raise ResumeError(
-                f"the stream was read with {state['settings']}, this run has {self._settings}: exact resuming needs "
-                "the same"
+                f"the stream was read with {state['settings']}, this run has {self._settings}: exact resuming requires "
+                "equal settings"
             )
         self._batch.check(saved)
         epoch = int(state["epoch_batches"])
@@ -283,13 +283,11 @@ class StreamLoaderOfRows:
         deal = Deal(**state["deal"])
         if self._text.readers not in (None, deal.readers):
             raise ResumeError(
-                f"the stream was dealt out among {deal.readers} readers, this run asks for {self._text.readers}: set "
+                f"the stream was divided among {deal.readers} readers, this run requests {self._text.readers}: set "
                 f"readers: {deal.readers}"
             )
-        if (
-            read := state.get("read", self._read)
-        ) != self._read:  # a state of earlier versions does not say it
-            said = "the stream was read from %s and goes on in %s: the same run only if these are the same documents"
+        if (read := state.get("read", self._read)) != self._read:  # states of earlier versions lack this
+            said = "the stream was read from %s and continues from %s: the run is the same only if the documents are"
             log.warning(said, read, self._read)
         mine = deal.of_rank(self._batch, self._rank, int(state["start"]))
         if state["readers"] and (missing := [r for r in mine if r not in state["readers"]]):
@@ -303,26 +301,26 @@ class StreamLoaderOfRows:
         self._states = {r: {**s, **_unpacked(s)} for r, s in state["readers"].items() if r in mine}
 
     def _of_earlier_version(self, state: dict[str, Any]) -> dict[str, Any]:
-        """A state of earlier versions, whose ranks and workers were the readers, as one of today's.
+        """Convert a state of earlier versions, in which ranks and workers were the readers, to the current format.
 
         Raises:
-            ResumeError: it is of other numbers of ranks or workers, or of other batches.
+            ResumeError: if numbers of ranks or workers, or the batches, differ.
         """
         ranks, workers = state["ranks"], max(1, self._workers)
         if state["settings"] != self._settings:
             raise ResumeError(
-                f"the stream was read with {state['settings']}, this run has {self._settings}: exact resuming needs "
-                "the same"
+                f"the stream was read with {state['settings']}, this run has {self._settings}: exact resuming requires "
+                "equal settings"
             )
         if len(ranks) != self._batch.ranks:
             raise ResumeError(
                 f"the stream was read by {len(ranks)} ranks, this run has {self._batch.ranks}: exact resuming of a run "
-                "of earlier versions needs as many"
+                "of earlier versions requires the same number"
             )
         of_rank = [len(rank["states"]) for rank in ranks]
         if of_rank[0] != workers:
             raise ResumeError(
-                f"the stream was read by {of_rank[0]} workers a rank, this run has {workers}: set num_workers as it was"
+                f"the stream was read by {of_rank[0]} workers per rank, this run has {workers}: restore num_workers"
             )
         rows = int(self._settings["batch_size"])
         readers = {}
@@ -339,7 +337,7 @@ class StreamLoaderOfRows:
 
 
 def _packed(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """What is left over, as tensors, which checkpoints hold in little space."""
+    """Return leftover tokens as tensors, which checkpoints store compactly."""
     return {
         "tokens": torch.tensor(np.asarray(state["tokens"], np.int32)),
         "word_start": torch.tensor(np.asarray(state["word_start"], np.bool_)),

@@ -1,4 +1,4 @@
-"""One reader of a stream: the rows of its share of the documents, in an order of its own, from a state on."""
+"""One reader of a stream: the rows of its share of the documents, in its own order, from a state on."""
 
 import logging
 import re
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 START: dict[str, Any] = {
     "pass": 0, "shares": None, "tokens": [], "word_start": [], "block": 0, "row": 0,
 }  # fmt: skip
-"""Where a reader begins."""
+"""The initial state of a reader."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
 
@@ -33,9 +33,9 @@ class _Share:
 
     Args:
         dataset: its arguments, which name it in errors.
-        stream: the documents, an iterable dataset of this reader's alone.
-        column: holds their text.
-        state: where to go on; None begins.
+        stream: an iterable dataset of this reader's documents only.
+        column: column of the text.
+        state: state to continue from; None for the start.
     """
 
     def __init__(
@@ -43,18 +43,18 @@ class _Share:
     ) -> None:
         self._dataset, self._stream, self._column = dataset, stream, column
         self.state: dict[str, Any] = state or {"stream": None, "given": 0}
-        """Where the stream stands, and the characters of text given so far in this pass."""
+        """State of the stream, and the number of characters read so far in this pass."""
         self.empty = 0
-        """Documents without text that were read."""
+        """Number of documents without text that were read."""
         if self.state["stream"] is not None:
             stream.load_state_dict(self.state["stream"])
         self._rows = read_rows(stream, dataset)
 
     def next(self) -> str | None:
-        """The text of the next document, empty where it has none; None at the end.
+        """Return the text of the next document, empty if it has none; None at the end.
 
         Raises:
-            ValueError: the dataset cannot be read, holds no text in the column, or ends without having given any.
+            ValueError: if the dataset cannot be read, has no text in the column, or ends without any text.
         """
         row = next(self._rows, None)
         if row is None:
@@ -67,7 +67,7 @@ class _Share:
         text = row.get(self._column)
         if text is not None and not isinstance(text, str):
             raise ValueError(
-                f"dataset {self._dataset}: column {self._column!r} holds {type(text).__name__}, expected text: set "
+                f"dataset {self._dataset}: column {self._column!r} has {type(text).__name__}, expected text: set "
                 f"text_column to one of {sorted(row)}"
             )
         text = (text or "").strip()
@@ -86,18 +86,18 @@ class _Block:
     document_starts: npt.NDArray[np.int64]
 
     def layer(self, layer: str) -> npt.NDArray[Any]:
-        raise ValueError(f"a stream has no gold layers, so none {layer!r}: leave `layers` out")
+        raise ValueError(f"a stream has no gold layers, and thus no {layer!r}: omit `layers`")
 
 
 class _Gatherer:
-    """Documents of a stream, one after the other, as arrays that grow."""
+    """Collects documents of a stream as growing arrays."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._backend = plain_backend(tokenizer)
         self.clear([], [])
 
     def clear(self, tokens: Sequence[int], word_start: Sequence[int]) -> None:
-        """Start with what the block before left over, as a document of its own."""
+        """Restart with the leftover of the previous block, as a separate document."""
         self.tokens, self.word_start = [int(t) for t in tokens], [int(w) for w in word_start]
         self.sentences, self.documents = ([0], [0]) if self.tokens else ([], [])
 
@@ -116,7 +116,7 @@ class _Gatherer:
             self.word_start.extend(int(a != b) for a, b in zip(before, e.word_ids, strict=True))
 
     def block(self) -> _Block:
-        """What was added."""
+        """Return the added text."""
         return _Block(
             np.array(self.tokens, np.int64),
             np.array(self.word_start, np.bool_),
@@ -128,14 +128,14 @@ class _Gatherer:
 def documents_of(
     text: StreamedText, reader: int, readers: int, state: dict[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Texts of a reader from a state on, each with the state of the streams after it; begins again when all end."""
+    """Yield texts of a reader from a state on, each with the streams' new state; restart when all datasets end."""
     from datasets.distributed import split_dataset_by_node
 
     whole = text.open()
     number, states = int(state["pass"]), state["shares"] or [None] * len(whole)
     while True:
-        # each dataset is divided by itself: documents that alternate, dealt out to two readers in turn as
-        # `interleave_datasets` would have it, leave each reader with one dataset
+        # each dataset is divided separately: if alternating documents (as from `interleave_datasets`) were dealt to
+        # two readers in turn, each reader would get only one dataset
         shares = [
             _Share(dataset, split_dataset_by_node(stream, reader, readers), text.text_column, begin)
             for dataset, stream, begin in zip(text.datasets, whole, states, strict=True)
@@ -150,26 +150,26 @@ def documents_of(
                 yield document, {"pass": number, "shares": [s.state for s in shares]}
         for dataset, share in zip(text.datasets, shares, strict=True):
             if share.empty and number == 0:
-                logger.warning("%s: %d documents without text are left out", dataset, share.empty)
+                logger.warning("%s: %d documents without text were left out", dataset, share.empty)
         number, states = number + 1, [None] * len(whole)
 
 
 class RowReader:
     """The rows of one reader, endless, from a state on.
 
-    The text is read in blocks of rows. A block's rows come in an order, and with masks, drawn by (seed, reader, number
-    of the block). A state is where the streams stood when the block began, what the block before had left over, and how
-    many rows of the block are out.
+    The text is read in blocks of rows. The order of a block's rows and their masks are drawn from (seed, reader, number
+    of the block). A state consists of the streams' state at the start of the block, the leftover of the previous block,
+    and the number of rows of the block that were served.
 
     Args:
         text: the stream.
-        maker: makes rows.
+        maker: makes the rows.
         tokenizer: encodes the text.
-        reader: its number.
-        readers: how many there are.
-        block_rows: rows of a block.
-        seed: of everything that is drawn.
-        state: where to begin.
+        reader: number of the reader.
+        readers: number of all readers.
+        block_rows: rows per block.
+        seed: seed of all random draws.
+        state: state to start from.
     """
 
     def __init__(
@@ -190,14 +190,14 @@ class RowReader:
         self._gatherer = _Gatherer(tokenizer)
         self._block: _Block | None = None
         self._order: npt.NDArray[np.int64] = np.empty(0, np.int64)
-        self._after: dict[str, Any] = {}  # the streams, after the block
+        self._after: dict[str, Any] = {}  # state of the streams after the block
 
     def take(self, count: int, mine: npt.NDArray[np.int64]) -> tuple[list[dict[str, Tensor]], dict[str, Any]]:
-        """The next ``count`` rows, of which those numbered ``mine`` (rising) are made.
+        """Take the next ``count`` rows, of which only those numbered ``mine`` (ascending) are made.
 
         Returns:
-            The rows as batches one after the other, one for each block that they are of; what has changed of the state
-            after all ``count``.
+            The rows as a list of batches, one for each block that they come from; and the changed entries of the state
+            after all ``count`` rows.
         """
         made: list[dict[str, Tensor]] = []
         changed: dict[str, Any] = {}
@@ -214,7 +214,7 @@ class RowReader:
         return made, changed
 
     def _read_block(self) -> None:
-        """Gather the text of the block at hand, unless it is there."""
+        """Collect the text of the current block, once."""
         if self._block is not None:
             return
         self._gatherer.clear(self._state["tokens"], self._state["word_start"])
@@ -231,9 +231,9 @@ class RowReader:
         return self._maker.batch(self._block, rows * self._maker.format.width, generators)
 
     def _advance(self, row: int) -> dict[str, Any]:
-        """Note that the rows before this one are out, and say what has changed.
+        """Record that the rows before this one were served, and return the changed entries of the state.
 
-        What is left over may be long, and is the same all through a block.
+        The leftover may be long, and does not change within a block.
         """
         changed: dict[str, Any] = {"row": row}
         if row == self._rows:

@@ -1,4 +1,4 @@
-"""Text larger than memory or disk: Hugging Face datasets, read as they come."""
+"""Text larger than memory or disk: Hugging Face datasets, read as streams."""
 
 from typing import Any
 
@@ -8,31 +8,31 @@ __all__ = ["StreamedText"]
 
 
 class StreamedText:
-    """Names a dataset to stream, or several to mix: Wikipedia, OpenWebText, books, files of any size.
+    """One or several datasets to stream: Wikipedia, OpenWebText, books, files of any size.
 
-    Several datasets take turns: the next document is of the dataset that has given the least text so far in this pass
-    (in characters; at first, of the first one). Documents of one length so alternate, and where the documents of one
-    dataset are books and those of another sentences, each still gives as much as the other, in passages as long as a
-    document of the other. Nothing is drawn, and a pass reads each document of each dataset once: a dataset that has
-    ended leaves the rest of the pass to the others.
+    Several datasets are mixed by turns: the next document comes from the dataset that has given the least text so far
+    in this pass (in characters; initially, from the first). Documents of equal length thus alternate. If the documents
+    of one dataset are books and those of another are sentences, both still give equal amounts of text, in passages as
+    long as the longer documents. Nothing is random, and a pass reads each document of each dataset once: after a
+    dataset ends, the others fill the rest of the pass.
 
     Args:
-        dataset: arguments of ``datasets.load_dataset``: ``path``, ``name``, ``data_files``, …; it is streamed. A list
-            of such for several datasets.
-        split: of every dataset that does not name its own ``split`` among these arguments.
-        text_column: the column that holds a document's text, in every dataset.
-        tokenizer: folder or hub name; None takes that of the corpus next to the stream.
-        epoch_batches: batches of an epoch, for each rank: a stream has no length of its own. When the text ends, it
-            begins again, in rows of another order, with other masks.
-        block_rows: rows that are gathered and put in random order at a time.
-        readers: among how many readers the documents are dealt out. Each gives rows of its own documents, and as many
-            processes can read at once as there are readers. None: as many as the run begins with ranks × workers, which
-            it keeps where it goes on, on others. A number makes the order of rows the same, with whatever ranks and
-            workers a run begins: give one that ranks × workers divides, wherever the run will go on.
+        dataset: arguments of ``datasets.load_dataset``: ``path``, ``name``, ``data_files``, …; it is streamed. Several
+            datasets are a list of these.
+        split: split of every dataset whose arguments have no ``split``.
+        text_column: column with a document's text, in every dataset.
+        tokenizer: folder or hub name; None uses that of the corpus given with the stream.
+        epoch_batches: batches per epoch, for each rank, since a stream has no length. When the text ends, it restarts,
+            with the rows in another order and other masks.
+        block_rows: number of rows that are collected and shuffled together.
+        readers: number of readers among which the documents are divided. Each makes rows of its own documents, and at
+            most this many processes can read at once. None: ranks × workers at the start of a run, which it keeps when
+            it resumes on others. A fixed number makes the order of rows independent of ranks and workers: choose a
+            multiple of ranks × workers for all machines on which the run will continue.
 
     Raises:
-        ValueError: sizes below 1, no dataset, one without a ``path``; with the first batch, a dataset that cannot be
-            opened; with the batch that meets it, one that cannot be read, or has no text.
+        ValueError: if sizes are below 1, no dataset is given, or one has no ``path``; with the first batch, if a
+            dataset cannot be opened; with a later batch, if it cannot be read or has no text.
 
     Example:
         >>> wikipedia = {"path": "wikimedia/wikipedia", "name": "20231101.en"}
@@ -56,14 +56,16 @@ class StreamedText:
     ) -> None:
         if epoch_batches < 1 or block_rows < 1 or (readers is not None and readers < 1):
             raise ValueError(
-                f"epoch_batches, block_rows and readers are at least 1, got {epoch_batches}, {block_rows}, {readers}"
+                f"epoch_batches, block_rows, readers must be at least 1, got {epoch_batches}, {block_rows}, {readers}"
             )
         self.datasets = [dict(one) for one in (dataset if isinstance(dataset, list) else [dataset])]
         if not self.datasets:
             raise ValueError("dataset is an empty list, expected at least one dataset to stream")
         for one in self.datasets:
             if "path" not in one:
-                raise ValueError(f"dataset needs a `path`, as datasets.load_dataset does, got {sorted(one)}")
+                raise ValueError(
+                    f"dataset requires a `path`, as datasets.load_dataset does, got {sorted(one)}"
+                )
         self.split = split
         self.text_column = text_column
         self.tokenizer = tokenizer
@@ -72,22 +74,20 @@ class StreamedText:
         self.readers = readers
 
     def required_tokenizer(self) -> str:
-        """The tokenizer's name.
+        """Return the tokenizer's name.
 
         Raises:
-            ValueError: none was given.
+            ValueError: if none was given.
         """
         if self.tokenizer is None:
-            raise ValueError(
-                "a stream without a corpus next to it needs a `tokenizer`: a folder or a hub name"
-            )
+            raise ValueError("a stream without a corpus requires a `tokenizer`: a folder or a hub name")
         return self.tokenizer
 
     def open(self) -> list[Any]:
-        """The streaming datasets.
+        """Open the streaming datasets.
 
         Raises:
-            ValueError: one cannot be opened, or lacks the column.
+            ValueError: if one cannot be opened, or lacks the column.
         """
         return [self._open(dataset) for dataset in self.datasets]
 

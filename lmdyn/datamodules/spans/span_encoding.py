@@ -1,4 +1,4 @@
-"""From annotated sentences to labelled spans of pieces: what a ``SpanCorpus`` serves."""
+"""From annotated sentences to labelled spans of pieces, as served by a ``SpanCorpus``."""
 
 import itertools
 import logging
@@ -34,7 +34,7 @@ _SENTENCES_PER_CHUNK = 2048
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of a corpus: see :class:`~lmdyn.datamodules.SpanCorpus`."""
+    """The settings of a corpus: see :class:`~lmdyn.datamodules.SpanCorpus`."""
 
     tasks: tuple[str, ...] | None
     layers: tuple[str, ...] | None
@@ -60,7 +60,7 @@ class _Examples(ExampleSequence):
         return len(self._starts) - 1
 
     def at(self, index: int) -> Example:
-        """Example ``index``."""
+        """Return example ``index``."""
         start, end = self._starts[index], self._starts[index + 1]
         example = {name: values[start:end] for name, values in self._tokens.items()}
         for task, (rows, starts) in self._spans.items():
@@ -109,7 +109,7 @@ class EncodedSpans:
 
 
 def _choose(present: Mapping[str, set[str]], asked: Asked) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-    """The layers and tasks to serve, and the layer of the task ``pos``."""
+    """Return the layers and tasks to serve, and the layer of the task ``pos``."""
     everywhere = set.intersection(*present.values())
     pos_layer = asked.pos_layer or next((layer for layer in POS_LAYERS if layer in everywhere), "xpos")
     tasks = {split: _tasks_of(layers, asked.pos_layer) for split, layers in present.items()}
@@ -135,7 +135,7 @@ def _choose(present: Mapping[str, set[str]], asked: Asked) -> tuple[tuple[str, .
     layers = asked.layers
     if layers is None:
         layers = tuple(layer for layer in TOKEN_LAYERS if layer in everywhere)
-    if "pos" in chosen and pos_layer not in everywhere:  # each split has one of the two, not the same
+    if "pos" in chosen and pos_layer not in everywhere:  # each split has one of the two, but not the same one
         raise ValueError("the splits have different tags: expected xpos, or upos, in all of them")
     return layers, chosen, pos_layer
 
@@ -146,7 +146,7 @@ def _tasks_of(layers: set[str], pos_layer: str | None) -> list[str]:
 
 
 class _Encoder:
-    """Takes the sentences of one split, chunk by chunk."""
+    """Encodes the sentences of one split, chunk by chunk."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, asked: Asked) -> None:
         self._encoder = WordEncoder(tokenizer)
@@ -162,9 +162,11 @@ class _Encoder:
         self.present: set[str] = set()
         self.index: dict[str, dict[str, int]] = {}
         self.skipped: Counter[str] = Counter()
-        self.lengths: list[Array] = []  # positions of each sentence
+        self.lengths: list[Array] = []  # number of positions of each sentence
         self._pieces: list[tuple[Array, Array]] = []  # position and id of each piece
-        self._word_of_piece: list[tuple[Array, Array]] = []  # its number in the split, and in its sentence
+        self._word_of_piece: list[
+            tuple[Array, Array]
+        ] = []  # its word's index in the split and in its sentence
         self._words: list[tuple[Array, Array]] = []  # sentence of each word, and start and end of its pieces
         self._word_labels: dict[str, list[Array]] = {layer: [] for layer in self._layers}
         self._spans: dict[str, list[tuple[Array, Array]]] = {task: [] for task in self._tasks}
@@ -198,7 +200,7 @@ class _Encoder:
         self.lengths.append(pieces + special)
         self._pieces.append((position + self._seen[2], ids))
         self._word_of_piece.append((number + self._seen[1], word))
-        # before[w]: pieces of the words before w, of the chunk; a last entry for the end
+        # before[w]: number of pieces of the chunk's words before w; one more entry for the end
         before = np.append(0, np.cumsum(np.bincount(number, minlength=words.sum())))
         of_word = np.repeat(np.arange(len(sentences)), words)
         ranges = np.stack([before[:-1], before[1:]], 1) - first_piece[of_word, None] + left
@@ -214,7 +216,7 @@ class _Encoder:
         for task in self._tasks:
             rows = np.array(list(self._rows(task, sentences)), np.int64).reshape(-1, 6)
             of = rows[:, 0]
-            one = rows[:, 3] < 0  # span: there is no second
+            one = rows[:, 3] < 0  # a task without a second span
             rows[one, 3:5] = rows[one, 1:3]
             spans = before[rows[:, 1:5] + first_word[of, None]] - first_piece[of, None] + left
             there = (spans[:, 0] < spans[:, 1]) & (spans[:, 2] < spans[:, 3])
@@ -231,7 +233,7 @@ class _Encoder:
             self.skipped[what] += number
 
     def _rows(self, task: str, sentences: list[Sentence]) -> Iterable[tuple[int, int, int, int, int, int]]:
-        """(sentence, start1, end1, start2, end2, label) in words; -1 where there is no second span."""
+        """Yield (sentence, start1, end1, start2, end2, label) in words; -1 if there is no second span."""
         index = self.index.setdefault(task, {})
         for i, s in enumerate(sentences):
             if task == "constituents":
@@ -256,7 +258,7 @@ class _Encoder:
                     yield i, a.start, a.end, b.start, b.end, label
 
     def unseen(self, key: str, source: str, known: set[str]) -> int:
-        """How many spans of a task have a label that is not among the known ones."""
+        """Count spans of a task with a label that is not among the known ones."""
         new = [i for name, i in self.index.get(source, {}).items() if name not in known]
         parts = self._word_labels[source] if key == "pos" else [rows[:, 4] for rows, _ in self._spans[key]]
         return int(sum(np.isin(labels, new).sum() for labels in parts)) if new else 0
@@ -264,7 +266,7 @@ class _Encoder:
     def examples(
         self, layers: Sequence[str], tasks: Sequence[str], pos_layer: str, names: Mapping[str, list[str]]
     ) -> _Examples:
-        """All that was added, with labels as indices into ``names``."""
+        """Return all added sentences, with labels as indices into ``names``."""
         position, ids = (np.concatenate(parts) for parts in zip(*self._pieces, strict=True))
         number, word = (np.concatenate(parts) for parts in zip(*self._word_of_piece, strict=True))
         sentence, ranges = (np.concatenate(parts) for parts in zip(*self._words, strict=True))

@@ -19,52 +19,52 @@ _CACHE: WeakValueDictionary[str, EncodedSpans] = WeakValueDictionary()
 
 
 class SpanCorpus(SplitLoaders):
-    """Sentences of any annotated corpus with the spans that edge probes classify; one sentence is one example.
+    """Sentences of an annotated corpus with the spans that edge probes classify; one sentence is one example.
 
-    A batch of B sentences of at most T positions holds, besides what
-    :class:`~lmdyn.datamodules.corpora.examples.ExampleLoader` adds,
+    A batch of B sentences of at most T positions contains, in addition to what
+    :class:`~lmdyn.datamodules.corpora.examples.ExampleLoader` adds:
 
     ================== ========= ====================================================================
     ``input_ids``      (B, T)    the tokenizer's [CLS], the pieces of the words, its [SEP]; a tokenizer without
                                  these tokens (a word-level one) adds none
     ``labels``         (B, T)    the same ids, -100 at special tokens and padding
     ``words``          (B, T)    index of the piece's word in its sentence, -100 at special tokens and padding
-    ``<layer>``        (B, T)    label of the piece's word, -100 where there is none
+    ``<layer>``        (B, T)    label of the piece's word, -100 if it has none
     ``spans_<task>``   (B, S, 5) first span's start and end, second span's start and end, label
     ================== ========= ====================================================================
 
-    Spans are ranges of positions in ``input_ids`` with exclusive ends; a task of one span has -100 for the second,
-    and rows of padding are -100 throughout. Labels index into :attr:`label_names`. The tasks:
+    Spans are ranges of positions in ``input_ids`` with exclusive ends. Tasks with one span have -100 for the second
+    span; padding rows are -100 throughout. Labels index into :attr:`label_names`. The tasks:
 
     - ``pos``: each word and its tag, of the layer ``pos_layer``;
-    - ``constituents``: each phrase and its label, also where several phrases cover the same words;
+    - ``constituents``: each phrase and its label, also if several phrases cover the same words;
     - ``roles``: the predicate (first span), an argument, and the argument's role;
-    - ``coreference``: two mentions of one sentence, the one that starts earlier first, and ``1`` where they mean the
-      same entity, else ``0``. All pairs of a sentence are taken, as Tenney et al. 2019 do, up to ``max_pairs``.
+    - ``coreference``: two mentions in one sentence, the earlier one first; ``1`` if they refer to the same entity,
+      else ``0``. All pairs of a sentence are used, as in Tenney et al. 2019, up to ``max_pairs``.
 
-    All splits are read and encoded in ``setup``, into memory: the names of labels are shared by all splits. Of
-    ``corpus`` the documents are used, not its encoded text; corpora of equal content, settings and tokenizer share
-    their encoding as long as one of them is there. The tokenizer is the one assigned to the attribute ``tokenizer``
-    (an observer hands over the run's), or the one named, or that of ``corpus``, as its own settings make it.
+    ``setup`` reads and encodes all splits into memory: the names of labels are shared by all splits. Only the documents
+    of ``corpus`` are used, not its encoded text. Corpora with equal content, settings and tokenizer share their
+    encoding while one of them exists. The tokenizer is the one assigned to the attribute ``tokenizer`` (an observer
+    assigns the run's), otherwise the one named, otherwise that of ``corpus``, as its settings define it.
 
-    Never silent: sentences of more than ``max_pieces`` pieces are left out, so are spans of words for which the
-    tokenizer has no piece, and pairs beyond ``max_pairs`` (drawn by a fixed seed); :attr:`skipped` counts them, and a
-    warning says it.
+    Sentences of more than ``max_pieces`` pieces are left out, as are spans of words for which the tokenizer has no
+    piece, and pairs beyond ``max_pairs`` (drawn with a fixed seed); :attr:`skipped` counts them, and a warning reports
+    them.
 
     Args:
-        corpus: where the sentences come from.
+        corpus: source of the sentences.
         tasks: some of ``pos``, ``constituents``, ``roles``, ``coreference``; None for all that each split has; empty
-            for none, where only tokens are looked at.
-        layers: layers with one label a word (``upos``, ``xpos``, ``semtag``, …); None for all that each split has.
-        pos_layer: layer of the task ``pos``; None for ``xpos``, or ``upos`` where the corpus has no ``xpos``.
+            for none, if only tokens are observed.
+        layers: layers with one label per word (``upos``, ``xpos``, ``semtag``, …); None for all that each split has.
+        pos_layer: layer of the task ``pos``; None for ``xpos``, or ``upos`` if the corpus has no ``xpos``.
         tokenizer: folder or hub name, or path of a ``tokenizer.json``.
-        batch_tokens: positions of a batch, padding included.
-        max_pieces: longest sentence, without special tokens.
-        max_pairs: of coreference, in one sentence.
+        batch_tokens: positions per batch, including padding.
+        max_pieces: maximum length of a sentence, without special tokens.
+        max_pairs: maximum number of coreference pairs per sentence.
 
     Raises:
-        ValueError: an unknown task or layer, sizes below 1; in ``setup``, a task or layer that a split lacks, with
-            what it has, or a split without sentences.
+        ValueError: if a task or layer is unknown, or sizes are below 1; in ``setup``, if a split lacks a task or layer
+            (the message lists those it has), or has no sentences.
 
     Reference: Tenney et al. 2018, "What do you learn from context?", section 3; Tenney et al. 2019; Chiang, Huang &
     Lee 2020, appendix D.
@@ -125,7 +125,7 @@ class SpanCorpus(SplitLoaders):
         """The tokenizer; assign another one before ``setup`` to encode with it.
 
         Raises:
-            RuntimeError: read before ``setup``.
+            RuntimeError: if read before ``setup``.
         """
         if self._tokenizer is None:
             raise RuntimeError("the span corpus has no tokenizer yet: call setup() first")
@@ -138,13 +138,13 @@ class SpanCorpus(SplitLoaders):
         self._tokenizer = tokenizer
 
     def setup(self, stage: str | None = None) -> None:
-        """Read and encode all splits, unless it is done; ``stage`` plays no part."""
+        """Read and encode all splits, once; ``stage`` has no effect."""
         if self._encoded is not None:
             return
         if self._tokenizer is None:
             if self._tokenizer_name is not None:
                 self._tokenizer = load_tokenizer(self._tokenizer_name)
-            else:  # which vocabulary, and from what text, is the corpus's to say
+            else:  # the corpus defines the vocabulary and its text
                 self.corpus.prepare_data()
                 self._tokenizer = self.corpus.tokenizer
         corpus = self.corpus
@@ -166,20 +166,20 @@ class SpanCorpus(SplitLoaders):
 
     @property
     def label_names(self) -> dict[str, list[str]]:
-        """Names of the labels of each layer and of each task: those of train, sorted, then new ones of the others."""
+        """Names of the labels of each layer and task: those of train, sorted, then additional ones of other splits."""
         return self._ready().names
 
     @property
     def skipped(self) -> dict[str, dict[str, int]]:
-        """What was left out of each split, and how often labels occur that the first split lacks."""
+        """Counts of what was left out of each split, and of labels that the first split lacks."""
         return {split: dict(counts) for split, counts in self._ready().counts.items()}
 
     def loader(self, split: str) -> ExampleLoader:
-        """The sentences of a split.
+        """Return the loader of a split's sentences.
 
         Raises:
-            RuntimeError: before ``setup``.
-            ValueError: a split that the corpus lacks.
+            RuntimeError: if called before ``setup``.
+            ValueError: if the corpus lacks the split.
         """
         encoded = self._ready()
         if split not in encoded.splits:
@@ -193,7 +193,7 @@ class SpanCorpus(SplitLoaders):
         )
 
     def predict_dataloader(self) -> ExampleLoader:
-        """The sentences of the test split."""
+        """Return the loader of the test split's sentences."""
         return self.loader("test")
 
 

@@ -1,4 +1,4 @@
-"""GLUE and SQuAD 2.0, to fine-tune on, from their own files or from the hub."""
+"""GLUE and SQuAD 2.0 for fine-tuning, from their own files or from the hub."""
 
 import logging
 import os
@@ -18,23 +18,23 @@ __all__ = ["GLUE_LAYOUTS", "SQUAD", "GlueLayout", "GlueTasks"]
 logger = logging.getLogger(__name__)
 
 SQUAD = "SQuAD2.0"
-"""Name of the one task that is not GLUE's."""
+"""Name of the one task that is not part of GLUE."""
 
 
 @dataclass(frozen=True)
 class GlueLayout:
-    """Where a GLUE task has its text and its labels.
+    """Location of a GLUE task's texts and labels.
 
     Attributes:
         label_names: labels in the order of their numbers on the hub; empty for a regression.
-        columns: column of the first and, where there is one, of the second sentence: names, or numbers where the file
-            has no header.
+        columns: column of the first sentence and, if there is one, of the second: names, or numbers if the file has no
+            header.
         label: column of the label.
-        config: name of the hub's configuration.
-        hub_columns: columns of the sentences there; the label's is ``label``.
-        evaluation: set to the stem of its file, and the hub's split.
-        n_columns: of a file without header.
-        skip_short: whether rows of too few columns are counted and left out, instead of refused.
+        config: name of the configuration on the hub.
+        hub_columns: columns of the sentences on the hub; that of the label is ``label``.
+        evaluation: by the name of each set, the stem of its file and the split on the hub.
+        n_columns: number of columns of a file without header.
+        skip_short: whether rows with too few columns are counted and left out, instead of refused.
     """
 
     label_names: tuple[str, ...]
@@ -59,7 +59,7 @@ GLUE_LAYOUTS: Mapping[str, GlueLayout] = {
     "CoLA": GlueLayout(("0", "1"), (3,), 1, "cola", ("sentence",), _ONE, n_columns=4),
     "SST-2": GlueLayout(("0", "1"), ("sentence",), "label", "sst2", ("sentence",), _ONE),
     "MRPC": GlueLayout(("0", "1"), ("#1 String", "#2 String"), "Quality", "mrpc", _PAIR, _ONE),
-    # questions with line breaks have broken rows of the published file in two
+    # in the published file, questions with line breaks split rows in two
     "QQP": GlueLayout(
         ("0", "1"),
         ("question1", "question2"),
@@ -91,22 +91,22 @@ GLUE_LAYOUTS: Mapping[str, GlueLayout] = {
 class GlueTasks(TaskData):
     """Tasks of GLUE, and SQuAD 2.0, from a folder in GLUE's own layout or from the hub.
 
-    A folder holds ``<task>/train.tsv`` and ``<task>/dev.tsv`` (MNLI: ``dev_matched.tsv``, ``dev_mismatched.tsv``), and
-    ``SQuAD2.0/train-v2.0.json`` and ``SQuAD2.0/dev-v2.0.json``. The sets that are evaluated on are the development
-    sets: GLUE keeps the labels of its test sets.
+    A folder contains ``<task>/train.tsv`` and ``<task>/dev.tsv`` (MNLI: ``dev_matched.tsv``, ``dev_mismatched.tsv``),
+    and ``SQuAD2.0/train-v2.0.json`` and ``SQuAD2.0/dev-v2.0.json``. The evaluation sets are the development sets: the
+    labels of GLUE's test sets are not public.
 
     Args:
-        tasks: names of GLUE's, or ``SQuAD2.0``.
-        folder: of the files; environment variables are filled in.
-        dataset: instead of a folder, arguments of ``datasets.load_dataset``, such as ``{"path": "nyu-mll/glue"}``; the
-            configuration's ``name`` is each task's own.
+        tasks: names of GLUE tasks, or ``SQuAD2.0``.
+        folder: folder of the files; environment variables are expanded.
+        dataset: instead of a folder, arguments of ``datasets.load_dataset``, such as ``{"path": "nyu-mll/glue"}``; each
+            task sets the configuration's ``name``.
         squad_dataset: the same for SQuAD 2.0.
         **kwargs: see :class:`~lmdyn.datamodules.tasks.tasks.TaskData`.
 
     Raises:
-        ValueError: an unknown task, both or neither of ``folder`` and ``dataset``; in ``setup``, a malformed row (with
-            file and line), a dataset that cannot be opened.
-        FileNotFoundError: in ``setup``, a file is missing.
+        ValueError: if a task is unknown, or both or neither of ``folder`` and ``dataset`` are given; in ``setup``, if a
+            row is malformed (with file and line), or a dataset cannot be opened.
+        FileNotFoundError: in ``setup``, if a file is missing.
 
     Reference: Wang et al. 2018; Rajpurkar, Jia & Liang 2018; Chiang, Huang & Lee 2020, appendix E.
 
@@ -127,7 +127,7 @@ class GlueTasks(TaskData):
         super().__init__(**kwargs)
         known = [*GLUE_LAYOUTS, SQUAD]
         if not tasks or len(set(tasks)) < len(tasks) or (set(tasks) - set(known)):
-            raise ValueError(f"expected different tasks of {known}, got {list(tasks)}: choose among them")
+            raise ValueError(f"expected distinct tasks of {known}, got {list(tasks)}")
         if (folder is None) == (dataset is None and squad_dataset is None):
             raise ValueError("give either a folder in GLUE's layout, or a dataset of the hub")
         if folder is None:
@@ -143,7 +143,7 @@ class GlueTasks(TaskData):
         self.squad_dataset = squad_dataset
 
     def prepare_data(self) -> None:
-        """Fetch what comes from the hub into its cache, on one process."""
+        """Download what comes from the hub into its cache, on one process."""
         for name in self.names:
             if name == SQUAD and self.squad_dataset is not None:
                 load_dataset(self.squad_dataset, _REMEDY)
@@ -154,7 +154,7 @@ class GlueTasks(TaskData):
         return {"name": GLUE_LAYOUTS[name].config, **(self.dataset or {})}
 
     def read(self) -> Iterator[RawTask]:
-        """The tasks as text."""
+        """Yield the tasks as text."""
         return (self._read_squad() if name == SQUAD else self._read_glue(name) for name in self.names)
 
     def _read_glue(self, name: str) -> RawTask:
@@ -196,10 +196,10 @@ class GlueTasks(TaskData):
 def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path} is not there: expected GLUE's own layout, <folder>/<task>/train.tsv and dev.tsv (MNLI: "
-            "dev_matched.tsv and dev_mismatched.tsv); look at `folder`, or name a `dataset` of the hub"
+            f"{path} does not exist: expected GLUE's own layout, <folder>/<task>/train.tsv and dev.tsv (MNLI: "
+            "dev_matched.tsv and dev_mismatched.tsv); check `folder`, or set a `dataset` of the hub"
         )
-    # no csv module: quotes are letters, and a form feed or U+2028 within a text ends no line
+    # no csv module: quotes are ordinary characters, and a form feed or U+2028 within a text does not end a line
     lines = list(read_lines(path))
     if lines and not lines[-1][1].strip():
         lines.pop()
@@ -213,7 +213,7 @@ def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
                 f"{path}:1: expected columns {required}, got {shown(str(header), 300)}: {missing} are missing"
             )
         if twice := [c for c in required if header.count(str(c)) > 1]:
-            raise ValueError(f"{path}:1: the columns {twice} are there twice: which is meant?")
+            raise ValueError(f"{path}:1: the columns {twice} occur twice: remove one of each")
         columns, n_columns = [header.index(str(c)) for c in required], len(header)
     else:
         columns, n_columns = [int(c) for c in (*layout.columns, layout.label)], layout.n_columns
@@ -225,15 +225,15 @@ def _read_tsv(path: Path, layout: GlueLayout) -> list[TextExample]:
                 short += 1
                 continue
             raise ValueError(
-                f"{path}:{number}: expected {n_columns} columns between tabs, got {len(fields)}: look at this row"
+                f"{path}:{number}: expected {n_columns} tab-separated columns, got {len(fields)}: check this row"
             )
         *texts, label = (fields[c] for c in columns)
         examples.append(_example(texts, _label(label, layout, f"{path}:{number}")))
     if not examples:
-        left_out = f", but {short} of fewer than {n_columns} columns" if short else ""
-        raise ValueError(f"{path}:1: expected rows with examples, got none{left_out}: is the file whole?")
+        left_out = f", except {short} with fewer than {n_columns} columns" if short else ""
+        raise ValueError(f"{path}:1: expected rows with examples, got none{left_out}: is the file complete?")
     if short:
-        logger.warning("%s: %d rows of fewer than %d columns left out", path, short, n_columns)
+        logger.warning("%s: left out %d rows with fewer than %d columns", path, short, n_columns)
     return examples
 
 
@@ -281,5 +281,5 @@ def _hub_examples(rows: Iterable[Mapping[str, Any]], layout: GlueLayout, where: 
 
 def _split(splits: Any, split: str, name: str) -> Any:
     if split not in splits:
-        raise ValueError(f"the dataset of {name} has no split {split!r}, it has {list(splits)}")
+        raise ValueError(f"the dataset of {name} has no split {split!r}: it has {list(splits)}")
     return splits[split]

@@ -11,17 +11,18 @@ __all__ = ["questions_of_rows", "read_squad"]
 
 
 def read_squad(path: str | Path) -> list[Question]:
-    """Questions of a file in SQuAD's own layout, version 1.1 or 2.0.
+    """Read the questions of a file in SQuAD's own layout, version 1.1 or 2.0.
 
-    ``data`` lists articles, whose ``paragraphs`` have a ``context`` and ``qas``, each with ``id``, ``question``,
+    ``data`` is a list of articles, whose ``paragraphs`` have a ``context`` and ``qas``, each with ``id``, ``question``,
     ``answers`` (``text``, ``answer_start``) and, from 2.0 on, ``is_impossible``.
 
     Args:
-        path: of the json file.
+        path: path of the JSON file.
 
     Raises:
-        FileNotFoundError: it is not there.
-        ValueError: no json, or another layout, with the place; an answer that is not where it is said to be.
+        FileNotFoundError: if it does not exist.
+        ValueError: if it is not JSON or has another layout (the message has the place), or if an answer is not at its
+            stated position.
 
     Reference: Rajpurkar, Jia & Liang 2018; https://rajpurkar.github.io/SQuAD-explorer/.
 
@@ -37,7 +38,7 @@ def read_squad(path: str | Path) -> list[Question]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path} is not there: SQuAD 2.0 is train-v2.0.json and dev-v2.0.json, from "
+            f"{path} does not exist: SQuAD 2.0 is train-v2.0.json and dev-v2.0.json, from "
             "https://rajpurkar.github.io/SQuAD-explorer/"
         )
     found = []
@@ -52,7 +53,7 @@ def read_squad(path: str | Path) -> list[Question]:
 
 
 def _objects(holder: Any, key: str, where: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """The objects of a list that an object holds, each with its place."""
+    """Yield the objects in a list of an object, each with its place."""
     if not isinstance(holder, dict) or not isinstance(holder.get(key), list):
         raise ValueError(
             f"{where.rstrip('.: ')}: expected SQuAD's layout, an object with a list {key!r}, got "
@@ -65,32 +66,32 @@ def _objects(holder: Any, key: str, where: str) -> Iterator[tuple[dict[str, Any]
 
 
 def _answers(qa: dict[str, Any], where: str) -> list[tuple[Any, Any]]:
-    """Texts and places of a question's answers; none where there are said to be none."""
+    """Return texts and positions of a question's answers; an impossible question must have none."""
     impossible = qa.get("is_impossible", False)
     if not isinstance(impossible, bool):
         raise ValueError(f"{where}: expected is_impossible to be true or false, got {shown(str(impossible))}")
     if impossible and "answers" not in qa:
         return []
-    # impossible questions list plausible answers under another name, and none here
+    # the plausible answers of impossible questions have another key
     answers = [
         (answer.get("text"), answer.get("answer_start")) for answer, _ in _objects(qa, "answers", f"{where}.")
     ]
     if "is_impossible" in qa and impossible == bool(answers):
         raise ValueError(
-            f"{where}: is_impossible is {str(impossible).lower()}, with {len(answers)} answers: which holds?"
+            f"{where}: is_impossible is {str(impossible).lower()}, with {len(answers)} answers: correct one of them"
         )
     return answers
 
 
 def questions_of_rows(rows: Iterable[Mapping[str, Any]], name: str) -> list[Question]:
-    """Questions of a hub dataset's rows: ``id``, ``question``, ``context``, ``answers`` with lists of both parts.
+    """Return questions from a hub dataset's rows: ``id``, ``question``, ``context``, ``answers`` with two lists.
 
     Args:
         rows: the rows.
-        name: of the dataset, for messages.
+        name: name of the dataset, for messages.
 
     Raises:
-        ValueError: an answer that is not where it is said to be.
+        ValueError: if an answer is not at its stated position.
 
     Example:
         >>> row = {"id": "1", "question": "who ?", "context": "a", "answers": {"text": [], "answer_start": []}}
@@ -107,7 +108,7 @@ def questions_of_rows(rows: Iterable[Mapping[str, Any]], name: str) -> list[Ques
         )
         if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
             raise ValueError(
-                f"{where}: expected answers with as many texts as places, answer_start, got {shown(str(answers))}"
+                f"{where}: expected answers with equal numbers of text and answer_start, got {shown(str(answers))}"
             )
         pairs = list(zip(texts, starts, strict=True))
         found.append(_question(row.get("id"), row.get("question"), row.get("context"), pairs, where))

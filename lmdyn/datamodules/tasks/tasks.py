@@ -1,4 +1,4 @@
-"""Tasks to fine-tune on: what each holds, how text becomes examples, and the datamodule that serves them."""
+"""Tasks for fine-tuning: their content, their encoding as examples, and the datamodule that serves them."""
 
 import hashlib
 import logging
@@ -27,7 +27,7 @@ Kind = Literal["classification", "regression", "span"]
 
 @dataclass(frozen=True, slots=True)
 class TextExample:
-    """A sentence, or two, with its label: an index into the task's names, or a number."""
+    """One or two sentences with a label: an index into the task's label names, or a number."""
 
     first: str
     second: str | None
@@ -36,7 +36,7 @@ class TextExample:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question on a text, with its answers: each with the character at which it starts; none where there is none."""
+    """A question about a text, with its answers and the characters at which they start; none if it has no answer."""
 
     id: str
     question: str
@@ -61,16 +61,16 @@ class RawTask:
 class TaskExamples(ExampleSequence):
     """Encoded examples, slices of flat arrays.
 
-    Each has ``input_ids`` and ``token_type_ids`` of one axis, time, and scalars: ``label``; or, of a span task,
-    ``start`` and ``end`` (first and last position of the answer, both 0 where there is none), ``question`` (its
-    number), and ``offsets`` (time, 2), the characters of the context that a position stands for, -1 outside of it.
+    Each has ``input_ids`` and ``token_type_ids`` of one axis, time, and scalars: ``label``; or, for a span task,
+    ``start`` and ``end`` (first and last position of the answer, both 0 if it has none), ``question`` (its
+    number), and ``offsets`` (time, 2), the characters of the context at each position, -1 outside of it.
 
     Args:
-        tokens: flat arrays by name, one entry a position.
-        lengths: positions of each example.
-        scalars: arrays by name, one entry an example.
-        contexts: of a span task, the context of each question.
-        answers: of a span task, the texts of the answers to each question, empty where there is none.
+        tokens: flat arrays by name, one entry per position.
+        lengths: number of positions of each example.
+        scalars: arrays by name, one entry per example.
+        contexts: for a span task, the context of each question.
+        answers: for a span task, the texts of the answers to each question, empty if it has none.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class TaskExamples(ExampleSequence):
         return len(self.lengths)
 
     def at(self, index: int) -> Example:
-        """Example ``index``."""
+        """Return example ``index``."""
         here = slice(self._ends[index] - self.lengths[index], self._ends[index])
         return {
             **{name: values[here].astype(np.int64) for name, values in self._tokens.items()},
@@ -101,7 +101,7 @@ class TaskExamples(ExampleSequence):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of all of it."""
+        """Hash of the whole content."""
         h = hashlib.blake2b(digest([self.contexts, self.answers]).encode(), digest_size=16)
         for name, values in sorted({**self._tokens, **self._scalars, "lengths": self.lengths}.items()):
             h.update(name.encode() + np.ascontiguousarray(values).tobytes())
@@ -110,14 +110,14 @@ class TaskExamples(ExampleSequence):
 
 @dataclass(frozen=True)
 class Task:
-    """A task to fine-tune on, encoded: what an observer needs to know of it.
+    """An encoded task for fine-tuning, with what an observer must know about it.
 
     Attributes:
         name: ``CoLA``, ``MNLI``, …
         kind: ``classification``, ``regression``, or ``span`` (where in a text the answer is).
-        train: examples to train on.
-        evaluation: examples to evaluate on, by the name of the set; one set is called ``""``.
-        label_names: of a classification, the name of each label; the second of two is the positive one.
+        train: training examples.
+        evaluation: evaluation examples, by the name of the set; if there is only one, its name is ``""``.
+        label_names: for a classification, the name of each label; if there are two, the second is the positive one.
         pad_id: token id on padding.
     """
 
@@ -136,28 +136,28 @@ class Task:
 
     @property
     def num_labels(self) -> int:
-        """Outputs of a classifier: labels; 1 of a regression; 2 of a span, its start and its end."""
+        """Number of outputs of a classifier: labels; 1 for a regression; 2 for a span, its start and its end."""
         return {"classification": len(self.label_names), "regression": 1, "span": 2}[self.kind]
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of what it is, and of all its examples."""
+        """Hash of its definition and of all its examples."""
         sets = {name: examples.fingerprint for name, examples in self.evaluation.items()}
         return digest([self.name, self.kind, self.label_names, self.train.fingerprint, sets])
 
 
 class PairEncoder:
-    """Encodes a sentence, or two, by the tokenizer's own template: [CLS] first [SEP] second [SEP].
+    """Encodes one or two sentences with the tokenizer's own template: [CLS] first [SEP] second [SEP].
 
     Args:
-        tokenizer: one that has a [CLS] and a [SEP], and puts them around texts.
-        max_length: positions of an example; of two sentences the longer one is cut first.
-        stride: of a span task, the positions by which the windows of a long context overlap; None: 128, or a quarter
-            of ``max_length`` if that is less.
-        max_question: of a span task, positions of the question, the rest is cut off; None: 64, or a quarter.
+        tokenizer: a tokenizer with [CLS] and [SEP] that adds them to texts.
+        max_length: maximum positions of an example; the longer of two sentences is cut first.
+        stride: for a span task, the number of positions by which windows of a long context overlap; None: 128, or a
+            quarter of ``max_length`` if that is less.
+        max_question: for a span task, maximum positions of the question, which is cut; None: 64, or a quarter.
 
     Raises:
-        ValueError: a tokenizer without these tokens, or that does not put them around a text.
+        ValueError: if the tokenizer lacks these tokens, or does not add them to a text.
     """
 
     def __init__(
@@ -176,13 +176,13 @@ class PairEncoder:
         cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
         if cls is None or sep is None or probe[0] != cls or probe.count(sep) < 2:
             raise ValueError(
-                "fine-tuning reads a pair as [CLS] first [SEP] second [SEP], and the tokenizer does not write it so: "
+                "fine-tuning reads a pair as [CLS] first [SEP] second [SEP], but the tokenizer does not encode it so: "
                 "expected one with cls_token and sep_token, such as those of `vocabulary: unigram` or `wordpiece`; "
                 f"this one has {sorted(tokenizer.special_tokens_map)}"
             )
 
     def texts(self, examples: Sequence[TextExample]) -> tuple[TaskExamples, int]:
-        """Encoded examples, and how many of them had to be cut."""
+        """Return encoded examples, and how many of them were cut."""
         self._backend.enable_truncation(self.max_length, strategy="longest_first")
         inputs = [e.first if e.second is None else (e.first, e.second) for e in examples]
         encodings = self._backend.encode_batch(inputs)
@@ -191,7 +191,7 @@ class PairEncoder:
         return _flat(encodings, {"label": labels}), cut
 
     def questions(self, questions: Sequence[Question]) -> tuple[TaskExamples, int]:
-        """Each question with each window of its context, and how many had to be cut into windows."""
+        """Return each question with each window of its context, and how many contexts were cut into windows."""
         self._backend.no_truncation()
         asked = []
         for q, e in zip(
@@ -243,7 +243,7 @@ def _flat(
 
 
 def _answer_positions(question: Question, offsets: npt.NDArray[Any]) -> tuple[int, int]:
-    """First and last position of the first answer; (0, 0) where there is none, or not all of it in this window."""
+    """Return first and last position of the first answer; (0, 0) if it has none, or is not fully in this window."""
     if not question.answers:
         return 0, 0
     text, start = question.answers[0]
@@ -260,20 +260,20 @@ def _answer_positions(question: Question, offsets: npt.NDArray[Any]) -> tuple[in
 
 
 class TaskData(L.LightningDataModule, ABC):
-    """Tasks to fine-tune on, read by a subclass and encoded here; the ``probe`` of the observer ``Downstream``.
+    """Tasks for fine-tuning, read by a subclass and encoded here; the ``probe`` of the observer ``Downstream``.
 
-    :attr:`tasks` has what is fine-tuned on. The loader of the validation set serves the ``input_ids`` of all examples
-    that are evaluated on, with ``task``, for observers that look at text; its fingerprint covers them.
+    :attr:`tasks` contains the tasks. The loader of the validation set serves the ``input_ids`` of all evaluation
+    examples, with ``task``, for observers of text; its fingerprint covers the tasks.
 
     Args:
-        max_sequence_length: positions of an example; what is longer is cut, which a warning counts.
-        train_limit: train on so many examples of each task, drawn by a fixed seed; None for all.
-        evaluation_limit: evaluate on so many of each set, drawn by a fixed seed; None for all.
-        tokenizer: folder or hub name; an observer gives the run's own.
-        batch_tokens: positions of a batch of the loader, padding included.
+        max_sequence_length: maximum positions of an example; longer ones are cut, and a warning counts them.
+        train_limit: number of training examples of each task, drawn with a fixed seed; None for all.
+        evaluation_limit: number of evaluation examples of each set, drawn with a fixed seed; None for all.
+        tokenizer: folder or hub name; an observer assigns the run's own.
+        batch_tokens: positions per batch of the loader, including padding.
 
     Raises:
-        ValueError: limits below 1.
+        ValueError: if a limit is below 1.
     """
 
     splits = ("validation",)
@@ -305,19 +305,17 @@ class TaskData(L.LightningDataModule, ABC):
 
     @abstractmethod
     def read(self) -> Iterable[RawTask]:
-        """The tasks as text, whole."""
+        """Return the tasks as text, without limits."""
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """The tokenizer; assign another one before ``setup`` to encode with it.
 
         Raises:
-            RuntimeError: read before one is there.
+            RuntimeError: if read before a tokenizer is assigned.
         """
         if self._tokenizer is None:
-            raise RuntimeError(
-                "there is no tokenizer yet: assign one, or name one by `tokenizer` and call setup()"
-            )
+            raise RuntimeError("no tokenizer yet: assign one, or set `tokenizer` and call setup()")
         return self._tokenizer
 
     @tokenizer.setter
@@ -328,23 +326,23 @@ class TaskData(L.LightningDataModule, ABC):
 
     @property
     def tasks(self) -> Mapping[str, Task]:
-        """The tasks, encoded, by name.
+        """The encoded tasks, by name.
 
         Raises:
-            RuntimeError: before ``setup``.
+            RuntimeError: if read before ``setup``.
         """
         if self._tasks is None:
             raise RuntimeError("the tasks are not set up: call setup() first")
         return self._tasks
 
     def setup(self, stage: str | None = None) -> None:
-        """Read and encode, unless it is done; ``stage`` plays no part."""
+        """Read and encode the tasks, once; ``stage`` has no effect."""
         if self._tasks is not None:
             return
         if self._tokenizer is None:
             if self._tokenizer_name is None:
                 raise ValueError(
-                    f"{type(self).__name__} needs a `tokenizer`: a folder or a hub name, or the run's"
+                    f"{type(self).__name__} requires a `tokenizer`: a folder or a hub name, or the run's"
                 )
             self._tokenizer = load_tokenizer(self._tokenizer_name)
         encoder = PairEncoder(self._tokenizer, self.max_sequence_length)
@@ -361,7 +359,7 @@ class TaskData(L.LightningDataModule, ABC):
             ),
         ):
             if not rows:
-                raise ValueError(f"{raw.name} has no examples in its set {name!r}: look at its files")
+                raise ValueError(f"{raw.name} has no examples in its set {name!r}: check its files")
             chosen = _some(rows, limit)
             sets[name], cut = encode(chosen)
             if cut:
@@ -382,7 +380,7 @@ class TaskData(L.LightningDataModule, ABC):
         )
 
     def val_dataloader(self) -> ExampleLoader:
-        """What is evaluated on: ``input_ids``, and ``task``, an index into ``label_names["task"]``."""
+        """Return the evaluation examples: ``input_ids``, and ``task``, an index into ``label_names["task"]``."""
         names = list(self.tasks)
         examples: list[Example] = [
             {"input_ids": e["input_ids"], "task": np.asarray(number)}

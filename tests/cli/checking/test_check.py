@@ -279,7 +279,7 @@ def test_what_else_was_checked_decides(capsys):
     assert tell([], as_json=True)
     assert not tell([download], as_json=True)
     assert not tell([Line("not checked", "fork a", "give --out")], as_json=True)
-    assert "the lines above say why" in capsys.readouterr().out
+    assert "see the lines above" in capsys.readouterr().out
 
 
 def test_command(in_tmp, capsys, caplog):
@@ -432,10 +432,10 @@ def test_a_fork_of_what_will_not_be_kept(in_tmp, planned):
     replay = Command("analyze", ("runs/fork", "--config", overlay(in_tmp, {"class_path": "LearningCurves"})))
     assert planned(own, Command("fork", (*fork, "2")), replay) == []  # the control
     (line,) = planned(own, Command("fork", (*fork, "0")))
-    assert "expected a full checkpoint of step 0 in runs/lm, got those of steps 1, 2" in line
+    assert "expected a full checkpoint of step 0 in runs/lm, got checkpoints of steps 1, 2" in line
     ended = tuple(word.replace("=4", "=2") for word in fork)
     (line,) = planned(own, Command("fork", (*ended, "2")))
-    assert "expected a training of more than the 2 updates that are done, got 2" in line
+    assert "expected a training of more than 2 updates, got 2" in line
     (line,) = planned(Command("fork", ("runs/nobody", "--out", "runs/fork", "--step", "2")))
     assert "no runs/nobody" in line
 

@@ -56,7 +56,7 @@ def test_schedules_that_never_fire(tmp_path):
     partly = ScheduledCheckpoint(Steps(at=(0, 500), every=300))
     (found,) = found_of(partly, folder=tmp_path)
     assert not found.stops
-    assert "got at 500; every 300, which never comes" in found.why
+    assert "got at 500; every 300, which never applies" in found.why
     assert found_of(LearningCurves(schedule=Steps(per_decade=3, at=(0, 100))), folder=tmp_path) == []
     assert found_of(never, plan=Plan(None, None), folder=tmp_path) == []  # nobody knows its end
 

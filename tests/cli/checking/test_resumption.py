@@ -93,7 +93,7 @@ SGD = {"lr": 0.5, "momentum": 0.9}
         ("SGD", SGD, "", ""),
         ("SGD", SGD | {"momentum": 0.0}, "model.optimizer.momentum: 0.9 before, 0.0 now", ""),
         ("Adam", {"lr": 0.5, "betas": [0.9, 0.999]}, "model.optimizer.betas: None before", ""),
-        ("SGD", SGD | {"lr": 0.1}, "", "goes on with its learning rate 0.5: lr 0.1 is without effect"),
+        ("SGD", SGD | {"lr": 0.1}, "", "restores its learning rate 0.5: lr 0.1 has no effect"),
     ],
 )
 def test_the_optimizer_of_a_checkpoint_that_was_copied_away(kind, arguments, refused, said, tmp_path, caplog):

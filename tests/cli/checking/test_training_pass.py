@@ -123,7 +123,7 @@ def test_what_cannot_be_counted_has_memory_and_time(monkeypatch):
     monkeypatch.setattr(module, "_seconds", refuse)
     batch = training_pass(causal(), Rows())
     assert (batch.seconds, batch.cost) == (None, whole.cost)
-    assert duration(batch, 100, 1, elsewhere=False) == "hours not known"
+    assert duration(batch, 100, 1, elsewhere=False) == "hours unknown"
 
 
 def test_losses_of_another_meaning_are_not_asked():

@@ -97,7 +97,7 @@ def test_nor_by_a_file_that_it_names(run, capsys, settings):
 
 def test_a_configuration_of_nothing_is_refused(run, capsys):
     change(run, lambda c: c.update(model="probe.txt"))
-    assert "no configuration of a run" in refused(capsys, "analyze", str(run))
+    assert "not the configuration of a run" in refused(capsys, "analyze", str(run))
 
 
 def test_what_the_user_names_is_imported(run):

@@ -168,7 +168,7 @@ def test_how_much_to_keep(tmp_path):
     for wrong in ("0", "-1", "x", "1.5", "0GB", ""):
         with pytest.raises(ValueError, match="--keep"):
             parse_keep(wrong)
-    with pytest.raises(ValueError, match="--keep is for hub models"):
+    with pytest.raises(ValueError, match="--keep applies to hub models"):
         analyze_command(["runs/x", "--keep", "3"])
 
 

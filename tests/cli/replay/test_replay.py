@@ -139,7 +139,7 @@ def test_strictly_the_first_failure_ends_it(run, tmp_path):
 def test_where_nothing_works_nothing_more_is_tried(run, tmp_path):
     with (
         mock.patch("lmdyn.cli.replay.replay.ReadAhead.get", side_effect=ValueError("away")) as get,
-        pytest.raises(ValueError, match="step 2 failed: away; so did 2 before it: nothing more is tried"),
+        pytest.raises(ValueError, match="step 2 failed: away; so did 2 before it: the replay stops"),
     ):
         analyze(run, out=tmp_path / "out")
     assert get.call_count == 3
@@ -220,7 +220,7 @@ def test_what_two_have_made_is_stored_once(run, whole, tmp_path, caplog):
     with caplog.at_level("INFO"), mock.patch.object(ObservationStore, "add", slower):
         assert analyze(run, out=out) == 0
     assert (
-        "0 observations made, 4 were there already, 1 were made by others meanwhile (1 of them by us, too"
+        "0 observations made, 4 existed already, 1 were made by other workers (1 of them also by this worker"
         in caplog.text
     )
     same(out, whole)

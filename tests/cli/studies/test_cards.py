@@ -61,7 +61,7 @@ def test_without_cards_or_where_none_are_asked_for(tmp_path):
 
 
 def test_more_cards_than_there_are(tmp_path):
-    with pytest.raises(ValueError, match=r"3 cards are asked for, and there are 2 \(0, 1\): ask for fewer"):
+    with pytest.raises(ValueError, match=r"expected at most 2 cards \(0, 1\), got 3: request fewer"):
         take_cards(3, ["0", "1"], tmp_path)
 
 

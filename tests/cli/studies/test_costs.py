@@ -45,5 +45,7 @@ def test_the_total_counts_what_was_killed(tmp_path, monkeypatch):
 
 
 def test_no_account(tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no account: expected the folder of a profile's runs"):
+    with pytest.raises(
+        FileNotFoundError, match="has no recorded costs: expected the folder of a profile's runs"
+    ):
         total_costs(tmp_path)

@@ -244,7 +244,7 @@ def test_a_fork_that_was_killed_goes_on_and_another_is_refused(folder, capsys):
         assert f"{out} holds another fork: choose another folder" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*words, "--out", str(folder / "run")])
-    assert "run holds a run: choose another folder" in capsys.readouterr().err
+    assert "run contains a run: choose another folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_fork_that_was_killed_goes_on_and_another_is_refused(folder, capsys):
         (
             7,
             [],
-            "run has no full checkpoint of step 7: it has those of steps 0, 5, 9, 10, 15, 18, 20, 25, 27; nothing",
+            "run has no full checkpoint of step 7: it has checkpoints of steps 0, 5, 9, 10, 15, 18, 20, 25, 27; the",
         ),
         (
             27,
@@ -264,22 +264,22 @@ def test_a_fork_that_was_killed_goes_on_and_another_is_refused(folder, capsys):
         (
             10,
             ["--set", "model.init_args.optimizer=torch.optim.Adam"],
-            "the state of SGD, which Adam cannot take over",
+            "the state of SGD, which Adam cannot use",
         ),
         (
             10,
             ["--set", "data.init_args.batch_size=4"],
-            "data.init_args.batch_size cannot change in a fork: its voc",
+            "data.init_args.batch_size cannot change in a fork: it continues with the voc",
         ),
         (
             10,
             ["--set", "seed_everything=4"],
-            "seed_everything cannot change in a fork: random states are those",
+            "seed_everything cannot change in a fork: random states are restored",
         ),
         (
             10,
             ["--set", "trainer.logger=false"],
-            "trainer.logger cannot change in a fork: a fork logs into its own",
+            "trainer.logger cannot change in a fork: a fork logs to its own",
         ),
         (10, ["--set", "model.init_args.droput=0"], "droput"),
         (10, ["--set", "dropout"], "--set 'dropout': expected KEY=VALUE"),
@@ -300,7 +300,7 @@ def test_weights_are_no_full_checkpoint(folder, tmp_path, capsys):
     shutil.copy(run / "checkpoints" / "step=000000010.ckpt", run / "resume" / "step=000000010.ckpt")
     with pytest.raises(SystemExit):
         main(["fork", str(run), "--step", "10"])
-    assert "step=000000010.ckpt holds weights and no resume state" in capsys.readouterr().err
+    assert "step=000000010.ckpt contains weights but no resume state" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
@@ -314,8 +314,7 @@ def test_a_run_that_keeps_the_newest_only_says_so(tmp_path, capsys):
         main(["fork", str(tmp_path / "run"), "--step", "8"])
     said = capsys.readouterr().err
     assert (
-        "of steps 24 (its ScheduledCheckpoint keeps the newest 1 only); nothing resumes from the weights"
-        in said
+        "of steps 24 (its ScheduledCheckpoint keeps only the newest 1); the weights in checkpoints/" in said
     )
     with pytest.raises(SystemExit):
         main(["fork", str(tmp_path), "--step", "8"])

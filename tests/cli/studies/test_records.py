@@ -167,7 +167,9 @@ def test_runs_are_added_to_records_whose_folders_are_gone(runs, tmp_path):
     before = files(out)
     shutil.rmtree(runs / "small_3")
     shutil.rmtree(runs / "small_4")
-    with pytest.raises(ValueError, match="also holds small_3, small_4, which are not among the runs: --keep"):
+    with pytest.raises(
+        ValueError, match="also contains small_3, small_4, which are not among the given runs: --keep"
+    ):
         write_records(find_runs([runs]), out)
     assert files(out) == before
     write_records(find_runs([runs]), out, others="keep")
@@ -194,7 +196,7 @@ def test_two_processes_keep_each_others_runs(runs, tmp_path):
     # one that was killed between the files: what it held is not known
     (out / "runs.json").unlink()
     with pytest.raises(
-        ValueError, match=r"half of its records, whose runs cannot be kept: runs\.json is missing"
+        ValueError, match=r"incomplete records, whose runs cannot be kept: runs\.json is missing"
     ):
         write_records(found[:1], out, others="keep")
     assert len(write_records(found[:1], out)) == 1
@@ -203,10 +205,10 @@ def test_two_processes_keep_each_others_runs(runs, tmp_path):
 def test_what_is_no_records_folder_is_left_alone(runs, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.md").write_text("mine")
-    with pytest.raises(ValueError, match=r"holds mine\.md, which is no record"):
+    with pytest.raises(ValueError, match=r"contains mine\.md, which is not a record"):
         write_records(find_runs([runs]), tmp_path / "notes")
     with pytest.raises(
-        ValueError, match=r"would take 0\.\d MB, and 0\.001 are allowed \(the largest: .*record_rows"
+        ValueError, match=r"would take 0\.\d MB, but at most 0\.001 are allowed \(largest: .*record_rows"
     ):
         write_records(find_runs([runs]), tmp_path / "out", most_mb=0.001)
     assert not (tmp_path / "out").exists()
@@ -231,7 +233,7 @@ def test_records_that_were_damaged_say_so(runs, tmp_path):
     whole = files(out)
     (out / "worded.parquet").unlink()
     with pytest.raises(
-        FileNotFoundError, match=r"half of its records: worded\.parquet is missing; write the records"
+        FileNotFoundError, match=r"incomplete records: worded\.parquet is missing; write the records"
     ):
         read_records(out)
     (out / "worded.parquet").write_bytes(whole["sparsity.parquet"])
@@ -240,15 +242,15 @@ def test_records_that_were_damaged_say_so(runs, tmp_path):
     (out / "worded.parquet").write_bytes(whole["worded.parquet"])
     content = json.loads(whole["runs.json"])
     (out / "runs.json").write_text(json.dumps({**content, "version": 2}))
-    with pytest.raises(ValueError, match="of version 2, and this lmdyn reads 1"):
+    with pytest.raises(ValueError, match="version 2, but this lmdyn reads 1"):
         read_records(out)
     (out / "runs.json").write_text("[]")
     with pytest.raises(ValueError, match="cannot be read"):
         read_records(out)
     (out / "runs.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"half of its records: runs\.json is missing"):
+    with pytest.raises(FileNotFoundError, match=r"incomplete records: runs\.json is missing"):
         find_profiles([out])
-    with pytest.raises(FileNotFoundError, match=r"holds no records: runs\.json is missing"):
+    with pytest.raises(FileNotFoundError, match=r"has no records: runs\.json is missing"):
         RecordsFolder(out).content  # noqa: B018
 
 
@@ -272,7 +274,9 @@ def test_runs_and_profiles_are_found(runs, tmp_path):
         ("organism", "study", 4),
         ("wikitext2", None, 4),
     ]
-    with pytest.raises(FileNotFoundError, match="is no folder: expected a run, a folder of runs, or records"):
+    with pytest.raises(
+        FileNotFoundError, match="is not a folder: expected a run, a folder of runs, or records"
+    ):
         find_runs([tmp_path / "absent"])
     with pytest.raises(FileNotFoundError, match="there is no run in"):
         find_runs([runs / "logs"])
@@ -294,9 +298,9 @@ def test_the_command_knows_the_study_by_the_folder(runs, tmp_path, monkeypatch, 
     assert "sparsity: 48 of 48 rows, of 4 runs" in said
     assert "worded: 20 of 36 rows, of 4 runs" in said
     main(["records", str(runs), "--out", str(tmp_path / "plain")])
-    assert "is in no folder of a study" in capsys.readouterr().err
+    assert "is not in a study's folder" in capsys.readouterr().err
     for words, error in [
-        (["--study", "doe2001_wrd"], "there is no study 'doe2001_wrd', did you mean 'doe2001_word'?"),
+        (["--study", "doe2001_wrd"], "unknown study 'doe2001_wrd', did you mean 'doe2001_word'?"),
         (["--most", "0.001"], "record_rows"),
     ]:
         with pytest.raises(SystemExit, match="1"):
@@ -306,7 +310,7 @@ def test_the_command_knows_the_study_by_the_folder(runs, tmp_path, monkeypatch, 
     (tmp_path / "empty" / "run" / "config.yaml").write_text("{}")
     with pytest.raises(SystemExit, match="1"):
         main(["records", str(tmp_path / "empty"), "--out", str(tmp_path / "other")])
-    assert "hold neither observations nor test.json: `lmdyn analyze` makes" in capsys.readouterr().err
+    assert "have neither observations nor test.json: make" in capsys.readouterr().err
 
 
 def test_a_folder_of_version_0_1_is_recorded(tmp_path):

@@ -223,7 +223,7 @@ def test_two_profiles_stand_one_after_the_other(runs, tmp_path, capsys):
     error = capsys.readouterr().err
     assert "data.length: " in error
     assert re.search(
-        rf"by itself where they are given in place of their runs: lmdyn claims {NAME} \S+ \S+", error
+        rf"separately, give the folders instead of their runs: lmdyn claims {NAME} \S+ \S+", error
     )
 
 
@@ -286,16 +286,16 @@ def test_mistakes_are_a_line(runs, tmp_path, capsys):
     for args, error in [
         (
             ["doe2001_wrod", runs],
-            f"there is no study 'doe2001_wrod', did you mean '{NAME}'? there are: {NAME}",
+            f"unknown study 'doe2001_wrod', did you mean '{NAME}'? studies: {NAME}",
         ),
         ([runs], "(the study comes first: lmdyn claims STUDY RUN …)"),
-        ([NAME, tmp_path / "absent"], "is no folder: expected a run, a folder of runs, or records"),
+        ([NAME, tmp_path / "absent"], "is not a folder: expected a run, a folder of runs, or records"),
         (
             [NAME, tmp_path / "bare"],
-            "bare: no observations: `lmdyn analyze RUN --config OBSERVERS.yaml` makes them",
+            "bare: no observations: make them with `lmdyn analyze RUN --config OBSERVERS.yaml`",
         ),
-        ([NAME, tmp_path / "other"], "other holds records for the claims of roe1999_syntax, and they lack"),
-        ([NAME, "--markdown", tmp_path / "m.md"], "name runs, `lmdyn claims STUDY RUN …`"),
+        ([NAME, tmp_path / "other"], "other contains records for the claims of roe1999_syntax, which lack"),
+        ([NAME, "--markdown", tmp_path / "m.md"], "require runs: `lmdyn claims STUDY RUN …`"),
     ]:
         refused(*args)
         assert error in capsys.readouterr().err
@@ -313,7 +313,7 @@ def test_a_provenance_of_another_shape_is_named(runs, tmp_path, capsys, content)
     run = next(path for path in sorted(runs.iterdir()) if path.is_dir())
     (run / "provenance.json").write_text(content)
     refused(NAME, runs, "--markdown", tmp_path / "m.md")
-    assert f"{run.name}/provenance.json is no provenance of a run: expected" in capsys.readouterr().err
+    assert f"{run.name}/provenance.json is not a run's provenance: expected" in capsys.readouterr().err
 
 
 def test_observers_of_other_settings_are_refused(runs, capsys):
@@ -371,9 +371,9 @@ def test_a_study_of_ones_own(runs, tmp_path, monkeypatch, capsys):
     assert "no run has observations of LearningCurves" in printed
     (tmp_path / "empty.py").write_text("STUDIES = 3")
     refused(tmp_path / "empty.py", runs)
-    assert "says no STUDY = lmdyn.claims.Study(…)" in capsys.readouterr().err
+    assert "does not define STUDY = lmdyn.claims.Study(…)" in capsys.readouterr().err
     refused(tmp_path / "nowhere.py", runs)
-    assert "expected a file of Python" in capsys.readouterr().err
+    assert "expected a Python file" in capsys.readouterr().err
     assert "me2026_words" not in STUDIES
     monkeypatch.setenv("LMDYN_STUDIES", str(OWN))
     assert STUDIES["me2026_words"].claims[0].name == "gradients_follow_frequency"

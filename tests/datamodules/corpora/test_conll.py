@@ -144,21 +144,21 @@ END = "(INTJ*))   -    -   -   Speaker#1   *     (7)\n\n#end document\n"
         ("conll2012", MARY, "(TOP(S(NP*)  -", 2, "expected 12 or more columns separated by white space, got 7"),
         ("conll2012", "0    3       left", "0    4       left", 5, "expected 3, got '4'"),
         ("conll2012", "*)))))))", "*))))))", 2, r"the parse is unbalanced: the '\(TOP' of this line is not closed"),
-        ("conll2012", "*)))))))", "*))))))))", 7, r"the parse is unbalanced: a '\)' closes nothing"),
+        ("conll2012", "*)))))))", "*))))))))", 7, r"the parse is unbalanced: a '\)' here has no opening bracket"),
         ("conll2012", "(VP*       say", "(VP       say", 3, r"the parse cannot be read: .*got '\(VP'"),
         ("conll2012", "(VP*       say", "(VP*(X*)       say", 3, "the parse cannot be read"),
         ("conll2012", "*)        *)      7)", "*         *)      7)", 4, r"roles is unbalanced: the '\(ARG1'"),
         ("conll2012", "(V*)        *       -", "*)        *       -", 3, "column 12 of roles is unbalanced"),
-        ("conll2012", "        (V*)        *       -", "   (V*)   (V*)    -", 2, "column 13 has the roles of one"),
+        ("conll2012", "        (V*)        *       -", "   (V*)   (V*)    -", 2, "column 13 must have the roles"),
         ("conll2012", "*)      7)", "*)      -", 6, r"the coreference is unbalanced: the '\(7' of this line"),
-        ("conll2012", "*)      7)", "*)      8)", 7, r"'8\)' closes what nothing opened"),
+        ("conll2012", "*)      7)", "*)      8)", 7, r"'8\)' has no opening bracket"),
         ("conll2012", "(7|(12)", "(7|12", 6, "the coreference .* cannot be read"),
-        ("conll2012", "#begin document (bc/cctv/00/cctv_0000); part 000\n", "", 1, "a word outside of #begin document"),
+        ("conll2012", "#begin document (bc/cctv/00/cctv_0000); part 000\n", "", 1, "a word outside #begin document"),
         ("conll2012", "#end document\n#begin", "#begin", 12, "the document of line 1 has no #end document"),
-        ("conll2012", END, END.removesuffix("#end document\n"), 15, "ends without #end document for that of line 13"),
+        ("conll2012", END, END.removesuffix("#end document\n"), 15, "#end document for the document of line 13"),
         ("conll2012", "#begin document (bc/cctv/00/cctv_0000); part 001", "#end document", 13, "without #begin"),
         ("gum", "\t*\t(3)", "\t*\t*\t(3)", 2, "expected 12 columns separated by tabs, got 13"),
-        ("ewt_propbank", "\tlook.05\t", "\t-\t", 1, "column 10 has the roles of one predicate"),
+        ("ewt_propbank", "\tlook.05\t", "\t-\t", 1, "column 10 must have the roles of one predicate"),
         ("ewt_propbank", "\tDogs\t", "\t \t", 1, "the word .* is empty"),
     ],
 )  # fmt: skip
@@ -185,11 +185,11 @@ def test_folders_patterns_and_lists(tmp_path):
     assert len(corpus.files("validation")) == 3
     assert len(list(corpus.documents("train"))) == 6
     assert corpus.content_key() != ConllCorpus(train=str(one), layout="gum").content_key()
-    with pytest.raises(FileNotFoundError, match="holds no file"):
+    with pytest.raises(FileNotFoundError, match="has no file"):
         list(ConllCorpus(train=f"{tmp_path}/no/*_conll").documents("train"))
     with pytest.raises(FileNotFoundError, match="no file"):
         list(ConllCorpus(train=f"{tmp_path}/no_conll").documents("train"))
-    with pytest.raises(ValueError, match="layout is one of"):
+    with pytest.raises(ValueError, match="layout must be one of"):
         ConllCorpus(train=str(one), layout="conll2003")
     with pytest.raises(ValueError, match="no split 'test'"):
         list(ConllCorpus(train=str(one)).documents("test"))

@@ -65,24 +65,24 @@ ROW = "1\tHi\thi\tINTJ\tUH\t_\t0\troot\t_\t_\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (ROW + "2\tx\tx\n", r"en\.conllu:2: 10 columns separated by tabs are needed, got 3"),
-        ("\n\n" + ROW + "2 x x x x x 0 x x x\n", r"en\.conllu:4: 10 columns .* got 1"),
+        (ROW + "2\tx\tx\n", r"en\.conllu:2: expected 10 columns separated by tabs, got 3"),
+        ("\n\n" + ROW + "2 x x x x x 0 x x x\n", r"en\.conllu:4: expected 10 columns .* got 1"),
         ("# c\n" + ROW.replace("\t0\t", "\tx\t"), r"en\.conllu:2: the head \(column 7\) must be .* got 'x'"),
         (
             "# c\n" + ROW + "\n" + ROW.replace("\t0\t", "\t2\t"),
             r"en\.conllu:4: head 2 is out of range: .* 1 words",
         ),
         (ROW.replace("\t0\t", "\t-1\t"), r"en\.conllu:1: the head"),
-        (ROW + ROW.replace("1", "3", 1), r"en\.conllu:2: words count from 1 upwards: expected 2, got 3"),
-        (ROW.replace("1", "one", 1), r"en\.conllu:1: 'one' is no word number"),
+        (ROW + ROW.replace("1", "3", 1), r"en\.conllu:2: words must be numbered from 1: expected 2, got 3"),
+        (ROW.replace("1", "one", 1), r"en\.conllu:1: 'one' is not a word number"),
         (ROW.replace("\tHi\t", "\t\t"), r"en\.conllu:1: the word \(column 2\) is empty"),
-        (ROW + "2\tx\tx\tX\tX\t_\t_\t_\t_\t_\n", r"en\.conllu:2: this word has no head and others"),
+        (ROW + "2\tx\tx\tX\tX\t_\t_\t_\t_\t_\n", r"en\.conllu:2: this word has no head, but others"),
         (ROW + ROW.replace("1", "2", 1), r"en\.conllu:2: a second root: the first is in line 1"),
         (
             ROW + "2\tx\tx\tX\tX\t_\t3\tdep\t_\t_\n3\tx\tx\tX\tX\t_\t2\tdep\t_\t_\n",
-            r"en\.conllu:2: the heads of this word lead in a circle",
+            r"en\.conllu:2: the heads of this word form a cycle",
         ),
-        (ROW.replace("\t0\t", "\t1\t"), r"en\.conllu:1: the heads of this word lead in a circle"),
+        (ROW.replace("\t0\t", "\t1\t"), r"en\.conllu:1: the heads of this word form a cycle"),
     ],
 )
 def test_malformed(tmp_path, text, message):

@@ -300,11 +300,11 @@ def test_shuffled_layers_on_request(tmp_path):
 
 
 def test_errors(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"layers asks for 'xpos', .* it has \['upos', 'topic'\]"):
+    with pytest.raises(ValueError, match=r"layers has 'xpos', .* it has \['upos', 'topic'\]"):
         tiny(tmp_path, layers=["upos", "xpos"])
     with pytest.raises(ValueError, match="split 'train' of the corpus is empty"):
         tiny(tmp_path, text={"train": [], "validation": TEXT["validation"]})
-    with pytest.raises(ValueError, match="split 'validation' of the corpus: no sentence is left"):
+    with pytest.raises(ValueError, match="split 'validation' of the corpus: it has no sentence"):
         tiny(tmp_path, text={"train": TEXT["train"], "validation": []})
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         tiny(tmp_path, batch_size=0)

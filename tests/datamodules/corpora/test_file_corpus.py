@@ -90,7 +90,7 @@ def test_not_utf8_and_missing(form, tmp_path):
         form.prepared(tmp_path, str(path))
     with pytest.raises(FileNotFoundError, match="no file"):
         form.prepared(tmp_path, str(tmp_path / "none"))
-    with pytest.raises(ValueError, match="no file is given"):
+    with pytest.raises(ValueError, match="no file was given"):
         form.corpus()
 
 

@@ -246,7 +246,7 @@ def test_what_cannot_be_is_refused(tmp_path):
         ({"n_outside": -1}, "n_outside >= 0"),
         ({"language_seed": -1}, "language_seed >= 0"),
         ({"n_test_tokens": 0}, "n_test_tokens >= 1"),
-        ({"length": 1, "n_types": 19}, "no 20 phrases of 1 words over 19 types"),
+        ({"length": 1, "n_types": 19}, "19 types do not allow 20 phrases of 1 words"),
     ):
         with pytest.raises(ValueError, match=match):
             corpus(**settings)

@@ -73,9 +73,9 @@ def test_coarse_classes():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (ROW + "x\tx\tx\n", r"en\.conll:2: 7 columns separated by tabs are needed, got 3"),
-        (HEAD + "Hi Hi hi GRE s O []\n", r"en\.conll:3: 7 columns .* got 1"),
-        (ROW + "#no comment\n", r"en\.conll:2: .* a comment starts with '# '"),
+        (ROW + "x\tx\tx\n", r"en\.conll:2: expected 7 columns separated by tabs, got 3"),
+        (HEAD + "Hi Hi hi GRE s O []\n", r"en\.conll:3: expected 7 columns .* got 1"),
+        (ROW + "#no comment\n", r"en\.conll:2: .* comments start with '# '"),
         (
             "# newdoc id = a\n\n" + ROW.replace("GRE", ""),
             r"en\.conll:3: the semantic tag \(column 4\) is empty",

@@ -337,7 +337,7 @@ def test_cut_of_a_dataset(tmp_path):
     for split in ("train", "validation"):
         pd.DataFrame({"text": WIKI.split("\n")}).to_parquet(folder / f"{split}-0.parquet")
     dataset = {"path": str(folder), "cache_dir": str(tmp_path / "hub")}
-    with pytest.raises(ValueError, match=r"give train alone .* got \['train', 'validation'\]"):
+    with pytest.raises(ValueError, match=r"give only train .* got \['train', 'validation'\]"):
         prepared(tmp_path, dataset=dataset, cut_articles=(0.5, 0.0, 0.5))
     corpus = prepared(
         tmp_path,
@@ -353,13 +353,13 @@ def test_cut_of_a_dataset(tmp_path):
 def test_bad_selection_and_cut(tmp_path):
     path = write(tmp_path, WIKI, "w.txt")
     for n in (0, -1):
-        with pytest.raises(ValueError, match=rf"longest_articles must be at least 1, got {n}: leave it out"):
+        with pytest.raises(ValueError, match=rf"longest_articles must be at least 1, got {n}: omit it"):
             TextCorpus(train=path, longest_articles=n)
     for shares in ((0.7, 0.1, 0.1), (0.7, 0.5, -0.2), (70, 10, 20), (float("nan"), 0.5, 0.5)):
         with pytest.raises(ValueError, match=r"cut_articles must be .* such as \[0\.7, 0\.1, 0\.2\], got"):
             TextCorpus(train=path, cut_articles=shares)
     for given in ({"train": path, "validation": path}, {"train": path, "test": path}, {"validation": path}):
-        with pytest.raises(ValueError, match="give train alone"):
+        with pytest.raises(ValueError, match="give only train"):
             TextCorpus(**given, cut_articles=(0.7, 0.1, 0.2))
     with pytest.raises(ValueError, match=r"no split 'validation': it has \['train', 'test'\]"):
         list(TextCorpus(train=path, cut_articles=(0.5, 0.0, 0.5)).documents("validation"))
@@ -419,7 +419,7 @@ def test_errors(tmp_path):
         prepared(tmp_path, train=str(tmp_path / "none.txt"))
     with pytest.raises(ValueError, match="split 'train' of the corpus is empty"):
         prepared(tmp_path, train=write(tmp_path, "\n\n", "empty.txt"))
-    with pytest.raises(ValueError, match="split 'test' of the corpus: no sentence is left"):
+    with pytest.raises(ValueError, match="split 'test' of the corpus: it has no sentence"):
         prepared(tmp_path, train=path, test=write(tmp_path, "unseen zebra .\n", "test.txt"), min_count=2)
     (tmp_path / "bad.txt").write_bytes(b"fine\nb\xe9d\n")
     with pytest.raises(ValueError, match=r"bad\.txt:2: not UTF-8"):

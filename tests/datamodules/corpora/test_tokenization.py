@@ -100,7 +100,7 @@ def test_word_pieces_of_each_kind(kind, tmp_path):
 
 
 def test_other_kinds_of_pieces_are_refused():
-    with pytest.raises(ValueError, match="kind is one of"):
+    with pytest.raises(ValueError, match="kind must be one of"):
         subword_tokenizer("bpe", COUNTS)
 
 
@@ -285,8 +285,8 @@ def test_how_full_stops_stand_without_a_prefix_space():
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        ("tokenizer_config.json", '"<eos>"', '"<eos>', r"tokenizer_config\.json:\d+: expected json"),
-        ("tokenizer_config.json", "{", "", r"tokenizer_config\.json:2: expected json"),
+        ("tokenizer_config.json", '"<eos>"', '"<eos>', r"tokenizer_config\.json:\d+: expected JSON"),
+        ("tokenizer_config.json", "{", "", r"tokenizer_config\.json:2: expected JSON"),
         (
             "tokenizer.json",
             '"model"',
@@ -313,7 +313,7 @@ def test_damaged_folders(tmp_path, file, old, new, message):
 def test_a_damaged_file_without_its_folder(tmp_path):
     word_tokenizer({"the": 2}).backend_tokenizer.save(str(tmp_path / "t.json"))
     (tmp_path / "t.json").write_text((tmp_path / "t.json").read_text(encoding="utf-8")[:-9], encoding="utf-8")
-    with pytest.raises(ValueError, match=r"t\.json:\d+: expected json"):
+    with pytest.raises(ValueError, match=r"t\.json:\d+: expected JSON"):
         load_tokenizer(str(tmp_path / "t.json"))
 
 

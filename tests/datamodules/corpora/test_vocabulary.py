@@ -117,7 +117,7 @@ def test_unigram_scores_are_ordered_and_letters_kept():
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
 def test_text_without_words_is_refused(kind):
-    with pytest.raises(ValueError, match="there is no word"):
+    with pytest.raises(ValueError, match="the text has no word"):
         subword_tokenizer(kind, {"<unk>": 3, "[SEP]": 1})
 
 

@@ -170,7 +170,7 @@ def test_facts_that_say_the_same(folder, tokenizer, caplog):
     path.write_text(path.read_text() + path.read_text())
     loader = corpus_of(TrexFacts(str(folder), ["P36"]), tokenizer).loader()
     assert len(loader.examples) == 2
-    assert "4 facts are there twice" in caplog.text
+    assert "4 facts have the same words as others" in caplog.text
 
 
 def test_two_ranks_see_each_question_once(folder, tokenizer):
@@ -308,11 +308,11 @@ def test_grammar_facts_are_worded_as_in_the_text():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", r"P36.jsonl:5: expected json"),
+        ("{", r"P36.jsonl:5: expected JSON"),
         ("[1]", r"P36.jsonl:5: expected an object with \['sub_label', 'obj_label'\] as text"),
         ('{"sub_label": "x"}', r"P36.jsonl:5: expected an object"),
         ('{"sub_label": "x", "obj_label": 3}', r"P36.jsonl:5: expected an object"),
-        ('{"sub_label": " ", "obj_label": "x"}', r"P36.jsonl:5: subject and object are words"),
+        ('{"sub_label": " ", "obj_label": "x"}', r"P36.jsonl:5: subject and object must be words"),
     ],
 )
 def test_malformed_lines(folder, tokenizer, line, message):
@@ -345,7 +345,7 @@ def test_errors(folder, tokenizer):
 
 def test_nothing_left(folder, tokenizer, tmp_path):
     (folder / "trex_lms_vocab" / "P36.jsonl").write_text('{"sub_label": "x", "obj_label": "Nowhere"}\n')
-    with pytest.raises(ValueError, match="none of 1 facts can be asked"):
+    with pytest.raises(ValueError, match="none of 1 facts can be queried"):
         corpus_of(TrexFacts(str(folder), ["P36"]), tokenizer)
     (tmp_path / "none.txt").write_text("nowhere\n")
     with pytest.raises(ValueError, match="none of 1 candidates"):

@@ -69,9 +69,9 @@ def test_no_text(tmp_path, content, line):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"a":\n [1,\n}', r"x\.json:3: expected json, got Expecting value at column 1"),
-        ("", r"x\.json:1: expected json"),
-        ('{"a": 1, "b": {"c": 1, "c": 2}}', r"x\.json:1: the name 'c' is there twice in an object"),
+        ('{"a":\n [1,\n}', r"x\.json:3: expected JSON, got Expecting value at column 1"),
+        ("", r"x\.json:1: expected JSON"),
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', r"x\.json:1: the name 'c' occurs twice in an object"),
         ("[" * 100_000, r"x\.json:1: nested too deeply"),
         ('["\\ud800"]', r"x\.json:1: not text: '\\ud800' is half of a character"),
         ("[" + "9" * 5000 + "]", r"x\.json:1: Exceeds the limit"),

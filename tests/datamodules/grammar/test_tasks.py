@@ -189,8 +189,8 @@ def test_no_sentence_is_trained_on_and_evaluated_on():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"tasks": ["CoLA"]}, "expected different tasks of"),
-        ({"n_train": 1}, "from 2"),
+        ({"tasks": ["CoLA"]}, "expected distinct tasks of"),
+        ({"n_train": 1}, "at least 2"),
     ],
 )
 def test_bad_settings(settings, message):

@@ -176,7 +176,7 @@ def test_other_epochs_of_a_stream_are_refused(cache):
     with pytest.raises(ValueError, match="epochs of 48 rows, this one would have 16: set epoch_batches 12"):
         other.resume(state)
     data = data_of("stream of 4", cache, batch_size=8)
-    with pytest.raises(ValueError, match="among 1 readers, this run asks for 4: set readers: 1"):
+    with pytest.raises(ValueError, match="among 1 readers, this run requests 4: set readers: 1"):
         data.train_dataloader().load_state_dict(state)
     with pytest.raises(ValueError, match=r"lacks readers \[1\] of 2"):
         two = Ranks("stream", cache, ranks=2)
@@ -243,7 +243,7 @@ def test_a_stream_of_before_goes_on_as_it_began(made, name, cache):
         loader = then.stream(workers, rank, ranks)
         loader.load_state_dict(state)
         assert [then.digest(batch) for batch in then.take(loader, 12)] == expected[name][rank]
-    with pytest.raises(ValueError, match="set num_workers as it was"):
+    with pytest.raises(ValueError, match="restore num_workers"):
         then.stream(workers + 3, 0, ranks).load_state_dict(state)
     with pytest.raises(ValueError, match=f"read by {ranks} ranks, this run has {ranks + 1}"):
         then.stream(workers, 0, ranks + 1).load_state_dict(state)

@@ -212,17 +212,19 @@ def test_another_objective_is_other_data(source, cache, streamed):
             if other == name:
                 again.train_dataloader().load_state_dict(state)
             else:
-                with pytest.raises(ValueError, match=rf"{name}.*{other}.*exact resuming needs"):
+                with pytest.raises(ValueError, match=rf"{name}.*{other}.*exact resuming requires"):
                     again.train_dataloader().load_state_dict(state)
 
 
 def test_bad_settings_are_refused(cache):
-    with pytest.raises(ValueError, match=r"objective is one of \['masked', 'causal', 'cloze'\], got 'gpt'"):
+    with pytest.raises(
+        ValueError, match=r"objective must be one of \['masked', 'causal', 'cloze'\], got 'gpt'"
+    ):
         make(cache, "gpt")
     for objective in DENSE:
-        with pytest.raises(ValueError, match=rf"pairs 'next' with objective '{objective}': leave pairs out"):
+        with pytest.raises(ValueError, match=rf"pairs 'next' with objective '{objective}': omit pairs"):
             make(cache, objective, pairs="next")
-        with pytest.raises(ValueError, match=rf"'{objective}' masks nothing.*max_ngram=3.*leave masking out"):
+        with pytest.raises(ValueError, match=rf"'{objective}' masks nothing.*max_ngram=3.*omit masking"):
             make(cache, objective, masking=Masking(max_ngram=3))
         make(cache, objective, masking=Masking())  # the default is nobody's wish
 
@@ -239,8 +241,8 @@ def test_a_mask_token_is_for_masked_rows_only(streamed):
         gatherer.add(streamed[1][0])
         batch = maker.batch(gatherer.block(), np.array([0]), [row_generator(0)])
         assert int((batch["labels"] != -100).sum()) == 6
-    with pytest.raises(ValueError, match=r"'masked' needs a tokenizer with \['mask_token'\].*vocabulary"):
+    with pytest.raises(ValueError, match=r"'masked' requires a tokenizer with \['mask_token'\].*vocabulary"):
         special_ids(tokenizer, "masked")
     tokenizer.sep_token = None
-    with pytest.raises(ValueError, match=r"'causal' needs a tokenizer with \['sep_token'\]"):
+    with pytest.raises(ValueError, match=r"'causal' requires a tokenizer with \['sep_token'\]"):
         special_ids(tokenizer, "causal")

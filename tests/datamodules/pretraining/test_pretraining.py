@@ -197,7 +197,7 @@ def test_resuming_with_other_settings_is_refused(cache):
     loader = make(cache).train_dataloader()
     next(iter(loader))
     for settings in ({"seed": 9}, {"sequence_length": 24}):
-        with pytest.raises(ValueError, match="exact resuming needs the same"):
+        with pytest.raises(ValueError, match="exact resuming requires equal"):
             make(cache, **settings).train_dataloader().load_state_dict(loader.state_dict())
 
 
@@ -244,7 +244,7 @@ def test_gold_layers_stand_at_the_labels(cache):
 def test_bad_settings_are_refused(cache, tmp_path):
     with pytest.raises(ValueError, match="give a corpus"):
         PretrainingCorpus()
-    with pytest.raises(ValueError, match="pairs is one of"):
+    with pytest.raises(ValueError, match="pairs must be one of"):
         make(cache, pairs="previous")
     with pytest.raises(ValueError, match="sequence_length"):
         make(cache, sequence_length=4)
@@ -268,5 +268,5 @@ def test_bad_settings_are_refused(cache, tmp_path):
         )
     )
     short.prepare_data()
-    with pytest.raises(ValueError, match="fewer than rows"):
+    with pytest.raises(ValueError, match="fewer than required for rows"):
         short.train_dataloader()

@@ -284,7 +284,7 @@ def test_bad_sources_are_clear_errors(folder, monkeypatch):
     stream = StreamedText({"path": "someone/no-such-dataset"}, epoch_batches=1)
     with pytest.raises(ValueError, match=r"someone/no-such-dataset.*can be reached"):
         stream.open()
-    for line, message in (('{"text": 3}', "holds int, expected text"), ('{"text": "  "}', "has no text")):
+    for line, message in (('{"text": 3}', "has int, expected text"), ('{"text": "  "}', "has no text")):
         (folder / "strange.jsonl").write_text(5 * f"{line}\n")
         with pytest.raises(ValueError, match=message):
             take(make(folder, files="strange.jsonl", path="json"), 1)
@@ -297,7 +297,7 @@ def test_documents_without_text_are_counted(folder, caplog):
     lines = [json.dumps({"text": document(i) if i % 3 else None}) + "\n" for i in range(12)]
     (folder / "gaps.jsonl").write_text("".join(lines))
     take(make(folder, files="gaps.jsonl", path="json"), 12)
-    assert "4 documents without text are left out" in caplog.text
+    assert "4 documents without text were left out" in caplog.text
 
 
 def test_other_settings_are_refused(folder):
@@ -306,7 +306,7 @@ def test_other_settings_are_refused(folder):
     state = loader.state_dict()
     other = make(folder)
     other._settings = {**other._settings, "block_rows": 16}
-    with pytest.raises(ValueError, match=r"block_rows.*needs the same"):
+    with pytest.raises(ValueError, match=r"block_rows.*requires equal"):
         other.load_state_dict(state)
 
 
@@ -321,8 +321,8 @@ def test_other_text_is_said(folder, caplog):
     assert not caplog.records
     other.load_state_dict(state)
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "part-*.parquet" in said.split(" and goes on in ")[0]
-    assert "part-0*.parquet" in said.split(" and goes on in ")[1]
+    assert "part-*.parquet" in said.split(" and continues from ")[0]
+    assert "part-0*.parquet" in said.split(" and continues from ")[1]
 
 
 def test_a_trainer_may_end_epochs_earlier(folder):

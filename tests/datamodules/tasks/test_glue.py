@@ -118,20 +118,20 @@ def test_all_of_glue_are_known_and_refused_by_no_name():
 
 def test_rows_that_qqp_itself_breaks_are_counted(tmp_path, caplog):
     list(GlueTasks(["QQP"], folder=str(write(tmp_path, "QQP", ROWS["QQP"]))).read())
-    assert "train.tsv: 1 rows of fewer than 6 columns left out" in caplog.text
+    assert "train.tsv: left out 1 rows with fewer than 6 columns" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("task", "rows", "message"),
     [
-        ("CoLA", [ROWS["CoLA"][0], "gj04\t1\tno\n"], r"train\.tsv:2: expected 4 columns between tabs, got 3"),
-        ("SST-2", [*ROWS["SST-2"], "a\tb\t1\n"], r"train\.tsv:4: expected 2 columns"),
-        ("SST-2", [*ROWS["SST-2"], "\n", "the\t1\n"], r"train\.tsv:4: expected 2 columns"),
+        ("CoLA", [ROWS["CoLA"][0], "gj04\t1\tno\n"], r"train\.tsv:2: expected 4 tab-separated columns, got 3"),
+        ("SST-2", [*ROWS["SST-2"], "a\tb\t1\n"], r"train\.tsv:4: expected 2 tab-separated columns"),
+        ("SST-2", [*ROWS["SST-2"], "\n", "the\t1\n"], r"train\.tsv:4: expected 2 tab-separated columns"),
         ("SST-2", [*ROWS["SST-2"], "a\t3\n"], r"train\.tsv:4: expected a label of \['0', '1'\], got '3'"),
         ("SST-2", ["text\tlabel\n", "a\t1\n"], r"train\.tsv:1: expected columns .*\['sentence'\] are missing"),
         ("STS-B", [*ROWS["STS-B"][:2], "0\t0\t0\t0\t0\t0\t0\ta\tb\thigh\n"], r"tsv:3: expected a score from 0 to 5"),
         ("STS-B", [*ROWS["STS-B"][:2], "0\t0\t0\t0\t0\t0\t0\ta\tb\t7.0\n"], r"tsv:3: expected a score from 0 to 5"),
-        ("QQP", [*ROWS["QQP"], "0\t1\t2\ta\tb\t1\textra\n"], r"tsv:5: expected 6 columns"),
+        ("QQP", [*ROWS["QQP"], "0\t1\t2\ta\tb\t1\textra\n"], r"tsv:5: expected 6 tab-separated columns"),
         ("CoLA", [], r"train\.tsv:1: expected rows with examples, got none"),
     ],
 )  # fmt: skip
@@ -142,17 +142,17 @@ def test_malformed_files(tmp_path, task, rows, message):
 
 
 def test_missing_files(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"RTE/train\.tsv is not there: expected GLUE's own layout"):
+    with pytest.raises(FileNotFoundError, match=r"RTE/train\.tsv does not exist: expected GLUE's own layout"):
         list(GlueTasks(["RTE"], folder=str(tmp_path)).read())
-    with pytest.raises(FileNotFoundError, match=r"train-v2\.0\.json is not there"):
+    with pytest.raises(FileNotFoundError, match=r"train-v2\.0\.json does not exist"):
         list(GlueTasks([SQUAD], folder=str(tmp_path)).read())
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"tasks": ["GLUE"], "folder": "x"}, "expected different tasks of"),
-        ({"tasks": [], "folder": "x"}, "expected different tasks of"),
+        ({"tasks": ["GLUE"], "folder": "x"}, "expected distinct tasks of"),
+        ({"tasks": [], "folder": "x"}, "expected distinct tasks of"),
         ({}, "either a folder in GLUE's layout, or a dataset"),
         ({"folder": "x", "dataset": {"path": "y"}}, "either a folder in GLUE's layout, or a dataset"),
         ({"tasks": [SQUAD], "dataset": {"path": "y"}}, "give `dataset` for GLUE's tasks"),
@@ -211,7 +211,7 @@ def test_the_loader_serves_what_is_evaluated_on_once(tmp_path):
     assert sorted(torch.cat(halves).tolist()) == list(range(6))
     with pytest.raises(RuntimeError, match="not set up"):
         _ = GlueTasks(["RTE"], folder="x").tasks
-    with pytest.raises(ValueError, match="needs a `tokenizer`"):
+    with pytest.raises(ValueError, match="requires a `tokenizer`"):
         GlueTasks(["RTE"], folder="x").setup()
 
 
@@ -262,7 +262,7 @@ def test_windows_hold_the_answers(max_length):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"data": [', r"dev-v2\.0\.json:1: expected json"),
+        ('{"data": [', r"dev-v2\.0\.json:1: expected JSON"),
         ('{"version": 2}', "expected SQuAD's layout"),
         (json.dumps({"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "1"}]}]}]}),
          r"v2\.0\.json: data\[0\]\.paragraphs\[0\]\.qas\[0\]: expected .* a list 'answers'"),
@@ -303,8 +303,8 @@ def test_malformed_squad(tmp_path, text, message):
         ),
         ({"answers": ["cat"]}, r"answers\[0\]: expected an object, got 'cat'"),
         ({"is_impossible": "false"}, "expected is_impossible to be true or false, got 'false'"),
-        ({"is_impossible": True}, "is_impossible is true, with 1 answers: which holds"),
-        ({"is_impossible": False, "answers": []}, "is_impossible is false, with 0 answers: which holds"),
+        ({"is_impossible": True}, "is_impossible is true, with 1 answers: correct one"),
+        ({"is_impossible": False, "answers": []}, "is_impossible is false, with 0 answers: correct one"),
         ({"id": None}, "expected an id, got 'None'"),
         ({"question": 3}, "expected question and context as text"),
     ],
@@ -333,7 +333,7 @@ def test_numbers_as_other_programs_write_them(tmp_path, start):
     [
         (b'{"data": [\n"\xff"', r"json:2: not UTF-8"),
         (b"[" * 10**5, r"json:1: nested too deeply"),
-        (b'{"data": [],\n"data": []}', r"json:1: the name 'data' is there twice"),
+        (b'{"data": [],\n"data": []}', r"json:1: the name 'data' occurs twice"),
         (b'{"data": []}', r"json: expected questions, got none"),
         (b"[]", r"json: expected SQuAD's layout, an object with a list 'data', got '\[\]'"),
         (b'{"data": [3]}', r"json: data\[0\]: expected an object, got '3'"),
@@ -348,8 +348,11 @@ def test_damaged_squad(tmp_path, content, message):
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        (None, "row 0: expected answers with as many texts as places"),
-        ({"text": ["a"], "answer_start": []}, "row 0: expected answers with as many texts as places"),
+        (None, "row 0: expected answers with equal numbers of text and answer_start"),
+        (
+            {"text": ["a"], "answer_start": []},
+            "row 0: expected answers with equal numbers of text and answer_start",
+        ),
         ({"text": ["a"], "answer_start": [-1]}, "row 0: expected answer_start"),
     ],
 )
@@ -365,11 +368,11 @@ def test_rows_of_other_types(answers, message):
         (b"sentence\tlabel\nthe c\xe9t\t1\n", r"train\.tsv:2: not UTF-8"),
         (
             b"sentence\tlabel\tlabel\nthe cat\t1\t0\n",
-            r"train\.tsv:1: the columns \['label'\] are there twice",
+            r"train\.tsv:1: the columns \['label'\] occur twice",
         ),
         (b"sentence\tlabel\nthe\0cat\t1\n", r"train\.tsv:2: not text"),
         (b"", r"train\.tsv:1: expected columns .*got '\[\]'"),
-        (b"sentence\tlabel\n", r"train\.tsv:1: expected rows with examples, got none: is the file whole"),
+        (b"sentence\tlabel\n", r"train\.tsv:1: expected rows with examples, got none: is the file complete"),
     ],
 )
 def test_damaged_files(tmp_path, content, message):
@@ -456,7 +459,7 @@ class Hub:
     [
         (Hub([{"sentence": "a", "label": -1}]), "RTE, train, row 0: expected columns"),
         (Hub([{"sentence1": "a", "sentence2": "b", "label": -1}]), "row 0: expected a label below 2, got -1"),
-        (Hub([], ("test",)), r"no split 'train', it has \['test'\]"),
+        (Hub([], ("test",)), r"no split 'train': it has \['test'\]"),
     ],
 )
 def test_a_hub_dataset_of_another_kind(monkeypatch, hub, message):

@@ -1,1 +1,1 @@
-"""Claims of Inoue et al. 2022 on training, and on the published network; those on initial ones are the study's file."""
+"""Claims of Inoue et al. 2022 about training and the published network; the study's file has those on initial ones."""

@@ -1,4 +1,4 @@
-"""How much is much in the claims on chaos, chosen before the runs were made."""
+"""Thresholds of the claims about chaos, chosen before the runs were made."""
 
 import math
 
@@ -28,7 +28,7 @@ SENTENCE = "one sentence in a hundred"
 
 
 def below_ceiling(t: int, share: Number, whose: str = "") -> Condition:
-    """Enough sentences for an effective dimension: its share of its ceiling is small."""
+    """Return the condition that sentences suffice for an effective dimension: its share of its ceiling is small."""
     return Condition(
         f"N_eff at t = {t}{whose} is below half of its ceiling, the number of sentences less one",
         share,

@@ -1,8 +1,8 @@
-"""The claims of Inoue et al. 2022 about ALBERT-large as it was published: one network beside initial ones of its size.
+"""The claims of Inoue et al. 2022 about ALBERT-large as published: one network and initial ones of its size.
 
-The profile ``paper`` measures them; it was never run here. Of one pre-trained network a number has no interval over
-networks, and a verdict needs three seeds: what is compared with initial networks is paired with that of its seed, and
-stays undecided until other pre-trained networks of this size are there. How much is much was chosen as in the other
+The profile ``paper`` measures them; it was never run here. For one pre-trained network, a number has no interval over
+networks, and a verdict requires three seeds: comparisons with initial networks are paired by seed, and
+remain undecided until other pre-trained networks of this size exist. Thresholds were chosen as in the other
 files of this study, before any such run.
 """
 
@@ -33,33 +33,33 @@ BESIDE = "0: an initial network of the same size"
 
 
 def at(quantity: str, run: Any = PUBLISHED, name: str = "encoder_dynamics", **where: Any) -> At:
-    """A quantity of the dynamics of the published network, or of an initial one."""
+    """Return a quantity of the dynamics of the published network, or of an initial one."""
     return At(Rows("EncoderDynamics", quantity, where=tuple(where.items()), name=name, run=run), 0)
 
 
 def readout(quantity: str, how: str, t: int, run: Any = PUBLISHED) -> At:
-    """What is told from the state at a time: masked tokens where the mask is shown, or similarity."""
+    """Return a readout from the state at a time: masked tokens where the mask is shown, or similarity."""
     where = (("how", how), ("t", t), *([("where", "mask")] if quantity == "accuracy" else []))
     return At(Rows("DepthPerformance", quantity, where=where, run=run), 0)
 
 
 def written(quantity: str, run: Any = PUBLISHED) -> At:
-    """Of the window from which letters are written best."""
+    """Return a quantity of the window with the best handwriting."""
     return At(Rows("Handwriting", quantity, run=run), 0)
 
 
 def beside(number: Any, *args: Any, **where: Any) -> Difference:
-    """The published network less the initial one."""
+    """Return the published network's number minus the initial one's."""
     return Difference(number(*args, **where), number(*args, run=INITIAL, **where))
 
 
 def ratio_beside(number: Any, *args: Any, **where: Any) -> LogRatio:
-    """The logarithm of their ratio."""
+    """Return the logarithm of their ratio."""
     return LogRatio(number(*args, **where), number(*args, run=INITIAL, **where))
 
 
 def claim(name: str, says: str, where: str, variant: str, *parts: Part, matters: str, floor: str, **more: Any) -> Claim:
-    """One that the profile ``paper`` measures."""
+    """Return a claim that the profile ``paper`` measures."""
     return Claim(
         f"pretrained_{name}", says, where, parts, matters=matters, floor=floor, variant=variant,
         question="Is the published ALBERT-large (v2) as printed?", measured_by=RUN, **more,
@@ -67,7 +67,7 @@ def claim(name: str, says: str, where: str, variant: str, *parts: Part, matters:
 
 
 def sentences(quantity: str, says: str, **where: Any) -> Part:
-    """A share of sentences that is to be all of them."""
+    """Return the part that a share of sentences is at least 0.99."""
     return Part(at(quantity, **where), Above(0.99), says)
 
 
@@ -129,7 +129,7 @@ TRANSIENTS = (
 
 
 def elsewhere(number: Number, t: int) -> Part:
-    """A readout away from the depth of the model."""
+    """Return the part on a readout away from the model's depth."""
     return Part(number, Within(-ACCURACY, ACCURACY), f"t = {t} − t = {DEPTH}")
 
 

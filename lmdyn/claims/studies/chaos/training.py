@@ -1,8 +1,8 @@
-"""The claims of Inoue et al. 2022 about training, of small models that are trained: each against its own step 0.
+"""The claims of Inoue et al. 2022 about training, on small models that are trained: each compared with its own step 0.
 
-The publication compares one pre-trained network with five untrained ones; here each seed is its own control. What is
-void: an effective dimension near its ceiling, which is that of the sentences, and claims about what the model is good
-for, where it does not know more of masked tokens than can be told from the token alone.
+The publication compares one pre-trained network with five untrained ones; here each seed is its own control. Claims are
+void for an effective dimension near its ceiling, which is determined by the sentences, and claims about the use of a
+model if it does not predict masked tokens better than is possible from the token alone.
 """
 
 from dataclasses import replace
@@ -32,12 +32,12 @@ ORGANISM = (("hidden_size", 128),)
 
 
 def rows(quantity: str, **where: object) -> Rows:
-    """A quantity of the dynamics of a model that is trained."""
+    """Return a quantity of the dynamics of a trained model."""
     return Rows("EncoderDynamics", quantity, where=tuple(where.items()), run=ORGANISM)
 
 
 def readout(quantity: str, t: int | None = None, *, how: str, masked: bool = True) -> Rows:
-    """What can be told from the state at a time, at positions that show the mask token."""
+    """Return a readout from the state at a time, at positions that show the mask token."""
     where = (("how", how), *([("where", "mask")] if masked else []), *([] if t is None else [("t", t)]))
     return Rows("DepthPerformance", quantity, where=where, run=ORGANISM)
 
@@ -95,7 +95,7 @@ SHORT_TERM = (
 
 
 def kind_share(kind: str, step: str | int = "last") -> Number:
-    """Share of sentences of a kind."""
+    """Return the share of sentences of a kind."""
     return At(rows("orbit_share", kind=kind), step)
 
 
@@ -172,7 +172,7 @@ LONG_TERM = (
 
 
 def accuracy(t: int, how: str = "fixed") -> Number:
-    """At positions that show the mask token."""
+    """Return the accuracy at positions that show the mask token."""
     return At(readout("accuracy", t, how=how))
 
 
@@ -237,8 +237,8 @@ USES = (
     ),
 )
 
-# seed 11 had been looked at when the observer's settings were chosen; λ of seeds to 15 was measured wrongly at first,
-# and the number of the claim about it was changed, no region; that on the full map came later still
+# seed 11 was inspected when the observer's settings were chosen; λ of seeds up to 15 was at first measured incorrectly,
+# and the number of the claim about it was changed, but not its region; the number on the full map was added later
 SEEN, ALL = (11,), (11, 12, 13, 14, 15)
 TRAINING = tuple(
     replace(claim, seen=ALL if claim.name.startswith("larger_exponent") else SEEN)
