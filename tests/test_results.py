@@ -61,6 +61,31 @@ def check(study, root, tmp_path):
             ), path
 
 
+def summary_of(section):
+    """Runs; claims that hold, fail, are undecided; after Holm; CPU hours, GB of memory: as a page says them."""
+    claims = re.search(
+        r"^\S+, (\d+) runs of .*?: (\d+) holds?, (\d+) fails?, (\d+) (?:is|are) undecided.*?"
+        r"; after Holm (\d+) holds?, (\d+) fails?\.",
+        section, re.M,
+    )  # fmt: skip
+    cost = re.search(r"^- cost ([\d.]+) CPU hours .*?([\d.]+) GB of memory", section, re.M)
+    cost = cost or re.search(r"sessions of ([\d.]+) CPU hours; at most ([\d.]+) GB of memory", section)
+    runs, *counts = claims.groups()
+    return [runs, *cost.groups(), " / ".join(counts[:3]), " / ".join(counts[3:])]
+
+
+def test_the_table_of_commands_says_what_the_pages_say():
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if "snakemake --profile" in line]
+    given = {re.search(r"configs/(\S+?)`", row[0])[1]: row[1:] for row in rows}
+    expected = {}
+    for name in RECORDED:
+        page = (ROOT / "docs" / "results" / f"{name}.md").read_text(encoding="utf-8")
+        for section in re.split(r"^## ", page, flags=re.M)[1:]:
+            expected[f"{name}/{section.split()[0].replace(chr(92), '')}"] = summary_of(section)
+    assert given == expected
+
+
 @pytest.mark.parametrize(  # the smallest in the fast tier
     "name",
     [
