@@ -12,7 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lmdyn.callbacks.observing.figures import PlainTextFigure, line_styles, set_step_axis
+from lmdyn.callbacks.observing.figures import (
+    PlainTextFigure,
+    in_style,
+    line_styles,
+    set_step_axis,
+)
 
 __all__ = ["Curve", "ForestRow", "claims_figure", "token_axis"]
 
@@ -66,6 +71,7 @@ class ForestRow:
     says: str = ""
 
 
+@in_style
 def claims_figure(title: str, rows: Sequence[ForestRow]) -> Figure:
     """Curves over training on the left, and on the right each number with its region, seeds, interval and floor.
 
