@@ -11,14 +11,16 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import lmdyn.callbacks
 from lmdyn.callbacks import Observer
-from lmdyn.callbacks.observing.loggers import publish
+from lmdyn.callbacks.observing.loggers import log_figure, publish
 from lmdyn.callbacks.observing.run import snake_case
 from lmdyn.cli.__main__ import main
 from lmdyn.datamodules import GrammarCorpus, PretrainingCorpus
+from tests.helpers.figure_faults import figure_faults
 from tests.helpers.recorded import UNITS, check_tags, check_values, is_elsewhere
 
 SCHEDULE = {"at": [0, 3], "epochs": True}
@@ -232,6 +234,14 @@ def publish_numbers(observer: Observer, *args: object) -> None:
         publish(observer, *args)
 
 
+def log_and_look(loggers: object, tag: str, figure: Figure, step: int) -> None:
+    """As ``log_figure``, and a line in ``faults.txt`` of the run for each fault of the figure."""
+    (logger,) = loggers
+    with (Path(logger.log_dir) / "faults.txt").open("a") as lines:
+        lines.writelines(f"{tag} at step {step}: {fault!r}\n" for fault in figure_faults(figure))
+    log_figure(loggers, tag, figure, step)
+
+
 def fit(folder: Path, callbacks: list[dict], language: str = "grammar", figures: bool = False) -> Path:
     """Figures take most of the time: without them there is no report, either."""
     checkpoint = {"class_path": "ScheduledCheckpoint", "init_args": {"schedule": SCHEDULE}}
@@ -250,6 +260,8 @@ def fit(folder: Path, callbacks: list[dict], language: str = "grammar", figures:
         if not figures:
             patches.enter_context(mock.patch("lmdyn.callbacks.observing.recording.publish", publish_numbers))
             patches.enter_context(mock.patch("lmdyn.cli.report.write_report"))
+        else:
+            patches.enter_context(mock.patch("lmdyn.callbacks.observing.loggers.log_figure", log_and_look))
         main(["fit", "--config", str(folder / "in.yaml")])
     return folder / "run"
 
@@ -412,6 +424,14 @@ def test_the_tests_of_declarations_can_fail():
     for quantity, value, says in (("accuracy", 1.01, "outside of 0 to 1"), ("hits", 1.0, "not declared")):
         with pytest.raises(AssertionError, match=says):
             check_values(cls, pd.concat([table, pd.DataFrame({"quantity": [quantity], "value": [value]})]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_figures_can_be_read(drawn, language):
+    """Texts are whole, apart and large enough, marks are whole, lines are told apart, no panel is empty."""
+    faults = (drawn[language] / "faults.txt").read_text()
+    assert not faults
 
 
 @pytest.mark.slow

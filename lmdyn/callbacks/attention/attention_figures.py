@@ -26,6 +26,7 @@ _LABELS = {
 _SCALE = LogNorm(1e-3, 1, clip=True)  # of all maps: the same at each step
 
 
+@fig.in_style
 def attention_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """All figures of the finite observations, none without; of the maps the last step's are enough."""
     observations = _finite(observations)
@@ -63,10 +64,10 @@ def _by_layer(observations: pd.DataFrame, sites: Sequence[str], scores: Sequence
     for ax, score in zip(panels, scores, strict=True):
         rows = select(observations, quantity=score)
         means = rows.groupby(["site", "step"], observed=True)["value"].mean().reset_index()
-        fig.draw_lines(ax, means, "site", fig.shades(sites, last=0.92), label=fig.site_label, ms=3, lw=1.1)
-        ax.set_ylabel(_LABELS[score], fontsize=9)
+        fig.draw_lines(ax, means, "site", fig.site_styles(sites), label=fig.site_label)
+        ax.set_title(_LABELS[score])
         fig.set_step_axis(ax, observations["step"])
-    panels.legend(title="mean over heads", fontsize=7)
+    panels.legend(title="mean over heads")
     return panels.figure
 
 
@@ -80,19 +81,19 @@ def _heads(last: pd.DataFrame, sites: Sequence[str], scores: Sequence[str]) -> F
     for ax, score in zip(panels, scores, strict=True):
         values = wide(select(rows, quantity=score), "head", "site")
         values = values.reindex(index=list(sites), columns=range(heads))
-        image = ax.imshow(values.to_numpy(dtype=float), aspect="auto", cmap="viridis")
-        ax.set_title(_LABELS[score], fontsize=9, loc="left")
-        ax.set_xlabel("head", fontsize=9)
+        image = fig.show_image(ax, values.to_numpy(dtype=float), aspect="auto", cmap="viridis")
+        ax.set_title(_LABELS[score])
+        ax.set_xlabel("head")
         ax.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-        ax.set_yticks(range(len(sites)), [fig.site_label(site) for site in sites], fontsize=7)
+        ax.set_yticks(range(len(sites)), [fig.site_label(site) for site in sites], fontsize=8)
         panels.figure.colorbar(image, ax=ax)
-    panels.figure.suptitle(f"all heads at step {int(last['step'].iloc[0]):,}", fontsize=10)
+    panels.figure.suptitle(f"all heads at step {int(last['step'].iloc[0]):,}")
     return panels.figure
 
 
 def _map(ax: Axes, rows: pd.DataFrame) -> Any:
     """The map of one head, query by key."""
-    return ax.imshow(_square(rows), norm=_SCALE, cmap="magma", interpolation="nearest")
+    return fig.show_image(ax, _square(rows), norm=_SCALE, cmap="magma")
 
 
 def _square(rows: pd.DataFrame) -> "np.ndarray[Any, Any]":
@@ -114,14 +115,14 @@ def _maps(last: pd.DataFrame, sites: Sequence[str]) -> Figure:
             if len(of_head):
                 image = _map(ax, of_head)
             if head == 0:
-                (ax.set_title if across else ax.set_ylabel)(fig.site_label(site), fontsize=7)
+                (ax.set_title if across else ax.set_ylabel)(fig.site_label(site), fontsize=8)
             if i == 0:
-                (ax.set_ylabel if across else ax.set_title)(f"head {head}", fontsize=7)
+                (ax.set_ylabel if across else ax.set_title)(f"head {head}", fontsize=8)
     _colour_bar(panels, image)
     panels.figure.suptitle(
         f"mean attention at step {int(last['step'].iloc[0]):,}: query positions 0–{int(rows['query'].max())} "
         "downwards, key positions to the right",
-        fontsize=9, wrap=True,
+        wrap=True,
     )  # fmt: skip
     return panels.figure
 
@@ -132,6 +133,7 @@ def _colour_bar(panels: fig.Panels, image: Any) -> None:
     )
 
 
+@fig.in_style
 def diagonal_animation(observations: pd.DataFrame) -> Sequence[Figure]:
     """One frame a step: in the first, a middle and the last layer the head whose diagonal score rises most."""
     observations = _finite(observations)
@@ -166,10 +168,9 @@ class _DiagonalFrames(Sequence[Figure]):
         self._images = []
         for ax, square, (site, head) in zip(panels, self._maps[0][1], heads, strict=True):
             self._images.append(_map(ax, square))
-            ax.set_title(f"{fig.site_label(site)}, head {head}", fontsize=9)
-            ax.set_xlabel("key position", fontsize=8)
-            ax.tick_params(labelsize=7)
-        panels.set_ylabel("query position", fontsize=8)
+            ax.set_title(f"{fig.site_label(site)}, head {head}")
+            ax.set_xlabel("key position")
+        panels.set_ylabel("query position")
         _colour_bar(panels, self._images[-1])
 
     def __len__(self) -> int:
@@ -181,6 +182,5 @@ class _DiagonalFrames(Sequence[Figure]):
             image.set_data(_square(square))
         self._panels.figure.suptitle(
             f"step {step:,}: in the first, a middle and the last layer, the head whose diagonal score rises most",
-            fontsize=9,
         )
         return self._panels.figure

@@ -7,7 +7,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lmdyn.callbacks.observing.figures import named_runs, new_figure, new_panels, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import (
+    in_style,
+    line_style,
+    named_runs,
+    new_figure,
+    new_panels,
+    outer_legend,
+    set_step_axis,
+)
 from lmdyn.callbacks.observing.schema import select
 
 __all__ = ["depth_performance_figures"]
@@ -30,6 +38,7 @@ _FIGURES = {  # name to quantity, where, and label
 }
 
 
+@in_style
 def depth_performance_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """Accuracy and Pearson's correlation over t and over training steps, of one run or of several (a column ``run``).
 
@@ -79,7 +88,7 @@ def _over_time(observations: pd.DataFrame, quantity: str, label: str) -> Figure:
                 ax.plot(
                     curve["t"].astype(int), curve["value"], ls=dashes, marker=".", ms=5, lw=1.4, clip_on=False,
                     color=_colour(runs, run, str(how)), alpha=1.0 if last else 0.35,
-                    label=", ".join([run] * (len(runs) > 1) + [name] + ([] if len(steps) == 1 else [f"step {step}"])),
+                    label=_label(runs, name, "" if len(steps) == 1 else f", step {step:,}"),
                 )  # fmt: skip
         if quantity == "accuracy":
             for how, value in select(rows, quantity="floor", step=steps[-1])[["how", "value"]].itertuples(
@@ -88,16 +97,35 @@ def _over_time(observations: pd.DataFrame, quantity: str, label: str) -> Figure:
                 name, dots = _FLOORS[how]
                 ax.axhline(
                     value, color="0.4" if len(runs) == 1 else _colour(runs, run, "fixed"), lw=1.0, ls=dots, zorder=0,
-                    label=", ".join([run] * (len(runs) > 1) + [name]),
+                    label=_label(runs, name),
                 )  # fmt: skip
     for i, depth in enumerate(sorted(depths)):
         ax.axvline(depth, color="0.5", lw=0.9, ls=":", zorder=0, label=None if i else "the model's depth")
+    if len(runs) > 1:
+        _name_looks(ax, observations, runs, quantity)
     ax.set_xlabel("time t (applications of the layer)")
     ax.set_ylabel(label)
-    ax.set_xlim(left=0)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     outer_legend(ax)
     return figure
+
+
+def _label(runs: Sequence[str], name: str, ending: str = "") -> str:
+    return f"{name}{ending}" if len(runs) == 1 else "_nolegend_"
+
+
+def _name_looks(ax: Axes, observations: pd.DataFrame, runs: Sequence[str], quantity: str) -> None:
+    """Legend entries of several runs: one for each colour, and one for each way to draw a line."""
+    for run in runs:
+        ax.plot([], [], color=_colour(runs, run, "fixed"), label=run)
+    for how in select(observations, quantity=quantity)["how"].unique():
+        name, dashes = _HOW[str(how)]
+        ax.plot([], [], color="0.4", ls=dashes, label=name)
+    if observations.groupby("run")["step"].nunique().max() > 1:
+        ax.plot([], [], color="0.4", alpha=0.35, label="pale: at the first step")
+    if quantity == "accuracy":
+        for name, dots in _FLOORS.values():
+            ax.plot([], [], color="0.4", lw=1.0, ls=dots, label=name)
 
 
 def _over_training(observations: pd.DataFrame, present: Sequence[str]) -> Figure:
@@ -148,5 +176,5 @@ def _colour(runs: Sequence[str], run: str, how: str, *, both: bool = False) -> s
     """A colour for each run; of a single one, for each way of decoding; with ``both``, for each pair of them."""
     second = list(_HOW).index(how) % 2
     if len(runs) == 1:
-        return f"C{second}"
-    return f"C{(2 * runs.index(run) + second if both else runs.index(run)) % 10}"
+        return str(line_style(second)["color"])
+    return str(line_style(2 * runs.index(run) + second if both else runs.index(run))["color"])

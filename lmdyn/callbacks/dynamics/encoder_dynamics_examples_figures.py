@@ -9,7 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
 from lmdyn.callbacks.dynamics.encoder_dynamics_tables import curve, curves
-from lmdyn.callbacks.observing.figures import PlainTextFigure, line_style, outer_legend
+from lmdyn.callbacks.observing.figures import (
+    COLOURS,
+    PlainTextFigure,
+    in_style,
+    outer_legend,
+    site_styles,
+)
 
 __all__ = ["TIME", "attractor_figure", "perturbation_figure", "positive", "synchronization_figure"]
 
@@ -20,6 +26,7 @@ _SINCE = "t since synchronization (steps of the map)"
 _MAPS = 11  # attention maps that fit beside one another: every 50 of 500 steps
 
 
+@in_style
 def synchronization_figure(
     last: Mapping[str, pd.DataFrame], titles: Mapping[str, str], threshold: float
 ) -> Figure | None:
@@ -46,11 +53,11 @@ def _synchronization(part: SubFigure, rows: pd.DataFrame, threshold: float) -> N
     heights = [height for height, of in ((2.0, elements), (1.15, maps), (1.6, example)) if len(of)]
     panels = list(part.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
     ax = panels.pop(0)
-    for i, token in enumerate(elements):
-        label = f"token {token}"
-        ax.plot(elements.index, elements[token], lw=1, label=label, **line_style(i))
+    looks = site_styles(list(elements))
+    for token, look in looks.items():
+        ax.plot(elements.index, elements[token], lw=1, label=f"token {token}", **look)
     ax.set_ylabel("first element of\nthe token vectors")
-    outer_legend(ax, fontsize=7)
+    outer_legend(ax)
     if len(maps):
         _attention(panels.pop(0), maps, half)
     if len(example):
@@ -95,27 +102,29 @@ def _attention(ax: Axes, maps: pd.DataFrame, half: float) -> None:
     for t, values in zip(shown.index, shown.to_numpy(), strict=True):
         inset = ax.inset_axes((t - 0.9 * half, 0, 1.8 * half, 0.86), transform=ax.get_xaxis_transform())
         image = inset.imshow(values.reshape(side, side), vmin=0, vmax=highest, cmap="viridis")
-        inset.set_title(f"t = {t}", fontsize=7, pad=2)
+        inset.set_title(f"t = {t}", fontsize=8, pad=2)
         inset.set(xticks=[], yticks=[])
     bar = ax.inset_axes((1.02, 0.05, 0.012, 0.8))
     ax.figure.colorbar(image, cax=bar)
-    bar.tick_params(labelsize=7)
-    bar.set_title("rows: queries\ncolumns: keys", fontsize=7, loc="left", pad=4)
+    bar.set_title("rows: queries\ncolumns: keys", fontsize=8, loc="left", pad=4)
 
 
 def _deviations(ax: Axes, example: "pd.Series[float]", mean: "pd.Series[float]", threshold: float) -> None:
     if len(mean):
         ax.plot(mean.index, positive(mean), color="0.6", lw=1.2, label="mean of sentences")
-    ax.plot(example.index, positive(example), color="C0", lw=1.6, label="this sentence")
+    ax.plot(example.index, positive(example), color=COLOURS["blue"], lw=1.6, label="this sentence")
     ax.axhline(threshold, color="0.3", lw=0.9, ls="--", label=f"threshold {threshold:g}")
     below = example.index[example < threshold]
     if len(below):
-        ax.axvline(below[0], color="C3", lw=0.9, ls=":", label=f"synchronized\nat t = {below[0]}")
+        ax.axvline(
+            below[0], color=COLOURS["vermilion"], lw=0.9, ls=":", label=f"synchronized\nat t = {below[0]}"
+        )
     ax.set_yscale("log")
     ax.set_ylabel("deviation D(t)")
-    outer_legend(ax, fontsize=7)
+    outer_legend(ax)
 
 
+@in_style
 def perturbation_figure(last: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> Figure | None:
     """Figure 4A: a trajectory and a perturbed one, of synchronized tokens, and below how far apart the states are.
 
@@ -129,20 +138,24 @@ def _perturbation(part: SubFigure, rows: pd.DataFrame) -> None:
     trajectories = curves(rows, "trajectory", "kind")
     difference = curve(rows, "trajectory_difference")
     axes = part.subplots(2 if len(difference) else 1, 1, squeeze=False, sharex=True)[:, 0]
-    looks: dict[str, dict[str, Any]] = {"original": {"color": "C0"}, "perturbed": {"color": "C1", "ls": "--"}}
+    looks: dict[str, dict[str, Any]] = {
+        "original": {"color": COLOURS["blue"]},
+        "perturbed": {"color": COLOURS["vermilion"], "ls": "--"},
+    }
     for kind, look in looks.items():
         if kind in trajectories:
             axes[0].plot(trajectories.index, trajectories[kind], lw=1, label=kind, **look)
-    axes[0].set_ylabel("first element of\nthe token vector", fontsize=9)
+    axes[0].set_ylabel("first element of\nthe token vector")
     outer_legend(axes[0])
     if len(difference):
         axes[1].plot(difference.index, positive(difference), color="0.2", lw=1.2)
         axes[1].set_yscale("log")
-        axes[1].set_ylabel("norm of the difference\nof the two states", fontsize=9)
+        axes[1].set_ylabel("norm of the difference\nof the two states")
     axes[-1].set_xlabel(_SINCE)
     axes[-1].set_xlim(trajectories.index.min(), max(trajectories.index.max(), trajectories.index.min() + 1))
 
 
+@in_style
 def attractor_figure(last: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> Figure | None:
     """Figure 4C: the trajectory of synchronized tokens in its first principal components, by time.
 
@@ -183,6 +196,6 @@ def _parts(
     figure = PlainTextFigure(width, height * len(runs))
     parts: Iterable[SubFigure] = figure.subfigures(len(runs), 1, squeeze=False)[:, 0]
     for part, (run, rows) in zip(parts, runs.items(), strict=True):
-        part.suptitle(titles[run], fontsize=10, x=0.01, ha="left")
+        part.suptitle(titles[run], x=0.01, ha="left")
         draw(part, rows)
     return figure

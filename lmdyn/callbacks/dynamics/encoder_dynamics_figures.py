@@ -39,6 +39,7 @@ _BINS = 24  # of transient lengths
 _Runs = Mapping[str, pd.DataFrame]
 
 
+@fig.in_style
 def dynamics_figures(
     observations: pd.DataFrame, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Figure]:
@@ -108,12 +109,12 @@ def _offsets(last: _Runs, titles: Mapping[str, str], colours: Mapping[str, str])
             if len(share) and share.iloc[0] < 1:
                 ax.annotate(
                     f"{share.iloc[0]:.0%}", (at, 1.0), xycoords=ax.get_xaxis_transform(), xytext=(0, 2),
-                    textcoords="offset points", ha="center", fontsize=7, color=colours[run],
+                    textcoords="offset points", ha="center", fontsize=8, color=colours[run],
                 )  # fmt: skip
     partly = len(ax.texts) > 0
     ax.set_xticks(range(len(lengths)), [str(n) for n in sorted(lengths)])
     ax.set_xlim(-0.6, len(lengths) - 0.4)
-    ax.set_ylim(bottom=0)
+    fig.from_zero(ax)
     ax.set_xlabel(
         "tokens of a sentence" + ("\n(above: share of sentences that synchronized)" if partly else "")
     )
@@ -200,7 +201,7 @@ def _by_step(observations: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, Any]]:
     """Steps of one run, from the first to the last and evenly in between, and their colours."""
     observations = observations[observations["quantity"].ne("learning_rate")]
     steps = fig.spread_out(sorted(observations["step"].unique()), _STEPS)
-    looks = fig.shades(steps) if len(steps) > 1 else {steps[0]: {"color": "C0"}}
+    looks = fig.shades(steps) if len(steps) > 1 else {steps[0]: {"color": fig.COLOURS["blue"]}}
     return {
         f"step {step:,}": (select(observations, step=step), look["color"]) for step, look in looks.items()
     }
@@ -224,15 +225,22 @@ def _long_term(last: _Runs, titles: Mapping[str, str]) -> Figure | None:
     n, windows = len(found), _windows({run: mean for run, (_, mean) in found.items()})
     panels = fig.new_panels(n, 8.6, 2.9 if n == 1 else 2.1, most=1, margin=(0, 0.8), sharex=True, sharey=True)
     numbers = sorted({int(str(number)) for examples, _ in found.values() for number in examples})
+    looks = fig.site_styles(numbers)
     for ax, (run, (examples, mean)) in zip(panels, found.items(), strict=True):
         fig.zero_line(ax)
         for number in [number for number in numbers if number in examples]:
-            style = fig.line_style(numbers.index(number))
-            ax.plot(examples.index, examples[number], lw=0.6, alpha=0.7, label=f"sentence {number}", **style)
+            ax.plot(
+                examples.index,
+                examples[number],
+                lw=0.6,
+                alpha=0.7,
+                label=f"sentence {number}",
+                **looks[number],
+            )
         if len(mean):
             ax.plot(mean.index, mean, color="0.1", lw=1.8, label="mean of sentences")
-        ax.set_title(titles[run], fontsize=10, loc="left")
-        ax.set_ylabel(f"λ (nats a step{windows})", fontsize=9)
+        ax.set_title(titles[run])
+        ax.set_ylabel(f"λ (nats a step{windows})")
     ax.set_xlabel(TIME)
     panels.legend(of_all=True)
     return panels.figure
@@ -263,7 +271,13 @@ def _transient_lengths(
         for side, share in ((none, (of.eq(0) & ~censored[run]).mean()), (outlast, censored[run].mean())):
             side.bar(i, share, color=mpl.colors.to_rgba(colour, 0.35), edgecolor=colour)
             side.annotate(
-                f"{share:.1%}", (i, share), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7
+                f"{share:.1%}",
+                (i, share),
+                xytext=(0, 2),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+                rotation=90 if len(lengths) > 2 else 0,
             )
     horizons = sorted({int(h) for run, of in lengths.items() for h in of[censored[run]]})
     beyond = " or ".join(f"{horizon:,}" for horizon in horizons)
@@ -277,9 +291,14 @@ def _transient_lengths(
     ax.set_xlabel("length of the chaotic transient (steps of the map)")
     none.set_ylabel("share of sentences")
     none.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    none.margins(y=0.12)
-    none.set_ylim(bottom=0)
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", frameon=False, fontsize=8)
+    none.margins(y=0.12 if len(lengths) <= 2 else 0.3)
+    if not any(map(len, over.values())):
+        ax.text(
+            0.5, 0.5, "no chaotic transient ends\nwithin the steps looked at", transform=ax.transAxes, ha="center",
+            color="0.4",
+        )  # fmt: skip
+    fig.from_zero(none)
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left")
     return figure
 
 
@@ -341,18 +360,18 @@ def _over_training(numbers: pd.DataFrame, colours: Mapping[str, str]) -> Figure 
         for run, of in rows.groupby("run", sort=False):
             if len(of) == 1:  # as an untrained control is: a level to hold the others against
                 ax.axhline(of["value"].iloc[0], color=colours[str(run)], lw=1, ls="--", zorder=1)
-        ax.set_title(panels_of[name], fontsize=9, loc="left")
+        ax.set_title(panels_of[name])
         fig.set_step_axis(ax, numbers["step"])
         if name in _SIGNED:
             fig.zero_line(ax)
         elif name in _SHARES:
-            ax.set_ylim(0, 1)
+            fig.from_zero(ax, 1)
             ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         elif name in _LENGTHS and numbers[name].max() > 1000:
             ax.set_yscale("symlog", linthresh=100)  # decades, and 0
-            ax.set_ylim(bottom=0)
+            fig.from_zero(ax)
         else:
-            ax.set_ylim(bottom=0)
+            fig.from_zero(ax)
     if len(colours) > 1:
         panels.legend(of_all=True)
     return panels.figure

@@ -15,9 +15,16 @@ from lmdyn.callbacks.observing.schema import select
 
 __all__ = ["orbits_figure"]
 
-_COLOURS = dict(zip(KINDS, ("C3", "C0", "C2", "C7", "0.85"), strict=True))
+_COLOURS = dict(
+    zip(
+        KINDS,
+        (fig.COLOURS["vermilion"], fig.COLOURS["blue"], fig.COLOURS["green"], fig.COLOURS["purple"], "0.85"),
+        strict=True,
+    )
+)
 
 
+@fig.in_style
 def orbits_figure(shown: Mapping[str, tuple[pd.DataFrame, str]], horizon: int) -> Figure | None:
     """The shares of sentences by kind, the share whose chaos still lasts, and the 0–1 test; None without the first.
 
@@ -53,11 +60,9 @@ def orbits_figure(shown: Mapping[str, tuple[pd.DataFrame, str]], horizon: int) -
     right.set_xlabel("steps of the map")
     right.set_ylabel("sentences whose chaos lasts longer")
     handles, labels = left.get_legend_handles_labels()
-    left.legend(
-        handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=3, fontsize=8, frameon=False
-    )
+    left.legend(handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=3, fontsize=8)
     if len(shares) > 1:
-        right.legend(fontsize=8, loc="upper right")
+        right.legend(loc="upper right")
     return grid.figure
 
 
@@ -75,8 +80,9 @@ def _second_opinion(ax: Axes, shown: Mapping[str, tuple[pd.DataFrame, str]]) -> 
                 alpha=0.6,
                 color=colour,
             )
-    ax.set_ylim(-0.2, 1.1)
-    ax.set_xlim(left=0)
+    low = min(float(rows["value"].min()) for rows, _ in shown.values())
+    ax.set_ylim(min(-0.2, low - 0.1), 1.1)
+    ax.margins(x=0.05)
     for level in (0, 1):
         ax.axhline(level, color="0.7", lw=0.8, zorder=0)
     ax.set_xlabel("steps looked at")

@@ -12,11 +12,17 @@ from lmdyn.callbacks.observing.schema import last_step, select, wide
 
 __all__ = ["beside_figures", "interdependence_figures"]
 
-_CLASS_COLORS = {"open": "C0", "closed": "C3", "mixed": "0.55", "all": "0.0"}
+_CLASS_COLORS = {
+    "open": fig.COLOURS["blue"],
+    "closed": fig.COLOURS["vermilion"],
+    "mixed": "0.55",
+    "all": "0.0",
+}
 _SPACES = {"hidden": "hidden state", "logits": "logits"}
 _MEAN_DI = "mean interdependence (DI)"
 
 
+@fig.in_style
 def interdependence_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """DI by sequential distance (figure 3), by syntactic distance (figure 4), and over training.
 
@@ -35,6 +41,7 @@ def interdependence_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     return figures
 
 
+@fig.in_style
 def beside_figures(own: pd.DataFrame, other: pd.DataFrame | None) -> dict[str, Figure]:
     """DI by both backends in one figure, where ``own`` is of the backend shapley and ``other`` of the decomposition."""
     if other is None or not _is_shapley(own) or _is_shapley(other):
@@ -78,7 +85,7 @@ def _comparison(named: pd.DataFrame) -> dict[str, Figure]:
     for ax, site in zip(panels, sites, strict=True):
         _bands(ax, _whole(last, site, "line"), "line", looks, "distance")
         ax.set_xlabel("sequential distance (words)")
-        ax.set_ylim(bottom=0)
+        fig.from_zero(ax)
     panels.set_ylabel(f"{_MEAN_DI}, 95 % interval")
     panels.legend(of_all=True)
     figures = {"by_distance": panels.figure}
@@ -97,15 +104,12 @@ def _lines_over_training(named: pd.DataFrame, sites: list[str], looks: dict[Any,
     for ax, (site, distance) in zip(panels, places, strict=True):
         rows = select(_whole(named, site, "line"), distance=distance)
         fig.draw_lines(ax, rows, "line", looks, ms=4, lw=1.2)
-        ax.set_title(
-            f"{_SPACES[site]}, {distance} word{'s' if distance > 1 else ''} apart", fontsize=9, loc="left"
-        )
+        ax.set_title(f"{_SPACES[site]}, {distance:.0f} word{'s' if distance > 1 else ''} apart", loc="left")
         if len(rows):
             fig.set_step_axis(ax, rows["step"])
-        ax.set_xlabel("training step" if site == sites[-1] else "", fontsize=9)
-        ax.set_ylim(bottom=0)
-        ax.tick_params(labelsize=8)
-    panels.set_ylabel(_MEAN_DI, fontsize=9)
+        ax.set_xlabel("training step" if site == sites[-1] else "")
+        fig.from_zero(ax)
+    panels.set_ylabel(_MEAN_DI)
     panels.legend(of_all=True)
     return panels.figure
 
@@ -152,7 +156,7 @@ def _site_panels(sites: list[str], width: float) -> fig.Panels:
     """A panel for each space."""
     panels = fig.new_panels(len(sites), width, 3.8, margin=(1.2, 0))
     for ax, site in zip(panels, sites, strict=True):
-        ax.set_title(_SPACES[site], fontsize=10, loc="left")
+        ax.set_title(_SPACES[site])
     return panels
 
 
@@ -164,7 +168,7 @@ def _by_distance(observations: pd.DataFrame) -> Figure:
     for ax, site in zip(panels, sites, strict=True):
         _bands(ax, _whole(observations, site), "step", looks, "distance")
         ax.set_xlabel("sequential distance (words)")
-        ax.set_ylim(bottom=0)
+        fig.from_zero(ax)
     panels.set_ylabel(f"{_MEAN_DI}, 95 % interval")
     panels.legend(title="training step")
     return panels.figure
@@ -182,15 +186,20 @@ def _by_syntactic(last: pd.DataFrame, site: str, run: str | None = None) -> Figu
     }
     for ax, distance in zip(panels, distances, strict=True):
         _bands(ax, select(table, distance=distance), "pos_class", looks, "syntactic")
-        ax.set_title(f"{distance} word{'s' if distance > 1 else ''} apart", fontsize=9, loc="left")
-        ax.tick_params(labelsize=8)
+        ax.set_title(f"{distance:.0f} word{'s' if distance > 1 else ''} apart")
     for ax in panels.grid[-1]:
-        ax.set_xlabel("syntactic distance (edges)", fontsize=9)
-    panels.set_ylabel(f"mean DI ({_SPACES[site]})", fontsize=9)
+        ax.set_xlabel("syntactic distance (edges)")
+    panels.set_ylabel(f"mean DI ({_SPACES[site]})")
     panels.legend(of_all=True, title="word classes")
     if run is not None:
-        panels.figure.suptitle(run, fontsize=10)
+        panels.figure.suptitle(run)
     return panels.figure
+
+
+def _by_distance_looks(rows: pd.DataFrame) -> dict[Any, dict[str, Any]]:
+    """Of few distances each its colour, of many from dark, near, to bright, far."""
+    distances = sorted(rows["distance"].astype(int).unique())
+    return fig.line_styles(distances) if len(distances) <= fig.MOST_LINES else fig.shades(distances)
 
 
 def _over_training(observations: pd.DataFrame) -> Figure:
@@ -198,7 +207,7 @@ def _over_training(observations: pd.DataFrame) -> Figure:
     panels = _site_panels(sites, 4.6)
     for ax, site in zip(panels, sites, strict=True):
         rows = _whole(observations, site)
-        fig.draw_lines(ax, rows, "distance", fig.line_styles(sorted(rows["distance"].unique())), ms=4, lw=1.2)
+        fig.draw_lines(ax, rows, "distance", _by_distance_looks(rows))
         fig.set_step_axis(ax, rows["step"], rates=observations)
     panels.set_ylabel(_MEAN_DI)
     panels.legend(title="words apart")

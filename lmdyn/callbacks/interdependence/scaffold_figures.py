@@ -8,7 +8,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lmdyn.callbacks.observing.figures import new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import (
+    MOST_LINES,
+    draw_band,
+    error_band,
+    from_zero,
+    in_style,
+    line_style,
+    new_figure,
+    outer_legend,
+    set_step_axis,
+)
 from lmdyn.callbacks.observing.schema import select
 
 __all__ = ["scaffold_figures"]
@@ -19,9 +29,11 @@ _LINE = ["length", "scaffold", "rules", "run"]
 _P_CLOSE = "mean probability of ω"
 
 
+@in_style
 def scaffold_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """Figures 7 to 12: a colour for each length k of the scaffold, familiar ones dashed, unfamiliar ones solid."""
-    rows = select(observations, quantity=["probability", "di", "gradient", "cell_gradient"])
+    drawn = ["probability", "di", "gradient", "cell_gradient"]
+    rows = select(observations, quantity=[*drawn, "probability_error", "di_error"])
     if "run" not in rows:
         rows = rows.assign(run="")
     figures = {
@@ -49,33 +61,40 @@ def _panels(draw: Callable[[Axes, str], None], label: str) -> Figure:
     figure, axes = new_figure(10.2, 3.8, ncols=2, sharey=True)
     for ax, (domain, title) in zip(axes, _DOMAINS.items(), strict=True):
         draw(ax, domain)
-        ax.set_title(title, fontsize=10, loc="left")
-    axes[0].set_ylim(bottom=0)  # of both panels, when all is drawn
+        ax.set_title(title)
+    from_zero(axes[0])  # of both panels, when all is drawn
     axes[0].set_ylabel(label)
     outer_legend(axes[1])
     return figure
 
 
 def _runs(rows: pd.DataFrame) -> list[tuple[str, dict[str, Any], pd.DataFrame]]:
-    """The rows of each run, with the name and the look of its line: thin where the rule is rarer than in others."""
+    """The rows of each run, with the name and the look of its line: the thinner, the rarer the rule."""
     lengths = sorted(rows["length"].unique())
-    most = rows["rules"].max()
+    counts = sorted(rows["rules"].unique())
     found = []
     for (length, scaffold, rules, _), run in rows.groupby(_LINE, observed=True):
-        look: dict[str, Any] = {"color": f"C{lengths.index(length)}", "ls": _DASHES[str(scaffold)]}
-        rare = rules < most
-        name = f"k = {length}, {scaffold}" + (f", n = {rules}" if rare else "")
-        found.append((name, look | ({"lw": 0.6, "alpha": 0.6} if rare else {"lw": 1.3}), run))
+        look = {"color": line_style(lengths.index(length))["color"], "ls": _DASHES[str(scaffold)]}
+        thin = 0.5 + 1.0 * counts.index(rules) / max(1, len(counts) - 1)
+        name = f"k = {length:.0f}, {scaffold}" + (f", n = {rules:,.0f}" if len(counts) > 1 else "")
+        found.append((name, look | {"lw": thin if len(counts) > 1 else 1.3}, run))
     return found
 
 
 def _curves(rows: pd.DataFrame, quantity: str, focus: str, label: str) -> Figure:
-    """A quantity over training."""
-    rows = select(rows, quantity=quantity, focus=focus).sort_values("step")
+    """A quantity over training, on two standard errors to both sides where there are no more lines than colours."""
+    every = select(rows, focus=focus).sort_values("step")
+    rows, errors = (select(every, quantity=f"{quantity}{end}") for end in ("", "_error"))
 
     def draw(ax: Axes, domain: str) -> None:
         for name, look, run in _runs(select(rows, site=domain)):
-            ax.plot(run["step"], run["value"], marker=".", ms=3, label=name, **look)
+            ax.plot(run["step"], run["value"], marker=".", label=name, **look)
+            if rows["run"].nunique() <= MOST_LINES:
+                own = select(errors, site=domain, run=run["run"].iloc[0])
+                error = own.drop_duplicates("step").set_index("step")["value"].reindex(run["step"])
+                if error.notna().any():
+                    band = error_band(run["value"], error)
+                    draw_band(ax, run["step"], *band, color=look["color"], alpha=0.12)
         set_step_axis(ax, rows["step"])
 
     return _panels(draw, label)
@@ -92,7 +111,7 @@ def _profiles(rows: pd.DataFrame, label: str, words: str) -> Figure:
     def draw(ax: Axes, domain: str) -> None:
         for name, look, run in _runs(select(rows, site=domain)):
             values = run.groupby("words")["value"].mean()
-            ax.plot(values.index.astype(int), values, marker=".", ms=5, label=name, **look)
+            ax.plot(values.index.astype(int), values, marker=".", label=name, **look)
         ax.set_xlabel(words)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -111,10 +130,10 @@ def _by_rules(rows: pd.DataFrame) -> Figure:
         ):
             line = line.sort_values("length")
             ax.plot(
-                line["length"].astype(int), line["value"], marker=".", ms=6, lw=1.2, label=f"n = {rules}, {scaffold}",
-                color=f"C{counts.index(rules)}", ls=_DASHES[str(scaffold)],
+                line["length"].astype(int), line["value"], marker=".", label=f"n = {rules:,.0f}, {scaffold}",
+                color=line_style(counts.index(rules))["color"], ls=_DASHES[str(scaffold)],
             )  # fmt: skip
-        ax.set_title(f"{title} in focus, in domain", fontsize=10, loc="left")
+        ax.set_title(f"{title} in focus, in domain")
         ax.set_xlabel("length k of the scaffold (words)")
         ax.set_xticks(sorted(rows["length"].astype(int).unique()))
         ax.set_yscale("log")

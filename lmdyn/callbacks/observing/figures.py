@@ -15,18 +15,19 @@ from matplotlib.collections import Collection
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import Formatter, LogFormatterMathtext, MaxNLocator
 
 from lmdyn.analysis.inspection.transformer import layer_number
 from lmdyn.callbacks.observing.drawing.bands_and_labels import draw_band, error_band, label_points
 from lmdyn.callbacks.observing.drawing.plain_text_figure import (
-    Around,
     PlainTextFigure,
-    UnicodePowers,
     lay_out,
 )
+from lmdyn.callbacks.observing.drawing.step_axis import mark_rate_drops, set_step_axis
+from lmdyn.callbacks.observing.drawing.style import COLOURS, in_style
 
 __all__ = [
+    "COLOURS",
+    "MOST_LINES",
     "MOST_STEPS",
     "Panels",
     "PlainTextFigure",
@@ -34,6 +35,8 @@ __all__ = [
     "draw_band",
     "draw_lines",
     "error_band",
+    "from_zero",
+    "in_style",
     "label_points",
     "lay_out",
     "line_style",
@@ -45,10 +48,14 @@ __all__ = [
     "of_run",
     "outer_legend",
     "pixels",
+    "portions",
+    "say_why_empty",
     "set_step_axis",
     "shades",
     "short_names",
+    "show_image",
     "site_label",
+    "site_styles",
     "spread_out",
     "zero_line",
 ]
@@ -56,10 +63,16 @@ __all__ = [
 MOST_STEPS = 300
 """Observations of very many that are drawn: as many as a figure has room for."""
 
-_MOST_DROPS = 50  # of a learning rate; more are lines side by side
+MOST_LINES = len(COLOURS)
+"""Lines of one panel that are told apart by their colours; more are :func:`portions`, each in a panel of its own."""
+
+_MOST_NAMES = 12  # in a column of a legend, of two columns
+_LONG_NAME = 24  # letters; of such a legend has one column
+_WIDEST = 11.5  # inches of a grid of panels: a report shows wider ones with letters too small
 _MOST_DOTS = 200  # of a line: more of them are a thicker line, and most of the time and size of an SVG
 
 
+@in_style
 def new_figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[Figure, Any]:
     """A figure without pyplot's global state, and its axes. No text in it is parsed as mathematics."""
     figure = PlainTextFigure(width, height)
@@ -87,6 +100,7 @@ class Panels:
         outer_legend(self.grid[0, -1], of=list(self) if of_all else (), **legend)
 
 
+@in_style
 def new_panels(
     number: int,
     width: float,
@@ -101,7 +115,7 @@ def new_panels(
 
     Args:
         number: of panels.
-        width: of each, inches.
+        width: of each, inches; less where the whole would be too wide for a report.
         height: of each, inches.
         most: panels in a row.
         margin: added to the width and to the height of the whole, for legends.
@@ -110,6 +124,7 @@ def new_panels(
     """
     columns = min(most, number)
     rows = -(-number // columns)
+    width = min(width, (_WIDEST - margin[0]) / columns)
     place = within or PlainTextFigure(width * columns + margin[0], height * rows + margin[1])
     grid = place.subplots(rows, columns, squeeze=False, **subplots)
     for ax in grid.flat[number:]:
@@ -117,74 +132,42 @@ def new_panels(
     return Panels(place.figure, grid, number)
 
 
-def set_step_axis(axes: Axes, steps: Iterable[int], rates: pd.DataFrame | None = None) -> None:
-    """Label and limit the axis of training steps; logarithmic (0 included) where observations are spaced so.
+def from_zero(axes: Axes, top: float | None = None) -> None:
+    """Let the vertical axis begin at 0, with room for marks that lie there; to be called when all is drawn.
 
     Args:
-        axes: whose x axis it is.
-        steps: that are drawn, in any order.
-        rates: observations whose drops of the learning rate are marked, see :func:`mark_rate_drops`, and whose
-            ``tokens`` stand below the steps.
+        axes: whose vertical axis it is.
+        top: where it ends, above all that is drawn by default; marks that lie there are whole, too.
     """
-    if rates is not None:
-        mark_rate_drops(axes, rates)
-    axes.set_xlabel("training step (optimizer updates)")
-    different = sorted(set(steps))
-    if len(different) == 1:
-        axes.set_xticks(different)
-        axes.set_xlim(different[0] - 1, different[0] + 1)
-        _show_points(axes)
-    elif different:
-        early = sum(step < different[-1] / 10 for step in different)
-        if early > max(3, len(different) / 3):
-            axes.set_xscale("symlog", linthresh=max(1, different[1]), linscale=0.3)
-        else:
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        axes.set_xlim(different[0], different[-1])
-    if rates is not None and "tokens" in rates:
-        known = rates[["step", "tokens"]].dropna().drop_duplicates("step").sort_values("step")
-        if len(known) >= min(2, len(different)) > 0 and known["tokens"].iloc[-1] > 0:
-            axes.set_xlabel("training step (optimizer updates)\nand tokens seen")
-            axes.xaxis.set_major_formatter(_AndTokens(axes.xaxis.get_major_formatter(), known))
+    high = 1.03 * top if top is not None else axes.get_ylim()[1]
+    if top is None:
+        highest = max(ax.dataLim.y1 for ax in axes.get_shared_y_axes().get_siblings(axes))
+        high = max(high, 1.03 * highest) if highest > 0 else 1.0
+    axes.set_ylim(-0.03 * high, high)
 
 
-def _show_points(axes: Axes) -> None:
-    """Let lines of one point be seen: large dots, whole on the frame too, of another form where lines are dashed."""
-    for line in axes.lines:
-        if np.size(line.get_xdata()) == 1:
-            marker = {"--": "s", ":": "^", "-.": "D"}.get(str(line.get_linestyle()), "o")
-            line.set(marker=marker, markersize=max(6.0, line.get_markersize()), clip_on=False)
+def say_why_empty(axes: Axes, why: str) -> None:
+    """Write into a panel why there is nothing else in it."""
+    axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color="0.4")
 
 
-class _AndTokens(Around):
-    """What a formatter writes, and below it how many tokens had been seen at this step."""
-
-    def __init__(self, formatter: Formatter, known: pd.DataFrame) -> None:
-        super().__init__(
-            UnicodePowers(formatter) if isinstance(formatter, LogFormatterMathtext) else formatter
-        )
-        self._steps, self._tokens = (known[c].to_numpy(dtype=float) for c in ("step", "tokens"))
-
-    def __call__(self, x: float, pos: int | None = None) -> str:
-        tokens = float(np.interp(x, self._steps, self._tokens))
-        return f"{self._formatter(x, pos)}\n{_short_number(tokens)}"
+def show_image(axes: Axes, values: Any, **image: Any) -> Any:
+    """``imshow`` without the grid of lines, in a frame."""
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(True)
+    return axes.imshow(values, **image)
 
 
-def _short_number(x: float) -> str:
-    """Three digits and a unit: 950, 1.4k, 227M, 1.34G."""
-    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if x >= 0.9995 * unit:
-            return f"{x / unit:.3g}{name}"
-    return f"{x:.3g}"
-
-
-def outer_legend(axes: Axes, of: Sequence[Axes] = (), title: str | None = None, fontsize: float = 8) -> None:
+@in_style
+def outer_legend(axes: Axes, of: Sequence[Axes] = (), title: str | None = None) -> None:
     """A legend to the right of ``axes``: each line of ``of`` (of ``axes`` itself by default) once, by its label."""
     entries = {str(handle.get_label()): handle for panel in of or (axes,) for handle in _labelled(panel)}
-    axes.legend(
-        entries.values(), entries.keys(), title=title, frameon=False, fontsize=fontsize, title_fontsize=fontsize,
-        loc="center left", bbox_to_anchor=(1.0, 0.5),
-    )  # fmt: skip
+    if entries:
+        most = _MOST_NAMES if max(map(len, entries)) < _LONG_NAME else 2 * _MOST_NAMES
+        axes.legend(
+            entries.values(), entries.keys(), title=title, ncols=-(-len(entries) // most),
+            loc="center left", bbox_to_anchor=(1.0, 0.5),
+        )  # fmt: skip
 
 
 def _labelled(axes: Axes) -> Iterator[Any]:
@@ -206,13 +189,29 @@ def site_label(site: str) -> str:
 
 
 def line_style(i: int) -> dict[str, Any]:
-    """Colour and dashes of the i-th of many lines: ten colours, then dashed, then dotted."""
-    return {"color": f"C{i % 10}", "ls": ("-", "--", ":")[i // 10 % 3]}
+    """Colour and dashes of the i-th of many lines: eight colours, then dashed, then dotted."""
+    return {"color": list(COLOURS.values())[i % len(COLOURS)], "ls": ("-", "--", ":")[i // len(COLOURS) % 3]}
 
 
 def line_styles(names: Iterable[Any]) -> dict[Any, dict[str, Any]]:
     """The :func:`line_style` of each of many lines, in their order."""
     return {name: line_style(i) for i, name in enumerate(names)}
+
+
+def portions(names: Sequence[Any], most: int = MOST_LINES) -> list[list[Any]]:
+    """Names in their order, in parts of about equal sizes and no more than ``most``.
+
+    Example:
+        >>> portions("abcdefghij", 4)
+        [['a', 'b', 'c', 'd'], ['e', 'f', 'g'], ['h', 'i', 'j']]
+    """
+    number = max(1, -(-len(names) // most))
+    return [list(part) for part in np.array_split(np.array(names, dtype=object), number)]
+
+
+def site_styles(sites: Sequence[Any]) -> dict[Any, dict[str, Any]]:
+    """A look for each site in the order of the model: colours where they are few, else :func:`shades`."""
+    return line_styles(sites) if len(sites) <= MOST_LINES else shades(sites)
 
 
 def shades(names: Sequence[Any], first: float = 0.0, last: float = 0.9) -> dict[Any, dict[str, Any]]:
@@ -254,7 +253,7 @@ def draw_lines(
 
 def zero_line(axes: Axes) -> None:
     """A thin horizontal line at 0."""
-    axes.axhline(0, color="0.4", lw=0.8, zorder=0)
+    axes.axhline(0, color="0.4", lw=0.8, zorder=1)
 
 
 def cell_values(
@@ -276,26 +275,6 @@ def spread_out(items: Sequence[Any], most: int) -> list[Any]:
     """
     places = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
     return [items[i] for i in np.unique(places)]
-
-
-def mark_rate_drops(axes: Axes, observations: pd.DataFrame) -> None:
-    """A vertical dashed line at each observation whose learning rate is below the one before, with one legend entry.
-
-    None where the rate falls all the time after its height, as by a warmup and decay, or again and again.
-    """
-    rates = (
-        observations[observations["quantity"] == "learning_rate"].drop_duplicates("step").sort_values("step")
-    )
-    values = rates["value"].reset_index(drop=True)
-    if len(values) == 0 or (len(values) > 2 and (values[values.idxmax() :].diff().dropna() < 0).all()):
-        return
-    drops = rates["step"][rates["value"].diff() < 0]
-    if len(drops) > _MOST_DROPS:
-        return
-    for i, step in enumerate(drops):
-        axes.axvline(
-            step, color="0.6", lw=0.8, ls="--", zorder=0, label=None if i else "learning rate reduced"
-        )
 
 
 def short_names(runs: Sequence[str]) -> dict[str, str]:

@@ -33,6 +33,7 @@ _LINES: dict[str, dict[str, Any]] = {"Pearson": {}, "Spearman": {"ls": "--"}}
 _KINDS = {"rank_correlation": "Spearman", "frequency_rank_correlation": "Spearman"}  # others as Pearson's
 
 
+@fig.in_style
 def preference_figures(
     observations: pd.DataFrame, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Figure]:
@@ -82,7 +83,7 @@ def _run_panels(runs: Sequence[str], **shared: Any) -> fig.Panels:
     panels = fig.new_panels(len(runs), width, height, margin=(1.6, 0.4), **shared)
     if len(runs) > 1:
         for ax, run in zip(panels, runs, strict=True):
-            ax.set_title(run, fontsize=10, loc="left")
+            ax.set_title(run)
     return panels
 
 
@@ -113,7 +114,7 @@ def _sorted(types: Mapping[str, pd.DataFrame]) -> Figure:
         there = np.isfinite(values)
         ax.plot(x[there], values[there], color=_colour(i), lw=0.4, alpha=0.35)
         ax.plot(x[there], _running_median(values[there]), color=_colour(i), lw=1.2, label=run)
-    ax.set_title(f"the {len(first):,} most frequent types", fontsize=10, loc="left")
+    ax.set_title(f"the {len(first):,} most frequent types")
     if others:
         ax.plot([], [], color="0.4", lw=0.4, label="single types")
         ax.plot([], [], color="0.4", lw=1.2, label="running median")
@@ -122,7 +123,7 @@ def _sorted(types: Mapping[str, pd.DataFrame]) -> Figure:
         error = 2 * first["standard_error"]
         low, high = first["preference"] - error, first["preference"] + error
         ax.fill_between(x, low, high, color=_colour(0), alpha=0.25, lw=0, label="± 2 standard errors")
-        ax.legend(frameon=False, fontsize=8)
+        ax.legend()
     ax.set_xlabel("type, by descending preference" + (f" in {name}" if others else ""))
     ax.set_ylabel(_SCORE)
     ax.set_xlim(1, max(2, len(first)))
@@ -130,30 +131,50 @@ def _sorted(types: Mapping[str, pd.DataFrame]) -> Figure:
 
 
 def _by_upos(types: Mapping[str, pd.DataFrame], tags: Sequence[str]) -> Figure:
-    """Figure 4: densities of the scores of each part of speech, a panel for each run."""
-    panels = _run_panels(list(types), sharex=True)
+    """Figure 4: densities of the scores of each part of speech, of one run a few of them in each panel.
+
+    Several runs have a panel each, with no more tags than have colours: those of the most types.
+    """
+    runs = list(types)
+    if len(runs) > 1:
+        shown = [(run, part) for run in runs for part in [_frequent(types, tags)]]
+        panels = _run_panels(runs, sharex=True)
+    else:
+        shown = [(runs[0], part) for part in fig.portions(tags)]
+        panels = fig.new_panels(len(shown), 5.2, 3.6, most=2, margin=(1.2 * len(shown), 0.3), sharex=True)
     every = np.concatenate([of["preference"].to_numpy() for of in types.values()])
     low, high = np.quantile(every, [0.002, 0.998])
     margin = 0.1 * (high - low) or 1.0
     x = np.linspace(low - margin, high + margin, 400)
-    for ax, of in zip(panels, types.values(), strict=True):
-        for tag in tags:
+    for ax, (run, part) in zip(panels, shown, strict=True):
+        of = types[run]
+        for tag, style in fig.line_styles(part).items():
             scores = of["preference"][of["upos"].eq(tag)].to_numpy()
             if len(scores) >= _LEAST:
                 density = _density(scores, x)
-                style = fig.line_style(TAGS.index(tag))
-                ax.plot(x, density, lw=1.3, label=tag, **style)
+                label = tag if len(runs) > 1 else f"{tag} (n = {len(scores):,})"
+                ax.plot(x, density, lw=1.3, label=label, **style)
                 ax.fill_between(x, density, color=style["color"], alpha=0.08, lw=0)
         ax.axvline(0, color="0.4", lw=0.8, zorder=0)
-        ax.set_ylim(bottom=0)
+        fig.from_zero(ax)
         ax.margins(y=0.16)
         for at, side, text in ((0.02, "left", "← secondary"), (0.98, "right", "primary →")):
             ax.text(at, 0.97, text, transform=ax.transAxes, ha=side, va="top", fontsize=8, color="0.35")
         ax.set_xlabel(_SCORE)
         ax.set_ylabel("normalised distribution")
         ax.tick_params(labelbottom=True)
-    panels.legend(of_all=True, title="most frequent tag")
+        if len(runs) == 1:
+            fig.outer_legend(ax, title="most frequent tag")
+    if len(runs) > 1:
+        panels.legend(of_all=True, title="most frequent tag")
     return panels.figure
+
+
+def _frequent(types: Mapping[str, pd.DataFrame], tags: Sequence[str]) -> list[str]:
+    """As many tags as have colours, those of the most types; in the order of ``tags``."""
+    counts = pd.concat([of["upos"] for of in types.values()]).value_counts()
+    most = sorted(tags, key=lambda tag: -counts.get(tag, 0))[: fig.MOST_LINES]
+    return [tag for tag in tags if tag in most]
 
 
 def _density(values: npt.NDArray[np.float64], x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -200,7 +221,7 @@ def _heat_maps(types: Mapping[str, pd.DataFrame], pairs: pd.DataFrame, ranks: pd
         (axes[0], linear, "Pearson", compared),
         (axes[1], ranks, "Spearman", [*compared, *map(len, types.values())]),
     ):
-        image = ax.imshow(table, cmap="RdBu_r", vmin=-1, vmax=1)
+        image = fig.show_image(ax, table, cmap="RdBu_r", vmin=-1, vmax=1)
         names = [str(name) for name in table]
         below = [
             name.removesuffix(" (of the types compared)") for name in names
@@ -210,8 +231,8 @@ def _heat_maps(types: Mapping[str, pd.DataFrame], pairs: pd.DataFrame, ranks: pd
         fig.cell_values(ax, table.to_numpy(), lambda value: abs(value) <= 0.65, fontsize=8)
         least, most = f"{min(numbers):,}", f"{max(numbers):,}"
         of = most if least == most else f"{least} to {most}"
-        ax.set_title(f"{title}, {of} types", fontsize=9, loc="left")
-    figure.colorbar(image, ax=axes, shrink=0.8).set_label("correlation of preference", fontsize=9)
+        ax.set_title(f"{title}, {of} types")
+    figure.colorbar(image, ax=axes, shrink=0.8).set_label("correlation of preference")
     return figure
 
 
@@ -225,13 +246,14 @@ def _over_training(course: pd.DataFrame, colours: Mapping[str, str]) -> Figure |
     tagged = set(select(course, quantity="preference").dropna(subset="value")["run"])
     with_tags = [run for run in runs if run in tagged]
     series = _series(course)
-    rows = [-(-len(panels) // 3) for panels in (with_tags, series) if panels]
+    shown = _shown_tags(course, with_tags)
+    rows = [-(-len(panels) // 3) for panels in (shown, series) if panels]
     if not rows:
         return None
-    figure = fig.PlainTextFigure(12.6, 2.9 * sum(rows) + 0.4)
+    figure = fig.PlainTextFigure(11.5, 2.9 * sum(rows) + 0.4)
     parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=rows)
     if with_tags:
-        _tags_over_training(parts[0, 0], course, with_tags)
+        _tags_over_training(parts[0, 0], course, shown)
     if series:
         steps = sorted(course["step"].unique())
         _numbers_over_training(parts[-1, 0], series, {run: colours[run] for run in runs}, steps)
@@ -254,7 +276,7 @@ def _numbers_over_training(
             fig.draw_lines(ax, of, "quantity", looks, label=lambda _: "_nolegend_", color=colour, **_DOTTED)
         if correlation:
             fig.zero_line(ax)
-        ax.set_title(title, fontsize=9, loc="left")
+        ax.set_title(title)
         fig.set_step_axis(ax, steps)
     legend = panels.grid[0, -1]
     if len(runs) > 1:
@@ -265,25 +287,42 @@ def _numbers_over_training(
     panels.legend()
 
 
-def _tags_over_training(part: SubFigure, course: pd.DataFrame, runs: Sequence[str]) -> None:
-    """A panel for each run, a line for each tag; hollow where the other tower was primary."""
+def _shown_tags(course: pd.DataFrame, runs: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Runs and tags of each panel: of one run all tags, of several those that end furthest from 0."""
+    by_tag = select(course, quantity="preference", run=runs).dropna(subset="value")
+    there = [tag for tag in TAGS if by_tag["group"].eq(tag).any()]
+    if len(runs) == 1:
+        return [(runs[0], part) for part in fig.portions(there)]
+    last = by_tag.drop_duplicates(["run", "group"], keep="last").groupby("group")["value"].mean().abs()
+    furthest = list(last.nlargest(fig.MOST_LINES).index)
+    return [(run, [tag for tag in there if tag in furthest]) for run in runs]
+
+
+def _tags_over_training(
+    part: SubFigure, course: pd.DataFrame, shown: Sequence[tuple[str, Sequence[str]]]
+) -> None:
+    """A line for each tag of a panel; hollow where the other tower was primary."""
     by_tag = select(course, quantity="preference").dropna(subset="value")
     turned = select(course[course["value"].lt(0)], quantity="orientation")
-    panels = fig.new_panels(len(runs), 0, 0, within=part)
-    for ax, run in zip(panels, runs, strict=True):
+    several = len({run for run, _ in shown}) > 1
+    panels = fig.new_panels(len(shown), 0, 0, within=part)
+    for ax, (run, tags) in zip(panels, shown, strict=True):
         of, other = select(by_tag, run=run), select(turned, run=run)["step"]
         fig.zero_line(ax)
         hollow = of[of["step"].isin(other)]
-        for tag, style in fig.line_styles(TAGS).items():
+        for tag, style in fig.line_styles(tags).items():
             fig.draw_lines(ax, of, "group", {tag: style}, **_DOTTED)
             look = {**_HOLLOW, "color": style["color"], "label": "_nolegend_", "clip_on": False}
             fig.draw_lines(ax, hollow, "group", {tag: look})
         if len(hollow):
             ax.plot([], [], color="0.4", label="the other tower\nwas primary", **_HOLLOW)
-        ax.set_title("mean preference by tag" + (f", {run}" if len(runs) > 1 else ""), fontsize=9, loc="left")
+        ax.set_title("mean preference by tag" + (f", {run}" if several else ""))
         fig.set_step_axis(ax, by_tag["step"])
-    panels.set_ylabel(_SCORE, fontsize=9)
-    panels.legend(of_all=True, title="most frequent tag")
+        if not several:
+            fig.outer_legend(ax, title="most frequent tag")
+    panels.set_ylabel(_SCORE)
+    if several:
+        panels.legend(of_all=True, title="most frequent tag")
 
 
 def _series(course: pd.DataFrame) -> list[tuple[str, bool, pd.DataFrame]]:

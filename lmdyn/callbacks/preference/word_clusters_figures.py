@@ -34,6 +34,7 @@ _LARGEST = 22  # clusters of table 3
 _TYPICAL = 5
 
 
+@fig.in_style
 def cluster_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """All figures that the observations allow, of one run or of several (a column ``run``).
 
@@ -164,8 +165,8 @@ def _matrix(rows: pd.DataFrame, of: str) -> Figure:
     y = matrix.to_numpy(dtype=float)
     limit = max(2.5, float(np.quantile(np.abs(y), 0.999)))
     figure, ax = fig.new_figure(10.0, 4.6)
-    image = ax.imshow(
-        y, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest",
+    image = fig.show_image(ax,
+        y, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit,
         extent=(0.5, y.shape[1] + 0.5, len(y) - 0.5, -0.5),
     )  # fmt: skip
     ax.set_xlabel("word, by frequency (1 = the most frequent)")
@@ -176,7 +177,7 @@ def _matrix(rows: pd.DataFrame, of: str) -> Figure:
         image, ax=ax, label="value (standard deviations of the component)",
         extend="both" if np.abs(y).max() > limit else "neither",
     )  # fmt: skip
-    ax.set_title(f"the {y.shape[1]} most frequent words after ICA, {of}", fontsize=10, loc="left")
+    ax.set_title(f"the {y.shape[1]} most frequent words after ICA, {of}")
     return figure
 
 
@@ -199,9 +200,9 @@ def _clusters_per_word(last: dict[str, pd.DataFrame]) -> Figure:
     ax.set_xlabel("clusters that a word belongs to")
     ax.set_ylabel("share of words")
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    ax.set_ylim(bottom=0)
+    fig.from_zero(ax)
     steps = {_step(rows) for rows in last.values()}
-    ax.set_title(f"clusters per word, step {', '.join(sorted(steps))}", fontsize=10, loc="left")
+    ax.set_title(f"clusters per word, step {', '.join(sorted(steps))}")
     fig.outer_legend(ax)
     return figure
 
@@ -221,7 +222,7 @@ def _word_clouds(rows: pd.DataFrame, of: str) -> Figure | None:
     except ImportError:
         log.info("no word clouds: they need the package wordcloud, `pip install 'lmdyn[figures]'`")
         return None
-    panels = fig.new_panels(len(largest), 3.6, 3.4)
+    panels = fig.new_panels(len(largest), max(3.6, 5.6 / len(largest)), 3.4)  # wide enough for the title
     for i, (ax, cluster) in enumerate(zip(panels, largest, strict=True)):
         words = counts.iloc[clusters.word[clusters.cluster == cluster].numpy()]
         colour = _colour(i)
@@ -231,11 +232,11 @@ def _word_clouds(rows: pd.DataFrame, of: str) -> Figure | None:
         )  # fmt: skip
         # a token as long as a line would leave nothing to draw, which is an error
         cloud.generate_from_frequencies({str(word)[:30]: float(n) for word, n in words.items()})
-        ax.imshow(cloud.to_array(), interpolation="bilinear")
+        fig.show_image(ax, cloud.to_array(), interpolation="bilinear")
         ax.set(xticks=[], yticks=[])
-        ax.set_title(f"cluster {cluster_name(cluster)}: {len(words)} words", fontsize=10)
+        ax.set_title(f"cluster {cluster_name(cluster)}: {len(words)} words")
     title = f"the largest clusters, {of}; size grows with frequency"
-    panels.figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+    panels.figure.suptitle(title, x=0.01, ha="left")
     return panels.figure
 
 
@@ -256,7 +257,7 @@ def _over_training(observations: pd.DataFrame) -> Figure:
         fig.draw_lines(ax, rows, "run", fig.line_styles(runs), ms=4, lw=1.3)
         ax.set_ylabel(label)
         fig.set_step_axis(ax, rows["step"])
-    axes[0].set_title("static embeddings after ICA", fontsize=10, loc="left")
+    axes[0].set_title("static embeddings after ICA")
     _levels(axes[0], _WITHIN_ONE)
     _levels(axes[1], {_AUTHORS: _PUBLISHED_MEAN})
     fig.outer_legend(axes[1], of=list(axes))

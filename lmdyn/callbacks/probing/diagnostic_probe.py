@@ -19,13 +19,13 @@ from lmdyn.analysis.statistics.bootstrap import basic_interval, draw_blocks
 from lmdyn.analysis.statistics.distributed import gather, rank_and_world_size
 from lmdyn.callbacks.conditions.amounts import count_labels, count_tokens, site_widths
 from lmdyn.callbacks.conditions.finding import Cost, Foreseen, expected
-from lmdyn.callbacks.observing.figures import draw_lines, line_style, new_panels, set_step_axis
 from lmdyn.callbacks.observing.observer import Observer
 from lmdyn.callbacks.observing.probe import ObservedBatch, ProbeSet, Watch, probe_pass, token_vectors
 from lmdyn.callbacks.observing.protocols import HasTrainingPart
-from lmdyn.callbacks.observing.schema import Quantity, select
+from lmdyn.callbacks.observing.schema import Quantity
 from lmdyn.callbacks.observing.streaming_observer import LSTM_SITES, given_sites
 from lmdyn.callbacks.observing.token_groups import SentenceBlocks, bootstrap_settings, enough_blocks
+from lmdyn.callbacks.probing.diagnostic_probe_figures import probe_figures
 
 __all__ = ["DiagnosticProbe"]
 
@@ -235,11 +235,7 @@ class DiagnosticProbe(Observer):
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Accuracy and selectivity over steps; compression where it was asked for."""
-        figures = {f"accuracy_{target}": _curves(observations, target) for target in settings["targets"]}
-        if observations["quantity"].eq("compression").any():
-            for target in settings["targets"]:
-                figures[f"compression_{target}"] = _curves(observations, target, ("compression",))
-        return figures
+        return probe_figures(observations, settings["targets"])
 
 
 class _Features:
@@ -352,27 +348,3 @@ def _intervals(
         low, high = basic_interval(value.numpy(), resampled.numpy(), observer.confidence)
         ends |= {f"{quantity}_low": torch.from_numpy(low), f"{quantity}_high": torch.from_numpy(high)}
     return ends
-
-
-def _curves(
-    observations: pd.DataFrame, target: str, quantities: Sequence[str] = ("accuracy", "selectivity")
-) -> Figure:
-    """A panel for each site: accuracy drawn through, selectivity dashed."""
-    rows = select(observations, target=target, quantity=quantities)
-    sites, tasks = list(rows["site"].unique()), list(rows["task"].unique())
-    panels = new_panels(len(sites), 4.0, 3.3, margin=(1.8, 0), sharey=True)
-    of = {"current": "the word read", "next": "the next word"}[target]
-    for ax, site in zip(panels, sites, strict=True):
-        here = select(rows, site=site)
-        for i, task in enumerate(tasks):
-            color = line_style(i)["color"]
-            looks = {
-                quantity: {"ls": dash, "label": f"{task}, {quantity}"}
-                for quantity, dash in zip(quantities, ("-", "--"), strict=False)
-            }
-            draw_lines(ax, select(here, task=task), "quantity", looks, color=color, ms=4, lw=1.2)
-        ax.set_title(f"{site}: label of {of}", fontsize=10, loc="left")
-        set_step_axis(ax, here["step"], rates=observations)
-    panels.set_ylabel(" and ".join(quantities))
-    panels.legend(fontsize=7)
-    return panels.figure

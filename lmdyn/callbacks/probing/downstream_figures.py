@@ -13,6 +13,7 @@ from lmdyn.callbacks.observing.schema import select
 __all__ = ["downstream_figures"]
 
 
+@fig.in_style
 def downstream_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """Scores by task and their average, of one run or of several (a column ``run``); see the observer."""
     several = "run" in observations
@@ -42,7 +43,7 @@ def _tasks(observations: pd.DataFrame) -> Figure:
             ax.axhline(value, color=style["color"], lw=0.8, ls=":", alpha=0.7, zorder=0)
     _legend_of_marks(ax)
     ax.set_ylabel("score on the development set")
-    ax.set_title("fine-tuned from each step", fontsize=10, loc="left")
+    ax.set_title("fine-tuned from each step")
     fig.set_step_axis(ax, scores["step"])
     fig.outer_legend(ax)
     return figure
@@ -55,8 +56,8 @@ def _tasks_of_runs(observations: pd.DataFrame) -> Figure:
     panels = fig.new_panels(len(tasks), 3.6, 2.9, margin=(2.0, 0))
     for ax, task in zip(panels, tasks, strict=True):
         _runs(ax, observations, ("score", "baseline"), task, list(observations["run"].unique()))
-        ax.set_title(task, fontsize=10, loc="left")
-    panels.set_ylabel("score on the development set", fontsize=9)
+        ax.set_title(task)
+    panels.set_ylabel("score on the development set")
     _legend_of_marks(panels.grid[0, -1])
     panels.legend(of_all=True)
     return panels.figure
@@ -86,7 +87,7 @@ def _averages(observations: pd.DataFrame, several: bool) -> Figure:
         _runs(ax, observations, ("average", "average_baseline"), tasks, list(rows["run"].unique()))
         _legend_of_marks(ax)
         ax.set_ylabel("mean score")
-        ax.set_title(f"mean of {_folded(tasks.split('+'))}", fontsize=9, loc="left")
+        ax.set_title(f"mean of {_folded(tasks.split('+'))}")
         fig.outer_legend(ax)
     return panels.figure
 

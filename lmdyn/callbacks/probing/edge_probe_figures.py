@@ -20,6 +20,7 @@ def shown_site(observations: pd.DataFrame) -> str:
     return str(sites[math.ceil(2 * len(sites) / 3) - 1])
 
 
+@fig.in_style
 def task_figure(observations: pd.DataFrame) -> Figure:
     """F1 of each task over steps at :func:`shown_site`, dashed the mean over sites; the majority label's dotted."""
     site = shown_site(observations)
@@ -29,25 +30,22 @@ def task_figure(observations: pd.DataFrame) -> Figure:
     figure, axes = fig.new_figure(7.2, 3.8)
     looks = {task: {"color": fig.line_style(i)["color"]} for i, task in enumerate(_tasks(rows))}
     for task, look in looks.items():
-        fig.draw_lines(axes, rows, "task", {task: look}, ms=5, lw=1.4)
+        fig.draw_lines(axes, rows, "task", {task: look})
         dashed = {**look, "label": "_nolegend_"}
         fig.draw_lines(axes, means, "task", {task: dashed}, ls="--", lw=0.9, marker="", alpha=0.8)
         for share in _majority(observations, task):
             axes.axhline(share, lw=0.9, ls=":", **look)
     axes.plot([], [], color="0.4", lw=0.9, ls="--", label="mean over sites")
     axes.plot([], [], color="0.4", lw=0.9, ls=":", label="most frequent label")
-    axes.set_title(
-        f"{fig.site_label(site)}, of {every['site'].nunique()}: two thirds of the depth",
-        fontsize=10,
-        loc="left",
-    )
+    axes.set_title(f"{fig.site_label(site)}, of {every['site'].nunique()}: two thirds of the depth")
     axes.set_ylabel("test micro-F1")
-    axes.set_ylim(0, 1)
+    fig.from_zero(axes, 1)
     fig.set_step_axis(axes, rows["step"], rates=observations)
     fig.outer_legend(axes, title="edge probing task")
     return figure
 
 
+@fig.in_style
 def language_model_figure(observations: pd.DataFrame, curves: pd.DataFrame) -> Figure:
     """Loss over steps, and accuracy of the predicted tokens beside F1 of each task at :func:`shown_site`.
 
@@ -65,11 +63,15 @@ def language_model_figure(observations: pd.DataFrame, curves: pd.DataFrame) -> F
     look = {"color": "0.2", "ls": "--", "label": "predicted tokens, accuracy"}
     fig.draw_lines(right, curves, "quantity", {"accuracy": look})
     fig.draw_lines(
-        right, rows, "task", fig.line_styles(_tasks(rows)), label=lambda task: f"{task}, F1", ms=5, lw=1.4
+        right,
+        rows,
+        "task",
+        fig.line_styles(_tasks(rows)),
+        label=lambda task: f"{task}, F1",
     )
     right.set_ylabel("accuracy, test micro-F1")
-    right.set_ylim(0, 1)
-    right.set_title(f"probes of {fig.site_label(site)}", fontsize=10, loc="left")
+    fig.from_zero(right, 1)
+    right.set_title(f"probes of {fig.site_label(site)}")
     loss, accuracy = (select(curves, quantity=quantity)["step"] for quantity in ("loss", "accuracy"))
     fig.set_step_axis(left, loss, rates=observations)
     fig.set_step_axis(right, [*rows["step"], *accuracy], rates=observations)
@@ -77,19 +79,21 @@ def language_model_figure(observations: pd.DataFrame, curves: pd.DataFrame) -> F
     return figure
 
 
+@fig.in_style
 def layer_figure(observations: pd.DataFrame) -> Figure:
-    """A panel for each task: F1 of each site over steps, in the order of the sites from dark to bright."""
+    """A panel for each task: F1 of each site over steps, many from the first, dark, to the last, bright."""
     rows = select(observations, quantity="f1")
     tasks = _tasks(rows)
     panels = fig.new_panels(len(tasks), 4.2, 3.1, most=2, margin=(1.4, 0.3))
     for ax, task in zip(panels, tasks, strict=True):
         here = select(rows, task=task)
-        looks = fig.shades(list(rows["site"].unique()), last=0.95)
-        fig.draw_lines(ax, here, "site", looks, label=fig.site_label, ms=4, lw=1.2)
+        looks = fig.site_styles(list(rows["site"].unique()))
+        fig.draw_lines(ax, here, "site", looks, label=fig.site_label)
         for share in _majority(observations, task):
             ax.axhline(share, color="0.4", lw=0.9, ls=":", label="most frequent label", zorder=0)
-        ax.set_title(task, fontsize=10, loc="left")
+        ax.set_title(task)
         fig.set_step_axis(ax, here["step"], rates=observations)
+        fig.from_zero(ax, 1)
     panels.set_ylabel("test micro-F1")
     panels.legend()
     return panels.figure

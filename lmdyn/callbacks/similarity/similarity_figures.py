@@ -38,6 +38,7 @@ _LINE = ["step", "site", "reference", "reference_site"]
 _ENDS = ("low", "high", "corrected", "error")
 
 
+@fig.in_style
 def similarity_figures(
     observations: pd.DataFrame, sites: Sequence[str], references: Mapping[str, Any]
 ) -> dict[str, Figure]:
@@ -60,7 +61,7 @@ def similarity_figures(
         if len(others):
             figures[measure] = _curves(observations, others, measure, sites)
         if len(itself):
-            figures[f"{measure}_between_layers"] = _between_layers(observations, itself, measure)
+            figures[f"{measure}_between_layers"] = _between_layers(observations, itself, measure, sites)
             if len(itself["site"].unique()) > 1:
                 figures[f"{measure}_layer_matrix"] = _layer_matrix(itself, measure, sites)
         if len(past):
@@ -108,13 +109,14 @@ def _curves(observations: pd.DataFrame, rows: pd.DataFrame, measure: str, sites:
             line = select(here, reference=reference)
             label, several = reference.replace("_", " "), len(line["reference_site"].unique()) > 1
             for their, one in line.groupby("reference_site", sort=False):
-                look = {"label": f"{label}, {their}" if several else label, "ls": dashes, "ms": 3.5}
+                look = {"label": f"{label}, {their}" if several else label, "ls": dashes}
                 _line(ax, around, one, {**fig.line_style(names.index(base)), **look})
         theirs = [str(t) for t in here["reference_site"].unique()]
-        ax.set_title(f"{site} with {', '.join(theirs)} of the reference", fontsize=10, loc="left")
+        of = ", ".join(theirs) if len(theirs) <= 2 else f"{len(theirs)} sites"
+        ax.set_title(site if theirs == [site] else f"{site} – {of}")
         fig.set_step_axis(ax, here["step"], rates=observations)
-    panels.set_ylabel(_label(measure))
-    panels.legend(fontsize=7)
+    panels.set_ylabel(f"{_label(measure)}\nwith the reference")
+    panels.legend(of_all=True)
     return panels.figure
 
 
@@ -142,7 +144,7 @@ def _around(observations: pd.DataFrame, measure: str) -> pd.DataFrame:
 def _line(ax: Axes, around: pd.DataFrame, line: pd.DataFrame, look: Mapping[str, Any]) -> None:
     """A line over steps, on its bootstrap interval or two standard errors of the jackknife where there are any."""
     line = line.sort_values("step")
-    ax.plot(line["step"], line["value"], marker=".", lw=1.3, **look)
+    ax.plot(line["step"], line["value"], marker=".", **look)
     found = line[_LINE].merge(around, on=_LINE, how="left")
     low, high, corrected, error = (found[end].to_numpy() for end in _ENDS)
     if np.isfinite(error).any():
@@ -159,30 +161,46 @@ def _ranks(observations: pd.DataFrame, rows: pd.DataFrame, sites: Sequence[str])
     for ax, site in zip(panels, places, strict=True):
         here = select(rows, site=site)
         own = select(here, quantity="rank").drop_duplicates("step").sort_values("step")
-        ax.plot(own["step"], own["value"], "k.-", lw=1.8, ms=4, label="this model")
+        ax.plot(own["step"], own["value"], ".-", color="0.0", lw=1.8, label="this model")
         for i, name in enumerate(names):
+            if name == "itself":  # the ranks of its other sites are in their own panels
+                continue
             line = select(here, quantity="reference_rank", reference=name)
             for their, one in line.groupby("reference_site", sort=False):
                 one = one.sort_values("step")
-                label = f"{name.replace('_', ' ')}, {their}"
-                look = {**fig.line_style(i), "ls": _base(name, names)[1], "ms": 3.5, "lw": 1.1}
+                label = name.replace("_", " ") + ("" if their == site else f", {their}")
+                look = {**fig.line_style(i), "ls": _base(name, names)[1], "lw": 1.1}
                 ax.plot(one["step"], one["value"], marker=".", label=label, **look)
-        ax.set_title(site, fontsize=10, loc="left")
+        ax.set_title(site)
         fig.set_step_axis(ax, here["step"], rates=observations)
     panels.set_ylabel("directions of 99 % of variance")
-    panels.legend(fontsize=7)
+    panels.legend(of_all=True)
     return panels.figure
 
 
-def _between_layers(observations: pd.DataFrame, rows: pd.DataFrame, measure: str) -> Figure:
+def _between_layers(
+    observations: pd.DataFrame, rows: pd.DataFrame, measure: str, sites: Sequence[str]
+) -> Figure:
+    """A line for each pair of layers; of many pairs the means of those that are equally far apart."""
     figure, ax = fig.new_figure(7.5, 3.8)
     around = _around(observations, measure)
-    for i, ((site, their), line) in enumerate(rows.groupby(["site", "reference_site"], sort=False)):
-        _line(ax, around, line, {"label": f"{site} – {their}", "ms": 4, **fig.line_style(i)})
-    ax.set_title("layers of the model with each other", fontsize=10, loc="left")
+    pairs = list(rows.groupby(["site", "reference_site"], sort=False))
+    ax.set_title("layers of the model with each other")
+    if len(pairs) <= fig.MOST_LINES:
+        for i, ((site, their), line) in enumerate(pairs):
+            _line(ax, around, line, {"label": f"{site} – {their}", **fig.line_style(i)})
+    else:
+        names = _ordered(list(dict.fromkeys([*rows["site"], *rows["reference_site"]])), sites)
+        places = {name: i for i, name in enumerate(names)}
+        apart = (rows["site"].map(places).astype(int) - rows["reference_site"].map(places).astype(int)).abs()
+        means = rows.assign(apart=apart).groupby(["apart", "step"])["value"].mean().reset_index()
+        fig.draw_lines(ax, means, "apart", fig.shades(sorted(set(apart))))
+        ax.set_title(
+            f"layers of the model with each other: means of the {len(pairs)} pairs by their distance"
+        )
     ax.set_ylabel(_label(measure))
     fig.set_step_axis(ax, rows["step"], rates=observations)
-    fig.outer_legend(ax, fontsize=7)
+    fig.outer_legend(ax, title=None if len(pairs) <= fig.MOST_LINES else "layers apart")
     return figure
 
 
@@ -195,12 +213,12 @@ def _layer_matrix(rows: pd.DataFrame, measure: str, sites: Sequence[str]) -> Fig
         here = select(rows, step=step)
         matrix = _matrix(names, here["site"], here["reference_site"], here["value"], measure)
         image = _image(ax, matrix, measure)
-        ax.set_title(f"step {step}", fontsize=9)
+        ax.set_title(f"step {step}")
         _name_cells(ax, names, 13)
         if i:
             ax.set_yticks(ax.get_yticks(), [])
         if len(names) <= 6:
-            fig.cell_values(ax, matrix, lambda value: value >= 0.6, fontsize=7)
+            fig.cell_values(ax, matrix, lambda value: value >= 0.6, fontsize=8)
     _colour_bar(panels, image, measure)
     return panels.figure
 
@@ -216,7 +234,7 @@ def _between_steps(rows: pd.DataFrame, measure: str) -> Figure:
         matrix = _matrix(steps, here["step"], before, here["value"], measure, itself=site == their)
         image = _image(ax, matrix, measure)
         _name_cells(ax, [f"{step:,}" for step in steps], 8)
-        ax.set_title(site if site == their else f"{site} with {their}", fontsize=10, loc="left")
+        ax.set_title(site if site == their else f"{site} with {their}")
         ax.set_xlabel("training step (optimizer updates)")
     panels.set_ylabel("training step (optimizer updates)")
     _colour_bar(panels, image, measure)
@@ -252,14 +270,14 @@ def _image(ax: Axes, matrix: Any, measure: str) -> Any:
             "attention_kullback_leibler": np.nanmax(matrix, initial=1e-12),
         }
         top = float(limits.get(measure, 1.0))
-    return ax.imshow(matrix, vmin=least, vmax=top, cmap="viridis", interpolation="nearest")
+    return fig.show_image(ax, matrix, vmin=least, vmax=top, cmap="viridis")
 
 
 def _name_cells(ax: Axes, names: Sequence[str], most: int) -> None:
     """Names of rows and columns, of every n-th where there are more than fit."""
     ticks = range(0, len(names), -(-len(names) // most))
-    ax.set_xticks(ticks, [names[i] for i in ticks], rotation=60, ha="right", fontsize=7)
-    ax.set_yticks(ticks, [names[i] for i in ticks], fontsize=7)
+    ax.set_xticks(ticks, [names[i] for i in ticks], rotation=60, ha="right", fontsize=8)
+    ax.set_yticks(ticks, [names[i] for i in ticks], fontsize=8)
 
 
 def _colour_bar(panels: fig.Panels, image: Any, measure: str) -> None:

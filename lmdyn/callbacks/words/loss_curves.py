@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from lmdyn.analysis.statistics.distributed import rank_and_world_size
 from lmdyn.analysis.statistics.grouped import GroupedMeans
 from lmdyn.callbacks.conditions.finding import Foreseen, expected
-from lmdyn.callbacks.observing.figures import Panels, draw_lines, line_styles, new_panels, set_step_axis
 from lmdyn.callbacks.observing.probe import ObservedBatch
 from lmdyn.callbacks.observing.run import announce
-from lmdyn.callbacks.observing.schema import Quantity, last_step, select
+from lmdyn.callbacks.observing.schema import Quantity
 from lmdyn.callbacks.observing.streaming_observer import StreamingObserver
 from lmdyn.callbacks.observing.token_groups import (
     FrequencySource,
@@ -24,6 +23,7 @@ from lmdyn.callbacks.observing.token_groups import (
     special_tokens,
     token_frequencies,
 )
+from lmdyn.callbacks.words.loss_curves_figures import loss_figures
 
 __all__ = ["LearningCurves"]
 
@@ -135,44 +135,7 @@ class LearningCurves(StreamingObserver):
     @staticmethod
     def figures(observations: pd.DataFrame, settings: Mapping[str, Any]) -> dict[str, Figure]:
         """Loss, and accuracy by each grouping, over steps."""
-        whole = observations[observations["by"].eq("")]
-        figures = {"loss_accuracy": _both(observations, whole, "by", {"": {"color": "C0"}}, (4, 3.4)).figure}
-        for ax in figures["loss_accuracy"].axes:
-            if ax.get_legend_handles_labels()[0]:
-                ax.legend(frameon=False, fontsize=8)
-        titles = {"rank": "frequency rank of the target word", "upos": "Universal POS of the target word"}
-        for by in [b for b in observations["by"].dropna().unique() if b]:
-            rows = select(observations, by=by)
-            loss = select(rows, quantity="loss")
-            names = list(loss["group"].unique())  # in one order and colour on both sides
-            if by != "rank":
-                last = last_step(loss).set_index("group")["value"]
-                names = list(last.reindex(names).sort_values().index)
-            panels = _both(observations, rows, "group", line_styles(names), (5, 4), ms=4, lw=1.2)
-            title = titles.get(by, f"{by} of the target word")
-            panels.grid[0, 0].set_title(title, fontsize=10, loc="left")
-            panels.legend(fontsize=7)
-            figures[f"by_{by}"] = panels.figure
-        return figures
-
-
-def _both(
-    observations: pd.DataFrame,
-    rows: pd.DataFrame,
-    by: str,
-    looks: Mapping[str, Mapping[str, Any]],
-    size: tuple[float, float],
-    **common: Any,
-) -> Panels:
-    """Loss on the left and accuracy on the right, a line for each value of ``by``."""
-    panels = new_panels(2, *size)
-    labels = {"loss": "loss (nats per token)", "accuracy": "accuracy"}
-    for ax, (quantity, label) in zip(panels, labels.items(), strict=True):
-        here = select(rows, quantity=quantity)
-        draw_lines(ax, here, by, looks, label=lambda name: name or "_nolegend_", **common)
-        ax.set_ylabel(label)
-        set_step_axis(ax, here["step"], rates=observations)
-    return panels
+        return loss_figures(observations)
 
 
 class _Sums:

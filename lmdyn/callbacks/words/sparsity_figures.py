@@ -9,22 +9,30 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lmdyn.callbacks.observing.figures import (
+    COLOURS,
+    MOST_LINES,
     draw_band,
     draw_lines,
     error_band,
+    in_style,
     label_points,
     new_figure,
+    new_panels,
     outer_legend,
     set_step_axis,
     shades,
+    site_styles,
+    zero_line,
 )
 from lmdyn.callbacks.observing.schema import last_step, select, wide
 
 __all__ = ["sparsity_figures"]
 
-_CLASS_COLORS = {"open": "C0", "closed": "C3", "": "0.7"}
+_RHO = "Pearson ρ(mean χ of a word, its frequency)"
+_CLASS_COLORS = {"open": COLOURS["blue"], "closed": COLOURS["vermilion"], "": "0.7"}
 
 
+@in_style
 def sparsity_figures(
     observations: pd.DataFrame, sites: list[str], frequency: str = "train"
 ) -> dict[str, Figure]:
@@ -61,21 +69,35 @@ def _curves(observations: pd.DataFrame, quantity: str, role: str = "target", **w
     return select(observations, quantity=quantity, role=role, word=None, **wanted)
 
 
+def _sized(observations: pd.DataFrame, looks: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Labels with the number of words of each sample, of target words at the last step, where it is recorded."""
+    words = last_step(_curves(observations, "words")).set_index("pos_class")["value"]
+    return {
+        sample: {**look, "label": f"{look.get('label', sample)} (n = {words[sample]:,.0f})"}
+        if sample in words
+        else {**look}
+        for sample, look in looks.items()
+    }
+
+
 def _draw_with_errors(
     axes: Axes,
     observations: pd.DataFrame,
     quantity: str,
-    site: str,
     looks: Mapping[str, Mapping[str, Any]],
     scale: str = "plain",
+    *,
+    by: str = "pos_class",
+    role: str = "target",
+    **wanted: str,
 ) -> pd.DataFrame:
-    """A line over steps for each sample of words, on two standard errors to both sides, taken on a scale."""
-    rows, errors = (_curves(observations, f"{quantity}{end}", site=site) for end in ("", "_error"))
-    draw_lines(axes, rows, "pos_class", looks, ms=4)
-    for sample, look in looks.items():
-        line = select(rows, pos_class=sample).set_index("step")["value"].sort_index()
-        error = select(errors, pos_class=sample).set_index("step")["value"].reindex(line.index)
-        if len(line):
+    """A line over steps for each value of ``by``, on two standard errors to both sides, taken on a scale."""
+    rows, errors = (_curves(observations, f"{quantity}{end}", role, **wanted) for end in ("", "_error"))
+    draw_lines(axes, rows, by, looks)
+    for name, look in looks.items():
+        line = select(rows, **{by: name}).set_index("step")["value"].sort_index()
+        error = select(errors, **{by: name}).set_index("step")["value"].reindex(line.index)
+        if error.notna().any():
             draw_band(axes, line.index, *error_band(line, error, scale), color=look["color"], alpha=0.12)
     return rows
 
@@ -95,90 +117,102 @@ def _ordered(sites: list[str], there: list[str]) -> list[str]:
 
 
 def _rho_axes(axes: Axes, observations: pd.DataFrame, steps: Iterable[int]) -> None:
-    axes.axhline(0, color="0.85", lw=0.8, zorder=0)
+    zero_line(axes)
     set_step_axis(axes, steps, rates=observations)
 
 
 def _rho_by_site(observations: pd.DataFrame, sites: list[str]) -> Figure:
-    figure, panels = new_figure(10.5, 4.2, ncols=2, sharey=True)
-    titles = {
+    """A row of panels for each vector whose χ it is, on the left target words, on the right input words."""
+    kinds = [
+        k for k in ("activation", "gradient", "attention_entropy") if len(_curves(observations, f"rho_{k}"))
+    ]
+    panels = new_panels(
+        2 * len(kinds),
+        4.6,
+        3.3 if len(kinds) == 1 else 2.9,
+        most=2,
+        margin=(1.5, 0.2),
+        sharex=True,
+        sharey="row",
+    )
+    words = {
         "target": "ρ←: with frequency of the target word",
         "input": "ρ→: with frequency of the input word",
     }
-    color = {
-        site: f"C{i % 10}" for i, site in enumerate(_ordered(sites, list(observations["site"].unique())))
-    }
-    for axes, (role, title) in zip(panels, titles.items(), strict=True):
-        steps: list[int] = []
-        for what, style in (("activation", "-"), ("gradient", "--"), ("attention entropy", ":")):
-            rows = _curves(observations, f"rho_{what.replace(' ', '_')}", role, pos_class="")
-            looks = {
-                site: {"color": color[site], "label": f"{site}, {what}"}
-                for site in _ordered(sites, list(rows["site"].unique()))
-            }
-            draw_lines(axes, rows, "site", looks, ls=style, ms=4)
-            steps += list(rows["step"])
-        axes.set_title(title, fontsize=10, loc="left")
-        _rho_axes(axes, observations, steps)
-    panels[0].set_ylabel("Pearson ρ(mean χ of a word, its frequency)")
-    outer_legend(panels[1])
-    return figure
+    places = _ordered(sites, [s for s in observations["site"].unique() if s])
+    few = len(places) <= MOST_LINES
+    for line, kind in zip(panels.grid, kinds, strict=True):
+        for axes, (role, title) in zip(line, words.items(), strict=True):
+            quantity = f"rho_{kind}"
+            rows = _curves(observations, quantity, role, pos_class="")
+            if few:
+                looks = site_styles(places)
+                wanted = {"by": "site", "role": role, "pos_class": ""}
+                _draw_with_errors(axes, observations, quantity, looks, "fisher", **wanted)
+            else:
+                draw_lines(axes, rows, "site", site_styles(places))
+            axes.set_title(f"{kind.replace('_', ' ')}, {title}")
+            _rho_axes(axes, observations, rows["step"])
+            if line is not panels.grid[-1]:
+                axes.set_xlabel("")
+        outer_legend(line[1], title="2 standard errors\nof Fisher's z" if few else None)
+    panels.set_ylabel("Pearson ρ(mean χ of a word,\nits frequency)")
+    return panels.figure
 
 
 def _rho_by_class(observations: pd.DataFrame, site: str) -> Figure:
     figure, axes = new_figure(7.5, 4.2)
-    rows = _curves(observations, "rho_gradient", site=site)
     styles = {
-        "open": ("C0", "-", "open classes"),
-        "closed": ("C3", "-", "closed classes"),
-        "open_matched": ("C0", ":", "open, matched in frequency"),
-        "closed_matched": ("C3", ":", "closed, matched in frequency"),
-        "": ("0.5", "--", "all words"),
+        "open": ("blue", "-", "open classes"),
+        "closed": ("vermilion", "-", "closed classes"),
+        "open_matched": ("blue", ":", "open, matched in frequency"),
+        "closed_matched": ("vermilion", ":", "closed, matched in frequency"),
+        "": ("black", "--", "all words"),
     }
-    looks = {name: dict(zip(("color", "ls", "label"), style, strict=True)) for name, style in styles.items()}
-    draw_lines(axes, rows, "pos_class", looks, ms=4)
-    axes.set_title(f"ρ← of the gradient at {site}, by part of speech", fontsize=10, loc="left")
-    axes.set_ylabel("Pearson ρ(mean χ of a word, its frequency)")
+    looks = {name: {"color": COLOURS[c], "ls": ls, "label": label} for name, (c, ls, label) in styles.items()}
+    looks = _sized(observations, looks)
+    rows = _curves(observations, "rho_gradient", site=site)
+    draw_lines(axes, rows, "pos_class", looks)
+    whole = {name: looks[name] for name in ("open", "closed")}  # bands of five lines hide one another
+    _draw_with_errors(axes, observations, "rho_gradient", whole, "fisher", site=site)
+    axes.set_title(f"ρ← of the gradient at {site}, by part of speech")
+    axes.set_ylabel(_RHO)
     _rho_axes(axes, observations, rows["step"])
-    outer_legend(axes)
+    outer_legend(axes, title="bands: 2 standard errors of Fisher's z")
     return figure
 
 
 def _rho_by_sample(observations: pd.DataFrame, site: str) -> Figure:
     figure, axes = new_figure(7.5, 4.2)
     looks = {
-        "": {"color": "C0", "label": "all words"},
-        "no_top20": {"color": "C1", "label": "without the 20 most frequent"},
-        "count100": {"color": "C2", "label": "of at least 100 occurrences"},
-        "count100_no_top20": {"color": "C3", "label": "both"},
+        "": {"color": COLOURS["blue"], "label": "all words"},
+        "no_top20": {"color": COLOURS["vermilion"], "label": "without the 20 most frequent"},
+        "count100": {"color": COLOURS["green"], "label": "of at least 100 occurrences"},
+        "count100_no_top20": {"color": COLOURS["black"], "label": "both"},
     }
-    rows = _draw_with_errors(axes, observations, "rho_gradient", site, looks, "fisher")
-    axes.set_title(
-        f"ρ← of the gradient at {site}, by sample of words (2 standard errors over words, of Fisher's z)",
-        fontsize=10,
-        loc="left",
-    )
-    axes.set_ylabel("Pearson ρ(mean χ of a word, its frequency)")
+    looks = _sized(observations, looks)
+    rows = _draw_with_errors(axes, observations, "rho_gradient", looks, "fisher", site=site)
+    axes.set_title(f"ρ← of the gradient at {site}, by sample of words")
+    axes.set_ylabel(_RHO)
     _rho_axes(axes, observations, rows["step"])
-    outer_legend(axes)
+    outer_legend(axes, title="bands: 2 standard errors of Fisher's z")
     return figure
 
 
 def _types(observations: pd.DataFrame, site: str) -> Figure:
     """χ by band of frequency over training, and by class and band at the end."""
-    figure, (left, right) = new_figure(11, 4.2, ncols=2, sharey=True)
+    figure, (left, right) = new_figure(11, 4.2, ncols=2, sharey=True, width_ratios=(5, 4))
     rows = _curves(observations, "chi_gradient_types", site=site)
     there = set(rows["pos_class"])
     looks = shades([band for band in ("0-9", "10-99", "100-999", "1000+") if band in there])
-    _draw_with_errors(left, observations, "chi_gradient_types", site, looks)
+    looks = _sized(observations, {band: {**look, "label": f"{band} times"} for band, look in looks.items()})
+    _draw_with_errors(left, observations, "chi_gradient_types", looks, site=site)
     _references(left, observations, site)
-    title = (
-        f"χ of the gradient at {site}: mean over target words\nby training occurrences (2 errors over text)"
+    left.set_title(
+        f"χ of the gradient at {site}: mean over target words by\ntraining occurrences; 2 standard errors"
     )
-    left.set_title(title, fontsize=10, loc="left")
     left.set_ylabel("mean χ = ‖v‖₂ / ‖v‖₁")
     set_step_axis(left, rows["step"], rates=observations)
-    left.legend(frameon=False, fontsize=7, ncols=2)
     last = last_step(observations)
     means, errors = (
         _curves(last, f"chi_gradient_types{end}", site=site).set_index("pos_class")["value"]
@@ -191,12 +225,12 @@ def _types(observations: pd.DataFrame, site: str) -> Figure:
         x, y = np.arange(len(shown)) + shift, means[keys].to_numpy(dtype=float)
         error = 2 * errors.reindex(keys).to_numpy(dtype=float)
         color = _CLASS_COLORS[pos_class]
-        right.errorbar(x, y, error, fmt="o", ms=4, color=color, label=f"{pos_class} classes")
+        right.errorbar(x, y, error, fmt="os"[shift > 0], ms=5, color=color, label=f"{pos_class} classes")
     _references(right, observations, site)
     right.set_xticks(np.arange(len(shown)), shown)
     right.set_xlabel("training occurrences")
-    right.set_title(f"by class at equal frequency, step {last['step'].max()}", fontsize=10, loc="left")
-    outer_legend(right)
+    right.set_title(f"by class at equal frequency,\nstep {last['step'].max():,}")
+    outer_legend(right, of=[left, right])
     return figure
 
 
@@ -204,11 +238,13 @@ def _l1_check(observations: pd.DataFrame, sites: list[str]) -> Figure:
     figure, axes = new_figure(7.5, 4.2)
     rows = _curves(observations, "rho_l1_gradient", pos_class="")
     ordered = _ordered(sites, list(rows["site"].unique()))
-    draw_lines(axes, rows, "site", {site: {"color": f"C{i % 10}"} for i, site in enumerate(ordered)}, ms=4)
-    axes.set_title(
-        "Is the gradient's ‖·‖₁ anti-correlated with target frequency? (section 4)", fontsize=10, loc="left"
-    )
-    axes.set_ylabel("Pearson ρ(mean ‖gradient‖₁ of a word, its frequency)")
+    if len(ordered) <= MOST_LINES:
+        wanted = {"by": "site", "pos_class": ""}
+        _draw_with_errors(axes, observations, "rho_l1_gradient", site_styles(ordered), "fisher", **wanted)
+    else:
+        draw_lines(axes, rows, "site", site_styles(ordered))
+    axes.set_title("Is the gradient's ‖·‖₁ anti-correlated with the target's frequency?")
+    axes.set_ylabel("Pearson ρ(mean ‖gradient‖₁ of a word,\nits frequency)")
     _rho_axes(axes, observations, list(rows["step"]))
     outer_legend(axes)
     return figure
@@ -239,8 +275,8 @@ def _heat_map(
     every = max(1, -(-table.shape[1] // 12))
     axes.set_xticks(np.arange(table.shape[1])[::every] + 0.5)
     axes.set_xticklabels([str(s) for s in table.columns[::every]], rotation=45, ha="right")
-    axes.set_title(f"Concentration χ of the gradient at {site}, by target word", fontsize=10, loc="left")
-    bar = figure.colorbar(mesh, ax=axes, label="mean χ = ‖v‖₂ / ‖v‖₁; dotted: uniform and Gaussian vectors")
+    axes.set_title(f"concentration χ of the gradient at {site}, by target word")
+    bar = figure.colorbar(mesh, ax=axes, label="mean χ = ‖v‖₂ / ‖v‖₁\n(dotted: uniform and Gaussian vectors)")
     for kind in ("uniform", "gaussian"):
         for value in select(observations, quantity=f"chi_{kind}", site=site)["value"].tail(1):
             bar.ax.axhline(float(value), color="w", lw=1.5, ls=":")
@@ -259,17 +295,20 @@ def _scatter(
     rows = rows.assign(frequency=rows["word"].map(frequencies)).fillna({"pos_class": ""})
     rows = rows[rows["frequency"] > 0]
     figure, axes = new_figure(7.5, 4.6)
-    for pos_class, label in (("", "other or ambiguous"), ("open", "open class"), ("closed", "closed class")):
+    for pos_class, label in (
+        ("", "rare, or of several classes"),
+        ("open", "open class"),
+        ("closed", "closed class"),
+    ):
         one, color = select(rows, pos_class=pos_class), _CLASS_COLORS[pos_class]
         if len(one):
+            label = f"{label} (n = {len(one):,})"
             axes.scatter(one["frequency"], one["value"], s=9, color=color, label=label, lw=0, alpha=0.8)
     _references(axes, observations, site)
     axes.set_xscale("log")
     axes.set_xlabel(f"occurrences in the {'training data' if frequency == 'train' else 'probe set'}")
     axes.set_ylabel("mean χ = ‖v‖₂ / ‖v‖₁")
-    axes.set_title(
-        f"Concentration of the gradient at {site} by target word, step {last}", fontsize=10, loc="left"
-    )
+    axes.set_title(f"concentration of the gradient at {site} by target word, step {last:,}")
     outer_legend(axes)
     frequent = pd.concat([select(rows, pos_class=c).nlargest(6, "frequency") for c in ("open", "closed")])
     frequent = frequent.sort_values("frequency", ascending=False, kind="stable")

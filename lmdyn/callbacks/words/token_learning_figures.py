@@ -10,7 +10,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lmdyn.analysis.words.learning_order import learning_order, rescaled
-from lmdyn.callbacks.observing.figures import line_style, line_styles, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import (
+    Panels,
+    from_zero,
+    in_style,
+    line_style,
+    line_styles,
+    new_figure,
+    new_panels,
+    outer_legend,
+    portions,
+    say_why_empty,
+    set_step_axis,
+)
 from lmdyn.callbacks.observing.schema import select, wide
 
 __all__ = ["half_steps", "token_learning_figures"]
@@ -22,6 +34,7 @@ LEAST = 0.01
 """A group of which no more is right at the last step was not learned: what is rescaled by next to nothing is noise."""
 
 _TITLES = {"reconstruction": "reconstruction of unmasked words", "prediction": "prediction of masked words"}
+_COUNTS = {"reconstruction": "words", "prediction": "masked_words"}
 _LONG = {
     "VB": "base form (VB)",
     "VBD": "past tense (VBD)",
@@ -33,19 +46,20 @@ _LONG = {
 }
 
 
+@in_style
 def token_learning_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """Accuracy, and accuracy rescaled by the last, over steps (figures 1, 7, 8 and 9); the order of learning.
 
     Returns:
         ``overall``; ``<quantity>_by_<grouping>``; from two steps on ``order_by_<grouping>``.
     """
-    rows = select(observations, quantity=_TITLES).dropna(subset="value")
-    if rows.empty:
+    rows = select(observations, quantity=[*_TITLES, *_COUNTS.values()]).dropna(subset="value")
+    if not _quantities(rows):
         return {}
     figures = {"overall": _overall(rows)}
     for by in [b for b in _GROUPED_BY if rows["by"].eq(b).any()]:
         for quantity in _quantities(rows):
-            figures[f"{quantity}_by_{by}"] = _by_group(_wide(rows, quantity, by), quantity, by)
+            figures[f"{quantity}_by_{by}"] = _by_group(rows, quantity, by)
         if len(set(rows["step"])) > 1:
             figures[f"order_by_{by}"] = _order(rows, by)
     return figures
@@ -94,9 +108,10 @@ def _step(value: float) -> str:
     return "not learned" if np.isnan(value) else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def _axes(several: bool, height: float = 4.0, legend: float = 3.2) -> tuple[Figure, Sequence[Axes]]:
-    figure, axes = new_figure((8.4 if several else 4.4) + legend, height, ncols=1 + several, squeeze=False)
-    return figure, list(axes[0])
+def _axes(several: bool, lines: int = 1, height: float = 3.2) -> Panels:
+    """Accuracy on the left and, of several steps, rescaled on the right; a row for each part of the groups."""
+    across = 1 + several
+    return new_panels(lines * across, 4.2, height, most=across, margin=(3.0, 0.3), sharex=True, sharey="col")
 
 
 def _lines(
@@ -106,7 +121,8 @@ def _lines(
     for ax, values in zip(axes, (table, _rescaled(table)), strict=False):
         for group, label in labels.items():
             line = values[group].dropna()
-            ax.plot(line.index, line, marker=".", ms=4, lw=1.2, label=label, **styles[group])
+            if len(line):
+                ax.plot(line.index, line, marker=".", label=label, **styles[group])
 
 
 def _finish(axes: Sequence[Axes], steps: Sequence[int]) -> None:
@@ -115,43 +131,62 @@ def _finish(axes: Sequence[Axes], steps: Sequence[int]) -> None:
     ):
         ax.set_ylabel(label)
         set_step_axis(ax, steps)
-    axes[0].set_ylim(0, max(0.02, axes[0].get_ylim()[1]))
+    from_zero(axes[0])
+    axes[0].set_ylim(top=max(0.02, axes[0].get_ylim()[1]))
     for ax in axes[1:]:
-        ax.set_ylim(0, min(1.5, ax.get_ylim()[1]))  # what ends near 0 was many times that by chance
+        if not len(ax.lines):
+            say_why_empty(ax, f"not drawn: at the last step\nat most {LEAST:.0%} of the words are right")
+            continue
+        from_zero(ax, min(1.5, ax.get_ylim()[1]))  # what ends near 0 was many times that by chance
         ax.axhline(0.5, color="0.6", lw=0.8, ls=":", zorder=0)
 
 
 def _overall(rows: pd.DataFrame) -> Figure:
     steps = sorted(set(rows["step"]))
-    figure, axes = _axes(len(steps) > 1, 3.4)
+    panels = _axes(len(steps) > 1, height=3.4)
+    axes = list(panels)
     for i, quantity in enumerate(_quantities(rows)):
         table = _wide(rows, quantity, "")
         half = float(_half_steps(table).iloc[0])
         label = f"{quantity} ({_step(half)})" if len(steps) > 1 else quantity
         _lines(axes, table, {"": label}, {"": line_style(i)})
     _finish(axes, steps)
-    axes[0].set_title("all words", fontsize=10, loc="left")
-    outer_legend(axes[-1], title=_legend_title(len(steps)))
-    return figure
+    axes[0].set_title("all words")
+    outer_legend(axes[-1], of=axes, title=_legend_title(len(steps)))
+    return panels.figure
 
 
 def _legend_title(steps: int) -> str | None:
     return "(step of half the last accuracy)" if steps > 1 else None
 
 
-def _by_group(table: pd.DataFrame, quantity: str, by: str) -> Figure:
+def _by_group(rows: pd.DataFrame, quantity: str, by: str) -> Figure:
+    table = _wide(rows, quantity, by)
     several = len(table) > 1
-    figure, axes = _axes(several)
     half = _half_steps(table)
-    labels = {
-        str(group): f"{_LONG.get(str(group), group)} ({_step(value)})" if several else _LONG.get(str(group), str(group))
-        for group, value in half.items()
-    }  # fmt: skip
-    _lines(axes, table, labels, line_styles(table.columns))  # styles as in the other figures
-    _finish(axes, list(table.index))
-    axes[0].set_title(f"{_TITLES[quantity]}, by {_GROUPED_BY[by]}", fontsize=10, loc="left")
-    outer_legend(axes[-1], title=_legend_title(len(table)))
-    return figure
+    words = _last_words(rows, quantity, by)
+    parts = portions(list(table.columns))
+    panels = _axes(several, len(parts))
+    for axes, part in zip(panels.grid, parts, strict=True):
+        labels = {}
+        for group, value in half[part].sort_values(kind="stable", na_position="last").items():
+            group = str(group)
+            told = [_step(value)] * several + [f"n = {words[group]:,.0f}"] * (group in words)
+            labels[group] = _LONG.get(group, group) + (f" ({', '.join(told)})" if told else "")
+        _lines(axes, table, labels, line_styles(part))
+        _finish(axes, list(table.index))
+        outer_legend(axes[-1], of=list(axes), title=_legend_title(len(table)))
+        if axes is not panels.grid[-1]:
+            for ax in axes:
+                ax.set_xlabel("")
+    panels.grid[0, 0].set_title(f"{_TITLES[quantity]}, by {_GROUPED_BY[by]}")
+    return panels.figure
+
+
+def _last_words(rows: pd.DataFrame, quantity: str, by: str) -> "pd.Series[float]":
+    """How many words of each group were looked at, where it is recorded."""
+    counted = select(rows, quantity=_COUNTS[quantity], by=by)
+    return counted.drop_duplicates("group", keep="last").set_index("group")["value"]
 
 
 def _order(rows: pd.DataFrame, by: str) -> Figure:
@@ -162,16 +197,17 @@ def _order(rows: pd.DataFrame, by: str) -> Figure:
     figure, ax = new_figure(6.4, 1.4 + 0.27 * len(groups))
     for i, (quantity, half) in enumerate(halves.items()):
         known = half.dropna()
-        if len(known):  # an unclipped line without points has no extent
+        if len(known):
             at = [groups.index(g) for g in known.index]
-            ax.plot(known, at, "os"[i], ms=6, color=f"C{i}", label=quantity, clip_on=False)
+            ax.plot(known, at, "os"[i], ms=6, color=line_style(i)["color"], label=quantity)
     ax.set_yticks(range(len(groups)), [_LONG.get(str(g), str(g)) for g in groups])
     ax.set_ylim(len(groups) - 0.5, -0.5)
-    steps = sorted(set(rows["step"]))
-    set_step_axis(ax, steps)
+    set_step_axis(ax, sorted(set(rows["step"])))
+    if not len(ax.lines):
+        say_why_empty(
+            ax, f"no group was learned: at the last step\nat most {LEAST:.0%} of the words of each are right"
+        )
     ax.set_xlabel("training step at which half of the last accuracy is reached")
-    ax.grid(axis="y", color="0.9", lw=0.8)
-    ax.set_axisbelow(True)
-    ax.set_title(f"order of learning, by {_GROUPED_BY[by]}", fontsize=10, loc="left")
+    ax.set_title(f"order of learning, by {_GROUPED_BY[by]}")
     outer_legend(ax)
     return figure

@@ -10,16 +10,27 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lmdyn.callbacks.observing.figures import draw_lines, line_style, new_figure, outer_legend, set_step_axis
+from lmdyn.callbacks.observing.figures import (
+    COLOURS,
+    MOST_LINES,
+    draw_lines,
+    from_zero,
+    in_style,
+    line_style,
+    new_figure,
+    outer_legend,
+    set_step_axis,
+    show_image,
+)
 from lmdyn.callbacks.observing.schema import select, wide
 
 __all__ = ["changes", "knowledge_figures"]
 
-_LINES = 10  # relations that one panel can tell apart
 _EXAMPLES = 3  # of facts learned, forgotten, oscillating
 _COLUMNS = 7  # steps of the table of predictions
 
 
+@in_style
 def knowledge_figures(observations: pd.DataFrame, templates: Mapping[str, str]) -> dict[str, Figure]:
     """All figures that the observations allow.
 
@@ -60,18 +71,25 @@ def changes(observations: pd.DataFrame) -> pd.DataFrame:
 def _mean(observations: pd.DataFrame) -> Figure:
     figure, ax = new_figure(7.5, 3.8)
     rows = select(observations, relation="", fact="")
-    names = {"p_at_1": "whole vocabulary", "p_at_1_candidates": "candidates only"}
-    for colour, (quantity, name) in enumerate(names.items()):
+    names = {
+        "p_at_1": ("whole vocabulary", COLOURS["blue"]),
+        "p_at_1_candidates": ("candidates only", COLOURS["vermilion"]),
+    }
+    for quantity, (name, colour) in names.items():
         for dash, kind in zip(("-", "--", ":", "-."), sorted(rows["kind"].unique()), strict=False):
             look = {"lw": 1.0 if kind else 1.8, "label": f"{name}, {kind or 'all'}", "ls": dash}
             of = select(rows, quantity=quantity)
-            draw_lines(ax, of, "kind", {kind: look}, color=f"C{colour}", ms=4)
+            draw_lines(ax, of, "kind", {kind: look}, color=colour)
     majority = select(rows, quantity="majority", kind="")
     if len(majority):  # not in older observations
         level = majority["value"].iloc[-1]
         ax.axhline(level, color="0.5", ls=":", lw=1, label="most frequent object of each relation")
+    asked = select(rows, quantity="facts", kind="")["value"]
+    relations = observations.loc[observations["relation"].ne(""), "relation"].nunique()
+    if len(asked):
+        ax.set_title(f"mean over {relations} relations, of {asked.iloc[-1]:,.0f} facts")
     ax.set_ylabel("P@1, mean over relations")
-    ax.set_ylim(bottom=0)
+    from_zero(ax)
     set_step_axis(ax, rows["step"])
     outer_legend(ax)
     return figure
@@ -90,20 +108,20 @@ def _worded(relation: str, templates: Mapping[str, str]) -> str:
 def _lines(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figure:
     table = _by_relation(observations)
     title = "P@1 by relation"
-    if table.shape[1] > _LINES:
+    if table.shape[1] > MOST_LINES:
         moved = (table.max() - table.min()).sort_values(ascending=False, kind="stable")
-        title = f"P@1 of the {_LINES} of {table.shape[1]} relations that change most"
-        table = table[moved.index[:_LINES]]
+        title = f"P@1 of the {MOST_LINES} of {table.shape[1]} relations that change most"
+        table = table[moved.index[:MOST_LINES]]
     table = table[table.iloc[-1].sort_values(ascending=False, kind="stable").index]
     figure, ax = new_figure(10, 4.2)
     for i, relation in enumerate(table.columns):
         ax.plot(
-            table.index, table[relation], marker=".", ms=4, lw=1.2,
+            table.index, table[relation], marker=".",
             label=_worded(str(relation), templates), **line_style(i),
         )  # fmt: skip
     ax.set_ylabel("P@1, whole vocabulary")
-    ax.set_ylim(bottom=0)
-    ax.set_title(title, fontsize=10, loc="left")
+    from_zero(ax)
+    ax.set_title(title)
     set_step_axis(ax, list(table.index))
     outer_legend(ax)
     return figure
@@ -114,7 +132,7 @@ def _map(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figure:
     table = _by_relation(observations)
     table = table[table.iloc[-1].sort_values(ascending=False, kind="stable").index]
     figure, ax = new_figure(10, 1.4 + 0.24 * table.shape[1])
-    image = ax.imshow(table.T.to_numpy(dtype=float), aspect="auto", cmap="viridis", vmin=0)
+    image = show_image(ax, table.T.to_numpy(dtype=float), aspect="auto", cmap="viridis", vmin=0)
     ax.set_yticks(range(table.shape[1]), [_worded(str(r), templates) for r in table.columns], fontsize=8)
     _observation_axis(ax, list(table.index))
     figure.colorbar(image, ax=ax, label="P@1, whole vocabulary")
@@ -126,18 +144,18 @@ def _gained_lost(observations: pd.DataFrame, steps: Sequence[int]) -> Figure:
     asked = select(observations, quantity="facts", relation="")["value"]
     figure, axes = new_figure(8, 5.2, nrows=2, sharex=True, height_ratios=(2, 3))
     at = np.arange(len(table))
-    axes[0].plot(at, table["known"], marker=".", color="C0")
+    axes[0].plot(at, table["known"], marker=".", color=COLOURS["blue"])
     axes[0].set_ylabel("facts known")
-    axes[0].set_ylim(bottom=0)
-    axes[0].set_title(f"of {int(asked.max()):,} facts asked, whole vocabulary", fontsize=10, loc="left")
-    axes[1].bar(at, table["gained"], color="C2", label="gained since the observation before")
-    axes[1].bar(at, -table["lost"], color="C3", label="lost since the observation before")
+    from_zero(axes[0])
+    axes[0].set_title(f"of {int(asked.max()):,} facts asked, whole vocabulary")
+    axes[1].bar(at, table["gained"], color=COLOURS["green"], label="gained since the observation before")
+    axes[1].bar(at, -table["lost"], color=COLOURS["vermilion"], label="lost since the observation before")
     axes[1].axhline(0, color="0.3", lw=0.8)
     axes[1].set_ylabel("facts")
     axes[1].yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
     for ax in axes:
         ax.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    axes[1].legend(frameon=False, fontsize=8)
+    axes[1].legend()
     _observation_axis(axes[1], steps)
     return figure
 
@@ -185,10 +203,10 @@ def _examples(observations: pd.DataFrame, templates: Mapping[str, str]) -> Figur
     )  # fmt: skip
     table.auto_set_font_size(False)
     for cell in table.get_celld().values():
-        cell.set_fontsize(7.5)
+        cell.set_fontsize(8)
         cell.set_edgecolor("0.8")
         cell.PAD = 0.03
-    ax.set_title("first prediction at the mask by training step; green where right", fontsize=10, loc="left")
+    ax.set_title("first prediction at the mask by training step; green where right")
     return figure
 
 

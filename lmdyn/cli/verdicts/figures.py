@@ -11,16 +11,24 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
-from lmdyn.callbacks.observing.figures import PlainTextFigure, line_styles, set_step_axis
+from lmdyn.callbacks.observing.figures import (
+    MOST_LINES,
+    PlainTextFigure,
+    in_style,
+    line_styles,
+    set_step_axis,
+)
 
 __all__ = ["Curve", "ForestRow", "claims_figure", "token_axis"]
 
-_ROW = 0.3  # inches of a row of numbers,
-_LINE = 0.12  # and of each line of its label
-_LABEL, _WIDE, _AXIS = 34, 80, 62  # characters in a line; of labels that have the place of the curves, too
-_MANY = 8  # numbers in a panel of curves: of more, each is the mean of its seeds
-_REGION = "#cfe8cf"
+_ROW = 0.32  # inches of a row of numbers,
+_LINE = 0.14  # and of each line of its label
+_LABEL, _WIDE, _AXIS = 30, 72, 56  # characters in a line; of labels that have the place of the curves, too
+_MOST_LINES = 3  # of the words below an axis; the page has all of them
+_MANY_SEEDS = 12  # that are not listed one by one
+_REGION = "#d9ead9"
 _FLOOR = "#b0413e"
 _PRINTED = "0.45"
 
@@ -50,6 +58,7 @@ class ForestRow:
         published: value and interval of the publication, NaN without one.
         curves: what is drawn on the left.
         says: what the number is, in the claim's words; on the axis of a panel whose rows all say the same.
+        seeds: the seed of each of the points, as the figure names it.
     """
 
     label: str
@@ -64,8 +73,10 @@ class ForestRow:
     published: tuple[float, float, float] = (math.nan, math.nan, math.nan)
     curves: Sequence[Curve] = ()
     says: str = ""
+    seeds: Sequence[str] = ()
 
 
+@in_style
 def claims_figure(title: str, rows: Sequence[ForestRow]) -> Figure:
     """Curves over training on the left, and on the right each number with its region, seeds, interval and floor.
 
@@ -80,30 +91,39 @@ def claims_figure(title: str, rows: Sequence[ForestRow]) -> Figure:
     curves = [any(len(curve.table) for row in group for curve in row.curves) for group in axes_of.values()]
     wide = not any(curves)
     heights = [
-        _height(group, wide=wide, least=2.6 if drawn else 0.0)
+        _height(group, wide=wide, least=2.3 if drawn else 0.0)
         for group, drawn in zip(axes_of.values(), curves, strict=True)
     ]
-    figure = PlainTextFigure(10.5, sum(heights) + 0.7)
-    figure.suptitle(title, fontsize=10)
+    figure = PlainTextFigure(10.5, sum(heights) + 1.0)
+    told = _seeds_told(rows)
+    figure.suptitle(title + (f"\n{told}" if told else ""), x=0.01, ha="left")
     ratios = (1.0,) if wide else (1.0, 1.15)
     grid = figure.add_gridspec(len(heights), len(ratios), height_ratios=heights, width_ratios=ratios)
-    looks = line_styles(range(len(rows)))
-    number = 0
     for i, (axis, group) in enumerate(axes_of.items()):
-        styles = [looks[number + k] for k in range(len(group))]
-        number += len(group)
+        styles = list(line_styles(range(len(group))).values())
         if curves[i]:
             _draw_curves(figure.add_subplot(grid[i, 0]), group, styles)
         _draw_rows(figure.add_subplot(grid[i, -1]), axis, group, styles, wide=wide)
     entries = {str(h.get_label()): h for ax in figure.axes for h in ax.get_legend_handles_labels()[0]}
-    figure.legend(
-        list(entries.values()), list(entries), loc="outside lower center", ncols=4, fontsize=7, frameon=False
-    )
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=4)
     return figure
 
 
+def _seeds_told(rows: Sequence[ForestRow]) -> str:
+    """Which seeds there are."""
+    seeds = sorted({seed for row in rows for seed in row.seeds}, key=_by_number)
+    if len(seeds) > _MANY_SEEDS:
+        return f"{len(seeds)} seeds, {seeds[0]} to {seeds[-1]}"
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" if seeds else ""
+
+
+def _by_number(seed: str) -> list[int]:
+    return [int(part) if part.isdigit() else -1 for part in seed.split("/")]
+
+
 def _label(row: ForestRow, *, wide: bool) -> str:
-    return fill(row.label, _WIDE if wide else _LABEL)
+    """With the number of seeds."""
+    return fill(f"{row.label} (n\u00a0=\u00a0{len(row.points)})", _WIDE if wide else _LABEL)
 
 
 def _height(rows: Sequence[ForestRow], *, wide: bool, least: float) -> float:
@@ -116,7 +136,8 @@ def _height(rows: Sequence[ForestRow], *, wide: bool, least: float) -> float:
 
 def _draw_curves(ax: Axes, rows: Sequence[ForestRow], styles: Sequence[dict[str, Any]]) -> None:
     """All seeds, or of many rows the mean of each, a colour for each row; what several rows share is drawn once."""
-    many = len(rows) > _MANY
+    many = len(rows) > MOST_LINES
+    crowded = not many and sum(len(row.curves) for row in rows) > 2 * MOST_LINES
     drawn: set[tuple[str, bytes]] = set()
     steps: set[int] = set()
     whole: list[pd.DataFrame] = []
@@ -131,12 +152,10 @@ def _draw_curves(ax: Axes, rows: Sequence[ForestRow], styles: Sequence[dict[str,
             whole.append(table)
             ax.plot(
                 table["step"].to_numpy(dtype=float), table["value"].to_numpy(dtype=float),
-                marker=".", ms=3, lw=0.9, alpha=0.85, **style,
+                marker="" if crowded else ".", lw=1.0, **style,
             )  # fmt: skip
-    ax.set_ylabel(f"{rows[0].quantity}{', mean of seeds' * many}", fontsize=8)
-    ax.tick_params(labelsize=7)
+    ax.set_ylabel(f"{rows[0].quantity}{', mean of seeds' * many}")
     set_step_axis(ax, steps)
-    ax.xaxis.label.set_fontsize(8)
     token_axis(ax, pd.concat(whole, ignore_index=True))
 
 
@@ -169,8 +188,8 @@ def token_axis(ax: Axes, observed: pd.DataFrame) -> None:
     above = ax.twiny()  # matplotlib's secondary axis does not follow a symlog scale
     above.set_xlim(0, 1)
     above.set_xticks([share for share, _ in ticks], [short_number(step * rate) for _, step in ticks])
-    above.set_xlabel("training tokens", fontsize=8)
-    above.tick_params(labelsize=7)
+    above.set_xlabel("training tokens")
+    above.grid(visible=False)
 
 
 def short_number(value: float) -> str:
@@ -195,23 +214,25 @@ def _draw_rows(
         left, right = max(row.low, low), min(row.high, high)
         ax.add_patch(
             Rectangle(
-                (left, i - 0.42), max(right - left, 0), 0.84, color=_REGION, lw=0, zorder=0, label="claim is true"
+                (left, i - 0.42), max(right - left, 0), 0.84, color=_REGION, lw=0, zorder=0, label="the claim is true"
             )
         )  # fmt: skip
         offsets = np.linspace(-0.16, 0.16, len(row.points)) if len(row.points) > 1 else [0.0]
         for (value, lower, upper), offset in zip(row.points, offsets, strict=True):
-            label = "a seed (heights mean nothing)"
+            label = "one seed (its height has no meaning)"
             ax.plot(value, i + offset, "o", ms=4, mfc="none", mec=style["color"], label=label, zorder=3)
             if lower != upper:
                 ends = [max(lower, low), min(upper, high)]
-                ax.plot(ends, [i + offset] * 2, ls=":", lw=1, color=style["color"], label="a seed, censored")
+                ax.plot(
+                    ends, [i + offset] * 2, ls=":", lw=1, color=style["color"], label="one seed, censored"
+                )
         if not math.isnan(row.interval[0]):
             ends = [max(row.interval[0], low), min(row.interval[1], high)]
             ax.plot(
                 ends, [i + 0.28] * 2, "-", lw=2, color="0.15", label="95 % interval of the mean", zorder=4
             )
         if not math.isnan(row.mean):
-            ax.plot(row.mean, i + 0.28, "D", ms=4, color="0.15", zorder=5)
+            ax.plot(row.mean, i + 0.28, "D", ms=4, color="0.15", label="mean of the seeds", zorder=5)
         if not math.isnan(row.floor):
             ax.plot(
                 [row.floor] * 2, [i - 0.42, i + 0.42], "--", lw=1.2, color=_FLOOR, label="floor", zorder=2
@@ -222,14 +243,12 @@ def _draw_rows(
             ax.plot([max(lower, low), min(upper, high)], [i - 0.3] * 2, "-", lw=1, color=_PRINTED, zorder=3)
     ax.set_xlim(low, high)
     ax.set_ylim(len(rows) - 0.45, -0.55)
-    ax.set_yticks(range(len(rows)), [_label(row, wide=wide) for row in rows], fontsize=7)
-    for tick, style in zip(ax.get_yticklabels(), styles, strict=True):
-        tick.set_color(style["color"])
-    ax.tick_params(axis="x", labelsize=7)
+    ax.set_yticks(range(len(rows)), [_label(row, wide=wide) for row in rows])
+    ax.grid(visible=False, axis="y")
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=6))
     says = {row.says for row in rows}
     words = rows[0].says if len(says) == 1 and rows[0].says else f"number of a run: {axis}"
-    ax.set_xlabel(fill(words, _AXIS), fontsize=8)
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_xlabel(fill(words, _AXIS, max_lines=_MOST_LINES, placeholder=" …"))
 
 
 def _limits(rows: Sequence[ForestRow]) -> tuple[float, float]:

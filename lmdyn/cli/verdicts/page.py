@@ -25,7 +25,8 @@ from lmdyn.cli.verdicts.words import how_words, number_words, quantity_words
 __all__ = ["draw_figures", "figure_files", "group_figure", "write_page"]
 
 _DPI = 110
-_COLOURS = 128
+_MOST_PIXELS = 2_400_000  # of a picture: taller ones are made smaller
+_COLOURS = 64
 
 
 def draw_figures(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str], Path]:
@@ -43,8 +44,10 @@ def draw_figures(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str]
 
 def _save(figure: Figure, path: Path) -> None:
     """Save with a palette, at a third of matplotlib's file size: repositories keep every version."""
-    figure.set_dpi(_DPI)
-    Image.fromarray(pixels(figure)).quantize(_COLOURS).save(path, optimize=True)
+    width, height = figure.get_size_inches()
+    figure.set_dpi(min(_DPI, math.sqrt(_MOST_PIXELS / (width * height))))
+    picture = Image.fromarray(pixels(figure))
+    picture.quantize(_COLOURS, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
 
 
 def figure_files(judged: Sequence[Judged], folder: Path) -> dict[tuple[str, str], Path]:
@@ -177,6 +180,7 @@ def _rows(
             published=_published(judgement.published if i == 0 else None),
             curves=list(_curves(part.number, judged.estimates, runs)),
             says=part.label,
+            seeds=[str(seed) for seed in judged.estimates],
         )
 
 

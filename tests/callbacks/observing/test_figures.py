@@ -2,32 +2,40 @@
 
 import io
 import re
+from itertools import combinations
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LogNorm, to_rgb
 from matplotlib.text import Text
 from PIL import Image
 
 import lmdyn.callbacks
-from lmdyn.callbacks import ObservationStore, Sparsity
+from lmdyn.callbacks import LearningCurves, ObservationStore, Sparsity
+from lmdyn.callbacks.observing.drawing.style import STYLE
 from lmdyn.callbacks.observing.figures import (
+    COLOURS,
+    MOST_LINES,
     cell_values,
     draw_band,
     draw_lines,
     error_band,
+    from_zero,
     label_points,
     lay_out,
+    line_styles,
     new_figure,
     new_panels,
     outer_legend,
     pixels,
+    say_why_empty,
     set_step_axis,
     shades,
 )
+from tests.helpers.figure_faults import figure_faults
 
 ODD = [r"$\frac$", "_x_", "<b>", "$x^2$", "US$ 3 and $4"]
 """Words of data; matplotlib's mathematics cannot draw the first, and alters others."""
@@ -325,12 +333,135 @@ def test_a_single_step_has_its_own_tick_and_points_that_are_seen(step):
     assert {0: "0", 7: "7\n21"}.get(step, shown[0]) in shown
 
 
-def test_more_steps_have_lines_and_bands_as_before():
+def test_more_steps_have_lines_bands_and_room_at_both_ends():
     _, ax = new_figure()
     rows = pd.DataFrame({"step": [0, 10], "site": "a", "value": [0.0, 0.5]})
     draw_lines(ax, rows, "site", {"a": {"color": "C0"}}, ms=4)
     draw_band(ax, [0, 10], [0, 0.4], [0.1, 0.6], color="C1", alpha=0.1)
     set_step_axis(ax, [0, 10])
-    assert ax.get_xlim() == (0, 10)
+    assert ax.get_xlim() == pytest.approx((-0.2, 10.2))  # marks at the first and the last step are whole
     assert (ax.lines[0].get_marker(), ax.lines[0].get_markersize()) == (".", 4)
     assert len(ax.collections[0].get_paths()[0].vertices) > 4
+
+
+# ------------------------------------------------------------------------------------------ the style
+
+
+SEEN_BY = {  # Machado, Oliveira & Fernandes 2009, table 1: severity 1.0, of linear RGB
+    "everyone": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+}  # fmt: skip
+
+
+def lab(colour, seen_by):
+    """CIE L*a*b* of a colour as it is seen: distances are just seen from about 2 on."""
+    rgb = np.array(to_rgb(colour))
+    rgb = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    rgb = np.clip(np.array(SEEN_BY[seen_by]) @ rgb, 0, 1)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    xyz = to_xyz @ rgb / to_xyz.sum(1)
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def least_distance(colours, seen_by):
+    labs = [lab(colour, seen_by) for colour in colours]
+    return min(np.linalg.norm(one - other) for one, other in combinations(labs, 2))
+
+
+@pytest.mark.parametrize("seen_by", SEEN_BY)
+def test_colours_of_lines_are_told_apart(seen_by):
+    assert least_distance(COLOURS.values(), seen_by) > 15
+    assert all(lab(colour, seen_by)[0] < 80 for colour in COLOURS.values())  # on white
+    if seen_by != "everyone":
+        usual = [mpl.colormaps["tab10"](i) for i in range(MOST_LINES)]
+        assert least_distance(usual, seen_by) < 10  # the control
+
+
+def test_a_figure_is_in_the_style_and_the_users_settings_stay():
+    before = dict(mpl.rcParams)
+    figure = Sparsity.figures(
+        pd.concat([observation(0), observation(9)]), {"sites": {"h1": "x", "logits": "y"}}
+    )
+    pixels(figure["rho_by_site"])
+    assert dict(mpl.rcParams) == before
+    ax = figure["rho_by_site"].axes[0]
+    assert not ax.spines["top"].get_visible()
+    assert ax.title.get_fontsize() == ax._left_title.get_fontsize() == STYLE["axes.titlesize"]
+    assert ax.get_title(loc="left")
+    assert not ax.get_title(loc="center")
+    assert {tick.label1.get_fontsize() for tick in ax.yaxis.get_major_ticks()} == {STYLE["ytick.labelsize"]}
+    assert ax.lines[0].get_color() == COLOURS["blue"]
+
+
+def test_an_axis_from_zero_has_room_for_marks_there():
+    for values, top in (([0.0, 4.0], None), ([0.0, 1.0], 1.0), ([0.0, 0.0], None), ([3.9999, 4.0], None)):
+        figure, ax = new_figure()
+        ax.plot([0, 1], values, marker="o")
+        from_zero(ax, top)
+        set_step_axis(ax, [0, 1])
+        assert figure_faults(figure) == []
+        low, high = ax.get_ylim()
+        assert low < 0 <= max(values) < high
+        ax.set_ylim(0, max(*values, 0.1))  # the control
+        assert [fault.split(":")[0] for fault in figure_faults(figure)] == ["cut at the axes"]
+
+
+def test_faults_are_found():
+    figure, (left, right) = new_figure(ncols=2)
+    left.plot([0, 1, 2], [0, 1, 2], "o-", label="a")
+    left.set_xlim(0, 2)
+    left.plot([0.5, 1.5], [1, 1], color="C3", label="b")
+    left.plot([0.5, 1.5], [2, 2], color="C3", label="c")
+    left.text(1, 1, "one text")
+    left.text(1.02, 1, "another text")
+    left.text(1, 0.5, "small", fontsize=4)
+    right.annotate("far away", (0, 0), xytext=(-9000, 0), textcoords="offset points", annotation_clip=False)
+    right.texts[0].set_in_layout(False)
+    found = figure_faults(figure)
+    assert [fault for fault in found if not fault.startswith("over")] == [
+        "5.3 pixels in a report: 'small'",
+        "beyond the canvas: 'far away'",
+        "cut at the axes: a at [0.0, 0.0]",
+        "look alike: 'b' and 'c'",
+    ]
+    assert "over one another: 'one text' and 'another text'" in found
+    right.texts[0].remove()
+    assert "empty, and does not say why: ''" in figure_faults(figure)
+    say_why_empty(right, "no attention in an LSTM")
+    assert not any(fault.startswith("empty") for fault in figure_faults(figure))
+
+
+def test_of_many_tags_there_are_at_most_eight_lines_a_panel():
+    tags = [f"TAG{i}" for i in range(17)]
+    rows = [
+        (step, 10 * step, quantity, "", "upos", tag, i + step / 9)
+        for step in (0, 1, 9)
+        for i, tag in enumerate(tags)
+        for quantity in ("loss", "accuracy")
+    ]
+    columns = ["step", "tokens", "quantity", "site", "by", "group", "value"]
+    rows += [(step, 10 * step, "learning_rate", "", None, None, 1.0) for step in (0, 1, 9)]
+    figure = LearningCurves.figures(pd.DataFrame(rows, columns=columns), {})["by_upos"]
+    assert figure_faults(figure) == []
+    lines = [[str(line.get_label()) for line in ax.lines] for ax in figure.axes]
+    assert max(map(len, lines)) <= MOST_LINES
+    assert [name for panel in lines[::2] for name in panel] == tags  # loss, in the order of the last
+    assert lines[::2] == lines[1::2]
+
+
+def test_of_many_sites_every_name_is_in_the_legend_and_within_the_picture():
+    sites = tuple(f"layer{i}" for i in range(24))
+    table = pd.concat([observation(step, sites=sites) for step in (0, 5, 20)], ignore_index=True)
+    figures = Sparsity.figures(table, {"sites": dict.fromkeys(sites, "x")})
+    for name in ("rho_by_site", "rho_l1_gradient"):
+        assert figure_faults(figures[name]) == []
+        legend = figures[name].axes[-1].get_legend()
+        assert [text.get_text() for text in legend.get_texts()] == list(sites)
+
+
+def test_lines_beyond_the_colours_are_dashed():
+    looks = list(line_styles(range(2 * MOST_LINES)).values())
+    assert looks[0] == {"color": COLOURS["blue"], "ls": "-"}
+    assert looks[MOST_LINES] == {"color": COLOURS["blue"], "ls": "--"}

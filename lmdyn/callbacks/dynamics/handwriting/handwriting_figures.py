@@ -14,6 +14,7 @@ from lmdyn.callbacks.observing.schema import last_step, select, wide
 __all__ = ["handwriting_figures"]
 
 
+@fig.in_style
 def handwriting_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """Map and letters at the last step (of each run), and NMSE over steps; see the observer."""
     observations = fig.named_runs(observations)
@@ -55,8 +56,8 @@ def _maps(last: Sequence[pd.DataFrame], runs: Sequence[str]) -> Figure:
                 [start], [length], ls="", marker="*", ms=12, mfc="white", mec="black", clip_on=False,
                 label=f"best: {nmse:.3g} at t₀ = {start:.0f}, ΔT = {length:.0f}",
             )  # fmt: skip
-            ax.legend(fontsize=8, loc="upper right")
-        ax.set_title(_title(rows, run, len(runs) > 1), fontsize=10, loc="left")
+            ax.legend(loc="upper right", frameon=True)
+        ax.set_title(_title(rows, run, len(runs) > 1))
         ax.set_xlabel("t₀, start of the window (steps)")
     panels.set_ylabel("ΔT, length of the window (steps)")
     above = bool(len(values)) and float(values.max()) > top
@@ -80,11 +81,10 @@ def _letters(last: Sequence[pd.DataFrame], runs: Sequence[str]) -> Figure:
             if len(target):
                 ax.plot(*_points(target), color="0.5", lw=0.8, zorder=0)
                 window = f"t₀ = {int(target['start'].iloc[0])}, ΔT = {int(target['length'].iloc[0])}"
-                ax.set_title(f"“{letter}”, {window}", fontsize=9, loc="left")
+                ax.set_title(f"“{letter}”, {window}")
             ax.set_aspect("equal", adjustable="datalim")
-            ax.tick_params(labelsize=7)
-            ax.set_xlabel("x (letter heights)", fontsize=8)
-        line[0].set_ylabel(f"{_title(rows, run, len(runs) > 1)}\ny (letter heights)", fontsize=8)
+            ax.set_xlabel("x (letter heights)")
+        line[0].set_ylabel(f"{_title(rows, run, len(runs) > 1)}\ny (letter heights)")
     return panels.figure
 
 

@@ -1,20 +1,24 @@
 """Figures of ``LoopConvergence``: over depth, by position, over training."""
 
-from collections.abc import Sequence
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lmdyn.callbacks.observing.figures import (
+    COLOURS,
+    MOST_LINES,
+    from_zero,
+    in_style,
     line_styles,
     named_runs,
     new_figure,
     new_panels,
     outer_legend,
+    say_why_empty,
     set_step_axis,
     shades,
+    spread_out,
 )
 from lmdyn.callbacks.observing.schema import select
 
@@ -29,6 +33,7 @@ _OVER_DEPTH = {
 _RULES = {"argmax": ("most probable class", "-"), "divergence": ("KL within the tolerance", "--")}
 
 
+@in_style
 def loop_convergence_figures(observations: pd.DataFrame) -> dict[str, Figure]:
     """Figures of one run, or of several (a column ``run``).
 
@@ -71,7 +76,7 @@ def _settled(rows: pd.DataFrame) -> Figure:
     for rule, (name, dashes) in _RULES.items():
         _lines(ax, select(rows, quantity="settled_share", rule=rule), dashes, name)
     ax.set_ylabel("share of settled predictions")
-    ax.set_ylim(0, 1)
+    from_zero(ax, 1)
     _depth_axis(ax, rows)
     outer_legend(ax)
     return figure
@@ -83,15 +88,15 @@ def _lines(ax: Axes, rows: pd.DataFrame, dashes: str = "-", name: str = "") -> N
     styles = line_styles(runs)
     for run, of_run in rows.groupby("run", sort=False):
         steps = sorted(of_run["step"].unique())
-        shown = [steps[0], steps[-1]] if len(runs) > 1 else steps
+        shown = [steps[0], steps[-1]] if len(runs) > 1 else spread_out(steps, MOST_LINES)
         colours = shades(shown)
         for step in dict.fromkeys(shown):
             curve = of_run[of_run["step"] == step].sort_values("t")
             colour = styles[run]["color"] if len(runs) > 1 else colours[step]["color"]
             ax.plot(
-                curve["t"].astype(int), curve["value"], ls=dashes, marker=".", ms=5, lw=1.3, color=colour,
+                curve["t"].astype(int), curve["value"], ls=dashes, marker=".", color=colour,
                 alpha=1.0 if step == steps[-1] or len(runs) == 1 else 0.35,
-                label=", ".join([str(run)] * (len(runs) > 1) + [name] * bool(name) + [f"step {step}"]),
+                label=", ".join([str(run)] * (len(runs) > 1) + [name] * bool(name) + [f"step {step:,}"]),
             )  # fmt: skip
 
 
@@ -99,7 +104,6 @@ def _depth_axis(ax: Axes, rows: pd.DataFrame) -> None:
     for i, depth in enumerate(sorted(select(rows, quantity="depth")["value"].unique())):
         ax.axvline(depth, color="0.5", lw=0.9, ls=":", zorder=0, label=None if i else "the model's depth")
     ax.set_xlabel("depth t (iterations of the core)")
-    ax.set_xlim(left=0)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -110,7 +114,7 @@ def _by_position(rows: pd.DataFrame) -> Figure:
     panels = new_panels(2, 5.2, 3.4, most=2, margin=(1.4, 0.2))
     change, settling = list(panels)
     changes = select(at, quantity="residual")
-    depths = _some(sorted(changes["t"].dropna().unique()))
+    depths = spread_out(sorted(changes["t"].dropna().unique()), 5)
     colours = shades(depths)
     for t in depths:
         curve = changes[changes["t"] == t].sort_values("position")
@@ -118,11 +122,22 @@ def _by_position(rows: pd.DataFrame) -> Figure:
     change.set_ylabel(_OVER_DEPTH["residual"][0])
     if (changes["value"] > 0).any():
         change.set_yscale("log")
-    change.legend(frameon=False, fontsize=7)
+    if depths:
+        change.legend()
+    else:
+        say_why_empty(change, "these observations hold no change\nof the state by position")
     for rule, (name, dashes) in _RULES.items():
         curve = select(at, quantity="settling_depth", rule=rule).sort_values("position")
+        if not len(curve):
+            say_why_empty(settling, "these observations hold no\nsettling depth by position")
+            break
         settling.plot(
-            curve["position"].astype(int), curve["value"], ls=dashes, lw=1.3, color="C0", label=name
+            curve["position"].astype(int),
+            curve["value"],
+            ls=dashes,
+            lw=1.3,
+            color=COLOURS["blue"],
+            label=name,
         )
     settling.set_ylabel("mean settling depth, restricted to T")
     outer_legend(settling)
@@ -130,12 +145,6 @@ def _by_position(rows: pd.DataFrame) -> Figure:
         ax.set_xlabel("position in the text (tokens)")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     return panels.figure
-
-
-def _some(values: Sequence[int], most: int = 5) -> list[int]:
-    if len(values) <= most:
-        return list(values)
-    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
 def _over_training(rows: pd.DataFrame) -> Figure:
@@ -150,14 +159,16 @@ def _over_training(rows: pd.DataFrame) -> Figure:
         depth = select(of_run, quantity="depth")["value"].iloc[-1]
         own, best = losses[losses["t"] == depth].sort_values("step"), losses.groupby("step")["value"].min()
         colour = styles[run]["color"]
-        loss.plot(own["step"], own["value"], color=colour, label=f"{prefix}the model's depth")
-        loss.plot(best.index, best, color=colour, ls=":", label=f"{prefix}best t")
+        loss.plot(own["step"], own["value"], color=colour, marker=".", label=f"{prefix}the model's depth")
+        loss.plot(best.index, best, color=colour, ls=":", marker=".", label=f"{prefix}best t")
         for rule, (name, dashes) in _RULES.items():
             curve = select(of_run, quantity="settling_depth", rule=rule).sort_values("step")
-            settling.plot(curve["step"], curve["value"], color=colour, ls=dashes, label=f"{prefix}{name}")
+            settling.plot(
+                curve["step"], curve["value"], color=colour, ls=dashes, marker=".", label=f"{prefix}{name}"
+            )
     loss.set_ylabel(_OVER_DEPTH["cross_entropy"][0])
     settling.set_ylabel("mean settling depth, restricted to T")
     for ax in (loss, settling):
         set_step_axis(ax, rows["step"])
-        ax.legend(frameon=False, fontsize=7)
+        ax.legend()
     return panels.figure

@@ -13,6 +13,8 @@ from matplotlib.table import Table
 from matplotlib.text import Text
 from matplotlib.ticker import Formatter, LogFormatterMathtext
 
+from lmdyn.callbacks.observing.drawing.style import STYLE
+
 __all__ = ["Around", "PlainTextFigure", "UnicodePowers", "lay_out"]
 
 
@@ -72,7 +74,7 @@ class PlainTextFigure(Figure):
 
     @contextmanager
     def as_it_is(self) -> Iterator[None]:
-        """No text is parsed as mathematics, of those there are and of ticks that are made meanwhile."""
+        """In the style, and no text parsed as mathematics: of those there are and of ticks that are made meanwhile."""
         for artist in self.findobj():
             if isinstance(artist, Text):
                 artist.set_parse_math(False)
@@ -85,7 +87,7 @@ class PlainTextFigure(Figure):
                     artist.set_major_formatter(UnicodePowers(major))
                 if isinstance(minor, LogFormatterMathtext):
                     artist.set_minor_formatter(UnicodePowers(minor))
-        with mpl.rc_context({"text.parse_math": False}):
+        with mpl.rc_context({**STYLE, "text.parse_math": False}):
             yield
 
 
