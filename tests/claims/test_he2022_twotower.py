@@ -152,9 +152,9 @@ def test_what_frequency_and_parts_of_speech_tell():
     assert (
         np.mean(list(values_of(frequency, runs).values())) > 0.1
     )  # the control: what the tag tells is beyond it
-    with pytest.raises(ValueError, match="need strata"):
+    with pytest.raises(ValueError, match="require strata"):
         AgreementOfPairs(PREFERENCE, of_pair="chance")
-    with pytest.raises(ValueError, match="need strata"):
+    with pytest.raises(ValueError, match="require strata"):
         AgreementOfPairs(PREFERENCE, by=by)
 
 

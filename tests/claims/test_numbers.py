@@ -127,7 +127,7 @@ def test_what_is_not_named_is_missing():
     whole = Rows("Observer", "rho", "h1", where=(("role", "input"), ("pos", "")))
     assert of(At(whole, 0), run(*tables)).value == 8.0  # an empty text and none are one
     assert of(At(replace(whole, where=(("role", "target"), ("pos", ""))), 0), run(*tables)).value == 0.1
-    with pytest.raises(ValueError, match=r"several rows of 'rho' a step.*role: 'target', 'input'"):
+    with pytest.raises(ValueError, match=r"several rows of 'rho' per step.*role: 'target', 'input'"):
         of(At(Rows("Observer", "rho", "h1")), run(*tables))
     with pytest.raises(NotMeasured, match=r"no rows of 'rho' at site 'h2'.*there are site \['h1'\]"):
         of(At(Rows("Observer", "rho", "h2")), run(*tables))

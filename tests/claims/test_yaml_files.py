@@ -27,7 +27,7 @@ CONFIGS = sorted((Path(__file__).parents[2] / "configs").rglob("*.yaml"))
         ("a: 1\nb: c: d\n", r":2: .*mapping values are not allowed"),
         ("a: 1\nb: \x00\n", r":2: .*the character '\\x00' is not allowed"),
         ("a: 1\nb: !!python/object:os.system {}\n", r":2: .*could not determine a constructor"),
-        ("a: 1\nb: 0x_\n", r":2: .*'0x_' is no int"),
+        ("a: 1\nb: 0x_\n", r":2: .*'0x_' is not a valid int"),
         ("a: 1\nb: *c\n", r":2: .*found undefined alias"),
         ("a:\n  b: &x {c: *x}\n", r":2: .*the alias \*x contains itself"),
         (BOMB, r":[67]: .*aliases expand to more than 1000000 values"),

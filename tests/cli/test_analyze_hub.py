@@ -387,7 +387,7 @@ def test_refusals(series, observers, tmp_path, warnings_of):
     with pytest.raises(ValueError, match="no observer is configured"):
         analyze(series / "gpt2", out=tmp_path / "out")
     with pytest.raises(
-        FileNotFoundError, match=r"there is no .*/checkpoint-\*: expected .* hub model with --revisions"
+        FileNotFoundError, match=r"/checkpoint-\* does not exist: expected .* hub model with --revisions"
     ):
         analyze("nobody/lm", **out)
     with pytest.raises(ValueError, match="--revisions applies to hub models"):

@@ -30,7 +30,7 @@ def test_data_without_an_order():
     with pytest.raises(ValueError, match="LightningDataModule has neither order_seed nor seed"):
         LmdynCLI([*MODEL, "--data", "lightning.LightningDataModule", "--data_seed=7"], run=False)
     for words in (["--data_seed", "many"], ["--data_seed"], ["--data-seed=-1"]):
-        with pytest.raises(ValueError, match="expected a number from 0"):
+        with pytest.raises(ValueError, match="expected an integer of at least 0"):
             data_seed(["fit", *words])
 
 

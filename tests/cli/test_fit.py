@@ -91,14 +91,17 @@ def test_observations_under_mixed_precision_are_float32(config, tmp_path):
         ),
         (["--data.init_args.n_train_tokens=0"], "n_train_tokens"),
         (["--model.init_args.tie_weights=true", "--model.init_args.hidden_size=9"], "tie_weights expects"),
-        (["--ckpt_path=/nowhere/step=000000001.ckpt"], "there is no checkpoint /nowhere"),
+        (
+            ["--ckpt_path=/nowhere/step=000000001.ckpt"],
+            "checkpoint /nowhere/step=000000001.ckpt does not exist",
+        ),
         (["--weights_only=false"], "weights_only: expected true or null, got false"),
         (["--model.init_args.hiden_size=9"], "'hiden_size' is not accepted, did you mean 'hidden_size'?"),
         (["--trainer.max_epoch=1"], "max_epoch"),  # not taken for the beginning of max_epochs
         (["--data.init_args.n_train_tokens=many"], "Expected a <class 'int'>. Got value: many"),
         (
             ["--model=LSTMLangageModel"],
-            "no class 'LSTMLangageModel', did you mean 'LSTMLanguageModel'? there are: ",
+            "unknown class 'LSTMLangageModel', did you mean 'LSTMLanguageModel'? known classes: ",
         ),
         (["--model=Nonsense"], "unknown class 'Nonsense'; known classes: "),
         (["--trainer.callbacks+=Sparsty"], "Sparsity, "),
@@ -134,7 +137,7 @@ def test_a_checkpoint_is_a_file_of_this_machine(config, tmp_path, monkeypatch, c
     expected = (
         "no checkpoint to resume from"
         if (command, path) == ("fit", "last")
-        else f"there is no checkpoint {path}"
+        else f"checkpoint {path} does not exist"
     )
     assert len([line for line in said if expected in line]) == 1
     assert "Traceback" not in "".join(said)

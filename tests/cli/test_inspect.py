@@ -252,7 +252,7 @@ def test_classes_in_the_current_folder_are_found(here, capsys, monkeypatch):
     """As by ``python -m``, also by the script ``lmdyn``, whose path begins elsewhere."""
     elsewhere = [p for p in sys.path if p not in ("", str(Path.cwd()))]
     monkeypatch.setattr(sys, "path", elsewhere)
-    assert "needs depth" in error_of(capsys, "inspected_own.Needs")
+    assert "requires depth" in error_of(capsys, "inspected_own.Needs")
 
 
 def page_of(capsys, *args):
@@ -279,7 +279,7 @@ def test_page_of_a_users_gpt(here, capsys):
     )
     assert "model inspected_own.GPT (untrained): 1,992 parameters" in page
     assert "called forward(idx=input_ids, targets" in page
-    assert "answers logits (4, 16, 200)" in page
+    assert "returns logits (4, 16, 200)" in page
     assert (
         "reads causal: logits do not depend on later tokens (measured)" in page or "reads not known" in page
     )
@@ -309,7 +309,7 @@ def test_a_function_that_calls_the_model(here, capsys):
         capsys, "inspected_own.NoLogits", "--forward", "inspected_own.by_function", "--data", "inspected_own.Pairs",
         "--data.rows", "8",
     )  # fmt: skip
-    assert "called inspected_own.by_function(module, batch) answers logits (4, 16, 200)" in page
+    assert "called inspected_own.by_function(module, batch) returns logits (4, 16, 200)" in page
 
 
 def test_weights_that_are_no_numbers_are_said(here, capsys):

@@ -202,7 +202,7 @@ def test_where_no_name_is_near_none_is_proposed(config, capsys):
         (["analyze", "x", "--device", "cuda:99"], "--device 'cuda:99' is unavailable ("),
         (
             ["raport"],
-            "did you mean 'report'? there are fit, validate, test, predict, prepare, analyze, report, inspect",
+            "did you mean 'report'? commands are fit, validate, test, predict, prepare, analyze, report, inspect",
         ),
         (["inspct"], "did you mean 'inspect'?"),
         (["--config", "x.yaml"], "the command comes first: lmdyn COMMAND --config …; commands are fit, "),

@@ -394,7 +394,7 @@ def test_an_observer_that_nobody_names_is_not_imported_and_its_numbers_are_shown
     main(["report", str(run)])
     page = (run / "report" / "index.html").read_text()
     assert not mark.exists()
-    assert "Without figures: observed by nobodys.Theirs, which is none of lmdyn&#x27;s observers" in page
+    assert "Without figures: observed by nobodys.Theirs, which is not an observer of lmdyn" in page
     assert "the first 1,000 of 1,200 numbers" in page
     assert "<td>loss · h999</td><td class='n'>0.5</td><td class='n'>0.5</td>" in page
     assert rows_of(page, "some numbers")

@@ -162,7 +162,7 @@ def test_predict_of_a_pretrained_model(here):
         (["gpt", "none.txt"], "file none.txt does not exist: give a file, or -"),
         (["gpt", "latin.txt"], "latin.txt is not UTF-8"),
         (["gpt", "empty.txt"], "empty.txt contains no text"),
-        (["gpt/x.ckpt", "text.txt"], "there is no checkpoint gpt/x.ckpt"),
+        (["gpt/x.ckpt", "text.txt"], "checkpoint gpt/x.ckpt does not exist"),
         (["lone.ckpt", "text.txt"], "no config.yaml in the folders above"),
         (["bare", "text.txt"], "bare has no tokenizer next to it: give --tokenizer FOLDER"),
         (["gpt", "text.txt", "--pseudo", "word"], "invalid choice: 'word'"),

@@ -96,7 +96,7 @@ def claims_command(args: Sequence[str]) -> None:
     )
     options = parser.parse_args(list(args))
     if not options.run and (options.markdown or options.figures or options.out or options.only):
-        raise ValueError("--markdown, --figures, --out and --only require runs:  `lmdyn claims STUDY RUN …`")
+        raise ValueError("--markdown, --figures, --out and --only require runs: `lmdyn claims STUDY RUN …`")
     if not options.run:
         from lmdyn.cli.verdicts.lists import list_claims, list_studies
 

@@ -165,7 +165,7 @@ def _check_names(changes: Mapping[str, str]) -> None:
         parts = key.split(".")
         if parts[0] == "data" and parts[-1] not in _FREE_DATA:
             raise ValueError(
-                f"{key} cannot change in a fork: it continues with the vocabulary and position of the run's data;  "
+                f"{key} cannot change in a fork: it continues with the vocabulary and position of the run's data; "
                 "--data-seed changes their order"
             )
 

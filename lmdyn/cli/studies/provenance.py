@@ -117,7 +117,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
         or not all(isinstance(session, dict) for session in content["sessions"])
         or not isinstance(content.get("claims"), dict)
     ):
-        raise ValueError(f"{path} is not the provenance of a run: expected `sessions` and `claims`")
+        raise ValueError(f"{path} is not a run's provenance: expected `sessions` and `claims`")
     return content
 
 

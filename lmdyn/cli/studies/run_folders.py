@@ -60,7 +60,7 @@ def find_profiles(given: Sequence[Path]) -> list[Profile]:
             profiles += found
         elif any(path.glob("*.parquet")):
             raise FileNotFoundError(
-                f"{path} has incomplete records: runs.json is missing;  write them again,  `lmdyn records RUN… --out "
+                f"{path} has incomplete records: runs.json is missing; write them again, `lmdyn records RUN… --out "
                 f"{path}`"
             )
         else:

@@ -255,7 +255,9 @@ def test_a_full_disk_is_said_and_nothing_is_lost(run, whole, tmp_path):
 
     with (
         mock.patch.object(pq, "write_table", full),
-        pytest.raises(ValueError, match=r"000000002\.parquet cannot be written .*No space left.*goes on"),
+        pytest.raises(
+            ValueError, match=r"000000002\.parquet cannot be written .*No space left.*same command again"
+        ),
     ):
         analyze(run, out=out)
     assert store(out).steps() == [0, 1]
