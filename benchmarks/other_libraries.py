@@ -205,6 +205,11 @@ def cca_rows(x: Tensor, y: Tensor, sources: Path | None) -> Iterator[Row]:
             return float(netrep.m.LinearMetric(alpha=0.0).fit(one, other).score(one, other))
 
         add(netrep.name, "cos `LinearMetric(alpha=0).score`", lambda a, b: math.cos(angle(a, b)))
+        add(
+            netrep.name,
+            "the same, of x / 10,000 and y / 10,000",
+            lambda a, b: math.cos(angle(a / 1e4, b / 1e4)),
+        )
     latentis = library("latentis.measure.functional.svcca", "latentis")
     if latentis:
         add(latentis.name, "`svcca`", latentis.m.svcca, svcca)
@@ -232,6 +237,8 @@ def cca_rows(x: Tensor, y: Tensor, sources: Path | None) -> Iterator[Row]:
         add(repsim.name, "`pwcca`", repsim_of("pwcca"), pwcca)
     if pw:
         add(pw.name, "`compute_pwcca`", lambda a, b: pw.m.compute_pwcca(a.T.numpy(), b.T.numpy())[0], pwcca)
+        centred = lambda a, b: pw.m.compute_pwcca((a - a.mean(0)).T.numpy(), (b - b.mean(0)).T.numpy())[0]  # noqa: E731
+        add(pw.name, "the same, centred before", centred, pwcca)
         add(pw.name, "`compute_pwcca(x, 48 columns of y)`",
             lambda a, b: pw.m.compute_pwcca(a.T.numpy(), b[:, : 3 * d // 4].T.numpy())[0],
             lambda a, b: pwcca(a, b[:, : 3 * d // 4]))  # fmt: skip

@@ -2,9 +2,11 @@
 
 import ast
 import importlib.util
+import os
 import re
 import shlex
 import shutil
+import subprocess
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -162,9 +164,7 @@ def test_the_conventions_have_our_numbers(monkeypatch):
         "linear_cka(debiased=True)": linear_cka(x, y, debiased=True),
         "effective_dimension": effective_dimension(x),
     }.items():
-        (row,) = re.findall(
-            rf"^\|[^|]*\| \*\*lmdyn\*\* `{re.escape(name)}` \|[^|]*\| ([\d.]+) \|", page, re.M
-        )
+        (row,) = re.findall(rf"^\|[^|]*\| \*\*lmdyn\*\* `{re.escape(name)}` \| ([\d.]+) \|", page, re.M)
         assert row == f"{float(value):.4f}", name
 
 
@@ -231,6 +231,27 @@ def test_what_claims_print_of_the_quickstart(tmp_path, monkeypatch, capsys):
     (run,) = (tmp_path / "runs" / "quickstart").glob("version_*")
     page = write_report([run], tmp_path / "report")
     assert page.stat().st_size < 6_000_000  # 2.1 MB; one sends it to a colleague
+
+
+def test_the_array_script_is_a_script_and_runs(tmp_path, monkeypatch):
+    """By bash, with SLURM's variables set by hand and a `python` that tells what it was asked for."""
+    script = tmp_path / "replay.sh"
+    script.write_text(code_block("script: array"))
+    assert script.read_text().startswith("#!/bin/bash\n#SBATCH ")
+    subprocess.run(["bash", "-n", script], check=True)
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/activate").write_text('python() { echo "$SLURM_ARRAY_TASK_ID $*"; }\n')
+    task = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
+    done = subprocess.run(
+        ["bash", script], cwd=tmp_path, env={**os.environ, **task}, check=True, capture_output=True, text=True
+    )
+    words = shlex.split(done.stdout)
+    assert words[:4] == ["3", "-m", "lmdyn.cli", "analyze"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_observers.yaml").touch()
+    with mock.patch("lmdyn.cli.analyze.analyze") as analyze:
+        main(words[3:])
+    assert analyze.call_count == 1
 
 
 def templates() -> list[str]:

@@ -49,6 +49,8 @@ def with_shipped(args: Sequence[str]) -> list[str]:
         if not _NAME.fullmatch(value) or Path(value).exists():
             continue
         path = shipped_path(value)
+        if path is None and words[0].startswith("-"):
+            continue  # the greater mistake, of which the command tells: it comes first
         if path is None:
             raise ValueError(_unknown(option, value))
         words[at] = f"{option}={path}" if equals else str(path)
