@@ -31,6 +31,7 @@ from lmdyn.cli.drawing.page import picture
 from lmdyn.cli.report import write_report
 
 CALLS = []
+WEB = ("page.js", "chart_rows.js", "chart.js")
 SAVE = Figure.savefig
 
 
@@ -334,7 +335,7 @@ def test_names_of_runs_and_folders_are_texts(tmp_path, together):
     assert set(ODD) <= set(page.text)
     # nothing lifts what the page's policy forbids: it runs the package's own scripts only, known by their hashes
     (policy,) = [value for name, value in page.attributes if name == "content" and "default-src" in value]
-    own = [(Path(web.__file__).parent / "web" / name).read_bytes() for name in ("page.js", "chart.js")]
+    own = [(Path(web.__file__).parent / "web" / name).read_bytes() for name in WEB]
     hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(one).digest()).decode()}'" for one in own]
     assert policy.split("; ")[-1] == " ".join(["script-src", *hashes])
     assert policy.startswith(

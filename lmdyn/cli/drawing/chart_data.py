@@ -187,4 +187,5 @@ def chart(sources: Sequence[dict[str, str]], label: str) -> str:
         label: what it shows.
     """
     given = html.escape(json.dumps(sources, ensure_ascii=False))
-    return f"<div class='chart' data-chart='{given}' aria-label='{html.escape(label)}'></div>"
+    without = "<noscript>This chart requires JavaScript; figures and tables do not.</noscript>"
+    return f"<div class='chart' data-chart='{given}' aria-label='{html.escape(label)}'>{without}</div>"

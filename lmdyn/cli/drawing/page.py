@@ -66,7 +66,8 @@ def page(title: str, sections: Iterable[str], contents: Iterable[Place] = ()) ->
         contents: where they are, for the list at the side.
     """
     body = "".join(sections)
-    scripts = [_web("page.js"), *([_web("chart.js")] if "data-chart=" in body else [])]
+    names = ["page.js", *(["chart_rows.js", "chart.js"] if "data-chart=" in body else [])]
+    scripts = [_web(name) for name in names]
     policy = (
         "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src 'unsafe-inline'; "
         f"script-src {' '.join(map(_source, scripts))}"
