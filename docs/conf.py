@@ -24,6 +24,7 @@ extensions = [
     "sphinx_copybutton",
     "recorded",  # of docs/_ext
     "mathml",  # of docs/_ext
+    "sphinx_gallery.gen_gallery",
 ]
 html_math_renderer = "mathml"
 html_theme = "furo"
@@ -31,11 +32,34 @@ html_title = "lmdyn"
 html_static_path = ["_static"]
 html_css_files = ["lmdyn.css"]
 templates_path = ["_templates"]
-exclude_patterns = ["_build", "_ext", "_templates", "records"]
+exclude_patterns = ["_build", "_ext", "_templates", "records", "gallery"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+
+sys.path[:0] = [str(Path(__file__).parent / name) for name in ("_ext", "gallery")]  # what scripts import
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "auto_gallery",
+    "filename_pattern": "/plot_",
+    "ignore_pattern": "shared_runs",
+    "subsection_order": [
+        f"gallery/{name}"
+        for name in ("words", "similarity", "probing", "interdependence", "dynamics", "preference", "reading")
+    ],
+    "within_subsection_order": "FileNameSortKey",
+    "image_scrapers": ("matplotlib", "gallery_pages.scraper"),
+    "reset_modules": ("matplotlib", "gallery_pages.reset"),
+    "capture_repr": ("_repr_html_",),
+    "backreferences_dir": "auto_gallery/backreferences",
+    "doc_module": ("lmdyn",),
+    "min_reported_time": 60,
+    "write_computation_times": False,
+    "show_memory": False,
+    "show_signature": False,
+    "plot_gallery": "True",
+}
 
 autosummary_generate = True
 autodoc_typehints = "signature"
@@ -110,7 +134,7 @@ def _links_out(app: Any, name: str, source: list[str]) -> None:
     """Pages are read in the repository too: links to what stands beside ``docs/`` there."""
     text = re.sub(r"\]\((?:\.\./)+benchmarks/README\.md", "](/benchmarks.md", source[0])
     text = re.sub(r"\[([^\]]+)\]\((?:\.\./)*records(?:/[^)]*)?\)", r"\1", text)  # data: not part of the site
-    if not name.startswith(("results/", "reference/")):
+    if not name.startswith(("results/", "reference/", "auto_gallery/")):
         blocks = re.split(r"(^```.*?^```)", text, flags=re.MULTILINE | re.DOTALL)  # every second one is code
         blocks[::2] = [re.sub(r"(?<![`}\[])`(\w+)`(?!`)", _linked, block) for block in blocks[::2]]
         text = "".join(blocks)

@@ -1,0 +1,44 @@
+"""
+After how many applications of the layer is a masked word known?
+================================================================
+
+``DepthPerformance`` reads masked words from the state after t applications of ALBERT's layer, below and beyond the
+three with which the model was trained: with the model's own decoder, and with one that is retrained for each t.
+"""
+
+import matplotlib.pyplot as plt
+import shared_runs
+
+from lmdyn.analysis import HeadTraining
+from lmdyn.callbacks import DepthPerformance
+
+run = shared_runs.albert()
+observer = DepthPerformance(
+    times=[0, 1, 2, 3, 4, 6, 10], training=HeadTraining(updates=150, learning_rate=1e-3)
+)
+rows = run.observe(observer, steps=[run.last])
+masked = rows[
+    rows["where"] == "mask"
+]  # places that show the mask token; at others the word itself may be read
+accuracy = masked[masked["quantity"] == "accuracy"].pivot(index="t", columns="how", values="value")
+floor = masked[masked["quantity"] == "floor"].set_index("how")["value"]
+depth = int(rows[rows["quantity"] == "depth"]["value"].iloc[0])
+
+figure, ax = plt.subplots(figsize=(7, 3.8), layout="constrained")
+ax.plot(accuracy.index, accuracy["fixed"], "o-", label="the model's own decoder")
+ax.plot(accuracy.index, accuracy["retrained"], "s--", label="decoder retrained for each t")
+ax.axhline(floor["most_frequent"], color="k", ls=":", label="most frequent word")
+ax.axvline(depth, color="0.8", zorder=0)
+ax.text(depth + 0.1, 0.02, "the model's own depth", color="0.4", fontsize=8)
+ax.set(xlabel="t, applications of the layer", ylabel="share of masked words predicted", ylim=(0, None))
+ax.legend(frameon=False, fontsize=8, loc="lower right")
+
+# %%
+# Before the first application the state has seen no other word, and even a retrained decoder has the floor. The
+# accuracy rises up to about the depth of training. Beyond it the model's own decoder soon fails, while a retrained
+# one finds most of what was known: the word has not left the state, but is written in another way.
+print(accuracy.round(3).to_string(), f"floor {floor['most_frequent']:.3f}", sep="\n")
+assert accuracy["retrained"][0] < floor["most_frequent"] + 0.03
+assert accuracy["fixed"].idxmax() in (2, 3, 4) and accuracy["fixed"].max() > 1.5 * floor["most_frequent"]
+lost = accuracy.loc[depth] - accuracy.loc[10]
+assert lost["fixed"] > 2 * max(lost["retrained"], 0)

@@ -1,0 +1,93 @@
+"""
+Attach to a Hugging Face model built from a config
+==================================================
+
+Any ``LightningModule`` will do. This one wraps a small Llama of transformers with random weights; its batches are
+those of transformers' own collator, whose labels are the input. The observers find the model's blocks, and by
+measurement what the labels mean.
+"""
+
+import lightning as L
+import matplotlib.pyplot as plt
+import shared_runs
+import torch
+from torch.utils.data import DataLoader
+from transformers import DataCollatorForLanguageModeling, LlamaConfig, LlamaForCausalLM
+
+from lmdyn.callbacks import LearningCurves, Similarity, Steps
+
+
+class CausalLM(L.LightningModule):
+    """What Lightning requires: a training step and an optimizer."""
+
+    def __init__(self, model, tokenizer):
+        super().__init__()
+        self.model, self.tokenizer = model, tokenizer
+
+    def training_step(self, batch, batch_idx):
+        """The model's own loss: it shifts the labels inside."""
+        return self.model(**batch).loss
+
+    def validation_step(self, batch, batch_idx):
+        """The same, as ``val_loss``."""
+        self.log("val_loss", self.model(**batch).loss)
+
+    def configure_optimizers(self):
+        """Any optimizer."""
+        return torch.optim.AdamW(self.parameters(), lr=3e-3)
+
+
+data = shared_runs.pieces().corpus  # your text and tokenizer: here, sentences of the embedded corpus
+data.prepare_data()
+data.setup("fit")
+tokenizer = data.tokenizer
+lines = [" ".join(s.words) for document in data.documents("train") for s in document][:5000]
+rows = [tokenizer(line, truncation=True, max_length=32, return_token_type_ids=False) for line in lines]
+
+L.seed_everything(1)
+sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+module = CausalLM(LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes)), tokenizer)
+collate = DataCollatorForLanguageModeling(tokenizer, mlm=False)
+train = DataLoader(rows[300:], batch_size=16, shuffle=True, collate_fn=collate)
+validation = DataLoader(rows[:300], batch_size=50, collate_fn=collate)
+observers = [Observer(schedule=Steps(per_decade=4)) for Observer in (LearningCurves, Similarity)]
+trainer = L.Trainer(
+    max_steps=200, callbacks=observers, logger=False, default_root_dir=shared_runs.folder("hugging_face"),
+    accelerator="cpu",
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+)  # fmt: skip
+trainer.fit(module, train, validation)
+curves, similarity = (observer.store.read() for observer in observers)
+
+loss = curves[curves["quantity"].eq("loss") & curves["by"].eq("")].set_index("step")["value"]
+pairs = similarity[similarity["quantity"].eq("svcca")].pivot(
+    index="step", columns=["site", "reference_site"], values="value"
+)
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(7.8, 3.4), layout="constrained")
+left.plot(loss.index, loss, "o-", ms=4)
+left.set(
+    xlabel="optimizer updates",
+    ylabel="validation loss, nats",
+    xscale="symlog",
+    xlim=(0, None),
+    ylim=(0, None),
+)
+for style, pair in zip(
+    ("o-", "s--", "^:"),
+    [("embedding", "block_00"), ("block_00", "block_01"), ("embedding", "block_01")],
+    strict=True,
+):
+    right.plot(pairs.index, pairs[pair], style, ms=4, label=" and ".join(pair))
+right.set(xlabel="optimizer updates", ylabel="SVCCA", xscale="symlog", xlim=(0, None), ylim=(0, 1.02))
+right.legend(frameon=False, fontsize=8)
+
+# %%
+# What was found is part of the observations' settings. The labels are the tokens themselves, so each belongs to
+# the logits before it (``next``). The blocks move away from the word vectors as the loss falls.
+print("labels:", observers[0].settings["labels"])
+print("sites:", observers[1].settings["sites"])
+assert observers[0].settings["labels"] == "next"
+assert [*observers[1].settings["sites"]] == ["embedding", "block_00", "block_01", "norm"]
+assert loss.iloc[-1] < loss.iloc[0] / 2
+assert pairs["embedding", "block_01"].iloc[-1] < pairs["embedding", "block_01"].iloc[0] - 0.05

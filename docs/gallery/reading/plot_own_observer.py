@@ -1,0 +1,91 @@
+"""
+An observer of your own: is a model's confidence deserved?
+==========================================================
+
+An observer that needs one pass over its text is a class with an ``accumulator``, which is shown each batch and
+ends in a table. Schedule, pass, replay and invisibility to the training are the base class's. This one compares
+the probability of the likeliest word with how often that word comes (calibration error, Guo et al. 2017), while an
+LSTM is trained.
+"""
+
+import lightning as L
+import matplotlib.pyplot as plt
+import pandas as pd
+import shared_runs
+import torch
+
+from lmdyn.analysis import all_reduce_sum
+from lmdyn.callbacks import ObservedBatch, Steps, StreamingObserver
+from lmdyn.models import LSTMLanguageModel
+
+
+class Calibration(StreamingObserver):
+    """Tokens in ten bins by the probability of the likeliest word."""
+
+    uses_labels = True
+
+    def accumulator(self, module, step):
+        """What is shown each batch of this observation."""
+        return BinSums()
+
+
+class BinSums:
+    """Of each bin: tokens, the sum of their confidence, and how many are right."""
+
+    def __init__(self):
+        self.sums = torch.zeros(10, 3, dtype=torch.float64)
+
+    def update(self, seen: ObservedBatch):
+        """Add a batch."""
+        labelled = seen.labels >= 0
+        confidence, best = seen.logits[labelled].float().softmax(-1).max(-1)
+        hits = (best == seen.labels[labelled]).float()
+        values = torch.stack([torch.ones_like(hits), confidence, hits], 1).double()
+        self.sums.index_add_(0, (confidence * 10).long().clamp(max=9), values)
+
+    def table(self):
+        """Rows: quantity, site, value."""
+        tokens, confidence, hits = all_reduce_sum(self.sums).T  # over ranks
+        of_all = {"confidence": confidence, "accuracy": hits, "error": (confidence - hits).abs()}
+        shares = {name: float(sums.sum() / tokens.sum()) for name, sums in of_all.items()}
+        return pd.DataFrame({"quantity": list(shares), "site": "", "value": list(shares.values())})
+
+
+observer = Calibration(schedule=Steps(per_decade=4, every=40), max_tokens=5000)
+L.seed_everything(4)
+trainer = L.Trainer(
+    max_steps=240, callbacks=[observer], logger=False, default_root_dir=shared_runs.folder("own_observer"),
+    accelerator="cpu",
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+)  # fmt: skip
+model = LSTMLanguageModel(
+    embedding_size=64,
+    hidden_size=64,
+    dropout=0.0,
+    anneal_factor=None,
+    optimizer=lambda p: torch.optim.Adam(p, lr=5e-3),
+)
+trainer.fit(model, datamodule=shared_runs.grammar())
+
+curves = observer.store.read().pivot(index="step", columns="quantity", values="value")
+
+figure, ax = plt.subplots(figsize=(7, 3.8), layout="constrained")
+for name, style in {"confidence": "o-", "accuracy": "s--", "error": "^:"}.items():
+    ax.plot(curves.index, curves[name], style, ms=4, label={"error": "calibration error"}.get(name, name))
+ax.set(
+    xlabel="optimizer updates",
+    ylabel="share of 5,000 tokens",
+    xscale="symlog",
+    xlim=(0, None),
+    ylim=(0, None),
+)
+ax.legend(frameon=False)
+
+# %%
+# Mostly: at the end confidence and accuracy are within a few hundredths of each other (one seed, validation text).
+# In the first updates the model is less certain than it could be: it names one frequent word, which is right more
+# often than its flat probabilities say.
+print(curves[["confidence", "accuracy", "error"]].round(3).to_string())
+assert curves["error"].iloc[-1] < 0.05
+assert abs(curves["confidence"] - curves["accuracy"]).iloc[-1] < 0.05
+assert (curves["confidence"] < curves["accuracy"]).loc[1:6].all()

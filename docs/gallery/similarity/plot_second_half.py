@@ -1,0 +1,51 @@
+"""
+What did the second half of training change?
+============================================
+
+A model is compared with its own past. ``Previous`` is the checkpoint before each observation;
+``Earlier(at=[156])`` is the one of step 156, half of the training. The measure is linear CKA over 5,000 tokens; 1
+means that the geometry of a layer did not change.
+"""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import shared_runs
+
+from lmdyn.callbacks import Earlier, Previous, Similarity
+
+run = shared_runs.lstm()
+half = run.last // 2
+references = {"previous": Previous(), "half": Earlier(at=[half])}
+rows = run.observe(Similarity(reference=references, measures=["linear_cka"], max_tokens=5000))
+rows = rows[(rows["site"] == rows["reference_site"]) & (rows["quantity"] == "linear_cka")]
+curves = rows.pivot(index="step", columns=["reference", "site"], values="value")
+loss = pd.read_parquet(run.folder / "observations" / "learning_curves").query(
+    "quantity == 'loss' and by == ''"
+)
+loss = loss.set_index("step")["value"]
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(7.8, 3.4), layout="constrained", width_ratios=[3, 2])
+labels = {"embedding": "word vectors", "h1": "first layer", "h2": "last layer"}
+for marker, (site, label) in zip("o^s", labels.items(), strict=True):
+    left.plot(curves.index, 1 - curves["previous"][site], marker=marker, ms=4, label=label)
+left.set(
+    xlabel="optimizer updates", ylabel="1 − CKA with the checkpoint before", xscale="symlog", xlim=(0, None)
+)
+left.legend(frameon=False, fontsize=8)
+end = curves[f"half step {half}"].iloc[-1]
+right.bar(list(labels.values()), [1 - end[site] for site in labels], color=["C0", "C1", "C2"])
+right.set(ylabel=f"1 − CKA of step {run.last} with step {half}")
+
+# %%
+# The geometry is made in the first half: it changes most between steps 32 and 100, where the loss begins to fall
+# below what the frequencies of words give. The second half lowers the loss further and moves the layers a little,
+# and the word vectors least.
+print(
+    f"loss: {loss[0]:.2f} at step 0, {loss[half]:.2f} at step {half}, {loss[run.last]:.2f} at step {run.last}"
+)
+print("1 − CKA over the second half:", *(f"{label} {1 - end[site]:.2f}" for site, label in labels.items()))
+most = (1 - curves["previous"]).idxmax()
+print("most change up to step:", dict(most))
+assert most[["embedding", "h2"]].between(32, 100).all()
+assert 0.2 < loss[half] - loss[run.last] < loss[0] - loss[half]
+assert end["embedding"] > max(end["h1"], end["h2"]) and end.min() > 0.7

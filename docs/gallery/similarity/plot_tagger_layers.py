@@ -1,0 +1,44 @@
+"""
+Which layer looks like a tagger?
+================================
+
+A tagger of parts of speech knows one linguistic category and nothing else. ``Similarity`` compares the layers of a
+language model with the tagger's, by SVCCA over 5,000 tokens, at each checkpoint of the language model. A tagger
+trained on shuffled labels, which it can only memorise, is the floor (Saphra & Lopez 2019).
+"""
+
+import matplotlib.pyplot as plt
+import shared_runs
+
+from lmdyn.callbacks import Checkpoint, Similarity
+
+run, tagger, shuffled = shared_runs.lstm(), shared_runs.tagger(), shared_runs.tagger(shuffled=True)
+observer = Similarity(
+    reference={
+        "tagger": Checkpoint(tagger.folder, "lmdyn.models.LSTMTagger"),
+        "shuffled": Checkpoint(shuffled.folder, "lmdyn.models.LSTMTagger"),
+    },
+    pairs=[["embedding", "h1"], ["h1", "h1"], ["h2", "h1"]],  # of the language model, of the tagger
+    max_tokens=5000,
+)
+rows = run.observe(observer)
+curves = rows[rows["quantity"] == "svcca"].pivot(index="step", columns=["reference", "site"], values="value")
+
+labels = {"embedding": "word vectors", "h1": "first layer", "h2": "last layer"}
+figure, panels = plt.subplots(1, 3, figsize=(8, 3.2), sharey=True, layout="constrained")
+for ax, (site, label) in zip(panels, labels.items(), strict=True):
+    ax.plot(curves.index, curves["tagger"][site], "o-", ms=4, label="tagger")
+    ax.plot(curves.index, curves["shuffled"][site], "k:", label="tagger of shuffled labels")
+    ax.set(title=label, xscale="symlog", xlim=(0, None), ylim=(0, 1), xlabel="optimizer updates")
+panels[0].set_ylabel("SVCCA with its layer")
+panels[1].legend(frameon=False, fontsize=8, loc="lower right")
+
+# %%
+# Both layers of the LSTM end above their floor, and the word vectors do not: a part of speech that has to be
+# foreseen depends on the words before it. Where the model has hardly been trained, a few directions hold 99 % of
+# the variance and SVCCA means little; there the floor moves along with the curve, or is above it.
+beyond = (curves["tagger"] - curves["shuffled"]).rename(columns=labels)
+print("SVCCA beyond the floor, one seed:", beyond.iloc[[0, -1]].round(2), sep="\n")
+assert beyond.iloc[-1][["first layer", "last layer"]].min() > 0.15
+assert beyond.iloc[-1]["word vectors"] < 0.05
+assert beyond.iloc[0].max() < 0.05

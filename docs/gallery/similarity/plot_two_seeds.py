@@ -1,0 +1,52 @@
+"""
+Do two seeds agree?
+===================
+
+Two language models of equal settings and data, but of other first weights, have no unit in common. ``Similarity``
+asks whether their layers span the same directions: one model at each of its checkpoints, the other at its end. The
+other model before its training is the floor.
+"""
+
+import matplotlib.pyplot as plt
+import shared_runs
+
+from lmdyn.callbacks import Checkpoint, Similarity
+
+run, other = shared_runs.lstm(seed=1), shared_runs.lstm(seed=2)
+kind = "lmdyn.models.LSTMLanguageModel"
+references = {"trained": Checkpoint(other.folder, kind), "untrained": Checkpoint(other.folder, kind, step=0)}
+rows = run.observe(Similarity(reference=references, max_tokens=5000))
+rows = rows[rows["site"] == rows["reference_site"]]
+curves, ranks = (
+    rows[rows["quantity"] == name].pivot(index="step", columns=["reference", "site"], values="value")
+    for name in ("svcca", "rank")
+)
+
+labels = {"embedding": "word vectors", "h1": "first layer", "h2": "last layer"}
+figure, panels = plt.subplots(1, 3, figsize=(8, 3.2), sharey=True, layout="constrained")
+for ax, (site, label) in zip(panels, labels.items(), strict=True):
+    ax.plot(curves.index, curves["trained"][site], "o-", ms=4, label="other seed, trained")
+    ax.plot(curves.index, curves["untrained"][site], "k:", label="other seed, untrained")
+    ax.set(title=label, xscale="symlog", xlim=(0, None), ylim=(0, 1.02), xlabel="optimizer updates")
+panels[0].set_ylabel("SVCCA, 5,000 tokens")
+panels[0].legend(frameon=False, fontsize=8, loc="lower left")
+
+# %%
+# At the end the layers of the two models agree far beyond the floor. Their word vectors do not. The curves of the
+# layers are not to be read before step 100: there the floor is as high, since one or two directions hold 99 % of
+# the variance, and what two models have in common in one direction is mostly how frequent a word is.
+end = curves.iloc[-1]
+print(f"two seeds; at step {curves.index[-1]} (trained, floor):")
+print(
+    *(
+        f"  {label}: {end['trained', site]:.2f}, {end['untrained', site]:.2f}"
+        for site, label in labels.items()
+    ),
+    sep="\n",
+)
+rank = ranks["trained"]["h2"]
+print(f"directions of the last layer at step 10: {rank[10]:.0f}, at the end: {rank.iloc[-1]:.0f}")
+assert all(end["trained", site] > end["untrained", site] + 0.15 for site in ("h1", "h2"))
+assert end["trained", "embedding"] < end["untrained", "embedding"] + 0.1
+assert rank[10] <= 4 < rank.iloc[-1]
+assert curves["untrained"]["h2"][10] > curves["trained"]["h2"][10]

@@ -1,0 +1,37 @@
+"""
+Does a gradient grow sparse for frequent words?
+===============================================
+
+``Sparsity`` measures the concentration χ = ‖v‖₂/‖v‖₁ of the gradient at a layer, averaged over the occurrences of
+each word, and its correlation ρ with the word's frequency in the training text.
+"""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import shared_runs
+
+run = shared_runs.lstm()
+rows = pd.read_parquet(run.folder / "observations" / "sparsity").query("role == 'target'")
+curves = rows[rows["word"].isna() & (rows["pos_class"] == "no_top20")]
+rho, error = (
+    curves[curves["quantity"] == name].pivot(index="step", columns="site", values="value")
+    for name in ("rho_gradient", "rho_gradient_error")
+)
+
+figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+for site, label, marker in (("h1", "first layer", "s"), ("h2", "last layer", "o")):
+    ax.errorbar(rho.index, rho[site], error[site], marker=marker, ms=4, capsize=2, label=label)
+ax.axhline(0, color="0.7", lw=0.8)
+ax.set(xlabel="optimizer updates", ylabel="ρ of χ with word frequency", xscale="symlog", xlim=(-0.1, None))
+ax.legend(frameon=False, title="gradient at the")
+
+# %%
+# Bars are standard errors over words; the twenty most frequent words are left out, since few points far to the
+# right can make a correlation. At the end the gradient at the last layer is the sparser the more frequent the
+# predicted word: ρ is several errors above 0, and above that of the untrained model, which is the floor.
+end = rho.index[-1]
+untrained, trained = (f"{rho['h2'][s]:.2f} ± {error['h2'][s]:.2f}" for s in (0, end))
+words = rows[(rows["quantity"] == "words") & (rows["pos_class"] == "no_top20")]["value"].iloc[-1]
+print(f"ρ at the last layer, {words:.0f} words: {untrained} untrained, {trained} after {end} updates")
+assert rho["h2"][end] > 3 * error["h2"][end]
+assert rho["h2"][end] > rho["h2"][0] + 3 * error["h2"][0]

@@ -1,0 +1,49 @@
+"""
+When does an ALBERT reproduce a word, when does it predict it?
+==============================================================
+
+``TokenLearning`` asks two things of a masked language model: to give back a word that it sees (reconstruction),
+and to name one that is hidden (prediction). It groups the words by their part of speech (Chiang, Huang & Lee
+2020).
+"""
+
+import matplotlib.pyplot as plt
+import shared_runs
+
+from lmdyn.callbacks import TokenLearning
+from lmdyn.datamodules import SpanCorpus
+
+run = shared_runs.albert()
+sentences = SpanCorpus(
+    run.data.corpus, tasks=[]
+)  # the corpus, one sentence a row, with the words that pieces belong to
+observer = TokenLearning(probe=sentences, by=["pos"], bands=[], max_words=1000, max_tokens=5000)
+rows = run.observe(observer)
+overall, of_pos = rows[rows["by"].eq("")], rows[rows["by"].eq("pos")]
+curves = overall.pivot(index="step", columns="quantity", values="value")
+groups = of_pos.pivot(index="step", columns=["quantity", "group"], values="value")
+
+figure, panels = plt.subplots(1, 2, figsize=(8, 3.6), sharex=True, sharey=True, layout="constrained")
+for ax, quantity in zip(panels, ("reconstruction", "prediction"), strict=True):
+    for marker, group in zip("os^D", ("determiner", "preposition", "verb", "noun"), strict=True):
+        ax.plot(groups.index, groups[quantity][group], marker=marker, ms=4, label=group)
+    ax.plot(curves.index, curves[quantity], color="0.5", label="all words")
+    ax.set(title=quantity, xlabel="optimizer updates", xscale="symlog", xlim=(0, None), ylim=(0, 1))
+panels[0].set_ylabel("share of words that are right")
+panels[0].legend(frameon=False, fontsize=8, loc="upper left")
+
+# %%
+# Reconstruction comes first and goes further: at the end most visible words are given back, while most hidden ones
+# are not predicted. Hidden function words are easier than hidden content words, of which there are more to choose
+# from. The floor of prediction is the most frequent token at each place, which the model names up to step 100.
+end, masked = run.last, overall.query("quantity == 'masked_words'")["value"].iloc[-1]
+print(f"step {end}: {curves['reconstruction'][end]:.2f} of all words reconstructed, ", end="")
+print(
+    f"{curves['prediction'][end]:.2f} of {masked:.0f} masked ones predicted (floor {curves['prediction'][100]:.2f})"
+)
+assert (curves["reconstruction"][100:] >= curves["prediction"][100:]).all()
+assert curves["reconstruction"][end] > 0.5 > curves["prediction"][end] > curves["prediction"][100] + 0.05
+assert (
+    groups["prediction"].loc[end, ["determiner", "preposition"]].min()
+    > groups["prediction"].loc[end, ["verb", "noun"]].max()
+)
