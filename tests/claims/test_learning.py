@@ -107,7 +107,7 @@ def test_agreement_where_next_to_nothing_was_learned():
 def test_orders_that_are_none(order):
     with pytest.raises(ValueError, match="expected groups in two or more positions"):
         OrderAgreement(X, order)
-    with pytest.raises(ValueError, match="rule must be one of .* got 'first'"):
+    with pytest.raises(ValueError, match=r"rule must be one of .* got 'first'"):
         OrderAgreement(X, (("a",), ("b",)), "first")
 
 

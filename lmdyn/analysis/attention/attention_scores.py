@@ -21,15 +21,15 @@ def attention_scores(
     special: Bool[Tensor, "batch time"] | None = None,
     segments: Int[Tensor, "batch time"] | None = None,
 ) -> dict[str, Float[Tensor, "batch heads time"]]:
-    """Scores of each query's attention, a row p of weights over the keys that hold a token.
+    """Compute scores of each query's attention, a row p of weights over the keys that hold a token.
 
-    With i the query and all sums over keys that are no padding (on which rows are renormalised, which changes
-    nothing for a model that masks it):
+    i is the query, and all sums are over keys that are not padding. Rows are renormalised on these keys, which changes
+    nothing for a model that masks padding:
 
     ============ ============================================ ======================================================
     ``entropy``  −Σ_j p_ij ln p_ij, in nats                   0 (one key) to ln(number of keys) (uniform)
-    ``diagonal`` p_i,i−1 + p_i,i+1                            0 to 1; uniform: the number of neighbours over that of
-                                                              keys; the token itself is left out
+    ``diagonal`` p_i,i−1 + p_i,i+1                            0 to 1; uniform: number of neighbours / number of
+                                                              keys; excludes the token itself
     ``itself``   p_ii                                         0 to 1
     ``vertical`` Σ p_ij over special tokens j                 0 to 1; uniform: their share of the keys
     ``block``    Σ p_ij over j of i's segment, less the       −1 to 1; uniform: 0; all within the own one of two
@@ -37,23 +37,23 @@ def attention_scores(
     ============ ============================================ ======================================================
 
     Kovaleva et al. 2019 name the classes vertical ([CLS], [SEP]), diagonal (the previous or following token), block
-    (within the segment), their mixture, and heterogeneous, and have a network, trained on annotated maps, tell them
-    apart. The scores here are the masses by which these classes are described, defined without training. All of
-    them but ``diagonal`` do not change when the tokens are permuted; they are the same for any amount of padding.
+    (within the segment), their mixture, and heterogeneous, and distinguish them by a network trained on annotated
+    maps. The scores here are the weights by which these classes are described, and require no training. All scores
+    except ``diagonal`` are invariant to permutations of the tokens; all are the same for any amount of padding.
 
     Args:
         attention: weights by query and key, not negative.
-        tokens: which positions hold a token.
-        special: which of them are special tokens; without it there is no ``vertical``.
-        segments: the segment of each token; without it there is no ``block``.
+        tokens: whether each position holds a token.
+        special: whether each token is a special one; if None, ``vertical`` is left out.
+        segments: the segment of each token; if None, ``block`` is left out.
 
     Returns:
-        Score to its value for each query; NaN for queries that are padding or attend to nothing but padding, and for
-        ``block`` where the row of the batch has one segment only; NaN too where the weights are, or are infinite. In
-        float32 at least.
+        A dict from each score to its value for each query, at least float32. The value is NaN for queries that are
+        padding or attend to padding only, for ``block`` if the row of the batch has only one segment, and if weights
+        are NaN or infinite.
 
     Raises:
-        ValueError: weights of another batch or time than the tokens.
+        ValueError: if batch or time of the weights are not those of the tokens.
 
     Example:
         >>> uniform = torch.full((1, 1, 4, 4), 0.25)
@@ -81,7 +81,7 @@ def _scores(
     special: Bool[Tensor, "batch time"] | None,
     segments: Int[Tensor, "batch time"] | None,
 ) -> dict[str, tuple[Float[Tensor, "batch heads time"], Bool[Tensor, "batch heads time"]]]:
-    """Score to its value for each query, and which queries have it: NaN among these is that of the weights."""
+    """Return the values of each score, and which queries have it; NaN among these is NaN of the weights."""
     scores = {
         "entropy": torch.special.entr(p).sum(-1),
         "diagonal": _neighbours(p),
@@ -94,7 +94,7 @@ def _scores(
         same = (segments[:, :, None] == segments[:, None, :]) & tokens[:, None, :]
         within = torch.einsum("bhqk,bqk->bhq", p, same.to(p.dtype))
         share = same.sum(-1) / tokens.sum(-1, keepdim=True)
-        several = (tokens[:, None, :] & ~same).any(-1)  # there is a token of another segment
+        several = (tokens[:, None, :] & ~same).any(-1)  # the row has a token of another segment
         found["block"] = (within - share[:, None], valid & several[:, None])
     return found
 
@@ -102,11 +102,11 @@ def _scores(
 def rows_on_tokens(
     attention: Float[Tensor, "batch heads time time"], tokens: Bool[Tensor, "batch time"]
 ) -> tuple[Float[Tensor, "batch heads time time"], Bool[Tensor, "batch heads time"]]:
-    """Weights on tokens only, adding up to 1, and which rows have any; what holds NaN or ∞ is NaN."""
+    """Return the weights on tokens only, with a sum of 1, and which rows have any; rows with NaN or ∞ become NaN."""
     p = attention.to(at_least_float32(attention)).where(tokens[:, None, None, :], 0)
     total = p.sum(-1)
-    total = total.where(total.isfinite(), torch.nan)  # over an infinite one all others would be 0
-    valid = tokens[:, None, :] & (total != 0)  # true of NaN
+    total = total.where(total.isfinite(), torch.nan)  # divided by infinity, all others would be 0
+    valid = tokens[:, None, :] & (total != 0)  # True for NaN
     return p / total.where(valid, 1)[..., None], valid
 
 
@@ -119,13 +119,13 @@ def _neighbours(p: Float[Tensor, "batch heads time time"]) -> Float[Tensor, "bat
 
 @dataclass(frozen=True)
 class HeadPatterns:
-    """The patterns of the heads of one attention site.
+    """Patterns of the heads of one attention site.
 
     Attributes:
-        scores: score to its mean over all queries, (heads,); NaN where no query has it, or where weights are NaN.
-        map: (heads, size, size) mean weight of query on key over the sequences that have both; NaN where none has, or
-            where weights are NaN.
-        counts: score to the number of queries that have it, (heads,).
+        scores: mean of each score over all queries, (heads,); NaN if no query has the score, or if weights are NaN.
+        map: (heads, size, size) mean weight of query on key over the sequences that have both; NaN if no sequence has,
+            or if weights are NaN.
+        counts: number of queries that have each score, (heads,).
     """
 
     scores: dict[str, Float[Tensor, "heads"]]
@@ -148,13 +148,13 @@ class _Site:
 class AttentionPatternSums:
     """Streaming float64 sums of :func:`attention_scores` and of the maps of the first ``size`` positions.
 
-    Sums add over batches and ranks, so that two ranks give the means of one. Memory is O(heads × size²) a site.
+    Sums add over batches and ranks, so two ranks give the means of one. Memory is O(heads × size²) per site.
 
     Args:
         size: positions of the map, counted from the start of each sequence.
 
     Raises:
-        ValueError: a size below 1.
+        ValueError: if ``size`` is below 1.
 
     Example:
         >>> sums = AttentionPatternSums(size=2)
@@ -169,7 +169,7 @@ class AttentionPatternSums:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ValueError(f"size is {self.size}: a map has at least 1 position")
+            raise ValueError(f"size must be at least 1 position, got {self.size}")
 
     def update(
         self,
@@ -181,15 +181,15 @@ class AttentionPatternSums:
         """Add a batch.
 
         Args:
-            attentions: site to weights (batch, heads, query, key), of one time for all.
-            tokens: as in :func:`attention_scores`, as are the other two.
-            special: which tokens are special.
+            attentions: weights of each site, (batch, heads, query, key), with one time for all.
+            tokens: as in :func:`attention_scores`, like the other two.
+            special: whether each token is a special one.
             segments: the segment of each token.
 
         Raises:
-            ValueError: weights of another batch or time than the tokens.
+            ValueError: if batch or time of the weights are not those of the tokens.
         """
-        if tokens.device.type == "mps":  # has no float64
+        if tokens.device.type == "mps":  # does not support float64
             attentions = {site: attention.cpu() for site, attention in attentions.items()}
             tokens = tokens.cpu()
             special, segments = (None if t is None else t.cpu() for t in (special, segments))
@@ -212,16 +212,16 @@ class AttentionPatternSums:
             held.map_count[:, :n, :n] += both.sum(0)
 
     def reduce(self) -> None:
-        """Add up over ranks; call it once, on every rank, after the last update."""
+        """Sum over ranks; call it once, on every rank, after the last update."""
         shapes: dict[str, int] = {}
         for rank in gather({site: held.sums.shape[1] for site, held in self._sites.items()}):
             shapes |= rank
-        for site, heads in shapes.items():  # a rank without data has seen none
+        for site, heads in shapes.items():  # a rank without data has no sites
             held = self._sites.get(site) or _empty(heads, self.size, torch.device("cpu"))
             self._sites[site] = _Site(*(all_reduce_sum(t) for t in held.tensors()))
 
     def result(self) -> dict[str, HeadPatterns]:
-        """The patterns of each site."""
+        """Return the patterns of each site."""
         found = {}
         for site, held in self._sites.items():
             means = (held.sums / held.counts).cpu()

@@ -1,4 +1,4 @@
-"""How far the attention heads of two models are apart on the same text: head with head, and with the best match."""
+"""Divergence of the attention heads of two models on the same text, head by head and for the best assignment."""
 
 import itertools
 from dataclasses import dataclass
@@ -28,27 +28,28 @@ def head_divergences(
     q: Float[Tensor, "_ other _ _"],
     tokens: Bool[Tensor, "batch time"],
 ) -> dict[Kind, Float[Tensor, "batch time heads other"]]:
-    """Divergence of each head of one model from each head of another, for each query, in bits.
+    """Compute the divergence of each head of one model from each head of another, for each query, in bits.
 
-    Weights on padding are left out and the rest is renormalised, which changes nothing for a model that masks it. A
-    query counts where it has two *places* or more, tokens on which some head of one of the models puts weight: token i
-    of a causal model has i + 1 places, and its first token one, where all distributions are equal by construction.
+    Weights on padding are left out and the rest is renormalised, which changes nothing for a model that masks padding.
+    A query counts if it has at least two *places*, tokens on which some head of one of the models puts weight: token i
+    of a causal model has i + 1 places, and its first token has one, for which all distributions are equal by
+    construction.
 
     ==================== ========================================= ================================================
     ``jensen_shannon``   (KL(p‖m) + KL(q‖m)) / 2, m = (p + q) / 2  0 (equal) to 1 (no place in common); symmetric
-    ``kullback_leibler`` Σ p log2(p / q)                           0 (equal) to ∞ (p where q has nothing)
+    ``kullback_leibler`` Σ p log2(p / q)                           0 (equal) to ∞ (p > 0, q = 0)
     ==================== ========================================= ================================================
 
     Args:
         p: weights by query and key, not negative.
-        q: those of the other model on the same tokens; it may have another number of heads.
-        tokens: which positions hold a token.
+        q: weights of the other model on the same tokens; its number of heads may differ.
+        tokens: whether each position holds a token.
 
     Returns:
-        Divergences in float64; NaN for queries that do not count, and where weights are NaN.
+        Divergences in float64; NaN for queries that do not count, and if weights are NaN.
 
     Raises:
-        ValueError: weights for other batches or times.
+        ValueError: if batch or time of the weights are not those of the tokens.
 
     Reference: Lin 1991; Kullback & Leibler 1951; of attention, Saphra 2021, section 4.1.1.
 
@@ -84,7 +85,7 @@ def _checked(name: str, weights: Tensor, tokens: Tensor) -> Tensor:
     if (batch, queries) != tuple(tokens.shape) or queries != keys:
         raise ValueError(
             f"attention {name} is {tuple(weights.shape)}, the tokens {tuple(tokens.shape)}: expected (batch, heads, "
-            "time, time), and two models that read the same text"
+            "time, time), from two models that read the same text"
         )
     return weights.double()
 
@@ -94,9 +95,9 @@ class HeadDivergence:
     """Mean divergences of the heads of two models, over the queries of each block of text.
 
     Attributes:
-        sums: (blocks, heads, other) sums over queries, by kind of divergence.
+        sums: (blocks, heads, other) sums over queries, for each kind of divergence.
         uniform: (blocks, heads) sums of the Jensen–Shannon divergence from equal weights on all places.
-        queries: (blocks,) queries behind the sums.
+        queries: (blocks,) number of queries in the sums.
     """
 
     sums: dict[Kind, Float[Tensor, "blocks heads other"]]
@@ -104,14 +105,14 @@ class HeadDivergence:
     queries: Float[Tensor, "blocks"]
 
     def matrix(self, kind: Kind = "jensen_shannon") -> Float[Tensor, "heads other"]:
-        """Mean divergence of each head from each head of the other model, in bits; NaN of no query."""
+        """Return the mean divergence of each head from each head of the other model, in bits; NaN without queries."""
         return self.sums[kind].sum(0) / self.queries.sum()
 
     def matches(self) -> list[tuple[int, int]]:
-        """Heads in pairs, one of each model, of the least Jensen–Shannon divergence in all (an assignment).
+        """Return pairs of heads, one of each model, with the smallest total Jensen–Shannon divergence (an assignment).
 
-        Heads of two models have no common order: what is head 0 of one may be head 3 of another. Where one model has
-        more heads, some have no match. None where a divergence is not finite.
+        Heads of two models have no common order: head 0 of one model may correspond to head 3 of another. If one model
+        has more heads, some have no match. The list is empty if a divergence is not finite.
         """
         matrix = self.matrix()
         if not bool(matrix.isfinite().all()):
@@ -122,12 +123,12 @@ class HeadDivergence:
     def by_head(
         self, kind: Kind = "jensen_shannon", heads: Heads = "matched"
     ) -> Float[Tensor, "blocks found"]:
-        """Sums over queries, by block, of each pair of heads that is meant.
+        """Return the sums over queries, by block, for each of the selected pairs of heads.
 
         Args:
-            kind: of divergence; ``uniform`` has Jensen–Shannon's only.
-            heads: ``same``: heads of one number (none where the numbers of heads differ); ``matched``: see
-                :meth:`matches`; ``unmatched``: all other pairs, what two heads have in common that are no pair;
+            kind: kind of divergence; ``uniform`` is available for Jensen–Shannon only.
+            heads: ``same``: heads of the same number (none if the numbers of heads differ); ``matched``: see
+                :meth:`matches`; ``unmatched``: all other pairs, a baseline of what any two heads have in common;
                 ``uniform``: each head and equal weights.
         """
         sums = self.sums[kind]
@@ -145,12 +146,13 @@ class HeadDivergence:
         return torch.stack([sums[:, h, g] for h, g in pairs], 1) if pairs else sums.new_zeros(len(sums), 0)
 
     def mean(self, kind: Kind = "jensen_shannon", heads: Heads = "matched") -> tuple[float, float]:
-        """Mean over heads and queries, and its standard error over blocks of text (delete-one-block jackknife).
+        """Return the mean over heads and queries, and its standard error over blocks of text.
 
-        The matches are those of the whole text: the error is that of the divergence of these pairs.
+        The error is by the delete-one-block jackknife. The matches are those of the whole text: the error is that of
+        the divergence of these pairs.
 
         Returns:
-            Value and error, in bits; NaN where there are no such heads, the error of one block too.
+            Value and error, in bits; both NaN if there are no such heads, the error also for a single block.
         """
         found = self.by_head(kind, heads)
         if not found.shape[1] or not float(self.queries.sum()):
@@ -172,12 +174,12 @@ class HeadDivergenceSums:
     Sums add over batches and ranks. Memory is O(blocks × heads × other).
 
     Args:
-        blocks: number of blocks of text, for errors.
+        blocks: number of blocks of text, for standard errors.
 
     Example:
         >>> sums = HeadDivergenceSums()
         >>> p = torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]]])[None]
-        >>> sums.update(p, p.flip(1), torch.ones(1, 2, dtype=torch.bool))  # the heads change places
+        >>> sums.update(p, p.flip(1), torch.ones(1, 2, dtype=torch.bool))  # the heads are swapped
         >>> found = sums.result()
         >>> found.matches(), found.mean(heads="matched")[0], round(found.mean(heads="same")[0], 4)
         ([(0, 1), (1, 0)], 0.0, 0.3113)
@@ -187,7 +189,7 @@ class HeadDivergenceSums:
 
     def __post_init__(self) -> None:
         if self.blocks < 1:
-            raise ValueError(f"blocks is {self.blocks}: expected 1 or more")
+            raise ValueError(f"blocks must be at least 1, got {self.blocks}")
         self._sums: list[Tensor] = []
 
     def update(
@@ -201,18 +203,18 @@ class HeadDivergenceSums:
 
         Args:
             p: weights of one model, see :func:`head_divergences`.
-            q: those of the other.
-            tokens: which positions hold a token.
-            blocks: the block of each query, from 0; without, all are of the first.
+            q: weights of the other model.
+            tokens: whether each position holds a token.
+            blocks: block of each query, from 0; if None, all queries are in the first.
         """
-        if tokens.device.type == "mps":  # has no float64
+        if tokens.device.type == "mps":  # does not support float64
             p, q, tokens = p.cpu(), q.cpu(), tokens.cpu()
             blocks = None if blocks is None else blocks.cpu()
         found = head_divergences(p, q, tokens)
         of_places = ((p != 0).any(1) | (q != 0).any(1)) & tokens[:, None, :]
         flat = of_places.double() / of_places.sum(-1, keepdim=True).clamp(min=1)
         uniform = head_divergences(p, flat[:, None], tokens)["jensen_shannon"][..., 0]
-        # a query whose weights are NaN counts, so that a model that diverged has no mean
+        # a query whose weights are NaN counts, so the mean of a diverged model is NaN
         counts = tokens & (of_places.sum(-1) > 1)
         at = torch.zeros_like(tokens, dtype=torch.int64) if blocks is None else blocks.long()
         parts = [*found.values(), uniform, counts.double()]
@@ -224,18 +226,18 @@ class HeadDivergenceSums:
         self._sums = [a + b for a, b in zip(self._sums, sums, strict=True)] if self._sums else sums
 
     def reduce(self) -> None:
-        """Add up over ranks; call it once, on every rank, after the last update."""
+        """Sum over ranks; call it once, on every rank, after the last update."""
         shapes = next((s for s in gather([tuple(t.shape) for t in self._sums]) if s), [])
         mine = self._sums or [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
         self._sums = [all_reduce_sum(t) for t in mine]
 
     def result(self) -> HeadDivergence:
-        """The divergences.
+        """Return the divergences.
 
         Raises:
-            ValueError: nothing was added.
+            ValueError: if nothing was added.
         """
         if not self._sums:
-            raise ValueError("no attention was added: update() before result()")
+            raise ValueError("no attention was added: call update() before result()")
         js, kl, uniform, queries = (t.cpu() for t in self._sums)
         return HeadDivergence({"jensen_shannon": js, "kullback_leibler": kl}, uniform, queries)

@@ -1,1 +1,1 @@
-"""Looking into a model: activations, gradients, losses and predictions of any module; its weights."""
+"""Inspection of a model: activations, gradients, losses and predictions of any module; its weights."""

@@ -1,4 +1,4 @@
-"""Looking at a module without touching it: capture of activations, gradients and attention at named sites."""
+"""Observation of a module without side effects: activations, gradients and attention at named sites."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -16,12 +16,12 @@ __all__ = ["Capture", "capture", "observing", "resolve_sites"]
 
 @contextmanager
 def observing(module: nn.Module) -> Iterator[None]:
-    """Make whatever happens inside invisible to the training of ``module``.
+    """Make operations in this context invisible to the training of ``module``.
 
-    Inside, every submodule is in eval mode, compiled modules run eagerly (hooks never fire on compiled ones),
-    autocast is off, gradients can be taken (also within ``inference_mode``). On leaving, also after an error,
-    the random states of Python, NumPy and every device, each submodule's own mode, its buffers and the cuDNN flags
-    are what they were. ``.grad`` fields are not touched as long as gradients are taken by :func:`torch.autograd.grad`.
+    Inside, every submodule is in eval mode, compiled modules run eagerly (hooks never run on compiled ones), autocast
+    is off, and gradients can be computed (also within ``inference_mode``). On exit, also after an error, the random
+    states of Python, NumPy and every device, each submodule's own mode, its buffers and the cuDNN flags are restored.
+    ``.grad`` fields are not changed if gradients are computed by :func:`torch.autograd.grad`.
 
     Args:
         module: the module to observe.
@@ -64,7 +64,7 @@ def observing(module: nn.Module) -> Iterator[None]:
             yield
         finally:
             _restore_buffers(buffers)
-            # of RWKV, which scales its weights in place in its first eval pass
+            # for RWKV, which scales its weights in place in its first eval pass
             for m, scaled in rescaled.items():
                 if cast(Any, m).layers_are_rescaled != scaled:
                     m.training = not scaled
@@ -76,7 +76,7 @@ def observing(module: nn.Module) -> Iterator[None]:
 
 
 def _restore_buffers(buffers: list[tuple[nn.Module, str, Tensor, Tensor, int]]) -> None:
-    """Of modules that count or keep something in eval mode: the same tensors with the values that they had."""
+    """Restore the buffers of modules that change them in eval mode: the same tensors with their previous values."""
     with torch.no_grad():
         for module, name, buffer, value, writes in buffers:
             module._buffers[name] = buffer
@@ -85,7 +85,7 @@ def _restore_buffers(buffers: list[tuple[nn.Module, str, Tensor, Tensor, int]]) 
 
 
 def _writes(tensor: Tensor) -> int:
-    """How often a tensor was written to; inference mode does not count."""
+    """Return how often a tensor was written to; inference mode does not count."""
     return 0 if tensor.is_inference() else tensor._version
 
 
@@ -101,10 +101,10 @@ def resolve_sites(module: nn.Module, sites: Mapping[str, str]) -> dict[str, nn.M
         sites: display name to module path, as in ``{"h1": "lstm.layers.0"}``.
 
     Returns:
-        Display name to module.
+        Modules by display name.
 
     Raises:
-        ValueError: a path that names no module, with the paths that exist, the nearest of many.
+        ValueError: if a path is not a module; the message lists existing paths, the nearest ones if there are many.
 
     Example:
         >>> resolve_sites(nn.Sequential(nn.Linear(2, 3)), {"out": "0"})
@@ -115,14 +115,14 @@ def resolve_sites(module: nn.Module, sites: Mapping[str, str]) -> dict[str, nn.M
     for name, path in sites.items():
         if "@" in name or "/" in name:
             raise ValueError(
-                f"site name {name!r} holds '@' or '/', which lmdyn uses itself: choose another name"
+                f"site name {name!r} contains '@' or '/', which lmdyn reserves: choose another name"
             )
         plain = plain_path(path)
         if plain not in modules:
             paths = [p for p in modules if p]
             raise ValueError(
                 f"site {name!r}: {type(module).__name__} has no module {path!r}{did_you_mean(plain, paths) or ';'} "
-                f"there are: {nearest_first(plain, paths)}"
+                f"expected one of {nearest_first(plain, paths)}"
             )
         found[name] = modules[plain]
     return found
@@ -132,7 +132,7 @@ _WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
 
 def plain_path(path: str) -> str:
-    """A module path without what ``torch.compile``, FSDP and checkpointing put between.
+    """Return a module path without the parts that ``torch.compile``, FSDP and checkpointing insert.
 
     Example:
         >>> plain_path("_orig_mod.layers.0._orig_mod.mlp")
@@ -142,7 +142,7 @@ def plain_path(path: str) -> str:
 
 
 def paths_of(module: nn.Module) -> dict[str, nn.Module]:
-    """All modules by :func:`plain_path`; of a wrapped module, the one within.
+    """Return all modules by :func:`plain_path`; for a wrapped module, the inner one.
 
     Example:
         >>> list(paths_of(nn.Sequential(nn.Linear(2, 2), nn.Tanh())))
@@ -152,7 +152,7 @@ def paths_of(module: nn.Module) -> dict[str, nn.Module]:
 
 
 class Capture:
-    """What :func:`capture` saw in the forward passes since the last :meth:`clear`.
+    """Records of :func:`capture` in the forward passes since the last :meth:`clear`.
 
     The activation of a site is its module's output (the first tensor of a tuple or ``ModelOutput``). A module
     that runs n > 1 times in one forward pass gives the sites ``name@0 … name@n-1``.
@@ -163,43 +163,43 @@ class Capture:
         self._attentions: dict[str, list[_Captured]] = {name: [] for name in attention_sites}
 
     def clear(self) -> None:
-        """Forget what was seen; call it before each forward pass."""
+        """Delete the records; call it before each forward pass."""
         for seen in (*self._outputs.values(), *self._attentions.values()):
             seen.clear()
 
     @property
     def overwritten(self) -> list[str]:
-        """The sites whose output was overwritten in place after it had been captured."""
+        """Return the sites whose output was overwritten in place after its capture."""
         return _overwritten(self._outputs)
 
     @property
     def activations(self) -> dict[str, Tensor]:
-        """Detached activation of each site, in the order of the sites, usually (batch, time, hidden).
+        """Return the detached activation of each site, in the order of the sites, usually (batch, time, hidden).
 
         Raises:
-            RuntimeError: a site whose module did not run, or whose output was overwritten in place afterwards.
+            RuntimeError: if the module of a site did not run, or if its output was overwritten in place afterwards.
         """
         return {name: tensor.detach() for name, tensor in _by_run(self._outputs).items()}
 
     @property
     def attentions(self) -> dict[str, Tensor]:
-        """Detached attention weights of each attention site, (batch, heads, query, key), rows adding up to 1.
+        """Return the detached weights of each attention site, (batch, heads, query, key), with rows of sum 1.
 
         Raises:
-            RuntimeError: an attention site whose module did not run, or whose weights were overwritten in place.
+            RuntimeError: if the module of an attention site did not run, or if its weights were overwritten in place.
         """
         return {name: tensor.detach() for name, tensor in _by_run(self._attentions).items()}
 
     def gradients(self, loss: Tensor) -> dict[str, Tensor]:
-        """Gradient of ``loss`` with respect to each site's activation, in the activation's shape.
+        """Compute the gradient of ``loss`` with respect to each site's activation, in the activation's shape.
 
-        A site on which the loss does not depend has gradient 0. No ``.grad`` is touched.
+        A site on which the loss does not depend has gradient 0. No ``.grad`` is changed.
 
         Args:
-            loss: a scalar; the *summed* token loss, so that nothing depends on batch size.
+            loss: a scalar; the *summed* token loss, so that the gradients do not depend on batch size.
 
         Raises:
-            RuntimeError: a site whose module did not run, or whose output was overwritten in place afterwards.
+            RuntimeError: if the module of a site did not run, or if its output was overwritten in place afterwards.
         """
         outputs = _by_run(self._outputs)
         grads = torch.autograd.grad(loss, list(outputs.values()), allow_unused=True)
@@ -210,7 +210,7 @@ class Capture:
 
 
 class _Captured:
-    """A tensor and how often it had been written to when it was captured: views and detached tensors count too."""
+    """A tensor and its number of writes at its capture; writes to views and detached tensors also count."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -222,7 +222,7 @@ class _Captured:
 
 
 _IN_PLACE_REMEDY = (
-    "write `x = x + y` for `x += y` and inplace=False for inplace=True, or capture the module around it"
+    "use `x = x + y` for `x += y` and inplace=False for inplace=True, or capture the module around it"
 )
 
 
@@ -233,11 +233,11 @@ def _overwritten(seen: Mapping[str, list[_Captured]]) -> list[str]:
 def _by_run(seen: Mapping[str, list[_Captured]]) -> dict[str, Tensor]:
     silent = [name for name, runs in seen.items() if not runs]
     if silent:
-        raise RuntimeError(f"sites {silent} did not fire: their modules took no part in the forward pass")
+        raise RuntimeError(f"sites {silent} did not run: expected modules that the forward pass calls")
     if overwritten := _overwritten(seen):
         raise RuntimeError(
             f"the outputs of sites {overwritten} were overwritten by an in-place operation later in the forward pass, "
-            f"so neither activation nor gradient is the site's: {_IN_PLACE_REMEDY}"
+            f"so neither activation nor gradient is that of the site: {_IN_PLACE_REMEDY}"
         )
     return {
         (name if len(runs) == 1 else f"{name}@{i}"): captured.tensor
@@ -254,26 +254,26 @@ def capture(
     attention_sites: Mapping[str, str] | None = None,
     gradients: bool = False,
 ) -> Iterator[Capture]:
-    """Capture activations at ``sites`` during the forward passes made inside.
+    """Capture activations at ``sites`` during the forward passes in this context.
 
-    Hooks are removed and everything is let go when the context closes, also after an error. Attention sites
-    switch the attention of transformers' models to ``eager`` (the only implementation that answers weights)
-    for the observation and back.
+    Hooks are removed and all tensors are released when the context closes, also after an error. Attention sites switch
+    the attention of transformers' models to ``eager`` (the only implementation that returns weights) during the
+    observation.
 
     Args:
         module: the model.
-        sites: display name to module path.
-        attention_sites: display name to the path of an attention module, whose weights are wanted.
-        gradients: keep the graph, so that :meth:`Capture.gradients` works; frozen parameters are no obstacle,
+        sites: module path by display name.
+        attention_sites: path of an attention module by display name, whose weights are captured.
+        gradients: whether to keep the graph for :meth:`Capture.gradients`; frozen parameters are supported, because
             the captured tensors themselves then require grad.
 
     Yields:
         The :class:`Capture`.
 
     Raises:
-        ValueError: a path that names no module, with the paths that exist.
-        RuntimeError: a site whose output holds no tensor, an attention site that answers no weights, or an in-place
-            operation on what a site answered.
+        ValueError: if a path is not a module; the message lists existing paths.
+        RuntimeError: if the output of a site contains no tensor, if an attention site returns no weights, or for an
+            in-place operation on the output of a site.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
@@ -293,9 +293,11 @@ def capture(
         def hook(_: nn.Module, __: Any, output: Any) -> None:
             tensor = first_tensor(output)
             if tensor is None:
-                raise RuntimeError(f"site {name!r}: the module answers no tensor but {type(output).__name__}")
+                raise RuntimeError(
+                    f"site {name!r}: expected a module that returns a tensor, got {type(output).__name__}"
+                )
             if gradients and not tensor.requires_grad and tensor.is_floating_point():
-                tensor.requires_grad_(True)  # frozen parameters below: the graph begins here
+                tensor.requires_grad_(True)  # if all parameters below are frozen, the graph begins here
             seen._outputs[name].append(_Captured(tensor if gradients else tensor.detach()))
 
         return hook
@@ -314,12 +316,12 @@ def capture(
             within, weights = inner[name].copy(), attention_weights(output)
             inner[name].clear()
             if weights is None and within and all(torch.equal(w, within[-1]) for w in within):
-                weights = within[-1]  # of a dropout that they go through (DeBERTa)
+                weights = within[-1]  # the output of a dropout applied to the weights (DeBERTa)
             if weights is None:
                 raise RuntimeError(
-                    f"attention site {name!r} answers no (batch, heads, query, key) weights whose rows add up to 1: "
+                    f"attention site {name!r} returns no (batch, heads, query, key) weights whose rows add up to 1: "
                     "name the attention module itself, of a model that supports eager attention, or the dropout "
-                    "that its weights go through"
+                    "that its weights pass through"
                 )
             seen._attentions[name].append(_Captured(weights.detach()))
 
@@ -338,17 +340,20 @@ def capture(
         stack.callback(seen.clear)
         try:
             yield seen
-        except RuntimeError as error:  # what was frozen begins the graph at a leaf, which autograd protects
+        except (
+            RuntimeError
+        ) as error:  # with frozen parameters, the graph begins at a leaf, which autograd protects
             if gradients and "leaf Variable that requires grad" in str(error):
                 raise RuntimeError(
-                    f"an in-place operation follows one of the sites {list(sites)}, below which all is frozen: "
+                    f"an in-place operation follows one of the sites {list(sites)}, below which all parameters "
+                    "are frozen: "
                     f"{_IN_PLACE_REMEDY}"
                 ) from error
             raise
 
 
 def first_tensor(output: Any) -> Tensor | None:
-    """The first tensor of what a module answered: of a tuple, a mapping or a ``ModelOutput``, nested or not.
+    """Return the first tensor in a module's output: of a tuple, a mapping or a ``ModelOutput``, nested or not.
 
     Example:
         >>> first_tensor((None, {"h": torch.ones(2)}))
@@ -367,10 +372,10 @@ def first_tensor(output: Any) -> Tensor | None:
 
 
 def attention_weights(output: Any) -> Tensor | None:
-    """The attention weights in what a module answered: the last (batch, heads, query, key) tensor with rows of sum 1.
+    """Return the attention weights in a module's output: its last (batch, heads, query, key) tensor, rows of sum 1.
 
-    It may be the output itself (a dropout that weights go through) or an item of a tuple, list or mapping. A query
-    that sees no key may have weights of 0 or NaN.
+    It may be the output itself (of a dropout applied to weights) or an item of a tuple, list or mapping. A query
+    without a visible key may have weights of 0 or NaN.
 
     Example:
         >>> weights = torch.full((1, 2, 3, 3), 1 / 3)
@@ -390,13 +395,13 @@ def _has_rows_of_one(tensor: Tensor) -> bool:
         return False
     sums = tensor.detach().sum(-1, dtype=torch.float32)
     ones = (sums - 1).abs() < (1e-3 if tensor.dtype in (torch.float32, torch.float64) else 3e-2)
-    ones |= sums.isnan()  # of a model that diverged
+    ones |= sums.isnan()  # for a diverged model
     return bool((ones | (sums == 0)).all() & ones.any() & ~(tensor < 0).any())
 
 
 @contextmanager
 def attention_as(module: nn.Module, implementation: str) -> Iterator[None]:
-    """Let transformers' models within ``module`` compute attention by ``eager`` or ``sdpa``, and as before after it."""
+    """Set the attention of transformers' models within ``module`` to ``eager`` or ``sdpa`` in this context."""
     configs: list[Any] = []
     for m in module.modules():
         config = getattr(m, "config", None)

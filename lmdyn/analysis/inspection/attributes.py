@@ -1,4 +1,4 @@
-"""Names of a user's: attributes, looked up without evaluating properties or hiding errors; what a typo meant."""
+"""Attributes and names of users: lookup without evaluating properties or hiding errors; suggestions for typos."""
 
 import difflib
 import inspect
@@ -12,10 +12,10 @@ _MISSING = object()
 
 
 def has_attribute(owner: object, name: str) -> bool:
-    """Whether an object has an attribute; unlike ``hasattr``, no property of that name is evaluated.
+    """Return whether an object has an attribute; unlike ``hasattr``, this evaluates no property of that name.
 
-    An object whose class defines ``__getattr__`` (a wrapper that delegates, an ``nn.Module``) is asked by it for what
-    its class and its ``__dict__`` lack.
+    If the class of the object defines ``__getattr__`` (a wrapper that delegates, an ``nn.Module``), that method is
+    called for names that are not in its class and its ``__dict__``.
 
     Example:
         >>> class Data:
@@ -37,7 +37,7 @@ def has_attribute(owner: object, name: str) -> bool:
 
 
 def read_attribute(owner: object, name: str, default: Any = None) -> Any:
-    """The attribute, or ``default`` where there is none; unlike ``getattr``, errors inside a property are not hidden.
+    """Return the attribute, or ``default`` if there is none; unlike ``getattr``, do not hide errors inside a property.
 
     Example:
         >>> read_attribute([], "tokenizer") is None
@@ -47,19 +47,19 @@ def read_attribute(owner: object, name: str, default: Any = None) -> Any:
         return default
     found = inspect.getattr_static(owner, name, None)
     if isinstance(found, (property, cached_property)):
-        # an AttributeError within is the property's own: plain access would call __getattr__ of an nn.Module next
+        # an AttributeError here belongs to the property: plain access would then call __getattr__ of an nn.Module
         return found.__get__(owner, type(owner))
     return getattr(owner, name)
 
 
 def nearest(name: str, names: Iterable[str], number: int = 1, cutoff: float = 0.6) -> list[str]:
-    """Those of ``names`` that are most like ``name``, upper and lower case alike, the most similar first.
+    """Return the ``names`` most similar to ``name``, ignoring case, in descending order of similarity.
 
     Args:
-        name: what was typed.
-        names: what there is.
-        number: how many at most.
-        cutoff: how similar at least, from 0 to 1: twice the characters in common over the characters of both, see
+        name: name that was typed.
+        names: existing names.
+        number: maximum number of results.
+        cutoff: minimum similarity, from 0 to 1: twice the number of common characters over the characters of both, see
             :meth:`difflib.SequenceMatcher.ratio`.
 
     Example:
@@ -76,7 +76,7 @@ def nearest(name: str, names: Iterable[str], number: int = 1, cutoff: float = 0.
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The part of a message that proposes the nearest name; empty where none is near.
+    """Return the part of a message that suggests the nearest name; empty if none is near.
 
     Example:
         >>> did_you_mean("analize", ["fit", "analyze"]), did_you_mean("nonsense", ["fit", "analyze"])
@@ -87,7 +87,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def nearest_first(name: str, names: Iterable[str], most: int = 12) -> str:
-    """The names that there are, as part of a message: all of a few, of many those that are most like ``name``.
+    """Return existing names as part of a message: all if there are few, otherwise the most similar to ``name``.
 
     Example:
         >>> nearest_first("layers.7", ["layers", "layers.0", "norm"])
@@ -98,7 +98,7 @@ def nearest_first(name: str, names: Iterable[str], most: int = 12) -> str:
     there = list(names)
     if len(there) <= most:
         return ", ".join(there)
-    matcher = difflib.SequenceMatcher(b=name.lower())  # what it knows of b is used again
+    matcher = difflib.SequenceMatcher(b=name.lower())  # its analysis of b is reused
 
     def similarity(other: str) -> float:
         matcher.set_seq1(other.lower())

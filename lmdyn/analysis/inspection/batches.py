@@ -1,4 +1,4 @@
-"""Batches as they come, as dicts in Hugging Face's names."""
+"""Conversion of batches to dicts with the names of Hugging Face."""
 
 import copy
 import logging
@@ -49,21 +49,22 @@ _NO_LABELS = (
 
 
 def named_batch(batch: Any, names: Mapping[str, str | int] | None = None) -> dict[str, Any]:
-    """A batch as a dict with ``input_ids`` and, where it has them, ``labels``.
+    """Convert a batch to a dict with ``input_ids`` and, if it has them, ``labels``.
 
-    Without ``names``: a tensor of integers is ``input_ids``; a tuple of two of them is ``input_ids`` and ``labels``; a
-    dict may call them ``idx``, ``ids``, ``tokens``, ``inputs`` or ``x``, and the labels ``targets``, ``target``,
-    ``label`` or ``y``.
+    Without ``names``, a tensor of integers is ``input_ids``; a tuple of two of them is ``input_ids`` and ``labels``; a
+    dict may use ``idx``, ``ids``, ``tokens``, ``inputs`` or ``x`` for the ids, and ``targets``, ``target``, ``label``
+    or ``y`` for the labels.
 
     Args:
         batch: a dict, a tuple or list of tensors, or a tensor of ids (batch, time).
-        names: what the batch calls an entry, by its name in lmdyn: keys of a dict, places from 0 in a tuple.
+        names: name of an entry in the batch by its name in lmdyn: keys of a dict, indices from 0 in a tuple.
 
     Returns:
-        The entries by name; what is not named keeps its own.
+        The entries by name; entries that are not named keep their own.
 
     Raises:
-        ValueError: a batch that these rules do not cover, or without what ``names`` says, with what was seen.
+        ValueError: if these rules do not cover the batch, or if it has no entry of ``names``; the message describes
+            the batch.
 
     Example:
         >>> ids = torch.tensor([[1, 2]])
@@ -89,28 +90,26 @@ def named_batch(batch: Any, names: Mapping[str, str | int] | None = None) -> dic
         if names is None:
             names = _recognised(entries)
     elif isinstance(batch, DataLoader):
-        raise ValueError(
-            "expected batches, got loaders: there are several; give the observer one of them as `probe`"
-        )
+        raise ValueError("expected batches, got several loaders: pass one of them to the observer as `probe`")
     else:
         raise ValueError(
-            f"expected batches that are dicts, tuples or tensors, got {type(batch).__name__}: give the observer "
-            "`probe:`, a loader of such batches"
+            f"expected batches that are dicts, tuples or tensors, got {type(batch).__name__}: pass a loader of such "
+            "batches to the observer as `probe:`"
         )
     if names is None:
         raise ValueError(
-            f"the batches are {seen(batch)}: say which entries are which by `batch: {{input_ids: …, labels: …}}`, with "
-            "the keys of a dict or the places, from 0, of a tuple"
+            f"the batches are {seen(batch)}: name the entries by `batch: {{input_ids: …, labels: …}}`, with "
+            "the keys of a dict or the indices, from 0, of a tuple"
         )
     missing = {name: key for name, key in names.items() if key not in entries}
     if missing:
         raise ValueError(
-            f"`batch` names {missing}, and the batches are {seen(batch)}: name entries that exist"
+            f"`batch` names {missing}, but the batches are {seen(batch)}: name entries that exist"
         )
     renamed = {name: entries[key] for name, key in names.items()}
     if names and "input_ids" not in renamed and "input_ids" not in entries:
         raise ValueError(
-            f"`batch` names {list(names)}, and no `input_ids`; the batches are {seen(batch)}: name the token ids, "
+            f"`batch` names {list(names)}, but no `input_ids`; the batches are {seen(batch)}: name the token ids, "
             "`batch: {input_ids: …}`"
         )
     rest = {k: v for k, v in entries.items() if k not in names.values() and isinstance(k, str)}
@@ -118,14 +117,14 @@ def named_batch(batch: Any, names: Mapping[str, str | int] | None = None) -> dic
 
 
 def aligned_labels(labels: Int[Tensor, "_ _"], convention: Literal["aligned", "next"]) -> Int[Tensor, "_ _"]:
-    """Labels as they belong to the logits at the same place.
+    """Align labels with the logits at the same position.
 
     Args:
-        labels: (batch, time), -100 where there is none.
-        convention: what they are.
+        labels: (batch, time), -100 for none.
+        convention: convention of the labels.
 
     Returns:
-        (batch, time); of ``next`` each label one place earlier, and -100 at the last.
+        Labels (batch, time); for ``next``, each label is moved one position earlier, with -100 at the last.
 
     Example:
         >>> aligned_labels(torch.tensor([[5, 6, 7]]), "next")
@@ -137,16 +136,16 @@ def aligned_labels(labels: Int[Tensor, "_ _"], convention: Literal["aligned", "n
 
 
 def next_token_labels(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """The batch with labels that belong to the logits of their own place, from labels that a model shifts inside.
+    """Convert labels that a model shifts inside to labels that belong to the logits of their own position.
 
-    Causal models of transformers predict ``labels[:, t + 1]`` at t. A batch without labels has its ``input_ids`` as
-    such, but for padding. Layers that describe the labels (``target_…``) move with them.
+    Causal models of transformers predict ``labels[:, t + 1]`` at t. A batch without labels uses its ``input_ids``,
+    except for padding. Layers that describe the labels (``target_…``) are shifted with them.
 
     Args:
-        batch: ``labels`` or ``input_ids`` (batch, time), and any others.
+        batch: ``labels`` or ``input_ids`` (batch, time), and any other entries.
 
     Returns:
-        The batch with ``labels[:, t]`` to be predicted at t; -100 at the last place.
+        The batch with ``labels[:, t]`` to be predicted at t; -100 at the last position.
 
     Example:
         >>> next_token_labels({"input_ids": torch.tensor([[4, 5, 6]])})["labels"]
@@ -168,28 +167,28 @@ def next_token_labels(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def labels_of(batch: Mapping[str, Any]) -> Tensor:
-    """The labels of a batch.
+    """Return the labels of a batch.
 
     Raises:
-        ValueError: it has none.
+        ValueError: if it has none.
     """
     labels = batch.get("labels")
     if not isinstance(labels, Tensor):
         raise ValueError(
-            f"the probe set's batches have no `labels`, only {sorted(batch)}: give labels (Hugging Face's collators "
-            "make them), or name them by `batch: {labels: …}`"
+            f"expected `labels` in the probe set's batches, got {sorted(batch)}: add labels (Hugging Face's collators "
+            "create them), or name them by `batch: {labels: …}`"
         )
     return labels
 
 
 def text_of(batch: Mapping[str, Any]) -> Tensor:
-    """What a batch is read from: its ``input_ids``, else its ``labels``."""
+    """Return the text of a batch: its ``input_ids``, else its ``labels``."""
     ids = batch.get("input_ids")
     return ids if isinstance(ids, Tensor) else labels_of(batch)
 
 
 def whole_numbers(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """The batch with ids and labels as int64, and -100 for every label below 0, such as nanoGPT's -1."""
+    """Convert ids and labels to int64, and labels below 0, such as nanoGPT's -1, to -100."""
     found = dict(batch)
     for name in ("input_ids", "labels"):
         value = batch.get(name)
@@ -201,21 +200,21 @@ def whole_numbers(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_copy(collate: Any) -> Any:
-    """A collator as it is now, so that one that keeps a generator of its own is not advanced for the training."""
+    """Copy a collator in its present state, so that the generator of the original is not advanced."""
     try:
         return copy.deepcopy(collate)
-    except Exception:  # such as of one that holds an open file
+    except Exception:  # for example, of a collator with an open file
         return collate
 
 
 def in_order(loader: Iterable[Any], collate: Any = None) -> Iterable[Any]:
-    """A loader's examples in the order of its dataset, in this process: whatever its sampler, those that it draws from.
+    """Return a loader's examples in the order of its dataset, in this process, independent of its sampler's order.
 
-    Of a sampler of a subset, its subset; of one that is not known, all of the dataset, with a warning.
+    For a sampler of a subset, these are its subset; for an unknown sampler, the whole dataset, with a warning.
 
     Args:
-        loader: any; others than a ``DataLoader`` are returned as they are.
-        collate: a collator that is copied before it is used, in place of the loader's; None takes the loader's.
+        loader: any loader; objects other than a ``DataLoader`` are returned unchanged.
+        collate: a collator that is copied before it is used, instead of the loader's; None uses the loader's.
     """
     if not isinstance(loader, DataLoader):
         return loader
@@ -225,14 +224,14 @@ def in_order(loader: Iterable[Any], collate: Any = None) -> Iterable[Any]:
         return DataLoader(dataset, batch_size=loader.batch_size, collate_fn=collate)
     sampler = getattr(batches, "sampler", None)
     while (inner := getattr(getattr(sampler, "dataset", None), "_sampler", None)) is not None:
-        sampler = inner  # Lightning's, which shares a sampler among ranks
+        sampler = inner  # the sampler of Lightning that distributes another over ranks
     indices = getattr(sampler, "indices", None)
     if indices is not None:
         dataset = Subset(dataset, sorted(int(i) for i in indices))
     elif not isinstance(sampler, (SequentialSampler, RandomSampler, DistributedSampler)):
         log.warning(
-            "the sampler %s of the probe set is not known: all %d examples of its dataset are looked at; give "
-            "`probe` a loader of those that you mean",
+            "the sampler %s of the probe set is unknown: all %d examples of its dataset are used; to select others, "
+            "pass a loader of these as `probe`",
             type(sampler or batches).__name__, len(dataset),  # type: ignore[arg-type] # it has an order
         )  # fmt: skip
     size = getattr(batches, "batch_size", loader.batch_size) or 1
@@ -240,9 +239,9 @@ def in_order(loader: Iterable[Any], collate: Any = None) -> Iterable[Any]:
 
 
 def drawn_alike(batches: Iterable[Any]) -> Iterator[Any]:
-    """The batches, each made from random states of its own: collators that draw masks draw the same ones each time.
+    """Yield batches created from fixed random states, so that collators that draw masks draw the same ones each time.
 
-    The states of Python's, NumPy's and the CPU's generators are what they were between batches and after them.
+    The states of the generators of Python, NumPy and the CPU are restored between batches and after them.
 
     Example:
         >>> def rows():
@@ -254,7 +253,7 @@ def drawn_alike(batches: Iterable[Any]) -> Iterator[Any]:
     """
     iterator: Iterator[Any] | None = None
     for number in count():
-        states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (to be kept)
+        states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (to be restored)
         try:
             random.seed(number)
             np.random.seed(number)  # noqa: NPY002
@@ -271,7 +270,7 @@ def drawn_alike(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def unread_entries(batch: Mapping[str, Any]) -> list[str]:
-    """Entries of a batch that could be labels: integers of the shape of ``input_ids``, of no name that is known.
+    """Return entries of a batch that could be labels: integers of the shape of ``input_ids``, with an unknown name.
 
     Example:
         >>> ids = torch.tensor([[1, 2]])
@@ -287,7 +286,7 @@ def unread_entries(batch: Mapping[str, Any]) -> list[str]:
 
 
 def seen(batch: Any) -> str:
-    """What a batch is, in words.
+    """Describe a batch in words.
 
     Example:
         >>> seen((torch.zeros(2, 3), "a"))
@@ -315,11 +314,11 @@ def _two_of_ids(batch: Any) -> bool:
     if len(batch) != 2 or not all(map(_of_ids, batch)) or batch[0].shape != batch[1].shape:
         return False
     first, second = (tensor.long() for tensor in batch)
-    return bool(not second.numel() or second.max() > 1 or first.max() <= 1)  # the second is no mask
+    return bool(not second.numel() or second.max() > 1 or first.max() <= 1)  # the second is not a mask
 
 
 def _recognised(entries: Mapping[str, Any]) -> dict[str, str | int] | None:
-    """The usual names of ids and labels, where there is one of each at most."""
+    """Return the usual names of ids and labels, if there is at most one of each."""
     ids = [k for k in _IDS if _of_ids(entries.get(k))]
     labels = [k for k in _LABELS if _of_ids(entries.get(k))]
     if len(ids) != 1 or len(labels) > 1:

@@ -1,4 +1,4 @@
-"""The blocks of a model: modules that repeat, found by structure, and, in a forward pass, by what they are handed."""
+"""The blocks of a model: repeated modules, found by structure, and, in a forward pass, by their inputs."""
 
 import re
 from collections import Counter
@@ -29,10 +29,10 @@ class BlockList:
     """Modules that may be the blocks of a model.
 
     Attributes:
-        path: of the list, or of the module whose attributes they are.
+        path: path of the list, or of the module whose attributes they are.
         kind: ``list`` (``ModuleList``, or ``ModuleDict`` with numbers as keys), ``sequence`` (``Sequential``) or
             ``numbered`` (attributes of one class, such as ``lstm1`` and ``lstm2``).
-        modules: display of the model's own order; a module that stands there several times is named once.
+        modules: the modules in the model's own order; a module that occurs several times is listed once.
     """
 
     path: str
@@ -41,7 +41,7 @@ class BlockList:
 
 
 def block_lists(module: nn.Module) -> Iterator[BlockList]:
-    """All lists, sequences and numbered attributes within ``module``, the outer before the inner.
+    """Yield all lists, sequences and numbered attributes within ``module``, outer ones before inner ones.
 
     Example:
         >>> [(b.path, b.kind, len(b.modules)) for b in block_lists(nn.Sequential(nn.Linear(2, 2), nn.Tanh()))]
@@ -76,7 +76,7 @@ def _unique(modules: Iterable[nn.Module]) -> tuple[nn.Module, ...]:
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """Whether a module is one of torch's own layers, such as a linear map, and not a recurrent one.
+    """Return whether a module is a layer of torch, such as a linear map, and not a recurrent one.
 
     Example:
         >>> is_leaf(nn.Linear(2, 2)), is_leaf(nn.LSTM(2, 2)), is_leaf(nn.Sequential(nn.Linear(2, 2)))
@@ -87,7 +87,7 @@ def is_leaf(module: nn.Module) -> bool:
 
 
 def repeated(modules: list[nn.Module]) -> list[nn.Module]:
-    """Those modules whose class occurs more than once.
+    """Return the modules whose class occurs more than once.
 
     Example:
         >>> len(repeated([nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2)]))
@@ -98,12 +98,13 @@ def repeated(modules: list[nn.Module]) -> list[nn.Module]:
 
 
 def static_blocks(module: nn.Module) -> list[list[str]]:
-    """The outermost lists of blocks, by structure alone: where a model cannot be run, or need not be.
+    """Return the outermost lists of blocks by structure only, for a model that is not run.
 
-    A list's children of which none is one of torch's own layers; of a sequence, those whose class is repeated.
+    These are a list's children none of which is a layer of torch, and the modules of a sequence whose class is
+    repeated.
 
     Returns:
-        For each list the paths of its modules.
+        The paths of the modules of each list.
 
     Example:
         >>> static_blocks(nn.ModuleDict({"layers": nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(2))}))
@@ -128,14 +129,14 @@ def static_blocks(module: nn.Module) -> list[list[str]]:
 
 @dataclass
 class BlockGroup:
-    """Blocks that follow each other, in the order in which they first ran.
+    """Consecutive blocks, in the order in which they first ran.
 
     Attributes:
-        path: of what holds them.
-        blocks: the modules.
-        prefix: what the names of its sites begin with; empty where a model has one group.
-        names: of those that are sites.
-        sites: those that answer one vector for each token.
+        path: path of the module that contains them.
+        blocks: the block modules.
+        prefix: prefix of the names of its sites; empty if a model has one group.
+        names: names of the blocks that are sites.
+        sites: blocks that return one vector for each token.
     """
 
     path: str
@@ -146,7 +147,7 @@ class BlockGroup:
 
     @property
     def norm_name(self) -> str:
-        """The name of the norm that follows the blocks."""
+        """Name of the norm that follows the blocks."""
         return f"{self.prefix}_norm" if self.prefix else "norm"
 
 
@@ -157,11 +158,11 @@ def block_groups(
 
     Args:
         module: the model.
-        trace: of a forward pass.
-        run: makes the forward pass again, where it has to be tried whether one module feeds another.
+        trace: trace of a forward pass.
+        run: runs the forward pass again, to test whether one module feeds another.
 
     Returns:
-        The groups in the order in which they ran (one whose blocks answer no vectors of tokens has no names), and
+        The groups in the order in which they ran (a group whose blocks return no token vectors has no names), and
         sentences about what was left out.
 
     Example:
@@ -187,13 +188,14 @@ def block_groups(
     left_out = [sentence for group in groups for sentence in finder.named(group)]
     if parts:
         left_out.append(
-            f"blocks: {', '.join(g.path for g in parts[:3])}{' …' if len(parts) > 3 else ''} hold parts of layers, and "
-            "no module answers what a whole layer does: make each layer a module, or name sites yourself"
+            f"blocks: {', '.join(g.path for g in parts[:3])}{' …' if len(parts) > 3 else ''} contain parts of "
+            "layers, and "
+            "no module computes a whole layer: make each layer a module, or name sites explicitly"
         )
     elif not groups:
         left_out.append(
-            "blocks: no ModuleList, Sequential or recurrent layer of modules that take and answer "
-            "(batch, time, width) ran: name sites yourself, `sites: {h1: path.of.a.module}`"
+            "blocks: no ModuleList, Sequential or recurrent layer of modules that take and return "
+            "(batch, time, width) ran: name sites explicitly, `sites: {h1: path.of.a.module}`"
         )
     return groups, left_out
 
@@ -217,7 +219,7 @@ class _Grouping:
         return groups
 
     def _blocks(self, candidate: BlockList, leaves: bool) -> list[nn.Module]:
-        """Those of a list that follow each other, each taking and answering vectors."""
+        """Return the consecutive modules of a list that take and return vectors."""
         blocks = [m for m in candidate.modules if self._takes_and_answers_vectors(m, leaves)]
         if candidate.kind == "sequence":
             same = all(self.trace.first(m).x_shape == self.trace.first(m).shape for m in blocks)
@@ -227,14 +229,14 @@ class _Grouping:
             return []
         blocks.sort(key=lambda m: self.trace.first(m).start)
         calls = [self.trace.first(m) for m in blocks]
-        if len({call.x_number for call in calls}) < len(calls):  # side by side
+        if len({call.x_number for call in calls}) < len(calls):  # parallel modules
             return []
         pairs = list(pairwise(calls))
         if any(a.shape is None or b.x_shape is None or a.shape[-1] != b.x_shape[-1] for a, b in pairs):
             return []
         chained = all(self._hands_on(a, b) for a, b in pairwise(blocks))
         towers = all(isinstance(m, nn.RNNBase) for m in blocks) or all(self._holds_lists(m) for m in blocks)
-        if not chained and towers:  # side by side?
+        if not chained and towers:  # parallel modules?
             return blocks if all(self._reaches(a, b) for a, b in pairwise(blocks)) else []
         return blocks
 
@@ -247,11 +249,11 @@ class _Grouping:
         return self._feeds[key]
 
     def _hands_on(self, a: nn.Module, b: nn.Module) -> bool:
-        """Whether what ``a`` answered is what ``b`` was given."""
+        """Return whether the output of ``a`` is the input of ``b``."""
         return self.trace.first(a).number == self.trace.first(b).x_number
 
     def parts_of_layers(self, groups: list[BlockGroup]) -> list[BlockGroup]:
-        """Lists that take turns, and lists within a list, unless each module is handed what the one before answered."""
+        """Find lists that alternate, and lists within a list, unless the input of each module is the output before."""
         found = []
         start = {id(m): self.trace.first(m).start for g in groups for m in g.blocks}
         lists = {path for path, m in paths_of(self.module).items() if isinstance(m, nn.ModuleList)}
@@ -271,7 +273,7 @@ class _Grouping:
             if (turns or nested) and not whole:
                 found.append(group)
         if any(g in found for g in groups[:-1]) and groups[-1].path.rpartition(".")[0] in lists:
-            found += [g for g in groups[-1:] if g not in found]  # the last has nobody to hand on to
+            found += [g for g in groups[-1:] if g not in found]  # the last one has no successor
         return found
 
     def _takes_and_answers_vectors(self, m: nn.Module, leaves: bool) -> bool:
@@ -290,7 +292,7 @@ class _Grouping:
         )
 
     def recurrent(self, lists: list[BlockGroup]) -> list[BlockGroup]:
-        """Recurrent layers that stand for themselves, those that feed each other in one group."""
+        """Group recurrent layers that are not in lists, those that feed each other in one group."""
         groups: list[BlockGroup] = []
         taken = {id(m) for g in lists for b in g.blocks for m in b.modules()}
         layers = [m for m in self.module.modules() if isinstance(m, nn.RNNBase) and self.trace.of(m)]
@@ -306,7 +308,7 @@ class _Grouping:
         return groups
 
     def named(self, group: BlockGroup) -> list[str]:
-        """Name the blocks, and leave those out that answer no vector for each token."""
+        """Name the blocks, and leave out those that do not return one vector for each token."""
         numbers, n = [], 0
         for m in group.blocks:
             n += m.num_layers if isinstance(m, nn.RNNBase) else 1
@@ -321,15 +323,16 @@ class _Grouping:
         shown = f"{', '.join(wrong[:2])}{f' … {wrong[-1]}' if wrong[2:] else ''}"
         left_out = [f"{shown}: {reasons[wrong[0]]}"] if wrong else []
         return left_out + [
-            f"{name}: {self.trace.show(m)} computes {m.num_layers} layers at once and answers the last only: to see "
-            "the others, make each a module of its own"
+            f"{name}: {self.trace.show(m)} computes {m.num_layers} layers at once and returns only the last: "
+            "to observe "
+            "the others, make each a separate module"
             for m, name in zip(group.sites, group.names, strict=True)
             if isinstance(m, nn.RNNBase) and m.num_layers > 1
         ]
 
 
 def _shared(first: str, second: str) -> int:
-    """In how many segments from the beginning two paths agree."""
+    """Return the number of leading segments in which two paths agree."""
     return sum(
         1
         for _ in takewhile(
@@ -339,7 +342,7 @@ def _shared(first: str, second: str) -> int:
 
 
 def _prefixes(paths: list[str]) -> list[str]:
-    """For each path the segments in which it differs from the others; nothing for a single one.
+    """Return for each path the segments in which it differs from the others; empty for a single one.
 
     Example:
         >>> _prefixes(["model.encoder.layers", "model.decoder.layers"]), _prefixes(["h"])

@@ -1,4 +1,4 @@
-"""Which argument of a datamodule decides the order of its training data."""
+"""The argument of a datamodule that determines the order of its training data."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -8,17 +8,17 @@ __all__ = ["order_argument", "order_of"]
 
 
 def order_argument(data: type | Iterable[str]) -> str | None:
-    """The name of the argument that is the order of data, apart from the seed of initialisation.
+    """Return the name of the argument that determines the order of data, separate from the seed of initialisation.
 
-    It is ``order_seed`` where there is one: of text that is read as it stands, whose documents this permutes (null: as
-    published). Else it is ``seed``, from which data that is drawn anew in each epoch (``PretrainingCorpus``) takes
-    windows, masks and their order. Corpora with both mean other things by ``seed``.
+    It is ``order_seed`` if it exists, for text that is read in its published order: this argument permutes its
+    documents (null: the published order). Otherwise it is ``seed``, from which data that is drawn for each epoch
+    (``PretrainingCorpus``) derives windows, masks and their order. Corpora with both use ``seed`` for something else.
 
     Args:
         data: class of the datamodule, or the names of its arguments.
 
     Returns:
-        The name; None where there is neither.
+        The name; None if there is neither.
 
     Example:
         >>> order_argument(["batch_size", "seed", "order_seed"]), order_argument(["seed"]), order_argument([])
@@ -29,13 +29,13 @@ def order_argument(data: type | Iterable[str]) -> str | None:
 
 
 def order_of(data: Mapping[str, Any]) -> int | None:
-    """The order of data of a run, from the section ``data`` of its saved configuration.
+    """Return the order of data of a run, from the section ``data`` of its saved configuration.
 
     Args:
-        data: ``class_path`` and ``init_args``, in which ``fit`` names each argument.
+        data: ``class_path`` and ``init_args``, in which ``fit`` writes each argument.
 
     Returns:
-        The number; None where the text was read as published, and where no argument says.
+        The number; None if the text was read as published, or if no argument determines it.
 
     Example:
         >>> order_of({"class_path": "lmdyn.datamodules.GrammarCorpus", "init_args": {"seed": 0, "order_seed": 3}})
@@ -47,7 +47,7 @@ def order_of(data: Mapping[str, Any]) -> int | None:
 
 
 def _arguments(cls: type) -> Iterable[str]:
-    """Arguments of a class and, as far as it hands others on, of its bases."""
+    """Yield arguments of a class and, if it passes others on, of its bases."""
     for base in cls.__mro__:
         if (init := vars(base).get("__init__")) is None:
             continue

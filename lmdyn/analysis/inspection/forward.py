@@ -1,4 +1,4 @@
-"""Calling any language model on a batch, and the token loss of its output."""
+"""Calls of any language model on a batch, and the token loss of its output."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -32,18 +32,18 @@ Forward = str | Callable[[nn.Module, Mapping[str, Any]], Any]
 """How a module is called: a function ``(module, batch) -> output``, or the dotted path to one."""
 
 IGNORED = -100
-"""The label of a token that has none, as everywhere in Hugging Face's libraries."""
+"""Label of a token without a label, as in all libraries of Hugging Face."""
 
 
-class StopForward(Exception):  # noqa: N818 (no error)
-    """Ends a forward pass early: a hook raises it once it has seen what it observes."""
+class StopForward(Exception):  # noqa: N818 (not an error)
+    """Ends a forward pass early: a hook raises it once it has recorded what it observes."""
 
 
 def dotted(path: str) -> Callable[..., Any]:
-    """The object that a dotted path such as ``"my_package.my_module.function"`` names.
+    """Return the object at a dotted path such as ``"my_package.my_module.function"``.
 
     Raises:
-        ValueError: nothing importable under this path.
+        ValueError: if nothing can be imported from this path.
 
     Example:
         >>> dotted("math.sqrt")(4.0)
@@ -57,7 +57,7 @@ def dotted(path: str) -> Callable[..., Any]:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where the module's parameters are, by the first of them; the CPU where there is none.
+    """Return the device of the module's first parameter; the CPU if it has none.
 
     Example:
         >>> device_of(nn.Linear(2, 2))
@@ -67,7 +67,7 @@ def device_of(module: nn.Module) -> torch.device:
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether ranks hold parts of the module's weights (``fully_shard``, FSDP): their forward passes are collectives.
+    """Return whether ranks hold parts of the weights (``fully_shard``, FSDP): forward passes are then collectives.
 
     Example:
         >>> is_sharded(nn.Linear(2, 2))
@@ -75,7 +75,7 @@ def is_sharded(module: nn.Module) -> bool:
     """
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return False
-    from torch.distributed.fsdp import FullyShardedDataParallel  # costs a second
+    from torch.distributed.fsdp import FullyShardedDataParallel  # the import takes a second
     from torch.distributed.tensor import DTensor
 
     return any(isinstance(p, DTensor) for p in module.parameters()) or any(
@@ -91,28 +91,30 @@ def call_module(
     state: Any = None,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
-    """Call ``module`` with those entries of ``batch`` that its forward names.
+    """Call ``module`` with the entries of ``batch`` that its forward names.
 
-    A forward that does not name ``input_ids`` is given them as its first argument; one that takes ``**kwargs`` what the
-    module within it names. A LightningModule without a forward stands for the one module within it that has parameters.
-    An encoder-decoder of transformers is given the ``decoder_input_ids`` that it makes of ``labels`` itself.
+    A forward that does not name ``input_ids`` gets them as its first argument; one with ``**kwargs`` gets the
+    arguments that the module within it names. For a LightningModule without a forward, the only module with parameters
+    within it is called. An encoder-decoder of transformers gets the ``decoder_input_ids`` that it creates from
+    ``labels`` itself.
 
-    ``labels`` are not passed on, since observers compute losses from logits, but for two cases: forward demands
-    them, or it answers the logits of the last position only and takes labels (nanoGPT). A label of -100 is then 0.
+    ``labels`` are not passed, because observers compute losses from logits, with two exceptions: if forward requires
+    them, or if it returns only the logits of the last position without labels (nanoGPT). A label of -100 is then 0.
 
     Args:
         module: the module.
-        batch: tensors by name, in Hugging Face's names (``input_ids`` …).
-        forward: dotted path to ``(module, batch) -> output``, or this function, for modules that are called otherwise.
-        state: recurrent state that a previous call answered as ``.state``; handed on to a forward that names
-            both ``state`` and ``continues``, which then starts the rows that do not continue from zero.
-        names: what the module calls an entry of the batch, by its name here.
+        batch: tensors by name, with the names of Hugging Face (``input_ids`` …).
+        forward: dotted path to ``(module, batch) -> output``, or this function, for modules that are called
+            differently.
+        state: recurrent state that a previous call returned as ``.state``; it is passed to a forward that names both
+            ``state`` and ``continues``, which starts the rows that do not continue from zero.
+        names: the module's name of an entry of the batch, by its name in ``batch``.
 
     Returns:
-        What the module returns; where that is logits (batch · time, classes), these as (batch, time, classes).
+        The output of the module; logits (batch · time, classes) are reshaped to (batch, time, classes).
 
     Raises:
-        ValueError: forward demands an argument that the batch lacks; the message lists what exists.
+        ValueError: if forward requires an argument that is not in the batch; the message lists the existing ones.
 
     Example:
         >>> class Model(nn.Module):
@@ -143,39 +145,39 @@ def call_module(
 
 @dataclass(frozen=True)
 class Renamed:
-    """Calls a module that has other names for the entries of a batch.
+    """Calls a module that uses other names for the entries of a batch.
 
     Attributes:
-        names: pairs of a name in lmdyn and the module's.
+        names: pairs of a name in lmdyn and the module's name.
     """
 
     names: tuple[tuple[str, str], ...]
 
     def __call__(self, module: nn.Module, batch: Mapping[str, Any]) -> Any:
-        """The module's answer; see :func:`call_module`."""
+        """Return the module's output; see :func:`call_module`."""
         return call_module(module, batch, names=dict(self.names))
 
 
 def function_of(forward: Forward) -> Callable[[nn.Module, Mapping[str, Any]], Any]:
-    """The function ``(module, batch) -> output`` that was given as itself or by its dotted path."""
+    """Return the function ``(module, batch) -> output``, given itself or by its dotted path."""
     return dotted(forward) if isinstance(forward, str) else forward
 
 
 _LABELS = ("labels", "targets", "target", "y", "label")
-"""What forwards call the labels."""
+"""Names of the labels in forwards."""
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
-"""What a forward that names nothing is given."""
+"""Entry that is passed to a forward without known names."""
 
 _ANSWERS_LAST: WeakSet[type[nn.Module]] = WeakSet()
-"""Classes that were seen to answer only the last position's logits where they are not given labels."""
+"""Classes that return only the last position's logits if they get no labels, as observed."""
 
 
 def called_module(module: nn.Module) -> nn.Module:
-    """The module that is called: itself, or the only one with parameters in a LightningModule without a forward.
+    """Return the module to call: itself, or the only one with parameters in a LightningModule without a forward.
 
     Raises:
-        ValueError: there is no forward, and several modules that could stand for it.
+        ValueError: if there is no forward, and several modules could be called.
 
     Example:
         >>> called_module(nn.Linear(2, 2))
@@ -187,15 +189,15 @@ def called_module(module: nn.Module) -> nn.Module:
     within = {name: m for name, m in module.named_children() if next(m.parameters(), None) is not None}
     if len(within) != 1:
         raise ValueError(
-            f"{type(module).__name__} has no `forward` of its own, and {list(within)} within it: expected one module; "
-            "define `forward(self, input_ids)` that answers logits, or give the observer `forward:`, a function "
+            f"{type(module).__name__} has no `forward`, and {list(within)} within it: expected one module; "
+            "define `forward(self, input_ids)` that returns logits, or pass `forward:` to the observer, a function "
             "(module, batch) -> output"
         )
     return called_module(next(iter(within.values())))
 
 
 def _signature(module: nn.Module) -> Mapping[str, inspect.Parameter]:
-    """The arguments of a module's forward; of a compiled or wrapping one, those of the module within it."""
+    """Return the arguments of a module's forward; for a compiled or wrapping module, those of the inner one."""
     while isinstance(compiled := getattr(module, "_orig_mod", None), nn.Module):
         module = compiled
     return inspect.signature(module.forward).parameters
@@ -204,9 +206,9 @@ def _signature(module: nn.Module) -> Mapping[str, inspect.Parameter]:
 def _arguments(
     module: nn.Module, batch: Mapping[str, Any], state: Any, names: Mapping[str, str]
 ) -> tuple[list[Any], dict[str, Any], str | None]:
-    """Positional and keyword arguments, and the name of the optional argument for labels."""
+    """Return positional and keyword arguments, and the name of the optional argument for labels."""
     parameters = _signature(module)
-    called = {names.get(key, key): key for key in batch}  # as the module calls it, to the key here
+    called = {names.get(key, key): key for key in batch}  # name in the module to key here
     named = {n: p for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     labels_as = (names.get("labels", "labels"), *_LABELS)
     label_name = next((n for n in labels_as if n in named), None)
@@ -222,7 +224,7 @@ def _arguments(
                 kwargs[first] = batch["input_ids"]
         elif any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             within = [m for m in module.children() if next(m.parameters(), None) is not None]
-            if len(within) == 1 and not names:  # it hands on what it is given
+            if len(within) == 1 and not names:  # it passes its arguments on
                 return _arguments(within[0], batch, state, names)
             kwargs = {names.get(key, key): batch[key] for key in batch if key in _INPUTS or key in names}
         elif parameters:  # *args
@@ -233,8 +235,8 @@ def _arguments(
         )
         if make is not None:
             kwargs["decoder_input_ids"] = make(batch["labels"])
-    # what a cache keeps is read by nobody, and is written in place, which has no gradient; but without one,
-    # transformers reads packed documents apart, told by their positions, which a plain call of the module does not
+    # a cache would not be read, and would be written in place, without a gradient; but without one,
+    # transformers separates packed documents by their positions, which a plain call of the module does not
     if "use_cache" in named and "position_ids" not in kwargs:
         kwargs.setdefault("use_cache", False)
     if state is not None and "state" in named and "continues" in kwargs:
@@ -244,24 +246,25 @@ def _arguments(
     missing = [n for n, p in named.items() if p.default is p.empty and n not in kwargs]
     if missing:
         raise ValueError(
-            f"{type(module).__name__}.forward needs {missing}, the batch has {sorted(batch)}: rename the batch's keys, "
-            f"`batch: {{input_ids: {missing[0]}}}`, or give the observer `forward:`, a function (module, batch) -> "
+            f"{type(module).__name__}.forward requires {missing}, the batch has {sorted(batch)}: rename the "
+            "batch's keys, "
+            f"`batch: {{input_ids: {missing[0]}}}`, or pass `forward:` to the observer, a function (module, batch) -> "
             "output or the dotted path to one"
         )
     return positional, kwargs, None if label_name in kwargs else label_name
 
 
 PREPARE_DECODER = "prepare_decoder_input_ids_from_labels"
-"""The method by which transformers' encoder-decoders make their decoder's ids."""
+"""The method by which transformers' encoder-decoders create their decoder's ids."""
 
 
 def _labels_to_pass(batch: Mapping[str, Any]) -> Tensor:
-    """Labels for a forward that is to compute a loss of its own, which nobody reads."""
+    """Return labels for a forward that computes a loss, which is not used."""
     return cast(Tensor, batch["labels"]).clamp(min=0)
 
 
 def _of_last(output: Any, rows: int, time: int) -> bool:
-    """Whether logits are those of the last position only."""
+    """Return whether logits are those of the last position only."""
     try:
         logits = logits_of(output)
     except ValueError:
@@ -270,10 +273,10 @@ def _of_last(output: Any, rows: int, time: int) -> bool:
 
 
 def _unflattened(output: Any, rows: int, time: int) -> Any:
-    """Logits (batch · time, classes) as (batch, time, classes), and those of a tuple by the batch's shape."""
+    """Reshape logits (batch · time, classes) to (batch, time, classes), in a tuple those that match the batch."""
     try:
         logits = logits_of(output)
-    except ValueError:  # a recurrent state may have three axes too
+    except ValueError:  # a recurrent state may also have three axes
         parts = output if isinstance(output, (tuple, list)) else ()
         found = [t for t in parts if isinstance(t, Tensor) and t.ndim == 3 and t.shape[:2] == (rows, time)]
         return _Logits(found[0], None) if len(found) == 1 else output
@@ -289,16 +292,16 @@ class _Logits:
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits of a module's output.
+    """Return the logits of a module's output.
 
-    These are ``.logits`` or ``.prediction_logits`` of an object or a dict, the output if it is a tensor, or, of a
-    tuple, a list or a dict of other names, the only tensor of three axes; the loss may stand before or after it.
+    These are ``.logits`` or ``.prediction_logits`` of an object or a dict, the output if it is a tensor, or, in a
+    tuple, a list or a dict with other names, the only tensor with three axes; the loss may be before or after it.
 
     Returns:
-        (batch, time, classes), or as the module answers them.
+        Logits (batch, time, classes), or in the shape of the module.
 
     Raises:
-        ValueError: none of them is there, or several could be meant.
+        ValueError: if none of these exists, or if several are possible.
 
     Example:
         >>> logits_of((torch.tensor(0.7), torch.zeros(1, 2, 3))).shape
@@ -316,7 +319,7 @@ def logits_of(output: Any) -> Tensor:
     elif isinstance(output, (tuple, list)):
         parts = dict(enumerate(output))
     tensors = {k: t for k, t in parts.items() if isinstance(t, Tensor) and t.is_floating_point()}
-    # ModelOutputs are dicts too: hidden states are no logits
+    # ModelOutputs are also dicts, and hidden states are not logits
     for axes in (3, 2):
         found = [t for k, t in tensors.items() if t.ndim == axes and k not in _NO_LOGITS]
         if len(found) == 1:
@@ -326,7 +329,8 @@ def logits_of(output: Any) -> Tensor:
     seen = {k: tuple(t.shape) for k, t in tensors.items()}
     raise ValueError(
         f"expected an output with `.logits` (batch, time, classes), got {type(output).__name__}"
-        f"{f' of tensors {seen}' if seen else ''}: give the observer `forward:`, a function (module, batch) -> logits "
+        f"{f' of tensors {seen}' if seen else ''}: pass `forward:` to the observer, a function (module, batch) "
+        "-> logits "
         "or the dotted path to one"
     )
 
@@ -335,28 +339,28 @@ _NO_LOGITS = ("last_hidden_state", "pooler_output", "loss", "hidden_states", "en
 
 
 def check_labels(labels: Tensor, classes: int) -> None:
-    """Refuse labels that are no class: on the CPU only, since elsewhere it would wait for the device.
+    """Raise an error for labels that are not classes, on the CPU only: elsewhere, the check would synchronize.
 
     Raises:
-        ValueError: a label that is not below the number of classes.
+        ValueError: if a label is not below the number of classes.
 
     Example:
         >>> check_labels(torch.tensor([3, -100]), 4)
     """
     if labels.device.type == "cpu" and labels.numel() and int(labels.max()) >= classes:
         raise ValueError(
-            f"a label of {int(labels.max())} for {classes} classes: do model and data have one vocabulary?"
+            f"a label of {int(labels.max())} for {classes} classes: do model and data have the same vocabulary?"
         )
 
 
 def token_losses(
     logits: Float[Tensor, "batch time classes"], labels: Int[Tensor, "_ _"]
 ) -> Float[Tensor, "batch time"]:
-    """Cross entropy of each token in nats; 0 where the label is -100.
+    """Compute the cross entropy of each token in nats; 0 if the label is -100.
 
     Raises:
-        ValueError: logits and labels disagree in batch or time, logits are no floating-point numbers; on the CPU, a
-            label that is no class.
+        ValueError: if logits and labels disagree in batch or time, or if logits are not floating-point; on the CPU,
+            also if a label is not a class.
 
     Example:
         >>> token_losses(torch.zeros(1, 2, 4), torch.tensor([[3, -100]]))
@@ -368,7 +372,7 @@ def token_losses(
             "`logits[b, t]` must be the prediction for `labels[b, t]`"
         )
     if not logits.is_floating_point():
-        raise ValueError(f"logits are floating-point numbers, got {logits.dtype}")
+        raise ValueError(f"expected floating-point logits, got {logits.dtype}")
     check_labels(labels, logits.shape[-1])
     losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
     return losses.view(labels.shape)

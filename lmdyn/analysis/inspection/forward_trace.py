@@ -1,4 +1,4 @@
-"""What happens in a forward pass: which modules ran, in which order, on what, and what they answered."""
+"""Trace of a forward pass: the modules that ran, their order, their inputs and their outputs."""
 
 import weakref
 from collections.abc import Callable, Mapping
@@ -19,19 +19,19 @@ class Call:
     """One call of one module.
 
     Attributes:
-        module: which.
-        start: its number among the calls, in the order in which they began.
-        end: its number in the order in which they ended; −1 while it runs.
-        ids: the key of the batch whose ids were handed to it, as they are or (``ids_transposed``) time first.
+        module: the module that was called.
+        start: number of the call, in the order in which calls began.
+        end: number in the order in which calls ended; −1 while it runs.
+        ids: key of the batch whose ids were passed to it, unchanged or (``ids_transposed``) time first.
         ids_transposed: see ``ids``.
-        by_ids: of a module that was given ids, whether it answered equal vectors for equal ids.
-        x_shape: of the first floating (·, ·, ·) tensor it was given.
+        by_ids: for a module that got ids, whether it returned equal vectors for equal ids.
+        x_shape: shape of the first floating (·, ·, ·) tensor among its arguments.
         x_number: number of that tensor; equal numbers are the same tensor.
-        shape: of the first tensor it answered.
+        shape: shape of the first tensor in its output.
         number: number of that tensor.
-        floating: whether that tensor is of floating point.
-        kind: the type of what it answered, for messages.
-        answer: the tensor, as long as it lives.
+        floating: whether that tensor is floating-point.
+        kind: type of its output, for messages.
+        answer: output tensor, while it exists.
     """
 
     module: nn.Module
@@ -53,8 +53,8 @@ class Trace:
     """The calls of a forward pass.
 
     Attributes:
-        calls: in the order in which they began.
-        output: what the whole answered.
+        calls: the calls, in the order in which they began.
+        output: output of the whole module.
         path_of: path of each module by its ``id``.
         axes: the (batch, time) of the ids.
     """
@@ -69,42 +69,40 @@ class Trace:
             self._of.setdefault(id(call.module), []).append(call)
 
     def of(self, module: nn.Module) -> list[Call]:
-        """The calls of one module."""
+        """Return the calls of one module."""
         return self._of.get(id(module), [])
 
     def first(self, module: nn.Module) -> Call:
-        """The first call of a module that ran."""
+        """Return the first call of a module that ran."""
         return self._of[id(module)][0]
 
     def show(self, module: nn.Module) -> str:
-        """Path and class, for messages."""
+        """Return path and class, for messages."""
         return f"{self.path_of[id(module)]} ({type(module).__name__})"
 
     def no_site(self, module: nn.Module) -> str | None:
-        """Why what a module answered is not one vector for each token; None if it is."""
+        """Return why the output of a module is not one vector for each token; None if it is."""
         wrong = [c for c in self.of(module) if c.shape is None or c.shape[:2] not in self.axes]
         time_first = isinstance(module, nn.RNNBase) and not module.batch_first
         if not wrong and not (time_first and all(a == b for a, b in self.axes)):
             return None
         shape = wrong[0].shape if wrong else self.first(module).shape
         if shape is None:
-            return (
-                f"{self.show(module)} answers a {wrong[0].kind}, which holds no (batch, time, width) tensor"
-            )
+            return f"{self.show(module)} returns a {wrong[0].kind} without a (batch, time, width) tensor"
         if time_first or tuple(reversed(shape[:2])) in self.axes:
             switch = any(getattr(m, "batch_first", True) is False for m in module.modules())
-            remedy = "make it with batch_first=True" if switch else "expected (batch, time, width)"
-            return f"{self.show(module)} answers {shape}, time before batch: {remedy}"
-        return f"{self.show(module)} answers {shape}, which is not (batch, time, width)"
+            remedy = "create it with batch_first=True" if switch else "expected (batch, time, width)"
+            return f"{self.show(module)} returns {shape}, time before batch: {remedy}"
+        return f"{self.show(module)} returns {shape}, which is not (batch, time, width)"
 
 
 def trace_forward(module: nn.Module, forward: Callable[[], Any], ids: Mapping[str, Tensor]) -> Trace:
-    """Watch all modules within ``module`` while ``forward`` runs.
+    """Record the calls of all modules within ``module`` while ``forward`` runs.
 
     Args:
         module: the model.
-        forward: makes the forward pass.
-        ids: the integer tensors (batch, time) that calls are compared with.
+        forward: runs the forward pass.
+        ids: integer tensors (batch, time) that arguments are compared with.
 
     Example:
         >>> model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2))
@@ -142,7 +140,7 @@ def trace_forward(module: nn.Module, forward: Callable[[], Any], ids: Mapping[st
 
     def after(m: nn.Module, _: Any, output: Any) -> None:
         while running and running[-1].module is not m:
-            running.pop()  # left by an error that the model handled itself
+            running.pop()  # left by an error that the model caught
         call = running.pop()
         call.end, call.kind = next(ended), type(output).__name__
         tensor = first_tensor(output)
@@ -177,7 +175,7 @@ def _is_vectors(tensor: Tensor) -> bool:
 
 
 class _Numbers:
-    """The same number for the same tensor, without keeping it alive."""
+    """Assigns equal numbers to equal tensors, without keeping them alive."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Callable[[], Tensor | None], int]] = {}
@@ -192,7 +190,7 @@ class _Numbers:
 
 
 def feeds(first: nn.Module, second: nn.Module, forward: Callable[[], Any]) -> bool:
-    """Whether what ``first`` answers reaches what ``second`` is given: it is changed, and the other's input compared.
+    """Return whether the output of ``first`` reaches ``second``: it is changed, and the input of ``second`` compared.
 
     Example:
         >>> a, b = nn.Linear(2, 2), nn.Linear(2, 2)
@@ -227,7 +225,7 @@ def feeds(first: nn.Module, second: nn.Module, forward: Callable[[], Any]) -> bo
 
 
 def within(module: nn.Module, outer: nn.Module) -> bool:
-    """Whether ``module`` is ``outer`` or part of it.
+    """Return whether ``module`` is ``outer`` or part of it.
 
     Example:
         >>> within(net := nn.Linear(2, 2), nn.Sequential(net))
@@ -237,10 +235,10 @@ def within(module: nn.Module, outer: nn.Module) -> bool:
 
 
 class AttentionTrace:
-    """Which module of each block answers attention weights, seen in a forward pass.
+    """The module in each block that returns attention weights in a forward pass.
 
     Attributes:
-        found: name of the block to the path of the module.
+        found: path of the module by name of the block.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -253,7 +251,7 @@ class AttentionTrace:
         self._less: dict[str, None] = {}
 
     def watch(self, name: str, block: nn.Module, stack: ExitStack) -> None:
-        """Watch a block under the name of its site until ``stack`` closes."""
+        """Record a block under the name of its site until ``stack`` closes."""
         self._names[id(block)] = name
         for m in block.modules():
             stack.callback(m.register_forward_hook(self._see).remove)
@@ -267,7 +265,7 @@ class AttentionTrace:
             self._less[self._trace.show(m)] = None
 
     def _is_less(self, value: Any) -> bool:
-        """Whether a tensor is weights of rows that add up to less than 1, next to a sink."""
+        """Return whether a tensor is weights whose rows add up to less than 1, because of a sink."""
         if not isinstance(value, Tensor) or value.ndim != 4 or not {*value.shape[2:]} <= self._times:
             return False
         sums = value.detach().float().sum(-1)
@@ -277,7 +275,7 @@ class AttentionTrace:
         answered, self._answered = self._answered, []
         if not answered:
             return
-        # rather a module that answers weights next to what it computed than a dropout that they go through
+        # prefer a module that returns weights in addition to its result to a dropout that they pass through
         chosen, _, weights = next((a for a in answered if not a[1]), answered[0])
         self.found[self._names[id(block)]] = self._trace.path_of[id(chosen)]
         apart = [m for m, _, w in answered if w.shape != weights.shape or not torch.equal(w, weights)]
@@ -285,11 +283,11 @@ class AttentionTrace:
         self._others |= dict.fromkeys(self._trace.path_of[id(m)] for m in apart)
 
     def left_out(self, blocks: list[nn.Module]) -> list[str]:
-        """What is not found in these blocks, and why, in sentences."""
+        """Return sentences on what was not found in these blocks, and why."""
         said = []
         if self._others:
             said.append(
-                f"attention weights: {_enumerated(list(self._others))} answer some too, as in cross attention: name "
+                f"attention weights: {_enumerated(list(self._others))} also return some, as in cross attention: name "
                 "them by `attention_sites`"
             )
         without = [name for name in (self._names[id(m)] for m in blocks) if name not in self.found]
@@ -299,7 +297,7 @@ class AttentionTrace:
             )
         elif without:
             said.append(
-                f"attention weights: no module of {_enumerated(without)} answers them (no attention, or it is fused)"
+                f"attention weights: no module of {_enumerated(without)} returns them (no attention, or it is fused)"
             )
         return said
 

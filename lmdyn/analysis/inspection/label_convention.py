@@ -1,4 +1,4 @@
-"""What a label belongs to: the logits at its own place, or those one place before it; found by measuring the module."""
+"""The convention of labels: aligned with their own logits, or with those one position before; by measurement."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,31 +33,31 @@ Reading = Literal["causal", "bidirectional", "unknown"]
 _Place = Literal["same", "next", "before", "masked", "elsewhere"]
 _OFFSETS: dict[_Place, int] = {"before": -1, "same": 0, "next": 1}
 _WHERE: dict[_Place, str] = {
-    "before": "equal the token one place before them",
-    "same": "equal the token at their own place",
-    "next": "equal the token one place after them",
-    "masked": "equal no token at their place or next to it, and other places have none (masked tokens)",
-    "elsewhere": "equal no token at their place or next to it",
+    "before": "equal the token one position before them",
+    "same": "equal the token at their own position",
+    "next": "equal the token one position after them",
+    "masked": "equal no token at their position or next to it, and other positions have none (masked tokens)",
+    "elsewhere": "equal no token at their position or next to it",
 }
 _DECLARE = (
     "declare it: `labels: aligned` if `labels[b, t]` belongs to `logits[b, t]`, `labels: next` if the labels are the "
-    "input and the logits at t predict the one at t + 1 (Hugging Face's causal convention)"
+    "input and the logits at t predict the label at t + 1 (Hugging Face's causal convention)"
 )
 
 
 @dataclass(frozen=True)
 class LabelDecision:
-    """What labels mean to a module.
+    """Meaning of the labels of a module.
 
     Attributes:
-        convention: which logits a label belongs to.
-        reading: whether the module was measured to read tokens after the logits.
-        reason: how that was found, one line for the log.
-        warning: what looks wrong, though it may be meant, such as a module that predicts the token it has just read;
-            empty where nothing does.
+        convention: the logits that a label belongs to.
+        reading: whether the module reads tokens after the logits, by measurement.
+        reason: how this was found, one line for the log.
+        warning: a description of what may be wrong or intended, such as a module that predicts the token it has just
+            read; empty if there is nothing.
         accuracy: share of the labels that are the most likely class, by this convention.
-        copying: mean probability of the token just read, where that is not the label; None of text whose tokens are
-            predicted at their own place.
+        copying: mean probability of the token just read, if it is not the label; None for text whose tokens are
+            predicted at their own position.
     """
 
     convention: LabelConvention
@@ -71,28 +71,29 @@ class LabelDecision:
 def label_convention(
     module: nn.Module, batches: Sequence[Mapping[str, Any]], forward: Forward | None = None
 ) -> LabelDecision:
-    """Find out which logits labels belong to, by what the logits depend on.
+    """Determine which logits labels belong to, from the dependence of the logits on tokens.
 
-    Where a label stands in the input (in an encoder-decoder's: in the decoder's), the logits that predict it must not
-    depend on that token. The token is changed in some places: if the logits at the label's place stay as they are, the
-    labels are *aligned*; if these change and those one place before stay, they are *next*. Labels of masked tokens are
-    *aligned*. A module none of whose tokens has an effect, such as one with a head of zeros, is measured with random
-    numbers in place of its parameters that are zero.
+    If a label occurs in the input (for an encoder-decoder, in the decoder's input), the logits that predict it must
+    not depend on that token. The token is changed at some positions: if the logits at the label's position do not
+    change, the labels are *aligned*; if these change and those one position before do not, they are *next*. Labels of
+    masked tokens are *aligned*. If no token of a module has an effect, for example with a head of zeros, the module is
+    measured with random numbers instead of its parameters that are zero.
 
-    Nothing of the module or the random generators is changed, and equal batches give an equal answer.
+    The module and the random generators are not changed, and equal batches give an equal result.
 
     Args:
         module: the module.
-        batches: one or several batches in Hugging Face's names: ``input_ids`` (batch, time), ``labels`` of the logits'
-            batch and time, -100 where there is none, and what else the module takes.
-        forward: as for :func:`~lmdyn.analysis.inspection.forward.call_module`.
+        batches: one or several batches with the names of Hugging Face: ``input_ids`` (batch, time), ``labels`` of the
+            logits' batch and time, -100 for none, and the other arguments of the module.
+        forward: as in :func:`~lmdyn.analysis.inspection.forward.call_module`.
 
     Returns:
         The decision.
 
     Raises:
-        ValueError: no batches; labels of another shape than the logits, or of more classes; logits that depend on the
-            label's token by either convention; nothing to tell it by: each with what to do.
+        ValueError: if there are no batches; if the shape of labels does not match the logits, or labels exceed the
+            classes; if logits depend on the label's token by either convention; if the convention cannot be
+            determined. Each message gives a remedy.
 
     Example:
         >>> module = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))  # the logits at t depend on the token at t
@@ -107,7 +108,7 @@ def label_convention(
     at = [_measured_at(text, place) for text in texts]
     whole = [text.batch for text in texts]
     real = [text.real for text in texts]
-    # a decoder that reads labels answers at every place, also where the next label is none
+    # a decoder that reads labels has outputs at every position, also if the next label is none
     shown = [torch.ones_like(r) if text.key == "labels" else r for text, r in zip(texts, real, strict=True)]
     avoid = _special_ids(module)
 
@@ -121,17 +122,19 @@ def label_convention(
     as_is, how = effects, ""
     if effects.finite and not effects.mixes and (zeros := zero_parameters(module)):
         effects = measure(zeros)
-        how = f" (measured with random numbers in place of {len(zeros)} parameters that are zero)"
+        how = f" (measured with random numbers instead of {len(zeros)} parameters that are zero)"
     convention, because = _decided(module, place, seen, effects)
     reading = _reading(effects)
     accuracy, copying = _scores(texts, as_is, convention, place)
     warning = ""
     if place == "elsewhere":
-        warning = "the labels are no tokens of the input near them: right of a tagger, and wrong of a language model"
+        warning = (
+            "the labels are not tokens of the input near them: right for a tagger, wrong for a language model"
+        )
     if copying is not None and copying > 0.5:
         warning = (
-            f"{type(module).__name__} gives the token it has just read a probability of {copying:.2f} where another "
-            f"one is the label (accuracy {accuracy:.0%}): untrained models whose embeddings are tied do; a trained one "
+            f"{type(module).__name__} gives the token it has just read a probability of {copying:.2f} if another "
+            f"one is the label (accuracy {accuracy:.0%}): untrained models with tied embeddings do so; a trained one "
             "has learnt from labels that were not shifted"
         )
     reason = f"labels are {convention}: {seen}{because}{how}; the module reads {_READS[reading]}"
@@ -139,17 +142,17 @@ def label_convention(
 
 
 def model_reading(module: nn.Module, batch: Mapping[str, Any], forward: Forward | None = None) -> Reading:
-    """Whether logits depend on tokens after them, measured around one token of a batch.
+    """Measure whether logits depend on tokens after them, around one token of a batch.
 
-    Where zeros close the way, as in a head of zeros, it is measured with random numbers in their place.
+    If zeros block all paths, as in a head of zeros, it is measured with random numbers instead.
 
     Args:
         module: the module.
-        batch: a batch in Hugging Face's names, on the module's device.
-        forward: as for :func:`~lmdyn.analysis.inspection.forward.call_module`.
+        batch: a batch with the names of Hugging Face, on the module's device.
+        forward: as in :func:`~lmdyn.analysis.inspection.forward.call_module`.
 
     Returns:
-        ``unknown`` where no token has an effect on the logits of another place.
+        The result; ``unknown`` if no token has an effect on the logits of another position.
 
     Example:
         >>> module = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
@@ -184,7 +187,7 @@ def _reading(effects: TokenEffects) -> Reading:
 
 _READS: dict[Reading, str] = {
     "causal": "no later tokens",
-    "bidirectional": "later tokens too",
+    "bidirectional": "later tokens as well",
     "unknown": "tokens in an order that was not measured",
 }
 
@@ -194,14 +197,14 @@ _READS: dict[Reading, str] = {
 
 @dataclass(frozen=True)
 class _Text:
-    """A batch as it is measured.
+    """A batch to measure.
 
     Attributes:
-        batch: on the module's device.
-        key: which entry holds the tokens in which labels stand.
+        batch: the batch, on the module's device.
+        key: entry that contains the tokens that labels are compared with.
         tokens: that entry, (batch, time).
         labels: (batch, time).
-        real: (batch, time), which tokens are text.
+        real: (batch, time), whether each token is text.
     """
 
     batch: dict[str, Any]
@@ -212,22 +215,22 @@ class _Text:
 
     @property
     def labelled(self) -> Bool[Tensor, "batch time"]:
-        """Which places have a label."""
+        """Return which positions have a label."""
         return self.real & (self.labels != IGNORED)
 
     def stands(self, offset: int) -> Bool[Tensor, "batch time"]:
-        """Where the label equals the token ``offset`` places after it."""
+        """Return whether the label equals the token ``offset`` positions after it."""
         return (
             (self.neighbour(self.tokens, offset, IGNORED) == self.labels) & self.has(offset) & self.labelled
         )
 
     def has(self, offset: int) -> Bool[Tensor, "batch time"]:
-        """Where there is a token ``offset`` places after."""
+        """Return whether there is a token ``offset`` positions after."""
         return self.neighbour(self.real, offset, False)
 
     @staticmethod
     def neighbour(values: Tensor, offset: int, outside: Any) -> Tensor:
-        """The value ``offset`` places after each."""
+        """Return the value ``offset`` positions after each."""
         rolled = values.roll(-offset, 1)
         if offset > 0:
             rolled[:, -offset:] = outside
@@ -237,9 +240,9 @@ class _Text:
 
 
 def _texts(module: nn.Module, batches: Sequence[Mapping[str, Any]], forward: Forward | None) -> list[_Text]:
-    """The batches, on the module's device, checked against the logits of the first."""
+    """Return the batches, on the module's device, checked against the logits of the first."""
     if not batches:
-        raise ValueError(f"there is no batch by which to tell what the labels are: {_DECLARE}")
+        raise ValueError(f"the labels cannot be determined without a batch: {_DECLARE}")
     device = device_of(module)
     decodes = is_encoder_decoder(module)
     texts: list[_Text] = []
@@ -256,7 +259,7 @@ def _texts(module: nn.Module, batches: Sequence[Mapping[str, Any]], forward: For
                 k: tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for k, v in batch.items()
             }
             raise ValueError(
-                "what labels are is told by batches with `input_ids` (batch, time), ids of tokens, and `labels` of the "
+                "labels are determined from batches with `input_ids` (batch, time), ids of tokens, and `labels` of the "
                 f"logits' batch and time, got {shapes}: {_DECLARE}"
             )
         if not texts:
@@ -265,7 +268,7 @@ def _texts(module: nn.Module, batches: Sequence[Mapping[str, Any]], forward: For
         key, mask = "input_ids", batch.get("attention_mask")
         if isinstance(own, Tensor) and own.shape == labels.shape:
             key, mask = "decoder_input_ids", batch.get("decoder_attention_mask")
-        elif decodes or ids.shape != labels.shape:  # the decoder reads what is made of the labels
+        elif decodes or ids.shape != labels.shape:  # the decoder's input is created from the labels
             key, mask = "labels", None
         tokens = batch[key]
         real = tokens != IGNORED
@@ -282,13 +285,14 @@ def _check_shapes(module: nn.Module, batch: Mapping[str, Any], forward: Forward 
     if len(shape) != 3 or shape[:2] != tuple(labels.shape):
         if len(shape) == 3 and shape[1] == 1:
             hint = (
-                "the module answers the last position only: give the observer `forward:`, a function (module, batch) "
+                "the module returns the last position only: pass `forward:` to the observer, a function "
+                "(module, batch) "
                 "-> logits of all positions"
             )
         elif labels.ndim == 2 and len(shape) == 3 and shape[1] == labels.shape[1] + 1:
             hint = "labels that are the next tokens belong to inputs without the last: `input_ids[:, :-1]`"
         else:
-            hint = "give labels of the logits' batch and time, -100 where there is none, or `forward:`"
+            hint = "use labels of the logits' batch and time, -100 for none, or set `forward:`"
         raise ValueError(
             f"the logits of {type(module).__name__} are {shape}, expected (batch, time, classes), and labels are "
             f"{tuple(labels.shape)}, expected (batch, time) = {shape[:2]}: {hint}"
@@ -303,12 +307,12 @@ def _check_shapes(module: nn.Module, batch: Mapping[str, Any], forward: Forward 
 
 
 def _where(texts: Sequence[_Text]) -> tuple[_Place, str]:
-    """Where most labels stand in the input, and in words how many do; ambiguous repeats are not counted."""
+    """Return where most labels occur in the input, and the counts in words; ambiguous repeats are not counted."""
     if texts[0].key == "labels":
-        return "same", "labels are what the module makes its decoder's input of"
+        return "same", "the module creates its decoder's input from the labels"
     counts: dict[_Place, int] = dict.fromkeys(("same", "next", "before", "elsewhere"), 0)
     ambiguous = unlabelled = 0
-    lone: dict[_Place, int] = {"same": 0, "elsewhere": 0}  # with no token after them
+    lone: dict[_Place, int] = {"same": 0, "elsewhere": 0}  # without a token after them
     for text in texts:
         same, following, before = text.stands(0), text.stands(1), text.stands(-1)
         has_next = text.labelled & text.has(1)
@@ -326,15 +330,15 @@ def _where(texts: Sequence[_Text]) -> tuple[_Place, str]:
     total = sum(counts.values())
     if not total:
         raise ValueError(
-            f"what the labels are cannot be told: {ambiguous} labels of the batches equal the token at their own place "
-            f"and the next alike, and no other label is there (is the text one token, or all {IGNORED}?): give other "
+            f"the labels cannot be determined: {ambiguous} labels of the batches equal both the token at their own "
+            f"position and the next, and there are no others (is the text one token, or all {IGNORED}?): use other "
             f"batches, or {_DECLARE}"
         )
     place = max(counts, key=lambda name: counts[name])
     n = counts[place]
     if 2 * n <= total:
         shares = ", ".join(f"{counts[name]} {_WHERE[name]}" for name in counts if counts[name])
-        raise ValueError(f"what the labels are cannot be told: of {total}, {shares}: {_DECLARE}")
+        raise ValueError(f"the labels cannot be determined: of {total}, {shares}: {_DECLARE}")
     if place == "elsewhere" and unlabelled:
         place = "masked"
     decodes = texts[0].key == "decoder_input_ids" and place in _OFFSETS
@@ -343,7 +347,7 @@ def _where(texts: Sequence[_Text]) -> tuple[_Place, str]:
 
 
 def _measured_at(text: _Text, place: _Place) -> Bool[Tensor, "batch time"]:
-    """Tokens to be changed: those in which labels stand, unambiguously; of labels that stand in none, any."""
+    """Return tokens to change: those that unambiguously are labels; any tokens if no labels occur in the input."""
     if place not in _OFFSETS:
         found = text.real
     else:
@@ -352,12 +356,12 @@ def _measured_at(text: _Text, place: _Place) -> Bool[Tensor, "batch time"]:
         for other in set(_OFFSETS.values()) - {offset}:
             clear = clear & ~text.stands(other)
         found = _Text.neighbour(clear, -offset, False)
-    inner = found & text.has(-1)  # logits before them are compared
+    inner = found & text.has(-1)  # the logits before them are compared
     return inner if inner.any() else found
 
 
 def _special_ids(module: nn.Module) -> list[int]:
-    """Ids of special tokens, by the configurations of transformers' models."""
+    """Return the ids of special tokens in the configurations of transformers' models."""
     found: set[int] = set()
     for m in module.modules():
         config = getattr(m, "config", None)  # a user's may be a dict, or anything else
@@ -376,35 +380,35 @@ def _special_ids(module: nn.Module) -> list[int]:
 def _decided(
     module: nn.Module, place: _Place, seen: str, effects: TokenEffects
 ) -> tuple[LabelConvention, str]:
-    """The convention, and what was measured for it, in words that go on from ``seen``."""
+    """Return the convention, and the measurement for it as a continuation of ``seen``."""
     if place not in _OFFSETS:
         return "aligned", ""
     name = type(module).__name__
     if not effects.finite:
         raise ValueError(
-            f"what the labels are cannot be told: {seen}, and the logits of {name} are no finite numbers (NaN or "
-            f"infinite): begin from weights that answer numbers, or {_DECLARE}"
+            f"the labels cannot be determined: {seen}, and the logits of {name} are not finite (NaN or "
+            f"infinite): start from weights that give finite logits, or {_DECLARE}"
         )
     own, earlier = -_OFFSETS[place], -_OFFSETS[place] - 1
     if not effects.any:
         raise ValueError(
-            f"what the labels are cannot be told: {seen}, and no token that was changed has an effect on the logits of "
-            f"{name}, with random numbers in place of its parameters that are zero neither: {_DECLARE}"
+            f"the labels cannot be determined: {seen}, and no changed token has an effect on the logits of "
+            f"{name}, even with random numbers instead of its parameters that are zero: {_DECLARE}"
         )
     if effects.depends(own) is False:
         allowed = [effects.depends(own, k) for k in (-1, 1)]
         if any(allowed) or allowed == [
             None,
             None,
-        ]:  # where no token next to it is text, that others have an effect
+        ]:  # if no token next to it is text, other tokens must have an effect
             return "aligned", ", and the logits at t do not depend on that token"
         raise ValueError(
-            f"what the labels are cannot be told: {seen}, and the logits of {name} at t depend neither on that token "
+            f"the labels cannot be determined: {seen}, and the logits of {name} at t depend neither on that token "
             f"nor on those next to it: {_DECLARE}"
         )
     if effects.depends(own) is None or (earlier in (-2, -1, 0) and effects.depends(earlier) is None):
         raise ValueError(
-            f"what the labels are cannot be told: {seen}, in rows too short to see what predicts them: give batches of "
+            f"the labels cannot be determined: {seen}, in rows too short to measure what predicts them: use batches of "
             f"longer rows, or {_DECLARE}"
         )
     if effects.depends(earlier) is False and any(effects.depends(earlier, k) for k in (-1, 1)):
@@ -412,16 +416,16 @@ def _decided(
     raise ValueError(
         f"{seen}, and {name} reads that token before it predicts the label, by either convention: changing it changes "
         f"the logits at t by {effects.size(own):.1g} and those at t - 1 by {effects.size(earlier):.1g} of their scale "
-        f"(threshold {effects.threshold:.1g}), so it can copy the label, and its loss would say nothing. Is a causal "
+        f"(threshold {effects.threshold:.1g}), so it can copy the label, and its loss is meaningless. Is a causal "
         "mask missing, or are the labels those of a masked model and not masked in the input "
-        f"(DataCollatorForLanguageModeling(mlm=True))? If it is meant, {_DECLARE}"
+        f"(DataCollatorForLanguageModeling(mlm=True))? If this is intended, {_DECLARE}"
     )
 
 
 def _scores(
     texts: Sequence[_Text], found: TokenEffects, convention: LabelConvention, place: _Place
 ) -> tuple[float | None, float | None]:
-    """Share of right predictions, and the mean probability of the token just read where that is not the label."""
+    """Compute the share of right predictions, and the mean probability of the token just read if not the label."""
     right = labelled = other = 0
     copied = 0.0
     for text, predicted, copying in zip(texts, found.predictions, found.copying, strict=True):

@@ -1,4 +1,4 @@
-"""Cross-entropy of a projection onto a large vocabulary, a bounded piece of the logits at a time."""
+"""Cross-entropy of a projection to a large vocabulary, for a bounded part of the logits at a time."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +13,8 @@ from lmdyn.analysis.inspection.forward import IGNORED, check_labels
 __all__ = ["linear_cross_entropy", "probability_sums", "target_log_probabilities"]
 
 _CHUNK = {"cpu": 2**24, "other": 2**26}
-"""Logits that exist at once: 64 MiB on CPU, 256 MiB elsewhere. Each chunk is added to the gradient of the whole weight,
-so that small ones cost more than they save."""
+"""Maximum number of logits at once: 64 MiB on CPU, 256 MiB elsewhere. Each chunk is added to the gradient of the
+whole weight, so small chunks cost more than they save."""
 
 
 def linear_cross_entropy(
@@ -25,25 +25,26 @@ def linear_cross_entropy(
     *,
     chunk: int | None = None,
 ) -> Float[Tensor, ""]:
-    """Sum over labelled positions of −ln softmax(W h + b)[label], in nats, without the logits of all positions.
+    """Compute the sum over labelled positions of −ln softmax(W h + b)[label], in nats, by parts of the logits.
 
     Loss and gradients are those of ``F.cross_entropy(hidden @ weight.T + bias, labels, reduction="sum")``. The forward
-    pass computes the gradients along, one chunk of positions after the other, so that no logits are kept, nor computed
-    twice; the backward pass scales them. Products are in autocast's type where that is on, softmax and sums in
-    float32 (in float64 where ``hidden`` is).
+    pass also computes the gradients, one chunk of positions after the other, so no logits are stored or computed
+    twice; the backward pass scales them. Products use the dtype of autocast if it is on, softmax and sums use float32
+    (float64 if ``hidden`` does).
 
     Args:
-        hidden: (n, d) what is projected.
-        weight: (vocab, d) one row a token type.
+        hidden: (n, d) vectors to project.
+        weight: (vocab, d) one row per token type.
         bias: (vocab,) or None.
-        labels: (n,) token types; −100, and any negative number, is ignored, without waiting for the device.
-        chunk: most logits at once; by default 16 Mi on CPU, 64 Mi elsewhere. At least those of one position.
+        labels: (n,) token types; −100, and any negative number, is ignored, without synchronizing with the device.
+        chunk: maximum number of logits at once; by default 16 Mi on CPU, 64 Mi elsewhere. At least those of one
+            position.
 
     Returns:
-        The sum, 0 where nothing is labelled; divide it by the number of labels for the mean.
+        The sum, 0 without labels; divide it by the number of labels for the mean.
 
     Raises:
-        ValueError: sizes that do not fit; on the CPU, a label that is no row of the weight.
+        ValueError: if sizes do not match; on the CPU, also if a label is not a row of the weight.
 
     Example:
         >>> linear_cross_entropy(torch.eye(2), torch.zeros(4, 2), None, torch.tensor([3, -100]))
@@ -63,11 +64,11 @@ def target_log_probabilities(
     *,
     chunk: int | None = None,
 ) -> Float[Tensor, "n"]:
-    """Log-probability ln softmax(W h + b)[label] of each position, 0 where there is no label; no gradients.
+    """Compute the log-probability ln softmax(W h + b)[label] of each position, 0 for no label, without gradients.
 
     Args:
-        hidden: (n, d) what is projected.
-        weight: (vocab, d) one row a token type.
+        hidden: (n, d) vectors to project.
+        weight: (vocab, d) one row per token type.
         bias: (vocab,) or None.
         labels: (n,) token types, or −100.
         chunk: see :func:`linear_cross_entropy`.
@@ -92,13 +93,13 @@ def probability_sums(
     *,
     chunk: int | None = None,
 ) -> Float[Tensor, "vocab"]:
-    """Sum of softmax(W h + b) over the positions that count, (vocab,) float64; without gradients.
+    """Compute the sum of softmax(W h + b) over the positions that count, (vocab,) float64, without gradients.
 
     Args:
-        hidden: (n, d) what is projected.
-        weight: (vocab, d) one row a token type.
+        hidden: (n, d) vectors to project.
+        weight: (vocab, d) one row per token type.
         bias: (vocab,) or None.
-        counted: (n,) which positions count.
+        counted: (n,) whether each position counts.
         chunk: see :func:`linear_cross_entropy`.
 
     Example:
@@ -114,7 +115,7 @@ def probability_sums(
 
 
 class _Chunks:
-    """How positions are cut, and in what types they are computed."""
+    """Division of positions into chunks, and the dtypes of their computation."""
 
     def __init__(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk: int | None
@@ -125,10 +126,12 @@ class _Chunks:
             )
         if bias is not None and bias.shape != weight.shape[:1]:
             raise ValueError(
-                f"bias is {tuple(bias.shape)}, expected {tuple(weight.shape[:1])}: one for each type"
+                f"bias is {tuple(bias.shape)}, expected {tuple(weight.shape[:1])}, one for each type"
             )
         if labels.shape != hidden.shape[:1]:
-            raise ValueError(f"{len(hidden)} positions have {tuple(labels.shape)} labels: expected one each")
+            raise ValueError(
+                f"expected one label for each of {len(hidden)} positions, got labels {tuple(labels.shape)}"
+            )
         check_labels(labels, len(weight))
         device = hidden.device.type
         most = (_CHUNK.get(device, _CHUNK["other"])) if chunk is None else chunk
@@ -140,10 +143,10 @@ class _Chunks:
     def logits(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor
     ) -> Iterator[tuple[Tensor, Tensor, tuple[Tensor, Tensor]]]:
-        """Labels and logits of each chunk, and what they are the product of; the logits until the next chunk."""
+        """Yield labels and logits of each chunk, and the factors of the logits, valid until the next chunk."""
         with torch.autocast(hidden.device.type, enabled=False):
             table = weight.to(self.product)
-            # one piece of memory for all chunks: new pages cost as much as the softmax
+            # one piece of memory for all chunks: new memory pages cost as much as the softmax
             buffer = hidden.new_empty(min(self.rows, len(hidden)), len(weight), dtype=self.exact)
             for h, y in zip(hidden.split(self.rows), labels.split(self.rows), strict=True):
                 h = h.to(self.product)
@@ -177,12 +180,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
             labelled, at = y >= 0, y.clamp(min=0)[:, None]
             if softmax is None:
                 softmax = torch.empty_like(z)
-            p = torch.softmax(z, 1, out=softmax[: len(z)])  # one pass; exp of what underflows would be slow
+            p = torch.softmax(
+                z, 1, out=softmax[: len(z)]
+            )  # one pass; exp of underflowing values would be slow
             normalizer = z.amax(1) - p.amax(1).log()
             total += torch.where(labelled, normalizer - z.gather(1, at)[:, 0], 0).sum()
             if not any(wanted):
                 continue
-            # softmax less one-hot, 0 where nothing is to be predicted
+            # softmax minus one-hot, 0 for positions without a label
             p.scatter_add_(1, at, p.new_full((1, 1), -1).expand(len(p), 1))
             p.mul_(labelled[:, None])
             if d_bias is not None:

@@ -1,4 +1,4 @@
-"""Of a forward pass only what is asked for: the vocabulary is the greater part of a small model's work."""
+"""The required part of a forward pass only: the vocabulary is most of a small model's work."""
 
 import inspect
 from collections.abc import Mapping
@@ -20,25 +20,26 @@ def logits_at(
     positions: Bool[Tensor, "batch time"],
     forward: Forward | None = None,
 ) -> Float[Tensor, "n vocab"]:
-    """The logits of ``module`` at some positions of a batch.
+    """Compute the logits of ``module`` at some positions of a batch.
 
-    A module whose forward names ``predict`` (batch, time) is asked for these positions alone, and returns logits
-    (n, vocab) in row-major order. Of any other module all logits are computed, and these taken.
+    If the module's forward names ``predict`` (batch, time), only these positions are computed, and it returns logits
+    (n, vocab) in row-major order. For any other module, all logits are computed, and these are selected.
 
     Args:
         module: the module.
         batch: tensors by name, on the module's device.
-        positions: where to predict; n are true.
-        forward: dotted path to ``(module, batch) -> output`` for modules that are not called in Hugging Face's names.
+        positions: whether to predict at each position; n are True.
+        forward: dotted path to ``(module, batch) -> output`` for modules whose forward does not take Hugging Face's
+            arguments.
 
     Returns:
-        (n, vocab), in row-major order of the positions.
+        Tensor of shape (n, vocab), in row-major order of the positions.
 
     Raises:
-        ValueError: logits of another shape.
+        ValueError: if the shape of the logits is wrong.
 
     Example:
-        >>> module = nn.Embedding(3, 5)  # returns 5 "logits" a token
+        >>> module = nn.Embedding(3, 5)  # returns 5 "logits" per token
         >>> module.forward = lambda input_ids: nn.functional.embedding(input_ids, module.weight)
         >>> ids = torch.tensor([[0, 2], [1, 0]])
         >>> logits_at(module, {"input_ids": ids}, ids > 0).shape
@@ -49,7 +50,7 @@ def logits_at(
         n = int(positions.sum())
         if logits.ndim != 2 or logits.shape[0] != n:
             raise ValueError(
-                f"{type(module).__name__}.forward names `predict`, and answered logits {tuple(logits.shape)} for {n} "
+                f"{type(module).__name__}.forward names `predict`, but returned logits {tuple(logits.shape)} for {n} "
                 "positions: expected (positions, vocab)"
             )
         return logits
@@ -70,21 +71,22 @@ def activations_at(
     *,
     whole: bool = False,
 ) -> dict[str, Tensor]:
-    """Activations of some sites for a batch, without computing what follows the last of them, such as logits.
+    """Compute activations of some sites for a batch, without computing what follows the last of them, such as logits.
 
     Args:
         module: the module.
         batch: tensors by name, on the module's device.
-        sites: display name to the path of a module that runs once in a forward pass.
-        forward: dotted path to ``(module, batch) -> output`` for modules that are not called in Hugging Face's names.
-        whole: run the forward pass to its end, which finds sites that run several times.
+        sites: path by display name, of modules that run once in a forward pass.
+        forward: dotted path to ``(module, batch) -> output`` for modules whose forward does not take Hugging Face's
+            arguments.
+        whole: whether to run the forward pass to its end, which detects sites that run several times.
 
     Returns:
-        Activation of each site, detached.
+        Detached activation of each site.
 
     Raises:
-        ValueError: a path that names no module; with ``whole``, a site that runs several times.
-        RuntimeError: a site that does not run.
+        ValueError: if a path is not a module; with ``whole``, also if a site runs several times.
+        RuntimeError: if a site does not run.
 
     Example:
         >>> module = nn.Sequential(nn.Embedding(3, 5), nn.Linear(5, 100))
@@ -105,7 +107,7 @@ def activations_at(
 
     with capture(module, sites) as seen:
         handles = []
-        if not whole:  # registered after those of the capture, so that they run after them
+        if not whole:  # registered after the hooks of the capture, to run after them
             handles = [
                 m.register_forward_hook(seen_all(name)) for name, m in resolve_sites(module, sites).items()
             ]
@@ -119,6 +121,6 @@ def activations_at(
         found = dict(seen.activations)
     if several := sorted(set(found) - set(sites)):
         raise ValueError(
-            f"sites that run once in a forward pass are expected, and there are {several}: name modules that run once"
+            f"expected sites that run once in a forward pass, got {several}: name modules that run once"
         )
     return found

@@ -1,4 +1,4 @@
-"""Finding the sites of any language model: by running it once and watching, or by a pattern of module paths."""
+"""Sites of any language model, found by a forward pass, or by a pattern of module paths."""
 
 import difflib
 import re
@@ -30,16 +30,16 @@ _MOST = 100
 
 @dataclass(frozen=True)
 class FoundSites:
-    """What :func:`find_sites` found.
+    """Result of :func:`find_sites`.
 
     Attributes:
-        sites: display name to module path, in the order of the model: ``embedding``, ``block_00`` …, ``norm``,
-            ``logits``. A path leaves out what ``torch.compile`` puts between: ``resolve_sites`` finds it in the
+        sites: module path by display name, in the order of the model: ``embedding``, ``block_00`` …, ``norm``,
+            ``logits``. Paths omit the parts that ``torch.compile`` inserts: ``resolve_sites`` finds them in the
             compiled and in the plain model.
-        kinds: what each site is.
-        shapes: of what each site answered in the forward pass, (batch, time, width).
-        attention: name of a block to the path of the module in it that answers weights (batch, heads, query, key).
-        left_out: what was not found or is not visible, and why, in sentences.
+        kinds: kind of each site.
+        shapes: shape of the output of each site in the forward pass, (batch, time, width).
+        attention: for each name of a block, the path of its module that returns weights (batch, heads, query, key).
+        left_out: sentences on what was not found or is not accessible, and why.
     """
 
     sites: Mapping[str, str]
@@ -52,29 +52,29 @@ class FoundSites:
 def find_sites(module: nn.Module, batch: Mapping[str, Any], forward: Forward | None = None) -> FoundSites:
     """Find the token embedding, the blocks, the final norm, the output layer and the attention of a language model.
 
-    The model is run on the batch and watched, invisibly to its training, without gradients:
+    The model is run on the batch and observed, invisibly to its training, without gradients:
 
-    - ``embedding``: the module that is given the ids themselves and answers a vector for each.
+    - ``embedding``: the module that gets the ids themselves and returns a vector for each.
     - ``block_00`` …: the children of the outermost ``ModuleList`` or ``Sequential`` that ran one after the other, or
       attributes that differ by a number (``block1``, ``block2``), and each ``nn.LSTM``, ``GRU`` or ``RNN``. A single
-      one that ran several times (ALBERT) is ``block``, captured as ``block@0`` …. Where a model has several such
-      lists, the names begin with the segment in which their paths differ: ``encoder_block_00``, ``decoder_block_00``.
-    - ``norm``: the last norm next to the blocks, or next to what holds them, that ran after them.
-    - ``logits``: the innermost module that answers the logits, or the last one before logits that are scaled.
-    - attention weights: what a module in the block answers in (batch, heads, query, key) with rows adding up to 1,
-      under eager attention. This takes a second forward pass.
+      one that ran several times (ALBERT) is ``block``, captured as ``block@0`` …. If a model has several such lists,
+      the names begin with the segment in which their paths differ: ``encoder_block_00``, ``decoder_block_00``.
+    - ``norm``: the last norm next to the blocks, or next to the module that contains them, that ran after them.
+    - ``logits``: the innermost module that returns the logits, or the last one before logits that are scaled.
+    - attention weights: output of a module in the block, (batch, heads, query, key) with rows of sum 1, under eager
+      attention. This requires a second forward pass.
 
     Args:
         module: the model, wrapped or not.
-        batch: an example batch with ``input_ids`` (batch, time). Of a batch of as many rows as tokens, the last row
-            is left out, so that the two axes can be told apart.
+        batch: an example batch with ``input_ids`` (batch, time). If it has as many rows as tokens, the last row is
+            left out, so that the two axes can be distinguished.
         forward: how the module is called, see ``call_module``.
 
     Returns:
-        What was found, and what was not.
+        The sites, and sentences on what was not found.
 
     Raises:
-        ValueError: the batch has no ids; the module cannot be called with it.
+        ValueError: if the batch has no ids, or if the module cannot be called with it.
 
     Example:
         >>> class Model(nn.Module):
@@ -91,7 +91,7 @@ def find_sites(module: nn.Module, batch: Mapping[str, Any], forward: Forward | N
     if not isinstance(batch.get("input_ids"), Tensor) or batch["input_ids"].ndim != 2:
         raise ValueError(
             f"sites are found by a forward pass over `input_ids` (batch, time); the batch has {sorted(batch)}: "
-            "add them, or name the sites yourself"
+            "add them, or name the sites explicitly"
         )
     batch = _unequal_axes(batch)
 
@@ -113,23 +113,23 @@ def _unequal_axes(batch: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def match_sites(module: nn.Module, pattern: str) -> dict[str, str]:
-    """The modules whose path a pattern matches, as sites.
+    """Return the modules whose path matches a pattern, as sites.
 
-    A pattern is matched segment by segment, each as a file name is (``*``, ``?``, ``[02]``). One that begins with ``*``
-    may begin anywhere in the path: ``"*.layers.*"`` are the modules of the outermost lists named ``layers``, however
-    deep they are, and not what is within these modules; ``"*norm*"`` is each norm. Modules that never run themselves
+    A pattern is matched segment by segment, each like a file name (``*``, ``?``, ``[02]``). A pattern that begins with
+    ``*`` may begin anywhere in the path: ``"*.layers.*"`` matches the modules of the outermost lists named ``layers``,
+    at any depth, but not the modules within these; ``"*norm*"`` matches each norm. Modules that never run themselves
     (``ModuleList``, ``ModuleDict``) are not matched. A site is named after the last segments of its path, as many as
-    tell all apart and begin with no number; numbers have two digits or more.
+    are required to distinguish all sites and not to begin with a number; numbers have at least two digits.
 
     Args:
         module: the model, wrapped or not.
-        pattern: of module paths, as in ``"*.layers.*"``.
+        pattern: pattern of module paths, such as ``"*.layers.*"``.
 
     Returns:
-        Display name to module path, in the order of the model.
+        Module path by display name, in the order of the model.
 
     Raises:
-        ValueError: no module matches (with the nearest paths), or more than 100 do.
+        ValueError: if no module matches (the message gives the nearest paths), or if more than 100 do.
 
     Example:
         >>> layers = nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(2))
@@ -156,12 +156,12 @@ def match_sites(module: nn.Module, pattern: str) -> dict[str, str]:
         raise ValueError(
             f"the pattern {pattern!r} matches no module of {type(module).__name__}; the nearest paths are "
             f"{[near_ends[end] for end in near]}: a pattern is matched segment by segment, and one that begins "
-            "with `*` may begin anywhere, as '*.layers.*'"
+            "with `*` may begin anywhere, such as '*.layers.*'"
         )
     if len(matched) > _MOST:
         raise ValueError(
             f"the pattern {pattern!r} matches {len(matched)} modules of {type(module).__name__}, more than {_MOST}: "
-            f"{', '.join(matched[:3])} … {matched[-1]}; spell more of the path"
+            f"{', '.join(matched[:3])} … {matched[-1]}; use a longer part of the path"
         )
     split = [path.split(".") for path in matched]
     width = max((len(s) for path in split for s in path if s.isdigit()), default=0)
@@ -174,7 +174,7 @@ def match_sites(module: nn.Module, pattern: str) -> dict[str, str]:
 
 
 class _Finder:
-    """The forward pass that was seen, and what has been made of it."""
+    """Record of the forward pass, and the sites found in it."""
 
     def __init__(self, module: nn.Module, batch: Mapping[str, Any], run: Callable[[], Any]) -> None:
         self.module, self.run = module, run
@@ -182,7 +182,7 @@ class _Finder:
         self.trace = trace_forward(module, run, ids)
         if (
             len(self.trace.of(paths_of(module)[""])) > 1
-        ):  # it was called again, with labels, to have all logits
+        ):  # it was called again, with labels, to obtain all logits
             self.trace = trace_forward(module, run, ids)
         self.groups, self.left_out = block_groups(module, self.trace, run)
         self.blocks = [m for group in self.groups for m in group.sites]
@@ -216,8 +216,9 @@ class _Finder:
             by_key.setdefault(call.ids or "", self._around_adapter(call.module))
         if not by_key:
             self.left_out.append(
-                "embedding: no module was given the ids and answered a vector for each (it was given vectors, or looks "
-                "them up by F.embedding or a matrix product): name it yourself, `sites: {embedding: path.of.a.module}`"
+                "embedding: no module got the ids and returned a vector for each (it got vectors, or looks "
+                "them up by F.embedding or a matrix product): name it explicitly, `sites: "
+                "{embedding: path.of.a.module}`"
             )
         several = len({id(m) for m in by_key.values()}) > 1
         for key, m in by_key.items():
@@ -228,15 +229,16 @@ class _Finder:
                 continue
             if not all(c.by_ids for c in given if c.module is m):
                 self.left_out.append(
-                    f"{name}: {self.trace.show(m)} answers different vectors for equal ids (positions or "
-                    f"neighbours are in them): it is not the token embedding; name that by `sites: {{{name}: path}}`"
+                    f"{name}: {self.trace.show(m)} returns different vectors for equal ids (positions or "
+                    "neighbours have an effect), so it is not the token embedding; name that by `sites: "
+                    f"{{{name}: path}}`"
                 )
                 continue
             self.embeddings[name] = m
 
     def _around_adapter(self, m: nn.Module) -> nn.Module:
         path = self.trace.path_of[id(m)]
-        if path.endswith(".base_layer"):  # PEFT adds to what it answers
+        if path.endswith(".base_layer"):  # PEFT adds to its output
             return paths_of(self.module)[path.removesuffix(".base_layer")]
         return m
 
@@ -245,12 +247,12 @@ class _Finder:
         try:
             logits = logits_of(self.trace.output)
         except ValueError:
-            self.left_out.append("logits: the module answers none")
+            self.left_out.append("logits: the module returns none")
             return
         call = self._logits_call(logits)
         if call is None or any(call.module is m for m in self.blocks):
             self.left_out.append(
-                "logits: no module answers them (they are computed by F.linear or a matrix product, as with tied "
+                "logits: no module returns them (they are computed by F.linear or a matrix product, as with tied "
                 "weights)"
             )
             return
@@ -260,12 +262,12 @@ class _Finder:
             answer = call.answer()
             if answer is None or not _same_memory(answer, logits):
                 self.left_out.append(
-                    f"logits: what {self.trace.show(call.module)} answers is scaled, capped or cast before it is the "
+                    f"logits: the output of {self.trace.show(call.module)} is scaled, capped or cast before it is the "
                     "logits"
                 )
 
     def _logits_call(self, logits: Tensor) -> Call | None:
-        """The call that answered the logits, or the last one of their width by a module with weights and no parts."""
+        """Return the call that returned the logits, or the last one of their width by a leaf module with weights."""
         last = max((c.end for m in self.blocks for c in self.trace.of(m)), default=-1)
         inner = [*self.blocks, *self.embeddings.values(), paths_of(self.module)[""]]
         calls = sorted(self.trace.calls, key=lambda c: c.end)
@@ -298,7 +300,7 @@ class _Finder:
                 until = min(until, self.trace.first(following.blocks[0]).start)
             after = [c for c in self.trace.calls if c.end > last and c.start < until]
             with_weights = [c for c in after if any(True for _ in c.module.parameters(recurse=False))]
-            # what has weights and is no norm begins a head
+            # a module with weights that is not a norm begins a head
             head = min(
                 (c.start for c in with_weights if not _is_norm(c.module) and c.start > begun), default=until
             )
@@ -311,7 +313,7 @@ class _Finder:
                 self.left_out.append(f"{group.norm_name}: no norm follows the last block")
 
     def _beside(self, m: nn.Module, group: BlockGroup) -> bool:
-        """Whether a module is a sibling of the blocks, of their list, or of what holds it."""
+        """Return whether a module is a sibling of the blocks, of their list, or of the module that contains it."""
         parent = self.trace.path_of[id(m)].rpartition(".")[0]
         block = self.trace.path_of[id(group.blocks[-1])]
         return not any(within(m, b) for g in self.groups for b in g.blocks) and (
@@ -336,7 +338,7 @@ class _Finder:
         attention, overwritten = self._second_pass(sites)
         for name in overwritten:
             self.left_out.append(
-                f"{name}: what {sites[name]} answers is overwritten in place later (`x += y`): write `x = x + y`"
+                f"{name}: the output of {sites[name]} is overwritten in place later (`x += y`): use `x = x + y`"
             )
         kept = [entry for entry in named if entry[0] not in overwritten]
         return FoundSites(
@@ -348,7 +350,7 @@ class _Finder:
         )
 
     def _second_pass(self, sites: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-        """Attention modules by block, and the sites whose output does not last."""
+        """Return attention modules by block, and the sites whose output is overwritten."""
         attention = AttentionTrace(self.trace)
         with capture(self.module, sites) as seen:
             try:
@@ -362,17 +364,17 @@ class _Finder:
                 TypeError,
                 AttributeError,
                 LookupError,
-            ) as error:  # of a model without
+            ) as error:  # the model has no eager attention
                 seen.clear()
-                self.run()  # its own error, if it is not the attention's
-                self.left_out.append(f"attention weights: under eager attention the model fails: {error}")
+                self.run()  # raises the model's own error, if it is not that of the attention
+                self.left_out.append(f"attention weights: the model fails under eager attention: {error}")
                 return {}, seen.overwritten
             self.left_out += attention.left_out([m for m in self.blocks if not isinstance(m, nn.RNNBase)])
             return attention.found, seen.overwritten
 
 
 def _ids(module: nn.Module, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The ids that the model reads; a decoder's are made of the labels where the batch has none."""
+    """Return the ids that the model reads; those of a decoder are created from the labels if the batch has none."""
     named = {name: batch.get(name) for name in ("input_ids", "decoder_input_ids")}
     makers = [m for m in module.modules() if hasattr(m, PREPARE_DECODER)]
     if named["decoder_input_ids"] is None and makers and isinstance(batch.get("labels"), Tensor):

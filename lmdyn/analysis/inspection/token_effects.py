@@ -1,4 +1,4 @@
-"""Which logits depend on which tokens, measured: a token is changed, and the logits around it are compared."""
+"""Measurement of which logits depend on which tokens: a token is changed, and the logits around it are compared."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,31 +15,31 @@ from lmdyn.analysis.inspection.forward import Forward, call_module, is_sharded, 
 __all__ = ["TokenEffects", "token_effects", "zero_parameters"]
 
 CHANGES = (-1, 0, 1)
-"""Which tokens are changed, counted from a place."""
+"""Positions of the changed tokens, relative to a position."""
 
 LOGITS = (-2, -1, 0, 1, 2)
-"""Which logits are compared, counted from a place."""
+"""Positions of the compared logits, relative to a position."""
 
 FLOOR = 1e-6
-"""The smallest change, as a share of the logits' scale, that is no rounding error of float32."""
+"""Smallest change, as a share of the logits' scale, that is not a rounding error of float32."""
 
-_NOISE = 4.0  # a change is to be this many times what the same forward pass answers differently when repeated
+_NOISE = 4.0  # an effect must exceed this multiple of the difference between repeated forward passes
 _PLACES = 12
 _PLACES_IN_A_ROW = 3
 
 
 @dataclass(frozen=True)
 class TokenEffects:
-    """What changing single tokens did to the logits around them.
+    """Effect of changing single tokens on the logits around them.
 
     Attributes:
-        effects: (places, 3, 5); of each place, for a change of the token before it, of its own and of the one after it,
-            the largest change of a logit two places before it, …, two after it, as a share of the logits' scale. NaN
-            where one of them is outside of the text.
-        threshold: what a repeated forward pass may answer differently, as the same share.
-        finite: whether some of these logits are finite numbers; without, nothing is known.
-        predictions: for each batch, the most likely class at each place of the unchanged text.
-        copying: for each batch, the probability at each place of the token at that place.
+        effects: (places, 3, 5); for each place, and for a change of the token before it, at it and after it, the
+            largest change of a logit two positions before it, …, two after it, as a share of the logits' scale. NaN if
+            one of them is outside the text.
+        threshold: difference that a repeated forward pass may have, as the same share.
+        finite: whether some of these logits are finite; otherwise, nothing is known.
+        predictions: for each batch, the most likely class at each position of the unchanged text.
+        copying: for each batch, the probability at each position of the token at this position.
     """
 
     effects: Float[Tensor, "places 3 5"]
@@ -49,32 +49,32 @@ class TokenEffects:
     copying: tuple[Float[Tensor, "_ _"], ...]
 
     def depends(self, logit: int, token: int = 0) -> bool | None:
-        """Whether some logits at ``place + logit`` depend on the token at ``place + token``; None if not measured."""
+        """Return whether logits at ``place + logit`` depend on the token at ``place + token``; None if unmeasured."""
         found = self.effects[:, CHANGES.index(token), LOGITS.index(logit)]
         found = found[~found.isnan()]
         return bool((found > self.threshold).any()) if len(found) else None
 
     def size(self, logit: int, token: int = 0) -> float:
-        """The largest change of the logits at ``place + logit`` by the token at ``place + token``; 0 if not measured.
+        """Return the largest change of the logits at ``place + logit`` by the token at ``place + token``.
 
-        A share of the logits' scale.
+        It is a share of the logits' scale; 0 if not measured.
         """
         found = self.effects[:, CHANGES.index(token), LOGITS.index(logit)]
         return float(found.nan_to_num(0.0, posinf=torch.inf).amax()) if len(found) else 0.0
 
     @property
     def any(self) -> bool:
-        """Whether any token that was changed had an effect."""
+        """Return whether any changed token had an effect."""
         return bool((self.effects.nan_to_num(0.0, posinf=torch.inf) > self.threshold).any())
 
     @property
     def mixes(self) -> bool:
-        """Whether logits depend on the token of another place."""
+        """Return whether logits depend on the token of another position."""
         return any(self.depends(o, k) for k in CHANGES for o in LOGITS if o != k)
 
     @property
     def reads_ahead(self) -> bool | None:
-        """Whether logits depend on a later token; None if that was not measured, or nothing has an effect."""
+        """Return whether logits depend on a later token; None if not measured, or if nothing has an effect."""
         found = [self.depends(o, k) for k in CHANGES for o in LOGITS if o < k]
         if any(found):
             return True
@@ -95,28 +95,28 @@ def token_effects(
 ) -> TokenEffects:
     """Change single tokens and compare the logits around them with those of the unchanged text.
 
-    The batch keeps its shape: in each forward pass about half of its rows have one token changed, to another id that
-    occurs in the batches, and the others show what the logits vary by for no reason. All passes draw the same random
-    numbers, but for a repeated one where no row is left unchanged. Of the logits only those around the changed places
-    are kept. Weights, gradients, modes and generators stay as they are.
+    The batch keeps its shape: in each forward pass, one token is changed in about half of its rows, to another id that
+    occurs in the batches, and the other rows show the random variation of the logits. All passes draw the same random
+    numbers, except a repeated one if no row is left unchanged. Only logits around the changed positions are kept.
+    Weights, gradients, modes and generators are not changed.
 
     Args:
         module: the module.
-        batches: batches in Hugging Face's names, on the module's device.
-        places: of each batch, (rows, time), around which tokens a measurement is wanted; up to 12 of them are taken,
-            spread over rows and time, the same ones in each process.
-        real: of each batch, (rows, time), which tokens are text: no others are changed.
-        forward: as for :func:`~lmdyn.analysis.inspection.forward.call_module`.
+        batches: batches with the names of Hugging Face, on the module's device.
+        places: for each batch, (rows, time), the tokens around which to measure; up to 12 of them are used, spread
+            over rows and time, the same ones in each process.
+        real: for each batch, (rows, time), whether tokens are text: no others are changed.
+        forward: as in :func:`~lmdyn.analysis.inspection.forward.call_module`.
         key: the entry of the batch whose tokens are changed.
-        shown: of each batch, (rows, time), which logits are looked at; those of text by default.
-        avoid: ids that no token is changed to, where there are others.
-        parameters: tensors in place of some of the module's parameters, by name.
+        shown: for each batch, (rows, time), the logits that are compared; those of text by default.
+        avoid: ids that tokens are not changed to, if there are others.
+        parameters: tensors to use instead of some of the module's parameters, by name.
 
     Returns:
         The effects.
 
     Example:
-        >>> module = nn.Embedding(3, 5)  # answers 5 "logits" a token, by that token alone
+        >>> module = nn.Embedding(3, 5)  # returns 5 "logits" per token, by that token alone
         >>> ids = torch.tensor([[0, 2, 1, 0]])
         >>> found = token_effects(module, [{"input_ids": ids}], [ids > 0], [ids >= 0])
         >>> found.depends(0), found.depends(-1), found.mixes
@@ -147,7 +147,7 @@ def token_effects(
             del logits
             spared = any(
                 not torch.isin(at[:, 0], a[:, 0]).all() for a in own
-            )  # rows that show what is no effect
+            )  # rows that show the random variation
             repeated = caller.logits(batch, parameters, seed=0 if spared else 1)
             noise.append(_largest(_change(before, repeated[rows, window])))
             del repeated
@@ -163,14 +163,14 @@ def token_effects(
             effects.append(found)
             numbers.append(before.isfinite().any())
     effects = effects or [torch.zeros(0, len(CHANGES), len(LOGITS))]
-    scale = seen.scale or 1.0  # without any, nothing changed
+    scale = seen.scale or 1.0  # without a scale, nothing changed
     threshold = max(FLOOR, _NOISE * max(noise) / scale)
     finite = any(bool(number) for number in numbers)
     return TokenEffects(torch.cat(effects) / scale, threshold, finite, tuple(predictions), tuple(copying))
 
 
 def _probability(logits: Tensor, tokens: Tensor) -> Tensor:
-    """The probability of each token at its own place, (batch, time); 0 of one that is no class."""
+    """Return the probability of each token at its own position, (batch, time); 0 for one that is not a class."""
     known = (tokens >= 0) & (tokens < logits.shape[-1])
     at = tokens.where(known, 0)[..., None]
     rows = [
@@ -181,10 +181,10 @@ def _probability(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def zero_parameters(module: nn.Module) -> dict[str, Tensor]:
-    """Random tensors for those parameters of a module that are zero throughout, by name, such as a head's at step 0.
+    """Return random tensors for a module's parameters that are zero throughout, such as a head's at step 0, by name.
 
-    A path through the module that is closed by zeros is open with them. The module and the random generators stay as
-    they are. Where ranks share the weights there are none.
+    They open paths through the module that zeros block. The module and the random generators are not changed. If ranks
+    share the weights, the result is empty.
 
     Example:
         >>> zeros = nn.Linear(3, 2)
@@ -218,7 +218,7 @@ class _Caller(nn.Module):
     def logits(
         self, batch: Mapping[str, Any], parameters: Mapping[str, Tensor] | None, seed: int = 0
     ) -> Tensor:
-        """Logits; what a module draws in a pass, such as the first state of a loop, is the same for a seed."""
+        """Compute logits; what a module draws in a pass, such as a loop's initial state, is the same for a seed."""
         torch.manual_seed(seed)
         if not parameters:
             return logits_of(call_module(self.module, batch, forward=self._forward))
@@ -229,16 +229,16 @@ class _Caller(nn.Module):
 def _candidates(
     batches: Sequence[Mapping[str, Any]], key: str, real: Sequence[Tensor], avoid: Sequence[int]
 ) -> Tensor:
-    """Ids that a token may be changed to, sorted."""
+    """Return the ids that a token may be changed to, sorted."""
     ids: Tensor = torch.cat([batch[key][r] for batch, r in zip(batches, real, strict=True)]).unique()
     allowed = ids[~torch.isin(ids, torch.tensor(list(avoid), dtype=ids.dtype, device=ids.device))]
     return allowed if len(allowed) > 1 else ids
 
 
 def _rounds(places: Sequence[Tensor]) -> list[tuple[int, Tensor]]:
-    """Places (n, 2), as rows and positions, to be changed in one forward pass, with the number of their batch.
+    """Return places (n, 2), as rows and positions, to change in one forward pass, with the number of their batch.
 
-    No row is twice in one pass, and neighbouring rows are in different ones.
+    No row occurs twice in a pass, and neighbouring rows are in different passes.
     """
     found: list[tuple[int, Tensor]] = []
     left = _PLACES
@@ -252,7 +252,7 @@ def _rounds(places: Sequence[Tensor]) -> list[tuple[int, Tensor]]:
         chosen: dict[int, list[tuple[int, int]]] = {}
         for i, row in enumerate(rows.tolist()):
             positions = mask[row].nonzero().flatten().tolist()
-            for j in range(min(each, len(positions))):  # spread by the golden ratio, over rows too
+            for j in range(min(each, len(positions))):  # spread by the golden ratio, also over rows
                 place = positions.pop(int((0.5 + 0.618 * (i + len(rows) * j)) % 1 * len(positions)))
                 chosen.setdefault(2 * j + i % 2, []).append((row, place))
                 left = max(0, left - 1)
@@ -263,7 +263,7 @@ def _rounds(places: Sequence[Tensor]) -> list[tuple[int, Tensor]]:
 def _altered(
     batch: Mapping[str, Any], key: str, at: Tensor, change: int, real: Tensor, ids: Tensor
 ) -> dict[str, Any]:
-    """The batch with the tokens at ``change`` places after those of ``at`` changed to the next of ``ids``."""
+    """Return the batch with the tokens at ``change`` positions after ``at`` changed to the next of ``ids``."""
     tokens = batch[key].clone()
     rows, positions = at[:, 0].to(tokens.device), (at[:, 1] + change).to(tokens.device)
     inside = (positions >= 0) & (positions < tokens.shape[1])
@@ -276,7 +276,7 @@ def _altered(
 
 
 def _valid(at: Tensor, real: Tensor, shown: Tensor) -> Tensor:
-    """(places, 3, 5): whether the token that is changed is text, and the logits are looked at."""
+    """Return whether the changed token is text and the logits are compared, (places, 3, 5)."""
 
     def inside(mask: Tensor, offsets: tuple[int, ...]) -> Tensor:
         positions = at[:, 1:] + torch.tensor(offsets)
@@ -294,7 +294,7 @@ class _Range:
         self._most: Tensor | None = None
 
     def add(self, logits: Tensor) -> Tensor:
-        """Take some logits (…, classes), and answer them in float32."""
+        """Add logits (…, classes), and return them in float32."""
         logits = logits.float()
         least, most = logits.flatten(0, -2).aminmax(dim=0)
         self._least = least if self._least is None else torch.fmin(self._least, least)
@@ -303,7 +303,7 @@ class _Range:
 
     @property
     def scale(self) -> float:
-        """The largest of the logits of classes that vary: those that are constant, such as masked ones, have none."""
+        """Return the largest of the logits of classes that vary: constant ones, such as masked ones, have no scale."""
         if self._least is None or self._most is None:
             return 0.0
         varying = self._least != self._most
@@ -312,7 +312,7 @@ class _Range:
 
 
 def _change(before: Tensor, after: Tensor) -> Tensor:
-    """The largest change over classes; infinite where a number appears or vanishes, NaN where none was there."""
+    """Return the largest change over classes; infinite if a number becomes finite or not, NaN if none was finite."""
     difference = (after.float() - before).abs()
     same = (after == before) | (after.isnan() & before.isnan())
     largest = difference.masked_fill(same, 0.0).nan_to_num(torch.inf, torch.inf).amax(-1)

@@ -1,4 +1,4 @@
-"""Finding one's way in a transformer: its encoder, its layers, their attention."""
+"""Structure of a transformer: its encoder, its layers, their attention."""
 
 import re
 from itertools import pairwise
@@ -23,15 +23,17 @@ _ATTENTION = ("attention.self", "attention", "self_attn", "attn", "self_attentio
 
 
 def encoder_of(module: nn.Module) -> nn.Module:
-    """The transformer without its heads: ``module.encoder`` where it is one of transformers' models, else the only one.
+    """Return the transformer without heads: ``module.encoder`` if it is a model of transformers, else the only one.
 
-    A model that holds one other, as OPT its decoder, stands for both; an encoder-decoder for its encoder.
+    If a model contains one other, as OPT contains its decoder, the result is the outer one; for an encoder-decoder,
+    its encoder.
 
     Args:
-        module: any module that holds a model of ``transformers`` (told by ``config`` and ``base_model``).
+        module: any module that contains a model of ``transformers`` (recognised by ``config`` and ``base_model``).
 
     Raises:
-        ValueError: there is none, or there are several and the module does not say which by an attribute ``encoder``.
+        ValueError: if there is none, or if there are several and the module does not name one by an attribute
+            ``encoder``.
 
     Example:
         >>> from transformers import BertConfig, BertForMaskedLM
@@ -55,14 +57,15 @@ def encoder_of(module: nn.Module) -> nn.Module:
     if len(found) != 1:
         names = [type(m).__name__ for m in found.values()]
         raise ValueError(
-            f"{type(module).__name__} holds {len(found)} models of transformers {names}: expected one, or an attribute "
+            f"{type(module).__name__} contains {len(found)} models of transformers {names}: expected one, or "
+            "an attribute "
             "`encoder` that names it"
         )
     return next(iter(found.values()))
 
 
 def is_encoder_decoder(module: nn.Module) -> bool:
-    """Whether the module, or one within it, is an encoder-decoder of transformers, by its configuration.
+    """Return whether the module, or one within it, is an encoder-decoder of transformers, by its configuration.
 
     Example:
         >>> is_encoder_decoder(nn.Linear(2, 2))
@@ -72,7 +75,7 @@ def is_encoder_decoder(module: nn.Module) -> bool:
 
 
 def _base_of(module: nn.Module) -> nn.Module:
-    """The model that ``base_model`` leads to, by several steps where adapters stand around it (PEFT)."""
+    """Return the model at the end of ``base_model``, which adapters (PEFT) may wrap in several steps."""
     while (base := cast(nn.Module, cast(Any, module).base_model)) is not module:
         module = base
         if not _is_pretrained(base):
@@ -85,20 +88,20 @@ def _is_pretrained(module: nn.Module) -> bool:
 
 
 def check_positions(module: nn.Module, length: int, what: str, remedy: str, whose: str = "") -> None:
-    """Refuse rows of more tokens than the encoder has positions for, ``max_position_embeddings`` of its configuration.
+    """Raise an error for rows of more tokens than the encoder's positions, ``max_position_embeddings``.
 
-    An encoder whose configuration says no number reads rows of any length. A model that is not of transformers says it
-    by ``config.block_size``, as nanoGPT does.
+    An encoder whose configuration has no such number reads rows of any length. A model that is not of transformers
+    declares it by ``config.block_size``, as nanoGPT does.
 
     Args:
-        module: see :func:`encoder_of`; one that holds no model of transformers stands for itself.
-        length: tokens of the longest row.
-        what: what these rows are, in the plural.
-        remedy: how to have shorter ones.
-        whose: who reads them.
+        module: see :func:`encoder_of`; a module without a model of transformers is used itself.
+        length: number of tokens of the longest row.
+        what: description of these rows, in the plural.
+        remedy: how to shorten them.
+        whose: name of the reader of these rows.
 
     Raises:
-        ValueError: the rows are too long; several models of transformers, as :func:`encoder_of`.
+        ValueError: if the rows are too long; for several models of transformers, as in :func:`encoder_of`.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -123,7 +126,7 @@ _POSITIONS = ("max_position_embeddings", "block_size")
 
 
 def _encoder(module: nn.Module) -> nn.Module:
-    """The encoder, or the module itself where it is none of transformers' and has blocks of its own."""
+    """Return the encoder, or the module itself if it is not of transformers and has its own blocks."""
     try:
         return encoder_of(module)
     except ValueError:
@@ -133,16 +136,17 @@ def _encoder(module: nn.Module) -> nn.Module:
 
 
 def layer_sites(module: nn.Module) -> dict[str, str]:
-    """Sites of all layers of :func:`encoder_of`: ``layer1`` … ``layerN``, or ``layer`` where they share one module.
+    """Return sites of all layers of :func:`encoder_of`: ``layer1`` … ``layerN``, or ``layer`` for one shared module.
 
-    A shared layer (ALBERT) fires once for each layer and gives ``layer@0`` … ``layer@{N-1}``. Layers that bear none of
-    the usual names, and those of a model that is not of transformers, are the children of its only list of blocks.
+    A shared layer (ALBERT) runs once for each layer and gives ``layer@0`` … ``layer@{N-1}``. Layers without a usual
+    name, and those of a model that is not of transformers, are the children of its only list of blocks.
 
     Returns:
-        Display name to module path, as observers take it.
+        Module path by display name, for the ``sites`` of observers.
 
     Raises:
-        ValueError: no model of transformers and no list of blocks; layers that are not found, or several lists of them.
+        ValueError: if there is no model of transformers and no list of blocks, if layers are not found, or if there
+            are several lists of them.
 
     Example:
         >>> from transformers import AlbertConfig, AlbertModel, BertConfig, BertModel
@@ -165,7 +169,7 @@ def layer_sites(module: nn.Module) -> dict[str, str]:
         lists = static_blocks(encoder)
         if len(lists) != 1:
             raise ValueError(
-                f"the layers of {type(encoder).__name__} are not found"
+                f"the layers of {type(encoder).__name__} were not found"
                 f"{f', it has several lists of blocks: {lists}' if lists else ''}: name them by `sites`, display "
                 "name to module path"
             )
@@ -176,10 +180,10 @@ def layer_sites(module: nn.Module) -> dict[str, str]:
 
 
 def attention_sites(module: nn.Module) -> dict[str, str]:
-    """The attention modules of all :func:`layer_sites`, those that return attention weights, under the same names.
+    """Return the attention modules of all :func:`layer_sites` that return attention weights, under the same names.
 
     Raises:
-        ValueError: as :func:`layer_sites`; a layer without attention module.
+        ValueError: as in :func:`layer_sites`; also if a layer has no attention module.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -198,10 +202,10 @@ def attention_sites(module: nn.Module) -> dict[str, str]:
 
 
 def layer_number(site: str) -> int:
-    """The number, from 1, of a layer by the name under which it was captured.
+    """Return the number, from 1, of a layer by the name under which it was captured.
 
     Raises:
-        ValueError: a name that :func:`layer_sites` does not give.
+        ValueError: if :func:`layer_sites` does not give this name.
 
     Example:
         >>> layer_number("layer3"), layer_number("layer@2")
@@ -209,7 +213,7 @@ def layer_number(site: str) -> int:
     """
     match = re.fullmatch(r"layer(?:(\d+)|@(\d+))?", site)
     if match is None:
-        raise ValueError(f"{site!r} is none of layer1, layer2, … or layer@0, layer@1, …")
+        raise ValueError(f"expected one of layer1, layer2, … or layer@0, layer@1, …, got {site!r}")
     if match[1]:
         return int(match[1])
     return int(match[2]) + 1 if match[2] else 1

@@ -1,6 +1,6 @@
-"""Whether a series of checkpoints is what it says: the same weights twice, a checkpoint at the wrong step.
+"""Audit of a series of checkpoints: identical weights, checkpoints at a wrong step.
 
-Distances between checkpoints come from sketches of their weights, so that none need be kept.
+Distances between checkpoints are computed from sketches of their weights, so the weights themselves are not kept.
 """
 
 import hashlib
@@ -24,24 +24,24 @@ _STRANGER = 0.25
 _TURNED = 0.75
 _TURNED_AT_THE_ENDS = 0.4
 _STRETCH = 64  # points
-_POINTS = 1024  # of a sketch's size at a time: 32 MB
-_ROWS = 256  # of SKETCH_SIZE weights at a time: 8 MB in float64
+_POINTS = 1024  # points of a sketch's size at a time: 32 MB
+_ROWS = 256  # rows of SKETCH_SIZE weights at a time: 8 MB in float64
 
 
 def weights_sketch(weights: Mapping[str, Tensor], size: int = SKETCH_SIZE) -> Float64[Tensor, "size"]:
-    """A fixed random projection of all weights onto ``size`` numbers, which keeps distances, about.
+    """Compute a fixed random projection of all weights to ``size`` numbers, which approximately preserves distances.
 
-    A count sketch: weight i of a tensor goes into number (i + offset) mod ``size`` with a random sign; offset and
-    signs are functions of the tensor's name alone, the same on every machine. For weights x, E‖sketch‖² = ‖x‖² and
-    Var ‖sketch‖² ≤ 2 Σ_b (Σ_{i in b} x_i²)², which is 2‖x‖⁴ / ``size`` where the squares are spread evenly: squared
-    distances are within about 2 %. The sketch is linear: equal weights have equal sketches.
+    It is a count sketch: weight i of a tensor is added to number (i + offset) mod ``size`` with a random sign; offset
+    and signs are functions of the tensor's name alone, the same on every machine. For weights x, E‖sketch‖² = ‖x‖² and
+    Var ‖sketch‖² ≤ 2 Σ_b (Σ_{i in b} x_i²)², which is 2‖x‖⁴ / ``size`` if the squares are spread evenly: squared
+    distances are accurate to about 2 %. The sketch is linear: equal weights have equal sketches.
 
     Args:
-        weights: tensors by name, of any shape and real type; one that has two names (tied weights) counts once.
-        size: numbers to keep.
+        weights: tensors by name, of any shape and real type; a tensor with two names (tied weights) counts once.
+        size: number of entries of the sketch.
 
     Returns:
-        (size,) float64; not finite where the weights are not.
+        Tensor of shape (size,), float64; not finite if the weights are not.
 
     Reference: Charikar, Chen & Farach-Colton 2002; Weinberger et al. 2009, "Feature hashing", lemma 2.
 
@@ -61,7 +61,7 @@ def weights_sketch(weights: Mapping[str, Tensor], size: int = SKETCH_SIZE) -> Fl
         seen.add(identity)
         flat = weights[name].detach().cpu().flatten()
         key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
-        generator = np.random.PCG64(key)  # its raw stream is fixed by numpy's promise
+        generator = np.random.PCG64(key)  # numpy guarantees its raw stream
         own = torch.zeros(size, dtype=torch.float64)
         for start in range(0, len(flat), block):
             part = flat[start : start + block].double()
@@ -75,9 +75,9 @@ def weights_sketch(weights: Mapping[str, Tensor], size: int = SKETCH_SIZE) -> Fl
 
 
 def squared_distances(points: Float[Tensor, "n d"], width: int) -> Float[Tensor, "n width"]:
-    """Squared Euclidean distances of each point to the next ``width``, (i, k): D(i, i + 1 + k); inf past the last.
+    """Compute squared distances of each point to the next ``width``, (i, k): D(i, i + 1 + k); inf past the end.
 
-    From differences: a Gram matrix would lose small ones.
+    They are computed from differences: a Gram matrix would lose small ones.
     """
     points = points.double()
     n = len(points)
@@ -91,35 +91,37 @@ def squared_distances(points: Float[Tensor, "n d"], width: int) -> Float[Tensor,
 
 
 def out_of_order(points: Float[Tensor, "n d"]) -> Bool[Tensor, "n"]:
-    """Which points of a trajectory do not lie where they stand, by their distances to those near them.
+    """Return which points of a trajectory are not at their place, by their distances to neighbouring points.
 
-    Along a trajectory of which distances do not fall as points lie further apart, D(i, k) ≥ D(i, j), D(j, k) for
-    i < j < k, with D the squared distance. Two rules, both of which such a trajectory can never break:
+    Along a trajectory on which distances do not decrease with separation, D(i, k) ≥ D(i, j), D(j, k) for i < j < k,
+    with D the squared distance. There are two rules, neither of which such a trajectory can break:
 
-    1. A point i with D(i−1, i+1) < 0.25 min(D(i−1, i), D(i, i+1)) is a stranger: its neighbours are less than half as
-       far from each other as from it. (Found: a checkpoint of another run, one from a far step.)
-    2. Of the others, a stretch i … j with D(i−1, j) + D(i, j+1) < 0.75 (D(i−1, i) + D(j, j+1)) stands the wrong way
-       round; the stretch (of at most 64 points) with the smallest quotient is turned, until there is none. What then
-       has moved is out of order. (Found: two neighbours exchanged.) At the ends one of the two terms is missing and the
-       factor is 0.4.
+    1. A point i with D(i−1, i+1) < 0.25 min(D(i−1, i), D(i, i+1)) is a stranger: the distance of its neighbours from
+       each other is less than half of that from it. (Found: a checkpoint of another run, or of a distant step.)
+    2. Among the others, a stretch i … j with D(i−1, j) + D(i, j+1) < 0.75 (D(i−1, i) + D(j, j+1)) is reversed; the
+       stretch (of at most 64 points) with the smallest quotient is turned, until there is none. Points that have moved
+       are out of order. (Found: two exchanged neighbours.) At the ends, one of the two terms is missing and the factor
+       is 0.4.
 
     The quotients of both rules are at least 1 on a straight line and in random walks of many dimensions, and 1 for
-    noise around a fixed point (those of rule 2 even if its strength changes): no false alarm by 2 % of error of
-    sketches. At the ends they may fall to 1/2, where noise begins with its mean or ends in it, annealed: hence 0.4.
-    Rule 1 leaves more room: where the order of the data within an epoch matters, a checkpoint in mid-epoch between
-    ends of epochs has had quotients down to 0.32. Flagged, rightly or not, are a checkpoint with more than 7 times the
-    variance of noise of its neighbours, as from a peak of the learning rate, and a run that ends where it began.
+    noise around a fixed point (those of rule 2 even if its strength changes), so an error of 2 % in the sketches
+    causes no false alarm. At the ends, they may fall to 1/2 if noise begins with its mean or ends in it, annealed:
+    hence 0.4. Rule 1 has a larger margin: if the order of the data within an epoch matters, a checkpoint in mid-epoch
+    between ends of epochs has had quotients down to 0.32. Checkpoints with more than 7 times the variance of noise of
+    their neighbours, as from a peak of the learning rate, and a run that ends at its start are flagged, rightly or
+    not.
 
-    Two neighbours exchanged inside of a straight line are found if their distance b and those around them, a and c,
-    have a² + c² < 0.75 ((a + b)² + (b + c)²): always for equal steps (quotient 1/4). Of a random walk with variances
-    a, b, c: if 6 b > a + c (equal steps: quotient 1/2). At an end: on a line of equal steps (1/4), not in a random
-    walk (1/2). Not to be found at all: a stranger that is first or last, which is no other than a large step; two
-    strangers from the same place side by side; the whole series, or more than 64 points, the wrong way round.
+    Two exchanged neighbours within a straight line are found if their distance b and those around them, a and c,
+    satisfy a² + c² < 0.75 ((a + b)² + (b + c)²): always for equal steps (quotient 1/4). In a random walk with
+    variances a, b, c, they are found if 6 b > a + c (equal steps: quotient 1/2). At an end, they are found on a line
+    of equal steps (1/4), not in a random walk (1/2). Not detectable are a stranger at the beginning or the end, which
+    looks like a large step; two adjacent strangers from the same place; and the whole series, or more than 64 points,
+    reversed.
 
     Time and memory are linear in the number of points.
 
     Args:
-        points: one after the other, such as sketches of weights.
+        points: consecutive points, such as sketches of weights.
 
     Example:
         >>> line = torch.tensor([[0.0], [1.0], [2.0], [9.0], [4.0], [6.0], [5.0], [7.0]])
@@ -139,7 +141,7 @@ def out_of_order(points: Float[Tensor, "n d"]) -> Bool[Tensor, "n"]:
     while (turn := _stretch_to_turn(squared)) is not None:
         first, last = turn
         order[first : last + 1] = order[first : last + 1].flip(0)
-        start, end = max(0, first - width), last + 1  # whose distances have changed
+        start, end = max(0, first - width), last + 1  # rows whose distances have changed
         squared[start:end] = squared_distances(points[order[start : end + width]], width)[: end - start]
     flags = stranger
     flags[kept[order != kept]] = True
@@ -147,7 +149,7 @@ def out_of_order(points: Float[Tensor, "n d"]) -> Bool[Tensor, "n"]:
 
 
 def _stretch_to_turn(squared: Float[Tensor, "n width"]) -> tuple[int, int] | None:
-    """The stretch whose turning shortens the path most, relatively, if enough. Ends: paths only get shorter."""
+    """Return the stretch whose reversal shortens the path most, relatively, if by enough, so that this terminates."""
     n, width = squared.shape
     if n < 3:
         return None
@@ -175,15 +177,16 @@ def _stretch_to_turn(squared: Float[Tensor, "n width"]) -> tuple[int, int] | Non
 
 @dataclass(frozen=True)
 class WeightsAudit:
-    """What a series of checkpoints looks like, checkpoint by checkpoint.
+    """Audit of a series of checkpoints, checkpoint by checkpoint.
 
     Attributes:
-        steps: optimizer updates, in order.
-        to_previous: Euclidean distance of the weights to those of the checkpoint before, about; NaN at the first.
-        to_first: the same to the first checkpoint.
-        identical_to: the earliest step of the very same weights; None where there is no earlier one.
+        steps: numbers of optimizer updates, in order.
+        to_previous: approximate Euclidean distance of the weights to those of the previous checkpoint; NaN for the
+            first.
+        to_first: approximate distance to the first checkpoint.
+        identical_to: the earliest step with exactly the same weights; None if there is no earlier one.
         out_of_order: see :func:`out_of_order`.
-        finite: whether no weight is infinite or NaN.
+        finite: whether all weights are finite.
     """
 
     steps: tuple[int, ...]
@@ -200,12 +203,12 @@ def audit_weights(
     """Audit a series of checkpoints: identical weights, weights out of order, weights that are not finite.
 
     Args:
-        steps: increasing.
+        steps: increasing numbers of updates.
         digests: a hash of each checkpoint's weights.
-        sketches: :func:`weights_sketch` of each.
+        sketches: :func:`weights_sketch` of each checkpoint.
 
     Raises:
-        ValueError: lengths differ, or steps that do not increase.
+        ValueError: if lengths differ, or if steps do not increase.
 
     Example:
         >>> sketches = torch.tensor([0.0, 1.0, 2.0, 2.0], dtype=torch.float64)[:, None]
@@ -215,11 +218,11 @@ def audit_weights(
     """
     if not len(steps) == len(digests) == len(sketches):
         raise ValueError(
-            f"expected as many digests and sketches as steps, got {len(steps)} steps, {len(digests)} digests and "
+            f"expected one digest and one sketch for each step, got {len(steps)} steps, {len(digests)} digests and "
             f"{len(sketches)} sketches"
         )
     if any(b <= a for a, b in itertools.pairwise(steps)):
-        raise ValueError(f"expected steps that increase, got {list(steps)}")
+        raise ValueError(f"expected increasing steps, got {list(steps)}")
     first_with: dict[str, int] = {}
     identical = [first_with.setdefault(digest, step) for step, digest in zip(steps, digests, strict=True)]
     finite = sketches.isfinite().all(1)

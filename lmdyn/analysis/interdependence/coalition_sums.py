@@ -1,4 +1,4 @@
-"""Interactions of pairs of words as sums over coalitions of the others: all of them, drawn ones, or one."""
+"""Interactions of pairs of words as sums over coalitions of the other words: all of them, drawn ones, or one."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -21,18 +21,19 @@ __all__ = [
     "norms_of_all",
 ]
 
-_BLOCKS = 16  # of draws, from whose means the standard error comes
+_BLOCKS = 16  # of draws; the standard error comes from their means
 
 
 @dataclass(frozen=True)
 class PairwiseShapley:
     """Interaction of all pairs of words up to a distance: see :func:`~lmdyn.analysis.pairwise_shapley_interaction`.
 
-    Entry [b, l, d - 1] is that of words l and l + d of sentence b, NaN where there is no word l + d. On the CPU.
+    Entry [b, l, d - 1] is the interaction of words l and l + d of sentence b, NaN if there is no word l + d. On the
+    CPU.
 
     Attributes:
-        value: ‖I‖ / ‖v(N)‖, from 0 upwards, float64; NaN also where v(N) is 0.
-        standard_error: how far ``value`` moves where its square moves by one standard error; 0 where nothing is drawn.
+        value: ‖I‖ / ‖v(N)‖, at least 0, float64; NaN also if v(N) is 0.
+        standard_error: change of ``value`` if its square changes by one standard error; 0 if nothing is drawn.
         exact: whether the sum runs over all subsets.
     """
 
@@ -42,7 +43,7 @@ class PairwiseShapley:
 
 
 class PairValues:
-    """Values of pairs as they come in."""
+    """Values of pairs, collected game by game."""
 
     def __init__(self, batch: int, words: int, max_distance: int) -> None:
         self._shape = (batch, words, max_distance)
@@ -51,7 +52,7 @@ class PairValues:
         self._exact = torch.zeros(self._shape, dtype=torch.bool)
 
     def put(self, name: str, game: Game, value: Tensor, error: Tensor | None, exact: bool = False) -> None:
-        """Enter the values of all pairs of a game."""
+        """Store the values of all pairs of a game."""
         left, right = game.number[game.left], game.number[game.right]
         at = (torch.full_like(left, game.sentence), left, right - left - 1)
         empty = torch.full(self._shape, torch.nan, dtype=torch.float64)
@@ -61,18 +62,20 @@ class PairValues:
         self._exact[at] = exact
 
     def of(self, name: str) -> PairwiseShapley:
-        """All that was entered for an output."""
+        """Return all stored values of an output."""
         empty = torch.full(self._shape, torch.nan, dtype=torch.float64)
         return PairwiseShapley(
             self._value.get(name, empty), self._error.get(name, empty.clone()), self._exact.clone()
         )
 
 
-Norms = dict[tuple[str, int], Tensor]  # ‖v(N)‖ of each output and sentence, where each player is read
+Norms = dict[
+    tuple[str, int], Tensor
+]  # ‖v(N)‖ of each output and sentence, at the position read for each player
 
 
 def norms_of_all(outputs: Outputs, games: Sequence[Game]) -> Norms:
-    """‖v(N)‖ with all words there."""
+    """Compute ‖v(N)‖ with all words present."""
     sentence = torch.tensor([game.sentence for game in games])
     row = torch.cat([torch.full_like(g.read, i) for i, g in enumerate(games)])
     kept = torch.ones(len(games), len(games[0].token), dtype=torch.bool)
@@ -86,12 +89,12 @@ def norms_of_all(outputs: Outputs, games: Sequence[Game]) -> Norms:
 
 
 def _relative(norm: Tensor, whole: Tensor) -> Tensor:
-    """A norm relative to that of v(N); NaN where the latter is 0."""
+    """Divide a norm by that of v(N); NaN if the latter is 0."""
     return torch.where(whole > 0, norm / whole, torch.nan)
 
 
 def _turned(game: Game) -> tuple[Bool[Tensor, "rows players"], Int[Tensor, "pairs 4"]]:
-    """Which players are turned in each row: none, each one, both of each pair; and the rows of each pair."""
+    """Return which players are toggled in each row (none, each one, both of each pair), and the rows of each pair."""
     one, of = torch.cat([game.left, game.right]).unique(return_inverse=True)
     rows = torch.zeros(1 + len(one) + len(game.left), game.players, dtype=torch.bool)
     rows[1 + torch.arange(len(one)), one] = True
@@ -104,7 +107,7 @@ def _turned(game: Game) -> tuple[Bool[Tensor, "rows players"], Int[Tensor, "pair
 def _differences(
     outputs: Outputs, games: Sequence[Game], present: Sequence[Bool[Tensor, "sets players"]]
 ) -> list[dict[str, Float[Tensor, "sets pairs d"]]]:
-    """δ of each pair of each game, S being a set of those present without the pair."""
+    """Compute δ of each pair of each game, with S a set of the present players without the pair."""
     sentence, kept, row, position, sizes = [], [], [], [], []
     before = 0
     for game, sets in zip(games, present, strict=True):
@@ -121,7 +124,8 @@ def _differences(
     parts = {name: v.split(sizes) for name, v in found.items()}
     differences = []
     for i, (game, sets) in enumerate(zip(games, present, strict=True)):
-        # both or none of the two are there without a turn: with both turned too, and with one turned not
+        # without toggling, both or neither of the two are present; the same holds with both toggled, not with one
+        # toggled
         same = (sets[:, game.left] == sets[:, game.right]).double() * 2 - 1
         sign = same[..., None] * torch.tensor([1.0, -1.0, -1.0, 1.0], dtype=torch.float64)
         shape = (len(sets), len(game.left), 4, -1)
@@ -132,7 +136,7 @@ def _differences(
 
 
 def in_context(outputs: Outputs, games: Sequence[Game], found: PairValues, norms: Norms) -> None:
-    """The four coalitions with all other words there, of several sentences at once."""
+    """Evaluate the four coalitions with all other words present, for several sentences at once."""
     rows = [1 + game.players + len(game.left) for game in games]
     for group in _groups(games, rows, outputs.max_rows):
         everyone = [torch.ones(1, game.players, dtype=torch.bool) for game in group]
@@ -143,7 +147,7 @@ def in_context(outputs: Outputs, games: Sequence[Game], found: PairValues, norms
 
 
 def _groups(games: Sequence[Game], rows: Sequence[int], most: int) -> Iterator[list[Game]]:
-    """Games one after the other, together as long as their rows are no more than this."""
+    """Group consecutive games as long as the number of their rows is at most ``most``."""
     group: list[Game] = []
     total = 0
     for game, number in zip(games, rows, strict=True):
@@ -159,7 +163,7 @@ def _groups(games: Sequence[Game], rows: Sequence[int], most: int) -> Iterator[l
 def exact_sums(
     outputs: Outputs, games: Sequence[Game], index: Index, found: PairValues, norms: Norms
 ) -> None:
-    """The sum over all subsets: the pairs of a game have no more than its players."""
+    """Sum over all subsets: the pairs of a game have at most its players."""
     rows = [1 << int(game.visible().max()) for game in games]
     cut = [int(game.read[int(game.right.max())]) + 1 if game.causal else len(game.token) for game in games]
     for time in sorted(set(cut)):
@@ -182,7 +186,7 @@ def _exact_group(
         kept.append(game.kept(there)[:, :time])
         sentence.append(torch.full((len(code),), game.sentence))
         for r in game.right.unique().tolist():
-            coalitions = 2 << r if game.causal else len(code)  # of the players that r sees
+            coalitions = 2 << r if game.causal else len(code)  # of the players visible at r
             row.append(before + code[:coalitions])
             position.append(game.read[r].expand(coalitions))
             where.append(coalitions)
@@ -209,7 +213,7 @@ def _exact_group(
 def drawn_means(
     outputs: Outputs, game: Game, index: Index, samples: int, seed: int, found: PairValues, norms: Norms
 ) -> None:
-    """The mean over drawn sets and their complements."""
+    """Average over drawn sets and their complements."""
     if len(game.left) == 0:
         return
     pairs = (samples + 1) // 2
@@ -217,7 +221,7 @@ def drawn_means(
     strata = -(-pairs // blocks)
     generator = torch.Generator().manual_seed(seed)
     shape = (strata, blocks, 1)
-    # each block has one u in each part of 0 to ½; the complements are in ½ to 1
+    # each block has one u in each stratum of 0 to ½; the complements are in ½ to 1
     u = torch.rand(shape, generator=generator, dtype=torch.float64)
     u = (torch.arange(strata)[:, None, None] + u) / (2 * strata)
     there = torch.rand(strata, blocks, game.players, generator=generator, dtype=torch.float64) < u
@@ -245,21 +249,21 @@ def drawn_means(
 
 
 def _of_sizes(game: Game, sets: Tensor, tilt: Tensor) -> Float[Tensor, "sets pairs"]:
-    """What each pair's S, a subset of a size that is uniform, counts by the index."""
-    number = sets.long().cumsum(1)  # of players up to each
+    """Return the weight of each pair's S, a subset of uniform size, in the index."""
+    number = sets.long().cumsum(1)  # of players up to and including each
     last = game.right if game.causal else torch.full_like(game.right, game.players - 1)
     size = number[:, last] - sets[:, game.left].long() - sets[:, game.right].long()
     return tilt[torch.arange(len(game.left)), size]
 
 
 def _norm_of_mean(blocks: Float[Tensor, "blocks pairs d"]) -> tuple[Tensor, Tensor]:
-    """‖mean of the blocks‖ without what noise adds to its square, and its standard error; NaN of one block."""
+    """Compute ‖mean of the blocks‖, corrected for noise in its square, and its standard error (NaN for one block)."""
     number, mean = len(blocks), blocks.mean(0)
     square = mean.square().sum(1)
     if number == 1:
         return square.sqrt(), torch.full_like(square, torch.nan)
     off = (blocks - mean) / math.sqrt(number * (number - 1))
-    gram = torch.einsum("bpd,cpd->pbc", off, off)  # its eigenvalues are those of the covariance of the mean
+    gram = torch.einsum("bpd,cpd->pbc", off, off)  # it has the eigenvalues of the covariance of the mean
     along = torch.einsum("bpd,pd->pb", off, mean).square().sum(1)
     variance = 4 * along + 2 * gram.square().sum((1, 2))  # of the square
     value = (square - gram.diagonal(dim1=1, dim2=2).sum(1)).clamp(min=0)

@@ -1,4 +1,4 @@
-"""The games that sentences are: their words as players, and what a model answers where some of them are absent."""
+"""Sentences as games: their words are the players, and outputs are computed with some of them absent."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ __all__ = ["Forward", "Game", "Outputs", "Reading", "games_of", "named_outputs",
 Forward = Callable[[Tensor], Tensor | Mapping[str, Tensor]]
 """(rows, time) ids or (rows, time, dim) vectors to (rows, time, d) outputs, or to several of them by name."""
 
-_ROUNDING = 8  # units of float32's rounding below which an effect is none
+_ROUNDING = 8  # an effect below this many units of float32 rounding counts as none
 
 Reading = Literal["causal", "bidirectional"]
-"""What a model sees at a position: the words up to it, or all of the sentence."""
+"""The words that are visible at a position: those up to it (``causal``), or the whole sentence."""
 
 
 def named_outputs(output: object, rows: Tensor, widths: Mapping[str, int] | None = None) -> dict[str, Tensor]:
-    """What forward answered, by name ("" of a single tensor), or a ValueError."""
+    """Return the outputs of forward by name ("" for a single tensor), or raise a ValueError."""
     named: dict[str, Any] = dict(output) if isinstance(output, Mapping) else {"": output}
     for name, tensor in named.items():
         check_output(tensor, rows, None if widths is None else widths.get(name))
@@ -34,17 +34,17 @@ def named_outputs(output: object, rows: Tensor, widths: Mapping[str, int] | None
 
 @torch.no_grad()
 def reading_of(forward: Forward, inputs: Tensor) -> Reading:
-    """Whether what a model answers at a position depends on later ones: measured, on the inputs of some sentences.
+    """Measure whether a model's output at a position depends on later positions, on the inputs of some sentences.
 
-    The later half of each sentence is replaced by its first token. What answers differ in by rounding is told from
-    two equal calls and the precision of float32.
+    The second half of each sentence is replaced by its first token. Differences due to rounding are recognised by two
+    equal calls and the precision of float32.
 
     Args:
         forward: see :func:`~lmdyn.analysis.pairwise_shapley_interaction`.
         inputs: (batch, time) ids or (batch, time, dim) vectors.
 
     Raises:
-        ValueError: sentences of one position, or outputs of another shape.
+        ValueError: if sentences have only one position, or if outputs change their shape.
 
     Example:
         >>> x = torch.rand(2, 4, 3)
@@ -54,7 +54,7 @@ def reading_of(forward: Forward, inputs: Tensor) -> Reading:
     half = inputs.shape[1] // 2
     if half == 0:
         raise ValueError(
-            "expected sentences of two positions or more: what a word sees cannot be told from one"
+            "expected sentences of at least two positions, to measure which words are visible at a position"
         )
     changed = inputs.clone()
     changed[:, half:] = inputs[:, :1]
@@ -70,16 +70,16 @@ def reading_of(forward: Forward, inputs: Tensor) -> Reading:
 
 @dataclass(frozen=True)
 class Game:
-    """The words of a sentence as players, in order, and its pairs.
+    """Words of a sentence as players, in order, and the pairs of players.
 
     Attributes:
-        sentence: its row.
-        number: (players,) the number of each.
-        token: (time,) the player that each token belongs to, -1 for none.
-        read: (players,) the last token of each.
-        left: (pairs,) player l of each pair.
-        right: (pairs,) player r of each pair.
-        causal: whether players after r are invisible there.
+        sentence: row of the sentence.
+        number: (players,) number of each player's word.
+        token: (time,) player that each token belongs to, -1 for none.
+        read: (players,) last token of each player.
+        left: (pairs,) first player l of each pair.
+        right: (pairs,) second player r of each pair.
+        causal: whether players after r are invisible at r.
     """
 
     sentence: int
@@ -96,41 +96,43 @@ class Game:
         return len(self.number)
 
     def visible(self) -> Tensor:
-        """(pairs,) number of players of the game of each pair."""
+        """Number of players in the game of each pair, (pairs,)."""
         return self.right + 1 if self.causal else torch.full_like(self.right, self.players)
 
     def where(self, chosen: Tensor) -> "Game":
-        """With some of the pairs."""
+        """Return the game with a subset of the pairs."""
         parts = {**vars(self), "left": self.left[chosen], "right": self.right[chosen]}
         return Game(**parts)
 
     def kept(self, present: Bool[Tensor, "*rows players"]) -> Bool[Tensor, "*rows time"]:
-        """Which tokens are there."""
+        """Return which tokens are present."""
         always = present.new_ones(*present.shape[:-1], 1)
-        return torch.cat([present, always], -1)[..., self.token]  # -1 is the last
+        return torch.cat([present, always], -1)[..., self.token]  # index -1 is the last column
 
 
 def games_of(inputs: Tensor, words: Tensor | None, max_distance: int, reading: Reading) -> list[Game]:
-    """The game of each sentence, or a ValueError."""
+    """Return the game of each sentence, or raise a ValueError."""
     ids = inputs.ndim == 2 and not inputs.is_floating_point() and inputs.dtype != torch.bool
     if not ids and not (inputs.ndim == 3 and inputs.is_floating_point()):
         raise ValueError(
             "inputs must be (batch, time) integer ids or (batch, time, dim) floating vectors, got "
-            f"{described(inputs)}: give sentences of one length together"
+            f"{described(inputs)}: group sentences of equal length"
         )
     shape = inputs.shape[:2]
     if words is None:
         words = torch.arange(shape[1]).expand(shape)
     if words.shape != shape or words.is_floating_point() or words.dtype == torch.bool:
         raise ValueError(
-            f"words must be integers of shape {tuple(shape)}, got {described(words)}: the number of each token's word"
+            f"words must be integers of shape {tuple(shape)}, got {described(words)}: pass the number of each "
+            "token's word"
         )
     games = []
     for b, row in enumerate(words.cpu()):
         numbers = row[row >= 0]
         if bool((numbers[1:] < numbers[:-1]).any()):
             raise ValueError(
-                f"words must rise along the sentence, those of sentence {b} are {row.tolist()}: a word's tokens stand "
+                f"words must increase along the sentence, those of sentence {b} are {row.tolist()}: a word's "
+                "tokens must be "
                 "together"
             )
         number, of = numbers.unique(return_inverse=True)
@@ -146,7 +148,7 @@ def games_of(inputs: Tensor, words: Tensor | None, max_distance: int, reading: R
 
 
 class Outputs:
-    """What forward answers at some positions of sentences with absent words."""
+    """Outputs of forward at some positions of sentences with absent words."""
 
     def __init__(
         self,
@@ -170,15 +172,15 @@ class Outputs:
         row: Int[Tensor, "reads"],
         position: Int[Tensor, "reads"],
     ) -> dict[str, Float[Tensor, "reads d"]]:
-        """The outputs of each (row, position), float64.
+        """Compute the output at each (row, position), in float64.
 
         Args:
-            sentence: which one each row is.
-            kept: which of its tokens are there; the first of them, as many as there are columns.
-            row: of each output that is wanted.
-            position: of the same.
+            sentence: sentence of each row.
+            kept: whether each token is present, for the first tokens of the sentence, one per column.
+            row: row of each requested output.
+            position: position of each requested output.
         """
-        if self.causal:  # what is behind the last word that is read in a row plays no part
+        if self.causal:  # words after the last one that is read in a row have no effect
             end = np.zeros(len(kept), dtype=np.int64)
             np.maximum.at(end, row.numpy(), position.numpy() + 1)
             length, by_length = torch.from_numpy(end).sort(stable=True)
@@ -210,9 +212,9 @@ class Outputs:
             answered = self.call(rows)
             return {n: self._finite(v[row.to(v.device), position.to(v.device)]) for n, v in answered.items()}
         length = kept.sum(1)
-        moved = kept.long().cumsum(1)[row, position] - 1  # the last word up to there
+        moved = kept.long().cumsum(1)[row, position] - 1  # the last present word up to the position
         found: dict[str, Tensor] = {}
-        for n in length[length > 0].unique().tolist():  # v of nothing is 0
+        for n in length[length > 0].unique().tolist():  # v of the empty set is 0
             these = length == n
             rows = tokens[these.to(here.device)]
             rows = rows[here[these.to(here.device)]].view(-1, n, *tokens.shape[2:])
@@ -226,7 +228,7 @@ class Outputs:
         return found or nothing
 
     def call(self, rows: Tensor) -> dict[str, Tensor]:
-        """What forward answers, by name."""
+        """Return the outputs of forward, by name."""
         named = named_outputs(self.forward(rows), rows, self.widths or None)
         self.widths = {name: v.shape[2] for name, v in named.items()}
         return named
@@ -235,5 +237,5 @@ class Outputs:
     def _finite(v: Tensor) -> Tensor:
         v = exact_float(v)
         if not bool(v.isfinite().all()):
-            raise ValueError("forward answered NaN or infinite values: look at the model and the baseline")
+            raise ValueError("forward returned NaN or infinite values: check the model and the baseline")
         return v

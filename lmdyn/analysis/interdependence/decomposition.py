@@ -1,4 +1,4 @@
-"""Contextual decomposition of LSTMs: what some words contribute to each hidden state, and the rest."""
+"""Contextual decomposition of LSTMs: the contribution of some words to each hidden state, and the rest."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,27 +24,27 @@ __all__ = ["Decomposition", "Variant", "contextual_decomposition"]
 Variant = Literal["published", "released", "generalized"]
 """Which products of parts are relevant.
 
-``published``: the text of the publications; a bias product is relevant where the step's own word is in focus.
-``released``: the same, but not at the last word in focus, whose bias product released code leaves out; what a word
-contributes then depends on the words after it.
+``published``: the text of the publications; a bias product is relevant if the step's own word is in focus.
+``released``: the same, except at the last word in focus, whose bias product released code omits; the contribution of
+a word then depends on the words after it.
 ``generalized``: Jumelet et al. 2019 with the set {rel-rel, rel-b, rel-irrel}: products of a relevant and an
-irrelevant part are relevant too. The output gate is not split in any of them.
+irrelevant part are also relevant. The output gate is not split in any of them.
 """
 
 
 @dataclass(frozen=True)
 class Decomposition:
-    """Hidden and cell states, split into what the words in focus contribute and all else.
+    """Hidden and cell states, split into the contribution of the words in focus and the rest.
 
-    Each is a tuple over layers of (batch, time, hidden), or (masks, batch, time, hidden) where several sets of
-    words were in focus; zero on padding.
+    Each is a tuple over layers of (batch, time, hidden), or (masks, batch, time, hidden) if several sets of words were
+    in focus; zero on padding.
 
     Attributes:
         relevant: h_β, the contribution of the words in focus alone.
         irrelevant: the rest: other words, the initial state, and interactions of both with the words in focus.
-        relevant_cell: the same of the cell states.
-        irrelevant_cell: the same of the cell states.
-        completeness: max |relevant + irrelevant − h| over all entries, h being PyTorch's own hidden states.
+        relevant_cell: the same for the cell states.
+        irrelevant_cell: the same for the cell states.
+        completeness: max |relevant + irrelevant − h| over all entries, with h the hidden states that PyTorch computes.
     """
 
     relevant: tuple[Float[Tensor, "..."], ...]
@@ -54,11 +54,11 @@ class Decomposition:
     completeness: Float[Tensor, ""]
 
     def logits(self, decoder: nn.Linear) -> Float[Tensor, "*shape classes"]:
-        """v_β: the decoder's weights on the last layer's relevant part; its bias belongs to no word."""
+        """Return v_β, the decoder's weights applied to the last layer's relevant part; the bias belongs to no word."""
         return F.linear(self.relevant[-1], decoder.weight.detach())
 
     def probabilities(self, decoder: nn.Linear) -> Float[Tensor, "*shape classes"]:
-        """P(Y | x_β) = softmax(v_β); that of a word is read at the step before it (Saphra & Lopez 2020, 2.1)."""
+        """Return P(Y | x_β) = softmax(v_β); for a word, read it one step before (Saphra & Lopez 2020, section 2.1)."""
         return self.logits(decoder).softmax(-1)
 
 
@@ -76,32 +76,33 @@ def contextual_decomposition(
 
     The nonlinearities are linearised by Shapley values. For f(r + i + b) with the bias b, L(b) = f(b), L(r) =
     ½[f(r + b) − f(b) + f(r + i + b) − f(i + b)], and L(i) likewise; for tanh(c) there is no bias and f(b) is 0.
-    With gates and candidate split so, the relevant cell state is
+    With gates and candidate split in this way, the relevant cell state is
 
-        c_r' = i_r (g_r + g_b) + i_b g_r + (f_r + f_b) c_r, and i_b g_b where the step's own word is in focus;
+        c_r' = i_r (g_r + g_b) + i_b g_r + (f_r + f_b) c_r, and i_b g_b if the step's own word is in focus.
 
-    all other products are irrelevant. The output gate is not split: h_r = o · L(c_r). A layer above the first has
-    the relevant part of the layer below as relevant input; its bias products are never relevant, so that in a
-    stack even all words together leave an irrelevant part.
+    All other products are irrelevant. The output gate is not split: h_r = o · L(c_r). A layer above the first takes
+    the relevant part of the layer below as relevant input; its bias products are never relevant, so in a stack even
+    all words together leave an irrelevant part.
 
     Args:
         lstm: an ``nn.LSTM`` or a stack of them: see :func:`~lmdyn.analysis.interdependence.lstm.lstm_layers`.
-        inputs: word vectors, batch first whatever the module's ``batch_first`` says.
-        focus: which words are in focus, (batch, time), or (masks, batch, time) for several sets at once.
-        state: the state before the first word, as ``nn.LSTM`` takes it or a pair for each layer, all of it
-            irrelevant; zeros by default.
-        mask: which steps hold a word, where sentences differ in length; padding is on the right.
+        inputs: word vectors, always batch first, whatever the module's ``batch_first``.
+        focus: whether each word is in focus, (batch, time), or (masks, batch, time) for several sets at once.
+        state: the state before the first word, as ``nn.LSTM`` takes it, or a pair for each layer. All of it is
+            irrelevant. Zeros by default.
+        mask: whether each step holds a word, for sentences of different lengths; padding is on the right.
         variant: which products are relevant: see :data:`Variant`.
 
     Returns:
-        The parts. Nothing has gradients.
+        The parts, without gradients.
 
     Raises:
-        TypeError: no LSTM.
-        ValueError: a kind of LSTM that is not supported; a focus, mask or state of another shape; an unknown variant.
+        TypeError: if ``lstm`` is not an LSTM.
+        ValueError: if the kind of LSTM is not supported, if focus, mask or state have a wrong shape, or if the variant
+            is unknown.
 
-    Reference: Murdoch et al. 2018, section 3; Saphra & Lopez 2020, appendix A (its two-term linearisation is
-    completed by the bias, so that the parts add up; the last σ(y₁) of its formula is a misprint of σ(y₂)).
+    Reference: Murdoch et al. 2018, section 3; Saphra & Lopez 2020, appendix A (the bias completes its two-term
+    linearisation, so that the parts add up; the last σ(y₁) of its formula is a misprint of σ(y₂)).
 
     Example:
         >>> lstm = nn.LSTM(3, 4).double()
@@ -150,20 +151,20 @@ def contextual_decomposition(
 
 
 def _split_zero(h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """A state of which nothing is relevant, as (2, …): the relevant part first."""
+    """Return a state without a relevant part, as (2, …): the relevant part first."""
     return torch.stack([torch.zeros_like(h), h]), torch.stack([torch.zeros_like(c), c])
 
 
 def _step(
     layer: LSTMLayer, parts: Tensor, c: Tensor, own_bias: Tensor | None, variant: Variant
 ) -> tuple[Tensor, Tensor]:
-    """One step of a layer, all states and preactivations as (2, masks, batch, …): relevant, irrelevant.
+    """Compute one step of a layer; states and preactivations are (2, masks, batch, …): relevant, irrelevant.
 
     Args:
         layer: the layer.
         parts: preactivations without the bias.
         c: cell states before the step.
-        own_bias: (masks, batch, 1) whether the bias product is relevant; None: nowhere.
+        own_bias: (masks, batch, 1) whether the bias product is relevant; None means never.
         variant: which products are relevant.
     """
     n = layer.hidden
@@ -195,5 +196,5 @@ def _step(
 
 
 def squash(z: Tensor, n: int) -> Tensor:
-    """σ of the input and forget gates, tanh of the candidate."""
+    """Apply σ to the input and forget gates and tanh to the candidate."""
     return torch.cat([z[..., : 2 * n].sigmoid(), z[..., 2 * n :].tanh()], -1)

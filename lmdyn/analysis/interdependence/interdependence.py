@@ -1,4 +1,4 @@
-"""Interdependence of words in an LSTM: how far the contributions of two words fail to add up."""
+"""Interdependence of words in an LSTM: by how much the contributions of two words fail to add up."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,32 +34,32 @@ def decompositional_interdependence(
     decoder: nn.Linear | None = None,
     variant: Variant = "published",
 ) -> Float[Tensor, "*pairs batch"]:
-    """DI_t(A, B) = ‖h_{A∪B} − (h_A + h_B)‖₂ / ‖h_{A∪B}‖₂: 0 where the contributions of two sets of words add up.
+    """Compute DI_t(A, B) = ‖h_{A∪B} − (h_A + h_B)‖₂ / ‖h_{A∪B}‖₂, which is 0 if two sets of words add up.
 
     Args:
-        lstm: see :func:`contextual_decomposition`, as for the other arguments.
+        lstm: see :func:`contextual_decomposition`, also for the other arguments.
         inputs: word vectors.
         left: the words of A, (batch, time), or (pairs, batch, time) for several pairs of sets.
         right: the words of B.
-        at: the step t at which the contributions are compared, one for all, (batch,) or (pairs, batch); by default
-            the last word of either set, where their representations are least degraded. Before the later set the
-            value is 0: there is nothing to depend on.
+        at: the step t at which the contributions are compared, one for all, (batch,) or (pairs, batch). The default is
+            the last word of either set, where their representations are least degraded. Before the later set, the
+            value is 0, because only one set contributes.
         state: the state before the first word.
-        mask: which steps hold a word.
-        decoder: compare logits without the bias, v = W h, in place of hidden states.
+        mask: whether each step holds a word.
+        decoder: compare logits without the bias, v = W h, instead of hidden states.
         variant: which products are relevant.
 
     Returns:
-        (batch,) or (pairs, batch), from 0 upwards; NaN where A ∪ B contributes nothing.
+        Tensor of shape (batch,) or (pairs, batch), at least 0; NaN if A ∪ B contributes nothing.
 
     Raises:
-        ValueError: sets that overlap, are empty, have different shapes or words on padding; ``at`` outside of the
-            sentence; what :func:`contextual_decomposition` refuses.
+        ValueError: if the sets overlap, are empty, have different shapes or contain padding; if ``at`` is outside the
+            sentence; as in :func:`contextual_decomposition`.
 
     Reference: Saphra & Lopez 2020, equation 2.
 
     Example:
-        >>> words = torch.eye(4, dtype=torch.bool)[:, None]  # one word each, of one sentence
+        >>> words = torch.eye(4, dtype=torch.bool)[:, None]  # one word in each set, one sentence
         >>> di = decompositional_interdependence(nn.LSTM(3, 4), torch.randn(1, 4, 3), words[:2], words[2:])
         >>> di.shape, bool((di > 0).all())
         (torch.Size([2, 1]), True)
@@ -77,18 +77,18 @@ def decompositional_interdependence(
     if bool(both.any()):
         raise ValueError(
             f"left and right overlap in {int(both.sum())} words, the first at {both.nonzero()[0].tolist()}: "
-            "interdependence is of disjoint sets"
+            "interdependence requires disjoint sets"
         )
     if not bool(left.any(-1).all() & right.any(-1).all()):
-        raise ValueError("an empty set of words: left and right need at least one word in each row")
+        raise ValueError("left and right must contain at least one word in each row, got an empty set")
     steps = real_steps(mask, inputs)
     if bool(((left | right) & ~steps).any()):
-        raise ValueError("left or right has words on padding: see the mask")
+        raise ValueError("left or right contains padding: expected words within the mask")
     time = torch.arange(inputs.shape[1], device=inputs.device)
     last = (time * (left | right)).amax(-1)
     read = last if at is None else torch.as_tensor(at, device=inputs.device).expand(last.shape)
     if bool(((read < 0) | (read >= steps.sum(-1))).any()):
-        raise ValueError(f"`at` lies outside of a sentence: expected steps from 0 below its length, got {at}")
+        raise ValueError(f"`at` must be a step from 0 to the sentence's length - 1, got {at}")
     pairs = left.shape[:-2].numel()
     focus = torch.stack([left, right, left | right]).flatten(0, -3)
     found = contextual_decomposition(lstm, inputs, focus, state, mask=mask, variant=variant)
@@ -104,7 +104,7 @@ def decompositional_interdependence(
 def relative_norm(
     difference: Float[Tensor, "*shape dims"], whole: Float[Tensor, "*shape dims"]
 ) -> Float[Tensor, "*shape"]:
-    """‖difference‖₂ / ‖whole‖₂."""
+    """Compute ‖difference‖₂ / ‖whole‖₂."""
     ratio: Tensor = torch.linalg.vector_norm(difference, dim=-1) / torch.linalg.vector_norm(whole, dim=-1)
     return ratio
 
@@ -113,11 +113,11 @@ def relative_norm(
 class PairwiseInterdependence:
     """Interdependence of all pairs of words up to a distance.
 
-    Entry [b, l, d - 1] is that of words l and l + d of sentence b, NaN where there is no word l + d.
+    Entry [b, l, d - 1] is the interdependence of words l and l + d of sentence b, NaN if there is no word l + d.
 
     Attributes:
-        hidden: (batch, time, max_distance), of the last layer's hidden states.
-        logits: the same of the decoder's logits without bias; None without a decoder.
+        hidden: (batch, time, max_distance), for the last layer's hidden states.
+        logits: the same for the decoder's logits without bias; None without a decoder.
     """
 
     hidden: Float[Tensor, "batch time distance"]
@@ -136,31 +136,32 @@ def pairwise_interdependence(
     variant: Variant = "published",
     max_rows: int = 4096,
 ) -> PairwiseInterdependence:
-    """DI of every two words at most ``max_distance`` apart, each at the later word, as equation 2 defines it.
+    """Compute DI of all pairs of words at most ``max_distance`` apart, at the later word, as equation 2 defines it.
 
-    The same numbers as :func:`decompositional_interdependence` of each pair, with what pairs have in common done
-    once: gates of the whole sentence do not depend on the words in focus; the decomposition with word l in focus,
-    followed up to word r - 1, serves both {l} and {l, r}; a single word's own step serves all its pairs. What is
-    left are ``max_distance`` steps, each of them one batch of all words of all sentences. In the variant ``released``
-    word l has another part alone than before a word r, without its bias product: it is followed twice.
+    The values are those of :func:`decompositional_interdependence` for each pair, but what pairs have in common is
+    computed once: the gates of the whole sentence do not depend on the words in focus; the decomposition with word l
+    in focus, followed up to word r - 1, serves both {l} and {l, r}; a single word's own step serves all its pairs. The
+    remaining work is ``max_distance`` steps, each of them one batch of all words of all sentences. In the variant
+    ``released``, the part of word l alone lacks its bias product, unlike its part before a word r, so l is followed
+    twice.
 
-    In float32 a value is good to about 1e-6 of hidden states near 1, and to 3e-4 in saturated LSTMs of 200 units;
-    for tiny interdependence take float64.
+    In float32, values are precise to about 1e-6 for hidden states near 1, and to 3e-4 in saturated LSTMs of 200 units;
+    for very small interdependence, use float64.
 
     Args:
         lstm: see :func:`~lmdyn.analysis.interdependence.lstm.lstm_layers`.
         inputs: word vectors.
-        max_distance: of the words of a pair, r - l, from 1.
-        mask: which steps hold a word; padding is on the right.
+        max_distance: maximum distance r - l of the words of a pair, at least 1.
+        mask: whether each step holds a word; padding is on the right.
         state: the state before the first word; zeros by default.
-        decoder: also compare its logits without bias.
+        decoder: if given, its logits without bias are also compared.
         variant: which products are relevant.
-        max_rows: words l that are followed at once. Memory grows with it: about 130 · hidden bytes a row in
-            float32, besides about 110 · hidden · layers bytes for each word of the batch.
+        max_rows: number of words l that are followed at once. Memory grows with it: about 130 · hidden bytes per row
+            in float32, in addition to about 110 · hidden · layers bytes for each word of the batch.
 
     Raises:
-        ValueError: ``max_distance`` or ``max_rows`` below 1, and what
-            :func:`~lmdyn.analysis.contextual_decomposition` refuses.
+        ValueError: if ``max_distance`` or ``max_rows`` is below 1; as in
+            :func:`~lmdyn.analysis.contextual_decomposition`.
 
     Reference: Saphra & Lopez 2020, equation 2 and section 3.
 
@@ -170,7 +171,9 @@ def pairwise_interdependence(
         (torch.Size([2, 6, 3]), 12)
     """
     if max_distance < 1 or max_rows < 1:
-        raise ValueError(f"expected max_distance and max_rows from 1, got {max_distance} and {max_rows}")
+        raise ValueError(
+            f"expected max_distance and max_rows of at least 1, got {max_distance} and {max_rows}"
+        )
     if variant not in ("published", "released", "generalized"):
         raise ValueError(f"expected variant published, released or generalized, got {variant!r}")
     layers = lstm_layers(lstm)
@@ -186,15 +189,15 @@ def pairwise_interdependence(
         known.append(found)
     entering = F.linear(inputs, layers[0].w_in[: 3 * layers[0].hidden]).flatten(0, 1)
     root = None if decoder is None else _root(decoder.weight.detach())
-    # which rows go on is known from the lengths: on the CPU, so that the device is not waited for
-    to_end = (steps.sum(1).cpu()[:, None] - torch.arange(time)).flatten()  # words left, itself too
+    # the lengths determine which rows continue: on the CPU, to avoid synchronizing with the device
+    to_end = (steps.sum(1).cpu()[:, None] - torch.arange(time)).flatten()  # remaining words, including itself
     shape = (batch * time, max_distance)
     hidden = inputs.new_full(shape, torch.nan)
     logits = None if root is None else inputs.new_full(shape, torch.nan)
     every = torch.arange(batch * time, device=inputs.device).split(max_rows)
 
     def begun(bias_product: bool) -> States:
-        """The states after each word, with nothing but this word in focus."""
+        """Return the states after each word, with only this word in focus."""
         pieces = [_advance(known, None, None, at, entering[at], variant, bias_product) for at in every]
         return [
             (torch.cat([h for h, _ in layer]), torch.cat([c for _, c in layer]))
@@ -207,7 +210,7 @@ def pairwise_interdependence(
     alone = single[-1][0]
     for rows in (to_end > 1).nonzero().squeeze(1).split(max_rows):
         begin = rows.to(inputs.device)
-        # word l on its way to word r, which will be in focus too; and l alone, the same but in `released`
+        # word l on its way to word r, which will also be in focus; and l alone, which differs in `released` only
         states = [(h[begin], c[begin]) for h, c in first]
         own = states if last_bias else [(h[begin], c[begin]) for h, c in single]
         for distance in range(1, max_distance + 1):
@@ -238,14 +241,14 @@ States = list[tuple[Tensor, Tensor]]  # (h_r, c_r) of each layer, each (rows, hi
 
 @dataclass(frozen=True)
 class _Known:
-    """What a layer computes at each word of the batch whatever is in focus; n is batch · time, gates are i, f, g.
+    """What a layer computes at each word of the batch, independent of the focus; n is batch · time, gates are i, f, g.
 
     Attributes:
         w_in: (3·hidden, inputs).
         rec: (3·hidden, hidden).
         bias: (3·hidden,).
         z: (n, 3·hidden) preactivations.
-        gates: (n, 3·hidden) their σ and tanh.
+        gates: (n, 3·hidden) σ and tanh of the preactivations.
         output: (n, hidden) the output gate.
         before: (n, hidden) the cell state before the word.
         after: (n, hidden) the cell state after it.
@@ -262,7 +265,7 @@ class _Known:
 
     @classmethod
     def of(cls, layer: LSTMLayer, x: Tensor, h: Tensor, c: Tensor) -> tuple["_Known", Tensor]:
-        """Run a layer over word vectors x from the state (h, c); also answers its hidden states."""
+        """Run a layer over word vectors x from the state (h, c); also return its hidden states."""
         n = 3 * layer.hidden
         hidden, _, _ = layer.run(x, h, c)
         earlier = torch.cat([h[:, None], hidden[:, :-1]], 1)
@@ -279,7 +282,7 @@ class _Known:
     def step(
         self, parts: Tensor, c: Tensor | None, at: Tensor, bias_product: bool, variant: Variant
     ) -> tuple[Tensor, Tensor]:
-        """The relevant (h, c) after words ``at``, from the relevant part of the preactivations and of the cell."""
+        """Return the relevant (h, c) after words ``at``, from the relevant preactivations and the relevant cell."""
         n = self.output.shape[1]
         f_b = squash(self.bias, n)
         middle = (self.gates[at] - f_b) / 2
@@ -301,7 +304,7 @@ class _Known:
 
 
 def _go_on(known: list[_Known], states: States, kept: Tensor) -> tuple[States, list[Tensor]]:
-    """The states of the rows that go on, and the recurrent products of their hidden states."""
+    """Return the states of the rows that continue, and the recurrent products of their hidden states."""
     states = [(h[kept], c[kept]) for h, c in states]
     return states, [F.linear(h, layer.rec) for layer, (h, _) in zip(known, states, strict=True)]
 
@@ -315,16 +318,16 @@ def _advance(
     variant: Variant,
     bias_product: bool = False,
 ) -> States:
-    """All layers over one word each row.
+    """Advance all layers by one word in each row.
 
     Args:
         known: the layers.
-        states: relevant states before the words; None: nothing is relevant yet.
-        again: recurrent products of the relevant hidden states; None as ``states``.
-        at: which words, as indices into the batch.
-        entering: their projected vectors where they are in focus; None where they are not.
+        states: relevant states before the words; None if nothing is relevant yet.
+        again: recurrent products of the relevant hidden states; None if ``states`` is.
+        at: the words, as indices into the batch.
+        entering: projected vectors of the words if they are in focus; None if they are not.
         variant: which products are relevant.
-        bias_product: whether the bias product of the words is relevant, where they are in focus.
+        bias_product: whether the bias product of the words is relevant, if they are in focus.
     """
     after: States = []
     for k, layer in enumerate(known):
@@ -337,7 +340,7 @@ def _advance(
 
 
 def _root(weight: Float[Tensor, "classes hidden"]) -> Float[Tensor, "hidden _"]:
-    """R with ‖v R‖ = ‖W v‖ for all v, small where there are more classes than dimensions."""
+    """Return R with ‖v R‖ = ‖W v‖ for all v; R is small if there are more classes than dimensions."""
     if len(weight) <= weight.shape[1]:
         return weight.T
     root: Tensor = torch.linalg.qr(weight, mode="r").R

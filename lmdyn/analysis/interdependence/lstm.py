@@ -1,4 +1,4 @@
-"""LSTM layers as their weights, run step by step: what the nonlinear analyses of recurrence need of them."""
+"""LSTM layers as their weights, run step by step, for the nonlinear analyses of recurrence."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class LSTMLayer:
     Attributes:
         w_in: W, (4·hidden, inputs), in PyTorch's order i, f, g, o.
         w_rec: U, (4·hidden, hidden).
-        bias: b, (4·hidden,), the sum of PyTorch's two; zeros where the layer has none.
+        bias: b, (4·hidden,), the sum of PyTorch's two biases; zeros if the layer has none.
     """
 
     w_in: Float[Tensor, "gates inputs"]
@@ -35,7 +35,7 @@ class LSTMLayer:
 
     @property
     def hidden(self) -> int:
-        """Dimensions of the hidden state."""
+        """Number of dimensions of the hidden state."""
         return self.w_rec.shape[1]
 
     def run(
@@ -46,7 +46,7 @@ class LSTMLayer:
     ) -> tuple[
         Float[Tensor, "batch time hidden"], Float[Tensor, "batch hidden"], Float[Tensor, "batch hidden"]
     ]:
-        """Hidden states from the state (h, c), and the state after them, by PyTorch's own kernel."""
+        """Compute the hidden states from the state (h, c), and the state after them, with PyTorch's own kernel."""
         zeros = torch.zeros_like(self.bias)
         weights = [self.w_in, self.w_rec, self.bias, zeros]
         found, h_n, c_n = torch.lstm(x, (h[None], c[None]), weights, True, 1, 0.0, False, False, True)
@@ -55,26 +55,26 @@ class LSTMLayer:
     def cell(
         self, z: Float[Tensor, "*shape gates"], c: Float[Tensor, "*shape hidden"]
     ) -> tuple[Tensor, Tensor]:
-        """The next (h, c) from preactivations and cell state."""
+        """Compute the next (h, c) from preactivations and cell state."""
         c = self.next_cell(z, c)
         return self.output(z, c), c
 
     def next_cell(self, z: Float[Tensor, "*shape gates"], c: Float[Tensor, "*shape hidden"]) -> Tensor:
-        """The next cell state, σ(f) c + σ(i) tanh(g)."""
+        """Compute the next cell state, σ(f) c + σ(i) tanh(g)."""
         i, f, g, _ = z.chunk(4, -1)
         return f.sigmoid() * c + i.sigmoid() * g.tanh()
 
     def output(self, z: Float[Tensor, "*shape gates"], c: Float[Tensor, "*shape hidden"]) -> Tensor:
-        """The hidden state of a cell state, σ(o) tanh(c)."""
+        """Compute the hidden state of a cell state, σ(o) tanh(c)."""
         return z.chunk(4, -1)[3].sigmoid() * c.tanh()
 
 
 def lstm_layers(lstm: nn.Module | Iterable[nn.Module]) -> list[LSTMLayer]:
-    """The layers of an ``nn.LSTM``, or of a stack of them (lmdyn's ``StackedLSTM``, a list, a ``ModuleList``).
+    """Return the layers of an ``nn.LSTM``, or of a stack of them (``StackedLSTM`` of lmdyn, a list, a ``ModuleList``).
 
     Raises:
-        TypeError: anything else, as a GRU.
-        ValueError: two directions, projections, or layers whose sizes do not follow on each other.
+        TypeError: if a module is not an LSTM, such as a GRU.
+        ValueError: if an LSTM is bidirectional or has projections, or if the sizes of consecutive layers do not match.
 
     Example:
         >>> [layer.hidden for layer in lstm_layers(nn.LSTM(3, 4, num_layers=2))]
@@ -90,8 +90,9 @@ def lstm_layers(lstm: nn.Module | Iterable[nn.Module]) -> list[LSTMLayer]:
     for module in modules:
         if not isinstance(module, nn.LSTM):
             raise TypeError(
-                f"expected torch.nn.LSTM or a stack of them, got {type(module).__name__}: the decomposition is of the "
-                "LSTM's gates; for other models see shapley_interaction"
+                f"expected torch.nn.LSTM or a stack of them, got {type(module).__name__}: the decomposition "
+                "requires the "
+                "LSTM's gates; for other models use shapley_interaction"
             )
         if module.bidirectional or module.proj_size:
             raise ValueError(
@@ -105,14 +106,14 @@ def lstm_layers(lstm: nn.Module | Iterable[nn.Module]) -> list[LSTMLayer]:
     for below, above in pairwise(layers):
         if above.w_in.shape[1] != below.hidden:
             raise ValueError(
-                f"a layer of {below.hidden} units is followed by one that expects {above.w_in.shape[1]} inputs: give "
+                f"a layer of {below.hidden} units is followed by one that expects {above.w_in.shape[1]} inputs: pass "
                 "the layers in order"
             )
     return layers
 
 
 def check_inputs(layers: list[LSTMLayer], inputs: Tensor) -> None:
-    """Refuse word vectors of another size or precision than the weights'."""
+    """Raise an error if the size or precision of the word vectors does not match the weights."""
     weights = layers[0].w_in
     if inputs.ndim != 3 or inputs.numel() == 0:
         raise ValueError(
@@ -120,25 +121,25 @@ def check_inputs(layers: list[LSTMLayer], inputs: Tensor) -> None:
         )
     if weights.dtype not in (torch.float32, torch.float64):
         raise ValueError(
-            f"expected an LSTM in float32 or float64, got {weights.dtype}: parts would not add up"
+            f"expected an LSTM in float32 or float64, got {weights.dtype}: in lower precision the parts do not add up"
         )
     if inputs.shape[-1] != weights.shape[1] or inputs.dtype != weights.dtype:
         raise ValueError(
             f"expected word vectors of {weights.shape[1]} dimensions in {weights.dtype}, got {inputs.shape[-1]} in "
-            f"{inputs.dtype}: give the LSTM's own inputs, in its precision"
+            f"{inputs.dtype}: pass the inputs of this LSTM, in its precision"
         )
 
 
 def initial_state(
     layers: list[LSTMLayer], inputs: Tensor, state: State | None
 ) -> list[tuple[Tensor, Tensor]]:
-    """The pair (h, c) of each layer before the first word, each (batch, hidden)."""
+    """Return the pair (h, c) of each layer before the first word, each (batch, hidden)."""
     batch = len(inputs)
     if state is None:
         return [(inputs.new_zeros(batch, layer.hidden),) * 2 for layer in layers]
     expected = [(batch, layer.hidden) for layer in layers]
     given: list[Any] = list(state)
-    if len(given) == 2 and isinstance(given[0], Tensor):  # as nn.LSTM: (layers, batch, hidden) of each
+    if len(given) == 2 and isinstance(given[0], Tensor):  # as in nn.LSTM: each (layers, batch, hidden)
         h, c = (part.reshape(-1, *part.shape[-2:]) for part in given)
         if h.shape != c.shape:
             raise ValueError(
@@ -156,7 +157,7 @@ def initial_state(
 def run_layers(
     layers: list[LSTMLayer], x: Float[Tensor, "batch time inputs"], state: list[tuple[Tensor, Tensor]]
 ) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
-    """Hidden states (batch, time, hidden) of each layer, and its pair (h, c) after the last step."""
+    """Return the hidden states (batch, time, hidden) of each layer, and its pair (h, c) after the last step."""
     hidden, after = [], []
     for layer, (h, c) in zip(layers, state, strict=True):
         x, h, c = layer.run(x, h, c)
@@ -166,24 +167,24 @@ def run_layers(
 
 
 def check_decoder(decoder: nn.Module, layers: list[LSTMLayer]) -> None:
-    """Refuse a decoder that is not linear, does not read the last layer's hidden state, or has another precision."""
+    """Raise an error if the decoder is not linear or does not match the last layer's hidden size or precision."""
     size = layers[-1].hidden
     if not isinstance(decoder, nn.Linear) or decoder.in_features != size:
         of = f" of {decoder.in_features}" if isinstance(decoder, nn.Linear) else ""
         raise ValueError(f"expected a linear decoder of {size} dimensions, got {type(decoder).__name__}{of}")
     if decoder.weight.dtype != layers[-1].w_rec.dtype:
         raise ValueError(
-            f"expected a decoder in {layers[-1].w_rec.dtype} as the LSTM, got {decoder.weight.dtype}"
+            f"expected a decoder in {layers[-1].w_rec.dtype} like the LSTM, got {decoder.weight.dtype}"
         )
 
 
 def real_steps(
     mask: Bool[Tensor, "batch time"] | None, inputs: Float[Tensor, "batch time inputs"]
 ) -> Bool[Tensor, "batch time"]:
-    """The mask of the steps that hold a word: all of them without a mask.
+    """Return the mask of the steps that hold a word; without a mask, all steps do.
 
     Raises:
-        ValueError: a mask of another shape, or padding before a word.
+        ValueError: if the shape of the mask is wrong, or if padding comes before a word.
     """
     if mask is None:
         return torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
@@ -205,27 +206,27 @@ def state_gradients(
     state: State | None = None,
     of: Literal["hidden", "cell"] = "hidden",
 ) -> Float[Tensor, "batch time"]:
-    """‖∂E/∂h_t‖₂ of the last layer: how much the error of the words to come hangs on each hidden state.
+    """Compute ‖∂E/∂h_t‖₂ of the last layer: how much the loss of the following words depends on each hidden state.
 
-    E is the cross-entropy of the labels, in nats, summed over each row. A hidden state acts on the prediction at
-    its own step and, through the recurrence, on all that follow; the cell state beside it is held fixed.
+    E is the cross-entropy of the labels, in nats, summed over each row. A hidden state affects the prediction at its
+    own step and, through the recurrence, all later ones; the cell state of the same step is held fixed.
 
-    Of the cell state it is ‖dE/dc_t‖₂, a total derivative: c_t acts by c_{t+1} = f c_t + i g, and by h_t = o tanh(c_t),
-    which changes with it: dE/dc_t = o (1 − tanh² c_t) ∂E/∂h_t + f_{t+1} dE/dc_{t+1}.
+    For the cell state, the value is ‖dE/dc_t‖₂, a total derivative: c_t acts through c_{t+1} = f c_t + i g, and
+    through h_t = o tanh(c_t), which changes with it: dE/dc_t = o (1 − tanh² c_t) ∂E/∂h_t + f_{t+1} dE/dc_{t+1}.
 
     Args:
         lstm: see :func:`lstm_layers`.
-        decoder: from the last layer's hidden state to logits.
+        decoder: linear layer from the last layer's hidden state to logits.
         inputs: word vectors.
-        labels: the word to predict after each step, -100 where none counts.
-        state: the state before the first step, as ``nn.LSTM`` takes it or a pair for each layer; zeros by default.
+        labels: the word to predict after each step, -100 for none.
+        state: the state before the first step, as ``nn.LSTM`` takes it, or a pair for each layer; zeros by default.
         of: ``hidden`` or ``cell``.
 
     Returns:
-        (batch, time), in nats per unit of the state.
+        Tensor of shape (batch, time), in nats per unit of the state.
 
     Raises:
-        ValueError: a decoder of another size, labels of another shape, another state.
+        ValueError: if the size of the decoder or the shape of labels or state does not match.
 
     Reference: Saphra & Lopez 2020, section 4.3 and appendix C (Saphra 2021, chapter 5).
 
@@ -240,10 +241,10 @@ def state_gradients(
     check_decoder(decoder, layers)
     if labels.shape != inputs.shape[:2]:
         raise ValueError(
-            f"expected a label for each of {tuple(inputs.shape[:2])} steps, got {tuple(labels.shape)}"
+            f"expected labels of {tuple(inputs.shape[:2])} (batch, time), got {tuple(labels.shape)}"
         )
     if of not in ("hidden", "cell"):
-        raise ValueError(f"of is {of!r}: expected 'hidden' or 'cell'")
+        raise ValueError(f"of must be 'hidden' or 'cell', got {of!r}")
     rows = len(inputs)
     with torch.enable_grad():
         pairs = initial_state(layers, inputs, state)

@@ -1,6 +1,6 @@
 """Shapley interaction of all pairs of words of whole sentences, in any model.
 
-Float64 inside, on the device of what the model answers, and without gradients.
+Computed in float64, on the device of the model's outputs, and without gradients.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from lmdyn.analysis.interdependence.shapley import INDICES, Index, check_baselin
 __all__ = ["Coalitions", "pairwise_shapley_interaction"]
 
 Coalitions = Literal["all", "context"]
-"""Over which sets S of the other words: ``all`` of them, as the index weighs them, or the full ``context`` alone."""
+"""The sets S of the other words: ``all`` of them, with the weights of the index, or only the full ``context``."""
 
 
 @overload
@@ -82,65 +82,67 @@ def pairwise_shapley_interaction(
     max_rows: int = 256,
     seed: int | Sequence[int] = 0,
 ) -> PairwiseShapley | dict[str, PairwiseShapley]:
-    """‖I(l, r)‖ / ‖v(N)‖ of every two words at most ``max_distance`` apart, at the later word r, in any model.
+    """Compute ‖I(l, r)‖ / ‖v(N)‖ for pairs of words at most ``max_distance`` apart, at the later word r, in any model.
 
     The players are the words that are visible at r: all up to r in a ``causal`` model, all of the sentence in a
-    ``bidirectional`` one; N is all of them, n their number. v(S) is the output at the last token of r with the words
-    outside of S absent, and I(l, r) = Σ_S w(S) δ(S) over the sets S of the other players, with
+    ``bidirectional`` one; N is the set of all players, n their number. v(S) is the output at the last token of r with
+    the words outside S absent, and I(l, r) = Σ_S w(S) δ(S) over the sets S of the other players, with
 
         δ(S) = v(S ∪ lr) − v(S ∪ l) − v(S ∪ r) + v(S)
 
-    taylor: w(S) = (2/n) / C(n − 1, |S|); grabisch: w(S) = |S|! (n − |S| − 2)! / (n − 1)!. The value is 0 where both
-    words' contributions add up. In a game that is won by a set T with both words in it, and by no less, I is
-    1 / C(|T|, 2) by taylor, 1 / (|T| − 1) by grabisch. ``coalitions="context"`` is no such index: it is
-    ‖δ(N without l and r)‖ / ‖v(N)‖, what both words do together with all others there, at about one row a pair.
+    The weights are w(S) = (2/n) / C(n − 1, |S|) for taylor and w(S) = |S|! (n − |S| − 2)! / (n − 1)! for grabisch. The
+    value is 0 if the contributions of both words add up. In a game that is won by the players of a set T that contains
+    both words, and by no smaller set, I is 1 / C(|T|, 2) for taylor and 1 / (|T| − 1) for grabisch.
+    ``coalitions="context"`` is not such an index: it is ‖δ(N without l and r)‖ / ‖v(N)‖, the joint effect of both
+    words with all others present, at about one row per pair.
 
-    An absent word is replaced in its place. With ``absence="delete"`` it is left out, which moves all words behind it
-    to other positions; where r itself is left out, the last word before it is read, and where none is left, v is 0.
+    An absent word is replaced at its position. With ``absence="delete"`` it is removed, which moves all later words to
+    other positions; if r itself is removed, the last word before it is read, and if none is left, v is 0.
 
     What pairs have in common is computed once. With at most ``exact_up_to`` players the sum is exact, and the 2ⁿ
-    coalitions of the first n words serve all their pairs. Beyond, sets T of words are drawn: each word is there with
-    probability u, and u is uniform from 0 to 1, so that the others among the players of *every* pair are a subset
-    whose size is uniform; T serves all pairs, by at most one row for each word and each pair in which this one is
-    turned. Each T comes with its complement, which makes what three words do together exact (grabisch).
+    coalitions of the first n words serve all their pairs. With more players, sets T of words are drawn: each word is
+    present with probability u, and u is uniform from 0 to 1, so the other players of *every* pair form a subset of
+    uniform size. T serves all pairs, with at most one row for each word and each pair that is toggled. Each T is drawn
+    with its complement, which makes the joint effects of three words exact (grabisch).
 
-    The square of a norm of noise is above 0 by its variance, which is subtracted (and the result not below 0). The
-    standard error is that of this square, so that it covers small interactions too. Values below it are still too
-    high on average, since none is below 0: draw more ``samples`` where such values matter.
+    The variance of the noise, which increases the square of the norm, is subtracted (the result is at least 0). The
+    standard error is that of this square, so it also covers small interactions. Values below the standard error are
+    still too high on average, because none is below 0: increase ``samples`` if such values matter.
 
     Args:
-        forward: (rows, time) ids or (rows, time, dim) vectors to (rows, time, d) outputs, or several of these by
-            name; row by row and always the same: a module in eval mode.
-        inputs: (batch, time) ids or (batch, time, dim) vectors of sentences of one length, without padding.
-        max_distance: of the words of a pair, r − l, from 1.
-        baseline: what stands for each token of an absent word: an id, such as the mask token's, or a (dim,) vector,
+        forward: maps (rows, time) ids or (rows, time, dim) vectors to (rows, time, d) outputs, or to several of these
+            by name; rows are independent and the outputs deterministic, as in a module in eval mode.
+        inputs: (batch, time) ids or (batch, time, dim) vectors of sentences of equal length, without padding.
+        max_distance: maximum distance r − l of the words of a pair, at least 1.
+        baseline: replaces each token of an absent word: an id, such as that of the mask token, or a (dim,) vector,
             such as the mean embedding. None with ``absence="delete"``.
         absence: ``replace`` or ``delete``.
-        words: number of the word that a token belongs to, rising; -1 for tokens that always stay, such as special
-            ones. Each token is a word by default. Pairs with a number that has no token are NaN.
-        reading: what the model sees; :func:`~lmdyn.analysis.reading_of` measures it.
+        words: number of the word that each token belongs to, in increasing order; -1 for tokens that are always
+            present, such as special ones. By default, each token is a word. Pairs with a number that has no token are
+            NaN.
+        reading: the words that the model sees at a position; :func:`~lmdyn.analysis.reading_of` measures it.
         index: see :data:`~lmdyn.analysis.interdependence.shapley.Index`.
         coalitions: see :data:`Coalitions`.
-        exact_up_to: players up to which all subsets are taken.
-        samples: sets T that are drawn beyond; rounded up to pairs, and from 32 to a multiple of 32.
-        max_rows: most rows in one call of ``forward``, which bounds the memory; a GPU wants more. Draws need about
-            16 · words · ``max_distance`` · d numbers besides.
-        seed: of the draws, one for all sentences (which adds their number) or one for each; the global generators are
-            not touched.
+        exact_up_to: maximum number of players for which all subsets are evaluated.
+        samples: number of sets T that are drawn otherwise; rounded up to pairs, and from 32 on to a multiple of 32.
+        max_rows: maximum number of rows in one call of ``forward``, which bounds the memory; use more on a GPU. Draws
+            require about 16 · words · ``max_distance`` · d numbers in addition.
+        seed: seed of the draws, one for all sentences (the sentence's index is added) or one for each; the global
+            generators are not used.
 
     Returns:
-        The interactions; by name where ``forward`` answers outputs by name.
+        The interactions; by name if ``forward`` returns outputs by name.
 
     Raises:
-        ValueError: arguments out of range or of another shape or type; NaN or infinite outputs.
+        ValueError: if arguments are out of range or have a wrong shape or type, or if outputs are NaN or infinite.
 
     Reference: Sundararajan et al. 2020, "The Shapley Taylor Interaction Index" (taylor); Grabisch & Roubens 1999
-    (grabisch); measured of language models, relative to v(N), by Singhvi et al. 2024; Owen 1972 for draws by u.
+    (grabisch); measured in language models, relative to v(N), by Singhvi et al. 2024; Owen 1972 for draws by u.
 
     Example:
-        >>> model = lambda x: x.cumsum(1) + x[:, :1] * x[:, 1:2]  # words 0 and 1 also work together
+        >>> model = lambda x: x.cumsum(1) + x[:, :1] * x[:, 1:2]  # words 0 and 1 also interact
         >>> found = pairwise_shapley_interaction(model, torch.ones(1, 3, 1), 2, baseline=torch.zeros(1))
-        >>> found.value[0, :2].round(decimals=4)  # I is 1 of v(N) = 3 at word 1; other pairs just add up
+        >>> found.value[0, :2].round(decimals=4)  # I is 1 of v(N) = 3 at word 1; other pairs add up
         tensor([[0.3333, 0.0000],
                 [0.0000,    nan]], dtype=torch.float64)
     """
@@ -162,8 +164,8 @@ def pairwise_shapley_interaction(
             raise ValueError(f"expected {name} {' or '.join(known)}, got {choice!r}")
     if exact_up_to > _MOST_EXACT:
         raise ValueError(
-            f"exact_up_to is {exact_up_to}, which is 2^{exact_up_to} coalitions of a sentence: at most {_MOST_EXACT}; "
-            "longer ones are sampled"
+            f"exact_up_to must be at most {_MOST_EXACT}, got {exact_up_to}, which requires 2^{exact_up_to} coalitions "
+            "of a sentence; longer sentences are sampled"
         )
     games = games_of(inputs, words, max_distance, reading)
     seeds = [seed + b for b in range(len(inputs))] if isinstance(seed, int) else list(seed)
@@ -171,7 +173,7 @@ def pairwise_shapley_interaction(
         raise ValueError(f"expected one seed or one for each of {len(inputs)} sentences, got {len(seeds)}")
     if (baseline is None) != (absence == "delete"):
         raise ValueError(
-            f"absence {absence!r} with baseline {baseline!r}: give a baseline to replace by, and none to delete"
+            f"absence {absence!r} with baseline {baseline!r}: pass a baseline for 'replace', and None for 'delete'"
         )
     if baseline is not None:
         baseline = check_baseline(inputs, baseline, inputs.shape[2:])
@@ -181,7 +183,7 @@ def pairwise_shapley_interaction(
     )
     games = [game for game in games if len(game.left)]
     if not games:
-        outputs.call(inputs)  # by which names it answers
+        outputs.call(inputs)  # finds the names of the outputs
     elif coalitions == "context":
         in_context(outputs, games, found, norms_of_all(outputs, games))
     else:

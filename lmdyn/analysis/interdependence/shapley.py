@@ -1,6 +1,6 @@
-"""Shapley interaction of two spans: how far what they add to a representation fails to add up, in any model.
+"""Shapley interaction of two spans: by how much their contributions fail to add up, in any model.
 
-Float64 inside, on the device of what the model answers, and without gradients.
+Computed in float64, on the device of the model's outputs, and without gradients.
 """
 
 import math
@@ -20,17 +20,17 @@ __all__ = [
 ]  # fmt: skip
 
 Index = Literal["taylor", "grabisch"]
-"""How coalitions of the other players are weighed, n being the players of the game and S without the pair.
+"""Weights of the coalitions of the other players; n is the number of players, S a coalition without the pair.
 
-``taylor``: the Shapley–Taylor index of order 2, (2/n) / C(n − 1, |S|): all that two players do together, divided up
-among all pairs, so that with each player's own contribution it adds up to v(N) − v(∅). Small S weigh more.
-``grabisch``: the Shapley interaction index, |S|! (n − |S| − 2)! / (n − 1)!: every size of S weighs the same.
+``taylor``: the Shapley–Taylor index of order 2, (2/n) / C(n − 1, |S|): all that two players do together, divided
+among all pairs, so that the indices and each player's own contribution add up to v(N) − v(∅). Small S weigh more.
+``grabisch``: the Shapley interaction index, |S|! (n − |S| − 2)! / (n − 1)!: every size of S has the same weight.
 """
 
 INDICES = ("taylor", "grabisch")
 
-_BLOCKS = 64  # of draws: the standard error comes from their sums, so memory does not grow with the draws
-_ROUNDING = 4  # a joint contribution below so many units of rounding of the outputs is none
+_BLOCKS = 64  # of draws; the standard error comes from their sums, so memory does not grow with the draws
+_ROUNDING = 4  # a joint contribution below this many units of rounding of the outputs counts as none
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class ShapleyInteraction:
     """Interaction of two spans A and B: see :func:`shapley_interaction`. Tensors are float64.
 
     Attributes:
-        value: ‖I‖ / ‖φ‖ or ‖I‖ / ‖v(N)‖, from 0 upwards; NaN where what it is relative to is 0.
+        value: ‖I‖ / ‖φ‖ or ‖I‖ / ‖v(N)‖, at least 0; NaN if the denominator is 0.
         interaction: (d,) I, the interaction index of A and B.
         joint: (d,) φ, the Shapley value of A and B as one player.
-        standard_error: of ``value``, by the delta method over pairs of draws; 0 where the sum is exact, None where
-            there was one pair only or ``value`` is NaN.
+        standard_error: standard error of ``value``, by the delta method over pairs of draws; 0 if the sum is exact,
+            None if there was only one pair or ``value`` is NaN.
         exact: whether the sum runs over all subsets.
-        subsets: how many subsets of the other players it runs over; of drawn ones, each as often as drawn.
+        subsets: number of subsets of the other players in the sum; drawn ones count as often as drawn.
     """
 
     value: Float[Tensor, ""]
@@ -72,58 +72,61 @@ def shapley_interaction(
     index: Index = "grabisch",
     relative_to: Literal["joint", "whole"] = "joint",
 ) -> ShapleyInteraction:
-    """‖I(A, B)‖ / ‖φ(AB)‖ or ‖I(A, B)‖ / ‖v(N)‖: 0 where the contributions of two spans add up, whatever the model.
+    """Compute ‖I(A, B)‖ / ‖φ(AB)‖ or ‖I(A, B)‖ / ‖v(N)‖, which is 0 if the contributions of two spans add up.
 
-    Asks of any model what :func:`lmdyn.analysis.decompositional_interdependence` asks of an LSTM. The players are
-    the span A, the span B, and each other position. v(S) is the output at ``at`` with the positions of all players
-    outside of S replaced by the baseline. With n players, and S running over the subsets of those other than A and B::
+    For any model, it measures what :func:`lmdyn.analysis.decompositional_interdependence` measures for an LSTM. The
+    players are the span A, the span B, and each other position. v(S) is the output at ``at`` with the positions of all
+    players outside S replaced by the baseline. With n players, and S running over the subsets of the players other
+    than A and B::
 
         I(A, B) = Σ_S w(S) [v(S ∪ AB) − v(S ∪ A) − v(S ∪ B) + v(S)]
         φ(AB)   = Σ_S w(S) [v(S ∪ AB) − v(S)]              w(S) = |S|! (n − |S| − 2)! / (n − 1)!
 
-    I is the Shapley interaction index, φ the Shapley value of A and B merged into one player; with ``index`` taylor
-    the weights of I, not those of φ, are (2/n) / C(n − 1, |S|). 0 for a model that
-    adds up A and B; 1 where they do nothing but together (v = a · b, baseline 0), and where either does what both do
-    (v = max(a, b)); above 1 where they undo each other. Symmetric in A and B; invariant to scale and shift of the
-    outputs, not to the choice of the baseline. Without other players, and with v(∅) = 0, it is the
-    formula of decompositional interdependence. Relative to the ``whole``, v(N), the value is that of
+    I is the Shapley interaction index, φ the Shapley value of A and B merged into one player. With ``index="taylor"``,
+    the weights of I, but not those of φ, are (2/n) / C(n − 1, |S|). The value is 0 for a model that adds A and B; 1 if
+    they have an effect only together (v = a · b, baseline 0), and if either has the effect of both (v = max(a, b));
+    above 1 if they cancel each other. It is symmetric in A and B, and invariant to scale and shift of the outputs, but
+    not to the choice of the baseline. Without other players, and with v(∅) = 0, it is the formula of decompositional
+    interdependence. Relative to the ``whole``, v(N), the value is that of
     :func:`~lmdyn.analysis.pairwise_shapley_interaction`; it is invariant to scale, not to shift.
 
-    With at most ``exact_up_to`` other players the sum is exact. Beyond, subsets are drawn: the size uniform, then a
-    subset of this size, each with its complement, which makes what three players do together exact. I and φ are
-    then unbiased. The ratio is not: a norm of noise is above 0, so a small ratio comes out too high, by the order of
-    its standard error where it is no greater than that. Draw more there.
+    With at most ``exact_up_to`` other players, the sum is exact. With more, subsets are drawn: first the size,
+    uniformly, then a subset of this size. Each is drawn with its complement, which makes the joint effects of three
+    players exact. I and φ are then unbiased. The ratio is not: the norm of noise is above 0, so a small ratio is too
+    high, by the order of its standard error if it is at most that large. Draw more samples in this case.
 
-    Each different subset costs 4 rows. In a causal model what follows ``at`` plays no part: end ``inputs`` and masks
-    there, or give ``others=torch.arange(time) <= at``. The value is the same, the players are fewer.
+    Each different subset costs 4 rows. In a causal model, positions after ``at`` have no effect: end ``inputs`` and
+    masks at ``at``, or pass ``others=torch.arange(time) <= at``. The value is the same, with fewer players.
 
     Args:
-        forward: (rows, time) ids or (rows, time, dim) vectors to (rows, time, d) outputs, row by row and always the
-            same: a module in eval mode. Differences of its outputs are taken, so run it in float32 at least.
+        forward: maps (rows, time) ids or (rows, time, dim) vectors to (rows, time, d) outputs; rows are independent
+            and the outputs deterministic, as in a module in eval mode. Differences of the outputs are computed, so run
+            it in at least float32.
         inputs: (time,) ids or (time, dim) vectors of one sentence.
         left: (time,) bool, the positions of A.
         right: (time,) bool, the positions of B.
-        baseline: what stands for an absent position: an id, such as the mask token's, or a (dim,) vector, such as
-            the mean embedding.
-        at: the position that is read; by default the last one of either span.
-        others: (time,) bool, the positions that are players besides A and B; all by default. Those of the spans
-            are ignored here; all further ones keep their input, as special tokens may have to.
-        exact_up_to: other players up to which all 2^(n − 2) subsets are taken.
-        samples: subsets that are drawn beyond, rounded up to an even number.
-        max_rows: most rows in one call of ``forward``.
-        seed: of the draw; the global generators are not touched.
+        baseline: replaces an absent position: an id, such as that of the mask token, or a (dim,) vector, such as the
+            mean embedding.
+        at: the position of the output; by default the last position of either span.
+        others: (time,) bool, the positions that are players in addition to A and B; all by default. Positions of the
+            spans are ignored here; all remaining positions keep their input, as special tokens may have to.
+        exact_up_to: maximum number of other players for which all 2^(n − 2) subsets are evaluated.
+        samples: number of subsets that are drawn otherwise, rounded up to an even number.
+        max_rows: maximum number of rows in one call of ``forward``.
+        seed: seed of the draw; the global generators are not used.
         index: see :data:`Index`.
-        relative_to: ``joint``, the norm of φ(AB), or ``whole``, that of the output with nothing absent.
+        relative_to: ``joint``, the norm of φ(AB), or ``whole``, the norm of the output with nothing absent.
 
     Raises:
-        ValueError: spans that overlap or are empty; masks, inputs, baseline or outputs of another shape or type; NaN
-            or infinite outputs; ``at`` outside of the sentence; fewer than 2 samples or 4 rows, a negative
-            ``exact_up_to``, an unknown index.
+        ValueError: if spans overlap or are empty; if masks, inputs, baseline or outputs have a wrong shape or type; if
+            outputs are NaN or infinite; if ``at`` is outside the sentence; if there are fewer than 2 samples or 4
+            rows, or ``exact_up_to`` is negative; if the index is unknown.
 
     Reference: Grabisch & Roubens 1999, "An axiomatic approach to the concept of interaction among players in
     cooperative games" (I); Marichal et al. 2007, "Axiomatic characterizations of generalized values" (φ); normalised
-    as Saphra & Lopez 2020, equation 2. Singhvi et al. 2024 measure language models with ``index="taylor"``,
-    ``relative_to="whole"``: other numbers. Sundararajan et al. 2020, "The Shapley Taylor Interaction Index".
+    as in Saphra & Lopez 2020, equation 2. Singhvi et al. 2024 measure language models with ``index="taylor"`` and
+    ``relative_to="whole"``, which gives other numbers. Sundararajan et al. 2020, "The Shapley Taylor Interaction
+    Index".
 
     Example:
         >>> word = torch.eye(3, dtype=torch.bool)
@@ -171,9 +174,9 @@ def shapley_interaction(
     whole = joint
     if relative_to == "whole":
         whole = exact_float(forward(inputs[None])[0, at])
-        first = whole.expand_as(first) / len(first)  # v(N) is known: no error comes from it
+        first = whole.expand_as(first) / len(first)  # v(N) is known, without an error
     norm = torch.linalg.vector_norm(whole)
-    # of outputs that agree up to rounding, the ratio would be that of two rounding errors
+    # if the outputs agree up to rounding, the ratio would be one of two rounding errors
     defined = float(norm) > _ROUNDING * resolution * greatest
     value = torch.linalg.vector_norm(interaction) / norm if defined else norm.new_tensor(math.nan)
     standard_error = norm.new_zeros(()) if exact else None
@@ -185,18 +188,18 @@ def shapley_interaction(
 
 
 def _check_inputs(inputs: Tensor, baseline: Tensor | int | float) -> Tensor:
-    """The baseline in the type of the inputs, or a ValueError."""
+    """Return the baseline in the type of the inputs, or raise a ValueError."""
     ids = inputs.ndim == 1 and not inputs.is_floating_point() and inputs.dtype != torch.bool
     if not ids and not (inputs.ndim == 2 and inputs.is_floating_point()):
         raise ValueError(
             "inputs must be of one sentence, (time,) integer ids or (time, dim) floating vectors, "
-            f"got {described(inputs)}: give a batch sentence by sentence"
+            f"got {described(inputs)}: pass the sentences of a batch one by one"
         )
     return check_baseline(inputs, baseline, inputs.shape[1:])
 
 
 def check_baseline(inputs: Tensor, baseline: Tensor | int | float, shape: torch.Size) -> Tensor:
-    """The baseline in the type of the inputs, ids or vectors of this shape, or a ValueError."""
+    """Return the baseline in the type of the inputs, as ids or vectors of this shape, or raise a ValueError."""
     ids = not inputs.is_floating_point()
     wanted = "one id, an integer tensor" if ids else "one vector, a floating tensor"
     if not isinstance(baseline, Tensor):
@@ -205,13 +208,13 @@ def check_baseline(inputs: Tensor, baseline: Tensor | int | float, shape: torch.
     if baseline.shape != shape or not same_kind:
         raise ValueError(
             f"baseline must be {wanted} of shape {tuple(shape)}, got {described(baseline)}: "
-            "it stands for each absent position alike"
+            "it replaces each absent position"
         )
     return baseline.to(inputs)
 
 
 def size_weights(players: int, index: Index) -> Float[Tensor, "sizes"]:
-    """Σ w(S) over the subsets of each size 0 … n − 2 of the others, in float64; they add up to 1.
+    """Compute Σ w(S) over the subsets of each size 0 … n − 2 of the others, in float64; the sum over sizes is 1.
 
     Example:
         >>> size_weights(4, "grabisch"), size_weights(4, "taylor")
@@ -227,32 +230,32 @@ def size_weights(players: int, index: Index) -> Float[Tensor, "sizes"]:
 def _check_masks(
     time: int, left: Tensor, right: Tensor, others: Tensor | None
 ) -> tuple[Bool[Tensor, "time"], Bool[Tensor, "time"], Bool[Tensor, "time"]]:
-    """Both spans and the positions of the other players, on the CPU, or a ValueError."""
+    """Return both spans and the positions of the other players, on the CPU, or raise a ValueError."""
     masks = {"left": left, "right": right} | ({} if others is None else {"others": others})
     for name, mask in masks.items():
         if mask.shape != (time,) or mask.dtype != torch.bool:
             raise ValueError(
                 f"{name} must be a boolean mask of shape ({time},), got {described(mask)}: "
-                "True at its positions, of one sentence"
+                "True at its positions, for one sentence"
             )
     left, right = left.cpu(), right.cpu()
     for name, mask in (("left", left), ("right", right)):
         if not bool(mask.any()):
-            raise ValueError(f"{name} is empty: a span needs at least one position")
+            raise ValueError(f"{name} must contain at least one position, got an empty span")
     both = left & right
     if bool(both.any()):
         raise ValueError(
-            f"left and right overlap at {both.nonzero()[:, 0].tolist()}: the interaction is that of disjoint spans"
+            f"left and right overlap at {both.nonzero()[:, 0].tolist()}: the interaction requires disjoint spans"
         )
     free = ~(left | right)
     return left, right, free if others is None else free & others.cpu()
 
 
 def _all_subsets(m: int, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every subset of m players with its weight |S|! (m − |S|)! / (m + 1)!, ``chunk`` at a time.
+    """Yield every subset of m players with its weight |S|! (m − |S|)! / (m + 1)!, ``chunk`` at a time.
 
     Yields:
-        (chunk, m) who is in, and (1, chunk) weights: the whole sum is one block.
+        (chunk, m) members, and (1, chunk) weights: the whole sum is one block.
     """
     by_size = [1 / ((m + 1) * math.comb(m, size)) for size in range(m + 1)]
     weights = torch.tensor(by_size, dtype=torch.float64)
@@ -263,19 +266,19 @@ def _all_subsets(m: int, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _drawn_subsets(m: int, pairs: int, seed: int, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Drawn subsets of m players and their complements, ``chunk`` at a time, each different one once.
+    """Yield drawn subsets of m players and their complements, ``chunk`` at a time, each different one once.
 
-    The few subsets of hardly any or nearly all players are drawn often; they count as often, but cost once.
+    The few subsets of hardly any or nearly all players are drawn often; they have that weight, but are evaluated once.
 
     Yields:
-        (chunk, m) who is in, and (blocks, chunk) weights: the share of all draws that a block of them has there.
+        (chunk, m) members, and (blocks, chunk) weights: the share of all draws that the subset has in each block.
     """
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.randint(m + 1, (pairs, 1), generator=generator)
-    # a row is a random order of 0 … m − 1; in float64, since ties would favour the first players
+    # a row is a random order of 0 … m − 1; in float64, because ties would favour the first players
     order = torch.rand(pairs, m, generator=generator, dtype=torch.float64).argsort(1)
     drawn = order < sizes
-    # the complement comes anyway: of both, the one without the first player, so that equal pairs are found
+    # the complement is always added: of both, take the one without the first player, so that equal pairs are found
     distinct, index = (drawn ^ drawn[:, :1]).unique(dim=0, return_inverse=True)
     weights = torch.zeros(min(pairs, _BLOCKS), len(distinct), dtype=torch.float64)
     share = torch.tensor(0.5 / pairs, dtype=torch.float64)
@@ -294,7 +297,7 @@ def _sums(
     at: int,
     tilt: Float[Tensor, "sizes"],
 ) -> tuple[Float[Tensor, "blocks d"], Float[Tensor, "blocks d"], float, float]:
-    """Weighted sums of second and first differences by block, the greatest ‖v‖, and the resolution of the outputs."""
+    """Return sums of second and first differences by block, the largest ‖v‖, and the resolution of the outputs."""
     second = first = torch.zeros(0)
     greatest, resolution, d = 0.0, 0.0, None
     for members, weights in subsets:
@@ -307,7 +310,7 @@ def _sums(
         v = exact_float(output[:, at])
         if not bool(v.isfinite().all()):
             raise ValueError(
-                f"forward answered NaN or infinite values at position {at}: look at the model and the baseline"
+                f"forward returned NaN or infinite values at position {at}: check the model and the baseline"
             )
         greatest = max(greatest, float(torch.linalg.vector_norm(v, dim=1).max()))
         none, a, b, ab = v.view(len(members), 4, -1).unbind(1)
@@ -323,7 +326,7 @@ def _sums(
 
 
 def check_output(output: object, rows: Tensor, d: int | None) -> None:
-    """Refuse what is not (rows, time, d), with the d of earlier calls."""
+    """Raise an error if the output is not (rows, time, d), with the d of earlier calls."""
     expected = rows.shape[:2]
     if (
         not isinstance(output, Tensor)
@@ -333,28 +336,28 @@ def check_output(output: object, rows: Tensor, d: int | None) -> None:
     ):
         got = described(output) if isinstance(output, Tensor) else type(output).__name__
         raise ValueError(
-            f"forward must answer a floating tensor of shape ({expected[0]}, {expected[1]}, d) for as many rows, "
+            f"forward must return a floating tensor of shape ({expected[0]}, {expected[1]}, d) for this many rows, "
             f"got {got}: of a model's output take a field, such as lambda ids: model(ids).last_hidden_state"
         )
     if d is not None and output.shape[2] != d:
-        raise ValueError(f"forward answered {output.shape[2]} features after {d}: expected as many each time")
+        raise ValueError(f"forward must return {d} features as in earlier calls, got {output.shape[2]}")
 
 
 def _standard_error(second: Float[Tensor, "blocks d"], first: Float[Tensor, "blocks d"]) -> Float[Tensor, ""]:
-    """Of ‖Σ second‖ / ‖Σ first‖ by the delta method, from sums over independent blocks of draws.
+    """Compute the error of ‖Σ second‖ / ‖Σ first‖ by the delta method, from sums over independent blocks of draws.
 
-    Where the interaction is exactly 0, its norm has no derivative: the length of each block's deviation, in whatever
-    direction, is taken, which is an upper bound.
+    If the interaction is exactly 0, its norm has no derivative: the length of each block's deviation, in any
+    direction, is used, which is an upper bound.
     """
     interaction, joint = second.sum(0), first.sum(0)
     size, norm = torch.linalg.vector_norm(interaction), torch.linalg.vector_norm(joint)
     along = second @ (interaction / size) if bool(size > 0) else torch.linalg.vector_norm(second, dim=1)
-    deviations = (along - size / norm * (first @ (joint / norm))) / norm  # which add up to 0
+    deviations = (along - size / norm * (first @ (joint / norm))) / norm  # with a sum of 0
     blocks = len(second)
     error: Tensor = (deviations.square().sum() * (blocks / (blocks - 1))).sqrt()
     return error
 
 
 def described(tensor: Tensor) -> str:
-    """Type and shape of a tensor, for messages."""
+    """Describe the type and shape of a tensor for messages."""
     return f"{tensor.dtype} of shape {tuple(tensor.shape)}"

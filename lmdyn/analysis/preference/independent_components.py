@@ -1,7 +1,7 @@
 """Principal components of embeddings, and independent components of these.
 
 He & Toyoizumi 2022, "Spontaneous emerging preference in two-tower language model", section 5.3, after Isomura &
-Toyoizumi 2021. The publication has words in the rows of X and in the columns of Y; here they are in rows throughout.
+Toyoizumi 2021. In the publication, words are the rows of X and the columns of Y; here they are always rows.
 """
 
 import math
@@ -32,58 +32,58 @@ Whiten = Literal["divide", "multiply"]
 Nonlinearity = Literal["bounded", "halved"]
 
 TOLERANCE = 0.01
-"""Of Amari's rule: n words know an entry of g(Y)Yᵀ/n to about 1/√n, 0.014 for n = 5,000."""
+"""Tolerance of Amari's rule: n words determine an entry of g(Y)Yᵀ/n to about 1/√n, 0.014 for n = 5,000."""
 FASTICA_TOLERANCE = 1e-4
-"""Of FastICA: scikit-learn's own."""
+"""Tolerance of FastICA: that of scikit-learn."""
 
 
 class UnusableEmbeddingsError(ValueError):
-    """Embeddings that no components can be had of: not finite, too flat, or such that the rule diverges.
+    """Raised for embeddings without usable components: not finite, too flat, or such that the rule diverges.
 
-    Settings that fit no embeddings of that shape are a plain ``ValueError``.
+    Settings that are invalid for all embeddings of that shape raise a plain ``ValueError``.
 
     Example:
         >>> try:
         ...     principal_components(torch.ones(5, 2), 1)
         ... except UnusableEmbeddingsError as error:
         ...     print(error)
-        embeddings that vary in 0 directions have no 1 components to whiten: ask for at most 0
+        expected embeddings of rank 1 or more to whiten, got rank 0: use at most 0
     """
 
 
 _RANK_TOLERANCE = 1e-12  # of variances: 1e-6 of singular values, as for every measure here
-_EVERY = 20  # iterations between looks at the residual, each of which waits for the device
+_EVERY = 20  # iterations between checks of the residual, each of which synchronizes with the device
 
 
 def principal_components(
     x: Float[Tensor, "n d"], components: int, whiten: Whiten | None = "divide", *, centre: bool = True
 ) -> Float[Tensor, "n components"]:
-    """The first principal components of x, whitened: equation 5 of the publication.
+    """Compute the first principal components of x, whitened: equation 5 of the publication.
 
     With XᵀX/n = V S Vᵀ and V_d, S_d its first ``components`` eigenvectors and eigenvalues:
 
-    - ``divide``: P = X V_d / √S_d, whose covariance is the identity, which independent components presuppose.
-    - ``multiply``: P = X V_d √S_d as printed, whose covariance is S_d²: it widens the differences that whitening
-      removes. Amari's rule has the same fixed points from there, but starts far from them: see :func:`amari_ica`.
+    - ``divide``: P = X V_d / √S_d, whose covariance is the identity, as independent components require.
+    - ``multiply``: P = X V_d √S_d as printed, whose covariance is S_d²: it increases the differences that whitening
+      removes. Amari's rule has the same fixed points from this start, but is far from them: see :func:`amari_ica`.
     - None: P = X V_d.
 
-    The publication calls XᵀX/n the covariance matrix and does not say that X was centred. It is one only if X is:
-    the mean of static embeddings is far from 0, and would be the first "component". ``centre=False`` is the printed
-    form. The sign of each eigenvector is that which makes its largest entry positive.
+    The publication calls XᵀX/n the covariance matrix and does not say that X was centred. It is one only if X is: the
+    mean of static embeddings is far from 0, and would be the first "component". ``centre=False`` is the printed form.
+    The sign of each eigenvector is chosen such that its largest entry is positive.
 
     Args:
         x: (n, d) embeddings.
-        components: k, how many to keep, from 1 to d.
+        components: number k of components to keep, from 1 to d.
         whiten: see above.
-        centre: take off the mean of each column first.
+        centre: whether to subtract the mean of each column first.
 
     Returns:
-        (n, k) float64, on the device of ``x``; columns in descending order of variance in x.
+        Tensor of shape (n, k), float64, on the device of ``x``; columns in descending order of variance in x.
 
     Raises:
-        ValueError: more components than columns, no more rows than components.
-        UnusableEmbeddingsError: x not finite or, for whitening, of a rank below ``components`` (variances down to
-            1e-12 of the largest count).
+        ValueError: if there are more components than columns, or no more rows than components.
+        UnusableEmbeddingsError: if x is not finite or, for whitening, of a rank below ``components`` (variances down
+            to 1e-12 of the largest count).
 
     Reference: He & Toyoizumi 2022, equation 5.
 
@@ -93,15 +93,15 @@ def principal_components(
         tensor([ 1.4142, -1.4142,  0.0000,  0.0000], dtype=torch.float64)
     """
     if whiten not in (None, *get_args(Whiten)):
-        raise ValueError(f"whiten is {whiten!r}: expected one of {[*get_args(Whiten), None]}")
+        raise ValueError(f"whiten must be one of {[*get_args(Whiten), None]}, got {whiten!r}")
     n, d = x.shape
     if not 1 <= components <= d:
-        raise ValueError(f"expected from 1 to {d} components of embeddings of width {d}, got {components}")
+        raise ValueError(f"expected 1 to {d} components for embeddings of width {d}, got {components}")
     if n <= components:
         raise ValueError(f"expected more words than components, got {n} words for {components} components")
     x = _float64(x)
     if not x.isfinite().all():
-        raise UnusableEmbeddingsError("expected finite embeddings, got some that are NaN or infinite")
+        raise UnusableEmbeddingsError("expected finite embeddings, got NaN or infinite values")
     if centre:
         x = x - x.mean(0)
     covariance = x.T @ x / n
@@ -118,8 +118,7 @@ def principal_components(
     rank = int((variance > _RANK_TOLERANCE * variance[0].clamp(min=0)).sum())
     if rank < components:
         raise UnusableEmbeddingsError(
-            f"embeddings that vary in {rank} directions have no {components} components to whiten: ask for at most "
-            f"{rank}"
+            f"expected embeddings of rank {components} or more to whiten, got rank {rank}: use at most {rank}"
         )
     scale = variance.sqrt()
     whitened: Tensor = p / scale if whiten == "divide" else p * scale
@@ -128,14 +127,14 @@ def principal_components(
 
 @dataclass(frozen=True)
 class IndependentComponents:
-    """What an independent component analysis found.
+    """Result of an independent component analysis.
 
     Attributes:
-        sources: (n, k) float64 Y = P Wᵀ, in the scale that the rule leaves them in.
+        sources: (n, k) float64 Y = P Wᵀ, in the scale that results from the rule.
         unmixing: (k, k) float64 W.
-        iterations: updates done.
-        converged: whether the residual came below the tolerance.
-        residual: largest absolute entry of I − g(Y)Yᵀ/n at the end; NaN for FastICA, which has another.
+        iterations: number of updates.
+        converged: whether the residual fell below the tolerance.
+        residual: largest absolute entry of I − g(Y)Yᵀ/n at the end; NaN for FastICA, which uses another criterion.
     """
 
     sources: Float[Tensor, "n k"]
@@ -152,39 +151,40 @@ def amari_ica(
     tolerance: float = TOLERANCE,
     nonlinearity: Nonlinearity = "bounded",
 ) -> IndependentComponents:
-    """Independent components by Amari's natural gradient: W ← W + lr (I − g(Y)Yᵀ/n) W, from W = I, with Y = W P.
+    """Compute independent components by Amari's natural gradient.
 
-    The nonlinearity g (equation 7, whose brackets do not match in print):
+    The update is W ← W + lr (I − g(Y)Yᵀ/n) W, from W = I, with Y = W P. The nonlinearity g (equation 7, whose brackets
+    do not match in print) is one of:
 
     - ``bounded``: g(y) = sgn(y)(1 − e^{−√2|y|}), between −1 and 1.
-    - ``halved``: half of it, the distribution function of a Laplace variable of unit variance less 1/2.
+    - ``halved``: half of it, the distribution function of a Laplace variable of unit variance minus 1/2.
 
-    It suits super-Gaussian sources, sparse ones. g fixes the scale of Y: at the fixed point the mean of g(yᵢ)yᵢ is 1
-    for each component, a standard deviation of about 1.65 for Laplace sources (``bounded``; 3.0 for ``halved``), so
-    scale Y before values are compared with a threshold.
+    It is suitable for super-Gaussian (sparse) sources. g fixes the scale of Y: at the fixed point the mean of g(yᵢ)yᵢ
+    is 1 for each component, a standard deviation of about 1.65 for Laplace sources (``bounded``; 3.0 for ``halved``).
+    Scale Y before you compare values with a threshold.
 
     The rule is equivariant (the course of Y depends on Y alone), so whitening changes the start and not the fixed
-    points. With ``whiten="multiply"`` a component starts at the scale s = S_d: where s is below 1 the rule takes about
-    ln(1/s) / lr iterations more, and where lr · s is above about 3 it diverges.
+    points. With ``whiten="multiply"`` a component starts at the scale s = S_d: if s is below 1, the rule takes about
+    ln(1/s) / lr more iterations, and if lr · s is above about 3, it diverges.
 
-    From whitened data the published rate of 0.01 takes thousands of iterations, one of 0.1 a tenth of these to the
-    same point. Measured: of 5,000 embeddings of WikiText-2 (200 factors of the co-occurrences) and 128 components
-    10,220 iterations at 0.01 and 760 at 0.1, of about 20 ms each on one CPU core, for the same shares of words by
-    clusters within 0.01; 0.3 has not settled after 3,000.
+    From whitened data, the published rate of 0.01 takes thousands of iterations; a rate of 0.1 takes a tenth of them
+    to the same point. Measured on 5,000 embeddings of WikiText-2 (200 factors of the co-occurrences) with 128
+    components: 10,220 iterations at 0.01 and 760 at 0.1, of about 20 ms each on one CPU core, with the same shares of
+    words by clusters within 0.01; at 0.3 it had not settled after 3,000.
 
     Args:
         p: (n, k) samples, centred and whitened.
-        learning_rate: lr. Larger ones than the published take fewer iterations.
-        max_iterations: updates to do at most.
-        tolerance: stop where no entry of I − g(Y)Yᵀ/n is larger (it is looked at every 20 iterations).
+        learning_rate: lr. Rates above the published one take fewer iterations.
+        max_iterations: maximum number of updates.
+        tolerance: stop if no entry of I − g(Y)Yᵀ/n is larger (checked every 20 iterations).
         nonlinearity: see above.
 
     Returns:
-        The components; ``converged`` is false where ``max_iterations`` came first.
+        The components; ``converged`` is False if ``max_iterations`` was reached first.
 
     Raises:
-        ValueError: an unknown nonlinearity, a rate that is not positive, no samples.
-        UnusableEmbeddingsError: input that is not finite, or W growing beyond all bounds.
+        ValueError: if the nonlinearity is unknown, the rate is not positive, or there are no samples.
+        UnusableEmbeddingsError: if the input is not finite, or if W diverges.
 
     Reference: He & Toyoizumi 2022, equations 6 and 7; Amari, Cichocki & Yang 1996, "A new learning algorithm for
     blind signal separation".
@@ -199,33 +199,33 @@ def amari_ica(
         (True, True)
     """
     if nonlinearity not in get_args(Nonlinearity):
-        raise ValueError(f"nonlinearity is {nonlinearity!r}: expected one of {list(get_args(Nonlinearity))}")
+        raise ValueError(f"nonlinearity must be one of {list(get_args(Nonlinearity))}, got {nonlinearity!r}")
     if not (learning_rate > 0 and tolerance > 0 and max_iterations >= 0):
         raise ValueError(
-            f"expected a positive learning rate and tolerance and 0 iterations or more, got {learning_rate}, "
+            f"expected a positive learning rate and tolerance and at least 0 iterations, got {learning_rate}, "
             f"{tolerance} and {max_iterations}"
         )
     p = _float64(p)
     if not p.isfinite().all():
-        raise UnusableEmbeddingsError("expected finite samples, got some that are NaN or infinite")
+        raise UnusableEmbeddingsError("expected finite samples, got NaN or infinite values")
     n, k = p.shape
     if n == 0 or k == 0:
-        raise ValueError(f"expected (n, k) samples, got shape {(n, k)}: there are no samples to take apart")
+        raise ValueError(f"expected at least one sample and one component, got (n, k) = {(n, k)}")
     samples = p.T.contiguous()
     identity = torch.eye(k, dtype=p.dtype, device=p.device)
     half = 0.5 if nonlinearity == "halved" else 1.0
     w, iterations, residual = identity, 0, math.nan
     while True:
         y = w @ samples
-        # in place: the n × k numbers are written as seldom as can be
+        # in place: the n × k numbers are written as rarely as possible
         g = y.abs().mul_(-math.sqrt(2)).expm1_().abs_().copysign_(y)
         gradient = identity - (g @ y.T) * (half / n)
         if iterations % _EVERY == 0 or iterations == max_iterations:
             residual = float(gradient.abs().max())
             if not math.isfinite(residual):
                 raise UnusableEmbeddingsError(
-                    f"the unmixing matrix grew beyond all bounds within {iterations} iterations: take a smaller "
-                    f"learning rate than {learning_rate:g}, or whiten by 'divide'"
+                    f"the unmixing matrix diverged within {iterations} iterations: use a smaller learning rate than "
+                    f"{learning_rate:g}, or whiten by 'divide'"
                 )
             if residual < tolerance or iterations == max_iterations:
                 break
@@ -240,23 +240,24 @@ def fast_ica(
     tolerance: float = FASTICA_TOLERANCE,
     seed: int = 0,
 ) -> IndependentComponents:
-    """Independent components by FastICA: scikit-learn's, symmetric, of the negentropy that log cosh approximates.
+    """Compute independent components by FastICA: scikit-learn's, symmetric, with the log cosh negentropy.
 
-    It keeps W orthogonal, so Y is as white as ``p`` is, and its scale is that of ``p``: white samples are needed.
+    It keeps W orthogonal, so Y is as white as ``p``, and its scale is that of ``p``: it requires white samples.
 
     Args:
         p: (n, k) samples, centred and whitened by ``divide``.
-        max_iterations: updates to do at most, 1 or more.
-        tolerance: stop where no row of W turns by more: 1 − |cosine| between one update and the next.
-        seed: of the first W, which is drawn.
+        max_iterations: maximum number of updates, at least 1.
+        tolerance: stop if no row of W changes by more: 1 − |cosine| between one update and the next.
+        seed: seed of the initial W, which is drawn.
 
     Returns:
-        The components, computed on the CPU and answered on the device of ``p``; ``converged`` is false where
-        ``max_iterations`` came first, and ``residual`` NaN.
+        The components, computed on the CPU and returned on the device of ``p``; ``converged`` is False if
+        ``max_iterations`` was reached first, and ``residual`` is NaN.
 
     Raises:
-        ValueError: no iterations, a tolerance that is not positive, no more samples than components.
-        UnusableEmbeddingsError: input that is not finite.
+        ValueError: if there are no iterations, if the tolerance is not positive, or if there are no more samples than
+            components.
+        UnusableEmbeddingsError: if the input is not finite.
 
     Reference: Hyvärinen 1999, "Fast and robust fixed-point algorithms for independent component analysis".
 
@@ -271,11 +272,11 @@ def fast_ica(
     """
     if not (tolerance > 0 and max_iterations >= 1):
         raise ValueError(
-            f"expected a positive tolerance and 1 iteration or more, got {tolerance} and {max_iterations}"
+            f"expected a positive tolerance and at least 1 iteration, got {tolerance} and {max_iterations}"
         )
     p = _float64(p)
     if not p.isfinite().all():
-        raise UnusableEmbeddingsError("expected finite samples, got some that are NaN or infinite")
+        raise UnusableEmbeddingsError("expected finite samples, got NaN or infinite values")
     if len(p) <= p.shape[1] or p.shape[1] == 0:
         raise ValueError(f"expected more samples than components, got (n, k) = {tuple(p.shape)}")
     ica = FastICA(whiten=False, fun="logcosh", max_iter=max_iterations, tol=tolerance, random_state=seed)
@@ -293,16 +294,16 @@ def fast_ica(
 
 
 def amari_index(product: Float[Tensor, "k k"]) -> float:
-    """How far an unmixing matrix times the mixing matrix is from a scaled permutation, in [0, 1].
+    """Compute how far an unmixing matrix times the mixing matrix is from a scaled permutation, in [0, 1].
 
-    1 / (2k(k−1)) [Σᵢ (Σⱼ |pᵢⱼ| / maxⱼ |pᵢⱼ| − 1) + Σⱼ (Σᵢ |pᵢⱼ| / maxᵢ |pᵢⱼ| − 1)]: 0 where each source is found, in
-    whatever order, sign and scale; 1 where every output holds all sources alike.
+    It is 1 / (2k(k−1)) [Σᵢ (Σⱼ |pᵢⱼ| / maxⱼ |pᵢⱼ| − 1) + Σⱼ (Σᵢ |pᵢⱼ| / maxᵢ |pᵢⱼ| − 1)]: 0 if each source is found,
+    in any order, sign and scale; 1 if every output holds all sources equally.
 
     Args:
         product: (k, k) unmixing matrix @ mixing matrix.
 
     Raises:
-        ValueError: a row or column of zeros, numbers that are not finite, an empty product or one that is not square.
+        ValueError: if a row or column is zero, if numbers are not finite, or if the product is empty or not square.
 
     Reference: Amari, Cichocki & Yang 1996, section 5, normalised by 2k(k − 1).
 
@@ -313,9 +314,7 @@ def amari_index(product: Float[Tensor, "k k"]) -> float:
     size = product.double().abs().cpu()
     k = len(size)
     if k == 0 or size.shape != (k, k):
-        raise ValueError(
-            f"expected a (k, k) product of one component or more, got {tuple(size.shape)}, empty or not square"
-        )
+        raise ValueError(f"expected a square (k, k) product with k of at least 1, got {tuple(size.shape)}")
     rows, columns = size.amax(1), size.amax(0)
     if not (size.isfinite().all() and (rows > 0).all() and (columns > 0).all()):
         raise ValueError(

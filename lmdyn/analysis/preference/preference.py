@@ -23,14 +23,14 @@ __all__ = [
 ]
 
 PreferenceVariant = Literal["mean_probability", "mean_log_probability", "printed"]
-"""What log p̄ of equation 4 is: see :func:`token_preference`."""
+"""Definition of log p̄ in equation 4: see :func:`token_preference`."""
 
 
 def primary_tower(predictions: Predictions) -> int:
-    """The tower that gives the targets the largest mean probability over the corpus; of equals the first.
+    """Return the tower with the largest mean probability of the targets over the corpus; the first of equal ones.
 
     Raises:
-        ValueError: no positions.
+        ValueError: if there are no positions.
 
     Reference: He & Toyoizumi 2022, equation 3.
 
@@ -42,22 +42,22 @@ def primary_tower(predictions: Predictions) -> int:
         1
     """
     if not bool(predictions.count.sum() > 0):
-        raise ValueError("no positions with a target: there is nothing that a tower could be better at")
+        raise ValueError("no positions with a target: expected at least one to compare towers")
     return int(predictions.mean_probability.argmax())
 
 
 class Pair(NamedTuple):
-    """Two towers that are compared: arguments of :func:`token_preference` and its like."""
+    """Two towers to compare: arguments of :func:`token_preference` and similar functions."""
 
     primary: int
     other: int
 
 
 def leading_towers(predictions: Predictions) -> Pair:
-    """The primary tower, and the one with the next highest mean probability: the other one of two.
+    """Return the primary tower, and the tower with the next highest mean probability.
 
     Raises:
-        ValueError: no positions, or one tower.
+        ValueError: if there are no positions, or only one tower.
 
     Example:
         >>> from lmdyn.analysis.preference.tower_predictions import TowerPredictions
@@ -73,19 +73,19 @@ def leading_towers(predictions: Predictions) -> Pair:
 
 
 def _towers(predictions: Predictions, primary: int | None, other: int | None) -> tuple[int, int]:
-    """The primary tower and the one it is compared with."""
+    """Return the primary tower and the tower to compare it with."""
     K = predictions.towers
     if K < 2:
         raise ValueError(
-            "a preference compares two towers, and there is one: train a model with n_towers of 2 or more"
+            "a preference requires two towers, got one: train a model with n_towers of at least 2"
         )
     first = primary_tower(predictions) if primary is None else primary
     if other is None and K > 2:
-        raise ValueError(f"{K} towers: say which one to compare tower {first} with, as other=")
+        raise ValueError(f"with {K} towers, set other= to the tower to compare tower {first} with")
     second = 1 - first if other is None else other
     if not (0 <= first < K and 0 <= second < K and first != second):
         raise ValueError(
-            f"expected two different towers of 0 … {K - 1}, got primary {first} and other {second}"
+            f"expected two different towers from 0 to {K - 1}, got primary {first} and other {second}"
         )
     return first, second
 
@@ -98,9 +98,9 @@ def token_preference(
     other: int | None = None,
     half: int | None = None,
 ) -> Float[Tensor, "vocab"]:
-    """Preference s_a = log p̄₁ₐ − log p̄₂ₐ of the primary tower over another one for each type a, in nats.
+    """Compute the preference s_a = log p̄₁ₐ − log p̄₂ₐ of the primary tower over another for each type a, in nats.
 
-    Above 0 where the primary tower predicts a better. Swapping the two towers negates it.
+    It is positive if the primary tower predicts a better. Swapping the two towers changes its sign.
 
     ==========================  =======================================================================================
     variant                     log p̄ₖₐ
@@ -108,23 +108,25 @@ def token_preference(
     ``mean_probability``        log of the mean of pₖ(a) over the positions whose target is a
     ``mean_log_probability``    mean of log pₖ(a) over the same positions: s is the difference of the losses on a
     ``printed``                 log of the mean of pₖ(a) over all positions, as equation 4 is printed. Both p̄ of
-                                calibrated towers are the frequency of a: s vanishes, and tells of calibration only
+                                calibrated towers are the frequency of a: s is 0, and measures calibration only
     ==========================  =======================================================================================
 
     Args:
-        predictions: of two or more towers.
+        predictions: predictions of at least two towers.
         variant: see above.
-        primary: None for the primary tower of the corpus (equation 3); a number holds the towers' order, and with it
-            the sign, over training.
-        other: tower to compare with; None for the other one of two.
-        half: 0 or 1 for one half of the corpus, None for all of it. The primary tower is that of all of it.
+        primary: None for the primary tower of the corpus (equation 3); a number fixes the order of the towers, and
+            with it the sign, over training.
+        other: tower to compare with; None for the other one if there are two.
+        half: 0 or 1 for one half of the corpus, None for all of it. The primary tower is always that of the whole
+            corpus.
 
     Returns:
-        (V,) float64; NaN where a never occurs as a target, or has p̄ = 0 from both towers; ±∞ where from one.
+        Tensor of shape (V,), float64; NaN if a never occurs as a target, or if p̄ = 0 for both towers; ±∞ if it is 0
+        for one.
 
     Raises:
-        ValueError: one tower; more than two and ``other`` not given; no such towers, half or variant; ``printed``
-            without :meth:`TowerPredictions.update_all`, or of a half.
+        ValueError: if there is one tower; if there are more than two and ``other`` is not given; if a tower, half or
+            variant does not exist; for ``printed`` without :meth:`TowerPredictions.update_all`, or with a half.
 
     Reference: He & Toyoizumi 2022, equations 3 and 4.
 
@@ -138,12 +140,13 @@ def token_preference(
     if variant not in get_args(PreferenceVariant):
         raise ValueError(f"expected a variant of {list(get_args(PreferenceVariant))}, got {variant!r}")
     if half not in (None, 0, 1):
-        raise ValueError(f"half is 0, 1 or None for both, got {half}")
+        raise ValueError(f"half must be 0, 1 or None for both, got {half}")
     first, second = _towers(predictions, primary, other)
     if variant == "printed":
         if predictions.all_positions is None or half is not None:
             raise ValueError(
-                "variant 'printed' needs the probabilities of all types at all positions, which are known of the whole "
+                "variant 'printed' requires the probabilities of all types at all positions, which are "
+                "available for the whole "
                 f"corpus after TowerPredictions.update_all(): got {'none' if half is None else f'half {half}'}"
             )
         log_means = torch.where(predictions.count > 0, predictions.all_positions, torch.nan).log()
@@ -157,23 +160,23 @@ def token_preference(
 def preference_standard_error(
     predictions: Predictions, *, primary: int | None = None, other: int | None = None
 ) -> Float[Tensor, "vocab"]:
-    """Standard error of ``mean_probability`` preference, in nats: how far s_a would vary over texts of this length.
+    """Compute the standard error of ``mean_probability`` preference over texts of this length, in nats.
 
-    By the delta method, the towers paired at each position: the variance of s is
-    (C₁₁/p̄₁² + C₂₂/p̄₂² − 2 C₁₂/(p̄₁ p̄₂)) / n with C the sample covariance (n − 1) of the two probabilities. Positions
-    are taken as independent: for words that come in bursts it is too small. It does not say how s varies over
-    trainings.
+    By the delta method, with the towers paired at each position, the variance of s is (C₁₁/p̄₁² + C₂₂/p̄₂² − 2
+    C₁₂/(p̄₁ p̄₂)) / n, with C the sample covariance (n − 1) of the two probabilities. Positions are treated as
+    independent: for words that occur in bursts, the error is too small. It does not measure how s varies over training
+    runs.
 
     Args:
-        predictions: of two or more towers.
+        predictions: predictions of at least two towers.
         primary: as in :func:`token_preference`; the error of both orders is the same.
         other: as in :func:`token_preference`.
 
     Returns:
-        (V,) float64, from 0; NaN where a type has fewer than 2 positions, or p̄ = 0 from a tower.
+        Tensor of shape (V,), float64, at least 0; NaN if a type has fewer than 2 positions, or if p̄ = 0 for a tower.
 
     Raises:
-        ValueError: as :func:`token_preference`.
+        ValueError: as in :func:`token_preference`.
 
     Reference: Davison & Hinkley 1997, section 2.7.1.
 
@@ -182,19 +185,19 @@ def preference_standard_error(
         >>> sums = TowerPredictions(vocab_size=1, towers=2)
         >>> p = torch.tensor([[0.5, 0.5], [0.2, 0.6]])
         >>> sums.update(p.log(), torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1]))
-        >>> preference_standard_error(sums.reduce())  # that of a mean, over the mean: 0.2 / 0.4
+        >>> preference_standard_error(sums.reduce())  # error of a mean, divided by the mean: 0.2 / 0.4
         tensor([0.5000], dtype=torch.float64)
     """
     pair = list(_towers(predictions, primary, other))
     p = predictions.probability[pair]
     relative = predictions.covariance[pair][:, pair] / (p[:, None] * p[None])
-    # adding up to exactly 0 for identical towers; rounding alone makes it negative
+    # exactly 0 for identical towers; only rounding makes it negative
     variance = (relative[0, 0] + relative[1, 1] - 2 * relative[0, 1]).clamp(min=0)
     return (variance / (predictions.count - 1)).sqrt()
 
 
 class SplitHalf(NamedTuple):
-    """Of a preference in two halves of a corpus: their correlation, and the reliability of that of the whole."""
+    """Correlation of a preference in two halves of a corpus, and its reliability in the whole corpus."""
 
     correlation: float
     reliability: float
@@ -208,25 +211,25 @@ def split_half_reliability(
     primary: int | None = None,
     other: int | None = None,
 ) -> SplitHalf:
-    """How much of the differences between types' preferences is no noise of the text they were measured on.
+    """Compute which share of the differences between types' preferences is not noise of the measured text.
 
-    The Pearson correlation r of the preferences of ``types`` in the two halves, and the reliability 2r / (1 + r) of
-    their preferences in the whole corpus (Spearman–Brown): the share of their variance that is not noise. Types that
-    lack in a half are left out.
+    The result is the Pearson correlation r of the preferences of ``types`` in the two halves, and the reliability 2r /
+    (1 + r) of their preferences in the whole corpus (Spearman–Brown): the share of their variance that is not noise.
+    Types that are missing in a half are left out.
 
     Args:
-        predictions: of two or more towers, positions being assigned to halves at random or by documents.
+        predictions: predictions of at least two towers, with positions assigned to halves at random or by documents.
         types: (n,) ids of the types to correlate over.
-        variant: as in :func:`token_preference`, but for ``printed``, which has no halves.
+        variant: as in :func:`token_preference`, except ``printed``, which has no halves.
         primary: as in :func:`token_preference`.
         other: as in :func:`token_preference`.
 
     Returns:
-        The correlation, in [−1, 1], and the reliability, at most 1; below 0 (to −∞) both mean that there is none. NaN
-        of fewer than 3 types, or a constant preference.
+        The correlation, in [−1, 1], and the reliability, at most 1; if r is below 0, there is no reliability (the
+        value goes to −∞). NaN for fewer than 3 types, or if a preference is constant.
 
     Raises:
-        ValueError: as :func:`token_preference`.
+        ValueError: as in :func:`token_preference`.
 
     Reference: Spearman 1910; Brown 1910.
 
@@ -248,12 +251,12 @@ def split_half_reliability(
 
 
 def most_frequent_tag(counts: Int[Tensor, "vocab tags"]) -> Int[Tensor, "vocab"]:
-    """The most frequent tag of each type, −1 of a type that has none; of equally frequent ones the first.
+    """Return the most frequent tag of each type, −1 for types without a tag; the first of equally frequent ones.
 
     Args:
-        counts: (V, tags) occurrences of each type under each tag; of no tags every type has none.
+        counts: (V, tags) occurrences of each type under each tag; with 0 tags, no type has one.
 
-    Reference: He & Toyoizumi 2022, section 5.2. (:func:`lmdyn.analysis.word_tags` asks for a majority.)
+    Reference: He & Toyoizumi 2022, section 5.2. (:func:`lmdyn.analysis.word_tags` requires a majority.)
 
     Example:
         >>> most_frequent_tag(torch.tensor([[1, 3], [2, 2], [0, 0]]))

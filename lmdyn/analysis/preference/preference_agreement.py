@@ -1,4 +1,4 @@
-"""How far two instances of a model agree on what their towers prefer, and what of it word frequency tells."""
+"""Agreement of two instances of a model in their towers' preferences, and the share that word frequency explains."""
 
 import math
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from lmdyn.analysis.statistics.correlation import FloatArray, pearson, spearman,
 
 __all__ = ["Agreement", "compare_preferences", "shuffled_within"]
 
-_ONE = 1 - 1e-12  # a correlation beyond is 1 but for rounding; Fisher's z of it is finite
+_ONE = 1 - 1e-12  # a larger correlation is 1 up to rounding; Fisher's z of this value is finite
 
 
 @dataclass(frozen=True)
 class Agreement:
     """Correlations of two preferences over types, with bootstrap intervals and controls.
 
-    Every value is NaN where it is undefined: fewer than 3 types, or a constant preference.
+    Each value is NaN if it is undefined: for fewer than 3 types, or a constant preference.
 
     Attributes:
         types: number of types compared.
@@ -30,9 +30,9 @@ class Agreement:
         spearman: Spearman's rank correlation, in [−1, 1].
         spearman_low: lower end of its interval.
         spearman_high: upper end of its interval.
-        spearman_given_frequency: partial rank correlation, the frequency rank being held.
-        shuffled: mean of |Pearson's r| with the types of the second shuffled: what agreement by chance gives.
-        shuffled_high: the ``confidence`` quantile of |r| so shuffled.
+        spearman_given_frequency: partial rank correlation, with the frequency rank held fixed.
+        shuffled: mean of |Pearson's r| with the types of the second instance shuffled: the agreement by chance.
+        shuffled_high: the ``confidence`` quantile of |r| with shuffled types.
     """
 
     types: int
@@ -57,28 +57,29 @@ def compare_preferences(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Agreement:
-    """How far two instances agree in their preferences of the most frequent types (tables 2 and 4).
+    """Compute how far two instances agree in their preferences for the most frequent types (tables 2 and 4).
 
-    Intervals are basic bootstrap intervals over types, on the scale of Fisher's z = artanh r, where the spread of a
-    correlation hardly depends on it; transformed back they stay within [−1, 1], which plain basic intervals near 1 do
-    not. Spearman's takes the ranks among all types for resampled ones too, instead of ranking each resampling anew: for
-    bivariate normal values it is by 1 % (r = 0) to 6 % (r = 0.94) narrower for it. They tell how the correlation
-    varies over types, not over trainings.
+    Intervals are basic bootstrap intervals over types, on the scale of Fisher's z = artanh r, on which the spread of a
+    correlation hardly depends on its value. Transformed back, they stay within [−1, 1], unlike plain basic intervals
+    near 1. For Spearman's correlation, resampled types keep their ranks among all types; they are not ranked again.
+    For bivariate normal values, this makes the interval narrower by 1 % (r = 0) to 6 % (r = 0.94). The intervals
+    measure how the correlation varies over types, not over training runs.
 
-    Of the frequency rank that is held, 1 is the most frequent type, and types of equal frequency share a rank.
+    For the frequency rank that is held fixed, 1 is the most frequent type, and types of equal frequency share a rank.
 
     Args:
         first: (n,) preferences of one instance.
-        second: (n,) preferences of the other, of the same types. Types that are not finite in both are left out.
+        second: (n,) preferences of the other instance for the same types. Types that are not finite in both are left
+            out.
         frequency: (n,) counts of the types.
-        top: compare this many of the most frequent types; of equally frequent ones the first.
-        resamplings: of the bootstrap, and shufflings; 0 for neither (NaN).
-        confidence: of the intervals, between 0 and 1.
-        seed: of the resamplings.
+        top: number of the most frequent types to compare; of equally frequent ones, the first.
+        resamplings: number of bootstrap resamplings and of shuffles; 0 for neither (NaN).
+        confidence: confidence of the intervals, between 0 and 1.
+        seed: seed of the resamplings.
 
     Raises:
-        ValueError: different lengths; ``top`` below 1, ``resamplings`` below 0, a confidence outside of (0, 1); a
-            frequency that is not finite.
+        ValueError: if lengths differ; if ``top`` is below 1, ``resamplings`` below 0, or ``confidence`` outside (0,
+            1); if a frequency is not finite.
 
     Reference: He & Toyoizumi 2022, sections 5.1 and 8.1; Fisher 1921; Davison & Hinkley 1997, equation 5.6.
 
@@ -90,17 +91,17 @@ def compare_preferences(
     """
     if not (first.ndim == 1 and first.shape == second.shape == frequency.shape):
         raise ValueError(
-            f"expected a preference of both and a frequency for each type, got {first.shape}, {second.shape} and "
+            f"expected two preferences and a frequency for each type, got {first.shape}, {second.shape} and "
             f"{frequency.shape}"
         )
     if top < 1 or resamplings < 0 or not 0 < confidence < 1:
         raise ValueError(
-            f"expected top from 1, resamplings from 0 and a confidence between 0 and 1, got {top}, {resamplings} and "
+            f"expected top >= 1, resamplings >= 0 and a confidence between 0 and 1, got {top}, {resamplings} and "
             f"{confidence}"
         )
     rarity = -frequency.astype(np.float64)
     if not np.isfinite(rarity).all():
-        raise ValueError("a frequency is not finite: give the count of each type, 0 where it does not occur")
+        raise ValueError("a frequency is not finite: pass the count of each type, 0 if it does not occur")
     finite = np.flatnonzero(np.isfinite(first) & np.isfinite(second))
     kept = finite[np.argsort(rarity[finite], kind="stable")[:top]]
     x, y = (unit_values(v[kept].astype(np.float64)) for v in (first, second))
@@ -111,7 +112,7 @@ def compare_preferences(
     weights = draw_blocks(n, resamplings, seed).astype(np.float64)
     x_ranks, y_ranks = rankdata(x), rankdata(y)
     r, rho = pearson(x, y), spearman(x, y)
-    # a stream of its own: the shufflings do not depend on the draws. They leave means and variances as they are
+    # a separate stream: the shuffles do not depend on the draws. They do not change means and variances
     random, u, v = np.random.default_rng([seed, 1]), x - x.mean(), y - y.mean()
     norms = np.linalg.norm(u) * np.linalg.norm(v) if np.isfinite(r) else nan
     chance = np.abs([u @ random.permutation(v) for _ in range(resamplings)]) / norms
@@ -128,23 +129,23 @@ def compare_preferences(
 
 
 def shuffled_within(first: npt.NDArray[Any], second: npt.NDArray[Any], strata: npt.NDArray[Any]) -> float:
-    """Mean of Pearson's correlation over all permutations of the second's types within strata.
+    """Compute the mean Pearson correlation over all permutations of the second preference within strata.
 
-    What two preferences have in common because each depends on what the strata are made of (a word's frequency, its
-    part of speech) is left by such a permutation, and nothing else. A permutation leaves means and variances as they
-    are, so that the mean over all of them is known: Σₛ nₛ (x̄ₛ − x̄)(ȳₛ − ȳ) / (n σₓ σᵧ), the covariance of the strata's
-    means over the deviations of the types.
+    Such a permutation keeps only what two preferences have in common because each depends on the variable of the
+    strata (a word's frequency, its part of speech). A permutation does not change means and variances, so the mean
+    over all of them has a closed form: Σₛ nₛ (x̄ₛ − x̄)(ȳₛ − ȳ) / (n σₓ σᵧ), the covariance of the strata's means over
+    the deviations of the types.
 
     Args:
         first: (n,) preferences of one instance.
-        second: (n,) preferences of the other, of the same types.
-        strata: (n,) whole numbers: the stratum of each type.
+        second: (n,) preferences of the other instance for the same types.
+        strata: (n,) integers: the stratum of each type.
 
     Returns:
-        A number from -1 to 1; NaN of fewer than 3 types, or where a preference is constant or not finite.
+        A number from -1 to 1; NaN for fewer than 3 types, or if a preference is constant or not finite.
 
     Raises:
-        ValueError: different lengths.
+        ValueError: if lengths differ.
 
     Reference: Good 2005, "Permutation, parametric and bootstrap tests", section 3.6 (restricted permutations).
 
@@ -155,7 +156,7 @@ def shuffled_within(first: npt.NDArray[Any], second: npt.NDArray[Any], strata: n
     """
     if not (first.ndim == 1 and first.shape == second.shape == strata.shape):
         raise ValueError(
-            f"expected a preference of both and a stratum for each type, got {first.shape}, {second.shape} and "
+            f"expected two preferences and a stratum for each type, got {first.shape}, {second.shape} and "
             f"{strata.shape}"
         )
     if math.isnan(pearson(first, second)):
@@ -168,7 +169,7 @@ def shuffled_within(first: npt.NDArray[Any], second: npt.NDArray[Any], strata: n
 
 
 def _interval(value: float, resampled: FloatArray, confidence: float) -> tuple[float, float]:
-    """Basic bootstrap interval of a correlation, by Fisher's z; of ±1 it is that point, and of NaN NaN."""
+    """Return the basic bootstrap interval of a correlation, by Fisher's z; (value, value) for ±1 and NaN."""
     if not abs(value) < _ONE:
         return value, value
     z = np.arctanh(np.clip(resampled[np.isfinite(resampled)], -_ONE, _ONE))

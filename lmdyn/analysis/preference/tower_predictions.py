@@ -1,4 +1,4 @@
-"""What each tower of a language model predicts of each word: streaming sums over the text, and their means."""
+"""Predictions of each word by each tower of a language model: streaming sums over the text, and their means."""
 
 from dataclasses import dataclass
 
@@ -15,18 +15,18 @@ __all__ = ["Predictions", "TowerPredictions", "means_of"]
 class Predictions:
     """How well each of K towers predicts each of V types: means over the positions whose target is the type.
 
-    All are float64 on the CPU, the same on every rank. Means over no positions are NaN.
+    All tensors are float64 on the CPU, the same on every rank. Means over no positions are NaN.
 
     Attributes:
-        count: (V,) positions whose target is the type.
-        probability: (K, V) mean probability of the type there, in [0, 1].
-        log_probability: (K, V) mean log-probability there, in nats, at most 0; −∞ where a probability was 0.
-        covariance: (K, K, V) covariance of the towers' probabilities there, divided by the count; NaN of fewer
-            than 2 positions.
-        half_count: (2, V) positions in each half of the corpus.
+        count: (V,) number of positions whose target is the type.
+        probability: (K, V) mean probability of the type at these positions, in [0, 1].
+        log_probability: (K, V) mean log-probability at these positions, in nats, at most 0; −∞ if a probability was 0.
+        covariance: (K, K, V) covariance of the towers' probabilities at these positions, divided by the count; NaN for
+            fewer than 2 positions.
+        half_count: (2, V) number of positions in each half of the corpus.
         half_probability: (2, K, V) mean probability in each half.
         half_log_probability: (2, K, V) mean log-probability in each half.
-        all_positions: (K, V) mean probability of the type over all positions, whatever their target; None where
+        all_positions: (K, V) mean probability of the type over all positions, whatever their target; None if
             :meth:`TowerPredictions.update_all` was not called.
     """
 
@@ -41,17 +41,17 @@ class Predictions:
 
     @property
     def towers(self) -> int:
-        """K."""
+        """Number K of towers."""
         return len(self.probability)
 
     @property
     def mean_probability(self) -> Float[Tensor, "towers"]:
-        """(K,) mean over all positions of the probability of the target (He & Toyoizumi 2022, equation 3)."""
+        """Mean probability of the target over all positions, (K,) (He & Toyoizumi 2022, equation 3)."""
         return self._over_positions(self.probability)
 
     @property
     def cross_entropy(self) -> Float[Tensor, "towers"]:
-        """(K,) mean over all positions of −log p of the target, in nats."""
+        """Mean of −log p of the target over all positions, (K,), in nats."""
         return -self._over_positions(self.log_probability)
 
     def _over_positions(self, means: Tensor) -> Tensor:
@@ -60,17 +60,17 @@ class Predictions:
 
 
 class TowerPredictions:
-    """Streaming float64 sums of the probabilities that K towers give to the targets, by type and half of the corpus.
+    """Streaming float64 sums of the probabilities that K towers assign to the targets, by type and half of the corpus.
 
-    Memory is O(K² · vocab_size), whatever the corpus. Sums add over batches and ranks, and nothing waits for the device
-    in the updates.
+    Memory is O(K² · vocab_size), whatever the corpus. Sums add over batches and ranks, and updates do not synchronize
+    with the device.
 
     Args:
-        vocab_size: V, targets are 0 … V − 1.
-        towers: K, from 1.
+        vocab_size: number V of types; targets are 0 … V − 1.
+        towers: number K of towers, at least 1.
 
     Raises:
-        ValueError: no types or no towers.
+        ValueError: if there are no types or no towers.
 
     Example:
         >>> sums = TowerPredictions(vocab_size=3, towers=2)
@@ -87,10 +87,10 @@ class TowerPredictions:
         self.vocab_size = vocab_size
         self.towers = towers
         self._pairs = torch.triu_indices(towers, towers)  # of the products, row by row
-        # a row for each type and half, the first for what does not count; a column for each sum
+        # a row for each type and half, the first for positions that do not count; a column for each sum
         columns = 1 + 2 * towers + self._pairs.shape[1]
         self._sums = torch.zeros(2 * vocab_size + 1, columns, dtype=torch.float64)
-        # of p(a) over all positions; the last column is their number
+        # sums of p(a) over all positions; the last column is the number of positions
         self._all = torch.zeros(towers, vocab_size + 1, dtype=torch.float64)
 
     def update(
@@ -102,13 +102,13 @@ class TowerPredictions:
         """Add n positions.
 
         Args:
-            log_probabilities: (K, n) ln p of the target at each position, from each tower, at most 0.
-            targets: (n,) types; a position with a negative one (−100: padding, not masked) does not count.
-            halves: (n,) 0 or 1, the half of the corpus that the position is in, for split-half reliability.
+            log_probabilities: (K, n) ln p of the target at each position, for each tower, at most 0.
+            targets: (n,) types; a position with a negative target (−100: padding, not masked) does not count.
+            halves: (n,) 0 or 1, the half of the corpus that contains the position, for split-half reliability.
 
         Raises:
-            ValueError: another number of towers or positions; on the CPU also a target that is not below
-                ``vocab_size``, a half that is not 0 or 1.
+            ValueError: if the number of towers or positions is wrong; on the CPU, also if a target is not below
+                ``vocab_size``, or if a half is not 0 or 1.
         """
         if log_probabilities.shape != (self.towers, len(targets)) or halves.shape != targets.shape:
             raise ValueError(
@@ -118,31 +118,33 @@ class TowerPredictions:
         log_p, targets, halves = (_with_float64(v) for v in (log_probabilities, targets, halves))
         counts = targets >= 0
         halves = torch.where(counts, halves, 0)
-        if targets.device.type == "cpu" and len(targets):  # no sync elsewhere
+        if targets.device.type == "cpu" and len(targets):  # no synchronization elsewhere
             if int(targets.max()) >= self.vocab_size:
-                raise ValueError(f"a target of {int(targets.max())} in a vocabulary of {self.vocab_size}")
+                raise ValueError(
+                    f"expected targets below vocab_size {self.vocab_size}, got {int(targets.max())}"
+                )
             if int(halves.min()) < 0 or int(halves.max()) > 1:
-                raise ValueError(f"halves are 0 or 1, got {int(halves.min())} to {int(halves.max())}")
-        # boolean indexing would wait for the device; a target beyond the vocabulary is beyond the table too
+                raise ValueError(f"halves must be 0 or 1, got {int(halves.min())} to {int(halves.max())}")
+        # boolean indexing would synchronize; a target beyond the vocabulary is also beyond the table
         row = torch.where(counts, 1 + 2 * targets.long() + halves, 0)
         log_p = log_p.detach().double()
         p = log_p.exp()
         products = [
             p[tower] * p[tower:] for tower in range(self.towers)
-        ]  # indexing by self._pairs would wait
+        ]  # indexing by self._pairs would synchronize
         terms = torch.cat([torch.ones_like(p[:1]), p, log_p, *products])
-        self._sums = self._sums.to(p.device)  # a copy to the device in the first update only
+        self._sums = self._sums.to(p.device)  # copies to the device in the first update only
         self._sums.index_add_(0, row, terms.T)
 
     def update_all(self, sums: Float[Tensor, "towers vocab"], positions: int | Int[Tensor, ""]) -> None:
-        """Add positions to the mean over all of them: needed by the variant ``printed`` alone.
+        """Add positions to the mean over all of them: required only for the variant ``printed``.
 
         Args:
             sums: (K, V) Σ of the probability of each type over the positions, whatever their target.
-            positions: number of these positions, 0 or more.
+            positions: number of these positions, at least 0.
 
         Raises:
-            ValueError: other numbers of towers or types.
+            ValueError: if the number of towers or types is wrong.
 
         Example:
             >>> sums = TowerPredictions(vocab_size=2, towers=1)
@@ -151,37 +153,40 @@ class TowerPredictions:
             tensor([[0.2500, 0.7500]], dtype=torch.float64)
         """
         if sums.shape != (self.towers, self.vocab_size):
-            raise ValueError(f"expected sums {(self.towers, self.vocab_size)}, got {tuple(sums.shape)}")
+            raise ValueError(
+                f"expected sums of shape {(self.towers, self.vocab_size)}, got {tuple(sums.shape)}"
+            )
         sums = _with_float64(sums.detach())
         self._all = self._all.to(sums.device)
         self._all[:, :-1] += sums
         self._all[:, -1] += _with_float64(positions) if isinstance(positions, Tensor) else positions
 
     def reduce(self) -> Predictions:
-        """The means over all ranks' positions. Every rank must enter; more updates may follow.
+        """Return the means over the positions of all ranks. Every rank must call it; more updates may follow.
 
         Raises:
-            ValueError: values that are no probabilities (below 0, a mean above 1, NaN).
+            ValueError: if values are not probabilities (below 0, a mean above 1, NaN).
         """
         sums, over_all = (all_reduce_sum(table).cpu() for table in (self._sums, self._all))
         K = self.towers
         by_half = sums[1:].reshape(self.vocab_size, 2, -1).permute(1, 2, 0)  # (half, column, type)
         sums = by_half.sum(0)
         count, probability, log_probability = means_of(sums, K)
-        # 1e-5: softmax in half precision
+        # 1e-5: tolerance for softmax in half precision
         wrong = (log_probability.isnan() & (count > 0)) | (probability > 1 + 1e-5)
         if bool(wrong.any()):
             tower, token = (int(i) for i in wrong.nonzero()[0])
             raise ValueError(
-                f"tower {tower} gave type {token} values that are no probabilities (mean {probability[tower, token]}, "
+                f"tower {tower} gave type {token} values that are not probabilities (mean {probability[tower, token]}, "
                 f"mean log {log_probability[tower, token]}): expected logarithms of at most 0, without NaN"
             )
-        # Raw moments are fine here, unlike elsewhere: a variance is known to some roundings of the mean square, so its
-        # root to about 1e-7 of p̄, and the standard error of log p̄ to 1e-7/√n. Nobody reads so small a one.
+        # Raw moments are acceptable here, unlike elsewhere: a variance is precise to a few roundings of the mean
+        # square, so its root to about 1e-7 of p̄, and the standard error of log p̄ to 1e-7/√n, far below what is
+        # reported.
         one, other = self._pairs
         upper = sums[1 + 2 * K :] / count - probability[one] * probability[other]
         deviation = upper[one == other].clamp(min=0).sqrt()
-        bound = deviation[one] * deviation[other]  # Cauchy–Schwarz, which rounding alone breaks
+        bound = deviation[one] * deviation[other]  # Cauchy–Schwarz, which only rounding violates
         upper = upper.clamp(-bound, bound)
         covariance = upper.new_empty(K, K, self.vocab_size)
         covariance[one, other] = covariance[other, one] = torch.where(count >= 2, upper, torch.nan)
@@ -202,10 +207,10 @@ class TowerPredictions:
 
 
 def means_of(sums: Tensor, towers: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Count (V,), mean probability and mean log-probability (K, V) of the sums (column, V)."""
+    """Return count (V,), mean probability and mean log-probability (K, V) of the sums (column, V)."""
     return sums[0], sums[1 : 1 + towers] / sums[0], sums[1 + towers : 1 + 2 * towers] / sums[0]
 
 
 def _with_float64(tensor: Tensor) -> Tensor:
-    """``tensor`` on a device that has float64, as mps does not."""
+    """Return ``tensor`` on a device that supports float64; mps does not."""
     return tensor.cpu() if tensor.device.type == "mps" else tensor

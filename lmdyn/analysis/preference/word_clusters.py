@@ -31,20 +31,20 @@ Method = Literal["amari", "fastica"]
 
 @dataclass(frozen=True)
 class Membership:
-    """Which words belong to which clusters.
+    """Assignment of words to clusters.
 
-    A cluster is one direction of one component: cluster 2c is the positive direction of component c, cluster 2c + 1 the
-    negative one. A word may belong to several.
+    A cluster is one direction of one component: cluster 2c is the positive direction of component c, cluster 2c + 1
+    the negative one. A word may belong to several clusters.
 
     Attributes:
-        words: n, how many words there are, members of clusters or not.
-        number: how many clusters there may be, some of which may be empty.
-        word: (m,) of each pair of a word and a cluster that it belongs to, the word, from 0 to n − 1.
-        cluster: (m,) the cluster, from 0 to ``number`` − 1.
-        value: (m,) how far the word goes in this component, positive or negative as the direction is.
+        words: number n of words, whether members of clusters or not.
+        number: number of clusters, some of which may be empty.
+        word: (m,) for each pair of a word and a cluster that it belongs to, the word, from 0 to n − 1.
+        cluster: (m,) for each pair, the cluster, from 0 to ``number`` − 1.
+        value: (m,) for each pair, the value of the word in this component, with the sign of the direction.
 
     Raises:
-        ValueError: words or clusters that there are not.
+        ValueError: if a word or cluster does not exist.
 
     Example:
         >>> pairs = {"word": torch.tensor([0, 1, 1]), "cluster": torch.tensor([0, 0, 3])}
@@ -70,49 +70,49 @@ class Membership:
 
     @property
     def component(self) -> Int[Tensor, "m"]:
-        """(m,) the component of each pair."""
+        """Component of each pair, (m,)."""
         return self.cluster // 2
 
     @property
     def sign(self) -> Int[Tensor, "m"]:
-        """(m,) the direction of each pair, 1 or −1."""
+        """Direction of each pair, 1 or −1, (m,)."""
         return 1 - 2 * (self.cluster % 2)
 
     @property
     def sizes(self) -> Int[Tensor, "clusters"]:
-        """(number,) members of each cluster."""
+        """Number of members of each cluster, (number,)."""
         return torch.bincount(self.cluster, minlength=self.number)
 
     @property
     def clusters_per_word(self) -> Int[Tensor, "n"]:
-        """(n,) in how many clusters each word is."""
+        """Number of clusters of each word, (n,)."""
         return torch.bincount(self.word, minlength=self.words)
 
     @property
     def mean_clusters(self) -> float:
-        """Clusters that a word belongs to, on average; 1.45 in the publication."""
+        """Mean number of clusters of a word; 1.45 in the publication."""
         return float(self.clusters_per_word.double().mean())
 
     def shares(self, most: int) -> Float[Tensor, "shares"]:
-        """Share of words that belong to 0, 1, …, ``most`` or more clusters; as published 0.13 to none, 0.45 to one."""
+        """Return the shares of words in 0, 1, …, ``most`` or more clusters; published: 0.13 in none, 0.45 in one."""
         counts = torch.bincount(self.clusters_per_word.clamp(max=most), minlength=most + 1)
         return counts.double() / self.words
 
 
 @dataclass(frozen=True)
 class ClusteredWords(Membership):
-    """Words by independent components, and the clusters that they belong to.
+    """Words by independent components, and their clusters.
 
-    The words of a cluster have a value above the threshold, or one below its negative.
+    The words of a cluster have a value above the threshold, or below its negative.
 
     Attributes:
         values: (n, k) float32 Y, each component scaled to unit variance.
-        threshold: that divides members from others, in standard deviations.
-        within_one: share of ``values`` from −1 to 1. Of a Gaussian variable it is 0.68, of a Laplace variable 0.76; in
-            the publication around 0.80.
+        threshold: threshold of membership, in standard deviations.
+        within_one: share of ``values`` from −1 to 1. For a Gaussian variable it is 0.68, for a Laplace variable 0.76;
+            in the publication it is around 0.80.
         iterations: see :class:`~lmdyn.analysis.preference.independent_components.IndependentComponents`.
-        converged: likewise.
-        residual: likewise.
+        converged: see there.
+        residual: see there.
         words, number, word, cluster, value: see :class:`Membership`; pairs are ordered by cluster, then word, and
             ``value`` is float32.
     """
@@ -127,23 +127,23 @@ class ClusteredWords(Membership):
 
 @dataclass(frozen=True)
 class Clustering:
-    """How words are clustered: static embeddings, principal components, independent components, a threshold.
+    """Settings of the clustering: static embeddings, principal components, independent components, a threshold.
 
     Attributes:
-        components: k; the publication has 128.
+        components: number k of components; 128 in the publication.
         method: ``amari`` (:func:`~lmdyn.analysis.amari_ica`), or ``fastica``
             (scikit-learn's, from the same principal components).
-        whiten: see :func:`~lmdyn.analysis.principal_components`; FastICA needs ``divide``.
-        nonlinearity: of Amari's rule.
-        learning_rate: of Amari's rule.
-        max_iterations: of either method.
-        tolerance: of either method; None for 0.01 (Amari's rule) or 1e-4 (FastICA, which measures otherwise).
+        whiten: see :func:`~lmdyn.analysis.principal_components`; FastICA requires ``divide``.
+        nonlinearity: nonlinearity of Amari's rule.
+        learning_rate: learning rate of Amari's rule.
+        max_iterations: maximum number of iterations of either method.
+        tolerance: tolerance of either method; None for 0.01 (Amari's rule) or 1e-4 (FastICA, whose criterion differs).
         threshold: members of a cluster have larger values, in standard deviations of the component.
         centre: see :func:`~lmdyn.analysis.principal_components`.
-        seed: of FastICA's start; Amari's rule starts from the identity.
+        seed: seed of FastICA's start; Amari's rule starts from the identity.
 
     Raises:
-        ValueError: an unknown choice, a number out of range, FastICA without ``divide``.
+        ValueError: if a choice is unknown, if a number is out of range, or for FastICA without ``divide``.
 
     Reference: He & Toyoizumi 2022, section 5.3.
 
@@ -169,39 +169,39 @@ class Clustering:
             ("nonlinearity", self.nonlinearity, Nonlinearity),
         ):  # fmt: skip
             if value not in get_args(kind):
-                raise ValueError(f"{name} is {value!r}: expected one of {list(get_args(kind))}")
+                raise ValueError(f"{name} must be one of {list(get_args(kind))}, got {value!r}")
         if self.method == "fastica" and self.whiten != "divide":
             raise ValueError(
-                f"FastICA needs whitened data, got whiten={self.whiten!r}: take 'divide', or Amari's rule"
+                f"FastICA requires whitened data, got whiten={self.whiten!r}: use 'divide', or Amari's rule"
             )
         for name, number in (("components", self.components), ("max_iterations", self.max_iterations)):
             if number < 1:
-                raise ValueError(f"{name} is {number}: expected a number from 1")
+                raise ValueError(f"{name} must be at least 1, got {number}")
         for name, size in (
             ("threshold", self.threshold), ("learning_rate", self.learning_rate), ("tolerance", self.tolerance),
         ):  # fmt: skip
             if size is not None and not size > 0:
-                raise ValueError(f"{name} is {size}: expected a positive number")
+                raise ValueError(f"{name} must be positive, got {size}")
 
 
 def word_clusters(
     embeddings: Float[Tensor, "n d"],
     clustering: Clustering = Clustering(),
 ) -> ClusteredWords:
-    """Clusters of words: static embeddings, their principal components, their independent components, a threshold.
+    """Cluster words by their static embeddings: principal components, independent components, a threshold.
 
     Args:
-        embeddings: (n, d) static embeddings, such as those of the 5,000 most frequent words. Rows in the order of
-            frequency if :func:`typical_words` is to find frequent ones.
-        clustering: how.
+        embeddings: (n, d) static embeddings, such as those of the 5,000 most frequent words. Sort the rows by
+            frequency if :func:`typical_words` is used to find frequent words.
+        clustering: settings of the clustering.
 
     Returns:
         The clusters, on the CPU.
 
     Raises:
-        ValueError: more components than the embeddings are wide, or no fewer than there are words.
-        UnusableEmbeddingsError: embeddings that are not finite, that vary in fewer directions than components, or such
-            that the rule diverges.
+        ValueError: if there are more components than the width of the embeddings, or no fewer than words.
+        UnusableEmbeddingsError: if the embeddings are not finite, if they vary in fewer directions than components, or
+            if the rule diverges.
 
     Reference: He & Toyoizumi 2022, section 5.3, equations 5 to 7.
 
@@ -226,7 +226,7 @@ def word_clusters(
 def _clustered(
     values: Float[Tensor, "n k"], threshold: float, found: IndependentComponents
 ) -> ClusteredWords:
-    """All pairs of a word and a cluster it belongs to."""
+    """Return all pairs of a word and a cluster that it belongs to."""
     # by component, then direction (the positive one first), then word
     by_cluster = torch.stack([values > threshold, values < -threshold], -1).permute(1, 2, 0)
     component, negative, word = by_cluster.nonzero().unbind(1)
@@ -246,7 +246,7 @@ def _clustered(
 
 
 def cluster_name(cluster: int) -> str:
-    """The name of a cluster: its component, from 0, and its direction.
+    """Return the name of a cluster: its component, from 0, and its direction.
 
     Example:
         >>> cluster_name(14), cluster_name(15)
@@ -256,10 +256,10 @@ def cluster_name(cluster: int) -> str:
 
 
 def cluster_number(name: str) -> int:
-    """The cluster of a name: the inverse of :func:`cluster_name`.
+    """Return the cluster of a name: the inverse of :func:`cluster_name`.
 
     Raises:
-        ValueError: no such name.
+        ValueError: if the name is not one of a cluster.
 
     Example:
         >>> [cluster_number(cluster_name(c)) for c in (0, 14, 15)]
@@ -274,21 +274,21 @@ def cluster_number(name: str) -> int:
 def typical_words(
     clusters: Membership, cluster: int, count: int = 5, by: Literal["value", "frequency"] = "value"
 ) -> Int[Tensor, "words"]:
-    """The most typical members of a cluster: those of the largest absolute values, or the first ones.
+    """Return the most typical members of a cluster: those of the largest absolute values, or the first ones.
 
-    The first ones are the most frequent, where the words are numbered in the order of frequency.
+    The first ones are the most frequent ones if the words are sorted by frequency.
 
-    The publication's table 3 names "5 typical words" of each cluster and does not say how they were chosen; most of
+    Table 3 of the publication names "5 typical words" of each cluster and does not say how they were chosen; most of
     them are frequent.
 
     Args:
-        clusters: of :func:`word_clusters`, or a :class:`Membership` put together anew.
+        clusters: result of :func:`word_clusters`, or a new :class:`Membership`.
         cluster: from 0 to ``clusters.number`` − 1.
-        count: how many; fewer where the cluster has fewer.
+        count: number of words; fewer if the cluster is smaller.
         by: ``value`` or ``frequency``.
 
     Raises:
-        ValueError: no such cluster or choice.
+        ValueError: if the cluster or the choice does not exist.
 
     Example:
         >>> embeddings = torch.randn(200, 8, generator=torch.Generator().manual_seed(0)) ** 3
@@ -298,9 +298,9 @@ def typical_words(
         True
     """
     if not 0 <= cluster < clusters.number:
-        raise ValueError(f"cluster is {cluster}: expected a number from 0 to {clusters.number - 1}")
+        raise ValueError(f"cluster must be from 0 to {clusters.number - 1}, got {cluster}")
     if by not in ("value", "frequency"):
-        raise ValueError(f"by is {by!r}: expected 'value' or 'frequency'")
+        raise ValueError(f"by must be 'value' or 'frequency', got {by!r}")
     members = clusters.cluster == cluster
     words, order = clusters.word[members].sort()
     if by == "value":
@@ -311,17 +311,18 @@ def typical_words(
 def cluster_means(
     clusters: Membership, preference: Float[Tensor, "n"]
 ) -> tuple[Float[Tensor, "clusters"], Int[Tensor, "clusters"]]:
-    """Mean preference (or any other number) of the members of each cluster: table 3 of the publication.
+    """Compute the mean preference (or any other number) of the members of each cluster: table 3 of the publication.
 
     Args:
-        clusters: of :func:`word_clusters`.
-        preference: (n,) a number of each word; NaN for words that are to be left out.
+        clusters: result of :func:`word_clusters`.
+        preference: (n,) a number for each word; NaN leaves a word out.
 
     Returns:
-        (number,) float64 means, NaN for clusters without such members; (number,) how many members each is the mean of.
+        Means, (number,) float64, NaN for clusters without such members; and the number of members in each mean,
+        (number,).
 
     Raises:
-        ValueError: as many numbers as words were expected.
+        ValueError: if the length is not the number of words.
 
     Example:
         >>> embeddings = torch.randn(200, 8, generator=torch.Generator().manual_seed(0)) ** 3
@@ -331,7 +332,7 @@ def cluster_means(
         (tensor([1.], dtype=torch.float64), True)
     """
     if len(preference) != clusters.words:
-        raise ValueError(f"expected a number of each of {clusters.words} words, got {len(preference)}")
+        raise ValueError(f"expected one number for each of {clusters.words} words, got {len(preference)}")
     of_member = preference.double().cpu()[clusters.word]
     there = ~of_member.isnan()
     cluster = clusters.cluster[there]

@@ -1,4 +1,4 @@
-"""Predictions from the state of an encoder at some time: how good they are, and those of linear readouts."""
+"""Predictions from the state of an encoder at any time: their quality, and that of linear readouts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,18 +31,18 @@ __all__ = [
     "train_linear_readouts",
 ]
 
-_LOGITS = 4096  # at most so many positions are predicted at once: each has logits over the vocabulary
+_LOGITS = 4096  # maximum number of positions predicted at once: each has logits over the vocabulary
 
 
 def states_at(
     f: EncoderMap, batch: Mapping[str, Any], times: Sequence[int]
 ) -> Iterator[tuple[int, Float[Tensor, "batch tokens hidden"]]]:
-    """Each of some times, with the state of an encoder then.
+    """Yield the given times, each with the state of an encoder at this time.
 
     Args:
         f: the encoder as a map.
-        batch: where it starts.
-        times: rising, from 0; of layers that differ, up to their number.
+        batch: tensors by name, from which the initial state is computed.
+        times: increasing, at least 0; for layers that differ, at most their number.
 
     Example:
         >>> from transformers import AlbertConfig, AlbertModel
@@ -62,12 +62,12 @@ def states_at(
 
 
 def prediction_scores(logits: Float[Tensor, "n vocab"], labels: Int[Tensor, "n"]) -> Float[Tensor, "n 2"]:
-    """Of each position, whether its label has the highest logit, and −ln p of the label, in nats; float64.
+    """Compute whether the label of each position has the highest logit, and −ln p of the label, in nats; float64.
 
-    Where logits are not finite nothing is right, and the second is NaN.
+    If logits are not finite, the first is 0 and the second is NaN.
 
     Raises:
-        ValueError: on the CPU, a label that is no type.
+        ValueError: on the CPU, if a label is not a class.
 
     Example:
         >>> prediction_scores(torch.tensor([[0.0, 0.0], [5.0, 5.0 + 1e-6]]), torch.tensor([0, 1]))
@@ -86,7 +86,7 @@ def prediction_scores(logits: Float[Tensor, "n vocab"], labels: Int[Tensor, "n"]
 def head_scores(
     head: TowerHead, encodings: Float[Tensor, "n d"], labels: Int[Tensor, "n"]
 ) -> Float[Tensor, "n 2"]:
-    """:func:`prediction_scores` of an output layer, a bounded number of positions at a time.
+    """Compute :func:`prediction_scores` of an output layer, for a bounded number of positions at a time.
 
     Example:
         >>> head_scores(TowerHead(4, 9, 0.02, 0), torch.ones(3, 4), torch.tensor([1, 2, 3])).shape
@@ -98,21 +98,21 @@ def head_scores(
 
 @dataclass(frozen=True)
 class ReadoutTraining:
-    """How linear readouts are trained: Adam at a constant rate on the mean squared error of each batch; or at once.
+    """Training of linear readouts: Adam at a constant rate on the mean squared error of each batch, or a closed form.
 
-    A few hundred updates from 0 do not reach what states tell that differ little between examples, as those of initial
-    networks: a low correlation may be the training's. With ``ridge`` the readout is the solution itself.
+    A few hundred updates from 0 may not be enough for states that differ little between examples, such as those of
+    initial networks: a low correlation may be due to the training. With ``ridge``, the readout is the exact solution.
 
     Attributes:
-        epochs: passes over the examples, each in another order.
-        learning_rate: of Adam (β 0.9 and 0.999).
-        batch_size: examples of an update; the publication does not say how many.
-        seed: of the orders. Weights and biases start from 0.
-        ridge: None for Adam, as published; a number above 0 for least squares in closed form with so much of the
-            features' mean variance added to each: the other settings have no influence then.
+        epochs: number of passes over the examples, each in a different order.
+        learning_rate: learning rate of Adam (β 0.9 and 0.999).
+        batch_size: number of examples per update; the publication does not specify it.
+        seed: seed of the orders. Weights and biases start from 0.
+        ridge: None for Adam, as published; a number above 0 for least squares in closed form, with this multiple of
+            the features' mean variance added to each variance: the other settings then have no influence.
 
     Raises:
-        ValueError: numbers out of range.
+        ValueError: if a number is out of range.
 
     Reference: Inoue et al. 2022, appendix B.
 
@@ -130,11 +130,11 @@ class ReadoutTraining:
     def __post_init__(self) -> None:
         if self.ridge is not None and self.ridge <= 0:
             raise ValueError(
-                f"ridge is {self.ridge}: expected a number above 0, such as 0.001, or null for Adam"
+                f"ridge must be a number above 0, such as 0.001, or null for Adam, got {self.ridge}"
             )
         if self.epochs < 1 or self.batch_size < 1 or self.learning_rate <= 0:
             raise ValueError(
-                "expected epochs and batch_size from 1 and learning_rate above 0, got "
+                "expected epochs and batch_size of at least 1 and learning_rate above 0, got "
                 f"{self.epochs}, {self.batch_size}, {self.learning_rate}"
             )
 
@@ -152,32 +152,32 @@ class LinearReadouts:
     bias: Float[Tensor, "times"]
 
     def __call__(self, features: Float[Tensor, "times n d"]) -> Float[Tensor, "times n"]:
-        """Predictions of each readout from the features of its time."""
+        """Predict with each readout from the features of its time."""
         return _read(features, self.weight, self.bias)
 
 
 def train_linear_readouts(
     features: Float[Tensor, "times n d"], targets: Float[Tensor, "_"], how: ReadoutTraining
 ) -> LinearReadouts:
-    """Train a linear readout of each time at once, from the same batches in the same order.
+    """Train a linear readout for each time at once, from the same batches in the same order.
 
-    Each readout is the one that training it alone would give: losses are added, and no parameter is shared.
+    Each readout equals one that is trained alone: losses are added, and no parameter is shared.
 
     Args:
-        features: of each example at each time.
-        targets: (n,) of each example.
-        how: see :class:`ReadoutTraining`.
+        features: features of each example at each time.
+        targets: (n,) target of each example.
+        how: settings, see :class:`ReadoutTraining`.
 
     Returns:
-        The readouts, without gradients, on the features' device. That of a time whose features are not finite is not
+        The readouts, without gradients, on the features' device. The readout of a time with non-finite features is not
         finite; it has no influence on the others.
 
     Raises:
-        ValueError: another number of targets than of examples, or none.
+        ValueError: if the numbers of targets and examples differ, or if there are none.
 
     Example:
         >>> x = torch.linspace(-1, 1, 40)
-        >>> features = torch.stack([x, 0 * x])[..., None]  # the second time tells nothing
+        >>> features = torch.stack([x, 0 * x])[..., None]  # the second time has no information
         >>> how = ReadoutTraining(epochs=300, learning_rate=0.02, batch_size=40)
         >>> found = train_linear_readouts(features, 2 * x + 1, how)
         >>> found.weight.round(decimals=2).tolist(), found.bias.round(decimals=2).tolist()
@@ -185,7 +185,9 @@ def train_linear_readouts(
     """
     times, n, d = features.shape
     if n == 0 or len(targets) != n:
-        raise ValueError(f"expected a target for each of at least one example, got {len(targets)} for {n}")
+        raise ValueError(
+            f"expected at least one example and a target for each, got {len(targets)} targets for {n} examples"
+        )
     if how.ridge is not None:
         return _least_squares(features, targets, how.ridge)
     device, dtype = features.device, features.dtype
@@ -207,7 +209,7 @@ def train_linear_readouts(
 
 @torch.no_grad()
 def _least_squares(features: Tensor, targets: Tensor, ridge: float) -> LinearReadouts:
-    """In float64; where nothing varies, the mean of the targets."""
+    """Solve in float64; if nothing varies, the prediction is the mean of the targets."""
     weights, biases = [], []
     y = exact_float(targets).to(features.device)
     for of_time in features:
@@ -220,7 +222,7 @@ def _least_squares(features: Tensor, targets: Tensor, ridge: float) -> LinearRea
         covariance = scatter_matrix(x - mean) / len(x)
         variance = covariance.trace() / len(mean)
         weight = torch.zeros_like(mean)
-        # below it deviations are the rounding of what they deviate from
+        # below it, deviations are rounding errors of the values themselves
         if float(variance) > (4 * torch.finfo(of_time.dtype).eps) ** 2 * float(mean.square().mean()):
             covariance.diagonal().add_(ridge * variance)
             right = (x - mean).T @ (y - y.mean()) / len(x)
@@ -239,20 +241,20 @@ def _read(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def pooled_states(
     encoder: nn.Module, examples: Any, times: Sequence[int], batch_tokens: int = 16384
 ) -> Float[Tensor, "times n hidden"]:
-    """Pooled outputs of examples, read from the state of the encoder at each time (:meth:`StateDecoder.pooled`).
+    """Return pooled outputs of examples, read from the encoder's state at each time (:meth:`StateDecoder.pooled`).
 
-    Examples of one length are read together: there is no padding, and none of them depends on the others. With
-    several ranks each reads its share; every rank enters and has all.
+    Examples of equal length are read together: there is no padding, and they do not depend on each other. With several
+    ranks, each reads its share; every rank must call it and receives all.
 
     Args:
-        encoder: a model of transformers, without head, in eval mode.
-        examples: with ``lengths``, each with ``input_ids`` and ``token_type_ids``; see
+        encoder: a model of transformers, without a head, in eval mode.
+        examples: examples with ``lengths``, each with ``input_ids`` and ``token_type_ids``; see
             ``lmdyn.datamodules.tasks.tasks.TaskExamples``.
-        times: rising, from 0; of layers that differ, up to their number.
-        batch_tokens: positions of a batch.
+        times: increasing, at least 0; for layers that differ, at most their number.
+        batch_tokens: maximum number of positions of a batch.
 
     Returns:
-        On the encoder's device, float32.
+        Tensor on the encoder's device, float32.
     """
     config, device = cast(Any, encoder).config, next(encoder.parameters()).device
     names = ["input_ids"] + ["token_type_ids"] * (getattr(config, "type_vocab_size", 0) > 1)
@@ -271,7 +273,7 @@ def pooled_states(
 
 
 def _of_one_length(lengths: npt.NDArray[np.int64], batch_tokens: int) -> list[npt.NDArray[np.int64]]:
-    """Rows in batches of examples of one length."""
+    """Return rows in batches of examples of equal length."""
     batches = []
     for length in np.unique(lengths):
         rows = np.flatnonzero(lengths == length)
@@ -281,13 +283,13 @@ def _of_one_length(lengths: npt.NDArray[np.int64], batch_tokens: int) -> list[np
 
 
 def readout_correlation(predictions: Float[Tensor, "n"], scores: Float[Tensor, "n"]) -> float:
-    """Pearson's correlation of a readout's predictions with the scores.
+    """Compute Pearson's correlation of a readout's predictions with the scores.
 
-    0 where all predictions are equal but for float32's rounding (1e-5 of the largest), as where all sentences have
-    become one; NaN where a prediction or a score is not finite.
+    It is 0 if all predictions are equal up to float32 rounding (1e-5 of the largest), for example if all sentences
+    have converged; NaN if a prediction or a score is not finite.
 
     Raises:
-        ValueError: nothing to evaluate, or another number of predictions than scores.
+        ValueError: if there are no predictions, or if their number is not that of the scores.
 
     Example:
         >>> scores = torch.tensor([1.0, 2.0, 3.0])

@@ -1,4 +1,4 @@
-"""Micro-F1 of edge probes: what counts as an answer, and the score of summed counts."""
+"""Micro-F1 of edge probes: the definition of an answer, and the score of summed counts."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -7,21 +7,21 @@ __all__ = ["f1_counts", "micro_f1", "one_hot"]
 
 
 def f1_counts(logits: Tensor, labels: Tensor, multi_label: bool) -> tuple[Tensor, Tensor, int]:
-    """Right answers and answers of each of S probes, and the labels to be found, of some spans.
+    """Count the right answers and the answers of each of S probes, and the true labels, for some spans.
 
-    With one label a span, the answer is the highest logit; with any number of labels, each logit above 0 is one.
-    Nothing is right of a span with a logit that is NaN.
+    With one label per span, the answer is the highest logit; with any number of labels, each logit above 0 is an
+    answer. A span with a NaN logit has no right answer.
 
     Args:
-        logits: (S, n, C).
+        logits: logits, (S, n, C).
         labels: (n,) classes, or (n, C) ones and zeros.
-        multi_label: whether a span has any number of labels.
+        multi_label: whether a span can have any number of labels.
 
     Returns:
-        (S,) right answers, (S,) answers, number of labels.
+        Right answers (S,), answers (S,), and number of true labels.
 
     Raises:
-        ValueError: no classes, or other labels than spans.
+        ValueError: if there are no classes, or if the numbers of labels and spans differ.
 
     Example:
         >>> right, answers, gold = f1_counts(torch.tensor([[[2.0, -1.0], [3.0, 1.0]]]), torch.tensor([0, 1]), True)
@@ -30,9 +30,10 @@ def f1_counts(logits: Tensor, labels: Tensor, multi_label: bool) -> tuple[Tensor
     """
     if logits.shape[-1] == 0 or logits.shape[1] != len(labels):
         raise ValueError(
-            f"expected logits (probes, spans, classes) and a label a span, got {tuple(logits.shape)}, {len(labels)}"
+            f"expected logits (probes, spans, classes) and one label per span, got {tuple(logits.shape)} and "
+            f"{len(labels)} labels"
         )
-    known = ~logits.isnan().any(-1)  # a comparison with NaN is an answer, too
+    known = ~logits.isnan().any(-1)  # a comparison with NaN would also count as an answer
     if not multi_label:
         right = ((logits.argmax(-1) == labels) & known).sum(1)
         return right, right.new_full(right.shape, len(labels)), len(labels)
@@ -41,11 +42,11 @@ def f1_counts(logits: Tensor, labels: Tensor, multi_label: bool) -> tuple[Tensor
 
 
 def micro_f1(tp: Tensor, fp: Tensor, fn: Tensor) -> Tensor:
-    """2 TP / (2 TP + FP + FN) of summed counts, float64 on the CPU; NaN where nothing is answered nor to be found."""
+    """Compute 2 TP / (2 TP + FP + FN) of summed counts, float64 on the CPU; NaN without answers and true labels."""
     tp, fp, fn = (count.cpu().double() for count in (tp, fp, fn))
     return 2 * tp / (2 * tp + fp + fn)
 
 
 def one_hot(labels: Tensor, num_classes: int) -> Tensor:
-    """(N, C) whole numbers 0 and 1, of labels (N,); what has a column for each label stays."""
+    """Convert labels (N,) to integers 0 and 1, (N, C); labels with one column per class are unchanged."""
     return F.one_hot(labels, num_classes) if labels.ndim == 1 else labels.long()

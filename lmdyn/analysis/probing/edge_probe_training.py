@@ -1,7 +1,7 @@
-"""Training of edge probes of S sites at once: the program behind ``lmdyn.analysis.edge_probes``.
+"""Training of edge probes of S sites at once: the program of ``lmdyn.analysis.edge_probes``.
 
-Parameters of all sites lie side by side, with the sites first; Adam works on single entries, so that each site is
-trained as if it were alone. A site that stops early leaves the program.
+Parameters of all sites are stacked, with the sites first; Adam works element by element, so each site is trained as if
+it were alone. A site that stops early leaves the program.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,44 +20,46 @@ __all__ = ["EdgeClassifier", "Fitted", "Spans", "fit"]
 Kind = Literal["linear", "tenney"]
 Loss = Literal["softmax", "sigmoid"]
 
-_CHUNK = 4096  # spans scored at once
+_CHUNK = 4096  # maximum number of spans scored at once
 
 
 @dataclass(frozen=True)
 class EdgeClassifier:
-    """Kind and training of an edge probe.
+    """Architecture and training of an edge probe.
 
-    ``linear`` is the probe of Chiang, Huang & Lee 2020: a linear classifier of the mean of a span's pieces, of two
-    spans' means side by side where a task has two. Its weights start at 0. ``tenney`` is that of Tenney et al. 2018:
-    for each span a projection to ``hidden_size`` and a softmax over its pieces, whose scores are linear in the
-    projected pieces, pools them; a hidden layer of ``hidden_size`` with tanh and layer normalisation follows. Its
-    weights start uniform in ±1/√(inputs), from a generator of each probe's own.
+    ``linear`` is the probe of Chiang, Huang & Lee 2020: a linear classifier of the mean of a span's pieces, or of the
+    concatenated means of two spans for tasks with two. Its weights start at 0. ``tenney`` is that of Tenney et al.
+    2018: each span has a projection to ``hidden_size`` and is pooled by a softmax over its pieces, whose scores are
+    linear in the projected pieces; a hidden layer of ``hidden_size`` with tanh and layer normalisation follows. Its
+    weights start uniform in ±1/√(inputs), from a separate generator for each probe.
 
-    A minibatch of Adam (β = 0.9, 0.999, ε = 1e-8, no weight decay) holds ``batch_size`` spans, in an order drawn anew
-    each epoch from the seed and the task alone. Every ``evaluate_every`` updates, and at the last one, micro-F1 on the
-    development spans is taken; the weights with the best are kept (the first of equals), and a site stops after
-    ``patience`` evaluations without a better one. The global random state is neither used nor changed.
+    A minibatch of Adam (β = 0.9, 0.999, ε = 1e-8, no weight decay) holds ``batch_size`` spans, in an order drawn for
+    each epoch from only the seed and the task. Micro-F1 on the development spans is computed every ``evaluate_every``
+    updates and at the last one; the best weights are kept (the first of equals), and a site stops after ``patience``
+    evaluations without improvement. The global random state is neither used nor changed.
 
     Tenney et al. train with batches of 32, learning rate 1e-4, evaluations every 1000 updates and patience 20, and
-    halve the learning rate after 5 evaluations without improvement, which is not done here.
+    halve the learning rate after 5 evaluations without improvement, which is not implemented here.
 
     Attributes:
         kind: ``linear`` or ``tenney``.
         loss: ``softmax`` (cross entropy; the answer is the label with the highest logit) or ``sigmoid`` (binary cross
-            entropy of each label; the answer is all labels with a logit above 0); None for ``softmax`` where kind is
-            linear, ``sigmoid`` where it is tenney. Tasks with several labels a span always take ``sigmoid``.
-        learning_rate: of Adam.
-        batch_size: spans of a minibatch.
-        max_updates: end of training at the latest.
-        evaluate_every: updates between evaluations.
-        patience: evaluations without improvement after which a site stops.
-        hidden_size: of ``tenney``.
-        dropout: of the hidden layer of ``tenney`` while training, in [0, 1); one mask for all sites.
-        standardize: bring each dimension of a site to mean 0 and standard deviation 1 over the training pieces.
-        seed: of the order and the weights.
+            entropy of each label; the answers are all labels with a logit above 0). None uses ``softmax`` for linear
+            and ``sigmoid`` for tenney. Tasks with several labels per span always use ``sigmoid``.
+        learning_rate: learning rate of Adam.
+        batch_size: number of spans in a minibatch.
+        max_updates: maximum number of updates.
+        evaluate_every: number of updates between evaluations.
+        patience: number of evaluations without improvement after which a site stops.
+        hidden_size: hidden size of ``tenney``.
+        dropout: dropout rate of the hidden layer of ``tenney`` during training, in [0, 1); one mask for all sites.
+        standardize: whether to scale each dimension of a site to mean 0 and standard deviation 1 over the training
+            pieces.
+        seed: seed of the order and the weights.
 
     Raises:
-        ValueError: an unknown kind or loss; numbers out of range; ``dropout`` of a linear probe.
+        ValueError: if the kind or the loss is unknown, if a number is out of range, or for ``dropout`` of a linear
+            probe.
 
     Example:
         >>> EdgeClassifier().kind, EdgeClassifier(kind="tenney", learning_rate=1e-4, batch_size=32).answers
@@ -78,35 +80,35 @@ class EdgeClassifier:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise ValueError(f"kind is one of {get_args(Kind)}: got {self.kind!r}")
+            raise ValueError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
         if self.loss is not None and self.loss not in get_args(Loss):
-            raise ValueError(f"loss is one of {get_args(Loss)} or null: got {self.loss!r}")
+            raise ValueError(f"loss must be one of {get_args(Loss)} or null, got {self.loss!r}")
         for name in ("batch_size", "max_updates", "evaluate_every", "patience", "hidden_size"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is at least 1: got {getattr(self, name)}")
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.learning_rate <= 0 or not 0 <= self.dropout < 1:
             raise ValueError(
-                f"learning_rate is above 0, dropout in [0, 1): got {self.learning_rate}, {self.dropout}"
+                f"expected learning_rate above 0 and dropout in [0, 1), got {self.learning_rate} and {self.dropout}"
             )
         if self.kind == "linear" and self.dropout:
             raise ValueError(
-                "a linear probe has no hidden layer to drop from: leave dropout, or say kind='tenney'"
+                "a linear probe has no hidden layer for dropout: leave out dropout, or use kind='tenney'"
             )
 
     @property
     def answers(self) -> Loss:
-        """The loss of tasks with one label a span."""
+        """Loss of tasks with one label per span."""
         return self.loss or ("softmax" if self.kind == "linear" else "sigmoid")
 
 
 @dataclass(frozen=True)
 class Spans:
-    """The labelled spans of a task, in one part of the data.
+    """Labelled spans of a task, in one part of the data.
 
     Attributes:
-        features: what spans consist of, (m, S, d): the means of m spans for linear probes, else m pieces.
-        index: (N, k) which of the m rows each of the k spans is (linear), or (N, k, 2) their ranges of pieces.
-        labels: (N,) label of each, or (N, C) bool where there are several.
+        features: features of spans, (m, S, d): the means of m spans for linear probes, otherwise m pieces.
+        index: (N, k) the row of the m for each of the k spans (linear), or (N, k, 2) their ranges of pieces.
+        labels: (N,) label of each span, or (N, C) bool for several labels.
     """
 
     features: Tensor
@@ -117,12 +119,12 @@ class Spans:
         return len(self.index)
 
     def means(self, rows: Tensor, sites: Tensor) -> Tensor:
-        """(S', b, k d) means of some rows' spans side by side, of some sites."""
+        """Return the concatenated means of the spans of some rows, for some sites, (S', b, k d)."""
         parts = [self._of(self.features.index_select(0, i), sites) for i in self.index[rows].unbind(1)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def pieces(self, rows: Tensor, sites: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pieces (S', m, d) of each of the k spans of some rows, and the row (m,) of each."""
+        """Yield the pieces (S', m, d) of each of the k spans of some rows, and the row (m,) of each piece."""
         for start, end in (r.unbind(1) for r in self.index[rows].unbind(1)):
             piece, row = ranges(start, end)
             yield self._of(self.features.index_select(0, piece), sites), row
@@ -133,7 +135,7 @@ class Spans:
 
 
 def ranges(start: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
-    """All whole numbers of n ranges one after the other, and the number of the range that each is from."""
+    """Return all integers of n ranges one after the other, and the range of each."""
     length = end - start
     row = torch.arange(len(length), device=length.device).repeat_interleave(length)
     first = length.cumsum(0) - length
@@ -147,8 +149,8 @@ class Fitted:
     Attributes:
         f1: (S,) test micro-F1.
         validation_f1: (S,) the best development micro-F1.
-        updates: (S,) updates after which it was reached.
-        parameters: the weights then, sites first.
+        updates: (S,) number of updates at which it was reached.
+        parameters: the weights at this update, sites first.
     """
 
     f1: Tensor
@@ -167,7 +169,7 @@ def fit(
     sites: Sequence[str],
     task: str,
 ) -> Fitted:
-    """Train probes of all sites of one task, and test them."""
+    """Train probes of all sites for one task, and test them."""
     loss = classifier.answers if train.labels.ndim == 1 else "sigmoid"
     model: _Model
     if classifier.kind == "linear":
@@ -215,7 +217,7 @@ def fit(
 
 
 def _keep(model: "_Model", optimizer: torch.optim.Optimizer, rows: Tensor) -> None:
-    """Go on with some of the sites: their weights, and Adam's moments."""
+    """Continue with some of the sites: their weights, and Adam's moments."""
     kept = []
     for parameter in model.parameters:
         new = parameter.detach()[rows].clone().requires_grad_(parameter.requires_grad)
@@ -230,7 +232,7 @@ def _keep(model: "_Model", optimizer: torch.optim.Optimizer, rows: Tensor) -> No
 
 @torch.no_grad()
 def _score(model: "_Model", spans: Spans, sites: Tensor, loss: Loss) -> Tensor:
-    """(S',) micro-F1, float64 on the CPU."""
+    """Compute micro-F1, (S',) float64 on the CPU."""
     hits = torch.zeros(len(sites), dtype=torch.long, device=spans.index.device)
     answers, gold = hits.clone(), 0
     for rows in torch.arange(len(spans), device=spans.index.device).split(_CHUNK):
@@ -249,14 +251,14 @@ class _Model(Protocol):
     parameters: list[Tensor]
 
     def logits(self, spans: Spans, rows: Tensor, sites: Tensor) -> Tensor:
-        """(S', b, C) of some rows and the sites that the parameters are of."""
+        """Return the logits (S', b, C) of some rows, for the sites of the parameters."""
 
     def gradients(self, spans: Spans, rows: Tensor, sites: Tensor) -> None:
         """Set the gradients of the parameters."""
 
 
 class _Linear:
-    """z = x W + b of the means."""
+    """Linear classifier z = x W + b of the means."""
 
     def __init__(self, spans: Spans, num_classes: int, loss: Loss) -> None:
         self._loss = loss
@@ -316,7 +318,7 @@ class _Tenney:
         scale = [
             torch.ones(len(sites), 1, size),
             torch.zeros(len(sites), 1, size),
-        ]  # of the layer normalisation
+        ]  # parameters of the layer normalisation
         like = spans.features
         self.parameters = [
             p.to(like.device, like.dtype).requires_grad_()
@@ -354,12 +356,12 @@ class _Tenney:
 
 
 def _affine(x: Tensor, weights: Tensor) -> Tensor:
-    """(S, m, d) by weights (S, d + 1, e), whose last row is the bias."""
+    """Multiply (S, m, d) by weights (S, d + 1, e), whose last row is the bias."""
     return torch.baddbmm(weights[:, -1:], x, weights[:, :-1])
 
 
 def _attend(values: Tensor, scores: Tensor, row: Tensor, n: int) -> Tensor:
-    """(S, n, e) means of values (S, m, e) of each row, weighted by the softmax of scores (S, m, 1) within it."""
+    """Return means of values (S, m, e) in each row, weighted by the softmax of scores (S, m, 1), as (S, n, e)."""
     index = row[None, :, None].expand_as(scores)
     sites = scores.shape[0]
     highest = scores.new_full((sites, n, 1), -torch.inf).scatter_reduce(1, index, scores.detach(), "amax")

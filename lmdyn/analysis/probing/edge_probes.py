@@ -21,10 +21,10 @@ class EdgeData:
     """One part of the data: activations of n pieces at each site, and the spans of each task.
 
     Attributes:
-        activations: site to (n, d_site).
-        spans: task to (N, 4) start and end of the first span, start and end of the second, in pieces, ends exclusive;
-            a second span of negative numbers is none, for all N or for none of them.
-        labels: task to (N,) label of each, or to (N, C) booleans where a span can have several labels.
+        activations: (n, d_site) activations of each site.
+        spans: for each task, (N, 4) start and end of the first span, start and end of the second, in pieces, with
+            exclusive ends. Negative numbers for the second span mean none, for all N or for none of them.
+        labels: for each task, (N,) labels, or (N, C) booleans if a span can have several labels.
     """
 
     activations: Mapping[str, Float[Tensor, "n _"]]
@@ -39,10 +39,10 @@ class EdgeProbeResult:
     Attributes:
         sites: names of the rows.
         tasks: names of the columns.
-        f1: (S, T) on the test part.
-        validation_f1: (S, T) on the development part, by which the weights were chosen.
-        updates: (S, T) updates after which it was reached.
-        majority: (T,) micro-F1 on the test part of answering the most frequent training label each time.
+        f1: (S, T) micro-F1 on the test part.
+        validation_f1: (S, T) micro-F1 on the development part, by which the weights were selected.
+        updates: (S, T) number of updates at which it was reached.
+        majority: (T,) micro-F1 on the test part if the answer is always the most frequent training label.
     """
 
     sites: tuple[str, ...]
@@ -63,33 +63,35 @@ def edge_probes(
 ) -> EdgeProbeResult:
     """Train a classifier of spans for each site and task, with early stopping, and test it.
 
-    Sites of one width are one tensor program for each task. Linear probes read the mean of a span's pieces, which is
-    computed once for all tasks. The number of a site or task depends on no other: training a site alone gives the same.
+    Sites of equal width form one tensor program for each task. Linear probes read the mean of a span's pieces, which
+    is computed once for all tasks. The result of a site or task does not depend on others: training a site alone gives
+    the same result.
 
-    With one label a span and the highest logit as the answer, micro-F1 is the share of right answers. Where the answer
-    is all labels with a logit above 0 (``loss: sigmoid``), a probe may give none; released code that thresholds raw
-    logits at 0.5 differs.
+    With one label per span and the highest logit as the answer, micro-F1 is the share of right answers. If the answers
+    are all labels with a logit above 0 (``loss: sigmoid``), a probe may give none; released code that applies a
+    threshold of 0.5 to raw logits differs.
 
     Args:
-        train: spans to train on.
+        train: training spans.
         validation: development spans, for early stopping.
-        test: spans to test on.
-        num_classes: of each task.
-        classifier: kind and training of the probes; None for the defaults.
+        test: test spans.
+        num_classes: number of classes of each task.
+        classifier: architecture and training of the probes; None for the defaults.
 
     Returns:
         Micro-F1 of each site and task.
 
     Raises:
-        ValueError: no sites or tasks, parts of different sites, widths or tasks, a part of a task without spans, spans
-            that are empty or lie outside of the pieces, labels out of range, NaN or infinite activations.
+        ValueError: if there are no sites or tasks; if parts have different sites, widths or tasks; if a task has no
+            spans in a part; if spans are empty or outside the pieces; if labels are out of range; if activations are
+            NaN or infinite.
 
     Reference: Tenney et al. 2018, "What do you learn from context?", section 3; Chiang, Huang & Lee 2020, appendix D.1
         (linear, mean of the pieces).
 
     Example:
         >>> g = torch.Generator().manual_seed(0)
-        >>> def part(n):  # does the first piece of a span of two have a positive sum?
+        >>> def part(n):  # whether the first piece of a span of two has a positive sum
         ...     x, start = torch.randn(2 * n, 3, generator=g), 2 * torch.arange(n)
         ...     spans = torch.stack([start, start + 1, start - start - 100, start - start - 100], 1)
         ...     return EdgeData({"h": x}, {"sign": spans}, {"sign": (x[start].sum(1) > 0).long()})
@@ -129,7 +131,7 @@ def edge_probes(
 
 
 def span_means(x: Float[Tensor, "n *features"], spans: Int[Tensor, "m 2"]) -> Float[Tensor, "m *features"]:
-    """Mean of the rows ``start`` to ``end`` (exclusive) of x, for each of m spans; no span may be empty.
+    """Compute the mean of the rows ``start`` to ``end`` (exclusive) of x, for each of m spans; no span may be empty.
 
     Example:
         >>> span_means(torch.tensor([[1.0], [3.0], [8.0]]), torch.tensor([[0, 2], [2, 3]]))
@@ -145,7 +147,7 @@ def span_means(x: Float[Tensor, "n *features"], spans: Int[Tensor, "m 2"]) -> Fl
 
 
 def _spans(part: EdgeData, x: Tensor, linear: bool) -> dict[str, Spans]:
-    """The spans of each task over pieces x (n, S, d): by means that all tasks share, or as ranges of the pieces."""
+    """Return the spans of each task over pieces x (n, S, d): as means shared by all tasks, or as ranges of pieces."""
     edges = {}
     for task, spans in part.spans.items():
         two = bool((spans[:, 2:] >= 0).all())
@@ -167,7 +169,7 @@ def _spans(part: EdgeData, x: Tensor, linear: bool) -> dict[str, Spans]:
 
 
 def _majority(train: EdgeData, test: EdgeData, task: str, num_classes: int) -> Tensor:
-    """Micro-F1 on the test part of the training part's most frequent label."""
+    """Compute micro-F1 on the test part for the training part's most frequent label."""
     counts = one_hot(train.labels[task].cpu(), num_classes).sum(0)
     gold = one_hot(test.labels[task].cpu(), num_classes)
     hits = gold[:, counts.argmax()].sum()
@@ -177,9 +179,11 @@ def _majority(train: EdgeData, test: EdgeData, task: str, num_classes: int) -> T
 def _check(parts: Mapping[str, EdgeData], tasks: tuple[str, ...], num_classes: Mapping[str, int]) -> None:
     first = parts["train"]
     if not tasks or not first.activations:
-        raise ValueError(f"expected sites and tasks, got {list(first.activations)} and {list(tasks)}")
+        raise ValueError(
+            f"expected at least one site and one task, got {list(first.activations)} and {list(tasks)}"
+        )
     if missing := [task for task in tasks if task not in num_classes]:
-        raise ValueError(f"num_classes lacks {missing}: got {dict(num_classes)}")
+        raise ValueError(f"num_classes must contain {missing}, got {dict(num_classes)}")
     widths = {site: x.shape[1] for site, x in first.activations.items()}
     for name, part in parts.items():
         if {site: x.shape[1] for site, x in part.activations.items()} != widths:
@@ -189,7 +193,7 @@ def _check(parts: Mapping[str, EdgeData], tasks: tuple[str, ...], num_classes: M
             )
         lengths = {site: len(x) for site, x in part.activations.items()}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"{name}: sites with different numbers of pieces: {lengths}")
+            raise ValueError(f"{name}: expected equal numbers of pieces at all sites, got {lengths}")
         for site, x in part.activations.items():
             if not bool(x.isfinite().all()):
                 raise ValueError(f"{name}: NaN or infinite activations at site {site!r}")
@@ -202,25 +206,25 @@ def _check(parts: Mapping[str, EdgeData], tasks: tuple[str, ...], num_classes: M
             n = next(iter(lengths.values()))
             _check_spans(f"{name}, task {task!r}", part.spans[task], part.labels[task], n, num_classes[task])
             if (part.spans[task][0, 2] < 0) != (first.spans[task][0, 2] < 0):
-                raise ValueError(
-                    f"task {task!r} has one span in train and two in {name}, or the other way round"
-                )
+                raise ValueError(f"task {task!r} has one span in train and two in {name}, or vice versa")
 
 
 def _check_spans(where: str, spans: Tensor, labels: Tensor, n: int, classes: int) -> None:
     if len(spans) == 0:
-        raise ValueError(f"{where}: there is no span: give more tokens, or leave the task out")
+        raise ValueError(
+            f"{where}: expected at least one span, got none: use more tokens, or leave the task out"
+        )
     if len(labels) != len(spans) or (labels.ndim == 2 and labels.shape[1] != classes):
         raise ValueError(
-            f"{where}: labels {tuple(labels.shape)} for {len(spans)} spans and {classes} classes"
+            f"{where}: expected a label for each of {len(spans)} spans of {classes} classes, got {tuple(labels.shape)}"
         )
     if labels.ndim == 1 and (int(labels.min()) < 0 or int(labels.max()) >= classes):
         raise ValueError(
-            f"{where}: labels are in 0 … {classes - 1}, got {int(labels.min())} to {int(labels.max())}"
+            f"{where}: labels must be in 0 … {classes - 1}, got {int(labels.min())} to {int(labels.max())}"
         )
     none = spans[:, 2] < 0
     if bool(none.any()) != bool(none.all()):
-        raise ValueError(f"{where}: some have a second span and some have not: make two tasks of them")
+        raise ValueError(f"{where}: some have a second span and others do not: split them into two tasks")
     edges = spans[:, :2] if bool(none.all()) else spans.reshape(-1, 2)
     if not bool(((edges[:, 0] >= 0) & (edges[:, 0] < edges[:, 1]) & (edges[:, 1] <= n)).all()):
-        raise ValueError(f"{where}: spans that are empty or lie outside of {n} pieces")
+        raise ValueError(f"{where}: expected non-empty spans within {n} pieces")

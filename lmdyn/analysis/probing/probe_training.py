@@ -1,7 +1,7 @@
-"""Training of diagnostic classifiers of S sites and T tasks at once: the program behind ``probes``.
+"""Training of diagnostic classifiers of S sites and T tasks at once: the program of ``probes``.
 
-Logits of all tasks lie side by side, (S, batch, C) with C the classes of all tasks together. Gradients are written out
-by hand (softmax less one-hot), which saves autograd's copies. Nothing waits for the device while training.
+Logits of all tasks are concatenated, (S, batch, C) with C the classes of all tasks together. Gradients are computed
+explicitly (softmax minus one-hot), which avoids autograd's copies. Training does not synchronize with the device.
 """
 
 import hashlib
@@ -32,35 +32,38 @@ Kind = Literal["linear", "mlp"]
 
 @dataclass(frozen=True)
 class DiagnosticClassifier:
-    """Kind and training of a probe: softmax regression, or with one hidden layer of ReLU units.
+    """Architecture and training of a probe: softmax regression, or one hidden layer of ReLU units.
 
-    Weights and biases of the softmax layer start at 0, so that the untrained probe is uniform and a linear probe
-    does not depend on the seed but for the order of tokens. Those of the hidden layer start uniform in ±1/√d (torch's
-    own for ``nn.Linear``), from a generator of each probe's own, seeded by (seed, site, task).
+    Weights and biases of the softmax layer start at 0, so the untrained probe is uniform, and a linear probe depends
+    on the seed only through the order of tokens. Those of the hidden layer start uniform in ±1/√d (the default of
+    torch for ``nn.Linear``), from a separate generator for each probe, seeded by (seed, site, task).
 
-    Adam (β = 0.9, 0.999, ε = 1e-8, no weight decay) on the mean −ln p(label) of the labelled tokens of a minibatch. A
-    minibatch without any for a task has gradient 0 there: Adam's moments go on. The order of tokens is drawn anew each
-    epoch from the seed alone. The global random state is neither used nor changed.
+    Adam (β = 0.9, 0.999, ε = 1e-8, no weight decay) minimises the mean −ln p(label) of the labelled tokens of a
+    minibatch. In a minibatch without labels for a task, the gradient is 0, and Adam's moments are updated. The order
+    of tokens is drawn for each epoch from the seed alone. The global random state is neither used nor changed.
 
     Attributes:
         kind: ``linear`` or ``mlp``. The latter is the classifier of Belinkov et al. 2017: one hidden layer with
             dropout and ReLU, as wide as the representation, and a softmax. Their released code (nmt-repr-analysis)
-            starts the softmax layer at random too, puts dropout before the ReLU (the same thing), makes
-            minibatches of sentences, and stops when the held-out loss has not improved for some epochs; here
-            minibatches are of tokens and the number of epochs is fixed.
-        hidden_size: units of the hidden layer of an ``mlp``; None for the width of the representation.
-        dropout: of hidden units while training, in [0, 1). The mask of a minibatch is the same for all probes.
-        epochs: passes over the training tokens; 0 leaves the probe uniform. An update moves a weight by about the
-            learning rate at most: probes of few tokens or few dimensions need more updates than the defaults give.
-        batch_size: tokens of a minibatch, labelled or not.
-        learning_rate: of Adam.
-        standardize: bring each dimension of a site to mean 0 and standard deviation 1 over the training tokens (all
-            of them, labelled or not); a dimension that is constant there is only centred. It makes sites of different
-            scales comparable at one learning rate. The released code named above does not do this.
-        seed: of all of the above.
+            also starts the softmax layer at random, applies dropout before the ReLU (which is equivalent), uses
+            minibatches of sentences, and stops if the held-out loss has not improved for some epochs; here,
+            minibatches consist of tokens and the number of epochs is fixed.
+        hidden_size: number of units of the hidden layer of an ``mlp``; None for the width of the representation.
+        dropout: dropout rate of hidden units during training, in [0, 1). The mask of a minibatch is the same for all
+            probes.
+        epochs: number of passes over the training tokens; 0 leaves the probe uniform. An update changes a weight by at
+            most about the learning rate: probes of few tokens or few dimensions require more updates than the defaults
+            give.
+        batch_size: number of tokens in a minibatch, labelled or not.
+        learning_rate: learning rate of Adam.
+        standardize: whether to scale each dimension of a site to mean 0 and standard deviation 1 over the training
+            tokens (all of them, labelled or not); a dimension that is constant is only centred. This makes sites of
+            different scales comparable at one learning rate. The released code named above does not do this.
+        seed: seed of all of the above.
 
     Raises:
-        ValueError: an unknown kind; numbers out of range; ``hidden_size`` or ``dropout`` of a linear probe.
+        ValueError: if the kind is unknown, if a number is out of range, or for ``hidden_size`` or ``dropout`` of a
+            linear probe.
 
     Example:
         >>> DiagnosticClassifier(kind="mlp", hidden_size=64).epochs
@@ -78,19 +81,19 @@ class DiagnosticClassifier:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise ValueError(f"kind is one of {get_args(Kind)}: got {self.kind!r}")
+            raise ValueError(f"kind must be one of {get_args(Kind)}, got {self.kind!r}")
         if self.kind == "linear" and (self.hidden_size is not None or self.dropout):
             raise ValueError(
-                "a linear probe has no hidden layer: leave hidden_size and dropout, or say kind='mlp'"
+                "a linear probe has no hidden layer: leave out hidden_size and dropout, or use kind='mlp'"
             )
         if self.hidden_size is not None and self.hidden_size < 1:
-            raise ValueError(f"hidden_size is at least 1: got {self.hidden_size}")
+            raise ValueError(f"hidden_size must be at least 1, got {self.hidden_size}")
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is in [0, 1): got {self.dropout}")
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
         if self.epochs < 0 or self.batch_size < 1 or self.learning_rate <= 0:
             raise ValueError(
-                "epochs are at least 0, batch_size at least 1, learning_rate above 0: "
-                f"got {self.epochs}, {self.batch_size}, {self.learning_rate}"
+                "expected epochs of at least 0, batch_size of at least 1 and learning_rate above 0, "
+                f"got {self.epochs}, {self.batch_size} and {self.learning_rate}"
             )
 
 
@@ -99,9 +102,9 @@ class Targets:
     """Labels of T tasks for n tokens.
 
     Attributes:
-        names: of the tasks.
-        num_classes: of each task.
-        labels: (n, T) long, −100 for none.
+        names: names of the tasks.
+        num_classes: number of classes of each task.
+        labels: (n, T) int64, −100 for none.
     """
 
     names: tuple[str, ...]
@@ -110,31 +113,31 @@ class Targets:
 
     @cached_property
     def labelled(self) -> Tensor:
-        """(n, T) which tokens have a label."""
+        """Whether each token has a label, (n, T)."""
         return self.labels >= 0
 
     @cached_property
     def columns(self) -> Tensor:
-        """(n, T) column of each label among the classes of all tasks; some column of the task for none."""
+        """Column of each label among the classes of all tasks, (n, T); any column of the task for none."""
         sizes = torch.tensor(self.num_classes, device=self.labels.device)
         return self.labels.clamp(min=0) + (sizes.cumsum(0) - sizes)
 
     @property
     def counts(self) -> Tensor:
-        """(T,) float64 labelled tokens, on the CPU."""
+        """Number of labelled tokens, (T,) float64 on the CPU."""
         return self.labelled.sum(0).cpu().double()
 
     def class_counts(self, task: int) -> Tensor:
-        """(K,) tokens of each class of a task."""
+        """Return the number of tokens of each class of a task, (K,)."""
         y = self.labels[:, task]
         return torch.bincount(y[y >= 0], minlength=self.num_classes[task])
 
     def rows(self, rows: Tensor | slice) -> "Targets":
-        """Some of the tokens."""
+        """Return the targets of some tokens."""
         return replace(self, labels=self.labels[rows])
 
     def to(self, device: torch.device) -> "Targets":
-        """On a device."""
+        """Return the targets on a device."""
         return replace(self, labels=self.labels.to(device))
 
 
@@ -142,8 +145,8 @@ class Linear:
     """Softmax regressions, (S, d, C): z = x W + b.
 
     Args:
-        x: (…, S, d) features, for sizes, type and device.
-        targets: for the number of classes.
+        x: (…, S, d) features, from which sizes, type and device are taken.
+        targets: targets, from which the number of classes is taken.
     """
 
     def __init__(self, x: Tensor, targets: Targets) -> None:
@@ -155,28 +158,28 @@ class Linear:
 
     @property
     def device(self) -> torch.device:
-        """Of the weights."""
+        """Device of the weights."""
         return self.bias.device
 
     def logits(self, x: Tensor, dropped: Tensor | None = None) -> Tensor:
-        """(S, b, C) of x (S, b, d)."""
+        """Return the logits (S, b, C) of x (S, b, d)."""
         return torch.baddbmm(self.bias, x, self.weight)
 
     def backward(self, x: Tensor, g: Tensor) -> None:
-        """Gradients of the parameters, from that of the logits of the last call."""
+        """Compute the gradients of the parameters, from that of the logits of the last call."""
         self.weight.grad = x.transpose(1, 2) @ g
         self.bias.grad = g.sum(1, keepdim=True)
 
 
 class MLP:
-    """Classifiers with a hidden layer each: h = relu(x U + a), z = h W + b for each task.
+    """Classifiers with one hidden layer each: h = relu(x U + a), and z = h W + b for each task.
 
     Args:
-        x: (…, S, d) features, for sizes, type and device.
-        targets: for names and numbers of classes.
-        sites: names, which seed the weights.
-        hidden_size: units of one probe.
-        seed: of the weights.
+        x: (…, S, d) features, from which sizes, type and device are taken.
+        targets: targets, from which names and numbers of classes are taken.
+        sites: names of the sites, which seed the weights.
+        hidden_size: number of hidden units of one probe.
+        seed: seed of the weights.
     """
 
     def __init__(
@@ -201,11 +204,11 @@ class MLP:
 
     @property
     def device(self) -> torch.device:
-        """Of the weights."""
+        """Device of the weights."""
         return self.bias.device
 
     def logits(self, x: Tensor, dropped: Tensor | None = None) -> Tensor:
-        """(S, b, C) of x (S, b, d); dropped: (b, hidden_size), 0 or 1 / (1 − dropout), for every probe."""
+        """Return the logits (S, b, C) of x (S, b, d); dropped: (b, hidden_size), 0 or 1 / (1 − dropout)."""
         hidden = torch.baddbmm(self.hidden_bias, x, self.hidden_weight).relu_()
         self._dropped = None if dropped is None else dropped.repeat(1, len(self.weights))
         if self._dropped is not None:
@@ -215,7 +218,7 @@ class MLP:
         return torch.cat(outputs, -1).add_(self.bias)
 
     def backward(self, x: Tensor, g: Tensor) -> None:
-        """Gradients of the parameters, from that of the logits of the last call."""
+        """Compute the gradients of the parameters, from that of the logits of the last call."""
         back = []
         for h, w, part in zip(self._hidden, self.weights, g.split(self.num_classes, -1), strict=True):
             w.grad = h.transpose(1, 2) @ part
@@ -235,7 +238,7 @@ Probes = Linear | MLP
 def initial_probes(
     classifier: DiagnosticClassifier, x: Tensor, sites: Sequence[str], targets: Targets
 ) -> Probes:
-    """Untrained probes of features x (n, S, d)."""
+    """Return untrained probes of features x (n, S, d)."""
     if classifier.kind == "linear":
         return Linear(x, targets)
     hidden_size = max(1, x.shape[-1]) if classifier.hidden_size is None else classifier.hidden_size
@@ -246,7 +249,7 @@ def initial_probes(
 def train(
     classifier: DiagnosticClassifier, probes: Probes, x: Tensor, targets: Targets, rows: Tensor | None = None
 ) -> None:
-    """Train in place on features x (n, S, d), or on some rows of them."""
+    """Train in place on features x (n, S, d), or on some of their rows."""
     n = len(x) if rows is None else len(rows)
     order, masks = generator(classifier.seed, "order"), generator(classifier.seed, "dropout")
     optimizer = torch.optim.Adam(
@@ -273,24 +276,24 @@ def train(
 def loss_gradient(z: Tensor, columns: Tensor, labelled: Tensor, num_classes: Sequence[int]) -> None:
     """Turn logits into the gradient of the loss with respect to them, in place: (softmax − one-hot) / count.
 
-    The loss is Σ over probes of the mean −ln p(label) over the labelled tokens; 0 where there are none.
+    The loss is Σ over probes of the mean −ln p(label) over the labelled tokens; 0 without labelled tokens.
 
     Args:
         z: (S, b, C) logits.
         columns: (b, T) column of each label.
-        labelled: (b, T) 1 for labelled tokens, else 0.
-        num_classes: of each task.
+        labelled: (b, T) 1 for labelled tokens, 0 for others.
+        num_classes: number of classes of each task.
     """
     weights = labelled / labelled.sum(0).clamp(min=1)
     for part, weight in zip(z.split(list(num_classes), -1), weights.unbind(1), strict=True):
         part.copy_(part.softmax(-1).mul_(weight[:, None]))
-    index = columns.expand(z.shape[0], *columns.shape)  # one column of each task: none is written twice
+    index = columns.expand(z.shape[0], *columns.shape)  # one column for each task, so none is written twice
     z.scatter_(2, index, z.gather(2, index) - weights)
 
 
 @torch.no_grad()
 def score(probes: Probes, x: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
-    """Tokens told right, and Σ −ln p(label) in nats, each (S, T) float64 on the CPU, of features x (n, S, d)."""
+    """Return tokens predicted correctly and Σ −ln p(label) in nats, each (S, T) float64 on the CPU, of x (n, S, d)."""
     correct, nll = [], []
     for task, z in enumerate(probes.logits(x.transpose(0, 1)).split(targets.num_classes, -1)):
         y, labelled = targets.labels[:, task].clamp(min=0), targets.labelled[:, task]
@@ -302,13 +305,13 @@ def score(probes: Probes, x: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def standardize(x: Tensor) -> Callable[[Tensor], None]:
-    """Bring x (n, S, d) to mean 0 and standard deviation 1 over n, in place; what is constant is only centred.
+    """Scale x (n, S, d) to mean 0 and standard deviation 1 over n, in place; constant dimensions are only centred.
 
     Returns:
-        The same map of other features (…, S, d), in place.
+        Function that applies the same map to other features (…, S, d), in place.
     """
     first = x[0].clone()
-    x.sub_(first)  # exactly 0 where constant, and no digits are lost at a great mean
+    x.sub_(first)  # exactly 0 if constant, and no precision is lost for a large mean
     mean = x.mean(0)
     std = torch.linalg.vector_norm(x.sub_(mean), dim=0) / len(x) ** 0.5
     std = torch.where(std > 0, std, 1)
@@ -321,7 +324,7 @@ def standardize(x: Tensor) -> Callable[[Tensor], None]:
 
 
 def same_width(features: Mapping[str, Tensor]) -> list[tuple[str, ...]]:
-    """Sites that can be trained as one program."""
+    """Group sites that can be trained as one program."""
     groups: dict[object, list[str]] = {}
     for site, x in features.items():
         groups.setdefault((x.shape[1], x.dtype, x.device), []).append(site)
@@ -329,16 +332,16 @@ def same_width(features: Mapping[str, Tensor]) -> list[tuple[str, ...]]:
 
 
 def stacked(features: Mapping[str, Tensor], sites: Sequence[str]) -> Tensor:
-    """(n, S, d) copy in float32 or float64: tokens first, so that a minibatch is one piece of memory a token."""
+    """Stack sites as (n, S, d) in float32 or float64: tokens first, so that each token is contiguous in memory."""
     x = torch.stack([features[site].detach() for site in sites], 1)
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 def stable_hash(*parts: object) -> int:
-    """64 bits that depend on the parts alone, in every process."""
+    """Return a 64-bit hash of the parts that is equal in every process."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "little")
 
 
 def generator(*parts: object) -> torch.Generator:
-    """On the CPU, seeded by the parts."""
+    """Return a generator on the CPU, seeded by the parts."""
     return torch.Generator().manual_seed(stable_hash(*parts) >> 1)

@@ -1,7 +1,7 @@
 """Diagnostic classifiers (probes) of many sites and tasks, trained together as one tensor program.
 
-All probes see the same minibatches of tokens. The loss is the sum over probes, so that no probe's gradient holds
-anything of another one, and Adam works number by number: each probe ends where it would have ended alone.
+All probes use the same minibatches of tokens. The loss is the sum over probes, so the gradient of a probe does not
+depend on others, and Adam works element by element: each probe ends as if it were trained alone.
 The training itself is in :mod:`lmdyn.analysis.probing.probe_training`.
 """
 
@@ -38,25 +38,25 @@ __all__ = [
     "diagnostic_probe",
 ]
 
-_CHUNK = 2048  # tokens that are scored at once
+_CHUNK = 2048  # maximum number of tokens scored at once
 
 _FRACTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What probes of S sites and T tasks reach on held-out tokens; float64 on the CPU.
+    """Results of probes of S sites and T tasks on held-out tokens; float64 on the CPU.
 
     Attributes:
         sites: names of the rows.
         tasks: names of the columns.
         accuracy: (S, T) share of labelled tokens whose most probable class is the label, in [0, 1].
-        loss: (S, T) mean −ln p(label) in nats a labelled token; ln K for a probe that knows nothing.
+        loss: (S, T) mean −ln p(label) in nats per labelled token; ln K for a uniform probe.
         majority: (T,) accuracy of the training set's most frequent class (the first of equals), in [0, 1].
-        control_accuracy: (S, T) accuracy on the control task of each task; None where none was asked for.
-        block_hits: (B, S, T) tokens told right in each block of held-out tokens, control tasks after all tasks; None
-            without blocks.
-        block_counts: (B, T) labelled tokens of each block, likewise.
+        control_accuracy: (S, T) accuracy on the control task of each task; None if none was requested.
+        block_hits: (B, S, T) number of tokens predicted correctly in each block of held-out tokens, control tasks
+            after all tasks; None without blocks.
+        block_counts: (B, T) number of labelled tokens of each block, in the same order.
     """
 
     sites: tuple[str, ...]
@@ -70,17 +70,17 @@ class ProbeResult:
 
     @property
     def selectivity(self) -> Float[Tensor, "sites tasks"]:
-        """(S, T) accuracy less control accuracy, in [−1, 1].
+        """Accuracy minus control accuracy, (S, T), in [−1, 1].
 
-        Near 0 for what a probe can learn by heart for each word type, whatever the site holds.
+        It is near 0 if a probe only memorises word types, whatever the site encodes.
 
         Raises:
-            ValueError: there was no control task.
+            ValueError: if there was no control task.
 
         Reference: Hewitt & Liang 2019, section 2.
         """
         if self.control_accuracy is None:
-            raise ValueError("selectivity needs control tasks: give train_types and test_types")
+            raise ValueError("selectivity requires control tasks: pass train_types and test_types")
         return self.accuracy - self.control_accuracy
 
 
@@ -96,32 +96,33 @@ def diagnostic_probe(
     test_blocks: Int[Tensor, "_"] | None = None,
     classifier: DiagnosticClassifier | None = None,
 ) -> ProbeResult:
-    """How well classifiers trained on frozen features predict each task from each site.
+    """Measure how well classifiers trained on frozen features predict each task from each site.
 
-    Sites of one width are trained as one program, on the device of their features. Memory: one more copy of the
-    training features, and 4 numbers a parameter.
+    Sites of equal width are trained as one program, on the device of their features. It requires memory for one more
+    copy of the training features, and 4 numbers per parameter.
 
     Features are standardised by mean and standard deviation of all training tokens, labelled or not (see
-    :class:`DiagnosticClassifier`). Labels of one class only are allowed: such a task is learnt to accuracy 1, which
-    is its majority baseline too.
+    :class:`DiagnosticClassifier`). Labels of only one class are allowed: such a task is learnt to accuracy 1, which is
+    also its majority baseline.
 
     Args:
-        train_features: site to (n, d_site) features of the same n tokens; widths may differ.
-        train_labels: task to (n,) labels in 0 … K − 1, −100 where a token has none.
-        test_features: site to (m, d_site) features of held-out tokens.
-        test_labels: task to (m,) labels.
-        num_classes: task to its number of classes K, at least 2.
+        train_features: (n, d_site) features of each site for the same n tokens; widths may differ.
+        train_labels: (n,) labels of each task in 0 … K − 1, −100 for none.
+        test_features: (m, d_site) features of each site for held-out tokens.
+        test_labels: (m,) labels of each task.
+        num_classes: number of classes K of each task, at least 2.
         train_types: (n,) word type of each token, negative for none. If given, each task gets a control task
-            (:func:`control_labels`, with the distribution of its training labels), trained in the same program;
-            it has labels where the task has.
-        test_types: (m,) the same for held-out tokens; ids must mean the same types.
-        test_blocks: (m,) block of sentences of each held-out token, from 0: hits are counted by block too, from which
-            a bootstrap over sentences is made.
-        classifier: kind and training of the probes; None for the defaults.
+            (:func:`control_labels`, with the distribution of its training labels), trained in the same program; it has
+            labels for the same tokens as the task.
+        test_types: (m,) word types of held-out tokens, with the same ids.
+        test_blocks: (m,) block of sentences of each held-out token, from 0. If given, hits are also counted by block,
+            for a bootstrap over sentences.
+        classifier: architecture and training of the probes; None for the defaults.
 
     Raises:
-        ValueError: no sites or tasks; names, numbers of tokens or widths that differ; NaN or infinite features;
-            labels out of range; a task without labelled tokens; types for only one of the two sets.
+        ValueError: if there are no sites or tasks; if names, numbers of tokens or widths differ; if features are NaN
+            or infinite; if labels are out of range; if a task has no labelled tokens; if types are given for only one
+            of the two sets.
 
     Reference: Hupkes et al. 2018 (diagnostic classifiers); Belinkov et al. 2017; Hewitt & Liang 2019.
 
@@ -146,7 +147,7 @@ def diagnostic_probe(
     train_set = _targets(train_labels, tasks, num_classes, n, "train")
     test_set = _targets(test_labels, tasks, num_classes, m, "test")
     if (train_types is None) != (test_types is None):
-        raise ValueError("types of only one of train and test: control tasks need those of both")
+        raise ValueError("control tasks require the types of train and test, got only one of them")
     if train_types is not None and test_types is not None:
         sets = ((train_set, train_types, n, "train"), (test_set, test_types, m, "test"))
         train_set, test_set = _with_control_tasks(sets, classifier.seed)
@@ -154,7 +155,7 @@ def diagnostic_probe(
     blocks = torch.zeros(m, dtype=torch.long) if test_blocks is None else test_blocks.cpu()
     if blocks.shape != (m,) or (m and int(blocks.min()) < 0):
         raise ValueError(
-            f"test_blocks are {tuple(blocks.shape)}: expected a number from 0 for each of {m} tokens"
+            f"test_blocks must be (tokens,) numbers from 0 for {m} tokens, got {tuple(blocks.shape)}"
         )
     number = int(blocks.max()) + 1
     order = blocks.argsort(stable=True)
@@ -200,22 +201,23 @@ def control_labels(
     *,
     seed: int = 0,
 ) -> Int[Tensor, "*tokens"]:
-    """Labels of a control task: one for each word type, drawn from the distribution of a task's labels over tokens.
+    """Draw labels of a control task: one for each word type, from the distribution of a task's labels over tokens.
 
-    The label of a type is a function of (type, distribution, seed) alone: the same in train and test, whatever the
-    order of tokens and whichever other types occur. The id is hashed to a number u in [0, 1) (SplitMix64), of which
-    the inverse of the cumulative distribution is taken.
+    The label of a type is a function of only (type, distribution, seed): the same in train and test, whatever the
+    order of tokens and the other types. The id is hashed to a number u in [0, 1) (SplitMix64), to which the inverse of
+    the cumulative distribution is applied.
 
     Args:
-        types: (...) word types, such as ``input_ids``; below 0 for tokens that have none.
+        types: (...) word types, such as ``input_ids``; negative for none.
         distribution: (K,) counts or shares of the classes, such as ``torch.bincount(labels[labels >= 0])``.
-        seed: whole number; give each task its own, or types have related labels in the control tasks of all tasks.
+        seed: integer; use a different one for each task, otherwise types have related labels in the control tasks of
+            all tasks.
 
     Returns:
-        (...) long in 0 … K − 1, −100 for a negative type; never a class of share 0.
+        Tensor of shape (...), int64 in 0 … K − 1, −100 for a negative type; never a class of share 0.
 
     Raises:
-        ValueError: a distribution that is empty, negative, not finite or 0 throughout.
+        ValueError: if the distribution is empty, negative, not finite, or 0 throughout.
 
     Reference: Hewitt & Liang 2019, "Designing and interpreting probes with control tasks", section 2.
 
@@ -226,7 +228,7 @@ def control_labels(
     shares = distribution.detach().cpu().double()
     if len(shares) == 0 or not bool(shares.isfinite().all() & (shares >= 0).all() & (shares.sum() > 0)):
         raise ValueError(
-            f"a distribution has shares of at least 0, and not all 0: got {distribution.tolist()}"
+            f"distribution must have shares of at least 0, not all 0, got {distribution.tolist()}"
         )
     start = (stable_hash("control", seed) + 2**63) % 2**64 - 2**63  # as a signed number
     bits = splitmix64(types.detach().cpu().long() + start)
@@ -238,15 +240,15 @@ def control_labels(
 
 @dataclass(frozen=True)
 class DescriptionLength:
-    """Bits that the labels of T tasks take, given the features of S sites; float64 on the CPU.
+    """Code length in bits of the labels of T tasks, given the features of S sites; float64 on the CPU.
 
     Attributes:
         sites: names of the rows.
         tasks: names of the columns.
         codelength: (S, T) prequential code length in bits, at least 0.
-        uniform_codelength: (T,) n log₂ K, in bits, n being the labelled tokens of the task.
-        boundaries: tokens (labelled or not) at the end of each block.
-        blocks: (B, S, T) bits of each block, in the order of ``boundaries``; they sum to ``codelength``.
+        uniform_codelength: (T,) n log₂ K in bits, with n the number of labelled tokens of the task.
+        boundaries: number of tokens (labelled or not) at the end of each block.
+        blocks: (B, S, T) bits of each block, in the order of ``boundaries``; their sum is ``codelength``.
     """
 
     sites: tuple[str, ...]
@@ -258,7 +260,7 @@ class DescriptionLength:
 
     @property
     def compression(self) -> Float[Tensor, "sites tasks"]:
-        """(S, T) uniform code length over code length: 1 for a probe that learns nothing, below 1 if it misleads."""
+        """Uniform code length over code length, (S, T): 1 if a probe learns nothing, below 1 if it misleads."""
         return self.uniform_codelength / self.codelength
 
 
@@ -271,33 +273,33 @@ def description_length(
     shuffle: bool = True,
     classifier: DiagnosticClassifier | None = None,
 ) -> DescriptionLength:
-    """Prequential (online) code length of labels given features: L = t₁ log₂ K − Σᵢ log₂ p_θᵢ(block i + 1).
+    """Compute the prequential (online) code length of labels: L = t₁ log₂ K − Σᵢ log₂ p_θᵢ(block i + 1).
 
-    The labels of the first block, t₁ of them, are sent by the uniform code, those of each later one by probes θᵢ
-    trained on all blocks before it. All sites and tasks are trained together, anew for each prefix and from the
-    same initial weights. t₁ and n count the labelled tokens of a task; where a prefix holds none, its θ is the
-    untrained probe, which is uniform.
+    The t₁ labels of the first block are encoded by the uniform code, those of each later block by probes θᵢ trained on
+    all blocks before it. All sites and tasks are trained together, from the same initial weights for each prefix. t₁
+    and n count the labelled tokens of a task; if a prefix contains none, its θ is the untrained probe, which is
+    uniform.
 
-    It is the length of an actual code at the given training: more epochs on the short prefixes can shorten it.
-    Features are standardised over all n tokens: both sides of the code know them, labels alone are sent.
+    It is the length of an actual code for the given training: more epochs on the short prefixes can shorten it.
+    Features are standardised over all n tokens: sender and receiver know them, and only labels are encoded.
 
     Args:
-        features: site to (n, d_site) features of the same n tokens; widths may differ.
-        labels: task to (n,) labels in 0 … K − 1, −100 where a token has none.
-        num_classes: task to its number of classes K, at least 2.
-        fractions: rising ends of the blocks as shares of the tokens, the last one 1; rounded down. Blocks that
+        features: (n, d_site) features of each site for the same n tokens; widths may differ.
+        labels: (n,) labels of each task in 0 … K − 1, −100 for none.
+        num_classes: number of classes K of each task, at least 2.
+        fractions: increasing ends of the blocks as shares of the tokens, the last one 1; rounded down. Blocks that
             would be empty are merged with the next one.
-        shuffle: send tokens in an order drawn from the classifier's seed. The released code of Voita & Titov draws
-            an order of sentences instead (a prefix then has whole sentences): permute sentences yourself and say
-            False for that. False for tokens of a corpus in their order mixes learning with the drift of topics.
-        classifier: kind and training of the probes; None for the defaults. Voita & Titov stop by held-out loss,
-            here the number of epochs is fixed.
+        shuffle: whether to encode tokens in an order drawn from the classifier's seed. The released code of Voita &
+            Titov draws an order of sentences instead (a prefix then has whole sentences): for this, permute sentences
+            yourself and pass False. With False, tokens in the order of a corpus mix learning with the drift of topics.
+        classifier: architecture and training of the probes; None for the defaults. Voita & Titov stop by held-out
+            loss; here, the number of epochs is fixed.
 
     Raises:
-        ValueError: as :func:`diagnostic_probe`; fractions that do not rise to 1.
+        ValueError: as in :func:`diagnostic_probe`; also if fractions do not increase to 1.
 
     Reference: Voita & Titov 2020, "Information-theoretic probing with minimum description length", section 2.2.2;
-    the fractions are theirs.
+    the default fractions are theirs.
 
     Example:
         >>> x = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
@@ -312,7 +314,7 @@ def description_length(
     targets = _targets(labels, tuple(labels), num_classes, n, "labels")
     ends = list(fractions)
     if not ends or ends[0] <= 0 or ends[-1] != 1 or any(a >= b for a, b in itertools.pairwise(ends)):
-        raise ValueError(f"fractions rise from above 0 to 1: got {ends}")
+        raise ValueError(f"fractions must increase from above 0 to 1, got {ends}")
     boundaries = tuple(sorted({int(end * n + 1e-9) for end in ends} - {0}))
     order = torch.randperm(n, generator=generator(classifier.seed, "blocks")) if shuffle else torch.arange(n)
 
@@ -337,12 +339,12 @@ def description_length(
 
 
 def _check_features(features: Mapping[str, Tensor], name: str) -> int:
-    """Number of tokens, the same for all sites."""
+    """Return the number of tokens, which must be equal for all sites."""
     if not features:
-        raise ValueError(f"{name}: no sites, expected at least one")
+        raise ValueError(f"{name}: expected at least one site, got none")
     lengths = {site: len(x) for site, x in features.items()}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"{name}: sites with different numbers of tokens: {lengths}")
+        raise ValueError(f"{name}: expected equal numbers of tokens at all sites, got {lengths}")
     for site, x in features.items():
         if not bool(x.detach().isfinite().all()):
             raise ValueError(f"{name}: NaN or infinite features at site {site!r}")
@@ -352,25 +354,27 @@ def _check_features(features: Mapping[str, Tensor], name: str) -> int:
 def _targets(
     labels: Mapping[str, Tensor], tasks: tuple[str, ...], num_classes: Mapping[str, int], n: int, name: str
 ) -> Targets:
-    """Checked labels on the CPU."""
+    """Return checked labels on the CPU."""
     if not tasks:
-        raise ValueError(f"{name}: no tasks, expected at least one")
+        raise ValueError(f"{name}: expected at least one task, got none")
     missing = [task for task in tasks if task not in num_classes]
     if missing:
-        raise ValueError(f"num_classes lacks {missing}: got {dict(num_classes)}")
+        raise ValueError(f"num_classes must contain {missing}, got {dict(num_classes)}")
     columns = []
     for task in tasks:
         y, classes = labels[task].detach().cpu().long(), num_classes[task]
         if y.shape != (n,):
-            raise ValueError(f"{name}: task {task!r} has labels of shape {tuple(y.shape)} for {n} tokens")
+            raise ValueError(
+                f"{name}: expected labels of shape ({n},) for task {task!r}, got {tuple(y.shape)}"
+            )
         if classes < 2:
-            raise ValueError(f"task {task!r} has {classes} classes: at least 2 are needed to tell apart")
+            raise ValueError(f"task {task!r} must have at least 2 classes, got {classes}")
         labelled = y[y != IGNORED]
         if len(labelled) == 0:
             raise ValueError(f"{name}: task {task!r} has no labelled token")
         if int(labelled.min()) < 0 or int(labelled.max()) >= classes:
             raise ValueError(
-                f"{name}: labels of task {task!r} are in 0 … {classes - 1} or {IGNORED}: "
+                f"{name}: labels of task {task!r} must be in 0 … {classes - 1} or {IGNORED}, "
                 f"got {int(labelled.min())} to {int(labelled.max())}"
             )
         columns.append(y)
@@ -380,13 +384,13 @@ def _targets(
 def _with_control_tasks(
     sets: Sequence[tuple[Targets, Tensor, int, str]], seed: int
 ) -> tuple[Targets, Targets]:
-    """Train and test targets with the control task of each task after all tasks."""
+    """Return train and test targets with the control task of each task after all tasks."""
     base = sets[0][0]
     distributions = [base.class_counts(task) for task in range(len(base.names))]
     extended = []
     for targets, types, n, name in sets:
         if types.shape != (n,):
-            raise ValueError(f"{name}: types of shape {tuple(types.shape)} for {n} tokens")
+            raise ValueError(f"{name}: expected types of shape ({n},), got {tuple(types.shape)}")
         columns = []
         for column, (task, distribution) in enumerate(zip(base.names, distributions, strict=True)):
             control = control_labels(types.cpu().long(), distribution, seed=stable_hash(seed, task))
@@ -404,6 +408,6 @@ def _with_control_tasks(
 
 
 def _majority(train_set: Targets, test_set: Targets, task: int) -> Tensor:
-    """Accuracy on the test set of the training set's most frequent class."""
+    """Compute the accuracy on the test set of the training set's most frequent class."""
     most = train_set.class_counts(task).argmax()
     return (test_set.labels[:, task] == most).sum().double() / test_set.counts[task]

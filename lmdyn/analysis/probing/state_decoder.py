@@ -1,4 +1,4 @@
-"""What follows the layers of an encoder, applied to any state of it: as it is, or retrained for some states."""
+"""The part of a model after the layers of an encoder, applied to any state of it: unchanged, or retrained."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,17 +20,17 @@ __all__ = ["RetrainedDecoder", "StateDecoder", "States", "retrain_decoders"]
 
 
 class StateDecoder:
-    """All that follows the layers of a module's encoder, applied to a state of the encoder.
+    """The part of a model after the layers of its encoder, applied to a state of the encoder.
 
-    The module's own forward is run, and its layers return the state instead of computing one. So whatever comes after
-    them (a last norm, a pooler, the projection onto the vocabulary) is the module's, whichever way it is called.
-    The module is left as it was.
+    The module's own forward is run, and its layers return the state instead of computing one. The modules after the
+    layers (a last norm, a pooler, the projection to the vocabulary) are therefore the module's own, however they are
+    called. The module is not changed.
 
     Args:
-        module: any module that holds one of transformers' models.
+        module: any module that contains a model of transformers.
 
     Raises:
-        ValueError: no model of transformers, or one whose layers are not found.
+        ValueError: if there is no model of transformers, or if its layers are not found.
 
     Example:
         >>> from transformers import AlbertConfig, AlbertForMaskedLM
@@ -46,7 +46,7 @@ class StateDecoder:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._layers = list(resolve_sites(module, layer_sites(module)).values())
-        # of each layer, what it returns: the dtype, and how many entries if that is a tuple
+        # for each layer, its output: the dtype, and the number of entries if it is a tuple
         self._outputs: dict[nn.Module, tuple[torch.dtype, int | None]] = {}
         self._ran = False
 
@@ -58,17 +58,18 @@ class StateDecoder:
         positions: Bool[Tensor, "batch time"],
         forward: Forward | None = None,
     ) -> Float[Tensor, "n vocab"]:
-        """The logits at some positions of a batch, read from ``state``.
+        """Compute the logits at some positions of a batch, from ``state``.
 
         Args:
             batch: tensors by name, on the module's device.
-            state: of this batch.
-            positions: where to predict; n are true.
-            forward: dotted path to ``(module, batch) -> output`` for modules that are not called in Hugging Face's
-                names.
+            state: state of this batch.
+            positions: whether to predict at each position; n are True.
+            forward: dotted path to ``(module, batch) -> output`` for modules whose forward does not take Hugging
+                Face's arguments.
 
         Raises:
-            ValueError: the logits are not made of the outputs of these layers, as ELECTRA's, which are its generator's.
+            ValueError: if the logits are not computed from the outputs of these layers, as in ELECTRA, whose logits
+                are its generator's.
         """
         return self._logits(batch, state, positions, forward)
 
@@ -85,8 +86,8 @@ class StateDecoder:
             found = logits_at(self._module, batch, positions, forward)
         if not self._ran:
             raise ValueError(
-                f"the logits of {type(self._module).__name__} do not come from the layers of its encoder: expected a "
-                "masked language model whose decoder reads them (of ELECTRA, that is the generator alone)"
+                f"the logits of {type(self._module).__name__} do not depend on the layers of its encoder: expected a "
+                "masked language model whose decoder reads them (for ELECTRA, only the generator)"
             )
         return found
 
@@ -94,11 +95,11 @@ class StateDecoder:
     def pooled(
         self, batch: Mapping[str, Any], state: Float[Tensor, "batch time hidden"]
     ) -> Float[Tensor, "batch hidden"]:
-        """The pooled output of an encoder, read from ``state``; its first position where there is no pooler.
+        """Compute the pooled output of an encoder, from ``state``; its first position if there is no pooler.
 
         Args:
             batch: tensors by name, on the module's device; the module is an encoder.
-            state: of this batch.
+            state: state of this batch.
         """
         with self._layers_return(state):
             found = getattr(call_module(self._module, batch), "pooler_output", None)
@@ -106,7 +107,7 @@ class StateDecoder:
 
     @contextmanager
     def _layers_return(self, state: Tensor, *, exact: bool = False) -> Iterator[None]:
-        """Within it, the layers return ``state``, in their own precision or, ``exact``, at least in float32."""
+        """Make the layers return ``state`` in this context, in their precision or, if ``exact``, at least float32."""
         self._ran = False
         before = {layer: layer.__dict__.get("forward") for layer in self._layers}
         try:
@@ -125,7 +126,7 @@ class StateDecoder:
     ) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:
             self._ran = True
-            if layer not in self._outputs:  # once, to see what it returns
+            if layer not in self._outputs:  # once, to find the type of its output
                 output = plain(*args, **kwargs)
                 single = isinstance(output, Tensor)
                 self._outputs[layer] = (
@@ -140,13 +141,13 @@ class StateDecoder:
 
 
 class States(NamedTuple):
-    """A batch, with the states of an encoder at some times, and what is to be predicted from them.
+    """A batch, with the states of an encoder at some times, and the labels to predict from them.
 
     Attributes:
         batch: tensors by name, on the module's device.
-        positions: (batch, time) where to predict; n are true.
-        labels: (n,) the tokens there, in row-major order.
-        states: name of a time to the (batch, time, hidden) state then.
+        positions: (batch, time) whether to predict at each position; n are True.
+        labels: (n,) tokens at these positions, in row-major order.
+        states: (batch, time, hidden) state for each name of a time.
     """
 
     batch: Mapping[str, Any]
@@ -156,20 +157,20 @@ class States(NamedTuple):
 
 
 class RetrainedDecoder(nn.Module):
-    """A copy of a module's own decoder, to be trained on other states than those it was trained on.
+    """A copy of a module's own decoder, to be trained on states other than those it was trained on.
 
-    Its parameters are copies of those of the module that its logits depend on, given the state: found by
-    differentiating, so that it is whatever follows the layers. Of ALBERT and BERT they are a dense layer, the layer
-    norm after its activation, the output bias, and the output projection. Where that is tied to the word vectors, the
-    copy is not: neither the module nor what it reads changes. In at least float32.
+    Its parameters are copies of the module's parameters on which the logits depend, given the state. They are found by
+    differentiation, whatever follows the layers. For ALBERT and BERT, they are a dense layer, the layer norm after its
+    activation, the output bias, and the output projection. If the projection is tied to the word vectors, the copy is
+    not: neither the module nor its input changes. They are in at least float32.
 
     Args:
-        decoder: the module's own.
+        decoder: the module's own decoder.
         example: a batch with a state, to find the parameters.
         forward: see :meth:`StateDecoder.logits`.
 
     Raises:
-        ValueError: logits that do not depend on parameters.
+        ValueError: if the logits do not depend on parameters.
 
     Example:
         >>> from transformers import AlbertConfig, AlbertForMaskedLM
@@ -184,7 +185,7 @@ class RetrainedDecoder(nn.Module):
 
     def __init__(self, decoder: StateDecoder, example: States, forward: Forward | None = None) -> None:
         super().__init__()
-        self._reader = [_Reader(decoder, forward)]  # in a list: it is no part of what is trained
+        self._reader = [_Reader(decoder, forward)]  # in a list, so that its parameters are not registered
         state = next(iter(example.states.values()))
         own = {name: p.detach() for name, p in self._reader[0].named_parameters()}
         exact = {name: p.to(at_least_float32(p)) for name, p in own.items()}
@@ -197,19 +198,19 @@ class RetrainedDecoder(nn.Module):
             found = [name for name, grad in zip(leaves, grads, strict=True) if grad is not None]
         if not found:
             raise ValueError(
-                f"nothing can be retrained: the logits of {type(decoder._module).__name__} depend on no parameter that "
+                f"no parameter to retrain: the logits of {type(decoder._module).__name__} depend on no parameter that "
                 "follows its layers"
             )
         self._names = found
         self.trained = nn.ParameterList([exact[name].clone() for name in found])
-        # the rest is the module's own, if it is precise enough
+        # other parameters are the module's own, if they are precise enough
         self._rest = {
             name: p for name, p in exact.items() if p.dtype != own[name].dtype and name not in found
         }
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names in the module of what is trained."""
+        """Names of the trained parameters in the module."""
         return tuple(name.removeprefix("module.") for name in self._names)
 
     def _read(
@@ -224,13 +225,13 @@ class RetrainedDecoder(nn.Module):
         state: Float[Tensor, "batch time hidden"],
         positions: Bool[Tensor, "batch time"],
     ) -> Float[Tensor, "n vocab"]:
-        """The logits at some positions of a batch; see :meth:`StateDecoder.logits`."""
+        """Compute the logits at some positions of a batch; see :meth:`StateDecoder.logits`."""
         trained = dict(zip(self._names, self.trained, strict=True))
         return self._read({**self._rest, **trained}, batch, state, positions)
 
 
 class _Reader(nn.Module):
-    """A module whose layers return a state, as a module: parameters can be exchanged for a call."""
+    """A module whose layers return a state, as a module, so that parameters can be replaced for a call."""
 
     def __init__(self, decoder: StateDecoder, forward: Forward | None) -> None:
         super().__init__()
@@ -246,21 +247,21 @@ def retrain_decoders(
 ) -> tuple[dict[str, RetrainedDecoder], Float[Tensor, "times"]]:
     """Retrain a module's decoder for each time, all of them from the same batches at once.
 
-    Each starts as the module's own decoder, and sees the same batches in the same order. With several ranks each brings
-    its share of every batch; gradients are summed, so that the decoders are those of one rank.
+    Each starts as the module's own decoder, and uses the same batches in the same order. With several ranks, each
+    contributes its share of every batch; gradients are summed, so the decoders are those of one rank.
 
     Args:
-        batches: each with states of the same times, at least ``how.updates`` of them; more are not asked for.
-        decoder: the module's own, where all start. The module is left as it is.
-        how: see :class:`HeadTraining`; ``init_range`` and ``seed`` have no influence, nothing is drawn.
+        batches: at least ``how.updates`` batches, each with states of the same times; no more are consumed.
+        decoder: the module's own decoder, from which all start. The module is not changed.
+        how: see :class:`HeadTraining`; ``init_range`` and ``seed`` have no influence, because nothing is drawn.
         forward: see :meth:`StateDecoder.logits`.
 
     Returns:
-        The decoders, by time, in eval mode and without gradients; and (times,) float64 mean −ln p over the last tenth
-        of the updates, in nats, in the order of the times.
+        The decoders by time, in eval mode and without gradients; and the mean −ln p over the last tenth of the
+        updates, in nats, (times,) float64 in the order of the times.
 
     Raises:
-        ValueError: fewer batches than updates; see :class:`RetrainedDecoder`.
+        ValueError: if there are fewer batches than updates; as in :class:`RetrainedDecoder`.
 
     Reference: Inoue et al. 2022, section II.A and figure 3A.
 

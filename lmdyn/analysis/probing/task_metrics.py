@@ -1,4 +1,4 @@
-"""How well downstream tasks are done: the metrics of GLUE and SQuAD 2.0, and the one score of a task."""
+"""Metrics of downstream tasks: those of GLUE and SQuAD 2.0, and a single score per task."""
 
 import re
 import string
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Metrics = Literal["chiang2020", "glue"]
-"""Whose scores: those of Chiang, Huang & Lee 2020, or GLUE's own."""
+"""The convention of scores: that of Chiang, Huang & Lee 2020, or of GLUE."""
 
 _SCORES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "chiang2020": {
@@ -52,7 +52,7 @@ _BY_KIND = {"classification": ("accuracy",), "regression": ("spearman",), "span"
 def task_score(
     task: str, kind: str, values: Mapping[str, Mapping[str, float]], metrics: Metrics = "chiang2020"
 ) -> float:
-    """The one number of a task: the mean of its metrics, and over its evaluation sets (MNLI's two).
+    """Compute a single score of a task: the mean of its metrics, and over its evaluation sets (MNLI has two).
 
     ============== ===================== ===========================
     task           ``chiang2020``        ``glue``
@@ -64,20 +64,20 @@ def task_score(
     others         accuracy              accuracy
     ============== ===================== ===========================
 
-    Other regressions have Spearman's correlation; with ``glue``, the grammar's ``acceptability`` counts as CoLA and its
-    ``similarity`` as STS-B.
+    Other regressions use Spearman's correlation; with ``glue``, the grammar's ``acceptability`` is scored as CoLA and
+    its ``similarity`` as STS-B.
 
     Args:
-        task: name.
+        task: name of the task.
         kind: ``classification``, ``regression`` or ``span``.
-        values: evaluation set to metric to value.
-        metrics: whose scores.
+        values: for each evaluation set, the values by metric.
+        metrics: convention of scores.
 
     Returns:
-        In [0, 1] but for correlations, in [−1, 1].
+        Score in [0, 1], or in [−1, 1] for correlations.
 
     Raises:
-        ValueError: unknown ``metrics`` or kind; no evaluation set.
+        ValueError: if ``metrics`` or ``kind`` is unknown, or if there is no evaluation set.
 
     Reference: Chiang, Huang & Lee 2020, figures 5 and 12; Wang et al. 2018, section 3.
 
@@ -89,7 +89,7 @@ def task_score(
     """
     if metrics not in get_args(Metrics) or kind not in _BY_KIND or not values:
         raise ValueError(
-            f"expected metrics of {list(get_args(Metrics))}, a kind of {list(_BY_KIND)} and values, got {metrics!r}, "
+            f"expected metrics in {list(get_args(Metrics))}, a kind in {list(_BY_KIND)} and values, got {metrics!r}, "
             f"{kind!r} and {dict(values)}"
         )
     wanted = _SCORES[metrics].get(task, _BY_KIND[kind])
@@ -99,15 +99,15 @@ def task_score(
 def classification_metrics(
     predictions: Int[Tensor, "n"], labels: Int[Tensor, "n"], num_labels: int
 ) -> dict[str, float]:
-    """Accuracy; of two labels also the F1 of label 1 and Matthews' correlation (0 where it is undefined).
+    """Compute the accuracy; for two labels also the F1 of label 1 and Matthews' correlation (0 if undefined).
 
     Args:
-        predictions: (n,) labels that were predicted.
+        predictions: (n,) predicted labels.
         labels: (n,) true labels.
-        num_labels: number of labels that there are.
+        num_labels: number of different labels.
 
     Raises:
-        ValueError: nothing to evaluate, or another number of predictions than labels.
+        ValueError: if there are no examples, or if the numbers of predictions and labels differ.
 
     Example:
         >>> classification_metrics(torch.tensor([1, 1, 0]), torch.tensor([1, 0, 0]), 2)["accuracy"]
@@ -124,13 +124,13 @@ def classification_metrics(
 
 
 def regression_metrics(predictions: Float[Tensor, "n"], labels: Float[Tensor, "n"]) -> dict[str, float]:
-    """Pearson's and Spearman's correlation, 0 where they are undefined: what is constant orders nothing.
+    """Compute Pearson's and Spearman's correlation; 0 if undefined: a constant gives no order.
 
-    See :mod:`lmdyn.analysis.statistics.correlation`; both are undefined of fewer than 3 examples too. NaN where a
-    prediction or a label is not finite: a model that diverged has no score.
+    See :mod:`lmdyn.analysis.statistics.correlation`; both are also undefined for fewer than 3 examples. NaN if a
+    prediction or a label is not finite: a diverged model has no score.
 
     Raises:
-        ValueError: nothing to evaluate, or another number of predictions than labels.
+        ValueError: if there are no examples, or if the numbers of predictions and labels differ.
 
     Example:
         >>> found = regression_metrics(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([0.0, 1.0, 2.0]))
@@ -150,7 +150,7 @@ def _check_examples(predictions: Tensor, labels: Tensor) -> None:
         raise ValueError("expected at least one example, got none")
     if predictions.shape != labels.shape:
         raise ValueError(
-            f"expected a prediction for each label, got {tuple(predictions.shape)} and {tuple(labels.shape)}"
+            f"expected one prediction for each label, got {tuple(predictions.shape)} and {tuple(labels.shape)}"
         )
 
 
@@ -158,7 +158,7 @@ def _check_examples(predictions: Tensor, labels: Tensor) -> None:
 
 
 def normalized_answer(text: str) -> str:
-    """An answer as SQuAD compares it: lower case, without punctuation and articles, single spaces.
+    """Normalize an answer as SQuAD compares it: lower case, without punctuation and articles, single spaces.
 
     Reference: Rajpurkar et al. 2016, section 6.
 
@@ -171,7 +171,7 @@ def normalized_answer(text: str) -> str:
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
-    """1 where the prediction is one of the answers, as they are compared; an empty one says that there is none.
+    """Return 1 if the normalized prediction is one of the answers; an empty prediction means "no answer".
 
     Example:
         >>> exact_match("the cat", ["Cat.", "dog"]), exact_match("", []), exact_match("cat", [])
@@ -181,7 +181,7 @@ def exact_match(prediction: str, answers: Sequence[str]) -> float:
 
 
 def token_f1(prediction: str, answers: Sequence[str]) -> float:
-    """Harmonic mean of precision and recall of the words, for the best of the answers; 1 or 0 where there is none.
+    """Compute the harmonic mean of precision and recall of the words, for the best answer; 1 or 0 if there is none.
 
     Example:
         >>> round(token_f1("a black cat", ["the cat"]), 3), token_f1("", [])
@@ -191,7 +191,7 @@ def token_f1(prediction: str, answers: Sequence[str]) -> float:
 
 
 def _gold(answers: Sequence[str]) -> list[str]:
-    """The answers as they are compared; one that nothing is left of does not count; no answer is the empty one."""
+    """Return the normalized answers; empty ones do not count, and no answers are one empty answer."""
     return [a for a in map(normalized_answer, answers) if a] or [""]
 
 
@@ -203,14 +203,14 @@ def _f1(predicted: list[str], gold: list[str]) -> float:
 
 
 def span_metrics(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Exact match and F1 of SQuAD 2.0: means over all questions, each in [0, 1].
+    """Compute exact match and F1 of SQuAD 2.0: means over all questions, each in [0, 1].
 
     Args:
-        predictions: an answer to each question, empty where it says that there is none.
-        answers: the answers to each, empty where there are none.
+        predictions: an answer to each question, empty for "no answer".
+        answers: the answers to each question, empty if there are none.
 
     Raises:
-        ValueError: nothing to evaluate, or another number of predictions than questions.
+        ValueError: if there are no questions, or if the numbers of predictions and questions differ.
 
     Reference: Rajpurkar, Jia & Liang 2018, section 5.
 
@@ -220,7 +220,7 @@ def span_metrics(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -
     """
     if not answers or len(predictions) != len(answers):
         raise ValueError(
-            f"expected one prediction a question, got {len(predictions)} for {len(answers)} questions"
+            f"expected one prediction per question, got {len(predictions)} for {len(answers)} questions"
         )
     pairs = list(zip(predictions, answers, strict=True))
     return {
@@ -236,8 +236,8 @@ class Spans:
     Attributes:
         start: (n,) first position.
         end: (n,) last position.
-        score: (n,) sum of its logits, -inf where the window has no span, NaN where a logit within it is NaN.
-        null: (n,) the same of no answer: both logits at position 0.
+        score: (n,) sum of its logits; -inf if the window has no span, NaN if a logit within it is NaN.
+        null: (n,) score of "no answer": the sum of both logits at position 0.
     """
 
     start: Int[Tensor, "n"]
@@ -252,19 +252,19 @@ def best_spans(
     inside: Bool[Tensor, "n time"],
     max_length: int = 30,
 ) -> Spans:
-    """The span with the highest sum of logits of start and end, start ≤ end, at most ``max_length`` positions.
+    """Find the span with the highest sum of start and end logits, start ≤ end, of at most ``max_length`` positions.
 
-    A question has no answer where ``null - score > 0`` (a threshold of 0), the lowest null and the best span of all
+    A question has no answer if ``null - score > 0`` (a threshold of 0), with the lowest null and the best span of all
     windows of its text.
 
     Args:
-        start: (n, time) logits of each position being the first.
-        end: (n, time) logits of each being the last.
-        inside: (n, time) positions where an answer can begin and end.
-        max_length: positions of the longest span.
+        start: (n, time) logits for each position to be the first.
+        end: (n, time) logits for each position to be the last.
+        inside: (n, time) whether an answer can start and end at each position.
+        max_length: maximum number of positions of a span.
 
     Raises:
-        ValueError: ``max_length`` below 1, different shapes.
+        ValueError: if ``max_length`` is below 1, or if the shapes differ.
 
     Reference: Devlin et al. 2019, section 4.3.
 
@@ -275,10 +275,10 @@ def best_spans(
         (2, 3, 7.0, 18.0)
     """
     if max_length < 1:
-        raise ValueError(f"max_length is {max_length}: expected at least 1")
+        raise ValueError(f"max_length must be at least 1, got {max_length}")
     if not start.shape == end.shape == inside.shape:
         raise ValueError(
-            f"expected (n, time) of all, got {tuple(start.shape)}, {tuple(end.shape)} and {tuple(inside.shape)}"
+            f"expected equal shapes (n, time), got {tuple(start.shape)}, {tuple(end.shape)} and {tuple(inside.shape)}"
         )
     start, end = start.to(at_least_float32(start)), end.to(at_least_float32(end))
     time = start.shape[1]
@@ -294,7 +294,7 @@ def best_spans(
         better = best.values > score
         score = torch.where(better, best.values, score)
         at, length = torch.where(better, best.indices, at), torch.where(better, d, length)
-    # comparisons with NaN are false, so that another span would be the best
+    # comparisons with NaN are False, so another span would be selected
     unknown = ((start.isnan() | end.isnan()) & inside).any(1)
     score = torch.where(unknown, torch.nan, score)
     return Spans(at, at + length, score, start[:, 0] + end[:, 0])

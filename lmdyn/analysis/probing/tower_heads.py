@@ -1,4 +1,4 @@
-"""An output layer for each tower of a frozen model: what a tower can predict by itself."""
+"""An output layer for each tower of a frozen model, to measure what a tower can predict alone."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from lmdyn.analysis.statistics.precision import at_least_float32
 __all__ = ["CHECK_EVERY", "Encoded", "HeadTraining", "TowerHead", "train_heads", "train_tower_heads"]
 
 CHECK_EVERY = 100
-"""Updates between two looks at the held-out text, of heads that are trained until they stop improving."""
+"""Updates between two evaluations on the held-out text, for heads that are trained until they stop improving."""
 
 _IMPROVES = 1e-3  # nats
 
@@ -31,11 +31,11 @@ H = TypeVar("H", bound=nn.Module)
 
 
 class Encoded(NamedTuple):
-    """What a frozen model made of some positions.
+    """Encodings of some positions by a frozen model.
 
     Attributes:
-        encodings: tower to (n, d) encodings.
-        labels: (n,) the token to be predicted; −100 for none, as of padding.
+        encodings: (n, d) encodings of each tower.
+        labels: (n,) token to predict; −100 for none, such as padding.
     """
 
     encodings: Mapping[str, Float[Tensor, "n d"]]
@@ -44,27 +44,30 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadTraining:
-    """How the heads of towers are trained.
+    """Training of the heads of towers.
 
-    Adam with decoupled weight decay of the weight matrices on the mean −ln p of the labelled positions of each batch;
-    the learning rate rises linearly over the first tenth of the updates and falls linearly to 0 with the last.
+    The optimizer is Adam with decoupled weight decay of the weight matrices, on the mean −ln p of the labelled
+    positions of each batch; the learning rate rises linearly over the first tenth of the updates and falls linearly to
+    0 at the last.
 
-    With ``patience`` heads are trained until they stop improving: the rate rises over the first 100 updates and stays;
-    every 100 updates the loss on held-out batches of the training text is looked at, and the rate of a head that is not
-    better by 0.001 nats than ever before is halved. The training ends where each head's rate was halved ``patience``
-    times, or after ``updates``; each head is then what it was where its held-out loss was lowest.
+    With ``patience``, heads are trained until they stop improving: the rate rises over the first 100 updates and then
+    stays constant. Every 100 updates, the loss on held-out batches of the training text is computed, and the rate of a
+    head whose lowest loss has not improved by 0.001 nats is halved. The training ends when the rate of each head has
+    been halved ``patience`` times, or after ``updates``; each head then gets the weights of its lowest held-out loss.
 
     Attributes:
-        updates: batches to train on; those of the text come again where they are fewer. With ``patience`` at most.
-        learning_rate: highest rate.
-        betas: of Adam.
-        weight_decay: of matrices.
-        init_range: deviation of the first weights, normal; biases are 0. Every head starts from the same weights.
-        seed: of the first weights.
-        patience: how often the rate is halved, from 1; None for a training of ``updates``.
+        updates: number of batches to train on; the batches of the text are repeated if there are fewer. With
+            ``patience``, this is the maximum.
+        learning_rate: highest learning rate.
+        betas: betas of Adam.
+        weight_decay: weight decay of matrices.
+        init_range: standard deviation of the initial weights, normal; biases are 0. Every head starts from the same
+            weights.
+        seed: seed of the initial weights.
+        patience: number of times that the rate is halved, at least 1; None for a training of ``updates``.
 
     Raises:
-        ValueError: numbers out of range.
+        ValueError: if a number is out of range.
 
     Reference: He & Toyoizumi 2022, sections 3.2 and 4.3, for the optimizer.
 
@@ -83,15 +86,15 @@ class HeadTraining:
 
     def __post_init__(self) -> None:
         if self.patience is not None and self.patience < 1:
-            raise ValueError(f"patience is a number from 1, or null, got {self.patience}")
+            raise ValueError(f"patience must be at least 1, or null, got {self.patience}")
         if self.updates < 1 or self.learning_rate <= 0 or self.weight_decay < 0 or self.init_range <= 0:
             raise ValueError(
-                "updates are at least 1, weight_decay at least 0, learning_rate and init_range above 0: got "
+                "expected updates >= 1, weight_decay >= 0, learning_rate and init_range > 0, got "
                 f"{self.updates}, {self.weight_decay}, {self.learning_rate}, {self.init_range}"
             )
 
     def rate(self, update: int) -> float:
-        """The learning rate of an update, counted from 0; with ``patience`` before it is halved.
+        """Return the learning rate of an update, counted from 0; with ``patience``, the rate before it is halved.
 
         Example:
             >>> [round(HeadTraining(updates=20, learning_rate=1.0).rate(u), 3) for u in (0, 1, 2, 11, 19)]
@@ -104,16 +107,16 @@ class HeadTraining:
 
 
 class TowerHead(nn.Module):
-    """A dense layer d → d, GELU, layer norm, and a projection onto the vocabulary of its own, with a bias.
+    """A dense layer d → d, GELU, layer norm, and a separate projection to the vocabulary with a bias.
 
     Args:
-        size: d.
+        size: number of dimensions d of an encoding.
         vocab_size: number of token types.
-        init_range: deviation of the weights.
-        seed: of the weights; the global random state is neither used nor changed.
+        init_range: standard deviation of the initial weights.
+        seed: seed of the weights; the global random state is neither used nor changed.
 
-    Reference: He & Toyoizumi 2022, equation 2 and figure 2. Equation 2 has the word vectors in the place of the
-        projection, and no other layer; there a tower's encoding would have to be as wide as both.
+    Reference: He & Toyoizumi 2022, equation 2 and figure 2. Equation 2 has the word vectors instead of the projection,
+        and no other layer; a tower's encoding would then have to be as wide as both towers.
 
     Example:
         >>> head = TowerHead(4, vocab_size=9, init_range=0.02, seed=0)
@@ -135,28 +138,28 @@ class TowerHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, encodings: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """What is projected onto the vocabulary."""
+        """Compute the input of the projection to the vocabulary."""
         dense = nn.functional.linear(
             encodings.to(at_least_float32(encodings)), self.dense_weight, self.dense_bias
         )
         return cast(Tensor, self.norm(nn.functional.gelu(dense)))
 
     def loss(self, encodings: Float[Tensor, "n d"], labels: Int[Tensor, "n"]) -> Float[Tensor, ""]:
-        """Sum of −ln p over the labelled positions, in nats."""
+        """Compute the sum of −ln p over the labelled positions, in nats."""
         return linear_cross_entropy(self(encodings), self.weight, self.bias, labels)
 
     @torch.no_grad()
     def target_log_probabilities(
         self, encodings: Float[Tensor, "n d"], labels: Int[Tensor, "n"]
     ) -> Float[Tensor, "n"]:
-        """The logarithm of each label's probability, 0 where there is none."""
+        """Compute the log-probability of each label, 0 for none."""
         return target_log_probabilities(self(encodings), self.weight, self.bias, labels)
 
     @torch.no_grad()
     def probability_sums(
         self, encodings: Float[Tensor, "n d"], labels: Int[Tensor, "n"]
     ) -> Float[Tensor, "vocab"]:
-        """Sum of the probabilities of every token type over the labelled positions, float64."""
+        """Compute the sum of the probabilities of every token type over the labelled positions, float64."""
         return probability_sums(self(encodings), self.weight, self.bias, labels != IGNORED)
 
 
@@ -168,29 +171,29 @@ def train_tower_heads(
 ) -> tuple[dict[str, TowerHead], Float[Tensor, "towers"]]:
     """Train a head for each tower, from the same batches at once.
 
-    All heads start from the same weights and see the same batches in the same order, so that what they differ in is
-    the towers': identical towers get identical heads, and exchanging two towers exchanges their heads. With several
-    ranks each brings its share of every batch; gradients are summed, so that the heads are those of one rank.
+    All heads start from the same weights and use the same batches in the same order, so their differences are those of
+    the towers: identical towers get identical heads, and exchanging two towers exchanges their heads. With several
+    ranks, each contributes its share of every batch; gradients are summed, so the heads are those of one rank.
 
     Args:
-        batches: what the frozen model made of them, each with the same towers and at least ``how.updates`` of them;
-            more are not asked for. Detached.
+        batches: at least ``how.updates`` detached batches of the frozen model, each with the same towers; no more are
+            consumed.
         vocab_size: number of token types.
         how: see :class:`HeadTraining`.
-        held_out: batches of text that is not trained on, anew at each call; for ``how.patience``.
+        held_out: function that returns an iterator of batches of text that is not trained on; for ``how.patience``.
 
     Returns:
-        The heads, by tower, in eval mode and without gradients; and (towers,) float64 mean −ln p over the last tenth
-        of the updates, in nats, in the order of the towers.
+        The heads by tower, in eval mode and without gradients; and the mean −ln p over the last tenth of the updates,
+        in nats, (towers,) float64 in the order of the towers.
 
     Raises:
-        ValueError: fewer batches than updates; ``patience`` without held-out batches.
+        ValueError: if there are fewer batches than updates, or for ``patience`` without held-out batches.
 
     Example:
         >>> x = torch.eye(3).repeat(5, 1)
         >>> batch = Encoded({"tower1": x, "tower2": 0 * x}, torch.arange(3).repeat(5))
         >>> heads, losses = train_tower_heads([batch] * 200, 3, HeadTraining(updates=200, learning_rate=0.02))
-        >>> [round(float(loss), 1) for loss in losses]  # the second tower tells nothing: ln 3
+        >>> [round(float(loss), 1) for loss in losses]  # the second tower has no information: ln 3
         [0.0, 1.1]
     """
 
@@ -215,22 +218,22 @@ def train_heads(
     how: HeadTraining,
     held_out: Callable[[], Iterable[B]] | None = None,
 ) -> tuple[dict[str, H], Float[Tensor, "heads"]]:
-    """Train some output layers that do not depend on each other, from the same batches at once.
+    """Train independent output layers from the same batches at once.
 
     Args:
-        batches: at least ``how.updates`` of them; more are not asked for.
-        start: makes the heads, by name, given the first batch.
-        loss: a head's sum of −ln p over the labelled positions of a batch, in nats.
-        labels: (n,) of a batch; −100 for none.
+        batches: at least ``how.updates`` batches; no more are consumed.
+        start: creates the heads, by name, given the first batch.
+        loss: returns a head's sum of −ln p over the labelled positions of a batch, in nats.
+        labels: returns the labels (n,) of a batch; −100 for none.
         how: see :class:`HeadTraining`.
-        held_out: batches that are not trained on, anew at each call; for ``how.patience``.
+        held_out: function that returns an iterator of batches that are not trained on; for ``how.patience``.
 
     Returns:
-        The heads, in eval mode and without gradients; and (heads,) float64 mean −ln p over the last tenth of the
-        updates (with ``patience`` over the last 100).
+        The heads, in eval mode and without gradients; and the mean −ln p over the last tenth of the updates (with
+        ``patience`` over the last 100), (heads,) float64.
 
     Raises:
-        ValueError: fewer batches than updates; ``patience`` without held-out batches.
+        ValueError: if there are fewer batches than updates, or for ``patience`` without held-out batches.
 
     Example:
         >>> how = HeadTraining(updates=200, learning_rate=0.05)
@@ -238,7 +241,7 @@ def train_heads(
         >>> heads, losses = train_heads(
         ...     [y] * 200, lambda y: {"bias": nn.ParameterList([torch.zeros(2)])},
         ...     lambda head, name, y: -head[0].log_softmax(0)[y].sum(), lambda y: y, how)
-        >>> round(float(losses[0]), 2)  # the entropy of a quarter
+        >>> round(float(losses[0]), 2)  # the entropy of a share of a quarter
         0.56
     """
     heads: dict[str, H] = {}
@@ -249,9 +252,7 @@ def train_heads(
     update = 0
     source = iter(batches)
     if how.patience is not None and held_out is None:
-        raise ValueError(
-            "patience needs text that is held out, and this training has none: give patience: null"
-        )
+        raise ValueError("patience requires held-out text, and this training has none: set patience: null")
     with torch.enable_grad():
         while update < how.updates and not course.ended:
             batch = next(source, None)
@@ -261,10 +262,10 @@ def train_heads(
                 heads = dict(start(batch))
                 optimizer = _optimizer(heads, how)
             optimizer.zero_grad(set_to_none=True)
-            # a batch may have no labels at all: its gradient is 0
+            # a batch may have no labels: its gradient is 0
             count = all_reduce_sum((labels(batch) != IGNORED).sum()).clamp(min=1)
             losses = []
-            for name, head in heads.items():  # one at a time: what one keeps for its gradient is freed
+            for name, head in heads.items():  # one at a time, so that memory of each one's gradient is freed
                 one = loss(head, name, batch)
                 (one / count).backward(inputs=list(head.parameters()))
                 losses.append(one.detach().double())
@@ -287,7 +288,7 @@ def train_heads(
 
 
 class _Course:
-    """Held-out losses of heads over a training, and what they say of the rates."""
+    """Held-out losses of heads during a training, and the factors of their rates."""
 
     def __init__(self, patience: int | None) -> None:
         self._patience = patience
@@ -297,7 +298,7 @@ class _Course:
 
     @property
     def ended(self) -> bool:
-        """Whether each head's rate was halved as often as it may."""
+        """Whether each head's rate was halved ``patience`` times."""
         return bool(self._halved) and min(self._halved.values()) >= (self._patience or 0)
 
     def factor(self, name: str) -> float:
@@ -312,7 +313,7 @@ class _Course:
                 self._weights[name] = {k: v.detach().clone() for k, v in head.state_dict().items()}
 
     def restore(self, heads: Mapping[str, nn.Module]) -> None:
-        """The weights of the lowest held-out loss."""
+        """Restore the weights of the lowest held-out loss."""
         for name, weights in self._weights.items():
             heads[name].load_state_dict(weights)
 
@@ -324,7 +325,7 @@ def _held_out_losses(
     loss: Callable[[H, str, B], Tensor],
     labels: Callable[[B], Tensor],
 ) -> list[float]:
-    """Mean −ln p of each head over all ranks' batches, in nats; NaN where they have no labels."""
+    """Compute the mean −ln p of each head over all ranks' batches, in nats; NaN if they have no labels."""
     sums: Tensor | None = None
     for batch in batches:
         there = (labels(batch) != IGNORED).sum().double()

@@ -1,16 +1,16 @@
-"""The learning rate's course over a training whose length is known."""
+"""Learning rate schedule of a training of known length."""
 
 __all__ = ["warmup_decay_factor"]
 
 
 def warmup_decay_factor(progress: float, warmup_share: float) -> float:
-    """Factor of the learning rate at a share of the training: min(p / w, (1 − p) / (1 − w)), in [0, 1].
+    """Compute the learning rate factor at a share of the training: min(p / w, (1 − p) / (1 − w)), in [0, 1].
 
     It rises linearly to 1 at p = w, then falls linearly to 0 at p = 1, where it stays.
 
     Args:
-        progress: share of the training that is done, p, from 0: of its updates or of its time.
-        warmup_share: share in which the rate rises, w, in [0, 1]; with 0 it only falls, with 1 it only rises.
+        progress: completed share p of the training, at least 0: of its updates or of its time.
+        warmup_share: share w in which the rate rises, in [0, 1]; with 0 it only falls, with 1 it only rises.
 
     Reference: transformers' ``get_linear_schedule_with_warmup``, by updates; Izsak, Berchansky & Levy 2021, by time.
 

@@ -1,4 +1,4 @@
-"""The jackknife of similarity: what a measure would be without each block of sentences, from sums."""
+"""Jackknife of similarity measures over blocks of sentences, computed from sums."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,25 +18,25 @@ __all__ = ["jackknife_similarity"]
 def jackknife_similarity(
     parts: Sequence[CrossCovariance], measures: Sequence[str] = ("svcca",)
 ) -> dict[str, Jackknifed]:
-    """Bias-corrected value and standard error of similarity over blocks of samples.
+    """Compute the bias-corrected value and the standard error of similarity over blocks of samples.
 
-    Correlations of finite samples are too high, by about d / n, and a bootstrap raises them again, since resampled
-    rows repeat: its percentile interval excludes the value that it is an interval of. Leaving out blocks estimates
-    that bias and takes it off. Of ``svcca`` the numbers of kept directions are those of the whole: the jackknife is
-    for smooth statistics, and the error is that of the correlations at these numbers.
+    Correlations of finite samples are too high by about d / n. A bootstrap raises them again, because resampled rows
+    repeat: its percentile interval excludes the value that it belongs to. The jackknife leaves out one block at a
+    time, estimates that bias and subtracts it. For ``svcca``, the numbers of kept directions are those of all samples:
+    the jackknife requires a smooth statistic, and the error is that of the correlations at these numbers.
 
-    Where most true correlations are 0 (untrained models, unrelated labels) the bias is not linear in 1 / n: only a part
-    of it is taken off, and intervals from these errors are too narrow. There look at more samples, or at CKA.
+    If most true correlations are 0 (untrained models, unrelated labels), the bias is not linear in 1 / n: only a part
+    of it is subtracted, and intervals from these errors are too narrow. In that case, use more samples or CKA.
 
     Args:
-        parts: covariances of the same two representations, one of each block.
+        parts: covariances of the same two representations, one for each block.
         measures: names as in :func:`lmdyn.analysis.sweep`.
 
     Returns:
-        Measure to its corrected value, which may lie a little outside of [0, 1], and error.
+        A dict from each measure to its corrected value, which may lie slightly outside [0, 1], and its error.
 
     Raises:
-        ValueError: fewer than two blocks with samples; an unknown measure; as the measures do.
+        ValueError: if fewer than two blocks have samples, if a measure is unknown, or if a measure raises one itself.
 
     Reference: Efron & Tibshirani 1993, chapter 11; Busing et al. 1999 (unequal blocks).
 
@@ -51,10 +51,10 @@ def jackknife_similarity(
         (True, 19)
     """
     if unknown := [name for name in measures if measure_of(name) is None]:
-        raise ValueError(f"no measure {', '.join(unknown)}: there are {', '.join(MEASURES)}, svcca_<k>")
+        raise ValueError(f"unknown measure {', '.join(unknown)}: expected {', '.join(MEASURES)} or svcca_<k>")
     there = [part for part in parts if part.n]
     if len(there) < 2:
-        raise ValueError(f"a jackknife leaves out one block of several, got {len(there)} with samples")
+        raise ValueError(f"the jackknife requires at least 2 blocks with samples, got {len(there)}")
     whole = CrossCovariance.combine(there)
     functions = _functions(measures, whole.pair())
     estimate = {name: float(function(whole.pair())) for name, function in functions.items()}
@@ -77,5 +77,5 @@ def _functions(measures: Sequence[str], whole: Pair) -> Mapping[str, Callable[[P
 def _value(function: Callable[[Pair], Tensor], pair: Pair) -> float:
     try:
         return float(function(pair))
-    except ValueError:  # fewer directions without this block, or constant: no error is known
+    except ValueError:  # fewer directions without this block, or constant: the error is unknown
         return nan

@@ -1,14 +1,15 @@
 """Canonical correlation of two representations: mean CCA, SVCCA and PWCCA.
 
-All of them are float64 inside, on the device of their arguments, and not differentiable. Conventions: both sides
-are centred; directions with a singular value of at most 1e-6 of the greatest count as absent; the mean is over the
+All functions compute in float64 on the device of their arguments and are not differentiable. Conventions: both sides
+are centred; directions with a singular value of at most 1e-6 of the largest count as absent; the mean is over the
 smaller of the two kept ranks.
 
-*Which path when.* From XᵀX, YᵀY and XᵀY (covariance path) as long as the kept directions have a condition number
-of at most 1e4 and the rank is beyond doubt; this agrees with the exact path to 1e-9. Within it, by Cholesky factors
-where everything is kept and these prove the condition number, else by eigenvectors. Otherwise, and where samples do
-not outnumber dimensions, by QR and singular value decomposition of the centred matrices themselves (exact path,
-slower). A stream has only its sums: see :class:`lmdyn.analysis.CrossCovariance`.
+*Which path is used.* The covariance path starts from XᵀX, YᵀY and XᵀY. It is used if the kept directions have a
+condition number of at most 1e4 and the rank is beyond doubt; it agrees with the exact path to 1e-9. It uses Cholesky
+factors if every direction is kept and the factors prove the condition number, otherwise eigenvectors. In all other
+cases, and if there are no more samples than dimensions, the exact path is used: QR and singular value decomposition of
+the centred matrices themselves, which is slower. A stream has only its sums: see
+:class:`lmdyn.analysis.CrossCovariance`.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ _TIE = 1e-8  # difference of correlations below which their variates mix
 def canonical_correlations(
     x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"], *, variance: float = 1.0, cut: Cut = "variance"
 ) -> Float[Tensor, "k"]:
-    """Canonical correlations ρ₁ ≥ ρ₂ ≥ … of two representations: see :func:`cca` and :func:`svcca`.
+    """Compute the canonical correlations ρ₁ ≥ ρ₂ ≥ … of two representations: see :func:`cca` and :func:`svcca`.
 
     Args:
         x: (n, d₁) first representation.
@@ -36,7 +37,7 @@ def canonical_correlations(
         cut: as in :func:`svcca`.
 
     Returns:
-        (k,) in [0, 1], falling; k is the smaller of the kept ranks.
+        Tensor of shape (k,) in [0, 1], in descending order; k is the smaller of the kept ranks.
 
     Raises:
         ValueError: as in :func:`cca`.
@@ -50,30 +51,31 @@ def canonical_correlations(
 
 
 def cca(x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> Float[Tensor, ""]:
-    """Mean canonical correlation ρ̄ = (1/k) Σ ρᵢ.
+    """Compute the mean canonical correlation ρ̄ = (1/k) Σ ρᵢ.
 
-    1 where the smaller of the two spaces of features lies in the other one, as for cca(x, x); near √(d/n) and more
-    for unrelated representations of n samples, so compare at equal n and d. Invariant to invertible affine maps of
-    either side (as far as they leave the rank tolerance alone).
+    The value is 1 if the smaller of the two feature spaces lies in the other one, as for cca(x, x). For unrelated
+    representations of n samples it is near √(d/n) or higher, so compare values at equal n and d. It is invariant to
+    invertible affine maps of either side, as long as they do not change which directions are within the rank
+    tolerance.
 
-    With fewer samples than dimensions the value is over the kept ranks, as always. Of ranks r₁ and r₂ that exceed
-    n − 1 together, r₁ + r₂ − n + 1 correlations are 1 whatever the data: have more samples than that. Where one side
-    spans the whole space of centred samples (rank n − 1), all of them are, which is an error.
+    With fewer samples than dimensions, the value is still the mean over the kept ranks. If the ranks r₁ and r₂ add up
+    to more than n − 1, then r₁ + r₂ − n + 1 correlations are 1 whatever the data: use more samples than that. If one
+    side spans the whole space of centred samples (rank n − 1), all correlations are 1, which is an error.
 
     Args:
         x: (n, d₁) first representation.
         y: (n, d₂) second representation of the same samples.
 
     Returns:
-        Scalar in [0, 1], float64.
+        Scalar float64 tensor in [0, 1].
 
     Raises:
-        ValueError: different numbers of samples; NaN, infinite or constant input; a side that spans the whole space
-            of centred samples.
+        ValueError: if the numbers of samples differ, if the input is NaN, infinite or constant, or if a side spans the
+            whole space of centred samples.
 
-    Reference: Hotelling 1936; as a similarity of representations, Raghu et al. 2017 and Kornblith et al. 2019,
-    whose ρ̄_CCA it is (their R²_CCA is the mean of ρᵢ²). Code that adds an epsilon to the covariances instead of
-    cutting at a rank tolerance gives cca(x, x) < 1.
+    Reference: Hotelling 1936. As a similarity of representations: Raghu et al. 2017, and Kornblith et al. 2019, whose
+    ρ̄_CCA it is (their R²_CCA is the mean of ρᵢ²). Code that adds an epsilon to the covariances instead of a rank
+    tolerance gives cca(x, x) < 1.
 
     Example:
         >>> x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
@@ -91,33 +93,35 @@ def svcca(
     cut: Cut = "variance",
     directions: int | None = None,
 ) -> Float[Tensor, ""]:
-    """Mean canonical correlation between the leading principal directions of each side.
+    """Compute the mean canonical correlation between the leading principal directions of each side.
 
-    Each side is centred, then cut to the fewest principal directions that hold ``variance`` of its variance.
-    1 where the smaller kept space lies in the other one. Invariant to shifts, rotations and isotropic scaling of
-    either side, not to invertible maps in general.
+    Each side is centred, then reduced to the fewest principal directions that hold ``variance`` of its variance. The
+    value is 1 if the smaller kept space lies in the other one. It is invariant to shifts, rotations and isotropic
+    scaling of either side, but not to invertible maps in general.
 
-    How many directions hold 99 % of the variance differs between representations and grows over training
-    (:func:`svcca_ranks`); a mean over few leading directions is higher than one over many. Where values are compared
-    between steps or references, compare them at a number of ``directions`` too.
+    The number of directions that hold 99 % of the variance differs between representations and grows over training
+    (:func:`svcca_ranks`), and a mean over few leading directions is higher than a mean over many. To compare values
+    between steps or references, also compute them at a fixed number of ``directions``.
 
     Args:
         x: (n, d₁) first representation.
         y: (n, d₂) second representation of the same samples.
-        variance: share to keep, above 0 and at most 1 (then it is :func:`cca`).
-        cut: ``variance`` cuts on the sum of squares of singular values, as "99 % of variance" says (Raghu et al.
-            2017, section 2; Saphra & Lopez 2019). ``singular_values`` cuts on the sum of the singular values
-            themselves, as the cumulative sums in some released SVCCA code do; it keeps more directions.
-        directions: keep so many leading directions of each side, in the place of a share of the variance.
+        variance: share of the variance to keep, above 0 and at most 1 (1 is :func:`cca`).
+        cut: ``variance`` applies the share to the sum of the squared singular values, as "99 % of variance" says
+            (Raghu et al. 2017, section 2; Saphra & Lopez 2019). ``singular_values`` applies it to the sum of the
+            singular values, as the cumulative sums in some released SVCCA code do; this keeps more directions.
+        directions: number of leading directions to keep on each side, instead of a share of the variance.
 
     Returns:
-        Scalar in [0, 1], float64.
+        Scalar float64 tensor in [0, 1].
 
     Raises:
-        ValueError: as in :func:`cca`; a ``variance`` out of range; fewer directions than asked for.
+        ValueError: as in :func:`cca`; also if ``variance`` is out of range, or if a side has fewer than ``directions``
+            directions.
 
-    Reference: Raghu et al. 2017, "SVCCA: singular vector canonical correlation analysis for deep learning dynamics
-    and interpretability", section 2. Some code cuts before centring, so that the mean takes up the first direction.
+    Reference: Raghu et al. 2017, "SVCCA: singular vector canonical correlation analysis for deep learning dynamics and
+    interpretability", section 2. Some released code reduces before it centres, so that the mean takes up the first
+    direction.
 
     Example:
         >>> x = torch.tensor([[9.0, 0.1], [-9.0, 0.1], [9.0, -0.1], [-9.0, -0.1]])
@@ -131,7 +135,7 @@ def svcca(
 def svcca_ranks(
     x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"], variance: float = 0.99, *, cut: Cut = "variance"
 ) -> tuple[int, int]:
-    """How many principal directions of each side :func:`svcca` keeps.
+    """Return the number of principal directions that :func:`svcca` keeps on each side.
 
     Args:
         x: (n, d₁) first representation.
@@ -140,10 +144,10 @@ def svcca_ranks(
         cut: as in :func:`svcca`.
 
     Returns:
-        Directions of ``x`` and of ``y``; svcca is a mean over the smaller of the two.
+        Number of directions of ``x`` and of ``y``; svcca is a mean over the smaller of the two.
 
     Raises:
-        ValueError: as in :func:`cca`; a ``variance`` out of range.
+        ValueError: as in :func:`cca`; also if ``variance`` is out of range.
 
     Example:
         >>> x = torch.tensor([[9.0, 0.1], [-9.0, 0.1], [9.0, -0.1], [-9.0, -0.1]])
@@ -154,27 +158,28 @@ def svcca_ranks(
 
 
 def pwcca(x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> Float[Tensor, ""]:
-    """Canonical correlations weighted by how much of ``x`` their directions account for: Σ αᵢ ρᵢ / Σ αᵢ.
+    """Compute canonical correlations weighted by the share of ``x`` that their directions explain: Σ αᵢ ρᵢ / Σ αᵢ.
 
-    αᵢ = Σⱼ |⟨hᵢ, xⱼ⟩|, with hᵢ the canonical variates of the centred x (orthonormal in the space of samples) and xⱼ
-    its neurons, centred too. Not symmetric: the weights are those of ``x``. Invariant to invertible affine maps of
-    ``y``, and to shifts and isotropic scaling of ``x``, but not to rotations of it, since neurons enter one by one.
-    The formula leaves the hᵢ of equal ρᵢ open, up to a rotation that the weights depend on: here they are the
-    principal directions of what ``x`` has in their space (ρᵢ that differ by 1e-8 at most count as equal).
+    The weights are αᵢ = Σⱼ |⟨hᵢ, xⱼ⟩|, with hᵢ the canonical variates of the centred x (orthonormal in the space of
+    samples) and xⱼ its neurons, also centred. The measure is not symmetric: the weights are those of ``x``. It is
+    invariant to invertible affine maps of ``y``, and to shifts and isotropic scaling of ``x``, but not to rotations of
+    ``x``, because neurons enter one by one.
+    For equal ρᵢ, the formula determines the hᵢ only up to a rotation, on which the weights depend. Here they are the
+    principal directions of the part of ``x`` in the space of these hᵢ (ρᵢ that differ by at most 1e-8 count as equal).
 
     Args:
-        x: (n, d₁) first representation, which gives the weights.
+        x: (n, d₁) first representation, which determines the weights.
         y: (n, d₂) second representation of the same samples.
 
     Returns:
-        Scalar in [0, 1], float64.
+        Scalar float64 tensor in [0, 1].
 
     Raises:
         ValueError: as in :func:`cca`.
 
     Reference: Morcos et al. 2018, "Insights on representational similarity in neural networks with canonical
-    correlation", its projection weighting. Released code (google/svcca) leaves the whitening out of the
-    directions and adds the means back before it takes the products; and it weights by the side of fewer directions.
+    correlation", its projection weighting. Released code (google/svcca) omits the whitening from the directions, adds
+    the means back before it takes the products, and weights by the side with fewer directions.
 
     Example:
         >>> x = torch.tensor([[9.0, 1.0], [-9.0, 1.0], [9.0, -1.0], [-9.0, -1.0]])
@@ -185,7 +190,7 @@ def pwcca(x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> Float[Tensor, "
 
 
 def ranks_of(pair: Pair, variance: float = 0.99, cut: Cut = "variance") -> tuple[int, int]:
-    """:func:`svcca_ranks` of a pair."""
+    """Return :func:`svcca_ranks` of a pair."""
     exact = not (pair.x.suffices(variance, cut) and pair.y.suffices(variance, cut))
     one, two = (
         kept_directions((side.exact_axes if exact else side.axes).values, variance, cut)
@@ -197,40 +202,40 @@ def ranks_of(pair: Pair, variance: float = 0.99, cut: Cut = "variance") -> tuple
 def correlations_of(
     pair: Pair, variance: float = 1.0, cut: Cut = "variance", directions: tuple[int, int] | None = None
 ) -> Tensor:
-    """Canonical correlations of a pair; ``directions`` are the kept numbers of either side."""
+    """Return the canonical correlations of a pair; ``directions`` are the kept numbers of the two sides."""
     product = _bases(pair, variance, cut, directions).product
     small = product @ product.T if product.shape[0] <= product.shape[1] else product.T @ product
     squares = torch.linalg.eigvalsh(small).flip(0)
-    # twice as fast as svdvals, with an error of 1e-15 in ρ², so of 1e-10 in a ρ of 1e-5; weaker ones need svdvals
+    # twice as fast as svdvals, with an error of 1e-15 in ρ², hence of 1e-10 in a ρ of 1e-5; smaller ρ require svdvals
     rho: Tensor = squares.sqrt() if bool(squares[-1] > 1e-10) else torch.linalg.svdvals(product)
     return rho.clamp(0, 1)
 
 
 def cca_of(pair: Pair) -> Tensor:
-    """:func:`cca` of a pair."""
+    """Compute :func:`cca` of a pair."""
     return correlations_of(pair).mean()
 
 
 def svcca_of(
     pair: Pair, variance: float = 0.99, cut: Cut = "variance", directions: tuple[int, int] | None = None
 ) -> Tensor:
-    """:func:`svcca` of a pair; ``directions`` are the kept numbers of either side."""
+    """Compute :func:`svcca` of a pair; ``directions`` are the kept numbers of the two sides."""
     return correlations_of(pair, variance, cut, directions).mean()
 
 
 def pwcca_of(pair: Pair) -> Tensor:
-    """:func:`pwcca` of a pair."""
+    """Compute :func:`pwcca` of a pair."""
     bases = _bases(pair)
     left, rho, _ = torch.linalg.svd(bases.product, full_matrices=False)
     left = _settle_ties(left, rho, bases.loadings)
-    # hᵢ = Bₓ aᵢ with the columns aᵢ of left: ⟨hᵢ, xⱼ⟩ = aᵢᵀ Bₓᵀ xⱼ needs no samples
+    # hᵢ = Bₓ aᵢ with the columns aᵢ of left: ⟨hᵢ, xⱼ⟩ = aᵢᵀ Bₓᵀ xⱼ does not require the samples
     alpha = (left.T @ bases.loadings).abs().sum(1)
     weighted: Tensor = (alpha * rho.clamp(0, 1)).sum() / alpha.sum()
     return weighted
 
 
 def _settle_ties(left: Tensor, rho: Tensor, loadings: Tensor) -> Tensor:
-    """Singular vectors whose equal values leave them open, turned to the principal directions of their loadings."""
+    """Rotate singular vectors of equal values, which are not unique, to the principal directions of their loadings."""
     steps = (rho[:-1] - rho[1:] > _TIE).nonzero()[:, 0] + 1
     groups = left.tensor_split(steps.tolist(), dim=1)
     settled = [
@@ -242,7 +247,7 @@ def _settle_ties(left: Tensor, rho: Tensor, loadings: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Bases:
-    """What two orthonormal bases, of the kept spaces of X and of Y, have in common with each other and with X.
+    """Products of two orthonormal bases, of the kept spaces of X and of Y, with each other and with X.
 
     Attributes:
         product: (k₁, k₂) BₓᵀB_y, whose singular values are the canonical correlations.
@@ -256,7 +261,7 @@ class _Bases:
 def _bases(
     pair: Pair, variance: float = 1.0, cut: Cut = "variance", directions: tuple[int, int] | None = None
 ) -> _Bases:
-    """Bases of the kept directions of both sides, by the fastest path that is precise enough."""
+    """Compute bases of the kept directions of both sides by the fastest path that is precise enough."""
     x, y = pair.x, pair.y
     wanted = directions or (None, None)
     if (
@@ -266,7 +271,7 @@ def _bases(
         and x.factor is not None
         and y.factor is not None
     ):
-        # all directions are kept, so that any basis will do: Bₓ = X L⁻ᵀ with XᵀX = LLᵀ
+        # all directions are kept, so any basis is correct: Bₓ = X L⁻ᵀ with XᵀX = LLᵀ
         half = torch.linalg.solve_triangular(x.factor, pair.cross, upper=False)
         product = torch.linalg.solve_triangular(y.factor, half.T, upper=False).T
         return _Bases(product, x.factor.T)
@@ -283,8 +288,8 @@ def _bases(
         if k >= pair.n - 1:
             raise ValueError(
                 f"{side.name} keeps {k} directions and {pair.n} centred samples span no more than {pair.n - 1}: "
-                "every canonical correlation would be 1 whatever the data; give more samples than dimensions, "
-                "or use svcca with a lower variance"
+                "every canonical correlation would be 1 whatever the data; use more samples than dimensions, "
+                "or svcca with a lower variance"
             )
         kept.append(axes.leading(k))
     one, two = kept

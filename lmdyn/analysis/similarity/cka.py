@@ -1,6 +1,6 @@
 """Centred kernel alignment of two representations, biased and debiased, linear and with any kernel.
 
-Float64 inside, on the device of the arguments, and not differentiable.
+All functions compute in float64 on the device of their arguments and are not differentiable.
 """
 
 import torch
@@ -13,36 +13,37 @@ from lmdyn.analysis.statistics.precision import UNDERFLOW
 
 __all__ = ["kernel_cka", "linear_cka"]
 
-_NOTHING = 1e-12  # share of ‖K‖² below which an unbiased ‖K‖² is rounding
+_NOTHING = 1e-12  # share of ‖K‖² below which an unbiased ‖K‖² is a rounding error
 
 
 def linear_cka(
     x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"], debiased: bool = False
 ) -> Float[Tensor, ""]:
-    """Linear centred kernel alignment ‖XᵀY‖² / (‖XᵀX‖ ‖YᵀY‖) of the centred X and Y (Frobenius norms).
+    """Compute linear centred kernel alignment ‖XᵀY‖² / (‖XᵀX‖ ‖YᵀY‖) of the centred X and Y (Frobenius norms).
 
-    1 for representations that agree up to shift, rotation and isotropic scaling, to which it is invariant on either
-    side; not invariant to other linear maps: directions of large variance weigh most. Computed from d × d matrices,
-    or n × n ones where these are smaller; the debiased form needs of the samples only their squared norms besides.
+    The value is 1 for representations that agree up to shift, rotation and isotropic scaling, to which it is invariant
+    on either side. It is not invariant to other linear maps: directions of large variance have the largest weights. It
+    is computed from d × d matrices, or from n × n matrices if these are smaller; the debiased form also requires the
+    squared norms of the samples.
 
     Args:
         x: (n, d₁) first representation.
         y: (n, d₂) second representation of the same samples.
-        debiased: False is the printed formula, whose value for unrelated representations grows with d/n. True
-            puts the unbiased estimator HSIC₁ of Song et al. 2012 in its place, expected to be near 0 for unrelated
-            ones at any n.
+        debiased: False computes the printed formula, whose value for unrelated representations grows with d/n. True
+            uses the unbiased estimator HSIC₁ of Song et al. 2012 instead; its value for unrelated representations is
+            near 0 at any n.
 
     Returns:
-        Scalar, float64: in [0, 1], or in [−1, 1] if debiased.
+        Scalar float64 tensor in [0, 1], or in [−1, 1] if debiased.
 
     Raises:
-        ValueError: fewer than 3 samples (with 2 the value is 1 whatever the data), 4 if debiased; different numbers
-            of samples; NaN, infinite or constant input; debiased, also samples without structure of their own,
-            such as all at the same distance from each other.
+        ValueError: if there are fewer than 3 samples (with 2 the value is 1 whatever the data), or fewer than 4 if
+            debiased; if the numbers of samples differ; if the input is NaN, infinite or constant; if debiased, also if
+            the samples have no structure, for example if all are at the same distance from each other.
 
-    Reference: Kornblith et al. 2019, "Similarity of neural network representations revisited", section 3, linear
-    CKA; Song et al. 2012, "Feature selection via dependence maximization", HSIC₁; as a similarity of wide
-    layers on few samples, Nguyen et al. 2021. Averaging either over mini-batches is another number; the sums of
+    Reference: Kornblith et al. 2019, "Similarity of neural network representations revisited", section 3, linear CKA;
+    Song et al. 2012, "Feature selection via dependence maximization", HSIC₁; as a similarity of wide layers on few
+    samples, Nguyen et al. 2021. The average of either form over mini-batches is a different number; the sums of
     :class:`lmdyn.analysis.CrossCovariance` give this one.
 
     Example:
@@ -63,30 +64,31 @@ def kernel_cka(
     max_samples: int | None = None,
     seed: int = 0,
 ) -> Float[Tensor, ""]:
-    """Centred kernel alignment HSIC(K, L) / √(HSIC(K, K) HSIC(L, L)) of the kernel matrices of two representations.
+    """Compute centred kernel alignment HSIC(K, L) / √(HSIC(K, K) HSIC(L, L)) of the kernels of two representations.
 
-    1 where the centred kernel matrices agree up to scale. Its invariances are the kernel's: with ``rbf`` shifts,
-    rotations and isotropic scaling; with ``cosine`` rotations and the length of each sample. With ``linear`` it is
-    :func:`linear_cka`, computed the long way.
+    The value is 1 if the centred kernel matrices agree up to scale. Its invariances are those of the kernel: ``rbf``
+    is invariant to shifts, rotations and isotropic scaling; ``cosine`` to rotations and to the length of each sample.
+    With ``linear`` it equals :func:`linear_cka`, which is faster.
 
     Memory and time are O(n²).
 
     Args:
         x: (n, d₁) first representation, or an (n, n) kernel matrix.
         y: (n, d₂) second representation of the same samples, or an (n, n) kernel matrix.
-        kernel: ``rbf`` (σ = the median distance; another one by ``functools.partial(rbf_kernel, bandwidth=0.5)``),
-            ``linear``, ``cosine``, ``precomputed``, or a function of (n, d) samples that returns their symmetric
-            positive semidefinite (n, n) matrix.
-        kernel_y: the same for ``y``; None takes ``kernel``.
+        kernel: ``rbf`` (σ is the median distance; for another one use ``functools.partial(rbf_kernel,
+            bandwidth=0.5)``), ``linear``, ``cosine``, ``precomputed``, or a function of (n, d) samples that returns
+            their symmetric positive semidefinite (n, n) matrix.
+        kernel_y: the same for ``y``; None uses ``kernel``.
         debiased: as in :func:`linear_cka`.
-        max_samples: at most this many samples, drawn without replacement; None takes all, up to 10,000.
-        seed: of that draw.
+        max_samples: maximum number of samples, drawn without replacement; None uses all, up to 10,000.
+        seed: seed of this draw.
 
     Returns:
-        Scalar, float64: in [0, 1], or in [−1, 1] if debiased.
+        Scalar float64 tensor in [0, 1], or in [−1, 1] if debiased.
 
     Raises:
-        ValueError: as in :func:`linear_cka`; an unknown kernel; more than 10,000 samples without ``max_samples``.
+        ValueError: as in :func:`linear_cka`; also if the kernel is unknown, or if there are more than 10,000 samples
+            and no ``max_samples``.
 
     Reference: Cortes et al. 2012; Kornblith et al. 2019, equations 3 and 4; Song et al. 2012, HSIC₁.
 
@@ -117,15 +119,15 @@ def kernel_cka(
 
 
 def linear_cka_of(pair: Pair, debiased: bool = False) -> Tensor:
-    """:func:`linear_cka` of a pair."""
+    """Compute :func:`linear_cka` of a pair."""
     n, least = pair.n, 4 if debiased else 3
     if n < least:
-        raise ValueError(f"{n} samples: at least {least} are needed for this measure to say anything")
+        raise ValueError(f"this measure requires at least {least} samples, got {n}")
     xx, yy, xy = _squared_norms(pair)
     for side, squared in ((pair.x, float(xx)), (pair.y, float(yy))):
         if not UNDERFLOW < squared < float("inf"):
             raise ValueError(
-                f"the fourth powers of {side.name} overflow, or underflow: divide it by its largest value, which "
+                f"the fourth powers of {side.name} overflow or underflow: divide it by its largest value, which "
                 "changes no similarity"
             )
     if debiased:
@@ -144,7 +146,7 @@ def linear_cka_of(pair: Pair, debiased: bool = False) -> Tensor:
 
 
 def _squared_norms(pair: Pair) -> tuple[Tensor, Tensor, Tensor]:
-    """‖XᵀX‖², ‖YᵀY‖² and ‖XᵀY‖² from the smaller matrices."""
+    """Compute ‖XᵀX‖², ‖YᵀY‖² and ‖XᵀY‖² from the smaller matrices."""
     x, y = pair.x, pair.y
     if x.samples is not None and y.samples is not None and pair.n < max(x.d, y.d):
         K, L = x.samples @ x.samples.T, y.samples @ y.samples.T
@@ -153,13 +155,13 @@ def _squared_norms(pair: Pair) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _centre(gram: Tensor) -> Tensor:
-    """HKH with H = I − 11ᵀ/n."""
+    """Compute HKH with H = I − 11ᵀ/n."""
     gram = gram - gram.mean(0)
     return gram - gram.mean(1, keepdim=True)
 
 
 def _u_centre(gram: Tensor) -> Tensor:
-    """The U-centred matrix Ũ, for which HSIC₁(K, L) = ⟨Ũ_K, Ũ_L⟩ / (n(n − 3)): Székely & Rizzo 2014."""
+    """Compute the U-centred matrix Ũ, with HSIC₁(K, L) = ⟨Ũ_K, Ũ_L⟩ / (n(n − 3)): Székely & Rizzo 2014."""
     n = len(gram)
     off = gram - gram.diagonal().diag()
     rows = off.sum(0)
@@ -168,9 +170,9 @@ def _u_centre(gram: Tensor) -> Tensor:
 
 
 def _check_structure(name: str, share: float) -> None:
-    """Refuse what would divide rounding errors by each other."""
+    """Raise an error if the measure would divide rounding errors by each other."""
     if not share > _NOTHING:
         raise ValueError(
-            f"{name} has an unbiased HSIC with itself of 0: its samples differ in nothing but the distance of each "
-            "from all others; give more samples or use the biased value"
+            f"{name} has an unbiased HSIC with itself of 0: its samples differ only in the distance of each "
+            "from all others; use more samples or the biased value"
         )

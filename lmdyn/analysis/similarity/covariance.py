@@ -18,17 +18,18 @@ __all__ = ["CrossCovariance"]
 
 
 class CrossCovariance:
-    """Streaming float64 sums of two representations of the same samples, and the measures they suffice for.
+    """Streaming float64 sums of two representations of the same samples, and the measures computed from them.
 
     The values are those of :func:`lmdyn.analysis.cca`, ``svcca``, ``pwcca``, ``linear_cka`` (also debiased) and
-    ``procrustes`` of all samples at once, to 1e-9 up to a condition number of 1e4 of the kept directions. Beyond,
-    the error of a correlation grows with the square of it (1e-16 · κ², so that down to the rank tolerance of 1e-6
-    the weakest directions are known to some 1e-4); only the exact path on stored activations is better. Linear CKA
-    and Procrustes do not depend on it.
+    ``procrustes`` of all samples at once, to 1e-9 if the kept directions have a condition number κ of at most 1e4.
+    Above it, the error of a correlation grows as 1e-16 · κ²: at the rank tolerance of 1e-6, the weakest directions are
+    known to about 1e-4, and only the exact path on stored activations is better. Linear CKA and Procrustes do not
+    depend on κ.
 
-    Memory is O((d₁ + d₂)²), whatever the number of samples. Sums are taken of x − c, c being the mean of the first
-    batch: moments about 0 would lose seven digits at a mean of 100. The sums of several ranks (or parts) are moved
-    to one c, that of the first which has any, before they are added. Nothing waits for the device in :meth:`update`.
+    Memory is O((d₁ + d₂)²), whatever the number of samples. Sums are taken of x − c, with c the mean of the first
+    batch: moments about 0 would lose seven digits at a mean of 100. The sums of several ranks (or parts) are moved to
+    one c, that of the first rank with samples, before they are added. :meth:`update` does not synchronize with the
+    device.
 
     Example:
         >>> g = torch.Generator().manual_seed(0)
@@ -46,47 +47,47 @@ class CrossCovariance:
 
     @property
     def n(self) -> int:
-        """Number of samples so far."""
+        """Number of samples added so far."""
         return 0 if self._sums is None else int(self._sums.n)
 
     @property
     def widths(self) -> tuple[int, int]:
-        """(d₁, d₂); (0, 0) before the first sample."""
+        """Dimensions (d₁, d₂); (0, 0) before the first sample."""
         return (0, 0) if self._sums is None else self._sums.widths
 
     @property
     def mean(self) -> Float[Tensor, "d"]:
-        """(d₁ + d₂,) float64 mean of [x | y].
+        """Mean of [x | y], (d₁ + d₂,) float64.
 
         Raises:
-            ValueError: no samples so far.
+            ValueError: if there are no samples yet.
         """
         return self._some().mean()
 
     @property
     def scatter(self) -> Float[Tensor, "d d"]:
-        """(d₁ + d₂, d₁ + d₂) float64 Σ (v − mean)(v − mean)ᵀ of the samples v = [x | y].
+        """Scatter matrix Σ (v − mean)(v − mean)ᵀ of the samples v = [x | y], (d₁ + d₂, d₁ + d₂) float64.
 
         Raises:
-            ValueError: no samples so far.
+            ValueError: if there are no samples yet.
         """
         sums = self._some()
         return sums.about(sums.mean()).vv
 
     def _some(self) -> "_Sums":
         if self._sums is None:
-            raise ValueError("no samples so far: call update(x, y) first")
+            raise ValueError("no samples yet: call update(x, y) first")
         return self._sums
 
     def update(self, x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> None:
-        """Add n samples; none is allowed.
+        """Add n samples; n may be 0.
 
         Args:
             x: (n, d₁) first representation.
             y: (n, d₂) second representation of the same samples.
 
         Raises:
-            ValueError: different numbers of samples, or other dimensions than before.
+            ValueError: if the numbers of samples differ, or if the dimensions are not those of earlier samples.
         """
         if len(x) != len(y):
             raise ValueError(f"x has {len(x)} samples and y {len(y)}: row i of both must be the same sample")
@@ -96,12 +97,12 @@ class CrossCovariance:
         if self._sums is None:
             self._sums = _Sums.zeros(v.mean(0), widths)
         elif self._sums.widths != widths:
-            raise ValueError(f"samples of {widths} dimensions after samples of {self._sums.widths}")
+            raise ValueError(f"expected samples of {self._sums.widths} dimensions as before, got {widths}")
         self._sums.add(v)
         self._pair = None
 
     def reduce(self) -> None:
-        """Add up over ranks; call it once, on every rank, after the last update. A rank may have no samples."""
+        """Sum over ranks; call it once, on every rank, after the last update. A rank may have no samples."""
         rank, world_size = rank_and_world_size()
         if world_size == 1:
             return
@@ -111,13 +112,13 @@ class CrossCovariance:
         if not widths:
             return
         if len(widths) > 1:
-            raise ValueError(f"ranks have samples of different dimensions: {sorted(widths)}")
+            raise ValueError(f"expected samples of equal dimensions on all ranks, got {sorted(widths)}")
         source = next(r for r, width in enumerate(found) if width is not None)
         (width,) = widths
         sums = self._sums
         if sums is None:
             sums = _Sums.zeros(torch.zeros(sum(width), dtype=torch.float64), width)
-        # broadcast as a sum, of which all but one term are 0
+        # a broadcast, as a sum of which all terms except one are 0
         centre = all_reduce_sum(sums.centre if rank == source else torch.zeros_like(sums.centre))
         self._sums = sums.about(centre).reduced()
         self._pair = None
@@ -126,16 +127,16 @@ class CrossCovariance:
     def combine(
         cls, parts: Sequence["CrossCovariance"], weights: Sequence[int] | None = None
     ) -> "CrossCovariance":
-        """The covariance of all samples of several parts, each counted ``weights`` times.
+        """Return the covariance of all samples of several parts, each counted ``weights`` times.
 
-        For bootstrap intervals: parts are blocks of sentences, weights how often each block was drawn.
+        Use it for bootstrap intervals: parts are blocks of sentences, weights are how often each block was drawn.
 
         Args:
             parts: covariances of the same two representations.
-            weights: whole numbers, at least 0; None counts each part once.
+            weights: integers of at least 0, one for each part; None counts each part once.
 
         Raises:
-            ValueError: no samples in all of them, or different dimensions.
+            ValueError: if no part has samples, or if the dimensions differ.
 
         Example:
             >>> parts = []
@@ -147,7 +148,9 @@ class CrossCovariance:
         """
         counts = [1] * len(parts) if weights is None else list(weights)
         if len(counts) != len(parts) or any(count < 0 for count in counts):
-            raise ValueError(f"{len(parts)} parts need as many weights, none below 0: got {counts}")
+            raise ValueError(
+                f"expected one weight of at least 0 for each of {len(parts)} parts, got {counts}"
+            )
         drawn = [(p._sums, count) for p, count in zip(parts, counts, strict=True) if p._sums and count]
         if not drawn:
             raise ValueError("none of the parts has samples")
@@ -161,15 +164,15 @@ class CrossCovariance:
         return combined
 
     def without(self, part: "CrossCovariance") -> "CrossCovariance":
-        """The covariance of the samples that a part, whose samples are among these, does not hold.
+        """Return the covariance of these samples without those of a part.
 
-        For the jackknife: sums are subtracted, so that leaving out each of many blocks costs no second pass.
+        Use it for the jackknife: sums are subtracted, so leaving out each of many blocks requires no second pass.
 
         Args:
-            part: covariance of some of the samples.
+            part: covariance of some of these samples.
 
         Raises:
-            ValueError: no samples so far, or other dimensions; no sample would be left.
+            ValueError: if there are no samples yet, if the dimensions differ, or if no sample would be left.
 
         Example:
             >>> whole, part = CrossCovariance(), CrossCovariance()
@@ -183,54 +186,54 @@ class CrossCovariance:
         """
         sums, theirs = self._some(), part._sums
         if theirs is not None and theirs.widths != sums.widths:
-            raise ValueError(f"a part of {theirs.widths} dimensions of samples of {sums.widths}")
+            raise ValueError(f"expected a part of {sums.widths} dimensions, got {theirs.widths}")
         if part.n >= self.n:
-            raise ValueError(f"no sample is left of {self.n} without {part.n}")
+            raise ValueError(f"leaving out {part.n} samples of {self.n} leaves none")
         rest = CrossCovariance()
         rest._sums = (
             sums.times(1) if theirs is None else sums.plus(theirs.about(sums.centre).times(-1))
-        )  # .times copies
+        )  # `times` copies
         return rest
 
     def pair(self) -> Pair:
-        """The two centred sides, from which every measure is computed; kept until the next update.
+        """Return the two centred sides, from which every measure is computed; cached until the next update.
 
         Raises:
-            ValueError: no samples so far; NaN, infinite or constant input.
+            ValueError: if there are no samples yet, or if the input is NaN, infinite or constant.
         """
         if self._pair is None:
             self._pair = self._some().pair()
         return self._pair
 
     def canonical_correlations(self, *, variance: float = 1.0, cut: Cut = "variance") -> Float[Tensor, "k"]:
-        """As :func:`lmdyn.analysis.canonical_correlations` of all samples."""
+        """Compute :func:`lmdyn.analysis.canonical_correlations` of all samples."""
         return correlations_of(self.pair(), variance, cut)
 
     def cca(self) -> Float[Tensor, ""]:
-        """As :func:`lmdyn.analysis.cca` of all samples."""
+        """Compute :func:`lmdyn.analysis.cca` of all samples."""
         return cca_of(self.pair())
 
     def svcca(
         self, variance: float = 0.99, *, cut: Cut = "variance", directions: int | None = None
     ) -> Float[Tensor, ""]:
-        """As :func:`lmdyn.analysis.svcca` of all samples."""
+        """Compute :func:`lmdyn.analysis.svcca` of all samples."""
         kept = None if directions is None else (directions, directions)
         return svcca_of(self.pair(), variance, cut, kept)
 
     def svcca_ranks(self, variance: float = 0.99, *, cut: Cut = "variance") -> tuple[int, int]:
-        """As :func:`lmdyn.analysis.svcca_ranks` of all samples."""
+        """Return :func:`lmdyn.analysis.svcca_ranks` of all samples."""
         return ranks_of(self.pair(), variance, cut)
 
     def pwcca(self) -> Float[Tensor, ""]:
-        """As :func:`lmdyn.analysis.pwcca` of all samples."""
+        """Compute :func:`lmdyn.analysis.pwcca` of all samples."""
         return pwcca_of(self.pair())
 
     def linear_cka(self, debiased: bool = False) -> Float[Tensor, ""]:
-        """As :func:`lmdyn.analysis.linear_cka` of all samples."""
+        """Compute :func:`lmdyn.analysis.linear_cka` of all samples."""
         return linear_cka_of(self.pair(), debiased)
 
     def procrustes(self) -> Float[Tensor, ""]:
-        """As :func:`lmdyn.analysis.procrustes` of all samples."""
+        """Compute :func:`lmdyn.analysis.procrustes` of all samples."""
         return procrustes_of(self.pair())
 
 
@@ -285,11 +288,11 @@ class _Sums:
         return _Sums(self.centre, self.widths, *(all_reduce_sum(term) for term in self._terms()))
 
     def mean(self) -> Tensor:
-        """(d,) of the samples."""
+        """Mean of the samples, (d,)."""
         return self.centre + self.v / self.n
 
     def about(self, centre: Tensor) -> "_Sums":
-        """The same sums of v' = v + δ, δ = c − c': a' = a + 2 D v + q, where D holds δₓ and δ_y in its two rows."""
+        """Return the same sums of v' = v + δ, δ = c − c': a' = a + 2 D v + q, with δₓ and δ_y in the two rows of D."""
         delta, (dx, dy) = self.centre - centre, self.widths
         D = torch.block_diag(delta[None, :dx], delta[None, dx:])
         q = D.square().sum(1)
@@ -310,7 +313,7 @@ class _Sums:
         )
 
     def pair(self) -> Pair:
-        """Sums about the mean of all samples, as the sides of a pair."""
+        """Return the sums about the mean of all samples, as the sides of a pair."""
         n, dx = int(self.n), self.widths[0]
         mean = self.mean()
         centred = self.about(mean)

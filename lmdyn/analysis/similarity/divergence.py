@@ -1,4 +1,4 @@
-"""How far two distributions are apart, as those of two models' attention."""
+"""Divergence of two distributions, such as the attention of two models."""
 
 import torch
 from jaxtyping import Float
@@ -8,16 +8,16 @@ __all__ = ["jensen_shannon", "kullback_leibler"]
 
 
 def kullback_leibler(p: Float[Tensor, "*batch k"], q: Float[Tensor, "*_"]) -> Float[Tensor, "*batch"]:
-    """Kullback–Leibler divergence Σ p log(p/q) in nats, from 0 (equal) to ∞ (p where q has nothing).
+    """Compute the Kullback–Leibler divergence Σ p log(p/q) in nats, from 0 (equal) to ∞ (p > 0 and q = 0 somewhere).
 
-    Not symmetric. 0 log 0 = 0. In float64.
+    It is not symmetric; 0 log 0 = 0. Computed in float64.
 
     Args:
-        p: (…, k) distributions: at least 0, adding up to 1.
-        q: the same, of the other model.
+        p: (…, k) distributions: nonnegative, with a sum of 1.
+        q: the same for the other model.
 
     Raises:
-        ValueError: different shapes, or rows that do not add up to 1.
+        ValueError: if the shapes differ, or if a row is not a distribution.
 
     Reference: Kullback & Leibler 1951; of attention, Saphra 2021, section 4.1.1.
 
@@ -30,16 +30,16 @@ def kullback_leibler(p: Float[Tensor, "*batch k"], q: Float[Tensor, "*_"]) -> Fl
 
 
 def jensen_shannon(p: Float[Tensor, "*batch k"], q: Float[Tensor, "*_"]) -> Float[Tensor, "*batch"]:
-    """Jensen–Shannon divergence in nats: the mean divergence of both from their mean, 0 (equal) to log 2 (disjoint).
+    """Compute the Jensen–Shannon divergence in nats, from 0 (equal) to log 2 (disjoint).
 
-    Symmetric and always finite. In float64.
+    It is the mean divergence of both distributions from their mean, symmetric and always finite. Computed in float64.
 
     Args:
-        p: (…, k) distributions: at least 0, adding up to 1.
-        q: the same, of the other model.
+        p: (…, k) distributions: nonnegative, with a sum of 1.
+        q: the same for the other model.
 
     Raises:
-        ValueError: different shapes, or rows that do not add up to 1.
+        ValueError: if the shapes differ, or if a row is not a distribution.
 
     Reference: Lin 1991, equation 4.1; of attention ("Shannon divergence"), Saphra 2021, section 4.1.1.
 
@@ -58,9 +58,11 @@ def _negentropy(p: Tensor) -> Tensor:
 
 def _checked(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     if p.shape != q.shape:
-        raise ValueError(f"p is {tuple(p.shape)} and q {tuple(q.shape)}: distributions over the same things")
+        raise ValueError(f"expected p and q of one shape, got {tuple(p.shape)} and {tuple(q.shape)}")
     p, q = p.double(), q.double()
     for name, v in (("p", p), ("q", q)):
         if not bool(((v.sum(-1) - 1).abs() < 1e-3).all() & (v >= 0).all()):
-            raise ValueError(f"{name} holds rows that are no distributions: at least 0, adding up to 1")
+            raise ValueError(
+                f"{name} has rows that are not distributions: expected values >= 0 with a sum of 1"
+            )
     return p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)

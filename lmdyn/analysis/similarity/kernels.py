@@ -1,4 +1,4 @@
-"""Kernels between samples, and the seeded subsample that keeps what is n × n small."""
+"""Kernels between samples, and the seeded subsample that limits the n × n matrices."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -28,9 +28,10 @@ _MOST = 10_000  # samples: a matrix of 800 MB
 
 
 def linear_kernel(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """Products ⟨xᵢ, xⱼ⟩ of the centred samples (CKA centres anyway; done first, it costs no digits).
+    """Compute the products ⟨xᵢ, xⱼ⟩ of the centred samples.
 
-    In float32 at least, as all kernels here. NaN, or infinite, where a sample is: the mean is too.
+    CKA centres the kernel again; centring the samples first keeps precision. Computed in at least float32, as all
+    kernels here. The result is NaN or infinite if a sample is, because the mean is.
     """
     x = x.to(at_least_float32(x))
     centred = x - x.mean(0)
@@ -39,10 +40,10 @@ def linear_kernel(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
 
 
 def cosine_kernel(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """Cosines of the angles between samples, in [−1, 1].
+    """Compute the cosines of the angles between samples, in [−1, 1].
 
     Raises:
-        ValueError: a sample that is zero has no angle; NaN or infinite values.
+        ValueError: if a sample is zero, which has no angle, or if values are NaN or infinite.
     """
     unit = unit_rows(x.to(at_least_float32(x)), "zero")
     gram: Tensor = unit @ unit.T
@@ -50,15 +51,16 @@ def cosine_kernel(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
 
 
 def rbf_kernel(x: Float[Tensor, "n d"], bandwidth: float = 1.0) -> Float[Tensor, "n n"]:
-    """Gaussian kernel exp(−‖xᵢ − xⱼ‖² / 2σ²), in [0, 1].
+    """Compute the Gaussian kernel exp(−‖xᵢ − xⱼ‖² / 2σ²), in [0, 1].
 
     Args:
         x: (n, d) samples.
-        bandwidth: σ as a multiple of the median distance between two different samples (Kornblith et al. 2019,
-            section 4; the lower median of an even number). It makes the kernel invariant to isotropic scaling.
+        bandwidth: σ as a multiple of the median distance between two different samples (Kornblith et al. 2019, section
+            4; the lower median of an even number). The median makes the kernel invariant to isotropic scaling.
 
     Raises:
-        ValueError: fewer than 2 samples; NaN or infinite values; more than half of the pairs of samples coincide.
+        ValueError: if there are fewer than 2 samples, if values are NaN or infinite, or if more than half of the pairs
+            of samples coincide.
 
     Example:
         >>> rbf_kernel(torch.tensor([[0.0], [1.0], [1.0]]))[0]
@@ -66,19 +68,19 @@ def rbf_kernel(x: Float[Tensor, "n d"], bandwidth: float = 1.0) -> Float[Tensor,
     """
     if len(x) < 2:
         raise ValueError(
-            f"the bandwidth is a distance between two samples: expected 2 samples or more, got {len(x)}"
+            f"the bandwidth is a distance between two samples: expected at least 2 samples, got {len(x)}"
         )
     x = unit_size(x.to(at_least_float32(x)))
     distance = pair_distances(x)
     if not bool(distance.isfinite().all()):
         raise ValueError(
-            "samples hold NaN or infinite values, or are too far apart for their precision: leave these out"
+            "samples hold NaN or infinite values, or their distances overflow: leave these samples out"
         )
     median = distance.median()
     if not median > 0:
         raise ValueError(
             "more than half of the pairs of samples coincide, so their median distance is 0: drop duplicates, "
-            "or give a kernel with a bandwidth of its own"
+            "or pass a kernel with a fixed bandwidth"
         )
     values = torch.exp(-0.5 * (distance / (bandwidth * median)) ** 2)
     kernel = torch.zeros(len(x), len(x), dtype=x.dtype, device=x.device)
@@ -93,18 +95,18 @@ KERNELS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 
 
 def pair_distances(x: Float[Tensor, "n d"]) -> Float[Tensor, "pairs"]:
-    """Distances ‖xᵢ − xⱼ‖, i < j, in the order of rows: exactly 0 between equal samples, so that ties are ties.
+    """Compute the distances ‖xᵢ − xⱼ‖, i < j, row by row; exactly 0 between equal samples, so ties stay ties.
 
-    In float32 at least; NaN or infinite for samples that are.
+    Computed in at least float32; NaN or infinite for samples that are.
     """
     return torch.nn.functional.pdist(x.to(at_least_float32(x)))
 
 
 def pairs_of_rows(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "pairs"]:
-    """What is above the diagonal, in the order of :func:`pair_distances`.
+    """Return the entries above the diagonal, in the order of :func:`pair_distances`.
 
     Raises:
-        ValueError: a matrix that is not square.
+        ValueError: if the matrix is not square.
     """
     if matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"expected an (n, n) matrix, got shape {tuple(matrix.shape)}")
@@ -113,7 +115,7 @@ def pairs_of_rows(matrix: Float[Tensor, "n n"]) -> Float[Tensor, "pairs"]:
 
 
 def unit_rows(x: Float[Tensor, "n d"], lacking: str) -> Float[Tensor, "n d"]:
-    """Each row over its norm; a ValueError that names the first row without one."""
+    """Divide each row by its norm; raise a ValueError that names the first row without a norm."""
     norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
     if not bool(norms.isfinite().all()):
         row = int((~norms[:, 0].isfinite()).nonzero()[0, 0])
@@ -131,18 +133,18 @@ def unit_rows(x: Float[Tensor, "n d"], lacking: str) -> Float[Tensor, "n d"]:
 
 
 def subsample(n: int, max_samples: int | None, seed: int, *, least: int) -> Tensor | None:
-    """Which of n samples to take: None for all, else sorted indices, the same for the same n and seed.
+    """Return None to use all of n samples, or the sorted indices of a subsample, a function of n and seed.
 
     Raises:
-        ValueError: fewer than ``least`` samples, or too many for n × n without a ``max_samples``.
+        ValueError: if there are fewer than ``least`` samples, or too many for an n × n matrix and no ``max_samples``.
     """
     taken = n if max_samples is None else min(n, max_samples)
     if taken < least:
-        raise ValueError(f"{taken} samples: at least {least} are needed for this measure to say anything")
+        raise ValueError(f"this measure requires at least {least} samples, got {taken}")
     if max_samples is None and n > _MOST:
         raise ValueError(
-            f"{n} samples make two matrices of {n} × {n}: give max_samples (at most {_MOST} without being asked), "
-            "a seeded subsample"
+            f"{n} samples require two matrices of {n} × {n}: set max_samples to use a seeded subsample "
+            f"(without it at most {_MOST} samples)"
         )
     if taken == n:
         return None
@@ -156,15 +158,16 @@ def structure_of(
     table: Mapping[str, Callable[[Tensor], Tensor]],
     chosen: Tensor | None,
 ) -> Float[Tensor, "n n"] | Float[Tensor, "pairs"]:
-    """The structure of one side in float64: an (n, n) matrix by a function or as it is given, or the table's by name.
+    """Return the structure of one side in float64: by a name from the table, by a function, or as given.
 
     Raises:
-        ValueError: an unknown name, a matrix of another shape, NaN or infinite values in or out.
+        ValueError: if the name is unknown, the matrix has a wrong shape, or the input or the result is NaN or
+            infinite.
     """
     if x.ndim != 2:
         raise ValueError(
             f"{name} must be (samples, features), got shape {tuple(x.shape)}: "
-            "flatten batch and time and leave padding out"
+            "flatten batch and time and leave out padding"
         )
     x = exact_float(x)
     index = None if chosen is None else chosen.to(x.device)
@@ -181,13 +184,14 @@ def structure_of(
             found = exact_float(structure(x))
             if found.shape != (len(x), len(x)):
                 raise ValueError(
-                    f"{structure!r} made a matrix of shape {tuple(found.shape)} for {len(x)} samples of {name}"
+                    f"{name}: expected an (n, n) matrix for its {len(x)} samples, got shape {tuple(found.shape)} from "
+                    f"{structure!r}"
                 )
         elif structure in table:
-            found = table[structure](unit_size(x))  # none of them is of the size of all samples
+            found = table[structure](unit_size(x))  # none of these depends on the scale of all samples
         else:
             known = ", ".join([*table, "precomputed"])
-            raise ValueError(f"{structure!r} for {name} is none of {known}, and no function either")
+            raise ValueError(f"{name}: expected a function or one of {known}, got {structure!r}")
     if not bool(found.isfinite().all()):
         raise ValueError(f"the matrix of {name} holds NaN or infinite values")
     return found

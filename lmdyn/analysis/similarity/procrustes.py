@@ -1,4 +1,4 @@
-"""Procrustes similarity: how well does the best rotation lay one representation over the other?"""
+"""Procrustes similarity: the alignment of two representations under the best rotation."""
 
 import torch
 from jaxtyping import Float
@@ -10,23 +10,23 @@ __all__ = ["procrustes"]
 
 
 def procrustes(x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> Float[Tensor, ""]:
-    """Procrustes similarity ‖XᵀY‖⁎ / (‖X‖ ‖Y‖) of the centred X and Y (nuclear norm over Frobenius norms).
+    """Compute the Procrustes similarity ‖XᵀY‖⁎ / (‖X‖ ‖Y‖) of the centred X and Y (nuclear over Frobenius norms).
 
-    The cosine between Y and the best rotation of X: 1 for representations that agree up to shift, rotation and
-    isotropic scaling, to which it is invariant on either side; not to other linear maps. The narrower side is taken
-    as padded with zeros. Float64 inside, on the device of the arguments, not differentiable.
+    This is the cosine between Y and the best rotation of X. It is 1 for representations that agree up to shift,
+    rotation and isotropic scaling, to which it is invariant on either side; it is not invariant to other linear maps.
+    The narrower side is padded with zeros. Computed in float64 on the device of the arguments; not differentiable.
 
     Args:
         x: (n, d₁) first representation.
         y: (n, d₂) second representation of the same samples.
 
     Returns:
-        Scalar s in [0, 1], float64. The squared Procrustes distance of Ding et al. is 2(1 − s), of matrices of unit
-        norm; the ``disparity`` of ``scipy.spatial.procrustes`` is 1 − s².
+        Scalar float64 tensor s in [0, 1]. The squared Procrustes distance of Ding et al., of matrices of unit norm, is
+        2(1 − s); the ``disparity`` of ``scipy.spatial.procrustes`` is 1 − s².
 
     Raises:
-        ValueError: fewer than 3 samples (with 2 the value is 1 whatever the data); different numbers of samples;
-            NaN, infinite or constant input.
+        ValueError: if there are fewer than 3 samples (with 2 the value is 1 whatever the data), if the numbers of
+            samples differ, or if the input is NaN, infinite or constant.
 
     Reference: Schönemann 1966; Ding et al. 2021, "Grounding representation similarity through statistical testing",
     section 2.
@@ -40,9 +40,9 @@ def procrustes(x: Float[Tensor, "n d1"], y: Float[Tensor, "_ d2"]) -> Float[Tens
 
 
 def procrustes_of(pair: Pair) -> Tensor:
-    """:func:`procrustes` of a pair."""
+    """Compute :func:`procrustes` of a pair."""
     if pair.n < 3:
-        raise ValueError(f"{pair.n} samples: at least 3 are needed for this measure to say anything")
+        raise ValueError(f"this measure requires at least 3 samples, got {pair.n}")
     x, y = pair.x, pair.y
     cross = pair.cross / (x.variance**0.5 * y.variance**0.5)
     similarity: Tensor = torch.linalg.svdvals(cross).sum()

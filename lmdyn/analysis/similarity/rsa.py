@@ -1,4 +1,4 @@
-"""Representational similarity analysis: do two representations order pairs of samples alike?"""
+"""Representational similarity analysis: whether two representations order pairs of samples alike."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -28,7 +28,7 @@ def _cosine(x: Tensor) -> Tensor:
 def _correlation(x: Tensor) -> Tensor:
     centred = x - x.mean(1, keepdim=True)
     spread, size = (torch.linalg.vector_norm(v, dim=1, keepdim=True) for v in (centred, x))
-    # constant up to the rounding of its mean
+    # constant up to the rounding error of its mean
     unit = unit_rows(torch.where(spread > 1e-14 * size, centred, 0), "constant over its features")
     return pair_distances(unit).square() / 2
 
@@ -48,31 +48,33 @@ def rsa(
     max_samples: int | None = None,
     seed: int = 0,
 ) -> Float[Tensor, ""]:
-    """Spearman correlation of the dissimilarities of all pairs of samples in two representations.
+    """Compute the Spearman correlation of the dissimilarities of all pairs of samples in two representations.
 
-    1 where both order the n(n − 1)/2 pairs alike, 0 for unrelated orders. Equal dissimilarities share their mean
-    rank (many, where words repeat). Its invariances are those of the dissimilarities, and to any rising function of
-    them: ``euclidean`` to shifts, rotations and isotropic scaling; ``cosine`` to rotations and the length of each
-    sample; ``correlation`` to the length of each sample and to a shift of all features of a sample by one number.
+    The value is 1 if both order the n(n − 1)/2 pairs alike, and 0 for unrelated orders. Equal dissimilarities share
+    their mean rank (there are many if words repeat). The value is invariant to any increasing function of the
+    dissimilarities, and has their invariances: ``euclidean`` is invariant to shifts, rotations and isotropic scaling;
+    ``cosine`` to rotations and to the length of each sample; ``correlation`` to the length of each sample and to a
+    shift of all features of a sample by one number.
 
     Memory and time are O(n²) to O(n² d).
 
     Args:
         x: (n, d₁) first representation, or an (n, n) matrix.
-        y: (n, d₂) second representation of the same samples, or an (n, n) matrix, such as of distances of parses.
+        y: (n, d₂) second representation of the same samples, or an (n, n) matrix, such as distances between parses.
         dissimilarity: ``correlation`` (Kriegeskorte et al. 2008), ``cosine``, ``euclidean``, ``precomputed``, or a
-            function of (n, d) samples that returns their symmetric (n, n) dissimilarities. A kernel k on both sides
-            may be given as it is; on one side only as −k, since only the order counts.
-        dissimilarity_y: the same for ``y``; None takes ``dissimilarity``.
-        max_samples: at most this many samples, drawn without replacement; None takes all, up to 10,000.
-        seed: of that draw.
+            function of (n, d) samples that returns their symmetric (n, n) dissimilarities. A kernel k may be passed
+            unchanged if both sides use one; on one side only, pass −k, since only the order counts.
+        dissimilarity_y: the same for ``y``; None uses ``dissimilarity``.
+        max_samples: maximum number of samples, drawn without replacement; None uses all, up to 10,000.
+        seed: seed of this draw.
 
     Returns:
-        Scalar in [−1, 1], float64.
+        Scalar float64 tensor in [−1, 1].
 
     Raises:
-        ValueError: fewer than 3 samples; different numbers of samples; NaN or infinite input; all dissimilarities
-            equal; a sample without an angle; an unknown name; more than 10,000 samples without ``max_samples``.
+        ValueError: if there are fewer than 3 samples, or more than 10,000 and no ``max_samples``; if the numbers of
+            samples differ; if the input is NaN or infinite; if all dissimilarities are equal; if a sample has no
+            angle; if the name is unknown.
 
     Reference: Kriegeskorte et al. 2008, "Representational similarity analysis – connecting the branches of systems
     neuroscience"; with kernels over sentences, Chrupała & Alishahi 2019.
@@ -93,8 +95,8 @@ def rsa(
         norm = torch.linalg.vector_norm(ranked)
         if not norm > 0:
             raise ValueError(
-                f"all pairs of samples of {name} are equally dissimilar: there is no order to compare; "
-                "leave this site out or give samples that differ"
+                f"all pairs of samples of {name} are equally dissimilar, so there is no order to compare: "
+                "leave this site out or use samples that differ"
             )
         ranks.append(ranked / norm)
     rho: Tensor = ranks[0] @ ranks[1]
@@ -102,13 +104,13 @@ def rsa(
 
 
 def centred_ranks(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    """Ranks less their mean; equal values share the mean of their ranks.
+    """Return ranks minus their mean; equal values share the mean of their ranks.
 
     Raises:
-        ValueError: NaN, which has no rank.
+        ValueError: if a value is NaN, which has no rank.
     """
     values = values.to(at_least_float32(values))
-    # numpy sorts several times as fast as torch does on the CPU
+    # numpy sorts several times as fast as torch on the CPU
     order = torch.from_numpy(values.numpy().argsort()) if values.device.type == "cpu" else values.argsort()
     ordered = values.gather(0, order)
     if len(ordered) and bool(ordered[-1].isnan()):  # NaN is sorted last

@@ -1,4 +1,4 @@
-"""Two centred sets of representations of the same samples: what CCA, linear CKA and Procrustes are computed from.
+"""Two centred representations of the same samples, from which CCA, linear CKA and Procrustes are computed.
 
 A measure is written once, as a function of a :class:`Pair`; the pair is made from two matrices
 (``Pair.of(x, y)``) or from sums over a stream (:class:`lmdyn.analysis.CrossCovariance`).
@@ -24,46 +24,48 @@ __all__ = [
 ]
 
 RANK_TOLERANCE = 1e-6
-"""Directions with at most this share of the greatest singular value count as absent, everywhere."""
+"""Directions with at most this share of the largest singular value count as absent, everywhere."""
 WELL_CONDITIONED = 1e-4
-"""Least singular value, as a share of the greatest, down to which the eigenvalues of XᵀX give 1e-9."""
+"""Smallest singular value, as a share of the largest, at which the eigenvalues of XᵀX are precise to 1e-9."""
 
-_ABSENT = (
-    5e-13  # eigenvalues of XᵀX below this share of the greatest are rounding: safely below RANK_TOLERANCE²
-)
-_CONSTANT = 1e-12  # deviations below this share of the values themselves are the rounding of the mean
+_ABSENT = 5e-13  # eigenvalues of XᵀX below this share of the largest are rounding errors: safely below RANK_TOLERANCE²
+_CONSTANT = 1e-12  # deviations below this share of the values themselves are rounding errors of the mean
 
 Cut = Literal["variance", "singular_values"]
 
 
 def kept_directions(singular_values: Tensor, variance: float = 1.0, cut: Cut = "variance") -> int:
-    """How many leading directions are kept: the fewest that hold the share, none beyond the rank tolerance.
+    """Return the number of leading directions to keep: the fewest that hold the share, none beyond the rank tolerance.
 
     Args:
-        singular_values: (d,) falling.
+        singular_values: (d,) in descending order.
         variance: share to hold, in (0, 1]; 1 keeps every direction within the rank tolerance.
-        cut: share of the squares of singular values (``variance``), or of the singular values themselves.
+        cut: whether the share is of the squared singular values (``variance``) or of the singular values themselves
+            (``singular_values``).
 
     Raises:
-        ValueError: a ``variance`` out of range, another ``cut``; no singular values, or such as are NaN or infinite.
+        ValueError: if ``variance`` is out of range, if ``cut`` is unknown, or if there are no singular values or they
+            are NaN or infinite.
 
     Example:
         >>> kept_directions(torch.tensor([10.0, 1.0, 0.5, 0.0]), 0.99)
         2
     """
     if not 0 < variance <= 1:
-        raise ValueError(f"variance is the share of it to keep, above 0 and at most 1: got {variance}")
+        raise ValueError(f"variance must be a share above 0 and at most 1, got {variance}")
     if cut not in ("variance", "singular_values"):
-        raise ValueError(f"cut is 'variance' or 'singular_values': got {cut!r}")
+        raise ValueError(f"cut must be 'variance' or 'singular_values', got {cut!r}")
     if not len(singular_values):
-        raise ValueError("expected one singular value or more, got none: the side is empty")
+        raise ValueError("expected at least one singular value, got none: the side is empty")
     if not bool(singular_values.isfinite().all()):
-        raise ValueError("singular values are NaN or infinite: so are values of this side, or their squares")
+        raise ValueError(
+            "singular values are NaN or infinite, because values of this side or their squares are"
+        )
     rank = int((singular_values > RANK_TOLERANCE * singular_values[0]).sum())
     if variance == 1:
         return rank
     held = (singular_values**2 if cut == "variance" else singular_values).cumsum(0)
-    # 99 and 1 hold 99 % in the first, whatever the rounding
+    # of 99 and 1, the first holds 99 %, whatever the rounding
     return min(rank, int((held < variance * held[-1] * (1 - 1e-12)).sum()) + 1)
 
 
@@ -72,9 +74,9 @@ class Axes:
     """Principal axes of a centred matrix X = U diag(s) Vᵀ.
 
     Attributes:
-        values: (r,) singular values s, falling.
+        values: (r,) singular values s, in descending order.
         directions: (d, r) V, in the space of features.
-        variates: (n, r) U, in the space of samples; None where only XᵀX is known.
+        variates: (n, r) U, in the space of samples; None if only XᵀX is known.
     """
 
     values: Tensor
@@ -82,25 +84,25 @@ class Axes:
     variates: Tensor | None = None
 
     def leading(self, k: int) -> "Axes":
-        """The first k of them."""
+        """Return the first k axes."""
         variates = None if self.variates is None else self.variates[:, :k]
         return Axes(self.values[:k], self.directions[:, :k], variates)
 
 
 class Side:
-    """One of two representations: its centred scatter matrix and, where they are at hand, its samples.
+    """One of two representations: its centred scatter matrix and, if available, its samples.
 
-    Shared by all pairs in which it takes part; what is costly is computed once, on demand.
+    A side is shared by all pairs that contain it; costly results are computed once, on demand.
 
     Args:
-        name: how errors call it.
+        name: name of the side in error messages.
         n: number of samples.
-        mean: (d,) mean of the samples, to tell a constant from a small variation.
+        mean: (d,) mean of the samples, to distinguish a constant from a small variation.
         scatter: (d, d) XᵀX of the centred X.
         samples: (n, d) centred X.
 
     Raises:
-        ValueError: NaN or infinite values, or a constant.
+        ValueError: if values are NaN, infinite or constant.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class Side:
     ) -> None:
         self.name, self.n, self.samples = name, n, samples
         if scatter is not None:
-            self.scatter = scatter  # in the place of the cached property
+            self.scatter = scatter  # instead of the cached property
         spread = (
             torch.linalg.vector_norm(samples) ** 2 if samples is not None else self.scatter.diagonal().sum()
         )
@@ -122,7 +124,7 @@ class Side:
         if not self.variance < float("inf"):
             raise ValueError(
                 f"{name} holds NaN or infinite values (or its squares overflow): similarity to it is undefined; "
-                "drop these samples from both sides or mend the model"
+                "drop these samples from both sides or repair the model"
             )
         if 0 < self.variance < UNDERFLOW:
             raise ValueError(
@@ -131,16 +133,16 @@ class Side:
         if self.variance <= _CONSTANT**2 * n * float(mean.square().sum()):
             raise ValueError(
                 f"{name} is constant over its {n} samples: similarity to it is undefined; "
-                "leave this site out or give samples that differ"
+                "leave this site out or use samples that differ"
             )
 
     @classmethod
     def of(cls, name: str, x: Tensor) -> "Side":
-        """The side of an (n, d) matrix of any real dtype."""
+        """Return the side of an (n, d) matrix of any real dtype."""
         if x.ndim != 2:
             raise ValueError(
                 f"{name} must be (samples, features), got shape {tuple(x.shape)}: "
-                "flatten batch and time and leave padding out"
+                "flatten batch and time and leave out padding"
             )
         if 0 in x.shape:
             raise ValueError(f"{name} is empty: shape {tuple(x.shape)}")
@@ -155,7 +157,7 @@ class Side:
 
     @cached_property
     def scatter(self) -> Tensor:
-        """(d, d) XᵀX of the centred X."""
+        """Scatter matrix XᵀX of the centred X, (d, d)."""
         assert self.samples is not None
         return scatter_matrix(self.samples)
 
@@ -166,19 +168,19 @@ class Side:
         if bool(failed):
             return None
         inverse = torch.cholesky_inverse(factor)
-        # Frobenius norms are no less than the greatest singular values: the bound is a safe one
+        # Frobenius norms are at least the largest singular values, so the bound is safe
         bound = torch.linalg.matrix_norm(self.scatter) * torch.linalg.matrix_norm(inverse)
         return factor if bool(bound <= WELL_CONDITIONED**-2) else None
 
     @cached_property
     def axes(self) -> Axes:
-        """Axes from the eigenvectors of XᵀX: fast, exact to 1e-9 up to condition number 1e4."""
+        """Compute the axes from the eigenvectors of XᵀX: fast, exact to 1e-9 up to a condition number of 1e4."""
         values, vectors = torch.linalg.eigh(self.scatter)
         return Axes(values.flip(0).clamp(min=0).sqrt(), vectors.flip(1))
 
     @cached_property
     def exact_axes(self) -> Axes:
-        """Axes from QR and the singular value decomposition of X itself, exact for any spectrum."""
+        """Compute the axes from QR and singular value decomposition of X itself, exact for any spectrum."""
         assert self.samples is not None
         if self.n > self.d:
             q, r = torch.linalg.qr(self.samples)
@@ -188,9 +190,9 @@ class Side:
         return Axes(values, vt.T, u)
 
     def suffices(self, variance: float, cut: Cut, directions: int | None = None) -> bool:
-        """Whether XᵀX gives the kept directions as precisely as X would: condition number at most 1e4."""
+        """Return whether XᵀX gives the kept directions as precisely as X would: a condition number of at most 1e4."""
         if self.samples is None:
-            return True  # there is nothing better
+            return True  # nothing better is available
         if self.n <= self.d:
             return False  # X is the smaller of the two
         values = self.axes.values
@@ -207,12 +209,12 @@ class Pair:
     Args:
         x: first side.
         y: second side.
-        cross: (d₁, d₂) XᵀY; made from the samples if not given.
-        norm_products: (3,) Σᵢ kᵢ², Σᵢ lᵢ² and Σᵢ kᵢ lᵢ of the squared norms kᵢ = ‖xᵢ‖² and lᵢ = ‖yᵢ‖² of the
-            centred samples; made from the samples if not given.
+        cross: (d₁, d₂) XᵀY; computed from the samples if not given.
+        norm_products: (3,) Σᵢ kᵢ², Σᵢ lᵢ² and Σᵢ kᵢ lᵢ of the squared norms kᵢ = ‖xᵢ‖² and lᵢ = ‖yᵢ‖² of the centred
+            samples; computed from the samples if not given.
 
     Raises:
-        ValueError: different numbers of samples, different devices.
+        ValueError: if the numbers of samples or the devices differ.
     """
 
     def __init__(
@@ -231,21 +233,21 @@ class Pair:
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor) -> "Pair":
-        """The pair of two matrices, (n, d₁) and (n, d₂)."""
+        """Return the pair of two matrices, (n, d₁) and (n, d₂)."""
         if x.device != y.device:
             raise ValueError(f"x is on {x.device} and y on {y.device}: move one of them")
         return cls(Side.of("x", x), Side.of("y", y))
 
     @cached_property
     def cross(self) -> Tensor:
-        """(d₁, d₂) XᵀY."""
+        """Cross product XᵀY, (d₁, d₂)."""
         assert self.x.samples is not None
         assert self.y.samples is not None
         return self.x.samples.T @ self.y.samples
 
     @cached_property
     def norm_products(self) -> Tensor:
-        """(3,) Σ k², Σ l² and Σ k l of the squared norms of the centred samples."""
+        """Σ k², Σ l² and Σ k l of the squared norms of the centred samples, (3,)."""
         assert self.x.samples is not None
         assert self.y.samples is not None
         k, l = (side.square().sum(1) for side in (self.x.samples, self.y.samples))  # noqa: E741

@@ -1,4 +1,4 @@
-"""Many representations against one: a sweep over checkpoints that decomposes the reference only once."""
+"""Similarity of many representations to one: a sweep over checkpoints that decomposes the reference only once."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,11 +28,11 @@ MEASURES: Mapping[str, Callable[[Pair], Tensor]] = MappingProxyType(
         "procrustes": procrustes_of,
     }
 )
-"""Measures that need no more than covariances, as functions of a ``Pair``, by name."""
+"""Measures that require only covariances, as functions of a ``Pair``, by name."""
 
 
 def measure_of(name: str) -> Callable[[Pair], Tensor] | None:
-    """The measure of a name: one of ``MEASURES``, or ``svcca_<k>``, SVCCA at k leading directions of each side.
+    """Return the measure of a name: one of ``MEASURES``, or ``svcca_<k>``, SVCCA at k leading directions of each side.
 
     Returns:
         A function of a ``Pair``; None for an unknown name.
@@ -51,22 +51,22 @@ def measure_of(name: str) -> Callable[[Pair], Tensor] | None:
 def sweep(
     xs: Iterable[Tensor], y: Float[Tensor, "n d2"], measures: Sequence[str] = ("svcca",)
 ) -> dict[str, Float[Tensor, "pairs"]]:
-    """Similarity of many representations to one reference, each pair with the value that the measure alone gives.
+    """Compute the similarity of many representations to one reference; the values equal those of each measure alone.
 
     The reference is centred and decomposed once for all pairs, each x once for all measures. ``xs`` may be a
-    generator: one matrix is held at a time.
+    generator: only one matrix is held at a time.
 
     Args:
         xs: matrices (n, d₁), such as one site at each checkpoint; d₁ may differ between them.
         y: (n, d₂) the reference, such as this site at the last checkpoint.
         measures: names from ``MEASURES``: cca, svcca, pwcca (weights from x), linear_cka, debiased_linear_cka,
-            procrustes; and ``svcca_<k>``, at k leading directions of each side.
+            procrustes; and ``svcca_<k>`` for k leading directions of each side.
 
     Returns:
-        Measure to its (pairs,) float64 values in the order of ``xs``.
+        A dict from each measure to its (pairs,) float64 values in the order of ``xs``.
 
     Raises:
-        ValueError: an unknown measure; as the measures do, x being called ``xs[i]``.
+        ValueError: if a measure is unknown, or if a measure raises one; x is then called ``xs[i]``.
 
     Example:
         >>> y = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
@@ -75,7 +75,7 @@ def sweep(
     """
     functions = {name: measure_of(name) for name in measures}
     if unknown := [name for name, function in functions.items() if function is None]:
-        raise ValueError(f"no measure {', '.join(unknown)}: there are {', '.join(MEASURES)}, svcca_<k>")
+        raise ValueError(f"unknown measure {', '.join(unknown)}: expected {', '.join(MEASURES)} or svcca_<k>")
     reference = Side.of("y", y)
     values: dict[str, list[Tensor]] = {name: [] for name in measures}
     for i, x in enumerate(xs):

@@ -1,4 +1,4 @@
-"""The bootstrap of Efron over blocks of samples, from what is known of each block."""
+"""Efron's bootstrap over blocks of samples, from statistics of each block."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ __all__ = ["basic_interval", "draw_blocks"]
 
 
 def draw_blocks(blocks: int, resamplings: int, seed: int) -> npt.NDArray[np.int64]:
-    """How often each block is drawn in each resampling, (resamplings, blocks); rows add up to ``blocks``.
+    """Return how often each block is drawn in each resampling, (resamplings, blocks); rows add up to ``blocks``.
 
     Example:
         >>> draw_blocks(5, 2, seed=0).sum(1).tolist()
@@ -22,13 +22,13 @@ def draw_blocks(blocks: int, resamplings: int, seed: int) -> npt.NDArray[np.int6
 def basic_interval(
     value: float | npt.NDArray[Any], resampled: Sequence[float] | npt.NDArray[Any], confidence: float
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The basic bootstrap interval [2θ − q_high, 2θ − q_low], q being quantiles of the resampled values.
+    """Compute the basic bootstrap interval [2θ − q_high, 2θ − q_low], with q the quantiles of the resampled values.
 
-    What resampling itself adds is taken off: fewer different sentences correlate better, for example.
+    This subtracts the bias of resampling itself: for example, fewer different sentences have higher correlations.
 
     Args:
         value: (…) θ of the whole sample.
-        resampled: (resamplings, …) values; none of them gives NaN, and so does a NaN among them.
+        resampled: (resamplings, …) values; no values, or a NaN among them, give NaN.
         confidence: share of resampled values between the quantiles.
 
     Reference: Davison & Hinkley 1997, equation 5.6.
@@ -41,6 +41,6 @@ def basic_interval(
     if len(values) == 0:
         return np.full(np.shape(value), np.nan), np.full(np.shape(value), np.nan)
     tail = (1 - confidence) / 2
-    with np.errstate(invalid="ignore"):  # between infinite values
+    with np.errstate(invalid="ignore"):  # for infinite values
         ends = 2 * np.asarray(value, dtype=np.float64) - np.quantile(values, [1 - tail, tail], axis=0)
     return np.asarray(ends[0]), np.asarray(ends[1])

@@ -1,4 +1,4 @@
-"""Means of groups of values that come in clusters, with their standard errors."""
+"""Means of groups of values that belong to clusters, with their standard errors."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ __all__ = ["ClusteredMeans", "clustered_means"]
 
 
 class ClusteredMeans(NamedTuple):
-    """Of each group: the mean, its standard error, and the number of values, each (groups,)."""
+    """For each group: the mean, its standard error, and the number of values, each (groups,)."""
 
     mean: npt.NDArray[np.float64]
     error: npt.NDArray[np.float64]
@@ -19,17 +19,18 @@ class ClusteredMeans(NamedTuple):
 def clustered_means(
     values: npt.NDArray[np.float64], groups: npt.NDArray[np.int64], clusters: npt.NDArray[np.int64]
 ) -> ClusteredMeans:
-    """Mean of each group with a standard error that is robust to what values of one cluster have in common.
+    """Compute the mean of each group, with a standard error that is robust to correlation within clusters.
 
     The error is √(Σ_c (Σ_{i∈c} (x_i − x̄))² · C / (C − 1)) / n, for n values in C clusters.
 
     Args:
         values: (n,) values.
-        groups: (n,) the group of each, from 0.
-        clusters: (n,) the cluster of each, from 0; a cluster may have values in several groups.
+        groups: (n,) the group of each value, from 0.
+        clusters: (n,) the cluster of each value, from 0; a cluster may have values in several groups.
 
     Returns:
-        One entry for each group up to the largest; of no value the mean is NaN, of fewer than two clusters the error.
+        One entry for each group up to the largest; the mean is NaN without values, the error with fewer than two
+        clusters.
 
     Reference: Liang & Zeger 1986.
 

@@ -1,4 +1,4 @@
-"""Pearson's and Spearman's correlation, with weights and with other variables held; Somers' D."""
+"""Pearson's and Spearman's correlation, weighted and partial; Somers' D."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,18 +13,17 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def pearson(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> float:
-    """Pearson's correlation of x and y.
+    """Compute Pearson's correlation of x and y.
 
     Args:
         x: (n,) values.
         y: (n,) values.
 
     Returns:
-        A number from -1 to 1; NaN of fewer than 3 values, or where one of both is constant (but for rounding) or is not
-        finite.
+        A number from -1 to 1; NaN for fewer than 3 values, or if x or y is constant (up to rounding) or not finite.
 
     Raises:
-        ValueError: other numbers of values.
+        ValueError: if the numbers of values differ.
 
     Example:
         >>> round(pearson(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])), 6)
@@ -38,19 +37,19 @@ def pearson(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> float:
 
 
 def weighted_pearson(x: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray:
-    """Pearson's correlation of values that count w times, for each row of weights: one product of matrices.
+    """Compute Pearson's correlation of weighted values, for each row of weights, by one matrix product.
 
     Args:
         x: (n,) finite values.
         y: (n,) finite values.
-        weights: (r, n) how often each counts, such as in the resamplings of a bootstrap.
+        weights: (r, n) how often each value counts, such as in the resamplings of a bootstrap.
 
     Returns:
-        (r,) numbers from -1 to 1; NaN where what counts of one of both is constant (but for rounding) or nothing, and
-        where a value is not finite or its square overflows.
+        Array of shape (r,), from -1 to 1; NaN if the weighted values of x or y are constant (up to rounding) or none,
+        and if a value is not finite or its square overflows.
 
     Raises:
-        ValueError: other numbers of values.
+        ValueError: if the numbers of values differ.
 
     Example:
         >>> x, y = np.array([1.0, 2.0, 3.0, 9.0]), np.array([3.0, 2.0, 1.0, 9.0])
@@ -60,13 +59,13 @@ def weighted_pearson(x: FloatArray, y: FloatArray, weights: FloatArray) -> Float
     _check_lengths(x, y)
     if not (len(x) and np.isfinite(x).all() and np.isfinite(y).all()):
         return np.full(len(weights), np.nan)
-    # about the mean of all, from which that of a resampling is not far: no digits are lost
+    # about the mean of all, to which the mean of a resampling is near: no precision is lost
     x, y = unit_values(x), unit_values(y)
     u, v = x - x.mean(), y - y.mean()
     with np.errstate(over="ignore", invalid="ignore"):
         means = weights @ np.stack([u, v, u * u, v * v, u * v], axis=1) / weights.sum(1, keepdims=True)
         variances = means[:, 2:4] - means[:, :2] ** 2
-        # a constant side is constant up to the rounding of its mean, or of the difference
+        # a constant side is constant up to rounding errors of its mean, or of the difference
         raw = np.array([x @ x, y @ y]) / len(x)
         variances[variances <= np.maximum(1e-12 * means[:, 2:4], 1e-24 * raw)] = np.nan
         r = (means[:, 4] - means[:, 0] * means[:, 1]) / np.sqrt(variances.prod(1))
@@ -74,22 +73,22 @@ def weighted_pearson(x: FloatArray, y: FloatArray, weights: FloatArray) -> Float
 
 
 def spearman(x: npt.NDArray[Any], y: npt.NDArray[Any], given: Sequence[npt.NDArray[Any]] = ()) -> float:
-    """Spearman's rank correlation of x and y, partial where other variables are given.
+    """Compute Spearman's rank correlation of x and y, partial if other variables are given.
 
-    Partial: Pearson's correlation of what is left of the ranks of x and y after a linear regression on the ranks of
-    the variables that are held (Conover & Iman 1981).
+    The partial correlation is Pearson's correlation of the residuals of the ranks of x and y after a linear regression
+    on the ranks of the given variables (Conover & Iman 1981).
 
     Args:
         x: (n,) values.
         y: (n,) values.
-        given: variables to hold, each (n,).
+        given: variables to hold fixed, each (n,).
 
     Returns:
-        A number from -1 to 1; NaN of fewer than 3 values, where one of both is constant, or is told by the others, and
-        where a value, also of the others, is not finite.
+        A number from -1 to 1; NaN for fewer than 3 values, if x or y is constant or determined by the given variables,
+        and if a value, also of the given variables, is not finite.
 
     Raises:
-        ValueError: other numbers of values.
+        ValueError: if the numbers of values differ.
 
     Example:
         >>> x = np.arange(6.0)
@@ -109,7 +108,7 @@ def spearman(x: npt.NDArray[Any], y: npt.NDArray[Any], given: Sequence[npt.NDArr
 
 
 def unit_values(values: FloatArray) -> FloatArray:
-    """Values as :func:`~lmdyn.analysis.statistics.precision.unit_size` has them: no digit changes, squares are normal.
+    """Scale values as :func:`~lmdyn.analysis.statistics.precision.unit_size` does: exactly, with normal squares.
 
     Example:
         >>> unit_values(np.array([3.0, -8.0])).tolist()
@@ -123,25 +122,25 @@ def unit_values(values: FloatArray) -> FloatArray:
 def _check_lengths(*rows: npt.NDArray[Any]) -> None:
     if any(row.shape != rows[0].shape or row.ndim != 1 for row in rows):
         raise ValueError(
-            f"expected rows of as many values, got shapes {', '.join(str(row.shape) for row in rows)}"
+            f"expected rows of equal length, got shapes {', '.join(str(row.shape) for row in rows)}"
         )
 
 
 def somers_d(given: npt.NDArray[Any], found: npt.NDArray[Any]) -> float:
-    """Somers' D of ``found`` with respect to ``given``: how well an order that was found agrees with a given one.
+    """Compute Somers' D of ``found`` with respect to ``given``: the agreement of an order with a given one.
 
-    Of the pairs that differ in ``given``, the share that is ordered alike in ``found``, less the share that is ordered
-    the other way round. Pairs that are equal in ``found`` count as neither. Without equal values it is Kendall's τ.
+    Among the pairs that differ in ``given``, it is the share that is ordered alike in ``found`` minus the share that
+    is ordered in reverse. Pairs that are equal in ``found`` count as neither. Without equal values, it is Kendall's τ.
 
     Args:
         given: (n,) values.
-        found: (n,) values, infinite ones too.
+        found: (n,) values, may be infinite.
 
     Returns:
-        A number from -1 to 1; NaN where ``given`` is constant, or a value is NaN.
+        A number from -1 to 1; NaN if ``given`` is constant, or if a value is NaN.
 
     Raises:
-        ValueError: other numbers of values.
+        ValueError: if the numbers of values differ.
 
     Reference: Somers 1962, "A new asymmetric measure of association for ordinal variables".
 
@@ -152,7 +151,7 @@ def somers_d(given: npt.NDArray[Any], found: npt.NDArray[Any]) -> float:
         0.333333
     """
     if given.shape != found.shape or given.ndim != 1:
-        raise ValueError(f"expected two rows of as many values, got shapes {given.shape} and {found.shape}")
+        raise ValueError(f"expected two rows of equal length, got shapes {given.shape} and {found.shape}")
     if np.isnan(given.astype(np.float64)).any() or np.isnan(found.astype(np.float64)).any():
         return float("nan")
     later = given[:, None] > given[None, :]

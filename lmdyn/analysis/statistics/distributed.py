@@ -1,4 +1,4 @@
-"""Sums and small objects over ranks: the only way in which analyses talk to other processes."""
+"""Sums and small objects over ranks: all communication of analyses between processes."""
 
 from typing import TypeVar, cast
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """This process's rank and the number of processes; (0, 1) without a process group.
+    """Return this process's rank and the number of processes; (0, 1) without a process group.
 
     Example:
         >>> rank_and_world_size()
@@ -23,9 +23,9 @@ def rank_and_world_size() -> tuple[int, int]:
 
 
 def all_reduce_sum(tensor: Tensor) -> Tensor:
-    """The sum of ``tensor`` over ranks, on every rank, as a new tensor; ``tensor`` itself without a process group.
+    """Return the sum of ``tensor`` over ranks, on every rank, as a new tensor; ``tensor`` without a process group.
 
-    With NCCL the sum is taken on the current CUDA device, wherever ``tensor`` lies.
+    With NCCL, the sum is computed on the current CUDA device, whatever the device of ``tensor``.
 
     Example:
         >>> all_reduce_sum(torch.tensor(2.0))
@@ -44,7 +44,7 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
 
 
 def gather(value: T) -> list[T]:
-    """What each rank has, in the order of ranks, on every rank; every rank must enter.
+    """Return the values of all ranks, in the order of ranks, on every rank; every rank must call it.
 
     Example:
         >>> gather("mine")

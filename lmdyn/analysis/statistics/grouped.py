@@ -12,12 +12,12 @@ __all__ = ["GroupedMeans"]
 class GroupedMeans:
     """Streaming float64 sums and counts of named quantities in ``n_groups`` groups.
 
-    Memory is O(groups x quantities), whatever the corpus. Sums add over batches and ranks, so that two ranks give
-    the means of one.
+    Memory is O(groups x quantities), whatever the corpus. Sums add over batches and ranks, so two ranks give the means
+    of one.
 
     Args:
         n_groups: groups are 0 … n_groups - 1; a negative group is ignored.
-        skip_nan: leave NaN values out of sum and count; otherwise they make their group's mean NaN.
+        skip_nan: whether to leave NaN values out of sum and count; otherwise they make the mean of their group NaN.
 
     Example:
         >>> means = GroupedMeans(3)
@@ -36,33 +36,34 @@ class GroupedMeans:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the quantities seen so far."""
+        """Names of the quantities added so far."""
         return tuple(self._sums)
 
     def update(self, groups: Int[Tensor, "n"], values: dict[str, Float[Tensor, "_"]]) -> None:
         """Add n observations.
 
         Args:
-            groups: (n,) group of each.
-            values: quantity to its (n,) values.
+            groups: (n,) group of each observation.
+            values: (n,) values of each quantity.
 
         Raises:
-            ValueError: a group that is not below ``n_groups``, or another number of values than groups.
+            ValueError: if a group is not below ``n_groups``, or if the numbers of values and groups differ.
         """
-        if groups.device.type == "mps":  # has no float64
+        if groups.device.type == "mps":  # does not support float64
             groups, values = groups.cpu(), {name: value.cpu() for name, value in values.items()}
         if (
             groups.device.type == "cpu" and len(groups) and int(groups.max()) >= self.n_groups
-        ):  # no sync elsewhere
-            raise ValueError(f"a group of {int(groups.max())} in {self.n_groups} groups")
+        ):  # no synchronization elsewhere
+            raise ValueError(f"expected groups below {self.n_groups}, got {int(groups.max())}")
         inside = groups >= 0
         for name, value in values.items():
             if value.shape != groups.shape:
                 raise ValueError(
-                    f"{name!r} has shape {tuple(value.shape)}, the groups {tuple(groups.shape)}: one value each"
+                    f"{name!r} has shape {tuple(value.shape)}, the groups {tuple(groups.shape)}: expected one "
+                    "value for each"
                 )
             valid = inside & ~value.isnan() if self.skip_nan else inside
-            # a spare group takes what is left out: boolean indexing and bincount would wait for the device
+            # an extra group takes values that are left out: boolean indexing and bincount would synchronize
             index = torch.where(valid, groups, self.n_groups)
             if name not in self._sums:
                 zeros = torch.zeros(self.n_groups + 1, dtype=torch.float64, device=groups.device)
@@ -71,7 +72,7 @@ class GroupedMeans:
             self._counts[name].index_add_(0, index, valid.double())
 
     def reduce(self) -> None:
-        """Add up over ranks; call it once, on every rank, after the last update."""
+        """Sum over ranks; call it once, on every rank, after the last update."""
         for name in all_names(self.names):
             for store in (self._sums, self._counts):
                 if name not in store:
@@ -79,24 +80,24 @@ class GroupedMeans:
                 store[name] = all_reduce_sum(store[name])
 
     def sum(self, name: str) -> Float[Tensor, "groups"]:
-        """Sum in each group, (n_groups,) float64."""
+        """Return the sum in each group, (n_groups,) float64."""
         return self._sums[name][:-1].cpu()
 
     def count(self, name: str) -> Float[Tensor, "groups"]:
-        """Number of observations in each group, (n_groups,) float64."""
+        """Return the number of observations in each group, (n_groups,) float64."""
         return self._counts[name][:-1].cpu()
 
     def mean(self, name: str) -> Float[Tensor, "groups"]:
-        """Mean in each group, (n_groups,) float64; NaN for an empty group."""
+        """Return the mean in each group, (n_groups,) float64; NaN for an empty group."""
         return self.sum(name) / self.count(name)
 
     def total_mean(self, name: str) -> float:
-        """Mean over all observations (not over groups); NaN if there are none."""
+        """Return the mean over all observations (not over groups); NaN if there are none."""
         return float(self.sum(name).sum() / self.count(name).sum())
 
 
 def all_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The union over ranks of the quantities' names, in one order: a rank without data has seen none."""
+    """Return the union over ranks of the quantities' names, in one order: a rank without data has none."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return names
     gathered: list[tuple[str, ...] | None] = [None] * torch.distributed.get_world_size()

@@ -8,7 +8,7 @@ __all__ = ["splitmix64"]
 
 
 def splitmix64(keys: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """The 64 bits into which SplitMix64 mixes each key, as signed integers; one to one, on any device.
+    """Mix each key into 64 bits by SplitMix64, as signed integers; one to one, on any device.
 
     Args:
         keys: (…) int64, read as 64 bits.
@@ -27,5 +27,5 @@ def splitmix64(keys: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
 
 
 def _right(z: Tensor, bits: int) -> Tensor:
-    """Shift right, filling with zeros (torch fills with the sign)."""
+    """Shift right and fill with zeros (torch fills with the sign)."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,4 +1,4 @@
-"""Intervals of printed numbers, of which nothing is known but their number of observations."""
+"""Confidence intervals of printed numbers, from their number of observations only."""
 
 import math
 
@@ -8,15 +8,15 @@ __all__ = ["correlation_interval", "share_interval"]
 
 
 def correlation_interval(r: float | int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Fisher's interval of a correlation of n pairs: tanh(artanh r ± z / √(n − 3)).
+    """Compute Fisher's interval of a correlation of n pairs: tanh(artanh r ± z / √(n − 3)).
 
     Args:
-        r: Pearson's correlation, -1 to 1; of ranks the interval is somewhat too narrow.
+        r: Pearson's correlation, -1 to 1; for a rank correlation, the interval is slightly too narrow.
         n: number of pairs, more than 3.
-        confidence: of the interval.
+        confidence: confidence level of the interval.
 
     Raises:
-        ValueError: no correlation, or of too few pairs.
+        ValueError: if r is not a correlation, or if there are too few pairs.
 
     Reference: Fisher 1921, "On the probable error of a coefficient of correlation deduced from a small sample".
 
@@ -35,17 +35,17 @@ def correlation_interval(r: float | int, n: int, confidence: float = 0.95) -> tu
 
 
 def share_interval(p: float | int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's interval of a share of n independent cases, such as an accuracy.
+    """Compute Wilson's interval of a share of n independent cases, such as an accuracy.
 
     With z the quantile of the normal distribution: (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n).
 
     Args:
         p: the share, 0 to 1.
         n: number of cases.
-        confidence: of the interval.
+        confidence: confidence level of the interval.
 
     Raises:
-        ValueError: no share, or of no cases.
+        ValueError: if p is not a share, or if there are no cases.
 
     Reference: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
 
@@ -55,7 +55,7 @@ def share_interval(p: float | int, n: int, confidence: float = 0.95) -> tuple[fl
     """
     if not (0 <= p <= 1 and n > 0 and 0 < confidence < 1):
         raise ValueError(
-            f"expected a share of 0 to 1 of some cases, got {p} of {n} at confidence {confidence}"
+            f"expected a share from 0 to 1 of at least one case, got {p} of {n} at confidence {confidence}"
         )
     z2 = float(ndtri(0.5 + confidence / 2)) ** 2
     middle, half = p + z2 / (2 * n), math.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n * n)))

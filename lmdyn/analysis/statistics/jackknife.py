@@ -12,13 +12,13 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class Jackknifed(NamedTuple):
-    """A statistic after the jackknife; arrays have the shape of the statistic.
+    """A statistic corrected by the jackknife; arrays have the shape of the statistic.
 
     Attributes:
-        value: with the estimated bias taken off.
+        value: statistic minus the estimated bias.
         error: standard error over blocks.
         df: degrees of freedom of the error, blocks - 1.
-        bias: what was taken off.
+        bias: estimated bias that was subtracted.
     """
 
     value: FloatArray
@@ -32,24 +32,26 @@ def jackknife(
     left_out: Sequence[float] | npt.NDArray[Any],
     sizes: Sequence[int] | npt.NDArray[Any] | None = None,
 ) -> Jackknifed:
-    """Bias correction and standard error of a smooth statistic of a sample that comes in independent blocks.
+    """Compute bias correction and standard error of a smooth statistic of a sample of independent blocks.
 
-    Of g blocks with m_j of n observations each, h_j = n / m_j, the pseudo-values are τ_j = h_j θ − (h_j − 1) θ_(j),
-    the corrected value is θ_J = g θ − Σ_j (1 − m_j / n) θ_(j), and the variance 1/g Σ_j (τ_j − θ_J)² / (h_j − 1). With
-    equal blocks these are Tukey's: θ_J is the mean of the τ_j, and the variance theirs over g. The bias of order 1/n
-    is taken off, so that it suits canonical correlations, which small samples raise and resampled rows raise again. It
-    is unfit for what is not smooth, such as a median or a number of kept directions.
+    For g blocks with m_j of n observations each, and h_j = n / m_j, the pseudo-values are τ_j = h_j θ − (h_j − 1)
+    θ_(j), the corrected value is θ_J = g θ − Σ_j (1 − m_j / n) θ_(j), and the variance is 1/g Σ_j (τ_j − θ_J)² / (h_j
+    − 1). With equal blocks these are Tukey's: θ_J is the mean of the τ_j, and the variance theirs over g. The bias of
+    order 1/n is subtracted, which suits canonical correlations: small samples increase them, and resampled rows
+    increase them again. It is not suitable for statistics that are not smooth, such as a median or a number of kept
+    directions.
 
     Args:
         whole: (…) the statistic θ of all blocks.
         left_out: (g, …) the statistic θ_(j) without block j.
-        sizes: (g,) observations of each block; equal ones by default.
+        sizes: (g,) number of observations in each block; equal by default.
 
     Returns:
-        NaN where a value is NaN or infinite; ``df`` is g - 1. A t interval is ``value ± t(df) · error``.
+        The statistics; NaN if a value is NaN or infinite. ``df`` is g - 1. A t interval is ``value ± t(df) · error``.
 
     Raises:
-        ValueError: fewer than two blocks, a block of no observation, another number of sizes.
+        ValueError: if there are fewer than two blocks, if a block has no observations, or if the number of sizes is
+            wrong.
 
     Reference: Efron & Tibshirani 1993, chapter 11; blocks of unequal size: Busing, Meijer & van der Leeden 1999,
         "Delete-m jackknife for unequal m", equations 4 and 8.
@@ -58,7 +60,7 @@ def jackknife(
         >>> x = np.array([1.0, 2.0, 6.0])
         >>> biased = lambda values: values.var()  # divided by n
         >>> found = jackknife(biased(x), [biased(np.delete(x, i)) for i in range(3)])
-        >>> float(found.value.round(6)), float(x.var(ddof=1).round(6)), found.df  # the bias is taken off exactly
+        >>> float(found.value.round(6)), float(x.var(ddof=1).round(6)), found.df  # the bias is removed exactly
         (7.0, 7.0, 2)
     """
     theta = np.asarray(whole, dtype=np.float64)
@@ -66,12 +68,14 @@ def jackknife(
     blocks = len(without) if without.ndim else 0
     if blocks < 2 or without.shape[1:] != theta.shape:
         raise ValueError(
-            f"expected (blocks, …) values without each of two blocks or more, the rest as in the whole "
-            f"{theta.shape}; got {without.shape}"
+            f"expected (blocks, …) values without each of at least two blocks, with the shape of the whole, "
+            f"{theta.shape}, for each; got {without.shape}"
         )
     m = np.ones(blocks) if sizes is None else np.asarray(sizes, dtype=np.float64)
     if m.shape != (blocks,) or (m <= 0).any():
-        raise ValueError(f"expected the observations of each of {blocks} blocks, got {m.tolist()}")
+        raise ValueError(
+            f"expected a positive number of observations for each of {blocks} blocks, got {m.tolist()}"
+        )
     m = m.reshape(-1, *[1] * theta.ndim)
     share = m / m.sum()
     known = np.isfinite(theta) & np.isfinite(without).all(0)
@@ -83,17 +87,17 @@ def jackknife(
 
 
 def pseudo_values(whole: float, left_out: npt.NDArray[Any]) -> FloatArray:
-    """Tukey's pseudo-values nθ − (n − 1)θ₍ᵢ₎ of a statistic of n independent units.
+    """Compute Tukey's pseudo-values nθ − (n − 1)θ₍ᵢ₎ of a statistic of n independent units.
 
-    Of a mean they are the values themselves. Of a mean over pairs of units, where each unit is in several pairs, they
-    are nearly independent, their mean is the statistic, and Student's t over them is its interval.
+    For a mean, they are the values themselves. For a mean over pairs of units, with each unit in several pairs, they
+    are nearly independent, their mean is the statistic, and Student's t over them gives its interval.
 
     Args:
         whole: the statistic θ of all units.
         left_out: (n,) the statistic θ₍ᵢ₎ without each unit.
 
     Raises:
-        ValueError: fewer than two units.
+        ValueError: if there are fewer than two units.
 
     Reference: Tukey 1958; Arvesen 1969, "Jackknifing U-statistics".
 
@@ -104,6 +108,8 @@ def pseudo_values(whole: float, left_out: npt.NDArray[Any]) -> FloatArray:
     """
     without = np.asarray(left_out, dtype=np.float64)
     if without.ndim != 1 or len(without) < 2:
-        raise ValueError(f"expected the statistic without each of two units or more, got {without.shape}")
+        raise ValueError(
+            f"expected the statistic without each of at least two units, got shape {without.shape}"
+        )
     n = len(without)
     return n * whole - (n - 1) * without

@@ -1,4 +1,4 @@
-"""The mean over seeds and how sure it is: of another seed on this text, and of another text."""
+"""The mean over seeds and its uncertainty: for another seed on the same text, and for another text."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -16,11 +16,11 @@ class MeanOverSeeds(NamedTuple):
     """A mean over seeds with its two variances.
 
     Attributes:
-        mean: of the seeds' values.
-        seeds_error: standard error of the mean, another seed and this text: s / √n.
-        seeds_df: its degrees of freedom, n - 1.
-        text_error: standard error of another text and these models; 0 where it is not known.
-        text_df: its degrees of freedom, infinite for many.
+        mean: mean of the seeds' values.
+        seeds_error: standard error of the mean for another seed on the same text: s / √n.
+        seeds_df: degrees of freedom of ``seeds_error``, n - 1.
+        text_error: standard error for another text and the same models; 0 if it is unknown.
+        text_df: degrees of freedom of ``text_error``; infinite for many.
     """
 
     mean: float
@@ -31,35 +31,35 @@ class MeanOverSeeds(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Standard error of both together."""
+        """Standard error of both variances together."""
         return math.hypot(self.seeds_error, self.text_error)
 
     @property
     def df(self) -> float:
-        """Degrees of freedom of the sum of both variances, after Welch and Satterthwaite."""
+        """Degrees of freedom of the sum of both variances, by Welch and Satterthwaite."""
         seeds, text = self.seeds_error**2, self.text_error**2
         spread = seeds**2 / self.seeds_df + text**2 / self.text_df
         return (seeds + text) ** 2 / spread if spread > 0 else self.seeds_df if text == 0 else self.text_df
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Student's interval by the sum of both variances; never narrower than that of seeds alone."""
+        """Return Student's interval for the sum of both variances; never narrower than that of seeds alone."""
         ends = _interval(self.mean, self.error, self.df, confidence), self.seeds_interval(confidence)
         return min(e[0] for e in ends), max(e[1] for e in ends)
 
     def seeds_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Another seed, this text."""
+        """Return the interval for another seed and the same text."""
         return _interval(self.mean, self.seeds_error, self.seeds_df, confidence)
 
     def text_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """These models, another text."""
+        """Return the interval for the same models and another text."""
         return _interval(self.mean, self.text_error, self.text_df, confidence)
 
     def p_above(self, bound: float | int) -> float:
-        """One-sided p of "the mean is not above the bound"; 1 for an infinite bound."""
+        """Return the one-sided p-value of "the mean is not above the bound"; 1 for an infinite bound."""
         return self._p(self.mean - bound)
 
     def p_below(self, bound: float | int) -> float:
-        """One-sided p of "the mean is not below the bound"."""
+        """Return the one-sided p-value of "the mean is not below the bound"."""
         return self._p(bound - self.mean)
 
     def _p(self, distance: float) -> float:
@@ -86,27 +86,28 @@ def mean_over_seeds(
     text_errors: Sequence[float | int] | None = None,
     text_df: Sequence[float | int | None] | None = None,
 ) -> MeanOverSeeds:
-    """Mean of one number a seed, with the variance of seeds and that of texts.
+    """Compute the mean of one number per seed, with the variances over seeds and over texts.
 
-    The variance of the mean is s²/n + ē², where s² is the variance over seeds on this text, and ē² the mean of the
-    variances over texts: all seeds read the same text, so that averaging over them does not shrink it. Where each
-    seed's error over texts is its own (an interaction of seed and text), s² has it too and the sum is wide.
+    The variance of the mean is s²/n + ē², with s² the variance over seeds on this text, and ē² the mean of the
+    variances over texts: all seeds read the same text, so averaging over them does not reduce it. If the errors of the
+    seeds over texts are independent (an interaction of seed and text), s² also contains them, and the sum is too wide.
 
     Args:
-        values: one a seed, two or more; on a scale where seeds scatter evenly.
-        text_errors: standard error of each value over texts; none, or 0, where it is not known.
+        values: one per seed, at least two; on a scale on which seeds scatter evenly.
+        text_errors: standard error of each value over texts; none, or 0, if unknown.
         text_df: degrees of freedom of each error; None for many.
 
-    With few seeds and a text variance of the same size, Satterthwaite's degrees of freedom, which are estimated too,
-    can give a narrower interval than the seeds alone, and cover 92 % where 95 are said (three seeds, measured). So
-    :meth:`MeanOverSeeds.interval` is the wider of both, which covers 94.3 to 95.6 %, and its p-values are the larger.
+    With few seeds and a text variance of the same size, Satterthwaite's degrees of freedom, which are also estimated,
+    can give a narrower interval than the seeds alone, and cover 92 % instead of 95 % (three seeds, measured).
+    :meth:`MeanOverSeeds.interval` is therefore the wider of both, which covers 94.3 to 95.6 %, and its p-values are
+    the larger ones.
 
     Returns:
-        The mean and its variances; degrees of freedom of the text's are the least of the seeds'. NaN where a value or
-        an error is NaN, or a value infinite.
+        The mean and its variances; the degrees of freedom of the text are the smallest of the seeds'. NaN if a value
+        or an error is NaN, or if a value is infinite.
 
     Raises:
-        ValueError: fewer than two values, or another number of errors.
+        ValueError: if there are fewer than two values, or if the number of errors differs.
 
     Reference: Satterthwaite 1946, "An approximate distribution of estimates of variance components"; Welch 1947.
 
@@ -117,10 +118,12 @@ def mean_over_seeds(
     """
     n = len(values)
     if n < 2 or (text_errors is not None and len(text_errors) != n):
-        raise ValueError(f"expected two values or more and as many errors, got {values} and {text_errors}")
+        raise ValueError(
+            f"expected at least two values and one error for each, got {values} and {text_errors}"
+        )
     mean = math.fsum(values) / n if all(math.isfinite(v) for v in values) else math.nan
     spread = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
-    if spread <= 1e-14 * abs(mean):  # rounding of equal values
+    if spread <= 1e-14 * abs(mean):  # rounding error of equal values
         spread = 0.0
     text = math.sqrt(math.fsum(e * e for e in text_errors) / n) if text_errors is not None else 0.0
     df = float(min((d for d in text_df or () if d is not None), default=math.inf))
@@ -128,29 +131,31 @@ def mean_over_seeds(
 
 
 class Bounds:
-    """A mean over seeds of which some values are known by bounds only: whatever the values are.
+    """A mean over seeds, some of whose values are known only by bounds: valid for any values within them.
 
-    The lower end of a Student interval is concave in the values and the upper one convex, so that over all values
-    between the bounds their extremes lie at corners, where each value is one of its bounds; so do the p-values'.
+    The lower end of a Student interval is concave in the values and the upper one convex, so over all values between
+    the bounds their extremes lie at corners, at which each value is one of its bounds; the same holds for the
+    p-values.
 
-    A value without an upper bound counts, for the lower end, as its lower one, c: the mean of min(x, c) is not above
-    that of x. How far the values spread beyond c is then unknown, and all n of them are beyond a bound near c in 2⁻ⁿ of
-    the cases by chance: no p-value is below that of the two-sided sign test, 2¹⁻ⁿ. So a time that was not reached by
-    the end decides from seven seeds on. The other end is infinite. Values without a lower bound are treated alike.
+    For the lower end, a value without an upper bound is replaced by its lower bound c: the mean of min(x, c) is at
+    most that of x. The spread of the values beyond c is then unknown, and all n of them exceed a bound near c in 2⁻ⁿ
+    of the cases by chance, so no p-value is below that of the two-sided sign test, 2¹⁻ⁿ. A time that was not reached
+    by the end is therefore conclusive from seven seeds on. The other end is infinite. Values without a lower bound are
+    treated in the same way.
 
-    Of more than 12 values between two bounds the corners are too many (the greatest variance is NP-hard to find). Their
-    variance is then taken to be at most that about the mean of the bounds' middles, which is wider.
+    With more than 12 values between two bounds, there are too many corners (finding the largest variance is NP-hard).
+    The variance is then bounded by that about the mean of the midpoints of the bounds, which is wider.
 
     Args:
-        low: least possible value of each seed, which may be minus infinity.
-        high: the greatest.
+        low: smallest possible value of each seed, which may be minus infinity.
+        high: largest possible value of each seed.
         text_errors: see :func:`mean_over_seeds`.
         text_df: see :func:`mean_over_seeds`.
 
     Raises:
-        ValueError: fewer than two values, or a bound that is not a number.
+        ValueError: if there are fewer than two values, or if a bound is NaN.
 
-    Reference: the union over what is not observed: Manski 2003, "Partial identification of probability distributions",
+    Reference: the union over unobserved values: Manski 2003, "Partial identification of probability distributions",
         chapter 1.
 
     Example:
@@ -168,7 +173,7 @@ class Bounds:
     ) -> None:
         bounds = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
         if any(not a <= b for a, b in bounds):
-            raise ValueError(f"expected low <= high of each seed; got {bounds}")
+            raise ValueError(f"expected low <= high for each seed, got {bounds}")
         self._least = 2.0 ** (1 - len(bounds))
         self._no_low, self._no_high = (any(math.isinf(b[i]) for b in bounds) for i in (0, 1))
         kept = [(b if math.isinf(a) else a, a if math.isinf(b) else b) for a, b in bounds]
@@ -180,19 +185,19 @@ class Bounds:
                 for corner in product(*(sorted({a, b}) for a, b in kept))
                 if all(map(math.isfinite, corner))
             ]
-        if not self._corners:  # nothing is known of a value
+        if not self._corners:  # a value is unbounded
             self._no_low = self._no_high = True
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """The union of Student's intervals by both variances; infinite where nothing bounds it."""
+        """Return the union of Student's intervals for both variances; infinite if it is unbounded."""
         return self._union((corner.interval(confidence) for corner in self._corners), confidence)
 
     def seeds_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """The same of another seed, this text."""
+        """Return the union of the intervals for another seed and the same text."""
         return self._union((corner.seeds_interval(confidence) for corner in self._corners), confidence)
 
     def text_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """The same of these models, another text."""
+        """Return the union of the intervals for the same models and another text."""
         return self._union((corner.text_interval(confidence) for corner in self._corners), 0.0)
 
     def _union(self, intervals: Iterable[tuple[float, float]], confidence: float) -> tuple[float, float]:
@@ -205,11 +210,11 @@ class Bounds:
         )
 
     def p_above(self, bound: float | int) -> float:
-        """Greatest p of "the mean is not above the bound"; 0 of minus infinity."""
+        """Return the largest p-value of "the mean is not above the bound"; 0 for minus infinity."""
         return self._p(bound, -math.inf, MeanOverSeeds.p_above, self._no_low, self._no_high)
 
     def p_below(self, bound: float | int) -> float:
-        """Greatest p of "the mean is not below the bound"; 0 of infinity."""
+        """Return the largest p-value of "the mean is not below the bound"; 0 for infinity."""
         return self._p(bound, math.inf, MeanOverSeeds.p_below, self._no_high, self._no_low)
 
     def _p(
@@ -228,18 +233,18 @@ class Bounds:
 
 
 class EqualSeeds:
-    """A mean over seeds that all have one value, of a number that lies between two others, such as a share.
+    """A mean over seeds with equal values, of a number with a limited range, such as a share.
 
-    Equal values have no variance, and Student's interval no width: that three networks of three are not chaotic does
-    not say that none is. What n equal values tell is that another seed has this value with a probability of at least
-    α^(1/n) (Clopper & Pearson 1934); the rest of the mean may lie at either end of the range.
+    Equal values have no variance, and Student's interval has no width: that none of three networks is chaotic does not
+    imply that no network is. From n equal values, it follows that another seed has this value with a probability of at
+    least α^(1/n) (Clopper & Pearson 1934); the rest of the mean may lie at either end of the range.
 
     Args:
-        mean: the same mean, for the error over texts.
-        value: of each seed.
-        n: seeds.
-        low: least value that the number can have.
-        high: the greatest.
+        mean: mean over seeds, for the error over texts.
+        value: value of each seed.
+        n: number of seeds.
+        low: smallest possible value of the number.
+        high: largest possible value of the number.
 
     Reference: Clopper & Pearson 1934, "The use of confidence or fiducial limits illustrated in the case of the
         binomial".
@@ -254,34 +259,34 @@ class EqualSeeds:
         self, mean: Bounds, value: float | int, n: int, low: float | int = 0.0, high: float | int = 1.0
     ) -> None:
         if not low <= value <= high or n < 2:
-            raise ValueError(f"expected two values or more between {low} and {high}, got {n} of {value}")
+            raise ValueError(f"expected at least two values between {low} and {high}, got {n} of {value}")
         self._mean, self._value, self._n, self._low, self._high = mean, value, n, low, high
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """The wider of that of equal values and Student's, which may have an error over texts."""
+        """Return the wider of the interval of equal values and Student's, which may have an error over texts."""
         ends = self.seeds_interval(confidence), self._mean.interval(confidence)
         return min(e[0] for e in ends), max(e[1] for e in ends)
 
     def seeds_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Another seed, this text."""
+        """Return the interval for another seed and the same text."""
         rest = 1 - ((1 - confidence) / 2) ** (1 / self._n)
         v = self._value
         return v - (v - self._low) * rest, v + (self._high - v) * rest
 
     def text_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """These models, another text."""
+        """Return the interval for the same models and another text."""
         return self._mean.text_interval(confidence)
 
     def p_above(self, bound: float | int) -> float:
-        """One-sided p of "the mean is not above the bound"."""
+        """Return the one-sided p-value of "the mean is not above the bound"."""
         return max(self._p(bound - self._low, self._value - self._low), self._mean.p_above(bound))
 
     def p_below(self, bound: float | int) -> float:
-        """One-sided p of "the mean is not below the bound"."""
+        """Return the one-sided p-value of "the mean is not below the bound"."""
         return max(self._p(self._high - bound, self._high - self._value), self._mean.p_below(bound))
 
     def _p(self, allowed: float | int, taken: float | int) -> float:
-        """All n have the value, where at most allowed / taken of all seeds can."""
+        """Return the probability that all n have the value if at most allowed / taken of all seeds can."""
         return 0.0 if allowed < 0 else 1.0 if allowed >= taken else (allowed / taken) ** self._n
 
 
@@ -290,7 +295,7 @@ def _wider(
     text_errors: Sequence[float | int] | None,
     text_df: Sequence[float | int | None] | None,
 ) -> list[MeanOverSeeds]:
-    """The least and the greatest mean, both with a variance that no values between the bounds exceed."""
+    """Return the smallest and the largest mean, with a variance that no values between the bounds exceed."""
     if not all(map(math.isfinite, sum(bounds, ()))):
         return []
     n = len(bounds)

@@ -1,4 +1,4 @@
-"""Several statements at once: intervals that hold together, and p-values after Holm."""
+"""Several statements at once: simultaneous intervals, and p-values adjusted by Holm's method."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ __all__ = ["holm", "simultaneous_confidence"]
 
 
 def simultaneous_confidence(confidence: float, intervals: int) -> float:
-    """The confidence of each of several intervals that all cover with ``confidence``, whatever their dependence.
+    """Return the confidence of each of several intervals that all cover with ``confidence``, for any dependence.
 
     Reference: Bonferroni's inequality; Dunn 1961, "Multiple comparisons among means".
 
@@ -16,22 +16,22 @@ def simultaneous_confidence(confidence: float, intervals: int) -> float:
     """
     if intervals < 1 or not 0 < confidence < 1:
         raise ValueError(
-            f"expected one interval or more and a confidence in (0, 1), got {intervals}, {confidence}"
+            f"expected at least one interval and a confidence in (0, 1), got {intervals}, {confidence}"
         )
     return 1 - (1 - confidence) / intervals
 
 
 def holm(p: Sequence[float | int]) -> list[float]:
-    """Holm's adjusted p-values: rejecting those up to α keeps the chance of any false one below α.
+    """Compute Holm's adjusted p-values: rejecting those up to α keeps the probability of any false one below α.
 
-    In the order of size, p_(i) is multiplied by the number of those not smaller, n - i + 1, and is at least as large as
-    the ones before; at most 1. No assumption on dependence.
+    In ascending order, p_(i) is multiplied by the number of those not smaller, n - i + 1, and is at least as large as
+    the previous ones, and at most 1. There is no assumption on dependence.
 
     Args:
-        p: one a hypothesis, in any order.
+        p: one p-value per hypothesis, in any order.
 
     Returns:
-        Adjusted ones in the same order.
+        Adjusted p-values in the same order.
 
     Reference: Holm 1979, "A simple sequentially rejective multiple test procedure".
 

@@ -1,4 +1,4 @@
-"""The precision in which sums and matrix products are computed."""
+"""The precision of sums and matrix products."""
 
 from itertools import pairwise
 
@@ -9,11 +9,11 @@ from torch import Tensor
 __all__ = ["UNDERFLOW", "at_least_float32", "exact_float", "scatter_matrix", "unit_size"]
 
 UNDERFLOW = 1e-290
-"""Squares that add up to less have lost digits, in float64."""
+"""Sums of squares below this value have lost precision in float64."""
 
 
 def at_least_float32(x: Tensor) -> torch.dtype:
-    """The dtype of ``x``, but float32 for half precision: its sums overflow in float16, have two digits in bfloat16.
+    """Return the dtype of ``x``, at least float32: sums overflow in float16 and have two digits in bfloat16.
 
     Example:
         >>> at_least_float32(torch.ones(1, dtype=torch.bfloat16)), at_least_float32(torch.ones(1).double())
@@ -23,18 +23,19 @@ def at_least_float32(x: Tensor) -> torch.dtype:
 
 
 def exact_float(x: Tensor) -> Tensor:
-    """``x`` in float64 without its graph, on its device, or on the CPU if that device (MPS) has no float64."""
+    """Convert ``x`` to float64 without its graph, on its device, or on the CPU if that device (MPS) has no float64."""
     return x.detach().to(torch.device("cpu") if x.device.type == "mps" else x.device, torch.float64)
 
 
 def unit_size(x: Tensor, dim: int | None = None) -> Tensor:
-    """``x`` times the power of two that brings its largest number to [½, 1): squares neither overflow nor underflow.
+    """Scale ``x`` by the power of two that brings its largest number to [½, 1): squares do not overflow or underflow.
 
-    No digit changes, so that what has no scale is the same to the bit. What is not finite, or 0, stays as it is.
+    No digit changes, so results that are independent of scale are identical to the bit. 0 and non-finite values are
+    unchanged.
 
     Args:
         x: floating-point numbers.
-        dim: along which the largest is looked for, each with a power of its own; None: one of all.
+        dim: dimension along which the largest number is determined, each with its own power; None for one power.
 
     Example:
         >>> unit_size(torch.tensor([3.0, -8.0]))
@@ -48,11 +49,11 @@ def unit_size(x: Tensor, dim: int | None = None) -> Tensor:
 
 
 def scatter_matrix(v: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
-    """Vᵀv, symmetric to the bit: only blocks of the upper triangle are multiplied, 5/8 of the work for large d."""
+    """Compute vᵀv, symmetric to the bit: only upper blocks are multiplied, 5/8 of the work for large d."""
     d = v.shape[1]
     edges = [d * i // 4 for i in range(5)] if d >= 128 else [0, d]
     out = v.new_zeros(d, d)
-    for rows in v.split(1024):  # which stay in the cache from block to block
+    for rows in v.split(1024):  # these stay in the cache from block to block
         for low, high in pairwise(edges):
             out[:high, low:high].addmm_(rows[:, :high].T, rows[:, low:high])
     return out.triu_().add_(out.triu(1).T)

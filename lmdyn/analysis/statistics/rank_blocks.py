@@ -19,8 +19,8 @@ class RankCorrelation(NamedTuple):
 
     Attributes:
         value: from -1 to 1.
-        error: its standard error over blocks, by the delete-one-block jackknife; NaN of fewer than two blocks.
-        without: (blocks,) the correlation without each block; empty of fewer than two blocks.
+        error: standard error over blocks, by the delete-one-block jackknife; NaN for fewer than two blocks.
+        without: (blocks,) the correlation without each block; empty for fewer than two blocks.
     """
 
     value: float
@@ -29,26 +29,26 @@ class RankCorrelation(NamedTuple):
 
 
 class RankCorrelations:
-    """Spearman's correlations of several variables, plain, partial or within strata, and without each block of them.
+    """Spearman's correlations of several variables, plain, partial or within strata, also without each block.
 
     Values are those of :func:`~lmdyn.analysis.spearman`. With strata, ranks are taken within each stratum, about its
-    middle and as a share of its size, and correlated over all: observations are compared with others that are alike in
-    what makes the strata, and one that is alone in its stratum says nothing.
+    middle and as a share of its size, and correlated over all: observations are compared with others that agree in the
+    variable of the strata, and an observation that is alone in its stratum has no influence.
 
-    Errors are of observations that come in blocks, such as the pairs of words of some sentences: all is ranked again
+    Errors are for observations in blocks, such as the pairs of words of some sentences: everything is ranked again
     without each block.
 
     Args:
-        columns: values of each variable, each (n,); one that has a NaN or an infinite value has no correlation.
+        columns: values of each variable, each (n,); a variable with a NaN or an infinite value has no correlation.
         blocks: (n,) the block of each observation: see :func:`blocks_of_clusters`.
         strata: (n,) the stratum of each observation.
 
     Attributes:
         blocks: the blocks that have observations, in order.
-        sizes: how many each has.
+        sizes: number of observations of each block.
 
     Raises:
-        ValueError: arrays of different lengths.
+        ValueError: if the lengths of arrays differ.
 
     Reference: Busing, Meijer & van der Leeden 1999 (:func:`~lmdyn.analysis.jackknife`); Conover & Iman 1981.
 
@@ -84,10 +84,10 @@ class RankCorrelations:
         self._finite = [bool(np.isfinite(column).all()) for column in columns]
 
     def of(self, x: int, y: int, given: Sequence[int] = ()) -> RankCorrelation:
-        """The correlation of variables x and y, by their numbers, the ranks of others held by a linear regression.
+        """Compute the correlation of variables x and y, by index, given the ranks of others (linear regression).
 
-        NaN where x or y is constant, or is told by the others, of fewer than 3 observations, and where a value of any
-        of these variables is not finite.
+        It is NaN if x or y is constant or determined by the others, for fewer than 3 observations, and if a value of
+        any of these variables is not finite.
         """
         if self.sizes.sum() < 3 or not all(self._finite[number] for number in (x, y, *given)):
             return RankCorrelation(float("nan"), float("nan"), np.full(len(self._moments) - 1, np.nan))
@@ -98,14 +98,14 @@ class RankCorrelations:
 
 
 def blocks_of_clusters(clusters: npt.NDArray[Any], most: int = 64) -> IntArray:
-    """Blocks of neighbouring clusters, such as sentences, of about equal numbers of observations.
+    """Divide neighbouring clusters, such as sentences, into blocks of about equal numbers of observations.
 
     Args:
         clusters: (n,) the cluster of each observation, numbered in the order of the text.
-        most: number of blocks, or fewer where there are fewer clusters.
+        most: number of blocks; fewer if there are fewer clusters.
 
     Returns:
-        (n,) the block of each observation, from 0; all of a cluster are in one.
+        Array of shape (n,): the block of each observation, from 0; all observations of a cluster are in one block.
 
     Example:
         >>> blocks_of_clusters(np.array([0, 0, 0, 1, 1, 2, 3]), most=2).tolist()
@@ -119,7 +119,7 @@ def blocks_of_clusters(clusters: npt.NDArray[Any], most: int = 64) -> IntArray:
 
 
 class _Ranked:
-    """Values as codes in the order of stratum and value, of which the ranks of any part of them are counted."""
+    """Values as codes in the order of stratum and value, from which the ranks of any part of them are counted."""
 
     def __init__(self, values: npt.NDArray[Any], stratum: IntArray | None) -> None:
         if stratum is None:
@@ -129,12 +129,12 @@ class _Ranked:
             level = np.unique(values, return_inverse=True)[1]
             levels = int(level.max(initial=0)) + 1
             known, self.code = np.unique(stratum * levels + level, return_inverse=True)
-            self.stratum = known // levels  # of each code
+            self.stratum = known // levels  # stratum of each code
             self.first = np.searchsorted(self.stratum, np.arange(int(stratum.max(initial=-1)) + 1))
         self.number = np.bincount(self.code)
 
     def ranks(self, start: int, end: int, out: FloatArray) -> None:
-        """Middle ranks about their mean without the observations from start to end, within strata as shares."""
+        """Write middle ranks about their mean without the observations from start to end, within strata as shares."""
         number = self.number - np.bincount(self.code[start:end], minlength=len(self.number))
         below = np.concatenate([[0], np.cumsum(number)])
         middle = below[:-1] + (number + 1) / 2
@@ -149,9 +149,10 @@ class _Ranked:
 
 
 def _partial(moments: FloatArray, pair: tuple[int, int], given: Sequence[int]) -> FloatArray:
-    """Correlation of a pair of variables, of what is left after a regression on others, from each matrix of moments.
+    """Compute the partial correlation of a pair of variables, given others, from each matrix of moments.
 
-    Moments (m, variables, variables) are about means. A variable to hold that is constant in one of them is not held.
+    Moments (m, variables, variables) are about means. A given variable that is constant in one of them is ignored
+    there.
     """
     scale = np.sqrt(np.diagonal(moments, axis1=1, axis2=2))
     chosen = [*pair, *given]

@@ -1,4 +1,4 @@
-"""Scales on which numbers scatter evenly, where they are bounded on their own: correlations, shares, ratios."""
+"""Scales on which bounded numbers scatter evenly: correlations, shares, ratios."""
 
 import math
 
@@ -6,7 +6,7 @@ __all__ = ["error_on_scale", "from_scale", "to_scale"]
 
 
 def to_scale(value: float | int, scale: str) -> float:
-    """A number on a scale: Fisher's z of a correlation, the logit of a share, the logarithm of a ratio.
+    """Transform a number to a scale: Fisher's z of a correlation, the logit of a share, the logarithm of a ratio.
 
     Args:
         value: within the range of the scale; NaN stays NaN, and ±∞ is the end of any scale.
@@ -16,7 +16,7 @@ def to_scale(value: float | int, scale: str) -> float:
         The number on the scale, infinite at the ends of its range.
 
     Raises:
-        ValueError: a number beyond the range, or another scale.
+        ValueError: if the number is out of range, or if the scale is unknown.
 
     Reference: Fisher 1921 (z); Berkson 1944 (logit).
 
@@ -26,7 +26,7 @@ def to_scale(value: float | int, scale: str) -> float:
     """
     low, high = _range(scale)
     if not low <= value <= high and not math.isinf(value) and not math.isnan(value):
-        raise ValueError(f"{value} is not on scale {scale!r}, which takes numbers from {low} to {high}")
+        raise ValueError(f"scale {scale!r} requires numbers from {low} to {high}, got {value}")
     if scale == "plain" or math.isnan(value):
         return value
     if value <= low:
@@ -39,7 +39,7 @@ def to_scale(value: float | int, scale: str) -> float:
 
 
 def from_scale(value: float | int, scale: str) -> float:
-    """The inverse of :func:`to_scale`.
+    """Invert :func:`to_scale`.
 
     Example:
         >>> [round(from_scale(to_scale(0.3, scale), scale), 9) for scale in ("fisher", "logit", "log", "plain")]
@@ -65,12 +65,12 @@ def _range(scale: str) -> tuple[float, float]:
         "log": (0.0, math.inf),
     }
     if scale not in ranges:
-        raise ValueError(f"scale is {scale!r}: expected one of {', '.join(ranges)}")
+        raise ValueError(f"scale must be one of {', '.join(ranges)}, got {scale!r}")
     return ranges[scale]
 
 
 def error_on_scale(value: float | int, error: float, scale: str) -> float:
-    """A small standard error on a scale: the error times the scale's slope at the value; infinite at its ends.
+    """Transform a small standard error to a scale: error times slope of the scale at the value, infinite at its ends.
 
     Example:
         >>> round(error_on_scale(0.5, 0.01, "fisher"), 6), error_on_scale(0.5, 0.01, "logit")

@@ -1,4 +1,4 @@
-"""How much of a number's variance comes from initialisation, and how much from the order of data."""
+"""Shares of a number's variance that are due to initialisation and to the order of data."""
 
 from typing import Any, NamedTuple
 
@@ -9,13 +9,13 @@ __all__ = ["VarianceComponents", "variance_components"]
 
 
 class VarianceComponents(NamedTuple):
-    """Variances of a crossed design of two random factors with one run a cell.
+    """Variances of a crossed design of two random factors with one run per cell.
 
     Attributes:
-        rows: of the factor in the rows (initialisation); negative where the sample says less than nothing.
-        columns: of the factor in the columns (order of data).
-        rest: of their interaction and everything else, which one run a cell cannot tell apart.
-        mean: of all cells.
+        rows: variance of the factor in the rows (initialisation); negative if the sample gives no evidence of it.
+        columns: variance of the factor in the columns (order of data).
+        rest: variance of their interaction and everything else, which one run per cell cannot separate.
+        mean: mean of all cells.
     """
 
     rows: float
@@ -25,27 +25,27 @@ class VarianceComponents(NamedTuple):
 
 
 def variance_components(values: npt.NDArray[Any]) -> VarianceComponents:
-    """Components of variance by the analysis of variance: y_ij = μ + a_i + b_j + e_ij, all but μ random.
+    """Estimate components of variance by the analysis of variance: y_ij = μ + a_i + b_j + e_ij, all except μ random.
 
-    From the mean squares of a × b cells: σ_e² = MS_e, σ_a² = (MS_a − MS_e) / b, σ_b² = (MS_b − MS_e) / a. They are
-    unbiased, and therefore can be negative; with three by three cells each has few degrees of freedom (2, 2 and 4).
+    From the mean squares of a × b cells, σ_e² = MS_e, σ_a² = (MS_a − MS_e) / b, σ_b² = (MS_b − MS_e) / a. They are
+    unbiased, and can therefore be negative; with three by three cells, each has few degrees of freedom (2, 2 and 4).
 
     Args:
-        values: (a, b) one run a cell, two or more each way.
+        values: (a, b) one run per cell, at least two rows and columns.
 
     Raises:
-        ValueError: another shape, or a missing cell.
+        ValueError: if the shape is wrong, or if a cell is missing.
 
     Reference: Searle, Casella & McCulloch 1992, "Variance components", section 4.3.
 
     Example:
         >>> found = variance_components(np.array([[1.0, 2.0], [3.0, 4.0]]))
-        >>> found.rows, found.columns, found.rest  # additive: nothing is left
+        >>> found.rows, found.columns, found.rest  # additive: no rest
         (2.0, 0.5, 0.0)
     """
     y = np.asarray(values, dtype=np.float64)
     if y.ndim != 2 or min(y.shape) < 2 or not np.isfinite(y).all():
-        raise ValueError(f"expected (rows, columns) finite values, two or more each way, got shape {y.shape}")
+        raise ValueError(f"expected finite values of at least two rows and columns, got shape {y.shape}")
     a, b = y.shape
     mean = y.mean()
     row, column = y.mean(1, keepdims=True) - mean, y.mean(0, keepdims=True) - mean

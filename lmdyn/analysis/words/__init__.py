@@ -1,1 +1,1 @@
-"""Sparsity, frequency matching, and the order in which words are learned."""
+"""Sparsity, frequency matching, and the order in which groups of words are learned."""

@@ -34,19 +34,19 @@ def match_frequency(
     size: int = 120,
     tolerance: float = 0.05,
 ) -> MatchedSamples:
-    """A range of ``size`` words from each of two classes, each sorted by frequency, with similar average frequency.
+    """Select ``size`` words from each of two classes, adjacent in frequency, with similar average frequency.
 
-    Among all pairs of ranges the one with the closest averages is taken; of equally close ones the most frequent.
+    The two ranges with the closest averages are selected; of equally close ranges, the most frequent ones.
 
     Args:
         first: (n,) frequencies of the words of one class.
-        second: (m,) frequencies of the words of the other.
-        size: words in each sample; 120 as published.
-        tolerance: greatest |ln(mean₁ / mean₂)| that counts as similar (0.05: about 5 %).
+        second: (m,) frequencies of the words of the other class.
+        size: number of words in each sample; 120 as published.
+        tolerance: largest |ln(mean₁ / mean₂)| that counts as similar (0.05: about 5 %).
 
     Raises:
-        ValueError: no such ranges; the message names the largest size for which there are. Frequencies that are
-            negative, NaN or infinite.
+        ValueError: if no such ranges exist (the message names the largest size that can be matched), or if frequencies
+            are negative, NaN or infinite.
 
     Reference: Saphra & Lopez 2019, section 3.
 
@@ -57,7 +57,7 @@ def match_frequency(
     for name, frequency in (("first", first), ("second", second)):
         if not bool((frequency >= 0).all() & frequency.isfinite().all()):
             raise ValueError(
-                f"frequencies of the {name} class are to be finite and 0 or more: leave others out"
+                f"frequencies of the {name} class must be finite and at least 0: leave others out"
             )
     orders = [np.argsort(-f.double().numpy(), kind="stable") for f in (first, second)]
     ranked = [f.double().numpy()[order] for f, order in zip((first, second), orders, strict=True)]
@@ -79,18 +79,20 @@ def match_frequency(
 
 
 def _closest_ranges(ranked: Sequence[NDArray[np.float64]], size: int) -> tuple[float, int, int] | None:
-    """Least |ln ratio| of the averages of a range from each list, and where the ranges begin."""
+    """Return the smallest |ln ratio| of the averages of a range from each list, and where the ranges begin."""
     if size < 1 or min(map(len, ranked)) < size:
         return None
     sums = [np.concatenate([[0.0], np.cumsum(r)]) for r in ranked]
-    with np.errstate(divide="ignore"):  # words that do not occur
-        logs = [np.log((s[size:] - s[:-size]) / size) for s in sums]  # falling, since frequencies fall
-    # for each range of the first list, the neighbours of its average among those of the second
+    with np.errstate(divide="ignore"):  # words of frequency 0
+        logs = [
+            np.log((s[size:] - s[:-size]) / size) for s in sums
+        ]  # in descending order, because frequencies are
+    # for each range of the first list, the nearest averages in the second
     right = np.searchsorted(-logs[1], -logs[0])
     candidates = np.stack([np.clip(right - 1, 0, len(logs[1]) - 1), np.clip(right, 0, len(logs[1]) - 1)])
     with np.errstate(invalid="ignore"):
         gaps = np.abs(logs[0] - logs[1][candidates])
-    gaps = np.where(np.isnan(gaps), np.inf, gaps)  # two ranges that do not occur have no ratio
+    gaps = np.where(np.isnan(gaps), np.inf, gaps)  # two ranges of frequency 0 have no ratio
     gap = gaps.min(0)
-    i = int(gap.argmin())  # the first of equals: the most frequent
+    i = int(gap.argmin())  # the first of equal gaps: the most frequent
     return float(gap[i]), i, int(candidates[gaps[:, i].argmin(), i])

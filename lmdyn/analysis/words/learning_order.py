@@ -1,4 +1,4 @@
-"""In which order groups of words are learned."""
+"""The order in which groups of words are learned."""
 
 import torch
 from jaxtyping import Float, Int
@@ -8,9 +8,9 @@ __all__ = ["learning_order", "rescaled"]
 
 
 def rescaled(accuracy: Float[Tensor, "steps *groups"]) -> Float[Tensor, "steps *groups"]:
-    """Accuracy over that of the last observation, by group; NaN where that is 0 or not finite.
+    """Divide accuracy by that of the last observation, by group; NaN if the last is 0 or not finite.
 
-    Values from 0; above 1 where a group was better than it is in the end.
+    Values are at least 0, and above 1 if a group had a higher accuracy than it has at the end.
 
     Reference: Chiang, Huang & Lee 2020, figure 1.
 
@@ -29,24 +29,24 @@ def learning_order(
     level: float = 0.5,
     least: float = 0.0,
 ) -> Float[Tensor, "groups"]:
-    """The training step at which each group's rescaled accuracy first reaches ``level``.
+    """Return the training step at which each group's rescaled accuracy first reaches ``level``.
 
-    Between two observations the curve is taken as straight over log(1 + step). What is there from the first observation
-    on has that step. This puts into a number what the publication reads off its curves: which rise earlier from 0, or
-    are steeper.
+    Between two observations, the curve is taken as linear in log(1 + step). A group that has reached the level at the
+    first observation gets the step of this observation. The publication reads from its curves which groups rise
+    earlier or more steeply; this is a number for it.
 
     Args:
-        steps: training steps (optimizer updates) of the observations, rising, from 0.
-        accuracy: of each group at each of them, from 0; NaN: not observed there.
-        level: share of the accuracy at the group's last observation, above 0 and up to 1.
-        least: a group whose last accuracy is not above this was not learned: a curve over next to nothing is noise.
+        steps: training steps (optimizer updates) of the observations, increasing, at least 0.
+        accuracy: accuracy of each group at each step, at least 0; NaN if not observed.
+        level: share of the accuracy at the group's last observation, above 0 and at most 1.
+        least: a group whose last accuracy is not above this value was not learned; its curve is mostly noise.
 
     Returns:
-        (groups,) float64 steps; NaN for a group without any value, or that was not learned.
+        (groups,) float64 steps; NaN for a group that has no value or was not learned.
 
     Raises:
-        ValueError: steps that do not rise, another number of rows than steps, a level outside of (0, 1],
-            ``least`` below 0, an infinite accuracy.
+        ValueError: if steps do not increase, if the number of rows is not that of the steps, if ``level`` is outside
+            (0, 1], if ``least`` is below 0, or if an accuracy is infinite.
 
     Reference: Chiang, Huang & Lee 2020, section 3 and appendix C.4.
 
@@ -55,16 +55,17 @@ def learning_order(
         [2.16..., 30.62...]
     """
     if not 0 < level <= 1:
-        raise ValueError(f"level is a share of the last accuracy, above 0 and up to 1: got {level}")
+        raise ValueError(f"level must be a share above 0 and at most 1, got {level}")
     if least < 0:
-        raise ValueError(f"least is an accuracy from 0, got {least}")
+        raise ValueError(f"least must be at least 0, got {least}")
     if len(steps) != len(accuracy) or bool((steps.diff() <= 0).any()):
         raise ValueError(
-            f"expected a row of accuracy for each of rising steps, got {len(accuracy)} rows for steps {steps.tolist()}"
+            f"expected one row of accuracy for each increasing step, got {len(accuracy)} rows for steps "
+            f"{steps.tolist()}"
         )
     if bool(accuracy.isinf().any()):
         raise ValueError(
-            "expected finite accuracies, or NaN where a group was not observed, got an infinite one"
+            "expected finite accuracies, or NaN if a group was not observed, got an infinite one"
         )
     reached = torch.full((accuracy.shape[1],), torch.nan, dtype=torch.float64)
     place = steps.double().log1p()
@@ -73,7 +74,7 @@ def learning_order(
         if not there.any() or values[there][-1] <= least:
             continue
         x, share = place[there], rescaled(values[there])
-        first = int((share >= level).nonzero()[0])  # the last one is 1
+        first = int((share >= level).nonzero()[0])  # the last share is 1
         at = x[first]
         if first > 0:
             part = (level - share[first - 1]) / (share[first] - share[first - 1])

@@ -28,24 +28,24 @@ __all__ = [
 ]
 
 OPEN_CLASSES = ("ADJ", "ADV", "INTJ", "NOUN", "PROPN", "VERB")
-"""Universal POS of open classes (footnote 1 of the publication)."""
+"""Universal POS tags of open classes (footnote 1 of the publication)."""
 CLOSED_CLASSES = ("ADP", "AUX", "CCONJ", "DET", "PART", "PRON", "SCONJ")
-"""Universal POS of closed classes (footnote 2 of the publication)."""
+"""Universal POS tags of closed classes (footnote 2 of the publication)."""
 
-_CHUNK = 1 << 18  # numbers that stay in the cache of a CPU core while a chunk is worked on
+_CHUNK = 1 << 18  # numbers of a chunk, which fit into the cache of a CPU core
 
 
 def concentration(v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
-    """Taxicab-Euclidean concentration ‖v‖₂ / ‖v‖₁ of each vector.
+    """Compute the taxicab-Euclidean concentration ‖v‖₂ / ‖v‖₁ of each vector.
 
-    1 for a one-hot vector, 1/√d for a uniform one; invariant to scale and sign. NaN where v = 0, where a number is NaN
-    or infinite, and where the sum ‖v‖₁ overflows.
+    It is 1 for a one-hot vector and 1/√d for a uniform one, and invariant to scale and sign. It is NaN if v = 0, if v
+    contains NaN or infinite values, and if the sum ‖v‖₁ overflows.
 
     Args:
         v: (..., d) vectors.
 
     Returns:
-        (...) in [1/√d, 1]; float32 for half precision.
+        Tensor of shape (...) in [1/√d, 1]; float32 for half precision.
 
     Reference: Saphra & Lopez 2019, section 2; Repetti et al. 2015.
 
@@ -59,16 +59,16 @@ def concentration(v: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
 def concentration_and_norm(
     v: Float[Tensor, "*batch d"],
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """Concentration χ(v) and ‖v‖₁ of each vector: both for the price of one.
+    """Compute concentration χ(v) and ‖v‖₁ of each vector at the cost of one.
 
-    On CPU a chunk of rows at a time, which stays in the cache: nothing of the size of ``v`` is written, and the
-    logits of a language model (1400 x 15,800) take half of the time of the plain expression.
+    On CPU, it processes a chunk of rows at a time, which stays in the cache: nothing of the size of ``v`` is written,
+    and the logits of a language model (1400 x 15,800) take half the time of the plain expression.
 
     Args:
         v: (..., d) vectors.
 
     Returns:
-        χ in [1/√d, 1], NaN where ‖v‖₁ is 0 or not finite, and ‖v‖₁, each (...); float32 for half precision.
+        χ in [1/√d, 1], NaN if ‖v‖₁ is 0 or not finite, and ‖v‖₁, each of shape (...); float32 for half precision.
 
     Example:
         >>> concentration_and_norm(torch.tensor([[1.0, 0.0], [1.0, -1.0]]))
@@ -80,28 +80,29 @@ def concentration_and_norm(
     chi, norm = (rows.new_empty(len(rows), dtype=dtype) for _ in range(2))
     for part, part_chi, part_norm in zip(rows.split(chunk), chi.split(chunk), norm.split(chunk), strict=True):
         part = part.to(dtype)
-        torch.sum(part.abs(), -1, out=part_norm)  # sums of many, where vector_norm(…, 1) adds one by one
-        # divided by ‖v‖₁ first: the squares of gradients of 1e-25 would vanish in float32
+        torch.sum(part.abs(), -1, out=part_norm)  # pairwise sums; vector_norm(…, 1) adds one by one
+        # divided by ‖v‖₁ first: the squares of gradients of 1e-25 would underflow in float32
         torch.linalg.vector_norm(part / part_norm[:, None], dim=-1, out=part_chi)
-    chi.masked_fill_(norm.isinf(), torch.nan)  # numbers over an infinite sum are 0
+    chi.masked_fill_(norm.isinf(), torch.nan)  # numbers divided by an infinite sum are 0
     return chi.view(v.shape[:-1]), norm.view(v.shape[:-1])
 
 
 def expected_concentration(d: int, distribution: str) -> float:
-    """Mean concentration of vectors of d independent numbers: what χ is of a vector without any structure.
+    """Compute the mean concentration of vectors of d independent numbers, the χ of a vector without structure.
 
-    Leading terms 2/√(3d) for numbers that are uniform about 0 and √(π/2d) for Gaussian ones, with the next term of the
-    expansion in 1/d, −1/60d and (π/2 − 7/4)/d of it: within 0.1 % from 10 numbers on. A gradient that one row of a
-    uniformly initialised matrix gives has the first; one that is the sum of many contributions tends to the second.
+    The leading term is 2/√(3d) for numbers that are uniform about 0 and √(π/2d) for Gaussian ones, multiplied by the
+    next term of the expansion in 1/d, 1 − 1/60d and 1 + (π/2 − 7/4)/d: within 0.1 % for d of at least 10. A gradient
+    from one row of a uniformly initialised matrix has the first value; a gradient that is the sum of many
+    contributions tends to the second.
 
     Args:
-        d: units of the vector.
-        distribution: of each number, ``uniform`` or ``gaussian``; its scale does not matter.
+        d: number of units of the vector.
+        distribution: distribution of each number, ``uniform`` or ``gaussian``; its scale does not matter.
 
     Raises:
-        ValueError: d below 1, or another distribution.
+        ValueError: if d is below 1, or if the distribution is unknown.
 
-    Reference: the delta method on ‖v‖₂/‖v‖₁ = d^(−1/2) √m₂ / m₁, m₁ and m₂ being the means of |v| and v².
+    Reference: the delta method on ‖v‖₂/‖v‖₁ = d^(−1/2) √m₂ / m₁, with m₁ and m₂ the means of |v| and v².
 
     Example:
         >>> [round(expected_concentration(200, kind), 4) for kind in ("uniform", "gaussian")]
@@ -117,15 +118,15 @@ def expected_concentration(d: int, distribution: str) -> float:
 
 
 def attention_entropy(weights: Float[Tensor, "*batch key"]) -> Float[Tensor, "*batch"]:
-    """Shannon entropy −Σ p ln p of attention distributions in nats.
+    """Compute the Shannon entropy −Σ p ln p of attention distributions in nats.
 
-    0 for attention to one word, ln n for uniform attention over n words: the counterpart of concentration for
+    It is 0 for attention to one word and ln n for uniform attention over n words: the counterpart of concentration for
     attention (Saphra 2021, section 6.1.2).
 
     Args:
-        weights: (..., key) distributions: not negative, each row with a sum of 1. The sum is not checked, since the
-            check would wait for the device at each call: logits, or rows that are cut, give a number without a
-            meaning. NaN gives NaN; a weight that is negative or infinite gives −∞.
+        weights: (..., key) distributions: not negative, with a sum of 1 over each row. The sum is not checked, because
+            this would synchronise the device at each call: logits or truncated rows return a number without a
+            meaning. NaN gives NaN; a negative or infinite weight gives −∞.
 
     Example:
         >>> attention_entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
@@ -138,16 +139,16 @@ def attention_entropy(weights: Float[Tensor, "*batch key"]) -> Float[Tensor, "*b
 def normalized_attention_entropy(
     weights: Float[Tensor, "*batch heads query key"],
 ) -> Float[Tensor, "*batch heads query"]:
-    """Entropy of attention over the logarithm of the number of places: from 0 (one place) to 1 (uniform).
+    """Compute the entropy of attention over the logarithm of the number of places, from 0 (one place) to 1 (uniform).
 
-    Comparable between positions, of which the first of a causal model can attend to one or two places and the last to
-    many. A place of a query is a key on which some head puts weight.
+    It is comparable between positions: the first positions of a causal model can attend to one or two places, the last
+    to many. A place of a query is a key on which some head puts weight.
 
     Args:
         weights: (..., heads, query, key) distributions, 0 where the model masks.
 
     Returns:
-        In [0, 1]; NaN for a query of one place, whose entropy is 0 by construction.
+        Tensor in [0, 1]; NaN for a query with one place, whose entropy is 0 by construction.
 
     Reference: Saphra 2021, section 6.1.2; normalised as in Pielou 1966.
 
@@ -161,17 +162,17 @@ def normalized_attention_entropy(
 
 
 def frequency_correlation(means: Float[Tensor, "types"], frequency: Float[Tensor, "_"]) -> float:
-    """Pearson correlation over word types of a per-word mean with word frequency: ρ of the publication.
+    """Compute the Pearson correlation over word types of a per-word mean with word frequency, ρ of the publication.
 
-    With means over the positions that a word is the *target* of, this is ρ←; with means over the positions that
-    it is the *input* of, ρ→ (section 3).
+    With means over the positions at which a word is the *target*, this is ρ←; with means over the positions at which
+    it is the *input*, it is ρ→ (section 3).
 
     Args:
-        means: (types,) per-word means; NaN for words that are to be left out.
+        means: (types,) per-word means; NaN leaves a word out.
         frequency: (types,) how often each word occurs; counts or shares give the same ρ.
 
     Returns:
-        In [−1, 1]; NaN for fewer than 3 words, or where either side is constant.
+        Number in [−1, 1]; NaN for fewer than 3 words, or if either side is constant.
 
     Example:
         >>> means, counts = torch.tensor([1.0, 2.0, torch.nan, 3.0]), torch.tensor([2.0, 4.0, 9.0, 6.0])
@@ -180,7 +181,7 @@ def frequency_correlation(means: Float[Tensor, "types"], frequency: Float[Tensor
     """
     if means.shape != frequency.shape:
         raise ValueError(
-            f"{tuple(means.shape)} means for {tuple(frequency.shape)} frequencies: one of each a word"
+            f"expected one mean and one frequency for each word, got {tuple(means.shape)} and {tuple(frequency.shape)}"
         )
     kept = ~means.isnan()
     if int(kept.sum()) < 3:
@@ -188,25 +189,25 @@ def frequency_correlation(means: Float[Tensor, "types"], frequency: Float[Tensor
     pair = torch.stack([means[kept].double(), frequency[kept].double()])
     centred = pair - pair.mean(1, keepdim=True)
     norms = torch.linalg.vector_norm(centred, dim=1)
-    # a constant side is constant up to the rounding of its mean
+    # a constant side is constant up to the rounding error of its mean
     if bool((norms <= 1e-12 * torch.linalg.vector_norm(pair, dim=1)).any()):
         return float("nan")
     return float((centred[0] @ centred[1] / norms.prod()).clamp(-1, 1))
 
 
 def frequency_correlation_error(means: Float[Tensor, "types"], frequency: Float[Tensor, "_"]) -> float:
-    """Standard error over word types of :func:`frequency_correlation`, by the delete-one jackknife.
+    """Compute the standard error over word types of :func:`frequency_correlation`, by the delete-one jackknife.
 
-    It needs no seed and no resampling, and is too large rather than too small on average (Efron & Stein 1981), also
-    where a few words of a heavy-tailed frequency decide ρ; there a linear approximation gives half of it. The closed
-    form of Gaussian pairs is (1 − ρ²)/√n.
+    It requires no seed and no resampling. On average it is too large rather than too small (Efron & Stein 1981), also
+    if a few words of a heavy-tailed frequency determine ρ; a linear approximation then gives half of it. The closed
+    form for Gaussian pairs is (1 − ρ²)/√n.
 
     Args:
-        means: (types,) per-word means; NaN for words that are to be left out.
+        means: (types,) per-word means; NaN leaves a word out.
         frequency: (types,) how often each word occurs.
 
     Returns:
-        NaN where ρ is NaN, or becomes so without one word.
+        Standard error; NaN if ρ is NaN, or becomes NaN without one of the words.
 
     Example:
         >>> means, counts = torch.tensor([1.0, 2.0, 4.0, 3.0]), torch.tensor([2.0, 4.0, 6.0, 9.0])
@@ -222,7 +223,7 @@ def frequency_correlation_error(means: Float[Tensor, "types"], frequency: Float[
     x, y = pair - pair.mean(1, keepdim=True)
     share = n / (
         n - 1
-    )  # of what a word adds to the sums of squares about the mean, its pull on the mean included
+    )  # factor of a word's share of the sums of squares about the mean, its effect on the mean included
     variances = (x @ x - share * x**2, y @ y - share * y**2)
     floor = 1e-12 * max(float(x @ x), 0.0), 1e-12 * max(float(y @ y), 0.0)
     constant = (variances[0] <= floor[0]) | (variances[1] <= floor[1])
@@ -232,16 +233,16 @@ def frequency_correlation_error(means: Float[Tensor, "types"], frequency: Float[
 
 
 def unigram_entropy(counts: Int[Tensor, "types"]) -> float:
-    """Entropy in nats of the words' frequencies: the loss of a model that knows these and no more.
+    """Compute the entropy in nats of the words' frequencies: the loss of a model that knows only these.
 
     Args:
-        counts: (types,) of each word, 0 or more.
+        counts: (types,) count of each word, at least 0.
 
     Returns:
-        From 0 to ln(types); NaN where no word was counted.
+        Number from 0 to ln(types); NaN if no word was counted.
 
     Raises:
-        ValueError: a negative count.
+        ValueError: if a count is negative.
 
     Example:
         >>> round(unigram_entropy(torch.tensor([3, 3, 0])), 4)
@@ -249,22 +250,22 @@ def unigram_entropy(counts: Int[Tensor, "types"]) -> float:
     """
     total = int(counts.sum())
     if bool((counts < 0).any()):
-        raise ValueError(f"expected counts of 0 or more, got {int(counts.min())}")
+        raise ValueError(f"expected counts of at least 0, got {int(counts.min())}")
     return float(torch.special.entr(counts.double() / total).sum()) if total else float("nan")
 
 
 def word_tags(
     tag_counts: Int[Tensor, "types tags"], counts: Int[Tensor, "types"], *, min_count: int = 100
 ) -> Int[Tensor, "types"]:
-    """The tag with which each word type is associated, -1 for none.
+    """Return the tag with which each word type is associated, -1 for none.
 
-    A word is associated with a tag only when the majority of its occurrences, and at least ``min_count`` of
-    them, carry it (section 3, "The role of part of speech").
+    A word is associated with a tag only if the majority of its occurrences, and at least ``min_count`` of them, have
+    this tag (section 3, "The role of part of speech").
 
     Args:
-        tag_counts: (types, tags) occurrences of each word under each tag; of no tags every word has none.
+        tag_counts: (types, tags) occurrences of each word under each tag; with 0 tags, no word has one.
         counts: (types,) occurrences of each word, tagged or not.
-        min_count: least number of occurrences under the tag; 100 as published.
+        min_count: minimum number of occurrences under the tag; 100 as published.
 
     Example:
         >>> word_tags(torch.tensor([[120, 10], [60, 70], [99, 0]]), torch.tensor([130, 150, 99]))

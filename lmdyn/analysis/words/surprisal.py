@@ -27,7 +27,7 @@ __all__ = ["PseudoLikelihood", "surprisals", "word_surprisals"]
 log = logging.getLogger(__name__)
 
 PseudoLikelihood = Literal["piece", "rest_of_word"]
-"""What is hidden from a masked model where a piece is asked for: the piece, or with it the rest of its word."""
+"""What is masked when a masked model predicts a piece: the piece, or also the rest of its word."""
 
 _PIECES = [
     "text",
@@ -47,7 +47,7 @@ class _Encoded:
     """A text in pieces."""
 
     ids: list[int]
-    words: list[int]  # of each piece
+    words: list[int]  # index of each piece's word
     spelled: list[str]  # the text's words
     before: list[int]  # special tokens
     after: list[int]
@@ -55,12 +55,12 @@ class _Encoded:
 
 @dataclass(frozen=True)
 class _Row:
-    """Input of the model, and what it is asked for."""
+    """Input of the model, and the pieces that it predicts."""
 
     text: int
     input_ids: list[int]
-    at: list[int]  # places of the input whose logits are read
-    asked: list[int]  # pieces of the text
+    at: list[int]  # positions of the input whose logits are read
+    asked: list[int]  # the predicted pieces of the text
 
 
 def surprisals(
@@ -75,42 +75,45 @@ def surprisals(
     batch_tokens: int = 1024,
     forward: Forward | None = None,
 ) -> pd.DataFrame:
-    """How surprising each piece of some texts is to a language model.
+    """Compute how surprising each piece of one or more texts is to a language model.
 
-    A causal model gives log p(piece | what comes before); the first piece follows what starts a text (``start``), and
-    is NaN where there is nothing. A masked model gives the pseudo-log-likelihood: each piece is masked alone, with all
-    the rest of the text in view (Salazar et al. 2020), or together with the rest of its word, which otherwise gives it
-    away (``rest_of_word``: Kauf & Ivanova 2023). The two kinds of numbers cannot be compared.
+    A causal model gives log p(piece | preceding pieces). The first piece follows the token that starts a text
+    (``start``), and is NaN if there is none. A masked model gives the pseudo-log-likelihood: each piece is masked
+    alone, with all the rest of the text visible (Salazar et al. 2020), or together with the rest of its word, which
+    otherwise reveals it (``rest_of_word``: Kauf & Ivanova 2023). The two kinds of numbers cannot be compared.
 
-    Of texts longer than the model's context, a causal model sees for each piece at least half a context before it, a
-    masked one a context around it.
+    If a text is longer than the model's context, a causal model sees at least half a context before each piece, and a
+    masked model sees a context around it.
 
     Args:
-        module: the model; ``logits`` in the tokenizer's vocabulary, of the next token or of the masked one.
-        tokenizer: a fast one.
-        texts: each by itself, as it is written; words are what white space separates. White space at the end is left
-            out. Pieces of white space at the beginning, or of a second space, are of the word after it.
-        objective: None measures whether the logits depend on later tokens.
+        module: the model; its ``logits`` are over the tokenizer's vocabulary, of the next token or of the masked one.
+        tokenizer: a fast tokenizer.
+        texts: each text is separate and passed as it is written; words are separated by white space. White space at
+            the end is dropped. Pieces of white space at the beginning, or of a second space, belong to the word after
+            them.
+        objective: ``causal`` or ``masked``; None measures whether the logits depend on later tokens.
         pseudo: what is masked.
-        start: the token before the first piece of a causal model's text; None takes what the tokenizer itself puts
-            before a text, else its ``bos_token``, else its ``eos_token``, else its ``cls_token``; an empty text none.
-        context: most tokens of an input; None takes what configuration and tokenizer say, and the table of positions
-            where some are not used (RoBERTa's begin after the padding's).
-        batch_tokens: most tokens of a batch.
-        forward: dotted path to ``(module, batch) -> output`` for modules that are not called in Hugging Face's names.
+        start: the token before the first piece of a causal model's text. None uses the token that the tokenizer itself
+            puts before a text, else its ``bos_token``, ``eos_token`` or ``cls_token``, in this order; an empty string
+            uses none.
+        context: maximum number of tokens of an input. None uses the limits of configuration and tokenizer, and of the
+            position table if some of its rows are unused (RoBERTa's positions begin after the padding's).
+        batch_tokens: maximum number of tokens of a batch.
+        forward: dotted path to ``(module, batch) -> output`` for modules whose forward does not take Hugging Face's
+            arguments.
 
     Returns:
-        A row a piece, in the order of the texts: ``text``, ``word_index``, ``word``, ``piece_index``, ``piece``,
-        ``log_probability`` (nats), ``surprisal`` (bits), ``rank`` (1 is the likeliest piece), ``entropy`` (nats) of
-        the model's prediction. Its ``attrs`` hold ``objective``, ``start`` and ``context`` as they were found: a string
-        (None of masked models) and a number (None without limit).
+        One row for each piece, in the order of the texts: ``text``, ``word_index``, ``word``, ``piece_index``,
+        ``piece``, ``log_probability`` (nats), ``surprisal`` (bits), ``rank`` (1 is the most likely piece), ``entropy``
+        (nats) of the model's prediction. Its ``attrs`` hold the ``objective``, ``start`` and ``context`` that were
+        used: ``start`` is a string (None for masked models), ``context`` a number (None without limit).
 
-        A word of which the tokenizer leaves no character, or whose characters are all in a piece that begins in another
-        word, has no row; a warning counts them.
+        A word has no row if the tokenizer drops all its characters, or if they are all in a piece that begins in
+        another word; a warning counts these words.
 
     Raises:
-        ValueError: no text with a piece in it, a tokenizer of another vocabulary, an encoder-decoder, a masked model
-            whose tokenizer has no mask, a ``start`` that is no token.
+        ValueError: if no text contains a piece, if the tokenizer's vocabulary does not fit the model, if the model is
+            an encoder-decoder, if a masked model's tokenizer has no mask token, or if ``start`` is not a token.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -123,17 +126,19 @@ def surprisals(
         ['cats', 'sat']
     """
     if pseudo not in ("piece", "rest_of_word"):
-        raise ValueError(f"pseudo is {pseudo!r}: expected 'piece' or 'rest_of_word'")
+        raise ValueError(f"pseudo must be 'piece' or 'rest_of_word', got {pseudo!r}")
     if batch_tokens < 1:
         raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}")
     if is_encoder_decoder(module):
-        raise ValueError("surprisals are of causal and masked models, and this is an encoder-decoder")
+        raise ValueError("expected a causal or masked model, got an encoder-decoder")
     if not getattr(tokenizer, "is_fast", False):
-        raise ValueError(f"{type(tokenizer).__name__} tells no places of pieces: a fast tokenizer is needed")
+        raise ValueError(
+            f"expected a fast tokenizer, which has the positions of pieces, got {type(tokenizer).__name__}"
+        )
     encoded = [_encode(tokenizer, text) for text in texts]
     ids = [i for text in encoded for i in text.ids]
     if not ids:
-        raise ValueError(f"none of {len(texts)} texts has a word in it")
+        raise ValueError(f"none of {len(texts)} texts contains a word")
     device = device_of(module)
     with observing(module), torch.no_grad():
         objective = objective or _objective(module, tokenizer, ids, forward)
@@ -162,20 +167,20 @@ def surprisals(
 
 
 def word_surprisals(pieces: pd.DataFrame, texts: Sequence[str] | None = None) -> pd.DataFrame:
-    """The words of :func:`surprisals`' pieces.
+    """Sum the pieces of :func:`surprisals` to words.
 
     Args:
-        pieces: what :func:`surprisals` returns.
-        texts: what :func:`surprisals` was given, for rows of the words that have no piece of their own; None leaves
+        pieces: the table that :func:`surprisals` returns.
+        texts: the texts that were passed to :func:`surprisals`, to add rows for words without a piece; None leaves
             these words out.
 
     Returns:
-        A row a word: ``text``, ``word_index``, ``word``, ``pieces`` (how many), ``log_probability`` and ``surprisal``,
-        summed over its pieces (NaN where one is), ``rank`` and ``entropy`` of its first piece. Of words without a piece
-        ``pieces`` is 0 and the numbers are NaN.
+        One row for each word: ``text``, ``word_index``, ``word``, ``pieces`` (their number), ``log_probability`` and
+        ``surprisal``, summed over its pieces (NaN if one is NaN), ``rank`` and ``entropy`` of its first piece. For
+        words without a piece, ``pieces`` is 0 and the numbers are NaN.
 
     Raises:
-        ValueError: texts that are not those of the pieces.
+        ValueError: if the texts are not those of the pieces.
 
     Example:
         >>> columns = dict(text=0, word_index=[0, 0], word="cats", piece_index=[0, 1], piece=["cat", "s"])
@@ -198,7 +203,8 @@ def word_surprisals(pieces: pd.DataFrame, texts: Sequence[str] | None = None) ->
         }
         if [spelled.get(place) for place in words.index.tolist()] != words["word"].tolist():
             raise ValueError(
-                "the texts do not have the words of the pieces: expected those that surprisals was given, got others"
+                "the words of the texts are not those of the pieces: expected the texts passed to surprisals, "
+                "got others"
             )
         words = words.reindex(pd.MultiIndex.from_tuples(spelled, names=words.index.names))
         words["word"] = list(spelled.values())
@@ -210,10 +216,10 @@ def word_surprisals(pieces: pd.DataFrame, texts: Sequence[str] | None = None) ->
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> _Encoded:
-    text = text.rstrip()  # what follows the last word is no part of it
+    text = text.rstrip()  # white space after the last word belongs to no word
     encoding = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
     special, ids = encoding["special_tokens_mask"], encoding["input_ids"]
-    # specials that the tokenizer adds stand at the ends; one that the text itself names is a piece of the text
+    # special tokens that the tokenizer adds are at the ends; one that the text itself contains is a piece of the text
     first = next((i for i, s in enumerate(special) if not s), len(ids))
     last = len(ids) - next((i for i, s in enumerate(reversed(special)) if not s), 0)
     inner = list(zip(ids, encoding["offset_mapping"], strict=True))[first : max(first, last)]
@@ -237,16 +243,16 @@ def _objective(
     if reading == "bidirectional":
         return "masked"
     if reading == "unknown" and tokenizer.mask_token_id is not None:
-        raise ValueError("whether the model is causal or masked cannot be measured: give `objective`")
+        raise ValueError("whether the model is causal or masked cannot be measured: set `objective`")
     return "causal"
 
 
 def _context(module: nn.Module, tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The most tokens that configuration, table of positions and tokenizer allow, None where none says."""
+    """Return the maximum number of tokens by configuration, position table and tokenizer; None for no limit."""
     configs = [config for m in module.modules() if (config := getattr(m, "config", None)) is not None]
     names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "block_size")
     said = [getattr(config, name, None) for config in configs for name in names]
-    # RoBERTa's positions begin after the padding's: the first rows of its table are of no token
+    # RoBERTa's positions begin after the padding's: the first rows of its table are used by no token
     tables = [
         m.num_embeddings - m.padding_idx - 1
         for name, m in module.named_modules()
@@ -257,11 +263,11 @@ def _context(module: nn.Module, tokenizer: PreTrainedTokenizerBase) -> int | Non
 
 
 def _start(tokenizer: PreTrainedTokenizerBase, start: str | None, before: list[int]) -> list[int]:
-    """What a causal model reads before a text; ``before`` is what the tokenizer puts there."""
+    """Return the tokens that a causal model reads before a text; ``before`` are those that the tokenizer adds."""
     if start is None:
         if before:
             tokens = "".join(tokenizer.convert_ids_to_tokens(before))
-            log.info("each text begins after %s, as the tokenizer writes it (`start`)", tokens)
+            log.info("each text begins after %s, as added by the tokenizer (`start`)", tokens)
             return before
         start = tokenizer.bos_token or tokenizer.eos_token or tokenizer.cls_token or ""
         if start:
@@ -269,22 +275,20 @@ def _start(tokenizer: PreTrainedTokenizerBase, start: str | None, before: list[i
         else:
             log.warning(
                 "the tokenizer puts no token before a text, and has no bos_token, eos_token or cls_token: the first "
-                "piece of each text has no probability (give `start`)"
+                "piece of each text has no probability (set `start`)"
             )
     if not start:
         return []
     token = tokenizer.convert_tokens_to_ids(start)
     if not isinstance(token, int) or (token == tokenizer.unk_token_id and start != tokenizer.unk_token):
-        raise ValueError(
-            f"start is {start!r}, which is no token of the tokenizer: expected one, or '' for none"
-        )
+        raise ValueError(f"start must be a token of the tokenizer, or '' for none, got {start!r}")
     return [token]
 
 
 def _mask(tokenizer: PreTrainedTokenizerBase) -> int:
     if tokenizer.mask_token_id is None:
         raise ValueError(
-            "the model reads what comes after a token too, and its tokenizer has no mask_token to hide one behind"
+            "the model also reads later tokens, so its tokenizer requires a mask_token, got none"
         )
     return int(tokenizer.mask_token_id)
 
@@ -295,7 +299,7 @@ def _causal_rows(encoded: Sequence[_Encoded], start: list[int], context: int | N
         length = len(sequence)
         first = 1 - len(
             start
-        )  # the piece that the first place predicts; of several tokens the last one predicts
+        )  # the piece predicted at the first position; after several start tokens, the last one predicts
         begin, done = 0, max(0, -first)
         while done < length:
             end = length if context is None else min(length, begin + context)
@@ -326,7 +330,7 @@ def _masked_rows(
 
 
 def _batches(rows: Iterator[_Row], batch_tokens: int) -> Iterator[list[_Row]]:
-    """Rows of one length together: padding would be seen by models that take no attention mask."""
+    """Group rows of equal length: models without an attention mask would see padding."""
     waiting: dict[int, list[_Row]] = defaultdict(list)
     for row in rows:
         length = len(row.input_ids)
@@ -343,7 +347,7 @@ def _ask(
     device: torch.device,
     forward: Forward | None,
 ) -> list[npt.NDArray[np.float64]]:
-    """Of each row (pieces asked, 3): log-probability, rank, entropy."""
+    """Return log-probability, rank and entropy for each row, (predicted pieces, 3)."""
     ids = torch.tensor([row.input_ids for row in rows], device=device)
     positions = torch.zeros_like(ids, dtype=torch.bool)
     for b, row in enumerate(rows):
@@ -353,7 +357,8 @@ def _ask(
     targets = torch.tensor([encoded[row.text].ids[i] for row in rows for i in row.asked], device=device)
     if int(targets.max()) >= logits.shape[-1]:
         raise ValueError(
-            f"the tokenizer has a piece {int(targets.max())}, the model predicts {logits.shape[-1]}: take its own one"
+            f"the tokenizer has a piece {int(targets.max())}, the model predicts {logits.shape[-1]}: use the "
+            "model's tokenizer"
         )
     of_target = logits.gather(1, targets[:, None])
     log_p = logits.log_softmax(-1)
@@ -372,7 +377,7 @@ def _warn_of_unknown(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> 
     unknown = ids.count(tokenizer.unk_token_id) if tokenizer.unk_token_id is not None else 0
     if unknown:
         log.warning(
-            "%d of %d pieces are unknown to the tokenizer (%s): theirs is the probability of that token",
+            "%d of %d pieces are unknown to the tokenizer (%s): they get the probability of that token",
             unknown, len(ids), tokenizer.unk_token,
         )  # fmt: skip
 
@@ -382,8 +387,8 @@ def _warn_of_words_without_pieces(encoded: Sequence[_Encoded]) -> None:
     without = total - sum(len(set(text.words)) for text in encoded)
     if without:
         log.warning(
-            "%d of %d words have no piece of their own (the tokenizer deletes their characters, or has them in a piece "
-            "of the word before) and so no number",
+            "%d of %d words have no piece of their own (the tokenizer drops their characters, or has them in a piece "
+            "of the word before), so they have no number",
             without, total,
         )  # fmt: skip
 
@@ -398,7 +403,7 @@ def _table(
         part["word"] = [text.spelled[w] for w in text.words]
         part["piece_index"] = range(len(part))
         part["piece"] = tokenizer.convert_ids_to_tokens(text.ids)
-        if text.ids:  # columns of no rows have no types
+        if text.ids:  # columns without rows have no types
             parts.append(part)
     table = pd.concat(parts, ignore_index=True)
     table["surprisal"] = -table["log_probability"] / math.log(2)

@@ -1,4 +1,4 @@
-"""Words that are made of several tokens: masking each of them in a copy of its sentence, and when a word is right."""
+"""Words of several tokens: masking each word in a copy of its sentence, and whether a word is predicted correctly."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ __all__ = ["BatchWords", "MaskedCopies", "masked_copies", "number_words", "word_
 
 @dataclass(frozen=True)
 class BatchWords:
-    """The words of a batch of sentences, numbered through in row-major order.
+    """Words of a batch of sentences, numbered in row-major order.
 
     Attributes:
-        number: (batch, time) number in the batch of the word that each token is a piece of, -1 where there is none.
+        number: (batch, time) number in the batch of the word that each token is a piece of, -1 for none.
         row: (words,) row of each word.
         word: (words,) index of each word in its sentence.
         first: (words,) position of each word's first piece.
@@ -35,11 +35,11 @@ class BatchWords:
 
 
 def number_words(words: Int[Tensor, "batch time"]) -> BatchWords:
-    """Number the words of a batch through.
+    """Number the words of a batch.
 
     Args:
-        words: index of the word in its sentence of which a token is a piece; negative where there is none (special
-            tokens, padding). Words without any token do not count.
+        words: index in its sentence of the word that each token is a piece of; negative for none (special tokens,
+            padding). Words without a token do not count.
 
     Example:
         >>> number_words(torch.tensor([[-100, 0, 0, 2], [-100, 0, -100, -100]])).number
@@ -61,12 +61,12 @@ def number_words(words: Int[Tensor, "batch time"]) -> BatchWords:
 def word_hash(
     examples: Int[Tensor, "words"], words: Int[Tensor, "words"], seed: int = 0
 ) -> Int[Tensor, "words"]:
-    """A pseudo-random number from 0 to 2⁶³ − 1 of each word of each sentence, wherever and in whatever order it is met.
+    """Return a pseudo-random number from 0 to 2⁶³ − 1 for each word, independent of batches and their order.
 
     Args:
-        examples: number of each word's sentence.
+        examples: number of the sentence of each word.
         words: index of each word in its sentence.
-        seed: another one, another number.
+        seed: a different seed gives different numbers.
 
     Example:
         >>> a = word_hash(torch.tensor([4, 5]), torch.tensor([0, 2]))
@@ -83,8 +83,8 @@ class MaskedCopies:
 
     Attributes:
         batch: (copies, time) tensors by name, cut to the longest copy.
-        masked: (copies, time) which positions were masked; at least one in each row.
-        words: (copies,) the number of the word that each row masks.
+        masked: (copies, time) whether each position is masked; at least one in each row.
+        words: (copies,) number of the word that each row masks.
         targets: (n,) the masked tokens in row-major order.
     """
 
@@ -95,7 +95,7 @@ class MaskedCopies:
 
     @property
     def word_of_target(self) -> Int[Tensor, "n"]:
-        """(n,) the row of each masked token, in row-major order."""
+        """Row of each masked token, (n,), in row-major order."""
         return self.masked.nonzero()[:, 0]
 
 
@@ -108,19 +108,20 @@ def masked_copies(
     batch_tokens: int,
     max_words: int = 512,
 ) -> Iterator[MaskedCopies]:
-    """One copy of the sentence for each chosen word, with all its pieces masked, many copies in a batch.
+    """Yield batches of copies of the sentences, one copy for each chosen word, with all pieces of the word masked.
 
     Args:
-        batch: ``input_ids`` and whatever else has one entry a token, (batch, time); other entries are left out. Columns
-            that are padding in all copies of a batch (``attention_mask``) are cut off.
+        batch: ``input_ids`` and all other entries with one value for each token, (batch, time); other entries are left
+            out. Columns that are padding in all copies of a batch (``attention_mask``) are cut off.
         words: the words of the batch.
         chosen: numbers of the words to mask.
         mask_id: id of the mask token.
-        batch_tokens: positions of a batch of copies, padding included; a longer sentence is a batch of its own.
-        max_words: at most so many words in a batch, whose logits over the vocabulary are in memory at once.
+        batch_tokens: maximum number of positions of a batch of copies, padding included; a longer sentence forms its
+            own batch.
+        max_words: maximum number of words in a batch, whose logits over the vocabulary are in memory at once.
 
     Raises:
-        ValueError: ``batch_tokens`` or ``max_words`` below 1.
+        ValueError: if ``batch_tokens`` or ``max_words`` is below 1.
 
     Example:
         >>> ids = torch.tensor([[1, 7, 8, 9, 2]])
@@ -131,7 +132,7 @@ def masked_copies(
                  [1, 7, 8, 3, 2]]), tensor([7, 8, 9]))
     """
     if batch_tokens < 1 or max_words < 1:
-        raise ValueError(f"batch_tokens and max_words are at least 1, got {batch_tokens}, {max_words}")
+        raise ValueError(f"batch_tokens and max_words must be at least 1, got {batch_tokens} and {max_words}")
     shape = batch["input_ids"].shape
     tensors = {
         name: value for name, value in batch.items() if isinstance(value, Tensor) and value.shape == shape
@@ -140,12 +141,14 @@ def masked_copies(
     if "attention_mask" in tensors:
         steps = torch.arange(1, shape[1] + 1, device=chosen.device)
         lengths = (tensors["attention_mask"].ne(0) * steps).amax(1)
-    chosen = chosen[lengths[words.row[chosen]].argsort(stable=True)]  # like lengths together: little padding
+    chosen = chosen[
+        lengths[words.row[chosen]].argsort(stable=True)
+    ]  # similar lengths together, for little padding
     ends = lengths[words.row[chosen]].cpu()
     start = 0
     while start < len(chosen):
         longest = ends[start : start + max_words]
-        fits = longest * torch.arange(1, len(longest) + 1) <= batch_tokens  # true, then false: lengths rise
+        fits = longest * torch.arange(1, len(longest) + 1) <= batch_tokens  # lengths rise: True, then False
         stop = start + max(1, int(fits.sum()))
         part = chosen[start:stop]
         rows, time = words.row[part], max(1, int(ends[stop - 1]))
@@ -160,12 +163,12 @@ def masked_copies(
 def words_right(
     hits: Bool[Tensor, "pieces"], word_of_piece: Int[Tensor, "pieces"], n_words: int
 ) -> Bool[Tensor, "words"]:
-    """Which words are right: those all of whose pieces are.
+    """Return which words are right: those of which all pieces are right.
 
     Args:
         hits: whether each piece is right.
-        word_of_piece: number of the word that each is a piece of.
-        n_words: number of words; one without pieces is right.
+        word_of_piece: number of the word of each piece.
+        n_words: number of words; a word without pieces is right.
 
     Reference: Chiang, Huang & Lee 2020, section 3: "the predicted token(s) should exactly match the original token(s)
     to be deemed an accurate prediction".

@@ -201,7 +201,7 @@ def test_a_rank_without_data_takes_part():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="size is 0"):
+    with pytest.raises(ValueError, match="size must be at least 1 position, got 0"):
         AttentionPatternSums(0)
     with pytest.raises(ValueError, match=r"attention of 'x' is \(1, 2, 6, 6\), the tokens \(1, 5\)"):
         AttentionPatternSums(2).update({"x": random(1)}, torch.ones(1, 5, dtype=torch.bool))

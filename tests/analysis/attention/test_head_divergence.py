@@ -166,7 +166,7 @@ def test_a_model_that_diverged_has_no_value():
 def test_what_is_refused():
     with pytest.raises(ValueError, match=r"attention q is \(2, 3, 4, 4\)"):
         head_divergences(weights(), weights(time=4), everything())
-    with pytest.raises(ValueError, match="blocks is 0"):
+    with pytest.raises(ValueError, match="blocks must be at least 1, got 0"):
         HeadDivergenceSums(0)
     with pytest.raises(ValueError, match="no attention was added"):
         HeadDivergenceSums().result()

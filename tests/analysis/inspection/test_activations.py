@@ -125,10 +125,10 @@ class TestCapture:
     def test_unknown_silent_and_misnamed_sites_are_errors(self):
         net = Shared()
         with pytest.raises(
-            ValueError, match=r"no module 'layers', did you mean 'layer'\? there are: layer, unused"
+            ValueError, match=r"no module 'layers', did you mean 'layer'\? expected one of layer, unused"
         ):
             resolve_sites(net, {"h": "layers"})
-        with pytest.raises(ValueError, match=r"no module 'zzz'; there are: layer, unused"):
+        with pytest.raises(ValueError, match=r"no module 'zzz'; expected one of layer, unused"):
             resolve_sites(net, {"h": "zzz"})
         many = nn.ModuleDict({"blocks": nn.ModuleList(nn.Linear(1, 1) for _ in range(300))})
         with pytest.raises(ValueError, match=r"did you mean 'blocks.7'\?") as error:
@@ -139,7 +139,7 @@ class TestCapture:
             resolve_sites(net, {"h@0": "layer"})
         with capture(net, {"h": "unused"}) as seen:
             net(torch.ones(1, 4))
-            with pytest.raises(RuntimeError, match=r"\['h'\] did not fire"):
+            with pytest.raises(RuntimeError, match=r"\['h'\] did not run"):
                 _ = seen.activations
 
     def test_hooks_go_also_after_an_error(self):
@@ -163,7 +163,7 @@ class TestCapture:
         torch.testing.assert_close(weights.sum(-1), torch.ones(3, 2, 6))
         assert net.config._attn_implementation == "sdpa"
         with (
-            pytest.raises(RuntimeError, match="answers no"),
+            pytest.raises(RuntimeError, match="returns no"),
             capture(net, {}, attention_sites={"x": "pooler.dense"}),
         ):
             net(input_ids=ids)
@@ -224,7 +224,7 @@ def test_weights_that_only_a_dropout_answers_are_those_of_the_attention_around_i
     torch.testing.assert_close(found["attention"], expected)
     assert torch.equal(found["attention"], found["dropout"])
     with (
-        pytest.raises(RuntimeError, match=r"'mlp' answers no .* weights"),
+        pytest.raises(RuntimeError, match=r"'mlp' returns no .* weights"),
         capture(model, {}, attention_sites={"mlp": "deberta.encoder.layer.1.output"}),
     ):
         model(ids)

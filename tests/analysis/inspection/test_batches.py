@@ -43,11 +43,11 @@ def test_names_take_an_entry_and_leave_the_rest():
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (IDS.float(), r"a float32 \(2, 3\): say which entries are which by `batch:"),
+        (IDS.float(), r"a float32 \(2, 3\): name the entries by `batch:"),
         ((IDS,), r"a tuple of \[int64 \(2, 3\)\]"),
         ((IDS, TARGETS[:, :2]), r"a tuple of \[int64 \(2, 3\), int64 \(2, 2\)\]"),
         ({"idx": IDS, "tokens": IDS}, r"a dict of \{idx: int64 \(2, 3\), tokens"),
-        ({"source": IDS}, "say which entries"),
+        ({"source": IDS}, "name the entries"),
         ("text", "got str"),
     ],
 )
@@ -58,7 +58,7 @@ def test_what_is_not_clear_is_refused(batch, message):
 
 def test_names_that_do_not_exist():
     with pytest.raises(
-        ValueError, match=r"`batch` names \{'labels': 'y'\}, and the batches are a dict of \{x:"
+        ValueError, match=r"`batch` names \{'labels': 'y'\}, but the batches are a dict of \{x:"
     ):
         named_batch({"x": IDS}, {"input_ids": "x", "labels": "y"})
 

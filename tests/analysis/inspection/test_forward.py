@@ -22,7 +22,7 @@ def test_only_named_keys_are_passed_and_never_labels():
 
 
 def test_missing_argument_lists_what_exists():
-    with pytest.raises(ValueError, match=r"needs \['input_ids'\], the batch has \['ids'\]"):
+    with pytest.raises(ValueError, match=r"requires \['input_ids'\], the batch has \['ids'\]"):
         call_module(Model(), {"ids": torch.tensor([1])})
 
 
@@ -168,7 +168,7 @@ def test_lightning_module_without_a_forward():
     model = NanoGPT()
     batch = {"input_ids": IDS, "labels": IDS}
     assert torch.equal(logits_of(call_module(Wrapper(model), batch)), model.lm_head(model.wte(IDS)))
-    with pytest.raises(ValueError, match=r"no `forward` of its own, and \['model0', 'model1'\]"):
+    with pytest.raises(ValueError, match=r"no `forward`, and \['model0', 'model1'\]"):
         call_module(Wrapper(model, NanoGPT()), batch)
 
 

@@ -200,7 +200,7 @@ def test_copying_model_gets_its_true_accuracy():
 def test_labels_shifted_the_wrong_way_round_are_refused():
     batch = causal_batch(lengths=(12, 12))
     batch["labels"] = batch["labels"].roll(1, 1)
-    with pytest.raises(ValueError, match=r"equal the token one place before them.*by either convention"):
+    with pytest.raises(ValueError, match=r"equal the token one position before them.*by either convention"):
         label_convention(ARCHITECTURES["gpt2"](), [batch])
 
 
@@ -220,7 +220,7 @@ def test_head_of_zeros_is_measured_with_another():
     for batch, expected in ((causal_batch(), "next"), (shifted(causal_batch()), "aligned")):
         found = label_convention(module, [batch])
         assert (found.convention, found.reading) == (expected, "causal")
-        assert "random numbers in place of" in found.reason
+        assert "random numbers instead of" in found.reason
     assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
     assert label_convention(module, [masked_batch()]).reading == "causal"
 
@@ -250,7 +250,9 @@ def test_a_shut_gate_does_not_make_a_model_causal():
 def test_a_model_on_which_nothing_has_an_effect_is_asked_about():
     module = Copying(VOCABULARY)
     nn.init.ones_(module.table.weight)
-    with pytest.raises(ValueError, match=r"no token .* has an effect .*`labels: aligned`.*`labels: next`"):
+    with pytest.raises(
+        ValueError, match=r"no changed token has an effect .*`labels: aligned`.*`labels: next`"
+    ):
         label_convention(module, [causal_batch()])
     assert label_convention(module, [masked_batch()]).convention == "aligned"
 
@@ -258,7 +260,7 @@ def test_a_model_on_which_nothing_has_an_effect_is_asked_about():
 def test_numbers_that_are_none_are_asked_about():
     module = ARCHITECTURES["llama"]()
     nn.init.constant_(module.lm_head.weight, torch.nan)
-    with pytest.raises(ValueError, match=r"no finite numbers .*declare it"):
+    with pytest.raises(ValueError, match=r"not finite .*declare it"):
         label_convention(module, [causal_batch()])
     found = label_convention(module, [masked_batch()])
     assert (found.convention, found.reading) == ("aligned", "unknown")
@@ -288,7 +290,7 @@ def test_pads_that_have_labels_are_left_out():
 def test_repeats_tell_nothing():
     ids = torch.full((3, 10), 7)
     with pytest.raises(
-        ValueError, match="27 labels of the batches equal the token at their own place and the next alike"
+        ValueError, match="27 labels of the batches equal both the token at their own position and the next"
     ):
         label_convention(Copying(), [{"input_ids": ids, "labels": ids}])
     told = torch.tensor([[7, 7, 7, 3, 3, 7]])
@@ -338,7 +340,7 @@ def test_labels_half_of_which_are_this_and_half_that():
     batch = causal_batch(lengths=(12, 12))
     batch["labels"][0] = batch["labels"][0].roll(-1)
     with pytest.raises(
-        ValueError, match=r"of 22, 11 equal the token at their own place, 11 equal the token one place"
+        ValueError, match=r"of 22, 11 equal the token at their own position, 11 equal the token one position"
     ):
         label_convention(ARCHITECTURES["gpt2"](), [batch])
 
@@ -401,14 +403,14 @@ def test_shapes_that_do_not_fit():
         )
     with pytest.raises(ValueError, match=r"got \{'x': \(1, 2\)\}"):
         label_convention(module, [{"x": torch.zeros(1, 2)}])
-    with pytest.raises(ValueError, match="there is no batch"):
+    with pytest.raises(ValueError, match="without a batch"):
         label_convention(module, [])
 
 
 def test_logits_of_the_last_position_only():
     module, batch = Copying(VOCABULARY), causal_batch(lengths=(12, 12))
     module.forward = lambda input_ids: module.table(input_ids)[:, -1:]
-    with pytest.raises(ValueError, match=r"the last position only: give the observer `forward:`"):
+    with pytest.raises(ValueError, match=r"the last position only: pass `forward:` to the observer"):
         label_convention(module, [batch])
 
 

@@ -507,7 +507,7 @@ def test_what_cannot_be_seen_is_said():
     assert list(found.sites) == ["embedding"]
     assert "blocks:" in said(found)
     assert "`sites:" in said(found)
-    assert "logits: no module answers them" in said(found)
+    assert "logits: no module returns them" in said(found)
 
     class Matrix(nn.Module):
         def __init__(self):
@@ -680,7 +680,7 @@ def test_parts_of_layers_are_no_blocks():
     nested = nn.ModuleList([nn.ModuleList([Layer(), Layer()]) for _ in range(2)])
     found = find_sites(Around(sublayers, layers=nested), batch)
     assert "block" not in found.kinds.values()
-    assert "hold parts of layers" in said(found)
+    assert "contain parts of layers" in said(found)
 
     def in_turns(m, x):
         for attention, feed_forward in zip(m.attentions, m.ffns, strict=True):
@@ -690,7 +690,7 @@ def test_parts_of_layers_are_no_blocks():
     parts = {name: nn.ModuleList([Layer(), Layer()]) for name in ("attentions", "ffns")}
     found = find_sites(Around(in_turns, **parts), batch)
     assert "block" not in found.kinds.values()
-    assert "attentions, ffns hold parts of layers" in said(found)
+    assert "attentions, ffns contain parts of layers" in said(found)
 
     def stages(m, x):  # the control: each is handed what the one before it answered
         for stage in m.layers:
@@ -742,7 +742,7 @@ def test_weights_next_to_a_sink_and_attention_that_fails_are_said():
     for sink, sentence in (
         (0, ""),
         (1, "add up to less than 1 (attention sinks)"),
-        (2, "fails: no eager attention here"),
+        (2, "fails under eager attention: no eager attention here"),
     ):
         found = find_sites(
             Around(in_turn("layers"), layers=nn.ModuleList([Block(sink)])), example_batch("llama")

@@ -71,13 +71,13 @@ def test_the_sites_are_the_hidden_states_and_attentions_of_transformers(name):
 
 def test_several_models_need_a_name():
     both = nn.ModuleDict({name: MODELS[name]() for name in ("albert", "bert")})
-    with pytest.raises(ValueError, match="holds 2 models"):
+    with pytest.raises(ValueError, match="contains 2 models"):
         encoder_of(both)
     both.encoder = both["bert"]
     assert encoder_of(both) is both["bert"].bert
-    with pytest.raises(ValueError, match="holds 0 models"):
+    with pytest.raises(ValueError, match="contains 0 models"):
         layer_sites(nn.Linear(2, 2))
-    with pytest.raises(ValueError, match="none of layer1"):
+    with pytest.raises(ValueError, match="expected one of layer1"):
         layer_number("embedding")
 
 
@@ -133,7 +133,7 @@ def test_one_model_within_another_and_the_encoder_of_an_encoder_decoder():
     bart = BartForConditionalGeneration(config)
     assert encoder_of(nn.ModuleDict({"net": bart})) is bart.model.encoder
     config.is_encoder_decoder = False  # the control: two side by side, and neither stands for both
-    with pytest.raises(ValueError, match=r"holds 3 models .*BartEncoder"):
+    with pytest.raises(ValueError, match=r"contains 3 models .*BartEncoder"):
         encoder_of(bart)
 
 

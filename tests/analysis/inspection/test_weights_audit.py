@@ -265,7 +265,7 @@ def test_the_audit_of_nothing_and_its_errors():
     assert empty.steps == empty.to_first == empty.to_previous == ()
     one = audit_weights([3], ["a"], torch.zeros(1, 5, dtype=torch.float64))
     assert one.to_first == (0.0,)
-    with pytest.raises(ValueError, match="expected as many digests and sketches as steps"):
+    with pytest.raises(ValueError, match="expected one digest and one sketch for each step"):
         audit_weights([1], [], torch.zeros(1, 5, dtype=torch.float64))
-    with pytest.raises(ValueError, match="expected steps that increase"):
+    with pytest.raises(ValueError, match="expected increasing steps"):
         audit_weights([2, 1], ["a", "b"], torch.zeros(2, 5, dtype=torch.float64))

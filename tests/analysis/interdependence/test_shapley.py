@@ -512,9 +512,9 @@ class TestErrors:
     def test_spans(self):
         with pytest.raises(ValueError, match=r"left and right overlap at \[1\]"):
             self.of(right=span(5, 1, 2))
-        with pytest.raises(ValueError, match="left is empty"):
+        with pytest.raises(ValueError, match="left must contain at least one position"):
             self.of(left=span(5))
-        with pytest.raises(ValueError, match="right is empty"):
+        with pytest.raises(ValueError, match="right must contain at least one position"):
             self.of(right=span(5))
         for name in ("left", "right", "others"):
             for wrong in (span(4, 0), span(5, 0)[None], torch.tensor([0, 1]), span(5, 2).long()):
@@ -551,7 +551,7 @@ class TestErrors:
             lambda x: torch.ones(1, 5, 2), lambda x: (torch.ones(len(x), 5, 2),),
             lambda x: torch.ones(len(x), 5, 2).long(),
         ):  # fmt: skip
-            with pytest.raises(ValueError, match=r"forward must answer .* of shape \(16, 5, d\).*, got"):
+            with pytest.raises(ValueError, match=r"forward must return .* of shape \(16, 5, d\).*, got"):
                 self.of(forward=wrong)
         with pytest.raises(ValueError, match=r"got tuple"):
             self.of(forward=lambda x: (torch.ones(len(x), 5, 2),))
@@ -560,5 +560,5 @@ class TestErrors:
 
     def test_forward_that_changes_its_width(self):
         widths = iter([2, 3])
-        with pytest.raises(ValueError, match="answered 3 features after 2"):
+        with pytest.raises(ValueError, match="must return 2 features as in earlier calls, got 3"):
             self.of(forward=lambda x: torch.ones(len(x), 5, next(widths)), max_rows=8)

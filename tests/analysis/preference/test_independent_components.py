@@ -81,17 +81,17 @@ def test_without_centring_the_mean_is_the_first_component():
 
 def test_errors_of_principal_components():
     x = sources(n=20)
-    with pytest.raises(ValueError, match="from 1 to 5 components"):
+    with pytest.raises(ValueError, match="expected 1 to 5 components"):
         principal_components(x, 6)
-    with pytest.raises(ValueError, match="from 1 to 5 components"):
+    with pytest.raises(ValueError, match="expected 1 to 5 components"):
         principal_components(x, 0)
     with pytest.raises(ValueError, match="more words than components, got 5 words"):
         principal_components(x[:5], 5)
     with pytest.raises(UnusableEmbeddingsError, match="NaN or infinite"):
         principal_components(x.log(), 2)
-    with pytest.raises(UnusableEmbeddingsError, match=r"vary in 2 directions.*ask for at most 2"):
+    with pytest.raises(UnusableEmbeddingsError, match=r"got rank 2: use at most 2"):
         principal_components(x[:, :2] @ mixing(2, 5).T, 3)
-    with pytest.raises(UnusableEmbeddingsError, match="vary in 0 directions"):
+    with pytest.raises(UnusableEmbeddingsError, match="got rank 0"):
         principal_components(torch.ones(20, 5), 3)
     assert principal_components(x[:, :2] @ mixing(2, 5).T, 3, None).shape == (20, 3)
 
@@ -157,7 +157,7 @@ def test_multiplying_does_not_converge_where_dividing_does():
     assert not amari_ica(principal_components(0.02 * x, K, "multiply"), **settings).converged
     with pytest.raises(
         UnusableEmbeddingsError,
-        match=r"beyond all bounds.*smaller learning rate than 0.01, or whiten by 'divide'",
+        match=r"diverged within .*smaller learning rate than 0.01, or whiten by 'divide'",
     ):
         amari_ica(principal_components(30 * x, K, "multiply"), **settings)
 
@@ -204,7 +204,7 @@ def test_fastica_says_whether_it_converged():
     assert (stopped.iterations, stopped.converged) == (1, False)
     assert math.isnan(stopped.residual)
     for wrong in ({"max_iterations": 0}, {"tolerance": 0.0}):
-        with pytest.raises(ValueError, match="positive tolerance and 1 iteration or more"):
+        with pytest.raises(ValueError, match="positive tolerance and at least 1 iteration"):
             fast_ica(p, **wrong)
     with pytest.raises(UnusableEmbeddingsError, match="NaN or infinite"):
         fast_ica(p / 0)

@@ -96,7 +96,7 @@ class TestValues:
         with pytest.raises(ValueError, match=r"got \(3, 100\)"):
             compare_preferences(x.reshape(3, 100), y.reshape(3, 100), counts.reshape(3, 100))
         for wrong in ({"top": 0}, {"resamplings": -1}, {"confidence": 1.0}, {"confidence": 0.0}):
-            with pytest.raises(ValueError, match="expected top from 1"):
+            with pytest.raises(ValueError, match="expected top >= 1"):
                 compare_preferences(x, y, counts, **wrong)
         with pytest.raises(ValueError, match="frequency is not finite"):
             compare_preferences(x, y, np.where(counts > 5, np.nan, counts))

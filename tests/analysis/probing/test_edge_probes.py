@@ -246,11 +246,11 @@ def changed(**changes):
         ),
         (
             [PARTS[0], PARTS[1], changed(labels={**PARTS[2].labels, "first": PARTS[2].labels["first"] + 1})],
-            "labels are in 0 … 2",
+            "labels must be in 0 … 2",
         ),
         (
             [PARTS[0], PARTS[1], changed(spans={t: s + 10_000 for t, s in PARTS[2].spans.items()})],
-            "outside of 600 pieces",
+            "non-empty spans within 600 pieces",
         ),
         (
             [
@@ -261,7 +261,7 @@ def changed(**changes):
                     labels={t: y[:0] for t, y in PARTS[2].labels.items()},
                 ),
             ],
-            "there is no span",
+            "expected at least one span",
         ),
     ],
 )

@@ -303,7 +303,7 @@ class TestControlTask:
 
     @pytest.mark.parametrize("shares", [[], [0.0, 0.0], [1.0, -1.0], [1.0, math.nan], [1.0, math.inf]])
     def test_no_distribution(self, shares):
-        with pytest.raises(ValueError, match="distribution has shares"):
+        with pytest.raises(ValueError, match="distribution must have shares"):
             control_labels(torch.arange(3), torch.tensor(shares))
 
     def test_selectivity_tells_structure_from_memory(self):
@@ -335,9 +335,9 @@ class TestControlTask:
         assert with_control.control_accuracy.shape == (3, 3)
         with pytest.raises(ValueError, match="train_types and test_types"):
             _ = plain.selectivity
-        with pytest.raises(ValueError, match="those of both"):
+        with pytest.raises(ValueError, match="types of train and test"):
             diagnostic_probe(*many, train_types=types[0])
-        with pytest.raises(ValueError, match="test: types of shape"):
+        with pytest.raises(ValueError, match="test: expected types of shape"):
             diagnostic_probe(*many, train_types=types[0], test_types=types[1][:-1])
         with pytest.raises(ValueError, match="train: no labelled token of task 'a' has a type"):
             diagnostic_probe(*many, train_types=-torch.ones(150).long(), test_types=types[1])
@@ -408,7 +408,7 @@ class TestDescriptionLength:
         "fractions", [(), (0.5,), (0.0, 1.0), (0.5, 0.2, 1.0), (0.5, 0.5, 1.0), (0.5, 2.0)]
     )
     def test_fractions_rise_to_one(self, many, fractions):
-        with pytest.raises(ValueError, match="fractions rise"):
+        with pytest.raises(ValueError, match="fractions must increase"):
             description_length(many[0], many[1], many[4], fractions=fractions)
 
 
@@ -416,26 +416,29 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            (lambda a: a[0].clear(), "train: no sites"),
-            (lambda a: (a[1].clear(), a[3].clear()), "train: no tasks"),
+            (lambda a: a[0].clear(), "train: expected at least one site"),
+            (lambda a: (a[1].clear(), a[3].clear()), "train: expected at least one task"),
             (lambda a: a[2].pop("low"), "sites and widths differ"),
             (lambda a: a[2].update(low=a[2]["wide"]), "sites and widths differ"),
             (lambda a: a[3].pop("a"), "tasks differ"),
-            (lambda a: a[4].pop("b"), r"num_classes lacks \['b'\]"),
-            (lambda a: a[4].update(b=1), "task 'b' has 1 classes"),
-            (lambda a: a[0].update(low=a[0]["low"][:-1]), "train: sites with different numbers of tokens"),
-            (lambda a: a[3].update(c=a[3]["c"][:-1]), "test: task 'c' has labels of shape"),
+            (lambda a: a[4].pop("b"), r"num_classes must contain \['b'\]"),
+            (lambda a: a[4].update(b=1), "task 'b' must have at least 2 classes, got 1"),
+            (
+                lambda a: a[0].update(low=a[0]["low"][:-1]),
+                "train: expected equal numbers of tokens at all sites",
+            ),
+            (lambda a: a[3].update(c=a[3]["c"][:-1]), "test: expected labels of shape .* for task 'c'"),
             (lambda a: a[0]["wide"].__setitem__((3, 4), math.nan), "train: NaN or infinite features at site"),
             (lambda a: a[2].update(high=a[2]["high"] / 0), "test: NaN or infinite features at site 'high'"),
             (lambda a: a[1]["b"].fill_(-100), "train: task 'b' has no labelled token"),
             (lambda a: a[3]["b"].fill_(-100), "test: task 'b' has no labelled token"),
             (
                 lambda a: a[1]["a"].__setitem__(5, 2),
-                "train: labels of task 'a' are in 0 … 1 or -100: got 0 to 2",
+                "train: labels of task 'a' must be in 0 … 1 or -100, got 0 to 2",
             ),
             (
                 lambda a: a[3]["a"].__setitem__(5, -1),
-                "test: labels of task 'a' are in 0 … 1 or -100: got -1 to 1",
+                "test: labels of task 'a' must be in 0 … 1 or -100, got -1 to 1",
             ),
         ],
     )
@@ -449,8 +452,8 @@ class TestErrors:
         [
             ({"hidden_size": 3}, "no hidden layer"),
             ({"dropout": 0.1}, "no hidden layer"),
-            ({"kind": "mlp", "hidden_size": 0}, "hidden_size is at least 1"),
-            ({"kind": "mlp", "dropout": 1.0}, "dropout is in"),
+            ({"kind": "mlp", "hidden_size": 0}, "hidden_size must be at least 1"),
+            ({"kind": "mlp", "dropout": 1.0}, "dropout must be in"),
             ({"epochs": -1}, "epochs"),
             ({"batch_size": 0}, "epochs"),
             ({"learning_rate": 0.0}, "epochs"),
@@ -463,7 +466,7 @@ class TestErrors:
     def test_unknown_kind(self):
         classifier = DiagnosticClassifier()
         object.__setattr__(classifier, "kind", "svm")  # past the types that are checked while testing
-        with pytest.raises(ValueError, match="kind is one of"):
+        with pytest.raises(ValueError, match="kind must be one of"):
             classifier.__post_init__()
 
 

@@ -91,7 +91,7 @@ def test_our_own_model_is_asked_at_these_positions_only(family):
 def test_electra_answers_by_another_encoder():
     config = {k: v for k, v in SIZES.items() if k != "vocab_size"}
     module = MaskedLanguageModel("electra", config=config, vocab_size=30).eval()
-    with pytest.raises(ValueError, match="the generator alone"):
+    with pytest.raises(ValueError, match="only the generator"):
         StateDecoder(module).logits(BATCH, torch.randn(2, 7, 16), POSITIONS)
 
 
@@ -241,6 +241,6 @@ class Bare(nn.Module):
 
 def test_a_decoder_without_parameters_cannot_be_retrained():
     with pytest.raises(
-        ValueError, match="nothing can be retrained: the logits of Bare depend on no parameter"
+        ValueError, match="no parameter to retrain: the logits of Bare depend on no parameter"
     ):
         RetrainedDecoder(StateDecoder(Bare().eval()), states(1)[0])

@@ -105,7 +105,7 @@ def test_questions_without_an_answer():
     assert span_metrics(["", "cat", "cat"], [[], [], ["cat"]]) == {
         "exact_match": pytest.approx(2 / 3), "f1": pytest.approx(2 / 3),
     }  # fmt: skip
-    with pytest.raises(ValueError, match="one prediction a question"):
+    with pytest.raises(ValueError, match="one prediction per question"):
         span_metrics(["a"], [])
 
 
@@ -160,7 +160,7 @@ def test_mnli_is_the_mean_of_both_sets():
 
 
 def test_unknown_scores():
-    with pytest.raises(ValueError, match="a kind of"):
+    with pytest.raises(ValueError, match="a kind in"):
         task_score("CoLA", "tagging", {"": CLASSIFIED})
     with pytest.raises(ValueError, match="and values, got"):
         task_score("CoLA", "classification", {})

@@ -190,7 +190,7 @@ def test_patience_treats_towers_alike():
 
 
 def test_patience_needs_text_that_is_held_out():
-    with pytest.raises(ValueError, match="held out"):
+    with pytest.raises(ValueError, match="held-out text"):
         train_tower_heads(batches(), V, HeadTraining(updates=30, patience=1))
     with pytest.raises(ValueError, match="patience"):
         HeadTraining(patience=0)

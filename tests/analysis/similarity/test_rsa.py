@@ -127,7 +127,7 @@ def test_subsample(related):
 
 def test_errors(related):
     x, y = related(n=30)
-    with pytest.raises(ValueError, match="at least 3 are needed"):
+    with pytest.raises(ValueError, match="requires at least 3"):
         rsa(x[:2], y[:2])
     with pytest.raises(ValueError, match="equally dissimilar"):
         rsa(x, torch.eye(30), "euclidean")
@@ -135,11 +135,11 @@ def test_errors(related):
         rsa(torch.full((30, 4), 0.1), y, "euclidean")
     with pytest.raises(ValueError, match="sample 0 is constant over its features"):
         rsa(torch.full((30, 4), 0.1), y)
-    with pytest.raises(ValueError, match="none of correlation, cosine, euclidean, precomputed"):
+    with pytest.raises(ValueError, match="one of correlation, cosine, euclidean, precomputed"):
         rsa(x, y, "manhattan")
     with pytest.raises(ValueError, match="x holds NaN"):
         rsa(x * torch.nan, y)
     with pytest.raises(ValueError, match="row i of both"):
         rsa(x, y[1:])
-    with pytest.raises(ValueError, match="give max_samples"):
+    with pytest.raises(ValueError, match="set max_samples"):
         rsa(torch.zeros(10_001, 1), torch.zeros(10_001, 1))

@@ -34,9 +34,9 @@ def test_float32_values_are_summed_in_float64():
 
 def test_refuses_what_does_not_fit():
     means = GroupedMeans(2)
-    with pytest.raises(ValueError, match=r"a group of 5 in 2 groups"):
+    with pytest.raises(ValueError, match=r"expected groups below 2, got 5"):
         means.update(torch.tensor([5]), {"x": torch.tensor([1.0])})
-    with pytest.raises(ValueError, match="one value each"):
+    with pytest.raises(ValueError, match="one value for each"):
         means.update(torch.tensor([0, 1]), {"x": torch.tensor([1.0])})
 
 

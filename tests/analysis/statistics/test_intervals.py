@@ -25,5 +25,5 @@ def test_of_a_share_as_scipy(k):
 def test_refused():
     with pytest.raises(ValueError, match="more than 3 pairs"):
         correlation_interval(0.5, 3)
-    with pytest.raises(ValueError, match="of some cases"):
+    with pytest.raises(ValueError, match="of at least one case"):
         share_interval(1.5, 10)

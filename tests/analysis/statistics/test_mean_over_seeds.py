@@ -96,7 +96,7 @@ def test_without_an_upper_bound():
 def test_refused():
     with pytest.raises(ValueError, match="two values"):
         mean_over_seeds([1.0])
-    with pytest.raises(ValueError, match="as many errors"):
+    with pytest.raises(ValueError, match="one error for each"):
         mean_over_seeds([1.0, 2.0], [0.1])
     with pytest.raises(ValueError, match="low <= high"):
         Bounds([1.0, math.nan], [1.0, 2.0])
@@ -158,5 +158,5 @@ def test_equal_values_keep_their_error_over_texts():
     assert both.interval()[0] == pytest.approx(mean.interval()[0])  # wider than that of 30 equal seeds
     assert both.seeds_interval()[0] > both.interval()[0]
     assert both.text_interval() == mean.text_interval()
-    with pytest.raises(ValueError, match="expected two values or more between 0"):
+    with pytest.raises(ValueError, match="expected at least two values between 0"):
         EqualSeeds(mean, 1.5, 30)

@@ -43,5 +43,5 @@ def test_ends():
     assert error_on_scale(1.0, 0.1, "fisher") == math.inf
     with pytest.raises(ValueError, match=r"from -1\.0 to 1\.0"):
         to_scale(1.5, "fisher")
-    with pytest.raises(ValueError, match="expected one of plain"):
+    with pytest.raises(ValueError, match="scale must be one of plain"):
         to_scale(1.5, "probit")

@@ -41,5 +41,5 @@ def test_on_average_what_was_put_in():
 
 def test_refused():
     for values in (np.ones((1, 3)), np.ones(3), np.array([[1.0, np.nan], [1.0, 2.0]])):
-        with pytest.raises(ValueError, match="two or more each way"):
+        with pytest.raises(ValueError, match="at least two rows and columns"):
             variance_components(values)

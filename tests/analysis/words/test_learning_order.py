@@ -43,9 +43,9 @@ def test_rescaled_ends_at_one():
 
 
 def test_steps_that_do_not_rise_are_refused():
-    with pytest.raises(ValueError, match="rising steps"):
+    with pytest.raises(ValueError, match="increasing step"):
         learning_order(torch.tensor([3, 3]), torch.ones(2, 1))
     with pytest.raises(ValueError, match="above 0"):
         learning_order(torch.tensor([1, 3]), torch.ones(2, 1), level=0.0)
-    with pytest.raises(ValueError, match="from 0, got -1"):
+    with pytest.raises(ValueError, match="at least 0, got -1"):
         learning_order(torch.tensor([1, 3]), torch.ones(2, 1), least=-1.0)

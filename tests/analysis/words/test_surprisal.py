@@ -125,7 +125,9 @@ def test_without_a_token_that_starts_a_text(causal, caplog):
     assert without["log_probability"].isna().sum() == len(TEXTS)
     assert word_surprisals(without)["log_probability"].isna().sum() == len(TEXTS)  # no sum over what is left
     assert whole["log_probability"].notna().all()
-    with pytest.raises(ValueError, match=r"start is '<s>', which is no token"):
+    with pytest.raises(
+        ValueError, match=r"start must be a token of the tokenizer, or '' for none, got '<s>'"
+    ):
         surprisals(model, tokenizer, TEXTS, start="<s>")
 
 
@@ -215,20 +217,20 @@ def test_recurrent_models():
 
 def test_what_is_refused(causal, masked, caplog):
     model, tokenizer = causal
-    with pytest.raises(ValueError, match="none of 2 texts has a word"):
+    with pytest.raises(ValueError, match="none of 2 texts contains a word"):
         surprisals(model, tokenizer, ["", "  "])
-    with pytest.raises(ValueError, match="its tokenizer has no mask_token"):
+    with pytest.raises(ValueError, match="its tokenizer requires a mask_token"):
         surprisals(masked[0], tokenizer, TEXTS)
     with pytest.raises(ValueError, match=r"the tokenizer has a piece \d+, the model predicts 20"):
         surprisals(nn.Sequential(nn.Embedding(400, 4), nn.Linear(4, 20)), tokenizer, TEXTS)
     with pytest.raises(ValueError, match="context must be at least 4"):
         surprisals(model, tokenizer, TEXTS, context=2)
     bigrams = nn.Sequential(nn.Embedding(400, 4), nn.Linear(4, 400))
-    with pytest.raises(ValueError, match="cannot be measured: give `objective`"):
+    with pytest.raises(ValueError, match="cannot be measured: set `objective`"):
         surprisals(bigrams, masked[1], TEXTS)
     assert len(surprisals(bigrams, masked[1], TEXTS, objective="causal", start="[CLS]"))
     small = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
-    with pytest.raises(ValueError, match="this is an encoder-decoder"):
+    with pytest.raises(ValueError, match="got an encoder-decoder"):
         surprisals(T5ForConditionalGeneration(T5Config(vocab_size=400, **small)), tokenizer, TEXTS)
     some = surprisals(model, tokenizer, ["", "Cats sat"])
     assert set(some["text"]) == {1}
@@ -385,5 +387,5 @@ def test_words_without_a_piece_of_their_own(caplog):
     assert numbers.all(axis=1).tolist() == numbers.any(axis=1).tolist() == (words["pieces"] == 0).tolist()
     some = word_surprisals(found)
     assert some["log_probability"].tolist() == words["log_probability"].dropna().tolist()
-    with pytest.raises(ValueError, match="the texts do not have the words of the pieces"):
+    with pytest.raises(ValueError, match="the words of the texts are not those of the pieces"):
         word_surprisals(found, texts[1:])

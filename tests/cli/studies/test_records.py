@@ -278,7 +278,7 @@ def test_runs_and_profiles_are_found(runs, tmp_path):
         FileNotFoundError, match="is not a folder: expected a run, a folder of runs, or records"
     ):
         find_runs([tmp_path / "absent"])
-    with pytest.raises(FileNotFoundError, match="^no run in"):
+    with pytest.raises(FileNotFoundError, match=r"^no run in"):
         find_runs([runs / "logs"])
     with pytest.raises(ValueError, match="two runs called 'large_2'"):
         find_runs([runs, tmp_path / "records" / "study" / "organism"])
