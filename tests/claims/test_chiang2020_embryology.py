@@ -15,6 +15,7 @@ from lmdyn.callbacks import (
     TokenLearning,
     WorldKnowledge,
 )
+from lmdyn.callbacks.observing.schema import declared
 from lmdyn.callbacks.words.token_learning import POS_GROUPS
 from lmdyn.callbacks.words.token_learning import VERB_FORMS as KNOWN_FORMS
 from lmdyn.claims import STUDIES
@@ -216,8 +217,7 @@ def test_what_a_claim_reads(claim):
     numbers = [*(part.number for part in claim.parts), *(c.number for c in claim.void_unless)]
     for name in (name for number in numbers for name in number.reads()):
         observer, quantity = name.split("/")
-        documented = str(OBSERVERS[observer].__doc__)
-        assert f"/{quantity}" in documented or f"``{quantity}``" in documented
+        assert declared(OBSERVERS[observer].recorded, quantity) is not None
 
 
 def test_each_claim_is_said_once():

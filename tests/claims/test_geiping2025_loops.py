@@ -3,6 +3,7 @@
 import pytest
 
 from lmdyn.callbacks import EncoderDynamics, LoopConvergence
+from lmdyn.callbacks.observing.schema import declared
 from lmdyn.claims import STUDIES
 
 CLAIMS = STUDIES["geiping2025_loops"].claims
@@ -14,7 +15,7 @@ def test_what_a_claim_reads(claim):
     assert claim.floor
     for name in (name for part in claim.parts for name in part.number.reads()):
         observer, quantity = name.split("/")
-        assert f"/{quantity}" in str(OBSERVERS[observer].__doc__)
+        assert declared(OBSERVERS[observer].recorded, quantity) is not None
     of_the_untrained = claim.name == "fixed_points_untrained"
     assert bool(claim.void_unless) != of_the_untrained
 

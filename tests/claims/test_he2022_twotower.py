@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from lmdyn.callbacks import TowerPreference, WordClusters
+from lmdyn.callbacks.observing.schema import declared
 from lmdyn.claims import (
     STUDIES,
     Above,
@@ -232,8 +233,7 @@ def test_what_a_claim_reads(claim):
     assert claim.floor
     for name in (name for part in claim.parts for name in part.number.reads()):
         observer, quantity = name.split("/")
-        told = str(OBSERVERS[observer].__doc__)
-        assert f"/{quantity}" in told or f"``{quantity}``" in told
+        assert declared(OBSERVERS[observer].recorded, quantity) is not None
     assert claim.void_unless
     assert claim.measured_by.startswith("snakemake")
 

@@ -12,6 +12,7 @@ from lmdyn.callbacks import DepthPerformance, EncoderDynamics, Handwriting
 from lmdyn.callbacks.dynamics.depth_performance import TIMES
 from lmdyn.callbacks.dynamics.dynamics_settings import ShortTerm
 from lmdyn.callbacks.observing.run import snake_case
+from lmdyn.callbacks.observing.schema import declared
 from lmdyn.claims import STUDIES, SeedPair
 from lmdyn.claims.studies.chaos.published import PRETRAINED
 from lmdyn.claims.studies.chaos.training import TRAINING
@@ -47,7 +48,7 @@ def test_dimensions_near_their_ceiling_are_void():
 def test_quantities_are_those_that_observers_write(claim):
     for name in (name for part in claim.parts for name in part.number.reads()):
         observer, quantity = name.split("/")
-        assert quantity in str(OBSERVERS[observer].__doc__)
+        assert declared(OBSERVERS[observer].recorded, quantity) is not None
 
 
 def test_each_way_of_drawing_weights_is_one_condition():
