@@ -87,9 +87,8 @@ class SaveRunConfig(SaveConfigCallback):
         """Record the end of the run in the provenance."""
         if trainer.is_global_zero:
             checks = [c.compared for c in callbacks_of(trainer) if isinstance(c, Preflight)]
-            parameters = sum(parameter.numel() for parameter in pl_module.parameters())
-            about = {"step": trainer.global_step, "parameters": parameters, **(checks or [{}])[0]}
-            end_session(self._folder, self._session, **about)
+            about = {"step": trainer.global_step, "parameters": sum(p.numel() for p in pl_module.parameters())}
+            end_session(self._folder, self._session, **about, **(checks or [{}])[0])
 
 
 class LmdynCLI(LightningCLI):
