@@ -86,9 +86,9 @@ class SaveRunConfig(SaveConfigCallback):
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Record the end of the run in the provenance."""
         if trainer.is_global_zero:
-            checks = [c.compared for c in callbacks_of(trainer) if isinstance(c, Preflight)]
-            about = {"step": trainer.global_step, "parameters": sum(p.numel() for p in pl_module.parameters())}
-            end_session(self._folder, self._session, **about, **(checks or [{}])[0])
+            checks = [c.compared for c in callbacks_of(trainer) if isinstance(c, Preflight)] or [{}]
+            size = sum(parameter.numel() for parameter in pl_module.parameters())
+            end_session(self._folder, self._session, step=trainer.global_step, parameters=size, **checks[0])
 
 
 class LmdynCLI(LightningCLI):
