@@ -188,4 +188,4 @@ def chart(sources: Sequence[dict[str, str]], label: str) -> str:
     """
     given = html.escape(json.dumps(sources, ensure_ascii=False))
     without = "<noscript>This chart requires JavaScript; figures and tables do not.</noscript>"
-    return f"<div class='chart' data-chart='{given}' aria-label='{html.escape(label)}'>{without}</div>"
+    return f"<div class='chart' role='group' data-chart='{given}' aria-label='{html.escape(label)}'>{without}</div>"
