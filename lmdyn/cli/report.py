@@ -157,9 +157,11 @@ def _top(
     facts = {names[run]: known_facts(run, list(of.values())) for run, of in last.items()}
     parts = [f"<header id='top'><h1 class='title'>{html.escape(title)}</h1></header>"]
     parts.append(sheet(next(iter(facts.values()))) if len(facts) == 1 else runs_table(facts))
-    if table := final_table({names[run]: of for run, of in last.items() if of}):
+    of = conditions({name: run for run, name in names.items()})
+    if table := final_table({names[run]: found for run, found in last.items() if found}, of):
         parts.append(
-            f"<h2>final numbers</h2>{table}<p>The first numbers of each observer; its section has all.</p>"
+            f"<h2>final numbers</h2>{table}<p>At most eight of each observer, whose section has all; ± is the error "
+            "that it recorded.</p>"
         )
     return "".join([*parts, claims_block(out)])
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lmdyn.callbacks.observing.figures import short_names
@@ -155,39 +156,51 @@ def conditions(runs: Mapping[str, Path]) -> dict[str, str]:
     return {name: found[name] for name in runs}
 
 
-def final_table(numbers: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
-    """The final numbers of runs.
+def final_table(
+    numbers: Mapping[str, Mapping[str, Mapping[str, Any]]], of: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """The final numbers of runs: of each run, and of several that differ in their seeds only their mean and range.
 
     Args:
         numbers: by run and observer, ``step`` and ``numbers`` of its last observation.
+        of: the condition of each run, see :func:`conditions`.
     """
     if len(numbers) == 1:
         (of_run,) = numbers.values()
         return _of_one(of_run)
-    found: dict[tuple[str, str, str], dict[str, float]] = {}
-    better = {}
+    alike: dict[str, list[str]] = {}
+    for run in numbers:
+        alike.setdefault(of.get(run, run), []).append(run)
+    single = list(numbers) if len(numbers) <= _MOST_RUNS else []
+    several = [name for name, runs in alike.items() if len(runs) > 1 or not single]
+    if len(several) > _MOST_RUNS:
+        several, alike = ["all runs"], {"all runs": list(numbers)}
+    rows = []
     for observer in dict.fromkeys(name for of_run in numbers.values() for name in of_run):
         known = {
             run: {(one["label"], one["of"]): one for one in of_run[observer]["numbers"]}
             for run, of_run in numbers.items()
             if observer in of_run
         }
-        for label, of in list(next((there for there in known.values() if there), {}))[:_MOST_NUMBERS]:
-            there = {run: one[label, of] for run, one in known.items() if (label, of) in one}
-            found[observer, label, of] = {run: one["last"] for run, one in there.items()}
-            better[observer, label, of] = next(iter(there.values()))["better"]
-    if not found:
+        for key in list(next((there for there in known.values() if there), {}))[:_MOST_NUMBERS]:
+            there = {run: one[key] for run, one in known.items() if key in one}
+            cells = [_with_ends(there.get(run)) for run in single]
+            means = [_mean([there[run]["last"] for run in alike[name] if run in there]) for name in several]
+            rows.append([observer, *key, *cells, *means, next(iter(there.values()))["better"]])
+    head = ["observer", "number", "of", *single, *(f"{name} [range]" for name in several), "better"]
+    return _told_once(head, rows) if rows else ""
+
+
+def _with_ends(one: Mapping[str, Any] | None) -> str | float | None:
+    if one is None or not one["kind"]:
+        return None if one is None else float(one["last"])
+    return f"{one['last']:.4g} {_ends(one)}"
+
+
+def _mean(values: Sequence[float]) -> str:
+    if not values:
         return ""
-    if len(numbers) <= _MOST_RUNS:
-        head = ["observer", "number", "of", *numbers, "better"]
-        rows = [[*key, *(v.get(run) for run in numbers), better[key]] for key, v in found.items()]
-    else:
-        head = ["observer", "number", "of", "mean", "least", "greatest", "runs", "better"]
-        rows = [
-            [*key, sum(v.values()) / len(v), min(v.values()), max(v.values()), len(v), better[key]]
-            for key, v in found.items()
-        ]
-    return _told_once(head, rows)
+    return f"{sum(values) / len(values):.4g} [{min(values):.4g}, {max(values):.4g}]"
 
 
 def _of_one(observers: Mapping[str, Mapping[str, Any]]) -> str:

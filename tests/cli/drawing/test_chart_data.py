@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ import yaml
 from lmdyn.callbacks.observing.schema import Quantity
 from lmdyn.cli.drawing.chart_data import chart_data, escaped_json
 from lmdyn.cli.drawing.claims_block import claims_block, renew_claims, write_verdicts
-from lmdyn.cli.drawing.final_numbers import final_numbers
+from lmdyn.cli.drawing.final_numbers import FinalNumber, final_numbers
 from lmdyn.cli.drawing.overview import conditions, final_table, known_facts, run_names
 from lmdyn.cli.drawing.page import page
 
@@ -131,8 +132,30 @@ def test_final_numbers_have_their_intervals_and_directions():
     text = final_table(plain)
     assert "<td>[3, 6]</td><td>lower</td>" in text
     assert "<td>± 0.5</td>" in text
-    seven = {f"run{i}": plain["run"] for i in range(7)}
-    assert "<th class='n'>least</th>" in final_table(seven)
+
+
+def test_final_numbers_of_several_runs():
+    def numbers(value, kind=""):
+        low, high = (value - 1, value + 1) if kind else (None, None)
+        return FinalNumber("loss", "", None, value, low, high, kind, "lower").plain()
+
+    def table_of(n, of):
+        runs = {
+            f"run{i}": {"curves": {"numbers": [numbers(4.0 + i, "error" if i == 0 else "")]}}
+            for i in range(n)
+        }
+        return re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", final_table(runs, of))
+
+    alike = {f"run{i}": "lm" for i in range(9)} | {"run2": "other"}
+    assert table_of(3, alike) == [
+        "observer", "number", "run0", "run1", "run2", "lm [range]", "better",
+        "curves", "loss", "4 ± 1", "5", "6", "4.5 [4, 5]", "lower",
+    ]  # fmt: skip
+    assert table_of(9, alike) == [
+        "observer", "number", "lm [range]", "other [range]", "better",
+        "curves", "loss", "8.25 [4, 12]", "6 [6, 6]", "lower",
+    ]  # fmt: skip
+    assert table_of(9, {})[2] == "all runs [range]"
 
 
 def run(folder, seed, **arguments):
