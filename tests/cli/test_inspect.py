@@ -281,7 +281,7 @@ def test_page_of_a_users_gpt(here, capsys):
     assert "called forward(idx=input_ids, targets" in page
     assert "returns logits (4, 16, 200)" in page
     assert (
-        "reads causal: logits do not depend on later tokens (measured)" in page or "reads not known" in page
+        "reads causal: logits do not depend on later tokens (measured)" in page or "reads unknown" in page
     )
     assert "labels aligned: " in page
     assert "loops not looped: 3 blocks, each of which runs once" in page
