@@ -68,7 +68,7 @@ def _unknown(option: str, value: str) -> str:
         near = [last[found] for found in nearest(Path(value).stem, last, number=3)]
     close = f" Close names: {', '.join(near)}." if near else ""
     return (
-        f"{option} {value!r}: expected a file, or the name of a configuration of lmdyn's, and there is neither.{close} "
+        f"{option} {value!r}: expected a file or the name of a shipped configuration, neither exists.{close} "
         "`lmdyn configs` lists all names"
     )
 

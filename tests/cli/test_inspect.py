@@ -219,7 +219,7 @@ WRONG = {
     "inspected_own.GPT": ("requires config (GPTConfig): give it, --model.config.block_size VALUE",),
     "inspected_own.Lit --model.n_layer x": ("n_layer",),
     "inspected_own.Lit --model.width 3": ("width",),
-    "inspected_own.NoLogits": ("expected an output with `.logits`", "give the observer `forward:`"),
+    "inspected_own.NoLogits": ("expected an output with `.logits`", "pass `forward:` to the observer"),
     "no_head": ("which does not tell whether it is causal or masked: give the objective",),
     "too_many": (f"the tokenizer has {2 * VOCABULARY} tok", f"{VOCABULARY} rows: use the"),
     "llama --data empty.txt": ("--data empty.txt is empty: expected a file with text",),
